@@ -33,7 +33,7 @@ import psycopg
 from benchmarks._bench import ROUNDS, api_key, p99, product, web
 from poisonguard.contract import Skip
 from poisonguard.server.client import Client
-from poisonguard.server.skip_stream import Feed
+from poisonguard.server.skip_stream import SkipStream
 from poisonguard.skipping.skip_list import SkipList
 
 CONSUMERS = 50
@@ -139,7 +139,7 @@ class RecordingSkipList(SkipList):
 def consumer(url: str, key: str, arrivals: Arrivals) -> Iterator[None]:
     """Follow the list as a guard does, on its own connection and thread."""
     with closing(Client([url], key)) as client:
-        feed = Feed(client, on_return=lambda: None)
+        feed = SkipStream(client, on_return=lambda: None)
         feed.join(RecordingSkipList(arrivals))
         feed.start()
         if not feed.until_loaded(TIMEOUT_SECONDS):
@@ -292,7 +292,9 @@ def consume(url: str) -> None:
     """Follow the list as several guards do, each on its own connection and thread."""
     feeds = []
     for _ in range(CONSUMERS // PROCESSES):
-        feed = Feed(Client([url], os.environ["BENCH_KEY"]), on_return=lambda: None)
+        feed = SkipStream(
+            Client([url], os.environ["BENCH_KEY"]), on_return=lambda: None
+        )
         feed.join(
             PrintingSkipList(
                 topic=TOPIC,

@@ -87,7 +87,7 @@ def _type(error: Exception) -> str:
     if not isinstance(error, PoisonwebError):
         return "about:blank"
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(error).__name__)
-    return f"urn:poisonweb:problem:{name.lower()}"
+    return f"urn:poisonweb:problem:{error.problem or name.lower()}"
 
 
 def _detail(error: Exception, status: HTTPStatus) -> str:

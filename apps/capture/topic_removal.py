@@ -85,6 +85,8 @@ class RemovalPreview:
 class RecordsExist(Refused):
     """Records refer to topics that were to be removed."""
 
+    problem = "on-record"
+
     def __init__(self, blocked: Sequence[BlockedTopic]) -> None:
         named = "; ".join(str(each) for each in blocked[:MOST_NAMED])
         more = len(blocked) - MOST_NAMED
@@ -97,6 +99,8 @@ class RecordsExist(Refused):
 
 class ChangedSincePreview(Refused):
     """What would go is not what you looked at: look again. Nothing was removed."""
+
+    problem = "otherwise"
 
 
 @transaction.atomic

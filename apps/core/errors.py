@@ -16,6 +16,9 @@ import inspect
 class PoisonwebError(Exception):
     """Something went wrong."""
 
+    # The name of the error in answers of the API; that of the class, if it is empty.
+    problem = ""
+
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or inspect.cleandoc(type(self).__doc__ or ""))
 

@@ -6,7 +6,7 @@
     export POISONGUARD_TOPIC=orders POISONGUARD_CONSUMER_GROUP=billing
     cd sdk/examples && celery -A celery_tasks worker -Q orders
 
-Whoever sends `charge.apply_async([order], queue="orders")` needs the same settings.
+The sender of `charge.apply_async([order], queue="orders")` needs the same settings.
 A requeue reaches the task on RabbitMQ, and on no other broker of Celery's.
 """
 

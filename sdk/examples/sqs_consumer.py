@@ -25,7 +25,7 @@ from poisonguard import Guard, RetryPolicy
 from poisonguard.readers.sqs import ATTRIBUTES, SqsReader
 
 HIDDEN = 30  # seconds for which a message is ours: more than `charge` takes
-PATIENCE = 1  # seconds that a poll waits; longer ones cost less and stop later
+POLL_SECONDS = 1  # seconds that a poll waits; longer ones cost less and stop later
 
 log = logging.getLogger("orders")
 
@@ -59,7 +59,7 @@ def consume(url: str, stop: threading.Event) -> None:
             # One at a time: those behind a slow one would become visible again.
             answer = sqs.receive_message(
                 QueueUrl=url,
-                WaitTimeSeconds=PATIENCE,
+                WaitTimeSeconds=POLL_SECONDS,
                 VisibilityTimeout=HIDDEN,
                 **ATTRIBUTES,
             )

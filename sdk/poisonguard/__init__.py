@@ -1,13 +1,13 @@
-"""Keeps a consumer going through messages that it cannot process.
+"""Keeps a consumer running when it gets messages that it cannot process.
 
-`Guard` guards a handler you already have: it retries, notices what kills the process,
-hands what cannot be processed to Poisonweb, and passes over what others found.
-`Journal` and `BookmarkStore` are two memories, `RetryPolicy` and `BreakerPolicy` two
-judgements, and every error is a `GuardError`.
+`Guard` wraps a handler you already have: it retries, finds messages that kill the
+process, reports poison to Poisonweb, and skips what other consumers reported.
+`Journal` remembers messages in flight, `BookmarkStore` positions; `RetryPolicy` and
+`BreakerPolicy` configure retries and pauses; every error is a `GuardError`.
 
-Apart from that, `poisonguard.contract` is the wire between a consumer and Poisonweb,
-and `poisonguard.fingerprint` decides which failures are one problem; both need nothing
-of the rest, so what is named here is loaded when it is asked for.
+`poisonguard.contract` is the wire format between a consumer and Poisonweb, and
+`poisonguard.fingerprint` decides which failures are one problem. Neither needs the
+rest of the package, so the names below are imported on first use.
 """
 
 from __future__ import annotations

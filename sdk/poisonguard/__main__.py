@@ -1,4 +1,4 @@
-"""`python -m poisonguard COMMAND`: the parts of the SDK that run by themselves."""
+"""`python -m poisonguard COMMAND`: the commands of the SDK."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ _REMEDY = "write it like https://key@poisonweb.example.com, or leave the key out
 
 
 def without_key(address: str) -> tuple[str, str | None]:
-    """Take the key out of an address, if it carries one; give both."""
+    """Split an address into the address without its API key, and the key or None."""
     parts = urlsplit(address)
     user, at, host = parts.netloc.rpartition("@")
     if not at:
@@ -25,7 +25,7 @@ def without_key(address: str) -> tuple[str, str | None]:
 
 
 def one_key(keys: Iterable[str | None]) -> str | None:
-    """Give the key that these addresses carry; raises Misconfigured for two of them."""
+    """Return the one key of these addresses; raise Misconfigured for two of them."""
     different = {key for key in keys if key is not None}
     if len(different) > 1:
         raise Misconfigured(
@@ -35,8 +35,8 @@ def one_key(keys: Iterable[str | None]) -> str | None:
     return different.pop() if different else None
 
 
-def shown(address: object) -> object:
-    """Give an address as it may be shown: without what is before an @."""
+def redacted(address: object) -> object:
+    """Return an address without the credentials before its @."""
     if isinstance(address, str) and "@" in address:
         return f"…@{address.rpartition('@')[2]}"
     return address

@@ -1,4 +1,4 @@
-"""Poisonweb for the AMPS Python client as it is: positions, and a shared skip list.
+"""Poisonweb for the AMPS Python client: positions, and a shared skip list.
 
     client = AMPS.HAClient("billing-1")
     store = BookmarkStore(url, api_key, client_name="billing-1")
@@ -8,8 +8,8 @@
     guarded = MisterYuck(client, handler)
     client.bookmark_subscribe(guarded, "orders", "recent", sub_id="eu")
 
-`MisterYuck` shares its list through a topic of AMPS itself, as ever. A `poisonguard`
-`Guard` shares it through Poisonweb, retries first, and notices a crash of the process.
+`MisterYuck` shares its list through a topic of AMPS. A `poisonguard.Guard` shares it
+through Poisonweb, retries first, and detects messages that kill the process.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ WHY_LIMIT = 10_000
 
 PAUSE = 0.5  # seconds
 FLUSH = 5.0
-RECONNECT_WITHIN = 2.0  # seconds between two tries of the monitor, at the most
+RECONNECT_WITHIN = 2.0  # seconds between tries of the monitor, at the most
 LOGON = 5.0
 _BOOKMARK = re.compile(r"(?<!\d)(\d{1,20})\|(\d{1,20})\|", re.ASCII)
-# What the client calls a subscription that was given no sub id: the number of its
-# command. After a restart it may be that of another subscription, so no position is
-# kept under it. Nor is it refused: the article's own program subscribes without.
+# The client's name of a subscription without a sub id: the number of its command. After
+# a restart another subscription may get it, so no position is stored under it. It is
+# not refused, as the program in the AMPS article subscribes without a sub id.
 _MADE_UP = re.compile(r"auto\d+")
 
 
@@ -62,15 +62,14 @@ class BookmarkStore:
     """A bookmark store for `Client.set_bookmark_store`, kept in Poisonweb.
 
     Subscribe with a sub id that stays the same and the bookmark `recent`. A message is
-    settled by `client.discard(message)`, in any order; what was settled before is not
-    delivered again. `topics` names the topic of a sub id; without it, it is that of its
-    first message.
+    settled by `client.discard(message)`, in any order; settled messages are not
+    delivered again. `topics` names the topic of a sub id; without it, the topic of its
+    first message is used.
 
-    The client drops a message when its store raises. So this one raises only where no
-    message can be lost: `get_most_recent` when the position cannot be read, which
-    refuses the subscription. Whoever is fenced goes on getting messages and settles
-    none; `on_fenced` is the place to unsubscribe, or to subscribe again and resume
-    where the position is now.
+    The client drops a message when its store raises. So this store raises only where no
+    message can be lost: in `get_most_recent`, which refuses the subscription when the
+    position cannot be read. A fenced holder still gets messages but settles none;
+    in `on_fenced`, unsubscribe, or subscribe again to resume at the new position.
     """
 
     def __init__(  # noqa: PLR0913 - each a setting of its own
@@ -100,10 +99,10 @@ class BookmarkStore:
     # What the client calls
 
     def set_server_version(self, version: int) -> None:
-        """Take note of nothing: all versions are alike to this store."""
+        """Do nothing: the store works alike for all versions."""
 
     def get_most_recent(self, sub_id: str) -> str:
-        """Tell where a subscription resumes: after a bookmark of each publisher."""
+        """Return where a subscription resumes: after a bookmark of each publisher."""
         if _MADE_UP.fullmatch(sub_id):
             self._positions.open_unkept(sub_id, start=self._start)
         resume = self._open(sub_id, self._topics.get(sub_id))
@@ -121,7 +120,7 @@ class BookmarkStore:
         return self._positions.is_settled(sub_id, *places[0])
 
     def log(self, message: Any) -> int:
-        """Note that a message came; wait while too many are unsettled."""
+        """Note that a message arrived; wait while too many are unsettled."""
         sub_id, topic = message.get_sub_id(), text_of(message.get_topic) or None
         self._make_known(sub_id, topic)
         places = _places(text_of(message.get_bookmark))
@@ -129,7 +128,7 @@ class BookmarkStore:
             for place in places:
                 self._positions.received(sub_id, *place, topic=topic)
             if not places:
-                self._positions.received(sub_id, "", None)  # it counts those
+                self._positions.received(sub_id, "", None)  # counts it as ignored
         except GuardError as reason:
             log.debug("A message of %s is not tracked: %s", sub_id, reason)
         return places[-1][1] if places else 0
@@ -140,12 +139,12 @@ class BookmarkStore:
             self._positions.settle(message.get_sub_id(), *place)
 
     def persisted(self, sub_id: str, bookmark: str) -> None:
-        """Note how far the server has replicated what this subscription gets."""
+        """Note how far the server has replicated this subscription's messages."""
         for place in _places(bookmark):
             self._positions.persisted(sub_id, *place)
 
     def _make_known(self, sub_id: str | None, topic: str | None) -> None:
-        """Open a subscription that began without asking where; whatever happens."""
+        """Open a subscription that began without `get_most_recent`; never raise."""
         if not sub_id or self._positions.is_known(sub_id):
             return
         if _MADE_UP.fullmatch(sub_id):
@@ -162,7 +161,7 @@ class BookmarkStore:
         try:
             return self._positions.resume(sub_id, topic, start=self._start)
         except GuardError:
-            # The client asks again at once, and for ever.
+            # The client retries at once, and for ever.
             time.sleep(PAUSE)
             raise
 
@@ -170,22 +169,22 @@ class BookmarkStore:
 
     @property
     def fenced(self) -> frozenset[str]:
-        """The sub ids that somebody else has taken over or moved since."""
+        """Return the sub ids that another holder opened, or a person moved."""
         return self._positions.fenced
 
     def fence(self, fence: Fence) -> None:
-        """Heed the word of a skip list's `on_fence`, ahead of the next write."""
+        """Apply a fence of a skip list's `on_fence`, ahead of the next write."""
         self._positions.fence(fence)
 
     def health(self) -> Health:
         return self._positions.health()
 
     def flush(self) -> None:
-        """Write all that has been settled so far, or raise what keeps it from that."""
+        """Write all settled messages, or raise the reason why that failed."""
         self._positions.flush()
 
     def close(self) -> None:
-        """Flush, and end; close the client first."""
+        """Flush and close; close the client first."""
         self._positions.close()
 
     def __enter__(self) -> Self:
@@ -201,22 +200,22 @@ class BookmarkStore:
 
 
 class MisterYuck:
-    """Wrap a handler: known poison is skipped, new poison is told to all others.
+    """Wrap a handler: skip known poison, and announce new poison to all consumers.
 
-    The list is a SOW topic of the client's own AMPS server, with the key `/bookmark`.
-    It is read by a client of its own, the monitor, which comes back by itself when it
-    is cut off. `servers` are its urls or its server chooser; without them it goes where
-    the chooser of an `HAClient` goes, and stays with the one server of a plain client.
-    `authenticator` logs it on; without one, that of the client's chooser does. With a
-    `heartbeat`, in seconds, it also leaves a server that falls silent.
+    The list is a SOW topic of the client's own AMPS server, with the key `/bookmark`. A
+    client of its own, the monitor, reads it and reconnects by itself. `servers` are the
+    monitor's urls or server chooser; without them it follows the chooser of an
+    `HAClient`, or stays with the one server of a plain client. `authenticator` logs it
+    on; without one, the authenticator of the client's chooser does. With a `heartbeat`,
+    in seconds, it also leaves a server that falls silent.
 
-    Raise `StartTimeout` when the list is not there in time: without it no message may
-    be handled. What the handler raises is raised again, once the topic has it; an
-    `HAClient` is told to discard what is poison, so that it never comes back.
+    Raise `StartTimeout` when the list is not loaded in time: without it no message may
+    be handled. The handler's exception is raised again once the topic has the message;
+    an `HAClient` discards poison, so that it is never delivered again.
 
-    With a started `guard`, whose reader is an `AmpsReader`, failures are retried as its
-    policy says, a message that kills the process is found, and Poisonweb keeps what is
-    poison. What the guard releases is neither told nor discarded.
+    With a started `guard`, whose reader is an `AmpsReader`, failures are retried by its
+    policy, messages that kill the process are found, and Poisonweb stores poison. What
+    the guard releases is neither announced nor discarded.
     """
 
     def __init__(  # noqa: PLR0913 - each a setting of its own
@@ -236,7 +235,9 @@ class MisterYuck:
         self._guard = guard
         self._topic = topic
         self._why: dict[str, str] = {}  # by bookmark
-        self._untold: set[str] = set()  # ours, as far as the topic has not shown them
+        self._unpublished: set[str] = (
+            set()
+        )  # ours, while the topic has not confirmed them
         self._loaded = Event()
         self._closed = False
         self.skipped = 0
@@ -293,7 +294,7 @@ class MisterYuck:
         try:
             self._handler(message)
         except (Exception, SystemExit) as error:
-            # Not KeyboardInterrupt and the like: those are nobody's poison.
+            # KeyboardInterrupt and the like are no failures of a message.
             self._poison(bookmark, _why(error))
             self._settle(message, bookmark)
             is_main = current_thread() is main_thread()
@@ -326,58 +327,58 @@ class MisterYuck:
             raise errors[-1]
 
     def _poison(self, bookmark: str, why: str) -> None:
-        """Skip it from here on, and tell the others; whatever keeps us from that."""
+        """Skip it from here on, and announce it; never raise when that fails."""
         if not bookmark:
             log.error("A message without bookmark cannot be skipped later: %.300r", why)
             return
-        self._untold.add(bookmark)
+        self._unpublished.add(bookmark)
         self._why[bookmark] = why
         try:
-            self._tell(bookmark)
+            self._publish_record(bookmark)
             self._monitor.publish_flush(int(FLUSH * 1000))
-            self._untold.discard(bookmark)
+            self._unpublished.discard(bookmark)
         except AMPS.AMPSException:
             log.exception("%s is poison, which the others are told later", bookmark)
 
-    def _tell(self, bookmark: str) -> None:
+    def _publish_record(self, bookmark: str) -> None:
         record = {"bookmark": bookmark, "why": self._why[bookmark]}
         self._monitor.publish(self._topic, json.dumps(record))
 
     def _settle(self, message: Any, bookmark: str) -> None:
-        # What nobody else knows of must come again, if this process dies.
-        if bookmark and bookmark not in self._untold and self._discard is not None:
+        # Unpublished poison must be delivered again if this process dies.
+        if bookmark and bookmark not in self._unpublished and self._discard is not None:
             self._discard(message)
 
     def _learn(self, message: Any) -> None:
-        """Take over one record of the topic; at the end of them, tell what is ours."""
+        """Apply one record of the topic; at the end of the list, publish ours again."""
         command = message.get_command()
         if command == "group_end":
             log.info("%s is live: %d messages are poison", self._topic, len(self._why))
             self._loaded.set()
-            self._tell_again()
+            self._publish_again()
         elif command in {"sow", "publish"}:
             bookmark, why = _read(message.get_data_raw())
             if bookmark:
                 self._why[bookmark] = why
-                self._untold.discard(bookmark)
+                self._unpublished.discard(bookmark)
             if bookmark and command == "publish":
                 log.info(
                     "%.300r is poison, says %s: %.300r", bookmark, self._topic, why
                 )
 
-    def _tell_again(self) -> None:
+    def _publish_again(self) -> None:
         try:
-            for bookmark in [*self._untold]:
-                self._tell(bookmark)
-        except AMPS.AMPSException as reason:  # it ends with the list, which comes anew
+            for bookmark in [*self._unpublished]:
+                self._publish_record(bookmark)
+        except AMPS.AMPSException as reason:  # the list is read again later
             log.warning("What is poison here is told later: %s", reason)
 
     def _note_error(self, error: Any) -> None:
-        if not self._closed:  # then it is what ends it
+        if not self._closed:  # closing raises errors, too
             log.error("The list of %s is not read: %r", self._topic, error)
 
     def close(self) -> None:
-        """End the client that reads the list; again does nothing."""
+        """Close the monitor; a second call does nothing."""
         self._closed = True
         self._monitor.close()
 
@@ -389,10 +390,10 @@ class MisterYuck:
 
 
 class _MonitorServers:
-    """The server chooser of the monitor: where it goes, and how it logs on.
+    """The server chooser of the monitor.
 
-    The client's own chooser is asked and told nothing: which server is next is for the
-    client to say, and the list belongs to where its messages come from.
+    It reads the client's own chooser but never reports to it: the client decides which
+    server is next, and the list belongs to the server of its messages.
     """
 
     def __init__(
@@ -410,7 +411,7 @@ class _MonitorServers:
         return self._authenticator or self._chooser.get_current_authenticator()
 
     def report_failure(self, error: Any, info: Any) -> None:
-        if self._is_live:  # one line for each time that it is cut off
+        if self._is_live:  # one line for each disconnect
             self._is_live = False
             log.warning("%s is not live until it is back: %s", self._topic, error)
         if self._is_ours:
@@ -426,10 +427,10 @@ class _MonitorServers:
 
 
 def _chooser(client: Any, servers: Any) -> tuple[Any, bool]:
-    """Find the monitor's chooser; tell whether it is its own, and not the client's."""
+    """Return the monitor's chooser, and whether it is not the client's own."""
     uri, theirs = client.get_uri(), None
     if uri and hasattr(client, "get_server_chooser"):
-        # Asked for it before it has one, an HAClient ends the process.
+        # An HAClient without a chooser ends the process here.
         theirs = client.get_server_chooser()
     if servers is None:
         if theirs is not None:
@@ -446,17 +447,19 @@ def _chooser(client: Any, servers: Any) -> tuple[Any, bool]:
 
 
 def _monitor(chooser: _MonitorServers, timeout: float) -> Any:
-    """Make the client that reads the list.
+    """Create the client that reads the list.
 
-    A client that waits for an answer in one of its own handlers waits for ever, so it
-    has to be another than the one that is guarded.
+    A client that waits for an answer in its own handler waits for ever, so the monitor
+    must be another client than the guarded one.
     """
     client = AMPS.HAClient(f"poison_monitor-{uuid4()}", no_store=True)
     client.set_server_chooser(chooser)
     client.set_retry_on_disconnect(False)  # a handler must not wait for a server
     client.set_timeout(int(timeout * 1000))
-    patience = AMPS.ExponentialDelayStrategy(maximum_retry_time=int(timeout * 1000))
-    client.set_reconnect_delay_strategy(patience)
+    delay_strategy = AMPS.ExponentialDelayStrategy(
+        maximum_retry_time=int(timeout * 1000)
+    )
+    client.set_reconnect_delay_strategy(delay_strategy)
     return client
 
 
@@ -471,7 +474,7 @@ def _bookmark_of(message: Any) -> str:
     try:
         refuse_borrowed(message)
     except Misconfigured as reason:
-        # Whoever hands messages to other threads may never look at what is raised.
+        # On other threads the exception may go unseen: log it.
         log.error("%.300r is not handled: %s", bookmark, reason)  # noqa: TRY400
         raise
     return bookmark
@@ -480,7 +483,7 @@ def _bookmark_of(message: Any) -> str:
 def _why(error: BaseException) -> str:
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001 - it is the message's, and may do anything
+    except Exception:  # noqa: BLE001 - a foreign __str__ may do anything
         text = ""
     if isinstance(error, SystemExit):
         text = f"Fatal error: the handler ended the process ({text})."
@@ -488,7 +491,7 @@ def _why(error: BaseException) -> str:
 
 
 def _read(data: bytes) -> tuple[str, str]:
-    """Read a record; anybody may write to the topic, so it may be anything."""
+    """Parse a record, which may be anything: others may write to the topic."""
     try:
         record = json.loads(data)
     except (ValueError, RecursionError):
@@ -505,15 +508,15 @@ def _bookmark(publisher: str, seq: int) -> str:
 
 
 def _begin(resume: Resume) -> str:
-    """Write a bookmark of each publisher; `p|0|` is before the first of p."""
+    """Return a bookmark for each publisher; `p|0|` is before the first of p."""
     if not resume.positions:
         return NOW if resume.start is Start.NOW else EPOCH
     return ",".join(_bookmark(p, seq or 0) for p, seq in resume.positions.items())
 
 
-# Each is asked for three times: when it comes, when it is logged, when discarded.
+# Called three times per message: on arrival, when logged, when discarded.
 @lru_cache(4_096)
 def _places(bookmark: str | None) -> tuple[tuple[str, int], ...]:
-    """Read a bookmark, or a list of them; one that is no place gives nothing."""
-    found = _BOOKMARK.findall(bookmark or "")
-    return tuple((publisher, int(seq)) for publisher, seq in found)
+    """Parse a bookmark, or a list of them; ignore invalid ones."""
+    matches = _BOOKMARK.findall(bookmark or "")
+    return tuple((publisher, int(seq)) for publisher, seq in matches)

@@ -1,4 +1,4 @@
-"""Keep a consumer's positions in Poisonweb, so that it reads on where it left off.
+"""Stores a consumer's positions in Poisonweb, so that it resumes where it stopped.
 
     with BookmarkStore(url, api_key, client_name="billing-1") as store:
         resume = store.open("eu", "orders")
@@ -8,11 +8,11 @@
                 store.received(*place)
                 workers.submit(handle, message)  # and when it is done: settle(*place)
 
-Messages may be settled in any order and from any thread. What has been settled is
-written about once a second, all subscriptions in one request. So after a kill -9 these
-come again, and no others: the messages that were in flight, and those settled since the
-last write, about a second's worth. While Poisonweb is away nothing stops and nothing is
-lost, but that second gets longer until it is back: `health()` tells how long it is.
+Messages may be settled in any order and from any thread. Settled messages are written
+about once a second, for all subscriptions in one request. So after a kill -9 only these
+come again: the messages in flight, and those settled since the last write, about a
+second's worth. While Poisonweb is away, nothing stops and nothing is lost, but more
+messages are unwritten until it is back: see `health()`.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ __all__ = ["BookmarkStore", "Health", "Resume", "Start"]
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 5.0  # seconds between two tries while the server is away, at the most
-SAID_EVERY = 60.0  # seconds between two lines about the same trouble
-UPDATES_LIMIT = 10_000  # what the server takes with one request
+RETRY_LIMIT = 5.0  # seconds between tries while the server is away, at the most
+LOG_EVERY = 60.0  # seconds between log lines about the same trouble
+UPDATES_LIMIT = 10_000  # what the server accepts in one request
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Health:
-    """How a store is; `written_ago` is in seconds, None before the first write.
+    """The state of a store; `written_ago` is in seconds, None before the first write.
 
-    After a kill -9 the `unwritten` messages would come again, and those `in_flight`.
-    At a `pressure` of 1 no further message is taken until others have been settled.
+    After a kill -9 the `unwritten` messages and those `in_flight` would come again. At
+    a `pressure` of 1, `received` waits until other messages are settled.
     """
 
     written_ago: float | None
@@ -81,17 +81,18 @@ class BookmarkStore:
     """The positions of one client name, by sub id and publisher; thread-safe.
 
     It has a connection and a thread of its own: `settle` never waits and never raises,
-    so a handler may call it. Pressure is felt in `received`: it waits while a publisher
-    has 3,072 runs of settled messages, or `in_flight_limit` messages unsettled.
-    `is_pressed` tells so beforehand, for those who must not wait.
+    so a handler may call it. `received` waits while a publisher has 3,072 runs of
+    settled messages, or `in_flight_limit` messages unsettled; `is_pressed` says so
+    beforehand, for callers that must not wait.
 
-    Who opens a subscription takes it over. Its former holder is *fenced*: it is told so
-    with its next write (`on_fenced` gets the sub id), cannot settle any more, and opens
-    it again to go on. A person who moves the position does the same to its holder.
+    Opening a subscription takes it over. The former holder is *fenced*: it learns so
+    with its next write (`on_fenced` gets the sub id), cannot settle any more, and must
+    open the subscription again to go on. A person who moves the position fences the
+    holder, too.
 
-    Where a publisher's numbers may begin again, because its log was removed, tell
-    `asked` where the broker is asked to begin, and `arrived` what comes: the store
-    cannot tell its new messages from the old ones by their numbers alone.
+    Where a publisher's numbers may begin again, because its log was removed, call
+    `asked` with the place where the broker is asked to begin, and `arrived` for each
+    message: numbers alone do not tell new messages from old ones.
     """
 
     def __init__(  # noqa: PLR0913 - each a setting of its own
@@ -117,7 +118,7 @@ class BookmarkStore:
         self._counts: Counter[str] = Counter()
         self._written_at: float | None = None
         self._trouble: str | None = None
-        self._said_at: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
         self._closed: str | None = None
         self._make_locks()
         _STORES.add(self)
@@ -126,8 +127,8 @@ class BookmarkStore:
         self._thread.start()
 
     def _make_locks(self) -> None:
-        self._changed = Condition()  # over all that is remembered; never held for long
-        self._calling = Lock()  # held by whoever speaks to the server
+        self._changed = Condition()  # guards all state; never held for long
+        self._calling = Lock()  # held during calls of the server
         self._wake = Event()
 
     # Opening
@@ -139,10 +140,10 @@ class BookmarkStore:
         *,
         start: Start | str = Start.EARLIEST,
     ) -> Resume:
-        """Take a subscription over and tell where it resumes.
+        """Take a subscription over and return where it resumes.
 
-        Without a topic the server's is taken, or the first message's. Raise `Away` or
-        `Refused` when the position cannot be read: it is never taken for empty.
+        Without a topic, use the server's, or the first message's. Raise `Away` or
+        `Refused` when the position cannot be read: it never counts as empty.
         """
         if not sub_id:
             raise Misconfigured(
@@ -150,8 +151,8 @@ class BookmarkStore:
                 " give it one that stays the same."
             )
         start = Start(start)
-        known = self._subscriptions.get(sub_id)
-        if known is not None and known.can_write:
+        subscription = self._subscriptions.get(sub_id)
+        if subscription is not None and subscription.can_write:
             self._write()
         with self._calling:
             return self._open(sub_id, topic, start)
@@ -159,10 +160,10 @@ class BookmarkStore:
     def open_later(
         self, sub_id: str, topic: str | None, *, start: Start = Start.EARLIEST
     ) -> None:
-        """Take messages at once, and the subscription over as soon as that is possible.
+        """Accept messages now, and take the subscription over as soon as possible.
 
-        For clients that begin by themselves and must lose no message while Poisonweb is
-        away. What the server knows is merged then; until then duplicates get through.
+        For clients that start by themselves and must lose no message while Poisonweb is
+        away. The server's position is merged later; until then duplicates get through.
         """
         with self._changed:
             new = Subscription(sub_id=sub_id, topic=topic, start=start)
@@ -170,7 +171,7 @@ class BookmarkStore:
         self._wake.set()
 
     def open_unkept(self, sub_id: str, *, start: Start = Start.EARLIEST) -> None:
-        """Track a subscription in memory: its sub id may be another's next time."""
+        """Track a subscription in memory only: its sub id may change next time."""
         with self._changed:
             if sub_id in self._subscriptions:
                 return
@@ -181,9 +182,9 @@ class BookmarkStore:
     def resume(
         self, sub_id: str, topic: str | None = None, *, start: Start = Start.EARLIEST
     ) -> Resume:
-        """Tell where a subscription would resume now; open it where that takes it.
+        """Return where a subscription resumes; open it first where that is needed.
 
-        That is so before its first opening, and after it was fenced.
+        It is needed before its first opening, and after it was fenced.
         """
         resume = self._resume(sub_id)
         if resume is None:
@@ -193,18 +194,22 @@ class BookmarkStore:
 
     def _resume(self, sub_id: str) -> Resume | None:
         with self._changed:
-            known = self._subscriptions.get(sub_id)
-            if known is None or known.is_fenced or known.awaits_opening:
+            subscription = self._subscriptions.get(sub_id)
+            if (
+                subscription is None
+                or subscription.is_fenced
+                or subscription.awaits_opening
+            ):
                 return None
-            return known.resume
+            return subscription.resume
 
     def _open(self, sub_id: str, topic: str | None, start: Start) -> Resume:
-        known = self._subscriptions.get(sub_id)
-        if known is not None and topic is None:
-            topic = known.topic
+        subscription = self._subscriptions.get(sub_id)
+        if subscription is not None and topic is None:
+            topic = subscription.topic
         opened = self._calls.open(sub_id, topic, start)
-        if known is None and not opened.tracks and start is not Start.NOW:
-            # A typo would have all messages handled again.
+        if subscription is None and not opened.tracks and start is not Start.NOW:
+            # A typo would have all messages handled again: warn.
             log.warning(
                 "The subscription %s of %s has no position and begins with the first"
                 " message there is. Had it one, compare client name, sub id and topic.",
@@ -212,38 +217,40 @@ class BookmarkStore:
                 self._client_name,
             )
         with self._changed:
-            if known is None or known.epoch is not None:
-                known = self._subscriptions[sub_id] = opened
+            if subscription is None or subscription.epoch is not None:
+                subscription = self._subscriptions[sub_id] = opened
             else:
-                known.learn(opened)
+                subscription.learn(opened)
             self._changed.notify_all()
-            return known.resume
+            return subscription.resume
 
     def is_known(self, sub_id: str) -> bool:
         return sub_id in self._subscriptions
 
-    # What becomes of messages
+    # Messages
 
     def asked(self, sub_id: str, resume: Resume) -> None:
-        """Note where the broker is asked to begin, each time that it is.
+        """Note where the broker is asked to begin; call it for each subscribe.
 
-        From then on `arrived` notices a publisher whose numbers begin again.
+        After it, `arrived` detects a publisher whose numbers begin again.
         """
         with self._changed:
             self._subscriptions[sub_id].ask(resume)
 
     def arrived(self, sub_id: str | None, publisher: str, seq: int | None) -> None:
-        """Note that a message comes, settled or not, before asking `is_settled`.
+        """Note an arriving message, settled or not; call it before `is_settled`.
 
-        Where the numbers of its publisher begin again, they are of other messages than
-        those that were settled: from here on none of those counts as settled.
+        Where its publisher's numbers begin again, they belong to new messages: from
+        here on the earlier numbers do not count as settled.
         """
         with self._changed:
             subscription = self._find(sub_id, seq)
             if subscription is None or seq is None:
                 return
             if subscription.arrive(publisher, seq):
-                self._say(subscription.begun_again(publisher), level=logging.ERROR)
+                self._log_trouble(
+                    subscription.begun_again(publisher), level=logging.ERROR
+                )
 
     def received(
         self,
@@ -253,11 +260,11 @@ class BookmarkStore:
         *,
         topic: str | None = None,
     ) -> None:
-        """Note that a message came, before it is handled; wait while under pressure.
+        """Note a message before it is handled; wait while under pressure.
 
-        Call it in the order in which a publisher's messages come. A message without a
-        sub id, or without a number that can be kept, is ignored and counted. Raise
-        `Fenced` or `Stopping` when what comes cannot be settled here any more.
+        Call it in the order in which a publisher's messages arrive. A message without a
+        sub id or a valid number is ignored and counted. Raise `Fenced` or `Stopping`
+        when messages cannot be settled here any more.
         """
         if sub_id and sub_id not in self._subscriptions:
             raise Misconfigured(
@@ -275,9 +282,9 @@ class BookmarkStore:
             subscription.receive(publisher, seq)
 
     def settle(self, sub_id: str | None, publisher: str, seq: int | None) -> bool:
-        """Note that a message has been dealt with; False if that changes nothing.
+        """Settle a handled message; return False if that changes nothing.
 
-        Only what was received since the subscription was opened can be settled.
+        Only messages received since the subscription was opened can be settled.
         """
         with self._changed:
             subscription = self._find(sub_id, seq)
@@ -291,9 +298,9 @@ class BookmarkStore:
             return True
 
     def persisted(self, sub_id: str | None, publisher: str, seq: int | None) -> None:
-        """Note that the broker has replicated all up to here, where it tracks that.
+        """Note up to where the broker has replicated, where it tracks that.
 
-        A subscription resumes at this place or at what is settled: at the lesser.
+        A subscription resumes at this place or at the settled one: at the lesser.
         """
         with self._changed:
             subscription = self._find(sub_id, seq)
@@ -304,7 +311,7 @@ class BookmarkStore:
                 track.persist(seq)
 
     def is_settled(self, sub_id: str | None, publisher: str, seq: int | None) -> bool:
-        """Tell whether a message that comes was settled before; count it if so."""
+        """Tell whether an arriving message was settled before; count it if so."""
         with self._changed:
             subscription = self._find(sub_id, seq)
             if subscription is None or seq is None:
@@ -322,9 +329,9 @@ class BookmarkStore:
             return track is not None and self._is_pressed(track, SEQ_LIMIT)
 
     def _find(self, sub_id: str | None, seq: int | None) -> Subscription | None:
-        found = self._subscriptions.get(sub_id) if sub_id else None
+        subscription = self._subscriptions.get(sub_id) if sub_id else None
         usable = seq is not None and 0 <= seq <= SEQ_LIMIT
-        return found if usable else None
+        return subscription if usable else None
 
     def _has_to_wait(
         self, subscription: Subscription, publisher: str, seq: int
@@ -336,7 +343,7 @@ class BookmarkStore:
         track = subscription.track(publisher)
         if track is None or not self._is_pressed(track, seq):
             return False
-        self._say(
+        self._log_trouble(
             f"The subscription {subscription.sub_id} waits: {len(track.in_flight)}"
             f" messages are unsettled, between {len(track.settled)} runs of settled"
             " ones. Settle the oldest."
@@ -350,22 +357,22 @@ class BookmarkStore:
 
     @property
     def fenced(self) -> frozenset[str]:
-        """The sub ids that somebody else has taken over or moved since."""
+        """Return the sub ids that another holder opened, or a person moved."""
         with self._changed:
-            known = self._subscriptions.values()
-            return frozenset(it.sub_id for it in known if it.is_fenced)
+            subscriptions = self._subscriptions.values()
+            return frozenset(it.sub_id for it in subscriptions if it.is_fenced)
 
     def fence(self, fence: Fence) -> None:
-        """Heed the word of a skip list's `on_fence`, ahead of the next write."""
+        """Apply a fence of a skip list's `on_fence`, ahead of the next write."""
         if fence.client_name != self._client_name:
             return
         with self._changed:
-            known = self._subscriptions.get(fence.sub_id)
-            if known is None or not known.is_older_than(fence):
+            subscription = self._subscriptions.get(fence.sub_id)
+            if subscription is None or not subscription.is_older_than(fence):
                 return
-            known.is_fenced = True
+            subscription.is_fenced = True
             self._changed.notify_all()
-        self._tell_fenced([known.sub_id])
+        self._tell_fenced([subscription.sub_id])
 
     def _tell_fenced(self, sub_ids: Sequence[str]) -> None:
         for sub_id in sub_ids:
@@ -376,28 +383,28 @@ class BookmarkStore:
     # Writing
 
     def flush(self) -> None:
-        """Write all that has been settled so far, or raise what keeps it from that.
+        """Write all settled messages, or raise the reason why that failed.
 
-        `Away`: it is kept and tried again. `Refused`: so it is, but somebody has to do
-        something about it. `Fenced`: it comes again to the new holder.
+        `Away`: they are kept, and writing is tried again. `Refused`: the same, but a
+        person has to act. `Fenced`: they come again to the new holder.
         """
         unopened = self._write()
-        if self._owes():  # more than one request holds
+        if self._has_unwritten():  # one request could not hold all
             unopened = self._write()
         if unopened is not None:
             raise unopened
         with self._changed:
-            for known in self._subscriptions.values():
-                if known.is_fenced:
-                    raise Fenced(_taken_over(known.sub_id))
-                if known.trouble is not None:
-                    raise Refused(known.trouble)
-                for publisher, track in known.restarts.items():
-                    if known.is_kept and track.messages:
-                        raise Refused(known.begun_again(publisher))
+            for subscription in self._subscriptions.values():
+                if subscription.is_fenced:
+                    raise Fenced(_taken_over(subscription.sub_id))
+                if subscription.trouble is not None:
+                    raise Refused(subscription.trouble)
+                for publisher, track in subscription.restarts.items():
+                    if subscription.is_kept and track.messages:
+                        raise Refused(subscription.begun_again(publisher))
 
     def close(self) -> None:
-        """Flush, and end; raise like `flush`, but end all the same."""
+        """Flush and close; raise like `flush`, but close in any case."""
         if self._closed:
             return
         try:
@@ -429,7 +436,7 @@ class BookmarkStore:
     def _run(self) -> None:
         failures = 0
         while True:
-            self._wake.wait(min(self._interval * 2**failures, PATIENCE))
+            self._wake.wait(min(self._interval * 2**failures, RETRY_LIMIT))
             self._wake.clear()
             if self._closed:
                 return
@@ -437,16 +444,18 @@ class BookmarkStore:
                 unopened = self._write()
                 failures = 0
                 if unopened is not None:
-                    self._say(f"A subscription is opened later: {unopened}")
-            except Exception as error:  # noqa: BLE001 - or nobody would write again
+                    self._log_trouble(f"A subscription is opened later: {unopened}")
+            except Exception as error:  # noqa: BLE001 - the thread must go on
                 failures = min(failures + 1, 8)
-                self._say(f"Positions are not written, and tried again: {error}")
+                self._log_trouble(
+                    f"Positions are not written, and tried again: {error}"
+                )
 
     def _write(self) -> GuardError | None:
-        """Open what waits for that, then tell the server what it does not know.
+        """Open waiting subscriptions, then write all changes.
 
-        Give the reason why something could not be opened: it keeps none of the others
-        from being written.
+        Return the reason why a subscription could not be opened; the others are written
+        all the same.
         """
         try:
             with self._calling:
@@ -456,17 +465,17 @@ class BookmarkStore:
             self._trouble = str(error)
             raise
         self._trouble = str(unopened) if unopened is not None else None
-        # Not while calling: whoever is told may well open it again.
+        # Without the lock: `on_fenced` may open the subscription again.
         self._tell_fenced(fenced)
         return unopened
 
     def _open_waiting(self) -> GuardError | None:
-        """Open what can be opened; give the first reason why something cannot."""
+        """Open waiting subscriptions; return the first reason why one cannot be."""
         first: GuardError | None = None
         for waiting in self._waiting():
             try:
                 self._open(waiting.sub_id, waiting.topic, waiting.start)
-            except Away as away:  # so it is for the others, and each would take a while
+            except Away as away:  # the others would wait in vain, too
                 return first or away
             except GuardError as error:
                 first = first or error
@@ -474,11 +483,13 @@ class BookmarkStore:
 
     def _waiting(self) -> list[Subscription]:
         with self._changed:
-            known = self._subscriptions.values()
-            return [it for it in known if it.awaits_opening and it.topic is not None]
+            subscriptions = self._subscriptions.values()
+            return [
+                it for it in subscriptions if it.awaits_opening and it.topic is not None
+            ]
 
     def _settle(self) -> list[str]:
-        """Write all changes in one request; give the sub ids that turn out fenced."""
+        """Write all changes in one request; return the sub ids that are fenced."""
         with self._changed:
             updates = [*islice(self._take_updates(), UPDATES_LIMIT)]
         if not updates:
@@ -495,7 +506,7 @@ class BookmarkStore:
         self._written_at = time.monotonic()
         return sorted({sub_id for sub_id in fenced if sub_id is not None})
 
-    def _owes(self) -> bool:
+    def _has_unwritten(self) -> bool:
         with self._changed:
             writable = [it for it in self._subscriptions.values() if it.can_write]
             return any(t.unwritten for it in writable for t in it.tracks.values())
@@ -520,31 +531,31 @@ class BookmarkStore:
         else:
             track.give_back(update.changes)
         if answer["status"] not in ("ok", "lost"):
-            # A word that a newer server may have says nothing of whether it was kept.
+            # An unknown status of a newer server may mean that it was not written.
             subscription.trouble = (
                 f"The position of {subscription.sub_id} is not taken:"
                 f" {answer.get('detail') or answer['status']!s:.100}"
             )
-            self._say(subscription.trouble)
+            self._log_trouble(subscription.trouble)
         return None
 
-    def _say(self, line: str, *, level: int = logging.WARNING) -> None:
-        """Log a trouble, but not every second."""
+    def _log_trouble(self, line: str, *, level: int = logging.WARNING) -> None:
+        """Log a problem, but not every second."""
         kind, now = line.split(":", 1)[0], time.monotonic()
-        if now - self._said_at.get(kind, -SAID_EVERY) >= SAID_EVERY:
-            self._said_at[kind] = now
+        if now - self._logged_at.get(kind, -LOG_EVERY) >= LOG_EVERY:
+            self._logged_at[kind] = now
             log.log(level, "%s", line)
 
     # Health
 
     def health(self) -> Health:
-        """Tell the facts for those who look after this consumer."""
+        """Return the state of this store, for health pages and logs."""
         with self._changed:
-            known = list(self._subscriptions.values())
-            tracks = [track for it in known for track in _all_tracks(it)]
-            kept = [it for it in known if it.is_kept and not it.is_fenced]
-            unwritten = [track.messages for it in kept for track in _all_tracks(it)]
-            warnings = [line for it in known for line in it.warnings]
+            subscriptions = list(self._subscriptions.values())
+            tracks = [track for it in subscriptions for track in _all_tracks(it)]
+            writable = [it for it in subscriptions if it.is_kept and not it.is_fenced]
+            unwritten = [track.messages for it in writable for track in _all_tracks(it)]
+            warnings = [line for it in subscriptions for line in it.warnings]
             at, limit = self._written_at, self._in_flight_limit
             return Health(
                 written_ago=None if at is None else time.monotonic() - at,
@@ -574,10 +585,10 @@ _STORES: WeakSet[BookmarkStore] = WeakSet()
 
 
 def _leave_to_the_parent() -> None:
-    """End the stores in a forked child: their threads are with its parent."""
+    """Close the stores in a forked child: their threads exist only in the parent."""
     for store in list(_STORES):
         store._closed = "This process was forked off: make a store of its own."  # noqa: SLF001
-        store._make_locks()  # noqa: SLF001 - a thread that is not here may hold them
+        store._make_locks()  # noqa: SLF001 - a thread of the parent may hold them
 
 
 os.register_at_fork(after_in_child=_leave_to_the_parent)

@@ -2,12 +2,12 @@
 
 `to_wire` makes the JSON object of one report and `parse_failure`, `parse_confirmation`
 and `parse_counter` read it back; reading what was written gives an equal value.
-`parse_skip` reads what Poisonweb tells a consumer to pass over. Members that are not
-known here are ignored, and null means absent.
+`parse_skip` reads a skip of Poisonweb's list. Unknown members are ignored, and null
+means absent.
 
-A message is not to blame for its consumer: what a *message* brings along (bookmark,
-message id, content type, redrive header, exception texts) may hold any character, NUL
-and lone surrogates too. What a *consumer* is called may not.
+Texts of a *message* (bookmark, message id, content type, redrive header, exception
+texts) may hold any character, NUL and lone surrogates too. Names of a *consumer* may
+not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from uuid import UUID
 # Set by a redrive on the message it sends: the redrive's id and a signature.
 REDRIVE_HEADER = "x-poisonweb-redrive"
 
-# Added to a dead letter by whoever gives up on a message. Values are UTF-8 text.
+# Added to a dead letter by the consumer that gives up. Values are UTF-8 text.
 CAUSE_HEADER = "x-poison-cause"  # one of `Cause`
 EXCEPTION_TYPE_HEADER = "x-exception-type"  # as in `Raised`
 EXCEPTION_MESSAGE_HEADER = "x-exception-message"
@@ -52,7 +52,7 @@ DEAD_LETTER_HEADERS = (
 )
 
 NAME_LIMIT = 255
-# Room for a bookmark of 100 KB, and an end to what one report may claim.
+# Room for a bookmark of 100 KB, and a limit for each report.
 TEXT_LIMIT = 131_072
 REDRIVE_LIMIT = 200
 HEADERS_LIMIT = 10_000
@@ -63,7 +63,7 @@ HISTOGRAM_BUCKETS = 64
 # C0, DEL and C1, and the surrogates that only broken text holds alone.
 _UNCLEAN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
-# Anybody can put any header on a message: what is not of this shape, we have not set.
+# Producers can set any header: values of another shape are not ours.
 _REDRIVE = re.compile(
     "([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})[.][A-Za-z0-9_-]{1,128}"
 )
@@ -98,7 +98,7 @@ class Cause(StrEnum):
 
 
 class MatcherKind(StrEnum):
-    """By what a skip knows its messages."""
+    """What a skip matches its messages by."""
 
     BOOKMARK = "bookmark"
     MESSAGE_ID = "message_id"
@@ -137,14 +137,14 @@ class OversizeBody:
 class FailureReport:
     """One message that its consumer could not process, whole.
 
-    `replays` tells that the broker hands the message out again to whoever reads its
-    topic from before it. `suspected` tells that the consumer itself may be what is
-    sick: the message is kept, and no other consumer skips it, until the same report
-    comes again without that word. `suspect` lets the server ask the other consumers of
-    the group first, too, where there are any.
+    `replays` says that the broker delivers the message again to clients that read its
+    topic from an earlier place. `suspected` says that the consumer itself may be sick:
+    the message is stored, and no other consumer skips it, until the same report comes
+    without `suspected`. `suspect` lets the server wait for the other consumers of the
+    group first, where there are any.
 
-    With `oversize_body` the body itself is left out, and empty here: such a report is
-    noted and rejected, for the message stays with its broker.
+    With `oversize_body` the body is left out, and empty here: the server notes and
+    rejects such a report, because the message stays with its broker.
 
     `bookmark` and `message_id` are the broker's own and opaque. `attempts`, `failures`
     and `crashes` are the consumer's counts, `dequeue_count` is the broker's. `redrive`
@@ -180,7 +180,7 @@ class FailureReport:
     oversize_body: OversizeBody | None = None
 
     def without_body(self) -> FailureReport:
-        """Return the same report, as it is told when its body is too large."""
+        """Return the same report with `oversize_body` instead of its body."""
         digest = hashlib.sha256(self.body).digest()
         left_out = OversizeBody(size=len(self.body), sha256=digest)
         return replace(self, body=b"", oversize_body=left_out)
@@ -239,9 +239,9 @@ class Confirmation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CounterReport:
-    """What one process did with one topic in one minute.
+    """The counts of one process for one topic in one minute.
 
-    `reporter` names the process and `sequence` numbers its reports: the pair counts
+    `reporter` identifies the process and `sequence` numbers its reports: a pair counts
     once. `duration_ms_hist` holds (bucket, count) pairs in bucket order; bucket b
     counts the durations of 2^b up to 2^(b+1) milliseconds, bucket 0 the shorter too.
     """
@@ -276,11 +276,11 @@ class CounterReport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Skip:
-    """What a consumer passes over; `id` is None until Poisonweb has given it one.
+    """A rule or identity of messages to skip; `id` is None until Poisonweb sets it.
 
     `value` is the bookmark, the message id or the hexadecimal SHA-256 of the body; of a
     rule it is its JSON. None as `consumer_group` or `handler_version` means all.
-    `redrive` is the id of the redrive whose failure made it, and which it holds for.
+    `redrive` is the id of the redrive whose failure made it, and which it applies to.
     """
 
     topic: str
@@ -325,8 +325,8 @@ def parse_failure(value: object) -> FailureReport:
         failed_at=item.required("failed_at", _moment),
         handler_version=item.optional("handler_version", _name),
         host=item.optional("host", _name),
-        # Anybody can put any header on a message: a forged one, however long, is for
-        # the signature to find out, and no reason to turn the message away.
+        # Producers can set any header: the signature check finds forged ones, which
+        # must not reject the report, however long they are.
         redrive=item.optional("redrive", _text),
         replays=item.optional("replays", _flag) or False,
         suspected=item.optional("suspected", _flag) or False,
@@ -385,19 +385,19 @@ def parse_skip(value: object) -> Skip:
 
 
 def is_name(text: str) -> bool:
-    """Tell whether a topic, group, client, publisher or the like may be called so."""
+    """Tell whether a text is a valid name of a topic, group, client or the like."""
     is_long_enough = bool(text.strip()) and len(text) <= NAME_LIMIT
     return is_long_enough and not _UNCLEAN.search(text)
 
 
 def redrive_id_of(value: str | None) -> str | None:
-    """Return which redrive has set this value of the header, None if none has."""
+    """Return the redrive id in a header value; None if the value is not ours."""
     match = _REDRIVE.fullmatch(value or "")
     return match[1] if match else None
 
 
 class _Members:
-    """The members of one JSON object, each handed to its parser with its pointer."""
+    """The members of one JSON object; each is parsed with its pointer."""
 
     def __init__(self, value: object, pointer: str = "") -> None:
         if not isinstance(value, Mapping):
@@ -407,11 +407,11 @@ class _Members:
         self._pointer = pointer
 
     def required(self, name: str, parser: _Parser[_Value]) -> _Value:
-        found = self.optional(name, parser)
-        if found is None:
+        member = self.optional(name, parser)
+        if member is None:
             pointer = f"{self._pointer}/{name}"
             raise Invalid(pointer, f"{_label(pointer)} is missing: send it.")
-        return found
+        return member
 
     def optional(self, name: str, parser: _Parser[_Value]) -> _Value | None:
         value = self._value.get(name)
@@ -485,8 +485,8 @@ def _matcher(value: object, pointer: str) -> tuple[MatcherKind, str]:
 def _kind(value: object, pointer: str) -> MatcherKind:
     text = _any_text(value, pointer)
     if text not in set(MatcherKind):
-        known = ", ".join(MatcherKind)
-        raise _wrong(pointer, f"is unknown: send one of {known}.")
+        names = ", ".join(MatcherKind)
+        raise _wrong(pointer, f"is unknown: send one of {names}.")
     return MatcherKind(text)
 
 
@@ -629,12 +629,12 @@ def _histogram(value: object, pointer: str) -> tuple[tuple[int, int], ...]:
 
 
 def _buckets(value: Mapping[object, object], pointer: str) -> Iterable[tuple[int, int]]:
-    known = {str(bucket): bucket for bucket in range(HISTOGRAM_BUCKETS)}
+    buckets = {str(bucket): bucket for bucket in range(HISTOGRAM_BUCKETS)}
     for name, count in value.items():
-        if name not in known:
+        if name not in buckets:
             last = HISTOGRAM_BUCKETS - 1
             raise _wrong(pointer, f'has a bucket that is not one of "0" to "{last}".')
-        yield known[str(name)], _count(count, f"{pointer}/{name}")
+        yield buckets[str(name)], _count(count, f"{pointer}/{name}")
 
 
 def _present(**members: object) -> dict[str, object]:

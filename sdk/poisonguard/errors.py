@@ -1,4 +1,4 @@
-"""One tree of errors; the message says what to do about it.
+"""The error tree; each message says what to do about it.
 
 GuardError
 ├── Away           the server is not reachable, or cannot answer just now

@@ -97,15 +97,15 @@ def frames(traceback: str) -> tuple[str, ...]:
     A frame is `file in function` for Python and the function for stacks of `at` lines
     (Java, .NET, JavaScript). Where no frame is the application's own, any frame is.
     """
-    found = list(_python_frames(traceback[-TRACEBACK_LIMIT:]))
-    if not found:
-        found = list(_at_frames(traceback[:TRACEBACK_LIMIT]))
-    ours = [frame for frame, in_app in found if in_app]
-    return tuple(_innermost(ours or [frame for frame, _ in found]))
+    frames_in_order = list(_python_frames(traceback[-TRACEBACK_LIMIT:]))
+    if not frames_in_order:
+        frames_in_order = list(_at_frames(traceback[:TRACEBACK_LIMIT]))
+    ours = [frame for frame, in_app in frames_in_order if in_app]
+    return tuple(_innermost(ours or [frame for frame, _ in frames_in_order]))
 
 
 def body_shape(body: bytes) -> str:
-    """Describe what kind of body this is: the keys of its JSON, or its first bytes."""
+    """Describe the shape of a body: the keys of its JSON, or its first bytes."""
     if len(body) > BODY_LIMIT or _nesting(body) > NESTING_LIMIT:
         return f"large {_first_bytes(body)}"
     try:
@@ -265,16 +265,16 @@ def _at_frames(text: str) -> Iterator[tuple[str, bool]]:
         yield re.sub(r":[0-9:]+$", "", function), in_app
 
 
-def _innermost(found: Iterable[str]) -> list[str]:
+def _innermost(candidates: Iterable[str]) -> list[str]:
     """Keep the first few; a recursion counts once however deep it went."""
-    kept: list[str] = []
-    for raw in found:
+    innermost: list[str] = []
+    for raw in candidates:
         frame = _GENERATED.sub("<n>", _clean(raw))[:FRAME_LIMIT]
-        if kept[-1:] != [frame]:
-            kept.append(frame)
-        if len(kept) == FRAMES:
+        if innermost[-1:] != [frame]:
+            innermost.append(frame)
+        if len(innermost) == FRAMES:
             break
-    return kept
+    return innermost
 
 
 # --- bodies

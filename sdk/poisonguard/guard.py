@@ -1,4 +1,4 @@
-"""The guard of a handler: what an application makes, starts and calls."""
+"""The guard of a handler: the class that an application creates and calls."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from poisonguard.handling.hot_path import (
     healthy_path,
     healthy_path_async,
 )
-from poisonguard.handling.lifecycle import Running, utc_now
-from poisonguard.handling.message_flow import Handling, Parts
+from poisonguard.handling.lifecycle import RunningGuard, utc_now
+from poisonguard.handling.message_flow import GuardComponents, MessageFlow
 from poisonguard.handling.steps import play
 from poisonguard.journal.process_journal import Journal
 from poisonguard.outcome import Outcome
@@ -50,24 +50,23 @@ class Guard:
         for message in client:
             outcome = guard.handle(message, handler)
 
-    Entering it is the start gate: it has the skip list, or it raises. Settings are
-    keyword arguments, see `poisonguard.settings.Options`, or come from POISONGUARD_*
-    in the environment. Any number of threads and tasks may share a guard.
+    Entering the guard loads the skip list, or raises. Settings are keyword arguments,
+    see `poisonguard.settings.Options`, or POISONGUARD_* in the environment. Any number
+    of threads and tasks may share a guard.
 
-    `keep_alive(message)` is called, maybe on another thread, while a message waits for
-    its retry or for Poisonweb. `redeliver(message, seconds)` gives it to a broker that
-    hands it out again after that time: no retry is waited for here then, and a
-    `RELEASE` asks nothing more of the caller. `settle(message, outcome)` is called,
-    maybe on another thread, when a message of a topic that replays is done with after
-    it was released: the guard has kept it and tried again. `dedupe` is a window: copies
-    of a message that was handled are passed over. `breaker=None` and `journal=None` go
-    without.
+    The guard calls `keep_alive(message)`, maybe on another thread, while a message
+    waits for its retry or for Poisonweb. `redeliver(message, seconds)` returns it to a
+    broker that delivers it again after that time: then no retry waits here, and the
+    caller need do nothing on `RELEASE`. On a topic that replays, the guard keeps a
+    released message and retries it; once that is done it calls
+    `settle(message, outcome)`, maybe on another thread. With `dedupe`, a window, it
+    skips copies of handled messages. `breaker=None` and `journal=None` disable these.
     """
 
     handle: Handle
     handle_async: HandleAsync
 
-    def __init__(  # noqa: PLR0913 - the signature is the manual
+    def __init__(  # noqa: PLR0913 - the signature is the documentation
         self,
         *,
         reader: Reader | None = None,
@@ -95,8 +94,8 @@ class Guard:
             if isinstance(journal, Journal)
             else Journal(journal, clock=clock or utc_now)
         )
-        self._parts = partial(
-            Running,
+        self._new_running = partial(
+            RunningGuard,
             settings=self.settings,
             reader=reader or PlainReader(),
             policy=policy,
@@ -109,31 +108,31 @@ class Guard:
             clock=clock,
         )
         self._starting = threading.RLock()
-        self._running: Running | None = None
+        self._running: RunningGuard | None = None
         self._is_stopping = False
         self.handle = self._start_and_handle
         self.handle_async = self._start_and_handle_async
 
     def start(self) -> None:
-        """Load the skip list; until then no message passes.
+        """Load the skip list; no message runs before that.
 
-        Raises StartTimeout when that takes too long, and Refused when Poisonweb will
-        not have us. A message that comes first starts the guard, too.
+        Raise StartTimeout when that takes too long, and Refused when Poisonweb refuses
+        the API key. The first message starts a guard that was not started.
         """
         self._open().listen()
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
-        """Let the messages in flight end, and flush; from then on all are released."""
+        """Wait for the messages in flight, and flush; later messages are released."""
         with self._starting:
             if self._running is not None:
                 self._running.close(timeout=timeout)
 
     def stopping(self) -> None:
-        """Say that this process is to stop: from here on no message is blamed for it.
+        """Announce that this process will stop: no message is charged with its end.
 
         The guard hears SIGTERM by itself where it can; `health()` warns where it
-        cannot. Waits are cut short, and messages are handled on until `close`. May be
-        called again, and by a signal handler: it waits for nothing and takes no lock.
+        cannot. Waits are cut short; messages are still handled until `close`. May be
+        called repeatedly, and by a signal handler: it takes no lock and never waits.
         """
         self._is_stopping = True
         running = self._running
@@ -141,7 +140,7 @@ class Guard:
             running.stopping()
 
     def health(self) -> dict[str, object]:
-        """Return the facts: age of the skip list, spool, breaker, suspects and more."""
+        """Return the state: age of the skip list, spool, breaker, suspects and more."""
         with self._starting:
             if self._running is None:
                 return {"state": "not started", "version": VERSION}
@@ -149,10 +148,10 @@ class Guard:
 
     @property
     def skips(self) -> SkipList:
-        """Return the list of what is skipped; raises Stopping before the start."""
+        """Return the skip list; raise Stopping before the start."""
         if self._running is None:
             raise Stopping("The guard has no skip list yet: start it.")
-        return self._running.parts.skips
+        return self._running.components.skips
 
     # As a context manager
 
@@ -170,7 +169,7 @@ class Guard:
 
     async def __aenter__(self) -> Self:
         running = await asyncio.to_thread(self._open)
-        running.listen()  # to a signal, which only the main thread can
+        running.listen()  # only the main thread can set signal handlers
         return self
 
     async def __aexit__(
@@ -184,7 +183,7 @@ class Guard:
     # Around a handler
 
     @overload
-    def __call__(  # type: ignore[overload-overlap] # what is awaited is an object, too
+    def __call__(  # type: ignore[overload-overlap] # a coroutine is an object, too
         self,
         handler: Callable[[Any], Coroutine[Any, Any, object]],
         /,
@@ -196,10 +195,10 @@ class Guard:
         self, handler: Handler, /, *, reraise: bool = ...
     ) -> Callable[[Any], Outcome]: ...
     def __call__(self, handler: Any, /, *, reraise: bool = False) -> Any:
-        """Wrap a handler, `async def` or not; what it returns now is the outcome.
+        """Wrap a handler, `async def` or not, in a function that returns the outcome.
 
-        With `reraise` an exception of the handler is raised again once the message is
-        poisoned, or released: for clients that take an exception for an answer.
+        With `reraise` the handler's exception is raised again once the message is
+        poisoned or released: for clients that expect exceptions.
         """
         if _is_async(handler):
             return self._wrapped_async(handler, reraise=reraise)
@@ -241,47 +240,49 @@ class Guard:
         await self.__aenter__()
         return await self.handle_async(message, handler)
 
-    def _open(self) -> Running:
+    def _open(self) -> RunningGuard:
         with self._starting:
             if self._running is None:
-                running = self._parts()
+                running = self._new_running()
                 running.open()
-                parts, handling = running.parts, running.handling
-                handle = healthy_path(parts, Threads(parts, handling))
-                handle_async = healthy_path_async(parts, Tasks(parts, handling))
+                components, handling = running.components, running.handling
+                handle = healthy_path(components, Threads(components, handling))
+                handle_async = healthy_path_async(
+                    components, Tasks(components, handling)
+                )
                 if running.once is not None:
                     handle = running.once.around(handle)
                     handle_async = running.once.around_async(handle_async)
                 self.handle, self.handle_async = handle, handle_async
                 self._running = running
-                if self._is_stopping:  # said while we started
+                if self._is_stopping:  # `stopping` was called during the start
                     running.stopping()
             return self._running
 
 
 class Threads:
-    """Handles on the caller's thread what is not ordinary."""
+    """The slow path on the caller's thread."""
 
-    def __init__(self, parts: Parts, handling: Handling) -> None:
-        self._parts = parts
+    def __init__(self, components: GuardComponents, handling: MessageFlow) -> None:
+        self._components = components
         self._handling = handling
 
     def handle(self, message: object, handler: Handler) -> Outcome:
-        while (entry := self._handling.again()) is not None:
-            again = self._handling.steps_again(entry)
-            play(again, entry.handler, entry.message, self._parts.leaving)
+        while (entry := self._handling.take_retry()) is not None:
+            again = self._handling.retry_steps(entry)
+            play(again, entry.handler, entry.message, self._components.leaving)
         steps = self._handling.steps(message, handler)
-        return play(steps, handler, message, self._parts.leaving)
+        return play(steps, handler, message, self._components.leaving)
 
     def after(
         self, message: object, handler: Handler, slot: Slot, error: BaseException
     ) -> Outcome:
-        steps = self._handling.steps_after(message, handler, slot, error)
-        return play(steps, handler, message, self._parts.leaving)
+        steps = self._handling.failure_steps(message, handler, slot, error)
+        return play(steps, handler, message, self._components.leaving)
 
 
 class _Attempt:
-    """Runs a handler and remembers what it raised last."""
+    """Runs a handler and remembers its last exception."""
 
     def __init__(self, handler: Callable[[Any], Any]) -> None:
         self._handler = handler
@@ -302,7 +303,7 @@ class _Attempt:
             raise
 
     def judged(self, outcome: Outcome) -> Outcome:
-        """Return the outcome, or raise what led to it."""
+        """Return the outcome, or raise the exception that led to it."""
         if self._error is not None and outcome is not Outcome.HANDLED:
             raise self._error
         return outcome

@@ -1,4 +1,4 @@
-"""What became of one message."""
+"""The outcome of handling one message."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """What became of a message; all but `RELEASE` mean: settle it."""
+    """The outcome of a message; after all but `RELEASE`, settle it."""
 
     HANDLED = "handled"  # the handler returned
     SKIPPED = "skipped"  # known poison, or a redriven message seen before
-    POISONED = "poisoned"  # given up on, and Poisonweb or the spool has it for good
+    POISONED = "poisoned"  # given up, and Poisonweb or the spool has it durably
     RELEASE = "release"  # give it back to the broker, unsettled
 
     @property
@@ -20,7 +20,7 @@ class Outcome(StrEnum):
 
     @property
     def duty(self) -> str:
-        """Say what the consumer owes the broker now, where the guard does not do it."""
+        """Say what the consumer must do at the broker, where the guard does not."""
         return _RETURN if self is Outcome.RELEASE else "settle it"
 
 

@@ -1,4 +1,4 @@
-"""When a failed message is tried again, and when it is given up."""
+"""The retry policy: when a failed message is retried, and when given up."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any, Literal
 from poisonguard.errors import Misconfigured
 
 WEEK = 7 * 86_400.0
-# 2.0 ** 1024 does not fit a float; every sensible cap is reached long before.
+# 2.0 ** 1024 does not fit a float; any sensible cap is reached long before.
 HIGHEST_EXPONENT = 62
 
 Jitter = Literal["full", "decorrelated", "none"]
 FirstFailure = Callable[[Any, Exception], object]
 
 
-class Verdict(Enum):
-    """What a failure means for its message."""
+class RetryDecision(Enum):
+    """What a failed attempt means for its message."""
 
     RETRY = auto()
     FATAL = auto()
@@ -31,14 +31,14 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
-    """How often, how soon and how long a message is tried.
+    """How often, how soon and how long a message is retried.
 
     `max_attempts` counts every delivery, the first included. The first retry waits
     from `base` to twice `base` seconds, each further one up to twice as long again,
-    and none more than `cap`. `expire_after` seconds from when it was first enqueued,
-    however often it was enqueued again, a message is not tried any more; where a topic
-    hands out its past to whoever asks, or the broker does not tell, they count from
-    its first failure. `fatal` are the exceptions that no retry can mend.
+    and none more than `cap`. A message is not retried when `expire_after` seconds have
+    passed since it was first enqueued; on topics that replay, and where the broker does
+    not tell that time, since its first failure. `fatal` are exceptions that no retry
+    can help.
 
     `on_first_failure(message, error)` is called once per message, also across
     restarts; what it raises is logged.
@@ -85,16 +85,16 @@ class RetryPolicy:
         attempts: int,
         due_at: datetime,
         first_enqueued_at: datetime,
-    ) -> Verdict:
-        """Tell what comes after a message's `attempts`th attempt failed."""
+    ) -> RetryDecision:
+        """Decide what follows when attempt number `attempts` failed."""
         if isinstance(error, self.fatal):
-            return Verdict.FATAL
+            return RetryDecision.FATAL
         if attempts >= self.max_attempts:
-            return Verdict.EXHAUSTED
-        # No use sleeping towards a moment at which it will have expired.
+            return RetryDecision.EXHAUSTED
+        # It would have expired before the retry.
         if self.is_expired(first_enqueued_at, at=due_at):
-            return Verdict.EXPIRED
-        return Verdict.RETRY
+            return RetryDecision.EXPIRED
+        return RetryDecision.RETRY
 
     def is_expired(self, first_enqueued_at: datetime, *, at: datetime) -> bool:
         if self.expire_after is None:
@@ -102,7 +102,7 @@ class RetryPolicy:
         return at - first_enqueued_at >= timedelta(seconds=self.expire_after)
 
     def delay(self, attempts: int, *, before: float | None = None) -> float:
-        """Draw the seconds until the next attempt; `before` is the delay drawn last."""
+        """Draw the seconds until the next attempt; `before` is the last delay."""
         match self.jitter:
             case "none":
                 return self._doubled(attempts - 1)

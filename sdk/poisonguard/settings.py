@@ -1,4 +1,4 @@
-"""The settings of a guard: arguments first, then the environment, checked once."""
+"""The settings of a guard: arguments, then the environment, validated once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from poisonguard.errors import Misconfigured
 PREFIX = "POISONGUARD_"
 NAME_LIMIT = 255
 KEEP_ALIVE_EVERY = 5.0
-# Read elsewhere: where the journal is, and what the supervisor tells its process.
+# Read elsewhere: the journal's folder, and the mark of a supervised process.
 OTHERS = frozenset({"POISONGUARD_JOURNAL", "POISONGUARD_SUPERVISOR"})
 
 ApiKey = str | Callable[[], str]
@@ -50,15 +50,15 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What a guard was told; times are seconds.
+    """The settings of a guard; times are seconds.
 
     `version` is the handler's. `when_unloaded` says what to do when the skip list is
-    not there after `start_timeout`: refuse to start, or start with what is known. For
-    up to `hold_for` a message is kept while nothing can be decided, then released.
-    At most `concurrency` messages are handled at once. `crash_limit` deaths of its own
-    make a message poison. A handler that takes longer than `handler_timeout` hangs;
-    `lease` and `visibility` are the broker's, and only compared. Unless it may
-    `suspect` itself, what it fails on is skipped by the others at once.
+    not loaded after `start_timeout`: refuse to start, or start without it. A message
+    that cannot be decided is held for up to `hold_for`, then released. At most
+    `concurrency` messages are handled at once. `crash_limit` deaths of its own make a
+    message poison. A handler that takes longer than `handler_timeout` hangs;
+    `lease` and `visibility` are the broker's, and only compared. Without `suspect`,
+    other consumers skip at once what this one fails on.
     """
 
     topic: str
@@ -90,18 +90,18 @@ class Settings:
 
     @property
     def keep_alive_every(self) -> float:
-        """Return after how long a message that waits is kept alive again."""
+        """Return the seconds between keep-alive calls for a waiting message."""
         ends = [seconds for seconds in (self.lease, self.visibility) if seconds]
         return min([KEEP_ALIVE_EVERY, *(seconds / 3 for seconds in ends)])
 
     def _check_order(self) -> None:
-        """Refuse a time-out that ends after the one that should outlast it."""
-        given = [
+        """Refuse a time-out that is longer than the one that must outlast it."""
+        limits = [
             (name, seconds)
             for name in ("handler_timeout", "lease", "visibility")
             if (seconds := getattr(self, name)) is not None
         ]
-        for (shorter, less), (longer, more) in pairwise(given):
+        for (shorter, less), (longer, more) in pairwise(limits):
             if not less < more:
                 raise Misconfigured(
                     f"{shorter} is {less:g} s and {longer} is {more:g} s, but the first"
@@ -110,35 +110,37 @@ class Settings:
 
 
 def load(options: Options, environ: Mapping[str, str]) -> Settings:
-    """Read every setting; raise `Misconfigured` with a line that says what to do."""
+    """Load all settings; raise `Misconfigured` with a line that says what to do."""
     _refuse_unknown(environ)
-    told: dict[str, Any] = {
+    values: dict[str, Any] = {
         name: environ[PREFIX + name.upper()]
         for name in KNOWN
         if environ.get(PREFIX + name.upper())
     }
-    told |= {name: value for name, value in options.items() if value is not None}
-    _refuse_unknown_options(told)
-    told |= _key_apart(told)
-    told.setdefault("client_name", socket.gethostname())
+    values |= {name: value for name, value in options.items() if value is not None}
+    _refuse_unknown_options(values)
+    values |= _split_key_from_url(values)
+    values.setdefault("client_name", socket.gethostname())
     for name in ("topic", "consumer_group", "url", "api_key"):
-        if name not in told:
+        if name not in values:
             raise Misconfigured(
                 f"{name} is missing: pass {name}=... or set {PREFIX}{name.upper()}."
             )
-    return Settings(**{name: KNOWN[name](name, value) for name, value in told.items()})
+    return Settings(
+        **{name: KNOWN[name](name, value) for name, value in values.items()}
+    )
 
 
-def _key_apart(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Take the key out of the address, before anybody keeps or shows it."""
-    texts = _addresses(told.get("url"))
+def _split_key_from_url(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Move the key from the url to `api_key`, before the url is stored or logged."""
+    texts = _addresses(values.get("url"))
     if not all(isinstance(text, str) for text in texts):
         return {}
     pairs = [addresses.without_key(text.strip()) for text in texts]
     key = addresses.one_key(key for _, key in pairs)
     if key is None:
         return {}
-    if told.get("api_key", key) != key:
+    if values.get("api_key", key) != key:
         raise Misconfigured(
             "There is a key in url and another one in api_key: give it once."
         )
@@ -152,20 +154,20 @@ def _addresses(value: object) -> Sequence[Any]:
 
 
 def _refuse_unknown(environ: Mapping[str, str]) -> None:
-    known = {PREFIX + name.upper() for name in KNOWN} | OTHERS
+    names = {PREFIX + name.upper() for name in KNOWN} | OTHERS
     for name in sorted(environ):
-        if name.startswith(PREFIX) and name not in known:
-            raise Misconfigured(f"{name} is unknown{_meant(name, known)}")
+        if name.startswith(PREFIX) and name not in names:
+            raise Misconfigured(f"{name} is unknown{_suggestion(name, names)}")
 
 
-def _refuse_unknown_options(told: Mapping[str, object]) -> None:
-    for name in told:
+def _refuse_unknown_options(values: Mapping[str, object]) -> None:
+    for name in values:
         if name not in KNOWN:
-            raise Misconfigured(f"{name} is no setting{_meant(name, set(KNOWN))}")
+            raise Misconfigured(f"{name} is no setting{_suggestion(name, set(KNOWN))}")
 
 
-def _meant(name: str, known: set[str]) -> str:
-    close = difflib.get_close_matches(name, sorted(known), n=1)
+def _suggestion(name: str, names: set[str]) -> str:
+    close = difflib.get_close_matches(name, sorted(names), n=1)
     return f": did you mean {close[0]}?" if close else ": remove it."
 
 
@@ -197,7 +199,7 @@ def _url(name: str, value: object) -> str:
     parts = urlsplit(text)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         remedy = "give it like https://poisonweb.example.com."
-        raise _wrong(name, addresses.shown(value), remedy)
+        raise _wrong(name, addresses.redacted(value), remedy)
     return text
 
 

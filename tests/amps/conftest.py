@@ -42,18 +42,18 @@ def poisonweb() -> Iterator[Server]:
 
 @pytest.fixture
 def absorbed() -> list[BaseException]:
-    """Give a list of what the client's exception listener is told."""
+    """Return the list of exceptions that the client's listener gets."""
     return []
 
 
 @pytest.fixture
 def connect(amps: Amps, absorbed: list[BaseException]) -> Iterator[Connect]:
-    """Give a function that makes an HA client, with a bookmark store or without."""
-    made: list[Any] = []
+    """Return a function that creates an HA client, with or without a store."""
+    clients: list[Any] = []
 
     def make(store: Any = None) -> Any:
         client = AMPS.HAClient("billing-1", no_store=True)
-        made.append(client)
+        clients.append(client)
         chooser = AMPS.DefaultServerChooser()
         chooser.add(amps.url)
         client.set_server_chooser(chooser)
@@ -64,27 +64,27 @@ def connect(amps: Amps, absorbed: list[BaseException]) -> Iterator[Connect]:
         return client
 
     yield make
-    for client in made:
+    for client in clients:
         client.close()
 
 
 @pytest.fixture
 def store_of(poisonweb: Server) -> Iterator[Open]:
-    """Give a function that makes a bookmark store; none is closed, but all end."""
-    made: list[BookmarkStore] = []
+    """Return a function that creates a bookmark store, killed after the test."""
+    stores: list[BookmarkStore] = []
 
     def make(**changes: Any) -> BookmarkStore:
-        told = {"client_name": "billing-1", "interval": NEVER, **changes}
-        made.append(BookmarkStore(poisonweb.url, KEY, **told))
-        return made[-1]
+        arguments = {"client_name": "billing-1", "interval": NEVER, **changes}
+        stores.append(BookmarkStore(poisonweb.url, KEY, **arguments))
+        return stores[-1]
 
     yield make
-    for store in made:
+    for store in stores:
         kill(store)
 
 
 def until(true: Callable[[], object], *, timeout: float = 60) -> None:
-    """Wait until something came to be; fail where it does not."""
+    """Wait until a condition is true; fail after the time-out."""
     deadline = time.monotonic() + timeout
     while not true():
         assert time.monotonic() < deadline, "it did not come to be"
@@ -92,7 +92,7 @@ def until(true: Callable[[], object], *, timeout: float = 60) -> None:
 
 
 def kill(store: BookmarkStore) -> None:
-    """End a store as a kill does, which writes nothing more."""
+    """End a store like a kill: it writes nothing more."""
     positions = store._positions
     positions._closed = "killed"
     positions._wake.set()

@@ -68,7 +68,7 @@ class Amps:
         self.stop()
 
     def stop(self) -> None:
-        """Go away for good; again does nothing."""
+        """Stop the server; a second call does nothing."""
         with suppress(OSError):
             self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
@@ -79,26 +79,26 @@ class Amps:
         return f"tcp://{LOOPBACK}:{self.listener.getsockname()[1]}/amps/json"
 
     def cut(self) -> None:
-        """Cut every connection, as a server does that dies."""
+        """Cut every connection, like a server that dies."""
         with self.lock:
             connections = list(self.connections)
         for connection in connections:
             connection.close()
 
     def refuse(self) -> None:
-        """Go away: cut every connection, and let no client log on again."""
+        """Cut every connection, and refuse logons."""
         self.silent = frozenset({"logon"})
         self.cut()
 
     def admit(self) -> None:
-        """Come back; who waits for an answer to its logon has to ask again."""
+        """Accept logons again; waiting clients must log on again."""
         self.silent = frozenset()
         self.cut()
 
     def publish(
         self, topic: str, *bodies: bytes, publisher: str = OWN, step: int = 1
     ) -> None:
-        """Take messages in, numbered upwards in steps, and hand them to who listens."""
+        """Store messages with rising numbers, and deliver them to subscribers."""
         with self.lock:
             last = max((m.seq for m in self.log if m.publisher == publisher), default=0)
             for number, body in enumerate(bodies, start=1):
@@ -114,7 +114,7 @@ class Amps:
                     subscription.connection.send([frame(header)])
 
     def bookmarks_asked(self) -> list[str]:
-        """Tell from which bookmarks subscriptions asked to begin, in order."""
+        """Return the bookmarks at which subscriptions asked to begin, in order."""
         with self.lock:
             return [c["bookmark"] for c in self.commands if c["c"] == "subscribe"]
 
@@ -174,8 +174,8 @@ class Amps:
         )
         connection.acknowledge(header, sub_id=subscription.sub_id)
         if "bookmark" in header:
-            wanted = self._after(subscription.topic, header["bookmark"])
-            connection.send(delivery(message, subscription) for message in wanted)
+            messages = self._after(subscription.topic, header["bookmark"])
+            connection.send(delivery(message, subscription) for message in messages)
         self.subscriptions.append(subscription)
 
     def _after(self, topic: str, bookmark: str) -> Iterator[Logged]:
@@ -236,7 +236,7 @@ _OBEY = {
 
 
 class Connection:
-    """One client: a thread that obeys it, and one that sends, so that neither waits."""
+    """One client: a thread for its commands, and one for sending."""
 
     def __init__(self, *, server: Amps, peer: socket.socket) -> None:
         self.server, self.peer = server, peer

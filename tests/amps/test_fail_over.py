@@ -35,7 +35,7 @@ Join = Callable[..., tuple[Any, MisterYuck, No13]]
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Amps, Amps]]:
-    """Give two servers that replicate each other."""
+    """Return two servers that replicate each other."""
     with (
         Amps(keys=KEYS) as first,
         Amps(keys=KEYS, log=first.log, records=first.records) as second,
@@ -45,12 +45,12 @@ def pair() -> Iterator[tuple[Amps, Amps]]:
 
 @pytest.fixture
 def join() -> Iterator[Join]:
-    """Give a function that makes an HA client, its protector and its handler."""
-    made: list[Any] = []
+    """Return a function that creates an HA client, its wrapper and its handler."""
+    clients: list[Any] = []
 
     def join(chooser: Any, **more: Any) -> tuple[Any, MisterYuck, No13]:
-        client = AMPS.HAClient(f"billing-{len(made)}", no_store=True)
-        made.append(client)
+        client = AMPS.HAClient(f"billing-{len(clients)}", no_store=True)
+        clients.append(client)
         client.set_exception_listener(lambda _: None)
         client.set_server_chooser(chooser)
         if "heartbeat" in more:
@@ -59,17 +59,17 @@ def join() -> Iterator[Join]:
         client.connect_and_logon()
         handler = No13()
         protector = MisterYuck(client, handler, **more)
-        made.append(protector)
+        clients.append(protector)
         return client, protector, handler
 
     yield join
-    for one in reversed(made):
+    for one in reversed(clients):
         one.close()
 
 
 @pytest.fixture
 def row() -> Iterator[list[Amps]]:
-    """Give servers that replicate each other, of which each takes over once."""
+    """Return servers that replicate each other; each takes over once."""
     with ExitStack() as stack:
         first = stack.enter_context(Amps(keys=KEYS))
         shared: dict[str, Any] = {"log": first.log, "records": first.records}
@@ -78,7 +78,7 @@ def row() -> Iterator[list[Amps]]:
 
 
 def numbers(place: int) -> range:
-    """Tell which messages are published on one of these servers."""
+    """Return the numbers of the messages published on these servers."""
     return range(1 + place * MESSAGES, 1 + (place + 1) * MESSAGES)
 
 
@@ -125,7 +125,7 @@ class Password:
 
 
 def monitors(server: Amps) -> list[dict[str, Any]]:
-    """Tell how monitors logged on."""
+    """Return how monitors logged on."""
     with server.lock:
         logons = [c for c in server.commands if c["c"] == "logon"]
     return [c for c in logons if c["client_name"].startswith("poison_monitor")]
@@ -184,7 +184,7 @@ def test_a_fail_over_under_load_loses_no_message_and_no_report(
     until(lambda: all({*handler.fine} == fine for *_, handler in members))
     until(lambda: len(records(last)) == total // 13)
     assert {*records(last)} == {f"{OWN}|{n}|" for n in range(13, total + 1, 13)}
-    until(lambda: not any(protector._untold for _, protector, _ in members))
+    until(lambda: not any(protector._unpublished for _, protector, _ in members))
 
 
 def test_with_a_heartbeat_a_server_that_falls_silent_is_left(
@@ -201,7 +201,7 @@ def test_with_a_heartbeat_a_server_that_falls_silent_is_left(
     assert records(second) == {"5|1|": "I'm superstitious..."}
 
 
-def test_what_was_found_between_two_servers_is_told_to_the_second(
+def test_poison_found_between_two_servers_is_published_to_the_second(
     pair: tuple[Amps, Amps], join: Join
 ) -> None:
     first, second = pair
@@ -216,7 +216,7 @@ def test_what_was_found_between_two_servers_is_told_to_the_second(
     second.admit()
 
     until(lambda: records(second) == {"5|1|": "I'm superstitious..."})
-    until(lambda: not protector._untold)
+    until(lambda: not protector._unpublished)
 
 
 def test_the_monitor_goes_to_servers_of_its_own(
@@ -323,7 +323,7 @@ def test_a_client_without_a_server_is_refused() -> None:
 
 
 @pytest.mark.parametrize("message", [None, b"bytes", {"bookmark": "5|1|"}, "text"])
-def test_what_is_no_message_of_the_client_is_refused_and_blames_nobody(
+def test_a_foreign_object_is_refused_and_charges_no_message(
     pair: tuple[Amps, Amps], join: Join, message: object
 ) -> None:
     _, protector, handler = join(chooser_of(pair[0]))
@@ -361,7 +361,7 @@ def guard_of() -> Iterator[Callable[..., Guard]]:
         yield make
 
 
-def test_behind_a_guard_what_is_poison_is_told_twice_and_raised(
+def test_with_a_guard_poison_is_published_reported_and_raised(
     pair: tuple[Amps, Amps], join: Join, guard_of: Callable[..., Guard]
 ) -> None:
     client, protector, handler = join(chooser_of(*pair), guard=guard_of())
@@ -376,7 +376,7 @@ def test_behind_a_guard_what_is_poison_is_told_twice_and_raised(
         protector(a_message("5|1|"))
 
 
-def test_behind_a_guard_what_others_found_is_skipped_by_either_list(
+def test_with_a_guard_poison_of_others_is_skipped_by_either_list(
     pair: tuple[Amps, Amps], join: Join, guard_of: Callable[..., Guard]
 ) -> None:
     guard = guard_of()
@@ -393,7 +393,7 @@ def test_behind_a_guard_what_others_found_is_skipped_by_either_list(
     assert (protector.skipped, handler.tried) == (2, [])
 
 
-def test_what_a_guard_releases_is_neither_told_nor_discarded(
+def test_a_released_message_is_neither_published_nor_discarded(
     pair: tuple[Amps, Amps], join: Join, guard_of: Callable[..., Guard]
 ) -> None:
     guard = guard_of()
@@ -407,7 +407,7 @@ def test_what_a_guard_releases_is_neither_told_nor_discarded(
     assert (records(pair[0]), discarded, protector._why) == ({}, [], {})
 
 
-def test_a_message_that_killed_behind_a_guard_is_told_without_running_it(
+def test_with_a_guard_a_killer_is_published_without_running_it(
     pair: tuple[Amps, Amps],
     join: Join,
     guard_of: Callable[..., Guard],
@@ -416,7 +416,7 @@ def test_a_message_that_killed_behind_a_guard_is_told_without_running_it(
     guard = guard_of(journal=tmp_path / "journal")
     _, protector, handler = join(chooser_of(*pair), guard=guard)
     message = a_message("5|1|")
-    attempts = guard._parts.keywords["journal"].attempts
+    attempts = guard._new_running.keywords["journal"].attempts
     for _ in range(2):  # as many as the limit
         number = AmpsReader().number(message)
         attempts.crashed(number, now=datetime.now(UTC), reason="SIGSEGV")

@@ -29,7 +29,7 @@ Wrap = Callable[..., MisterYuck]
 
 @pytest.fixture
 def client(amps: Amps, absorbed: list[BaseException]) -> Iterator[Any]:
-    """Give a plain client, as the seed has it."""
+    """Return a plain client, as the seed has it."""
     client = AMPS.Client("handler_demo")
     client.set_exception_listener(absorbed.append)
     client.connect(amps.url)
@@ -40,19 +40,19 @@ def client(amps: Amps, absorbed: list[BaseException]) -> Iterator[Any]:
 
 @pytest.fixture
 def wrap() -> Iterator[Wrap]:
-    made: list[MisterYuck] = []
+    guards: list[MisterYuck] = []
 
     def make(client: Any, handler: Callable[[Any], object], **more: Any) -> MisterYuck:
-        made.append(MisterYuck(client, handler, **more))
-        return made[-1]
+        guards.append(MisterYuck(client, handler, **more))
+        return guards[-1]
 
     yield make
-    for protector in made:
+    for protector in guards:
         protector.close()
 
 
 class No13:
-    """The seed's handler: a message whose id 13 divides is none it can process."""
+    """The seed's handler: it fails for ids divisible by 13."""
 
     def __init__(self) -> None:
         self.fine: list[int] = []
@@ -85,10 +85,12 @@ def fails_with(error: BaseException) -> Callable[[Any], None]:
 
 
 def records(amps: Amps) -> dict[str, str]:
-    """Read what the topic says why, by bookmark."""
+    """Return the reasons in the topic, by bookmark."""
     with amps.lock:
-        kept = amps.records.get(POISON_TOPIC, {}).values()
-        return {record["bookmark"]: record["why"] for record in map(json.loads, kept)}
+        records = amps.records.get(POISON_TOPIC, {}).values()
+        return {
+            record["bookmark"]: record["why"] for record in map(json.loads, records)
+        }
 
 
 def test_the_program_of_the_seed_runs_as_it_is(
@@ -124,7 +126,7 @@ def test_a_new_instance_never_handles_what_is_known_to_be_bad(
     assert (second.tried, protector.skipped, absorbed) == ([12, 14], 1, [])
 
 
-def test_what_one_learns_the_others_know_without_a_restart(
+def test_poison_of_one_instance_is_skipped_by_the_others_without_a_restart(
     amps: Amps, client: Any, wrap: Wrap
 ) -> None:
     first, second = wrap(client, No13()), wrap(client, handler := No13())
@@ -167,7 +169,7 @@ def test_ten_thousand_known_poisons_are_loaded_before_the_first_message(
 
 
 @pytest.mark.parametrize("command", ["logon", "sow_and_subscribe"])
-def test_a_list_that_does_not_come_ends_the_start_and_not_the_patience(
+def test_the_start_fails_when_the_list_is_not_loaded_in_time(
     amps: Amps, client: Any, command: str
 ) -> None:
     amps.silent = frozenset({command})
@@ -212,7 +214,7 @@ def test_closing_is_clean_however_often_and_nothing_is_handled_after(
         ("long " * 10_000, ("long " * 10_000)[:10_000]),
     ],
 )
-def test_whatever_an_exception_says_is_told(
+def test_the_text_of_any_exception_is_published(
     amps: Amps,
     client: Any,
     wrap: Wrap,
@@ -231,7 +233,7 @@ def test_whatever_an_exception_says_is_told(
     assert len(caplog.text.encode()) < 5_000
 
 
-def test_an_exception_that_cannot_say_what_it_is_is_named(
+def test_an_exception_without_a_text_is_published_by_its_type(
     amps: Amps, client: Any, wrap: Wrap
 ) -> None:
     class Mute(Exception):
@@ -258,7 +260,7 @@ def test_a_message_without_a_bookmark_does_not_make_all_others_poison(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), GeneratorExit()])
-def test_who_stops_the_process_makes_no_poison(
+def test_an_interrupt_of_the_process_makes_no_poison(
     amps: Amps, client: Any, wrap: Wrap, error: BaseException
 ) -> None:
     protector = wrap(client, fails_with(error))
@@ -269,7 +271,7 @@ def test_who_stops_the_process_makes_no_poison(
     assert (records(amps), protector.skipped) == ({}, 0)
 
 
-def test_an_exit_on_the_main_thread_is_told_and_goes_on(
+def test_an_exit_on_the_main_thread_is_published_and_raised(
     amps: Amps, client: Any, wrap: Wrap
 ) -> None:
     with pytest.raises(SystemExit):
@@ -278,7 +280,7 @@ def test_an_exit_on_the_main_thread_is_told_and_goes_on(
     assert records(amps) == {"5|1|": "Fatal error: the handler ended the process (3)."}
 
 
-def test_records_that_anybody_wrote_do_no_harm(
+def test_foreign_records_of_the_topic_are_ignored(
     amps: Amps, client: Any, wrap: Wrap, caplog: pytest.LogCaptureFixture
 ) -> None:
     deep, long = b"[" * 200_000, b'{"bookmark":"5|9|","why":"%s"}' % (b"x" * 10**6)
@@ -295,7 +297,7 @@ def test_records_that_anybody_wrote_do_no_harm(
     assert max(map(len, protector._why.values())) <= WHY_LIMIT
 
 
-def test_poison_found_while_the_server_is_away_is_told_when_it_is_back(
+def test_poison_found_while_the_server_is_away_is_published_on_its_return(
     amps: Amps, client: Any, wrap: Wrap, caplog: pytest.LogCaptureFixture
 ) -> None:
     protector = wrap(client, No13())
@@ -339,7 +341,7 @@ def test_poison_does_not_pin_the_position_and_is_not_brought_again(
     assert poisonweb.positions["billing-1", "eu", "orders"].settled == {OWN: [[0, 4]]}
 
 
-def test_poison_that_nobody_else_knows_of_yet_is_not_discarded(
+def test_unpublished_poison_is_not_discarded(
     amps: Amps, store_of: Open, connect: Connect, wrap: Wrap
 ) -> None:
     store = store_of()
@@ -353,12 +355,12 @@ def test_poison_that_nobody_else_knows_of_yet_is_not_discarded(
     with pytest.raises(ValueError, match="superstitious"):
         protector(message)
     protector(message)
-    kept = store.health().in_flight
+    in_flight = store.health().in_flight
     amps.admit()
-    until(lambda: not protector._untold)
+    until(lambda: not protector._unpublished)
     protector(message)
 
-    assert (kept, store.health().in_flight, protector.skipped) == (1, 0, 2)
+    assert (in_flight, store.health().in_flight, protector.skipped) == (1, 0, 2)
 
 
 def test_a_handler_that_exits_ends_the_process_and_the_next_one_skips_its_message(

@@ -12,7 +12,7 @@ from tests.sdk.server import Server
 
 
 def wipe(amps: Amps) -> None:
-    """Lose the log: whoever publishes next begins with the number 1."""
+    """Delete the log: the next publisher starts with the number 1."""
     with amps.lock:
         amps.log.clear()
 
@@ -21,7 +21,7 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
 
 
-def test_new_messages_are_handled_and_it_is_said_loudly(
+def test_messages_with_restarted_numbers_are_handled_and_an_error_is_logged(
     amps: Amps,
     poisonweb: Server,
     store_of: Open,
@@ -69,7 +69,7 @@ def test_a_reconnect_asks_for_the_new_numbers_and_filters_them(
     assert reader.ids[5:] == [101, 102, 103, 102, 104]
 
 
-def test_it_is_noticed_by_who_resumes_after_it(
+def test_restarted_numbers_are_noticed_at_the_next_resume(
     amps: Amps,
     poisonweb: Server,
     store_of: Open,

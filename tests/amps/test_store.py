@@ -86,7 +86,7 @@ def test_resumes_after_the_last_message_that_was_discarded(
     assert amps.bookmarks_asked() == ["0", f"{OWN}|3|"]
 
 
-def test_only_the_hole_comes_again_and_the_rest_is_told_to_be_duplicate(
+def test_only_the_hole_is_handled_again_and_the_rest_is_duplicate(
     amps: Amps, poisonweb: Server, store_of: Open, connect: Connect
 ) -> None:
     amps.publish("orders", *bodies(*range(1, 101)))
@@ -142,8 +142,8 @@ def test_two_publishers_resume_each_at_the_lesser_of_settled_and_persisted(
     second = Reader(connect(store_of()))
     second.subscribe()
 
-    asked = amps.bookmarks_asked()[-1]
-    assert sorted(asked.split(",")) == ["13948331409633568391|7|", "5|4|"]
+    bookmark = amps.bookmarks_asked()[-1]
+    assert sorted(bookmark.split(",")) == ["13948331409633568391|7|", "5|4|"]
     until(lambda: second.ids)
     assert second.ids == [108]
 
@@ -290,7 +290,7 @@ def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     ("start", "bookmark"),
     [(Start.EARLIEST, "0"), (Start.MOST_RECENT, "0"), (Start.NOW, "0|1|")],
 )
-def test_a_new_subscription_begins_where_the_store_was_told(
+def test_a_new_subscription_begins_at_the_start_of_the_store(
     amps: Amps, store_of: Open, connect: Connect, start: Start, bookmark: str
 ) -> None:
     Reader(connect(store_of(start=start))).subscribe()
@@ -298,7 +298,7 @@ def test_a_new_subscription_begins_where_the_store_was_told(
     assert amps.bookmarks_asked() == [bookmark]
 
 
-def test_who_begins_from_now_on_resumes_at_the_first_message_after_a_kill(
+def test_a_start_from_now_resumes_at_its_first_message_after_a_kill(
     amps: Amps, poisonweb: Server, store_of: Open, connect: Connect
 ) -> None:
     amps.publish("orders", *bodies(1, 2, 3))
@@ -319,7 +319,7 @@ def test_who_begins_from_now_on_resumes_at_the_first_message_after_a_kill(
     assert (first.ids, second.ids) == ([4], [4, 5])
 
 
-def test_who_begins_at_the_epoch_gets_no_message_that_was_settled(
+def test_a_subscription_from_the_epoch_gets_no_settled_message(
     amps: Amps, poisonweb: Server, store_of: Open, connect: Connect
 ) -> None:
     amps.publish("orders", *bodies(1, 2, 3))
@@ -337,7 +337,7 @@ def test_who_begins_at_the_epoch_gets_no_message_that_was_settled(
     assert second.ids == [2, 4]
 
 
-def test_who_begins_at_bookmarks_of_their_own_passes_over_what_is_before_them(
+def test_a_subscription_from_own_bookmarks_skips_earlier_messages(
     amps: Amps, poisonweb: Server, store_of: Open, connect: Connect
 ) -> None:
     amps.publish("orders", *bodies(1, 2, 3), publisher="5")
@@ -353,7 +353,7 @@ def test_who_begins_at_bookmarks_of_their_own_passes_over_what_is_before_them(
     assert poisonweb.positions[ORDERS].settled == {"5": [[0, 3]], "6": [[0, 3]]}
 
 
-def test_who_begins_while_poisonweb_is_away_loses_nothing_of_what_it_knows(
+def test_a_start_while_poisonweb_is_away_keeps_the_stored_position(
     amps: Amps,
     poisonweb: Server,
     store_of: Open,
@@ -413,18 +413,22 @@ def test_the_client_is_held_back_while_too_much_is_unsettled(
     amps.publish("orders", *bodies(*range(1, 101)))
     store = store_of(in_flight_limit=10)
     client = connect(store)
-    kept: list[Any] = []
+    messages: list[Any] = []
 
     client.bookmark_subscribe(
-        lambda message: kept.append(copy.deepcopy(message)), "orders", RECENT, "", "eu"
+        lambda message: messages.append(copy.deepcopy(message)),
+        "orders",
+        RECENT,
+        "",
+        "eu",
     )
     until(lambda: store.health().pressure == 1)
-    held = len(kept)
+    message_count = len(messages)
     for place in range(100):
-        until(partial(holds, kept, place))
-        client.discard(kept[place])
+        until(partial(holds, messages, place))
+        client.discard(messages[place])
 
-    assert held == 10
+    assert message_count == 10
     assert store.health().runs == 1
 
 
@@ -499,7 +503,7 @@ def _bring(store: BookmarkStore, poisonweb: Server, state: str) -> None:
         store.close()
 
 
-def test_a_settled_message_is_discarded_with_the_one_true_true(
+def test_a_settled_message_is_reported_to_the_client_as_true(
     store_of: Open,
 ) -> None:
     store = store_of()

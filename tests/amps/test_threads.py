@@ -44,7 +44,7 @@ def guard(poisonweb: Server) -> Iterator[Guard]:
 
 
 def handed_to_a_pool(amps: Amps, client: Any, hand: Callable[[Any], Any]) -> list[Any]:
-    """Have a pool call for each of eight messages; give what becomes of each."""
+    """Call a function in a pool for each of eight messages; return the results."""
     futures: list[Future[Any]] = []
     amps.publish("orders", *EIGHT)
     with ThreadPoolExecutor(4) as pool:
@@ -70,7 +70,7 @@ def test_eight_copies_make_eight_reports_with_eight_bodies(
     assert {report["body"] for report in reports} == {*map(base64_of, EIGHT)}
 
 
-def test_the_object_of_the_client_is_refused_and_blames_nobody(
+def test_the_client_s_own_object_is_refused_and_charges_no_message(
     amps: Amps,
     poisonweb: Server,
     connect: Connect,
@@ -85,7 +85,7 @@ def test_the_object_of_the_client_is_refused_and_blames_nobody(
     assert caplog.text.count("copy.deepcopy(message)") == 8
 
 
-def test_a_task_of_another_thread_is_refused_it_too(
+def test_the_client_s_own_object_is_refused_in_a_task_of_another_thread(
     amps: Amps, poisonweb: Server, connect: Connect, guard: Guard
 ) -> None:
     async def handler(message: Any) -> None:
@@ -100,7 +100,7 @@ def test_a_task_of_another_thread_is_refused_it_too(
     assert poisonweb.failures == {}
 
 
-def test_on_the_thread_of_the_client_it_is_handled_as_it_is(
+def test_the_client_s_own_object_is_handled_on_its_thread(
     amps: Amps, poisonweb: Server, connect: Connect, guard: Guard
 ) -> None:
     handler, outcomes = Bad(), list[Outcome]()
@@ -122,15 +122,15 @@ def test_messages_of_a_stream_are_of_their_own(
     amps.publish("orders", *EIGHT)
     stream = connect().bookmark_subscribe("orders", EPOCH)
 
-    kept = [next(stream) for _ in EIGHT]
-    outcomes = [guard.handle(message, Bad()) for message in kept]
+    messages = [next(stream) for _ in EIGHT]
+    outcomes = [guard.handle(message, Bad()) for message in messages]
 
     assert outcomes == [Outcome.POISONED] * 8
     bodies_told = {report["body"] for report in poisonweb.failures.values()}
     assert bodies_told == {*map(base64_of, EIGHT)}
 
 
-def test_the_wrapper_refuses_it_in_another_thread_and_says_so(
+def test_the_wrapper_refuses_the_client_s_own_object_on_another_thread(
     amps: Amps, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     client, handler = connect(), No13()

@@ -1,4 +1,4 @@
-"""What the tests of the SDK share: a Poisonweb to talk to."""
+"""Fixtures of the SDK tests: a Poisonweb double."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Start real consumers to be killed, and look at what they leave behind."""
+"""Starts real consumers to be killed, and reads what they leave behind."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ class Consumers:
         return process.returncode
 
     def fork(self, **chosen: object) -> BaseProcess:
-        """Start one at little cost, without a command that it could exec."""
+        """Start one by a fork, without exec."""
         process = FORKS.Process(target=small_consumer.main, args=[self.plan(**chosen)])
         process.start()
         return process
 
     def run_fork(self, **chosen: object) -> int:
-        """Fork one and see to its end; return its exit code."""
+        """Fork one and wait for its end; return its exit code."""
         process = self.fork(**chosen)
         process.join(TIMEOUT)
         if process.exitcode is None:
@@ -76,12 +76,12 @@ class Consumers:
         return journal
 
     def count(self, what: str) -> int:
-        """Tell how much was noted of this kind."""
+        """Return how many numbers of this kind were noted."""
         written = self.settled.read_bytes() if self.settled.exists() else b""
         return written.count(f"{what} ".encode())
 
     def noted(self, what: str) -> list[int]:
-        """Return the numbers of all that was noted of this kind, in order."""
+        """Return the noted numbers of this kind, in order."""
         lines = self.settled.read_text().splitlines() if self.settled.exists() else []
         return [int(line.split()[1]) for line in lines if line.startswith(f"{what} ")]
 

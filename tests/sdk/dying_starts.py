@@ -50,13 +50,13 @@ def die_amid_a_message(folder: Path) -> None:
 
 
 def start_until(folder: Path, last: int) -> None:
-    left = last
+    remaining = last
 
     def step(_frame: FrameType, event: str, called: object) -> None:
-        nonlocal left
+        nonlocal remaining
         if event in ("c_call", "c_return") and is_step(called):
-            left -= 1
-            if not left:
+            remaining -= 1
+            if not remaining:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     journal = Journal(folder)

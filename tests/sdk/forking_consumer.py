@@ -1,4 +1,4 @@
-"""A parent that starts a guard, and forks its children anew as they die.
+"""A parent that starts a guard, and forks a new child when one dies.
 
     python forking_consumer.py URL FOLDER CHILDREN BOOKMARK...
 

@@ -1,4 +1,4 @@
-"""What the tests of the guard share: guards of a server, handlers, and messages."""
+"""Helpers of the guard tests: guards of a server, handlers, and messages."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def guarding(server: Server, **options: Any) -> Iterator[Guard]:
 
 
 class Handler:
-    """Remembers what it was given, and raises what a test puts into its way."""
+    """Records the bookmarks of its calls, and raises the given errors."""
 
     def __init__(self, *errors: BaseException | None) -> None:
-        self.seen: list[str] = []
+        self.calls: list[str] = []
         self._errors = iter(errors)
         self.otherwise: Callable[[Message], object] = lambda _: None
 
     def __call__(self, message: Message) -> None:
-        self.seen.append(message["bookmark"])
+        self.calls.append(message["bookmark"])
         error = next(self._errors, None)
         if error is not None:
             raise error
@@ -60,7 +60,7 @@ class Handler:
 
 
 class Failing(Handler):
-    """Raises the same error for every message, or for those that are named."""
+    """Raises the same error for every message, or for the named ones."""
 
     def __init__(self, error: Exception, *bookmarks: str) -> None:
         super().__init__()

@@ -46,7 +46,7 @@ def handle(message: dict[str, str]) -> None:
     if message["bookmark"] == "killer":
         append(HANDLED, "killer")
         ENDS.get(HOW, ENDS["kill"])()
-    # In the first process nobody is done before the killer strikes.
+    # In the first process no message is done before the killer strikes.
     time.sleep(30 if HOW == "together" and FIRST else 0.01)
     append(HANDLED, message["bookmark"])
 

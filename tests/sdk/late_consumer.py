@@ -37,7 +37,7 @@ def append(name: str, line: str) -> None:
         opened.write(f"{line}\n")
 
 
-def told(*_: object) -> None:
+def on_signal(*_: object) -> None:
     if HOW == "started off the main thread":
         guard.stopping()
     append("told", "stop")
@@ -50,12 +50,12 @@ def until_another_handler_than(late: object) -> None:
 
 
 def quick(_message: object) -> None:
-    """Be done with the first message, at which the guard looks at the handlers."""
+    """Handle the first message, at which the guard checks the handlers."""
 
 
 def slow(_message: object) -> None:
     if HOW not in ("before the first message", "started off the main thread"):
-        until_another_handler_than(told)
+        until_another_handler_than(on_signal)
     append("started", "slow")
     time.sleep(HOUR)
 
@@ -69,7 +69,7 @@ async def slow_async(_message: object) -> None:
 
 async def in_a_loop() -> None:
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, told)
+    loop.add_signal_handler(signal.SIGTERM, on_signal)
     await guard.handle_async(SLOW, slow_async)
 
 
@@ -84,7 +84,7 @@ def main() -> None:
         guard.handle(QUICK, quick)
     if HOW == "in a loop":
         asyncio.run(in_a_loop())
-    signal.signal(signal.SIGTERM, told)
+    signal.signal(signal.SIGTERM, on_signal)
     if HOW in ("beside the thread that handles", "started off the main thread"):
         handling = threading.Thread(target=guard.handle, args=(SLOW, slow))
         handling.start()

@@ -1,4 +1,4 @@
-"""What consumers that get killed leave behind: a log for each of their lives.
+"""The logs of killed consumers, one for each of their lives.
 
 A log holds u64s: each number just before it is settled, and 0 whenever all before it
 have been flushed. What is written to a file survives the process.
@@ -25,7 +25,7 @@ class Log:
 
 
 class Lives:
-    """The logs in a folder, for the one who kills."""
+    """The logs in a folder, read by the killing test."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -41,7 +41,7 @@ class Lives:
         return {number for log in self._logs() for number in log}
 
     def flushed(self) -> set[int]:
-        """Give what was settled before the last flush of its life."""
+        """Return what was settled before the last flush of its life."""
         return {
             number
             for log in self._logs()

@@ -60,8 +60,8 @@ class Consumer:
                     if bookmark in settled.read_text().split():
                         continue
                     self._message = message
-                    told = {"bookmark": bookmark, "message_id": message, "body": "{}"}
-                    outcome = guard.handle(told, self.handle)
+                    entry = {"bookmark": bookmark, "message_id": message, "body": "{}"}
+                    outcome = guard.handle(entry, self.handle)
                     assert outcome.settles
                     with settled.open("a") as file:
                         file.write(f"{bookmark} {outcome}\n")

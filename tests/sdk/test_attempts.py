@@ -68,7 +68,7 @@ def death(*numbers: int, blame: Blame = Blame.CHARGED, at: datetime = NOW) -> De
     )
 
 
-def known(attempts: Attempts, *, now: datetime = NOW) -> Record:
+def record_of(attempts: Attempts, *, now: datetime = NOW) -> Record:
     record = attempts.of(ID, NUMBER, now=now)
     assert record is not None
     return record
@@ -92,7 +92,7 @@ def test_failures_are_counted_across_restarts(
 
     assert (
         record
-        == known(later)
+        == record_of(later)
         == Record(
             failures=2,
             first_failed_at=NOW,
@@ -106,7 +106,7 @@ def test_failures_are_counted_across_restarts(
     later.close()
 
 
-def test_a_success_forgets_all_of_it(attempts: Attempts, starts: Starts) -> None:
+def test_a_success_deletes_the_record(attempts: Attempts, starts: Starts) -> None:
     attempts.failed(ID, NUMBER, now=NOW)
     attempts.blame(death(NUMBER))
 
@@ -117,28 +117,30 @@ def test_a_success_forgets_all_of_it(attempts: Attempts, starts: Starts) -> None
     assert starts().suspects == set()
 
 
-def test_a_death_is_counted_once_however_often_it_is_told(attempts: Attempts) -> None:
-    told = death(NUMBER)
+def test_a_death_is_counted_once_however_often_it_is_recorded(
+    attempts: Attempts,
+) -> None:
+    one_death = death(NUMBER)
 
-    attempts.blame(told)
-    attempts.blame(told)
-    assert known(attempts).crashes == 1
+    attempts.blame(one_death)
+    attempts.blame(one_death)
+    assert record_of(attempts).crashes == 1
     attempts.blame(death(NUMBER))
 
-    record = known(attempts)
+    record = record_of(attempts)
     assert (record.crashes, record.attempts) == (2, 2)
     assert record.crash is Cause.CRASH
     assert record.reason == "The process was killed by SIGSEGV"
 
 
-def test_a_death_told_again_after_a_success_is_not_held_against_the_message(
+def test_a_death_recorded_again_after_a_success_is_not_counted(
     attempts: Attempts,
 ) -> None:
-    told = death(NUMBER)
-    attempts.blame(told)
+    one_death = death(NUMBER)
+    attempts.blame(one_death)
     attempts.forget(ID, NUMBER)
 
-    attempts.blame(told)
+    attempts.blame(one_death)
 
     assert attempts.suspects == set()
 
@@ -148,17 +150,17 @@ def test_suspects_are_charged_with_nothing_but_must_run_alone(
 ) -> None:
     attempts.blame(death(NUMBER, 8, blame=Blame.SUSPECTED))
 
-    record = known(attempts)
+    record = record_of(attempts)
     assert (record.crashes, record.attempts) == (0, 0)
     assert record.must_run_alone
     assert attempts.suspects == {NUMBER, 8}
 
 
-def test_who_is_suspected_again_must_still_run_alone(attempts: Attempts) -> None:
+def test_a_message_suspected_again_must_still_run_alone(attempts: Attempts) -> None:
     attempts.blame(death(NUMBER, 8, blame=Blame.SUSPECTED))
     attempts.blame(death(NUMBER, 9, blame=Blame.SUSPECTED))
 
-    assert known(attempts).must_run_alone
+    assert record_of(attempts).must_run_alone
 
 
 def test_a_message_that_was_charged_runs_alone_until_it_succeeds(
@@ -169,7 +171,7 @@ def test_a_message_that_was_charged_runs_alone_until_it_succeeds(
 
     attempts.failed(ID, NUMBER, now=NOW)
 
-    record = known(attempts)
+    record = record_of(attempts)
     assert (record.crashes, record.failures) == (1, 1)
     assert not record.is_suspected
     assert record.must_run_alone
@@ -186,7 +188,7 @@ def test_a_suspect_that_fails_by_an_exception_did_not_kill_its_process(
     assert (record.failures, record.crash) == (1, None)
 
 
-def test_an_excused_death_leaves_no_trace(attempts: Attempts) -> None:
+def test_an_excused_death_makes_no_record(attempts: Attempts) -> None:
     attempts.blame(death(NUMBER, blame=Blame.EXCUSED))
 
     assert attempts.suspects == set()
@@ -197,7 +199,7 @@ def test_a_process_that_sees_its_end_coming_charges_the_message_itself(
 ) -> None:
     attempts.crashed(NUMBER, now=NOW, reason="The handler called sys.exit(1)")
 
-    record = known(attempts)
+    record = record_of(attempts)
     assert (record.crashes, record.reason) == (1, "The handler called sys.exit(1)")
     assert attempts.suspects == {NUMBER}
 
@@ -207,42 +209,40 @@ def test_crashes_decay_and_failures_do_not(attempts: Attempts, starts: Starts) -
     attempts.blame(death(NUMBER))
     later = NOW + DECAY + SECOND
 
-    assert known(attempts, now=NOW + DECAY).crashes == 1
-    assert known(attempts, now=later).crashes == 0
+    assert record_of(attempts, now=NOW + DECAY).crashes == 1
+    assert record_of(attempts, now=later).crashes == 0
     attempts.blame(death(NUMBER, at=later))
 
-    assert known(attempts, now=later).crashes == 1
-    assert known(starts(now=later + DECAY + SECOND)).failures == 1
+    assert record_of(attempts, now=later).crashes == 1
+    assert record_of(starts(now=later + DECAY + SECOND)).failures == 1
 
 
-def test_the_first_failure_is_told_once_across_restarts_and_successes(
+def test_the_first_failure_is_announced_once_across_restarts_and_successes(
     attempts: Attempts, starts: Starts
 ) -> None:
-    assert attempts.told_first(ID, now=NOW)
+    assert attempts.mark_first_failure(ID, now=NOW)
     attempts.forget(ID, NUMBER)
 
     later = starts()
 
-    assert not later.told_first(ID, now=NOW)
-    assert later.told_first(b"another", now=NOW)
+    assert not later.mark_first_failure(ID, now=NOW)
+    assert later.mark_first_failure(b"another", now=NOW)
 
 
-def test_a_redriven_message_is_known_once_it_is_settled(
-    attempts: Attempts, starts: Starts
-) -> None:
-    assert not attempts.redrive_seen("m-1", "r-1")
-    assert not attempts.redrive_seen("m-1", "r-1")
+def test_a_settled_redrive_is_recognised(attempts: Attempts, starts: Starts) -> None:
+    assert not attempts.is_redrive_settled("m-1", "r-1")
+    assert not attempts.is_redrive_settled("m-1", "r-1")
 
-    attempts.redrive_done("m-1", "r-1", now=NOW)
-    attempts.redrive_done("m-1", "r-1", now=NOW)
+    attempts.mark_redrive_settled("m-1", "r-1", now=NOW)
+    attempts.mark_redrive_settled("m-1", "r-1", now=NOW)
 
     later = starts()
-    assert later.redrive_seen("m-1", "r-1")
-    assert not later.redrive_seen("m-1", "r-2")
+    assert later.is_redrive_settled("m-1", "r-1")
+    assert not later.is_redrive_settled("m-1", "r-2")
 
 
 @pytest.mark.parametrize(
-    ("passed", "left"),
+    ("passed", "remaining"),
     [
         (timedelta(0), 10 * SECOND),
         (4 * SECOND, 6 * SECOND),
@@ -251,12 +251,12 @@ def test_a_redriven_message_is_known_once_it_is_settled(
         (-365 * 24 * HOUR, 10 * SECOND),  # and back
     ],
 )
-def test_a_message_waits_no_longer_than_when_it_failed_whatever_the_clock_does(
-    attempts: Attempts, passed: timedelta, left: timedelta
+def test_a_retry_waits_no_longer_than_its_delay_when_the_clock_is_set_back(
+    attempts: Attempts, passed: timedelta, remaining: timedelta
 ) -> None:
     record = attempts.failed(ID, NUMBER, now=NOW, due_at=NOW + 10 * SECOND)
 
-    assert record.wait(NOW + passed) == left
+    assert record.wait(NOW + passed) == remaining
 
 
 def test_a_start_after_the_clock_was_set_back_keeps_the_wait_and_the_decay(
@@ -268,24 +268,24 @@ def test_a_start_after_the_clock_was_set_back_keeps_the_wait_and_the_decay(
 
     later = starts(now=back)
 
-    assert known(later, now=back).wait(back) == 10 * SECOND
-    assert known(later, now=back + DECAY + SECOND).crashes == 0
+    assert record_of(later, now=back).wait(back) == 10 * SECOND
+    assert record_of(later, now=back + DECAY + SECOND).crashes == 0
 
 
-def test_nothing_is_kept_for_ever(attempts: Attempts, starts: Starts) -> None:
+def test_old_records_are_pruned(attempts: Attempts, starts: Starts) -> None:
     attempts.failed(ID, NUMBER, now=NOW)
-    attempts.told_first(ID, now=NOW)
-    attempts.redrive_done("m-1", "r-1", now=NOW)
+    attempts.mark_first_failure(ID, now=NOW)
+    attempts.mark_redrive_settled("m-1", "r-1", now=NOW)
     attempts.blame(death(8))
 
     later = starts(now=NOW + KEEP + SECOND)
 
     assert later.suspects == set()
-    assert later.told_first(ID, now=NOW + KEEP + SECOND)
-    assert not later.redrive_seen("m-1", "r-1")
+    assert later.mark_first_failure(ID, now=NOW + KEEP + SECOND)
+    assert not later.is_redrive_settled("m-1", "r-1")
 
 
-def test_there_is_an_end_to_how_much_is_kept(
+def test_the_number_of_records_is_bounded(
     attempts: Attempts, file: Path, starts: Starts
 ) -> None:
     attempts.close()
@@ -304,7 +304,7 @@ def test_there_is_an_end_to_how_much_is_kept(
     assert min(later.suspects) == 6
 
 
-def test_what_one_process_finds_another_one_learns(
+def test_suspects_of_one_process_are_read_by_another(
     attempts: Attempts, starts: Starts
 ) -> None:
     other = starts()
@@ -319,14 +319,14 @@ def test_what_one_process_finds_another_one_learns(
     assert suspects == set()
 
 
-def test_without_a_file_all_is_known_until_the_end() -> None:
+def test_without_a_file_records_live_in_memory() -> None:
     attempts = Attempts()
     attempts.open(now=NOW)
 
     attempts.failed(ID, NUMBER, now=NOW)
 
-    assert known(attempts).failures == 1
-    assert not attempts.redrive_seen("m-1", "r-1")
+    assert record_of(attempts).failures == 1
+    assert not attempts.is_redrive_settled("m-1", "r-1")
     attempts.close()
 
 
@@ -341,7 +341,7 @@ def test_many_threads_count_each_failure(attempts: Attempts) -> None:
     for thread in threads:
         thread.join()
 
-    assert known(attempts).failures == 80
+    assert record_of(attempts).failures == 80
 
 
 FAIL_IN_MANY_PROCESSES = """
@@ -406,7 +406,7 @@ def spoil_the_middle(file: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [spoil_all, spoil_the_middle])
-def test_a_corrupt_file_is_put_aside_told_of_and_started_anew(
+def test_a_corrupt_file_is_renamed_reported_and_replaced(
     file: Path,
     starts: Starts,
     caplog: pytest.LogCaptureFixture,
@@ -427,7 +427,7 @@ def test_a_corrupt_file_is_put_aside_told_of_and_started_anew(
     assert later.failed(ID, NUMBER, now=NOW).failures == 1
 
 
-def test_a_file_that_turns_corrupt_is_put_aside_by_one_of_those_who_use_it(
+def test_a_file_that_turns_corrupt_is_replaced_by_one_of_its_users(
     attempts: Attempts, file: Path, starts: Starts
 ) -> None:
     neighbour = starts()
@@ -445,7 +445,7 @@ def test_a_file_that_turns_corrupt_is_put_aside_by_one_of_those_who_use_it(
     assert attempts.suspects == neighbour.suspects == {8}
 
 
-def test_a_directory_in_its_place_is_told_of(tmp_path: Path) -> None:
+def test_a_directory_in_place_of_the_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match="cannot be written"):
         Attempts(tmp_path).open(now=NOW)
 
@@ -468,7 +468,7 @@ except Full as problem:
 """
 
 
-def test_a_full_disk_is_told_and_what_was_kept_stays(
+def test_a_full_disk_raises_full_and_keeps_the_records(
     file: Path, starts: Starts
 ) -> None:
     said = python(FILL_THE_DISK, file)

@@ -30,21 +30,21 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def store_of(server: Server) -> Iterator[Open]:
-    """Give a function that makes a store, which need not be closed."""
-    made: list[BookmarkStore] = []
+    """Return a function that creates a store, which need not be closed."""
+    stores: list[BookmarkStore] = []
 
     def make(**changes: Any) -> BookmarkStore:
-        told = {"client_name": "billing-1", "interval": NEVER, **changes}
-        made.append(BookmarkStore(server.url, KEY, **told))
-        return made[-1]
+        arguments = {"client_name": "billing-1", "interval": NEVER, **changes}
+        stores.append(BookmarkStore(server.url, KEY, **arguments))
+        return stores[-1]
 
     yield make
-    for store in made:
+    for store in stores:
         end(store)
 
 
 def end(store: BookmarkStore) -> None:
-    """End a store as a kill does, which writes nothing more."""
+    """End a store like a kill: it writes nothing more."""
     store._closed = "killed"
     store._wake.set()
     store._thread.join()
@@ -59,7 +59,7 @@ def settle(store: BookmarkStore, *numbers: int, publisher: str = "p") -> list[bo
     return [store.settle("eu", publisher, number) for number in numbers]
 
 
-def test_resumes_where_the_one_before_left_off(store_of: Open) -> None:
+def test_a_new_store_resumes_where_the_former_one_stopped(store_of: Open) -> None:
     with store_of() as first:
         begun = first.open("eu", "orders")
         take(first, 10, 20, 30)
@@ -104,11 +104,11 @@ def test_all_subscriptions_are_written_with_one_request(
     store.flush()
     store.flush()
 
-    asked = [path for _, path, _ in server.requests[before:]]
-    assert asked == ["/api/v1/positions/settle"]
+    paths = [path for _, path, _ in server.requests[before:]]
+    assert paths == ["/api/v1/positions/settle"]
 
 
-def test_writes_by_itself_about_as_often_as_it_was_told(
+def test_positions_are_written_once_per_interval(
     server: Server, store_of: Open
 ) -> None:
     store = store_of(interval=0.01)
@@ -197,7 +197,7 @@ def test_what_is_being_written_is_unwritten_until_the_server_has_it(
     assert store.health().unwritten == 0
 
 
-def test_a_write_whose_answer_is_lost_is_made_again(
+def test_a_write_whose_answer_is_lost_is_repeated(
     server: Server, store_of: Open
 ) -> None:
     store = store_of()
@@ -217,8 +217,8 @@ def test_a_write_whose_answer_is_lost_is_made_again(
 def test_a_holder_that_was_fenced_settles_nothing_until_it_opens_again(
     server: Server, store_of: Open
 ) -> None:
-    told: list[str] = []
-    old, new = store_of(on_fenced=told.append), store_of()
+    sub_ids: list[str] = []
+    old, new = store_of(on_fenced=sub_ids.append), store_of()
     old.open("eu", "orders")
     take(old, 1, 2, 3)
     new.open("eu", "orders")
@@ -230,7 +230,7 @@ def test_a_holder_that_was_fenced_settles_nothing_until_it_opens_again(
     with pytest.raises(Fenced):
         take(old, 4)
 
-    assert (told, old.fenced) == (["eu"], frozenset({"eu"}))
+    assert (sub_ids, old.fenced) == (["eu"], frozenset({"eu"}))
     assert old.health().fenced == {"eu"}
     assert (refused, server.positions[ORDERS].settled) == ([False], {})
     assert (old.open("eu", "orders").positions, old.fenced) == ({}, frozenset())
@@ -238,9 +238,11 @@ def test_a_holder_that_was_fenced_settles_nothing_until_it_opens_again(
     assert settle(old, 2, 1) == [False, True]
 
 
-def test_a_notice_of_the_stream_fences_at_once(server: Server, store_of: Open) -> None:
-    told: list[str] = []
-    store = store_of(on_fenced=told.append)
+def test_a_fence_from_the_stream_applies_at_once(
+    server: Server, store_of: Open
+) -> None:
+    sub_ids: list[str] = []
+    store = store_of(on_fenced=sub_ids.append)
     store.open("eu", "orders")
     ours = Fence(client_name="billing-1", sub_id="eu", topic="orders", epoch=2)
 
@@ -256,10 +258,10 @@ def test_a_notice_of_the_stream_fences_at_once(server: Server, store_of: Open) -
     store.fence(replace(ours, epoch=3))
 
     assert (before, store.fenced) == (frozenset(), frozenset({"eu"}))
-    assert told == ["eu"]
+    assert sub_ids == ["eu"]
 
 
-def test_whoever_is_told_of_a_fence_may_open_again_right_there(
+def test_on_fenced_may_open_the_subscription_again(
     server: Server, store_of: Open
 ) -> None:
     resumed: list[dict[str, int | None]] = []
@@ -316,16 +318,16 @@ def test_receiving_waits_while_there_are_too_many_holes(store_of: Open) -> None:
     settle(store, *range(2, last + 1, 2))
 
     with ThreadPoolExecutor() as pool:
-        fresh = pool.submit(take, store, last + 1)
+        waiting = pool.submit(take, store, last + 1)
         pressed = store.is_pressed("eu", "p")
         settle(store, 3)
-        fresh.result()
+        waiting.result()
 
     assert pressed
     assert store.health().runs == RUNS_PRESSED - 1
 
 
-def test_whoever_waits_is_let_go_when_the_store_ends(store_of: Open) -> None:
+def test_a_waiting_caller_is_released_when_the_store_is_closed(store_of: Open) -> None:
     store = store_of(in_flight_limit=1)
     store.open("eu", "orders")
     take(store, 1)
@@ -380,7 +382,7 @@ def test_a_topic_is_learnt_from_the_first_message(
     assert "refunds" in store.health().warnings[0]
 
 
-def test_a_sub_id_of_two_topics_asks_which_is_meant(store_of: Open) -> None:
+def test_a_sub_id_of_two_topics_is_refused_without_a_topic(store_of: Open) -> None:
     with store_of() as first:
         for topic in ("orders", "refunds"):
             first.open("eu", topic)
@@ -391,7 +393,7 @@ def test_a_sub_id_of_two_topics_asks_which_is_meant(store_of: Open) -> None:
         store_of().open("eu")
 
 
-def test_what_began_without_the_server_is_joined_with_what_it_knows(
+def test_a_position_begun_offline_is_merged_with_the_server_s(
     server: Server, store_of: Open
 ) -> None:
     with store_of() as first:
@@ -414,7 +416,7 @@ def test_what_began_without_the_server_is_joined_with_what_it_knows(
 
 
 @pytest.mark.parametrize("status", [403, 503])
-def test_one_that_cannot_be_opened_keeps_no_other_from_being_written(
+def test_an_unopenable_subscription_does_not_keep_others_from_being_written(
     status: int, server: Server, store_of: Open
 ) -> None:
     store = store_of()
@@ -428,10 +430,10 @@ def test_one_that_cannot_be_opened_keeps_no_other_from_being_written(
         store.close()
 
     assert server.positions[ORDERS].settled == {"p": [[0, 1]]}
-    assert any(str(status) in told for told in store.health().warnings)
+    assert any(str(status) in warning for warning in store.health().warnings)
 
 
-def test_one_that_cannot_be_opened_keeps_no_other_from_being_opened(
+def test_an_unopenable_subscription_does_not_keep_others_from_being_opened(
     server: Server, store_of: Open
 ) -> None:
     store = store_of()
@@ -451,7 +453,7 @@ def test_one_that_cannot_be_opened_keeps_no_other_from_being_opened(
     assert store.health().warnings == ()
 
 
-def test_a_rejected_position_is_kept_and_tells_why(
+def test_a_rejected_position_is_kept_and_warned_about(
     server: Server, store_of: Open
 ) -> None:
     store = store_of()
@@ -474,7 +476,7 @@ def test_a_rejected_position_is_kept_and_tells_why(
     assert server.positions[ORDERS].settled == {"p": [[0, 1]]}
 
 
-def test_one_publisher_that_is_rejected_is_told_of_beside_one_that_is_not(
+def test_a_rejected_publisher_is_reported_beside_an_accepted_one(
     server: Server, store_of: Open
 ) -> None:
     store = store_of()
@@ -512,7 +514,7 @@ def test_settling_from_many_threads_loses_nothing(
     assert server.positions[ORDERS].settled == {"p": [[0, 2_000]]}
 
 
-def test_closing_tells_what_could_not_be_written_and_ends_all_the_same(
+def test_close_raises_when_positions_are_unwritten_but_ends(
     server: Server, store_of: Open
 ) -> None:
     store = store_of()

@@ -60,7 +60,7 @@ def _check(server: Server, lives: Lives) -> None:
 
 
 def _reopen(server: Server) -> tuple[set[int], int]:
-    """Take the position over as the next consumer would; tell what comes to it."""
+    """Take the position over as the next consumer; return what it gets."""
     with BookmarkStore(server.url, KEY, client_name="billing-1") as store:
         resume = store.open(PLACE[0]).positions.get("p") or 0
         numbers = range(resume + 1, MESSAGES + 1)

@@ -20,8 +20,8 @@ from poisonguard.positions.ranges import Ranges
 LIMIT = 65_536
 
 
-class Kept:
-    """What the server has been told of a track."""
+class ServerState:
+    """The server's state of a track."""
 
     def __init__(self) -> None:
         self.settled = Ranges()
@@ -32,38 +32,38 @@ class Kept:
             self.settled.add(first, last)
 
     def track(self) -> Track:
-        return Track.known(settled=self.settled, persisted=None)
+        return Track.from_server(settled=self.settled, persisted=None)
 
 
 def deliver(track: Track, numbers: Iterable[int]) -> list[int]:
-    """Hand out what a broker replays after the resume point; give what is handled."""
+    """Deliver what a broker replays after the resume point; return the unsettled."""
     after = -1 if track.resume is None else track.resume
-    fresh = [n for n in numbers if n > after and n not in track.settled]
-    for number in fresh:
+    unsettled = [n for n in numbers if n > after and n not in track.settled]
+    for number in unsettled:
         track.receive(number)
-    return fresh
+    return unsettled
 
 
 @given(st.sets(st.integers(0, 10_000), min_size=1, max_size=60), st.randoms())
 def test_only_what_was_not_written_as_settled_comes_again(
     sparse: set[int], random: object
 ) -> None:
-    numbers, kept, written = sorted(sparse), Kept(), set[int]()
+    numbers, server, written = sorted(sparse), ServerState(), set[int]()
 
     for life in range(4):
-        track = kept.track()
+        track = server.track()
         handled = deliver(track, numbers)
         assert handled == [n for n in numbers if n not in written]
         settled = _some(random, handled) if life < 3 else handled
         for place, number in enumerate(settled):
             track.settle(number)
             if place % 3 == 0:
-                kept.write(track)
+                server.write(track)
                 written.update(settled[: place + 1])
         if life == 3:
-            kept.write(track)
+            server.write(track)
 
-    assert [*kept.settled] == [(0, numbers[-1])]
+    assert [*server.settled] == [(0, numbers[-1])]
 
 
 def _some(random: object, numbers: Sequence[int]) -> list[int]:
@@ -72,7 +72,7 @@ def _some(random: object, numbers: Sequence[int]) -> list[int]:
     return shuffled[: len(shuffled) // 2]
 
 
-def test_settling_closes_over_numbers_that_never_came() -> None:
+def test_settling_covers_numbers_that_never_arrived() -> None:
     track = Track()
     for number in (10, 20, 30):
         track.receive(number)
@@ -116,7 +116,7 @@ def test_a_number_that_comes_again_while_it_is_handled_is_settled_once() -> None
 
 
 def test_what_was_never_received_cannot_be_settled() -> None:
-    track = Track.known(settled=[(0, 10)], persisted=None)
+    track = Track.from_server(settled=[(0, 10)], persisted=None)
 
     assert [track.settle(number) for number in (5, 10, 11)] == [False] * 3
 
@@ -137,7 +137,7 @@ def test_a_reader_from_now_on_passes_over_all_before_its_first_message() -> None
 
 
 def test_resumes_at_the_lesser_of_what_is_settled_and_what_is_replicated() -> None:
-    track = Track.known(settled=[(0, 100)], persisted=None)
+    track = Track.from_server(settled=[(0, 100)], persisted=None)
 
     untracked = track.resume
     track.persist(40)
@@ -150,12 +150,16 @@ def test_resumes_at_the_lesser_of_what_is_settled_and_what_is_replicated() -> No
 
 def test_many_holes_hold_back_new_messages_and_let_old_ones_in() -> None:
     holes = [(3 * n, 3 * n + 1) for n in range(RUNS_PRESSED)]
-    track = Track.known(settled=holes, persisted=None)
+    track = Track.from_server(settled=holes, persisted=None)
 
-    def held(seq: int) -> bool:
+    def is_pressed(seq: int) -> bool:
         return track.is_pressed(seq, in_flight_limit=LIMIT)
 
-    assert (held(3 * RUNS_PRESSED), held(2), track.pressure(LIMIT)) == (True, False, 1)
+    assert (is_pressed(3 * RUNS_PRESSED), is_pressed(2), track.pressure(LIMIT)) == (
+        True,
+        False,
+        1,
+    )
 
 
 def test_more_runs_than_are_kept_go_out_from_the_lowest_on() -> None:
@@ -172,8 +176,8 @@ def test_more_runs_than_are_kept_go_out_from_the_lowest_on() -> None:
     assert (len(first.runs), first.runs[0], len(second.runs)) == (RUNS_LIMIT, (0, 0), 1)
 
 
-def test_a_run_that_grew_is_told_whole_which_mends_what_the_server_lost() -> None:
-    track = Track.known(settled=[(0, 10)], persisted=None)
+def test_a_grown_run_is_written_whole_to_repair_losses() -> None:
+    track = Track.from_server(settled=[(0, 10)], persisted=None)
     track.receive(15)
     track.settle(15)
 
@@ -199,7 +203,7 @@ def test_a_publisher_whose_messages_never_came_is_no_place_to_resume() -> None:
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_what_a_lost_write_held_is_written_with_the_next(lost: bool) -> None:
-    track, kept = Track(), Kept()
+    track, server = Track(), ServerState()
     for number in range(3):
         track.receive(number)
     track.settle(0)
@@ -208,6 +212,6 @@ def test_what_a_lost_write_held_is_written_with_the_next(lost: bool) -> None:
 
     if lost and changes is not None:
         track.give_back(changes)
-    kept.write(track)
+    server.write(track)
 
-    assert [*kept.settled] == ([(0, 0), (2, 2)] if lost else [(2, 2)])
+    assert [*server.settled] == ([(0, 0), (2, 2)] if lost else [(2, 2)])

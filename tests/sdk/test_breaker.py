@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from poisonguard.errors import Misconfigured
-from poisonguard.handling.breaker import Breaker, BreakerPolicy, State, Turn
+from poisonguard.handling.breaker import Admission, Breaker, BreakerPolicy, BreakerState
 
 
 class Scene:
@@ -48,7 +48,7 @@ def test_opens_with_the_fiftieth_message_that_fails_in_a_row() -> None:
     assert scene.breaker.reason == "50 messages failed in a row"
 
 
-def test_one_handled_message_begins_the_row_anew() -> None:
+def test_one_handled_message_restarts_the_count_in_a_row() -> None:
     scene = Scene(BreakerPolicy(in_a_row=3))
 
     before = scene.fail(2)
@@ -85,7 +85,7 @@ def test_only_the_last_messages_count() -> None:
     assert scene.breaker.reason == "41 of the last 200 messages failed"
 
 
-def test_a_share_of_few_messages_says_nothing() -> None:
+def test_a_share_of_few_messages_does_not_open() -> None:
     scene = Scene(BreakerPolicy())
     scene.handled = 68
 
@@ -101,7 +101,7 @@ def test_what_failed_before_the_last_messages_is_forgotten() -> None:
     opened = scene.fail(1)
 
     assert opened == [False]
-    assert scene.breaker.state is State.CLOSED
+    assert scene.breaker.state is BreakerState.CLOSED
 
 
 def test_what_was_in_flight_when_it_opened_does_not_lengthen_the_pause() -> None:
@@ -110,34 +110,34 @@ def test_what_was_in_flight_when_it_opened_does_not_lengthen_the_pause() -> None
 
     scene.now += 10
     opened = scene.fail(13)
-    turn = scene.breaker.turn()
+    turn = scene.breaker.admit()
 
     assert opened == [True] * 13
-    assert turn == Turn(wait=20)
+    assert turn == Admission(wait=20)
 
 
 def test_after_the_pause_one_message_is_tried_and_the_others_wait() -> None:
     scene = Scene(BreakerPolicy(in_a_row=1, pause=30))
     scene.fail(1)
 
-    paused = scene.breaker.turn()
+    paused = scene.breaker.admit()
     scene.now += 30
-    turns = [scene.breaker.turn() for _ in "ab"]
+    turns = [scene.breaker.admit() for _ in "ab"]
 
-    assert paused == Turn(wait=30)
-    assert turns == [Turn(is_probe=True), Turn(wait=0.1)]
+    assert paused == Admission(wait=30)
+    assert turns == [Admission(is_probe=True), Admission(wait=0.1)]
 
 
 def test_closes_when_the_probe_was_handled_and_forgets() -> None:
     scene = Scene(BreakerPolicy(in_a_row=2, pause=30))
     scene.fail(2)
     scene.now += 30
-    scene.breaker.turn()
+    scene.breaker.admit()
 
     scene.breaker.probed(handled=True)
 
-    assert scene.breaker.state is State.CLOSED
-    assert scene.breaker.turn() == Turn()
+    assert scene.breaker.state is BreakerState.CLOSED
+    assert scene.breaker.admit() == Admission()
     assert scene.fail(1) == [False]
 
 
@@ -147,23 +147,23 @@ def test_each_failed_probe_doubles_the_pause_up_to_five_minutes() -> None:
 
     pauses = []
     for _ in range(4):
-        pauses.append(scene.breaker.turn().wait)
+        pauses.append(scene.breaker.admit().wait)
         scene.now += pauses[-1]
-        assert scene.breaker.turn().is_probe
+        assert scene.breaker.admit().is_probe
         scene.breaker.probed(handled=False)
 
     assert pauses == [100, 200, 300, 300]
 
 
-def test_a_probe_that_did_not_run_leaves_its_place_to_the_next() -> None:
+def test_after_a_probe_that_did_not_run_the_next_message_probes() -> None:
     scene = Scene(BreakerPolicy(in_a_row=1, pause=30))
     scene.fail(1)
     scene.now += 30
-    scene.breaker.turn()
+    scene.breaker.admit()
 
     scene.breaker.probed(handled=None)
 
-    assert scene.breaker.turn().is_probe
+    assert scene.breaker.admit().is_probe
 
 
 def test_without_a_policy_it_counts_and_never_opens() -> None:
@@ -176,7 +176,7 @@ def test_without_a_policy_it_counts_and_never_opens() -> None:
 
 
 @pytest.mark.parametrize("set_by", [timedelta(hours=-9), timedelta(days=40)])
-def test_the_first_of_the_failures_is_found_though_the_clock_is_set_meanwhile(
+def test_failing_since_is_the_earliest_failure_when_the_clock_is_set_back(
     set_by: timedelta,
 ) -> None:
     scene = Scene(BreakerPolicy(in_a_row=4))

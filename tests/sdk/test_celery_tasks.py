@@ -65,24 +65,24 @@ def unsent(**_: object) -> Exception:
     raise Reject("the broker is away", requeue=False)
 
 
-def test_called_by_its_function_s_name_it_is_that_function() -> None:
+def test_a_direct_call_runs_the_plain_function() -> None:
     task = task_of(released)
 
     assert task("order") == "order"
     assert task.apply(["order"]).get() == "order"
 
 
-def test_what_it_returns_is_its_result() -> None:
+def test_the_return_value_is_the_task_s_result() -> None:
     assert in_a_worker(task_of(handled)) == "order"
 
 
-def test_its_message_is_acknowledged_late() -> None:
+def test_the_message_is_acknowledged_late() -> None:
     task = task_of(handled)
 
     assert (task.acks_late, task.reject_on_worker_lost) == (True, True)
 
 
-def test_bound_it_is_given_itself() -> None:
+def test_a_bound_task_gets_itself_as_argument() -> None:
     def name_and_order(task: Any, order: object) -> tuple[str, object]:
         return task.name, order
 
@@ -91,7 +91,7 @@ def test_bound_it_is_given_itself() -> None:
     assert in_a_worker(task) == ("charge", "order")
 
 
-def test_what_celery_is_to_do_is_no_failure_of_the_task() -> None:
+def test_retry_ignore_and_reject_are_no_failures() -> None:
     def ignore(_: object) -> None:
         raise Ignore
 
@@ -100,12 +100,12 @@ def test_what_celery_is_to_do_is_no_failure_of_the_task() -> None:
 
 
 @pytest.mark.parametrize("outcome", [Outcome.POISONED, Outcome.SKIPPED])
-def test_one_that_was_not_run_fails(outcome: Outcome) -> None:
+def test_a_skipped_task_ends_as_failure(outcome: Outcome) -> None:
     with pytest.raises(NotHandled, match=f"t-1 is {outcome}"):
         in_a_worker(task_of(lambda *_: outcome))
 
 
-def test_one_that_is_poison_fails_with_its_own_error() -> None:
+def test_a_poisoned_task_fails_with_its_own_error() -> None:
     def poisoned(message: Any, handler: Any) -> Outcome:
         with pytest.raises(ValueError, match="bad"):
             handler(message)
@@ -126,20 +126,18 @@ def test_a_release_goes_back_to_its_queue() -> None:
 
 
 @pytest.mark.parametrize(("handle", "after"), [(postponed, 2), (not_started, 5)])
-def test_what_is_to_come_again_later_is_retried_by_celery(
-    handle: Handle, after: int
-) -> None:
-    asked: dict[str, Any] = {}
+def test_a_delayed_release_is_retried_by_celery(handle: Handle, after: int) -> None:
+    retry_options: dict[str, Any] = {}
 
     def retry(**options: Any) -> Exception:
-        asked.update(options)
+        retry_options.update(options)
         return Retry()
 
     with pytest.raises(Retry):
         in_a_worker(task_of(handle), retry=retry)
 
-    assert (asked["countdown"], asked["throw"]) == (after, False)
-    assert asked["max_retries"] > 10**6
+    assert (retry_options["countdown"], retry_options["throw"]) == (after, False)
+    assert retry_options["max_retries"] > 10**6
 
 
 def test_a_retry_that_cannot_be_sent_leaves_the_message_in_its_queue() -> None:

@@ -65,7 +65,7 @@ def test_an_overloaded_or_broken_server_is_away(
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 422])
-def test_what_the_server_will_never_take_is_refused(
+def test_a_client_error_of_the_server_is_refused(
     status: int, server: Server, client: Client
 ) -> None:
     server.answer(status)
@@ -88,7 +88,7 @@ def test_a_wrong_key_is_refused_with_the_remedy_and_without_the_key(
 
 
 @pytest.mark.parametrize("key", ["", "  ", "two words", "line\nend", "clé"])
-def test_a_key_that_no_header_can_hold_is_told_without_showing_it(
+def test_a_key_unfit_for_a_header_is_refused_without_showing_it(
     key: str, server: Server
 ) -> None:
     client = Client([server.url], key)
@@ -140,12 +140,12 @@ def test_a_proxy_of_the_environment_is_not_used_and_a_given_one_is(
     with running() as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
         Client([server.url], KEY).get("/skips", [("topic", "orders")])
-        asked = len(proxy.requests)
+        request_count = len(proxy.requests)
 
         with pytest.raises(Refused):
             Client(["http://poisonweb.invalid"], KEY, proxy=proxy.url).get("/nothing")
 
-        assert asked == 0
+        assert request_count == 0
         assert proxy.requests[0][1] == "http://poisonweb.invalid/api/v1/nothing"
 
 
@@ -240,9 +240,7 @@ def test_failing_over_ends_the_streams_of_the_url_that_is_away(
         assert client.url == other.url
 
 
-def test_a_server_that_asks_for_patience_gets_it(
-    server: Server, client: Client
-) -> None:
+def test_retry_after_is_honoured(server: Server, client: Client) -> None:
     server.answer(429, times=1, headers={"Retry-After": "30"})
     with pytest.raises(Away, match="429"):
         client.post("/positions/open", OPEN)
@@ -268,11 +266,13 @@ def test_a_skip_list_may_be_read_again_a_second_after_a_503(
         client.post("/positions/open", OPEN)
 
 
-@pytest.mark.parametrize("told", ["soon", "-5", "", "Fri, 99 Foo 2026", "9" * 40])
-def test_a_patience_that_makes_no_sense_is_none(
-    told: str, server: Server, client: Client
+@pytest.mark.parametrize(
+    "retry_after", ["soon", "-5", "", "Fri, 99 Foo 2026", "9" * 40]
+)
+def test_an_invalid_retry_after_is_ignored(
+    retry_after: str, server: Server, client: Client
 ) -> None:
-    server.answer(503, times=1, headers={"Retry-After": told})
+    server.answer(503, times=1, headers={"Retry-After": retry_after})
     with pytest.raises(Away, match="503"):
         client.post("/positions/open", OPEN)
 
@@ -292,7 +292,7 @@ def test_a_long_body_travels_as_gzip_and_a_short_one_as_it_is(
     assert server.requests[1][2]["note"] == long
 
 
-def test_what_a_server_would_take_for_a_bomb_travels_as_it_is(
+def test_a_body_that_would_inflate_too_far_is_sent_uncompressed(
     server: Server, client: Client
 ) -> None:
     uniform = "A" * 1_000_000
@@ -305,7 +305,7 @@ def test_what_a_server_would_take_for_a_bomb_travels_as_it_is(
 
 
 @pytest.mark.parametrize(("shift", "way"), [(3600.0, "behind"), (-3600.0, "ahead of")])
-def test_clocks_that_differ_are_told_once_with_the_remedy(
+def test_a_clock_skew_is_warned_about_once_with_the_remedy(
     shift: float,
     way: str,
     server: Server,
@@ -356,7 +356,7 @@ def test_a_stream_ends_when_it_is_cut_by_either_side(
             assert all(event.kind == "ping" for event in events)
 
 
-def test_a_client_that_is_closed_opens_no_stream_that_nobody_would_end(
+def test_a_closed_client_opens_no_endless_stream(
     server: Server, client: Client
 ) -> None:
     client.close()
@@ -399,7 +399,7 @@ def test_an_event_needs_no_data() -> None:
     assert list(parse(pieces)) == [Event("ping", "", "e.1")] * 2
 
 
-def test_an_unfinished_event_is_none() -> None:
+def test_an_unfinished_event_is_not_yielded() -> None:
     assert list(parse([b"event: skip\ndata: {}\n"])) == []
 
 
@@ -412,7 +412,7 @@ def test_an_endless_event_ends_the_stream() -> None:
         list(parse(endless()))
 
 
-def test_many_who_come_back_do_not_come_at_once() -> None:
+def test_clients_that_return_together_spread_their_tries() -> None:
     waits = [Backoff().next() for _ in range(1_000)]
     patient = Backoff()
     later = [patient.next() for _ in range(100)]

@@ -36,8 +36,8 @@ def key_file(tmp_path: Path) -> Path:
 
 
 def play(url: str, key_file: Path, *arguments: str) -> int:
-    asked = ("--url", url, "--api-key-file", str(key_file))
-    return main([*asked, *arguments])
+    connection_arguments = ("--url", url, "--api-key-file", str(key_file))
+    return main([*connection_arguments, *arguments])
 
 
 def test_the_protocol_lists_every_check_and_what_it_says() -> None:
@@ -48,7 +48,7 @@ def test_the_protocol_lists_every_check_and_what_it_says() -> None:
     assert listed == [(check.name, check.says) for check in CHECKS]
 
 
-def test_what_is_kept_is_ok_and_what_is_not_says_what_the_protocol_says(
+def test_a_failed_check_quotes_the_protocol(
     server: Server, key_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.rewords = lambda result: {**result, "status": "created"}
@@ -63,22 +63,22 @@ def test_what_is_kept_is_ok_and_what_is_not_says_what_the_protocol_says(
     assert last.startswith("1 ok, 1 failed, 0 not checked. Left behind: ")
 
 
-def test_programs_are_told_in_one_object(
+def test_json_output_is_one_object(
     server: Server, key_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status = play(server.url, key_file, "--json", "--only", "unknown-members")
 
-    told = json.loads(capsys.readouterr().out)
-    [verdict] = told["checks"]
+    report = json.loads(capsys.readouterr().out)
+    [verdict] = report["checks"]
     assert (status, verdict["name"], verdict["result"]) == (0, "unknown-members", "ok")
-    assert "conformance-orders" in told["left_behind"]
+    assert "conformance-orders" in report["left_behind"]
 
 
-def test_a_server_that_nobody_reaches_fails_once_and_is_asked_no_more(
+def test_an_unreachable_server_fails_once_and_the_rest_is_not_checked(
     key_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
 
     status = play(f"http://127.0.0.1:{port}", key_file, "--json")
 
@@ -107,11 +107,11 @@ def test_a_server_that_breaks_off_fails_that_check_only(
     assert "got no answer" not in checks[1]["detail"]
 
 
-def test_its_topics_begin_as_it_is_told(server: Server, key_file: Path) -> None:
+def test_the_topics_begin_with_the_given_prefix(server: Server, key_file: Path) -> None:
     play(server.url, key_file, "--topic-prefix", "ours", "--only", "unknown-members")
 
-    [kept] = server.failures.values()
-    assert kept["topic"] == "ours-orders"
+    [report] = server.failures.values()
+    assert report["topic"] == "ours-orders"
 
 
 @pytest.mark.parametrize(
@@ -122,13 +122,13 @@ def test_its_topics_begin_as_it_is_told(server: Server, key_file: Path) -> None:
         ("--url", "http://127.0.0.1:1", "--api-key-file", "{key}", "--only", "nothing"),
     ],
 )
-def test_what_cannot_be_used_is_said_in_one_line(
+def test_unusable_arguments_are_refused_in_one_line(
     key_file: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
-    asked = [argument.format(key=key_file) for argument in arguments]
+    options = [argument.format(key=key_file) for argument in arguments]
 
     with pytest.raises(SystemExit) as ended:
-        main([*asked])
+        main([*options])
 
     assert ended.value.code == 2
     assert "error: " in capsys.readouterr().err.splitlines()[-1]

@@ -175,21 +175,21 @@ def test_a_counter_survives_the_wire() -> None:
     assert parse_counter(json.loads(json.dumps(report.to_wire()))) == report
 
 
-def test_a_body_that_was_left_out_is_told_by_its_size_and_digest() -> None:
+def test_an_oversize_body_is_described_by_size_and_digest() -> None:
     whole = parse_failure(FAILURE)
 
     report = whole.without_body()
 
-    told = report.to_wire()
-    assert parse_failure(told) == report
-    assert (report.body, "body" in told) == (b"", False)
-    assert told["oversize_body"] == {
+    wire = report.to_wire()
+    assert parse_failure(wire) == report
+    assert (report.body, "body" in wire) == (b"", False)
+    assert wire["oversize_body"] == {
         "size": 2,
         "sha256": hashlib.sha256(b"\x00\xff").hexdigest(),
     }
 
 
-def test_members_that_are_not_known_are_ignored() -> None:
+def test_unknown_members_are_ignored() -> None:
     assert parse_failure(FAILURE | {"colour": "red"}) == parse_failure(FAILURE)
 
 
@@ -335,7 +335,7 @@ def test_an_item_that_is_no_object_is_refused(
     assert refused.value.detail == "the item must be a JSON object."
 
 
-def test_what_a_message_brings_along_is_never_held_against_it() -> None:
+def test_hostile_texts_of_a_message_are_accepted() -> None:
     nasty = "\0\r\n\ud800\u202e" + "x" * 100_000
 
     report = parse_failure(
@@ -371,17 +371,17 @@ def test_a_header_name_of_any_bytes_has_a_text(text: str, name: bytes) -> None:
 
 
 @given(anything, st.dictionaries(st.sampled_from([*FAILURE, *COUNTER]), anything))
-def test_whatever_comes_in_is_read_or_refused(
+def test_any_input_is_parsed_or_raises_invalid(
     value: object, members: dict[str, object]
 ) -> None:
-    told = [
+    results = [
         refusal(parse_failure, value),
         refusal(parse_failure, FAILURE | members),
         refusal(parse_confirmation, CONFIRMATION | members),
         refusal(parse_counter, COUNTER | members),
     ]
 
-    for refused in filter(None, told):
+    for refused in filter(None, results):
         assert not refused.pointer or refused.pointer.startswith("/")
         assert refused.detail.endswith(".")
 

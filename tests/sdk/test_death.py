@@ -7,7 +7,13 @@ import pytest
 
 from poisonguard.contract import Cause
 from poisonguard.journal.death import Blame, Death, judge
-from poisonguard.journal.journal_file import Ending, EndingKind, Header, Snapshot, State
+from poisonguard.journal.journal_file import (
+    Ending,
+    EndingKind,
+    Header,
+    OwnerState,
+    Snapshot,
+)
 from poisonguard.processes.kernel import Identity
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
@@ -20,7 +26,7 @@ def died(
     hung: tuple[int, ...] = (),
     kind: EndingKind = EndingKind.UNSEEN,
     value: int = 0,
-    state: State = State.RUN,
+    state: OwnerState = OwnerState.RUN,
     oom_kills: int = 3,
 ) -> Death:
     header = Header(
@@ -31,7 +37,7 @@ def died(
         oom_kills=3,
     )
     at = SEEN if kind is not EndingKind.UNSEEN else None
-    found = Snapshot(
+    snapshot = Snapshot(
         header=header,
         state=state,
         ending=Ending(kind=kind, value=value, at=at),
@@ -39,7 +45,7 @@ def died(
         beats=(0,) * len(words),
         hung=hung or (0,) * len(words),
     )
-    return judge(found, boot=BOOT, oom_kills=oom_kills, at=NOW, stacks="a stack")
+    return judge(snapshot, boot=BOOT, oom_kills=oom_kills, at=NOW, stacks="a stack")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +58,7 @@ def died(
         (EndingKind.UNSEEN, 0, "The process ended without a word"),
     ],
 )
-def test_the_reason_is_what_was_seen_of_the_end(
+def test_the_reason_describes_the_recorded_end(
     kind: EndingKind, value: int, reason: str
 ) -> None:
     death = died(7, kind=kind, value=value)
@@ -63,14 +69,14 @@ def test_the_reason_is_what_was_seen_of_the_end(
     assert death.stacks == ""
 
 
-def test_a_kill_for_lack_of_memory_that_nobody_saw_is_guessed_by_the_count() -> None:
+def test_an_unseen_oom_kill_is_guessed_from_the_counter() -> None:
     assert "lack of memory" in died(7, oom_kills=4).reason
     assert "lack of memory" not in died(7, oom_kills=3).reason
-    # The count of a container begins anew with it.
+    # The count starts from 0 with a new container.
     assert "lack of memory" not in died(7, oom_kills=0).reason
 
 
-def test_of_a_hang_those_are_blamed_that_hung() -> None:
+def test_a_hang_charges_only_the_messages_that_hung() -> None:
     alone = died(7, 8, 0, hung=(7, 0, 0), kind=EndingKind.HANG, value=1500)
     several = died(7, 8, 9, hung=(7, 8, 0), kind=EndingKind.HANG, value=1500)
 
@@ -81,14 +87,14 @@ def test_of_a_hang_those_are_blamed_that_hung() -> None:
     assert alone.stacks == "a stack"
 
 
-def test_what_came_to_its_end_before_the_kill_did_not_hang() -> None:
+def test_a_message_that_ended_before_the_kill_is_not_charged() -> None:
     death = died(8, 0, hung=(7, 9), kind=EndingKind.HANG, value=1500)
 
     assert (death.numbers, death.blame) == ((), Blame.EXCUSED)
 
 
-def test_who_was_told_to_stop_is_excused_even_for_a_hang() -> None:
-    death = died(7, hung=(7,), kind=EndingKind.HANG, state=State.STOPPING)
+def test_a_process_told_to_stop_is_excused_even_for_a_hang() -> None:
+    death = died(7, hung=(7,), kind=EndingKind.HANG, state=OwnerState.STOPPING)
 
     assert death.blame is Blame.EXCUSED
     assert death.reason == "The process was told to stop"

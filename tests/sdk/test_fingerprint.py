@@ -69,14 +69,14 @@ class Values(TypedDict, total=False):
     body: bytes
 
 
-def of(**known: Unpack[Values]) -> Fingerprint:
+def of(**values: Unpack[Values]) -> Fingerprint:
     return fingerprint(
-        exception_type=known.get("exception_type", ""),
-        exception_message=known.get("exception_message", ""),
-        traceback=known.get("traceback", ""),
-        cause=known.get("cause", "fatal"),
-        message_type=known.get("message_type", ""),
-        body=known.get("body", b""),
+        exception_type=values.get("exception_type", ""),
+        exception_message=values.get("exception_message", ""),
+        traceback=values.get("traceback", ""),
+        cause=values.get("cause", "fatal"),
+        message_type=values.get("message_type", ""),
+        body=values.get("body", b""),
     )
 
 
@@ -121,19 +121,19 @@ def of(**known: Unpack[Values]) -> Fingerprint:
         ("half \ud800 a pair", "half ? a pair"),
     ],
 )
-def test_values_leave_the_message_and_names_stay(message: str, shape: str) -> None:
+def test_values_become_placeholders_and_names_stay(message: str, shape: str) -> None:
     assert normalised(message) == shape
 
 
 @given(undigited, numbers, numbers, undigited)
-def test_another_number_is_the_same_problem(
+def test_failures_that_differ_in_a_number_are_one_problem(
     before: str, one: int, other: int, after: str
 ) -> None:
     assert normalised(f"{before}{one}{after}") == normalised(f"{before}{other}{after}")
 
 
 @given(any_text, any_text, any_text, any_text, any_text, st.binary())
-def test_whatever_failed_has_one_clean_fingerprint(
+def test_any_failure_has_one_clean_fingerprint(
     kind: str, message: str, trace: str, cause: str, message_type: str, body: bytes
 ) -> None:
     values: Values = {
@@ -145,12 +145,12 @@ def test_whatever_failed_has_one_clean_fingerprint(
         "body": body,
     }
 
-    found = of(**values)
+    result = of(**values)
 
-    assert found == of(**values)
-    assert len(found.digest) == 32
-    assert len(found.summary) <= SUMMARY_LIMIT
-    for text in (found.title, found.summary, *found.inputs):
+    assert result == of(**values)
+    assert len(result.digest) == 32
+    assert len(result.summary) <= SUMMARY_LIMIT
+    for text in (result.title, result.summary, *result.inputs):
         text.encode()
         assert not re.search("[\0-\x1f\x7f-\x9f]", text)
 
@@ -201,7 +201,7 @@ def test_a_builtin_type_has_one_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trace", "found"),
+    ("trace", "expected"),
     [
         (
             TRACEBACK,
@@ -219,9 +219,9 @@ def test_a_builtin_type_has_one_name() -> None:
     ],
 )
 def test_the_frames_are_the_innermost_of_the_application(
-    trace: str, found: tuple[str, ...]
+    trace: str, expected: tuple[str, ...]
 ) -> None:
-    assert frames(trace) == found
+    assert frames(trace) == expected
 
 
 def test_lines_and_folders_do_not_tell_problems_apart() -> None:
@@ -381,7 +381,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_no_text_takes_longer_than_a_moment(text: str) -> None:
+def test_no_text_takes_long_to_normalise(text: str) -> None:
     begun = time.perf_counter()
 
     normalised(text)

@@ -14,7 +14,7 @@ from poisonguard import Outcome
 from poisonguard.bookmarks import BookmarkStore
 from poisonguard.errors import Away, GuardError, Refused, StartTimeout
 from poisonguard.server.client import Client
-from poisonguard.server.connection import Link
+from poisonguard.server.connection import Connection
 from poisonguard.server.reporter import Reporter
 from tests.sdk.failures import confirmation
 from tests.sdk.guarded import Failing, Handler, guarding, message
@@ -59,7 +59,9 @@ def store(server: Server) -> Iterator[BookmarkStore]:
     ],
     ids=[*NO_ANSWER, "revision text", "skips number", "suspects number", "infinite"],
 )
-def test_no_guard_starts_on_a_list_that_is_none(answer: Any, server: Server) -> None:
+def test_a_guard_does_not_start_on_an_unreadable_list(
+    answer: Any, server: Server
+) -> None:
     server.forged["/skips"] = answer
 
     with (
@@ -90,11 +92,11 @@ def test_no_guard_starts_on_a_list_that_is_none(answer: Any, server: Server) -> 
         ("skip", "9" * 5_000),
     ],
 )
-def test_an_event_of_another_form_has_the_list_taken_anew_and_no_more(
+def test_an_unreadable_event_reloads_the_list(
     kind: str, data: str, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    link = Link([server.url], KEY)
-    mirror = link.skip_list(
+    connection = Connection([server.url], KEY)
+    mirror = connection.skip_list(
         topic="orders", consumer_group="billing", handler_version=None
     )
     said = threading.Event()
@@ -107,16 +109,16 @@ def test_an_event_of_another_form_has_the_list_taken_anew_and_no_more(
         return f"id: {epoch}.{place}\nevent: {kind}\ndata: {data}\n\n"
 
     server.add_skip(kind="bookmark", value="before")
-    link.start(10)
+    connection.start(10)
     server.ping = once
     server.until(said.is_set)
     server.add_skip(kind="bookmark", value="after")
 
     server.until(lambda: "after" in mirror.bookmarks)
-    kept = {*mirror.bookmarks}
+    bookmarks = {*mirror.bookmarks}
     snapshots = sum("/skips?" in path for _, path, _ in list(server.requests))
-    link.close(1)
-    assert kept == {"before", "after"}
+    connection.close(1)
+    assert bookmarks == {"before", "after"}
     assert snapshots <= 2
     assert "could not be followed" not in caplog.text
 
@@ -135,7 +137,7 @@ def test_an_event_of_another_form_has_the_list_taken_anew_and_no_more(
     ],
     ids=[*NO_ANSWER, "null results", "result number", "no status", "too many"],
 )
-def test_a_report_that_got_no_answer_of_ours_is_not_taken(
+def test_a_report_with_a_foreign_answer_is_not_accepted(
     answer: Any, server: Server
 ) -> None:
     with guarding(server, hold_for=0.05) as guard:
@@ -150,7 +152,7 @@ def test_a_report_that_got_no_answer_of_ours_is_not_taken(
 
 
 @pytest.mark.parametrize("answer", NO_ANSWER.values(), ids=NO_ANSWER)
-def test_what_is_told_beside_is_told_again_until_it_is_taken(
+def test_heartbeats_are_sent_again_until_they_are_accepted(
     answer: Any, server: Server
 ) -> None:
     paths = ("/confirmations", "/counters", "/skips/applied")
@@ -210,7 +212,7 @@ def opened(**changes: Any) -> dict[str, Any]:
         *("run huge", "run text", "persisted text", "infinite"),
     ],
 )
-def test_a_position_that_cannot_be_read_is_away_and_not_taken_for_another(
+def test_an_unreadable_position_raises_away(
     answer: Any, server: Server, store: BookmarkStore
 ) -> None:
     server.forged["/positions/open"] = answer
@@ -240,7 +242,7 @@ def test_a_position_that_cannot_be_read_is_away_and_not_taken_for_another(
         *("numbers", "no status", "too few", "unknown", "status null", "status list"),
     ],
 )
-def test_what_is_settled_is_written_though_an_answer_was_forged(
+def test_settled_messages_are_written_again_after_a_foreign_answer(
     answer: Any, error: type[GuardError], server: Server, store: BookmarkStore
 ) -> None:
     for sub_id in ("eu", "us"):
@@ -268,7 +270,7 @@ def test_what_is_settled_is_written_though_an_answer_was_forged(
 
 
 @pytest.mark.parametrize("name", ["topic", "consumer_group", "client_name", "version"])
-def test_a_name_of_a_megabyte_ends_the_start_with_a_word(
+def test_a_name_of_a_megabyte_is_refused_at_the_start(
     name: str, server: Server
 ) -> None:
     with pytest.raises(GuardError) as refused, guarding(server, **{name: "x" * 10**6}):
@@ -278,19 +280,19 @@ def test_a_name_of_a_megabyte_ends_the_start_with_a_word(
     assert len(str(refused.value)) < 1_000
 
 
-def test_a_message_of_long_ids_and_headers_is_kept_and_told_shortly(
+def test_a_message_with_long_ids_and_headers_is_kept_and_logged_shortened(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     long = "x" * 1_000_000
-    told = message(
+    messages = message(
         long,
         message_id=long,
         headers={"x-poisonweb-redrive": long, long: long},
         publisher=long,
     )
     with caplog.at_level(logging.INFO), guarding(server) as guard:
-        outcome = guard.handle(told, Failing(ValueError(long)))
-        again = guard.handle(told, Handler())
+        outcome = guard.handle(messages, Failing(ValueError(long)))
+        again = guard.handle(messages, Handler())
 
     (report,) = server.failures.values()
     assert (outcome, again) == (Outcome.POISONED, Outcome.HANDLED)
@@ -301,7 +303,9 @@ def test_a_message_of_long_ids_and_headers_is_kept_and_told_shortly(
 # Two of one name
 
 
-def test_two_guards_of_one_name_lose_nothing_and_blame_nobody(server: Server) -> None:
+def test_two_guards_of_one_name_lose_nothing_and_charge_no_message(
+    server: Server,
+) -> None:
     bad = Failing(ValueError(), "b-3", "b-7")
     with guarding(server) as one, guarding(server) as other:
         outcomes = [

@@ -55,7 +55,7 @@ def test_no_message_passes_before_the_skip_list_is_loaded(server: Server) -> Non
         outcomes = [guard.handle(message(b), handler) for b in ("b-1", "b-2")]
 
     assert outcomes == [SKIPPED, HANDLED]
-    assert handler.seen == ["b-2"]
+    assert handler.calls == ["b-2"]
 
 
 def test_does_not_start_without_the_skip_list(server: Server) -> None:
@@ -91,7 +91,7 @@ def test_a_guard_that_could_not_start_may_be_started_again(
     assert health["journal"]
 
 
-def test_starts_without_the_skip_list_where_it_is_told_to_and_warns(
+def test_when_unloaded_start_begins_without_the_skip_list_and_warns(
     server: Server,
 ) -> None:
     server.stop()
@@ -123,7 +123,7 @@ def test_a_new_version_of_the_handler_tries_what_only_the_old_one_failed_on(
 
     assert (handled, poisoned) == (HANDLED, POISONED)
     assert (skipped, skipped_too, tried) == (SKIPPED, SKIPPED, HANDLED)
-    assert handler.seen == ["b-1"]
+    assert handler.calls == ["b-1"]
 
 
 def test_a_message_that_is_too_large_is_released_and_its_health_says_so(
@@ -136,9 +136,9 @@ def test_a_message_that_is_too_large_is_released_and_its_health_says_so(
         outcomes = [guard.handle(large, Failing(ValueError())) for _ in range(2)]
         health = guard.health()
 
-    told = [b["failures"] for _, path, b in server.requests if "/failures" in path]
+    batches = [b["failures"] for _, path, b in server.requests if "/failures" in path]
     assert outcomes == [RELEASE, RELEASE]
-    assert ["body" in report for (report,) in told] == [True, False, False]
+    assert ["body" in report for (report,) in batches] == [True, False, False]
     assert "1 messages are too large for Poisonweb" in str(health["warnings"])
 
 
@@ -152,13 +152,13 @@ def test_a_new_version_tries_what_the_old_one_failed_on_and_did_not_share(
     with guarding(server, version="1", **options) as old:
         poisoned = old.handle(message(), failing)  # its first: suspected
     with guarding(server, version="1", **options) as again:
-        known = again.handle(message(), handler)
+        outcome_again = again.handle(message(), handler)
     with guarding(server, version="2", **options) as new:
         tried = new.handle(message(), handler)
 
     assert only(server.failures)["suspected"]
-    assert (poisoned, known, tried) == (POISONED, POISONED, HANDLED)
-    assert handler.seen == ["b-1"]
+    assert (poisoned, outcome_again, tried) == (POISONED, POISONED, HANDLED)
+    assert handler.calls == ["b-1"]
 
 
 @pytest.mark.parametrize("status", ["banana", None])
@@ -181,7 +181,7 @@ def test_a_wrong_key_is_refused_at_the_start(server: Server) -> None:
         pytest.fail("it started")
 
 
-def test_the_first_message_starts_a_guard_that_nobody_started(server: Server) -> None:
+def test_the_first_message_starts_an_unstarted_guard(server: Server) -> None:
     server.add_skip(kind="bookmark", value="b-1")
     guard = Guard(
         topic="orders",
@@ -207,13 +207,13 @@ def test_a_closed_guard_releases_what_still_comes(server: Server) -> None:
     outcome = guard.handle(message("b-2"), handler)
 
     assert outcome is RELEASE
-    assert handler.seen == ["b-1"]
+    assert handler.calls == ["b-1"]
 
 
 # Failing
 
 
-def test_a_message_that_keeps_failing_is_poisoned_with_all_there_is_to_know(
+def test_a_message_that_keeps_failing_is_poisoned_with_a_full_report(
     server: Server,
 ) -> None:
     handler = Failing(ValueError("unlucky"), "b-2")
@@ -225,7 +225,7 @@ def test_a_message_that_keeps_failing_is_poisoned_with_all_there_is_to_know(
 
     report = only(server.failures)
     assert outcomes == [HANDLED, POISONED]
-    assert handler.seen == ["b-1", "b-2", "b-2"]
+    assert handler.calls == ["b-1", "b-2", "b-2"]
     assert base64.b64decode(report["body"]) == b'{"id": 13}'
     assert report["headers"] == [["tag", base64.b64encode(b"a").decode()]]
     assert report["exception"]["type"] == "ValueError"
@@ -248,13 +248,13 @@ def test_a_traceback_begins_in_the_handler(server: Server) -> None:
     with guarding(server) as guard:
         guard.handle(message(), Failing(ValueError("unlucky")))
 
-    told = only(server.failures)["exception"]["traceback"]
-    assert "guarded.py" in told
-    assert "poisonguard" not in told
-    assert "During handling" not in told
+    trace = only(server.failures)["exception"]["traceback"]
+    assert "guarded.py" in trace
+    assert "poisonguard" not in trace
+    assert "During handling" not in trace
 
 
-def test_an_exception_whose_text_cannot_be_had_is_reported_all_the_same(
+def test_an_exception_whose_str_raises_is_reported(
     server: Server,
 ) -> None:
     class Mute(Exception):
@@ -264,19 +264,19 @@ def test_an_exception_whose_text_cannot_be_had_is_reported_all_the_same(
     with guarding(server) as guard:
         outcome = guard.handle(message(), Failing(Mute()))
 
-    told = only(server.failures)["exception"]
+    exception = only(server.failures)["exception"]
     assert outcome is POISONED
-    assert told["message"] == "<its text cannot be had: RuntimeError>"
+    assert exception["message"] == "<its text cannot be had: RuntimeError>"
 
 
-def test_a_failure_that_passes_leaves_no_trace(server: Server) -> None:
+def test_a_failure_followed_by_a_success_leaves_no_record(server: Server) -> None:
     handler = Handler(OSError("away"))
 
     with guarding(server) as guard:
         outcome, health = guard.handle(message(), handler), guard.health()
 
     assert outcome is HANDLED
-    assert handler.seen == ["b-1", "b-1"]
+    assert handler.calls == ["b-1", "b-1"]
     assert (server.failures, health["suspects"]) == ({}, 0)
     assert server.totals() == {"handled": 1, "retried": 1, "failed": 0, "skipped": 0}
 
@@ -289,7 +289,7 @@ def test_a_fatal_failure_is_not_retried(server: Server) -> None:
         outcome = guard.handle(message(), handler)
 
     assert outcome is POISONED
-    assert handler.seen == ["b-1"]
+    assert handler.calls == ["b-1"]
     assert only(server.failures)["cause"] == "fatal"
 
 
@@ -301,17 +301,17 @@ def test_alternating_exceptions_exhaust_a_message_too(server: Server) -> None:
         outcome = guard.handle(message(), handler)
 
     assert outcome is POISONED
-    assert len(handler.seen) == 4
+    assert len(handler.calls) == 4
 
 
-def test_one_bad_message_of_sixteen_costs_the_others_nothing(server: Server) -> None:
+def test_one_bad_message_of_sixteen_does_not_affect_the_others(server: Server) -> None:
     handler = Failing(ValueError(), "b-7")
 
     with guarding(server) as guard:
         outcomes = [guard.handle(message(f"b-{n}"), handler) for n in range(16)]
 
     assert outcomes == [HANDLED] * 7 + [POISONED] + [HANDLED] * 8
-    assert sorted(handler.seen) == sorted([*(f"b-{n}" for n in range(16)), "b-7"])
+    assert sorted(handler.calls) == sorted([*(f"b-{n}" for n in range(16)), "b-7"])
 
 
 def test_attempts_are_counted_across_restarts(server: Server, tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_attempts_are_counted_across_restarts(server: Server, tmp_path: Path) ->
         outcomes.append(guard.handle(message(), handler))
 
     assert outcomes == [RELEASE, POISONED]
-    assert len(handler.seen) == 3
+    assert len(handler.calls) == 3
     assert only(server.failures)["attempts"] == 3
 
 
@@ -358,7 +358,7 @@ def test_a_death_alone_does_not_exhaust_the_attempts(
         outcome = guard.handle(message("b-1", seq=1), handler)
 
     assert facts["suspects"] == 1
-    assert (outcome, handler.seen) == (HANDLED, ["b-1"])
+    assert (outcome, handler.calls) == (HANDLED, ["b-1"])
 
 
 def test_a_message_that_comes_back_early_waits_for_its_time(
@@ -371,18 +371,18 @@ def test_a_message_that_comes_back_early_waits_for_its_time(
             threading.Timer(0.2, guard.close).start()
             guard.handle(message(), handler)
 
-    assert handler.seen == ["b-1"]
+    assert handler.calls == ["b-1"]
 
 
-def test_the_first_failure_is_told_once_also_across_restarts(
+def test_on_first_failure_is_called_once_also_across_restarts(
     server: Server, tmp_path: Path
 ) -> None:
-    told: list[str] = []
+    errors: list[str] = []
     policy = RetryPolicy(
         max_attempts=2,
         base=0,
         cap=0,
-        on_first_failure=lambda m, error: told.append(f"{m['bookmark']} {error}"),
+        on_first_failure=lambda m, error: errors.append(f"{m['bookmark']} {error}"),
     )
     handler = Failing(ValueError("no"))
 
@@ -390,8 +390,8 @@ def test_the_first_failure_is_told_once_also_across_restarts(
         with guarding(server, policy=policy, journal=tmp_path) as guard:
             guard.handle(message(bookmark, message_id="m-1"), handler)
 
-    assert told == ["b-1 no"]
-    assert len(handler.seen) == 4
+    assert errors == ["b-1 no"]
+    assert len(handler.calls) == 4
 
 
 def test_a_poison_that_was_never_settled_is_not_run_again(
@@ -406,7 +406,7 @@ def test_a_poison_that_was_never_settled_is_not_run_again(
         wishes = {"journal": tmp_path, "clock": lambda now=now: now}
         with guarding(server, reader=PlainReader(seq="seq"), **wishes) as guard:
             outcomes.append(guard.handle(message("b-1", seq=1), handler))
-            runs.append(len(handler.seen))
+            runs.append(len(handler.calls))
 
     assert outcomes == [Outcome.POISONED] * 3
     assert runs == [2, 2, 4]
@@ -423,7 +423,7 @@ def test_one_sent_again_under_the_same_id_is_tried_where_a_bookmark_is_no_place(
     assert outcomes == [Outcome.POISONED, Outcome.HANDLED]
 
 
-def test_a_first_failure_that_cannot_be_told_is_logged(
+def test_an_on_first_failure_that_raises_is_logged(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     def tell(_message: Message, _error: Exception) -> None:
@@ -454,7 +454,7 @@ def test_an_expired_message_is_poisoned_with_its_body_and_not_run(
 
     report = only(server.failures)
     assert outcomes == [POISONED, HANDLED]
-    assert handler.seen == ["b-2"]
+    assert handler.calls == ["b-2"]
     assert (report["cause"], report["attempts"]) == ("expired", 0)
     assert base64.b64decode(report["body"]) == old["body"]
 
@@ -472,16 +472,16 @@ def test_a_retry_due_after_the_deadline_is_poison_now(server: Server) -> None:
 
 
 @pytest.mark.parametrize("replays", [True, False])
-def test_age_alone_says_nothing_of_a_replayed_or_a_redriven_message(
+def test_replayed_and_redriven_messages_do_not_expire_by_age(
     server: Server, *, replays: bool
 ) -> None:
     handler = Handler()
     old: Message = {"enqueued_at": NOON - timedelta(days=700)}
-    told = message(**old) if replays else redriven(**old)
+    old_message = message(**old) if replays else redriven(**old)
     reader = PlainReader(enqueued_at="enqueued_at", replays=replays)
 
     with guarding(server, reader=reader, clock=lambda: NOON) as guard:
-        outcome = guard.handle(told, handler)
+        outcome = guard.handle(old_message, handler)
 
     assert outcome is HANDLED
 
@@ -499,7 +499,7 @@ def test_age_alone_says_nothing_of_a_replayed_or_a_redriven_message(
         ("rule", {"pointer": "/id", "equals": 13}),
     ],
 )
-def test_what_the_list_names_is_skipped_and_counted_back(
+def test_a_listed_message_is_skipped_and_the_skip_counted(
     server: Server, kind: str, value: object
 ) -> None:
     skip = server.add_skip(kind=kind, value=value)
@@ -512,7 +512,7 @@ def test_what_the_list_names_is_skipped_and_counted_back(
     server.until(lambda: server.applied[skip["id"]] == 2)
 
     assert outcomes == [SKIPPED, HANDLED, SKIPPED]
-    assert handler.seen == ["b-2"]
+    assert handler.calls == ["b-2"]
     assert server.totals()["skipped"] == 2
 
 
@@ -533,7 +533,7 @@ def test_a_skip_is_honoured_though_its_message_was_fetched_before(
     assert (skipped, unskipped) == (SKIPPED, HANDLED)
 
 
-def test_what_a_consumer_poisons_it_skips_at_once_where_the_topic_replays(
+def test_own_poison_is_skipped_at_once_where_the_topic_replays(
     server: Server, tmp_path: Path
 ) -> None:
     handler = Failing(ValueError(), "b-2")
@@ -550,7 +550,7 @@ def test_what_a_consumer_poisons_it_skips_at_once_where_the_topic_replays(
     assert only(server.failures)["replays"] is True
 
 
-def test_what_comes_again_on_a_queue_was_sent_again_and_is_not_skipped(
+def test_a_message_sent_again_to_a_queue_is_not_skipped(
     server: Server,
 ) -> None:
     handler = Failing(ValueError())
@@ -572,13 +572,13 @@ def test_a_redriven_message_passes_the_skip_of_its_poison_and_is_confirmed(
 
     with guarding(server) as guard:
         outcomes = [
-            guard.handle(told(message_id="m-1"), handler)
-            for told in (message, redriven)
+            guard.handle(build(message_id="m-1"), handler)
+            for build in (message, redriven)
         ]
     server.until(lambda: server.confirmations)
 
     assert outcomes == [SKIPPED, HANDLED]
-    assert handler.seen == ["b-9"]
+    assert handler.calls == ["b-9"]
     assert set(server.confirmations) == {REDRIVE}
 
 
@@ -593,7 +593,9 @@ def test_a_rule_holds_for_redriven_messages_too(server: Server) -> None:
 
 
 @pytest.mark.parametrize("forged", ["", "x", REDRIVE.upper(), REDRIVE + "!"])
-def test_a_header_we_have_not_made_passes_nothing(server: Server, forged: str) -> None:
+def test_a_forged_redrive_header_does_not_pass_a_skip(
+    server: Server, forged: str
+) -> None:
     server.add_skip(kind="bookmark", value="b-1")
     bad = message(headers={"x-poisonweb-redrive": forged})
 
@@ -616,7 +618,7 @@ def test_a_copy_of_a_redriven_message_is_dropped_also_after_a_restart(
             outcomes.append(guard.handle(copy, handler))
 
     assert outcomes == [HANDLED, SKIPPED]
-    assert handler.seen == ["b-8"]
+    assert handler.calls == ["b-8"]
 
 
 def test_a_redriven_message_that_fails_again_is_reported_as_the_same(
@@ -637,9 +639,9 @@ def test_holds_a_poison_while_the_server_is_away_and_then_releases_it(
     server: Server,
 ) -> None:
     handler = Failing(ValueError(), "b-2")
-    kept: list[Message] = []
+    kept_alive: list[Message] = []
     states: list[object] = []
-    options: dict[str, Any] = {"hold_for": 1.5, "keep_alive": kept.append}
+    options: dict[str, Any] = {"hold_for": 1.5, "keep_alive": kept_alive.append}
 
     with guarding(server, **options) as guard:
         guard.handle(message("b-1"), handler)
@@ -650,13 +652,13 @@ def test_holds_a_poison_while_the_server_is_away_and_then_releases_it(
         poisoned = guard.handle(message("b-2"), handler)
 
     assert (released, poisoned) == (RELEASE, POISONED)
-    assert kept[0]["bookmark"] == "b-2"
+    assert kept_alive[0]["bookmark"] == "b-2"
     assert states == ["holding"]
-    assert handler.seen == ["b-1", "b-2", "b-2"]  # not run once more when it returned
+    assert handler.calls == ["b-1", "b-2", "b-2"]  # not run once more when it returned
     assert only(server.failures)["exception"]["type"] == "ValueError"
 
 
-def test_a_report_that_the_server_took_without_saying_so_counts_once(
+def test_a_report_whose_answer_was_lost_counts_once(
     server: Server,
 ) -> None:
     handler = Failing(ValueError())
@@ -674,14 +676,16 @@ def test_a_report_that_the_server_took_without_saying_so_counts_once(
 def test_a_message_that_waits_is_kept_alive_about_thrice_within_its_lease(
     server: Server,
 ) -> None:
-    kept: list[Message] = []
+    kept_alive: list[Message] = []
     policy = RetryPolicy(max_attempts=2, base=1, cap=1)
 
-    with guarding(server, policy=policy, lease=0.6, keep_alive=kept.append) as guard:
+    with guarding(
+        server, policy=policy, lease=0.6, keep_alive=kept_alive.append
+    ) as guard:
         outcome = guard.handle(message(), Handler(OSError()))
 
     assert outcome is HANDLED
-    assert 1 <= len(kept) <= 5
+    assert 1 <= len(kept_alive) <= 5
 
 
 def test_spools_a_poison_while_the_server_is_away(
@@ -745,7 +749,7 @@ def test_a_failed_message_is_released_while_its_attempts_cannot_be_written(
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, GeneratorExit])
-def test_an_interruption_passes_and_charges_nobody(
+def test_an_interruption_is_raised_and_charges_no_message(
     server: Server, interruption: type[BaseException]
 ) -> None:
     handler = Handler(interruption())
@@ -773,7 +777,7 @@ def test_a_second_sys_exit_makes_a_message_poison(
 
     report = only(server.failures)
     assert outcome is POISONED
-    assert handler.seen == ["b-1", "b-1"]
+    assert handler.calls == ["b-1", "b-1"]
     assert (report["cause"], report["crashes"]) == ("crash", 2)
     assert report["exception"]["message"] == "The handler called sys.exit(0)"
 
@@ -793,17 +797,17 @@ def test_a_killer_is_not_run_while_its_skip_is_on_its_way_to_the_other_processes
                 outcomes.append(guard.handle(message("killer"), handler))
 
     assert outcomes == [POISONED, POISONED, HANDLED]
-    assert handler.seen.count("killer") == 3
+    assert handler.calls.count("killer") == 3
 
 
-def test_sys_exit_of_a_process_that_is_to_stop_charges_nobody(
+def test_sys_exit_of_a_stopping_process_charges_no_message(
     server: Server, tmp_path: Path
 ) -> None:
     def leave(_message: Message) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
-    told: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    numbers: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: numbers.append(number))
     handler = Handler()
     handler.otherwise = leave
     try:
@@ -816,7 +820,7 @@ def test_sys_exit_of_a_process_that_is_to_stop_charges_nobody(
     finally:
         signal.signal(signal.SIGTERM, before)
 
-    assert told == [signal.SIGTERM]
+    assert numbers == [signal.SIGTERM]
     assert (health["state"], health["suspects"]) == ("stopping", 0)
     assert after != before
     assert getattr(after, "__name__", "") == "<lambda>"

@@ -51,9 +51,9 @@ def test_poisons_without_a_bookmark_are_kept_and_told_apart(
         again = [guard.handle(m, handler := Handler()) for m in messages]
 
     assert (first, again) == ([POISONED] * 2, [SKIPPED] * 2)
-    assert handler.seen == []
-    kept = [item["bookmark"] for item in server.failures.values()]
-    assert kept == [*map(digest_of, bodies)]
+    assert handler.calls == []
+    bookmarks = [item["bookmark"] for item in server.failures.values()]
+    assert bookmarks == [*map(digest_of, bodies)]
 
 
 def test_one_poison_without_a_bookmark_does_not_have_the_others_skipped(

@@ -109,7 +109,7 @@ def test_of_many_in_flight_the_killer_alone_is_poisoned_after_three_deaths(
 
 
 @pytest.mark.parametrize("how", ["wait", "stubborn"])
-def test_a_process_that_was_told_to_stop_charges_nobody(
+def test_a_process_told_to_stop_charges_no_message(
     server: Server, tmp_path: Path, how: str
 ) -> None:
     consumer = Consumer(server, tmp_path, how)
@@ -128,7 +128,7 @@ def test_a_process_that_was_told_to_stop_charges_nobody(
 
 
 @pytest.mark.parametrize("children", CHILDREN)
-def test_children_that_are_forked_anew_die_no_more_often_than_the_limit_says(
+def test_reforked_children_die_at_most_crash_limit_times(
     server: Server, tmp_path: Path, children: int
 ) -> None:
     killers = [f"killer-{n}" for n in range(KILLERS)]
@@ -164,7 +164,7 @@ def test_children_that_are_forked_anew_die_no_more_often_than_the_limit_says(
         "started off the main thread",
     ],
 )
-def test_who_sets_sigterm_after_the_start_charges_nobody_either(
+def test_a_sigterm_handler_set_after_the_start_charges_no_message(
     server: Server, tmp_path: Path, how: str
 ) -> None:
     def notes(name: str) -> int:

@@ -45,8 +45,8 @@ FATAL = RetryPolicy(max_attempts=5, fatal=(ValueError,))
 
 
 def facts(guard: Guard) -> dict[str, Any]:
-    found: Any = guard.health()["dedupe"]
-    return dict(found)
+    section: Any = guard.health()["dedupe"]
+    return dict(section)
 
 
 @contextmanager
@@ -71,37 +71,37 @@ def test_a_copy_of_what_was_handled_is_passed_over_and_counted(
     with deduping(server) as guard:
         outcomes = [guard.handle(copy, handler) for copy in copies("b-1", "b-2")]
         other = guard.handle(message("b-3", message_id="m-2"), handler)
-        told = facts(guard)
+        counts = facts(guard)
 
     assert (outcomes, other) == ([HANDLED, SKIPPED], HANDLED)
-    assert handler.seen == ["b-1", "b-3"]
-    assert told == {"duplicates": 1, "without_id": 0, "remembered": 2}
+    assert handler.calls == ["b-1", "b-3"]
+    assert counts == {"duplicates": 1, "without_id": 0, "remembered": 2}
     assert "message 'b-2' of orders is a copy of one that is settled" in caplog.text
     assert (server.totals()["handled"], server.totals()["skipped"]) == (2, 1)
 
 
-def test_without_a_window_copies_are_handled_and_nobody_asks_for_ids(
+def test_without_a_window_copies_are_handled_and_ids_are_not_read(
     server: Server,
 ) -> None:
-    asked: list[Message] = []
+    messages: list[Message] = []
 
     class Asking(PlainReader):
         def message_id(self, message: Any) -> str | None:
-            asked.append(message)
+            messages.append(message)
             return super().message_id(message)
 
     handler = Handler()
-    told = [{**copy, "seq": n} for n, copy in enumerate(copies("b-1", "b-2"))]
+    numbered = [{**copy, "seq": n} for n, copy in enumerate(copies("b-1", "b-2"))]
 
     with guarding(server, reader=Asking(seq="seq")) as guard:
         guard.handle({**message(), "seq": 7}, handler)  # the first goes another way
-        asked.clear()
-        outcomes = [guard.handle(copy, handler) for copy in told]
+        messages.clear()
+        outcomes = [guard.handle(copy, handler) for copy in numbered]
         health = guard.health()
 
     assert outcomes == [HANDLED, HANDLED]
     assert health["dedupe"] is None
-    assert asked == []
+    assert messages == []
 
 
 def test_a_copy_of_what_failed_is_handled(server: Server) -> None:
@@ -134,13 +134,13 @@ def test_a_retry_is_no_copy(server: Server) -> None:
     with deduping(server) as guard:
         outcome = guard.handle(message(message_id="m-1"), handler)
 
-    assert (outcome, handler.seen) == (HANDLED, ["b-1", "b-1"])
+    assert (outcome, handler.calls) == (HANDLED, ["b-1", "b-1"])
 
 
 def test_what_is_requeued_is_a_copy_of_the_same_redrive_alone(server: Server) -> None:
     handler = Handler()
     other = {"x-poisonweb-redrive": OTHER_REDRIVE}
-    told = [
+    messages = [
         message("b-1", message_id="m-1"),
         redriven("b-2", message_id="m-1"),
         redriven("b-3", message_id="m-1"),
@@ -150,34 +150,34 @@ def test_what_is_requeued_is_a_copy_of_the_same_redrive_alone(server: Server) ->
     ]
 
     with deduping(server) as guard:
-        outcomes = [guard.handle(each, handler) for each in told]
+        outcomes = [guard.handle(each, handler) for each in messages]
         server.until(lambda: len(server.confirmations) == 2)
 
     assert outcomes == [HANDLED, HANDLED, SKIPPED, HANDLED, SKIPPED, SKIPPED]
-    assert handler.seen == ["b-1", "b-2", "b-4"]
+    assert handler.calls == ["b-1", "b-2", "b-4"]
 
 
 @pytest.mark.parametrize("message_id", [None, ""])
-def test_without_a_message_id_copies_are_not_known_and_that_is_said_once(
+def test_without_a_message_id_copies_are_handled_with_one_warning(
     server: Server, caplog: pytest.LogCaptureFixture, message_id: str | None
 ) -> None:
-    handler, told = Handler(), message("b-1", message_id=message_id)
+    handler, one_message = Handler(), message("b-1", message_id=message_id)
 
     with deduping(server) as guard:
-        outcomes = [guard.handle(told, handler) for _ in range(3)]
-        health, known = guard.health(), facts(guard)
+        outcomes = [guard.handle(one_message, handler) for _ in range(3)]
+        health, counts = guard.health(), facts(guard)
 
     assert outcomes == [HANDLED] * 3
-    assert known == {"duplicates": 0, "without_id": 3, "remembered": 0}
+    assert counts == {"duplicates": 0, "without_id": 3, "remembered": 0}
     assert caplog.text.count("without a message id") == 1
     assert "cannot be known: 3." in str(health["warnings"])
 
 
-def test_by_bookmark_what_has_no_id_is_known_when_it_is_handed_out_again(
+def test_by_bookmark_a_message_without_id_is_recognised_when_redelivered(
     server: Server,
 ) -> None:
     handler = Handler()
-    told = [
+    messages = [
         message("b-1"),
         message("b-1"),
         message("b-2"),
@@ -187,7 +187,7 @@ def test_by_bookmark_what_has_no_id_is_known_when_it_is_handed_out_again(
     ]
 
     with deduping(server, dedupe=MemoryWindow(by_bookmark=True)) as guard:
-        outcomes = [guard.handle(each, handler) for each in told]
+        outcomes = [guard.handle(each, handler) for each in messages]
 
     assert outcomes == [HANDLED, SKIPPED, HANDLED, HANDLED, HANDLED, SKIPPED]
 
@@ -209,7 +209,7 @@ def test_an_entry_of_redis_that_is_claimed_again_is_known_by_its_bookmark(
 
 
 def test_messages_of_rabbitmq_are_known_by_their_message_id(server: Server) -> None:
-    told = [
+    messages = [
         (
             SimpleNamespace(consumer_tag="c", delivery_tag=tag),
             SimpleNamespace(message_id=message_id, headers=None, timestamp=None),
@@ -219,12 +219,14 @@ def test_messages_of_rabbitmq_are_known_by_their_message_id(server: Server) -> N
     ]
 
     with deduping(server, reader=PikaReader()) as guard:
-        outcomes = [guard.handle(each, lambda _: None) for each in told]
+        outcomes = [guard.handle(each, lambda _: None) for each in messages]
 
     assert outcomes == [HANDLED, HANDLED, SKIPPED, HANDLED, HANDLED]
 
 
-def test_by_bookmark_what_has_no_identity_is_not_known(server: Server) -> None:
+def test_by_bookmark_a_message_without_identity_is_not_recognised(
+    server: Server,
+) -> None:
     class Reader(PlainReader):
         def has_identity(self, message: Any) -> bool:
             return False
@@ -232,10 +234,10 @@ def test_by_bookmark_what_has_no_identity_is_not_known(server: Server) -> None:
     window = MemoryWindow(by_bookmark=True)
     with deduping(server, reader=Reader(), dedupe=window) as guard:
         outcomes = [guard.handle(message(), Handler()) for _ in range(2)]
-        known = facts(guard)
+        counts = facts(guard)
 
     assert outcomes == [HANDLED, HANDLED]
-    assert known["without_id"] == 2
+    assert counts["without_id"] == 2
 
 
 def refuse(_: object) -> str:
@@ -253,30 +255,30 @@ def refuse(_: object) -> str:
     ],
     ids=["no id", "no redrive", "a number", "bytes", "a redrive of bytes"],
 )
-def test_what_a_reader_cannot_tell_makes_no_message_a_copy(
+def test_a_message_whose_id_cannot_be_read_is_no_copy(
     server: Server, method: str, tell: Callable[[object], object]
 ) -> None:
     reader, handler = PlainReader(seq="seq"), Handler()
-    told = [{**copy, "seq": 0} for copy in copies("b-1", "b-1")]
+    messages = [{**copy, "seq": 0} for copy in copies("b-1", "b-1")]
 
     with deduping(server, reader=reader) as guard:
-        # From the second message on, nobody else asks the reader for these.
+        # From the second message on, only the window reads these.
         first = guard.handle({**message("b-0", message_id="m-0"), "seq": 1}, handler)
         setattr(reader, method, tell)
-        outcomes = [guard.handle(copy, handler) for copy in told]
+        outcomes = [guard.handle(copy, handler) for copy in messages]
 
     assert [first, *outcomes] == [HANDLED] * 3
 
 
 def test_ids_of_a_megabyte_cost_no_more_than_others(server: Server) -> None:
     long = "x" * 2**20
-    told = [
+    messages = [
         message(f"b-{n}", message_id=long + end) for n, end in enumerate("aab\ud800")
     ]
     handler = Handler()
 
     with deduping(server) as guard:
-        outcomes = [guard.handle(each, handler) for each in told]
+        outcomes = [guard.handle(each, handler) for each in messages]
         once: Any = guard._running and guard._running.once
 
     assert outcomes == [HANDLED, SKIPPED, HANDLED, HANDLED]
@@ -284,13 +286,13 @@ def test_ids_of_a_megabyte_cost_no_more_than_others(server: Server) -> None:
 
 
 def test_guards_that_share_a_window_know_their_own_messages(server: Server) -> None:
-    window, told = MemoryWindow(), message(message_id="m-1")
+    window, one_message = MemoryWindow(), message(message_id="m-1")
 
     with (
         guarding(server, dedupe=window) as one,
         guarding(server, dedupe=window, topic="invoices") as other,
     ):
-        outcomes = [guard.handle(told, Handler()) for guard in (one, other, one)]
+        outcomes = [guard.handle(one_message, Handler()) for guard in (one, other, one)]
 
     assert outcomes == [HANDLED, HANDLED, SKIPPED]
 
@@ -332,13 +334,15 @@ def test_a_copy_says_nothing_about_whether_a_paused_guard_may_go_on(
     assert state == "paused"
 
 
-def test_what_was_kept_and_handled_later_is_known(server: Server) -> None:
+def test_a_released_message_handled_later_is_recognised(server: Server) -> None:
     settled: dict[str, Outcome] = {}
     options: dict[str, Any] = {
         "reader": PlainReader(replays=True),
         "breaker": BreakerPolicy(in_a_row=1, pause=0.01),
         "hold_for": 0.05,
-        "settle": lambda told, outcome: settled.update({told["bookmark"]: outcome}),
+        "settle": lambda message_done, outcome: settled.update(
+            {message_done["bookmark"]: outcome}
+        ),
     }
     handler, numbers = Handler(OSError("away"), OSError("away")), count(10)
 
@@ -356,21 +360,21 @@ def test_what_was_kept_and_handled_later_is_known(server: Server) -> None:
 # Copies in flight
 
 
-class Held(Handler):
+class BlockingHandler(Handler):
     """Stays in its first message until it is let go."""
 
     def __init__(self, *errors: BaseException | None) -> None:
         super().__init__()
         self.has_begun, self.may_end = threading.Event(), threading.Event()
         self.ended: list[str] = []
-        self._left = list(errors)
+        self._final_errors = list(errors)
 
     def __call__(self, message: Message) -> None:
         super().__call__(message)
         self.has_begun.set()
         assert self.may_end.wait(TIMEOUT)
         self.ended.append(message["bookmark"])
-        if self._left and (error := self._left.pop(0)):
+        if self._final_errors and (error := self._final_errors.pop(0)):
             raise error
 
 
@@ -406,10 +410,10 @@ def test_a_copy_waits_for_the_one_that_runs_and_takes_no_slot_meanwhile(
     ran: list[str],
 ) -> None:
     fatal: dict[str, Any] = {"policy": FATAL}
-    handler, waits = Held(error), threading.Event()
-    kept: dict[str, Any] = {"keep_alive": lambda _: waits.set(), "lease": 0.1}
+    handler, waits = BlockingHandler(error), threading.Event()
+    options: dict[str, Any] = {"keep_alive": lambda _: waits.set(), "lease": 0.1}
 
-    with deduping(server, hold_for=TIMEOUT, **fatal, **kept) as guard:
+    with deduping(server, hold_for=TIMEOUT, **fatal, **options) as guard:
         first = Call(guard, copies("b-1")[0], handler)
         assert handler.has_begun.wait(TIMEOUT)
         second = Call(guard, copies("b-2")[0], handler)
@@ -419,7 +423,7 @@ def test_a_copy_waits_for_the_one_that_runs_and_takes_no_slot_meanwhile(
         ends = (first.end(), second.end())
 
     assert ends == outcomes
-    assert handler.seen == ran
+    assert handler.calls == ran
     assert running == 1
 
 
@@ -431,7 +435,7 @@ def test_a_copy_does_not_wait_for_ever_and_is_not_dropped(
     options: dict[str, Any] = {"hold_for": 0.1}
     if redelivers:
         options = {"redeliver": lambda _, seconds: given_back.append(seconds)}
-    handler = Held()
+    handler = BlockingHandler()
 
     with deduping(server, **options) as guard:
         first = Call(guard, copies("b-1")[0], handler)
@@ -442,7 +446,7 @@ def test_a_copy_does_not_wait_for_ever_and_is_not_dropped(
         again = guard.handle(copies("b-2")[0], handler)
 
     assert (released, handled, again) == (RELEASE, HANDLED, SKIPPED)
-    assert handler.seen == ["b-1"]
+    assert handler.calls == ["b-1"]
     assert [seconds > 0 for seconds in given_back] == [True] * redelivers
 
 
@@ -453,15 +457,15 @@ def test_of_many_copies_at_once_one_runs(server: Server) -> None:
     outcomes: Counter[Outcome] = Counter()
     lock = threading.Lock()
 
-    def handler(told: Message) -> None:
+    def handler(one_message: Message) -> None:
         with lock:
-            ran[told["message_id"]] += 1
+            ran[one_message["message_id"]] += 1
 
     def work(thread: int) -> None:
         for message_id in ids:
             together.wait(TIMEOUT)
-            told = message(f"{message_id}/{thread}", message_id=message_id)
-            outcome = guard.handle(told, handler)
+            one_message = message(f"{message_id}/{thread}", message_id=message_id)
+            outcome = guard.handle(one_message, handler)
             with lock:
                 outcomes[outcome] += 1
 
@@ -510,9 +514,9 @@ def test_a_task_waits_for_the_copy_that_another_task_runs(
         return [end if isinstance(end, Outcome) else None for end in done]
 
     with deduping(server, hold_for=TIMEOUT, policy=FATAL) as guard:
-        found = asyncio.run(asyncio.wait_for(main(guard), TIMEOUT))
+        actual = asyncio.run(asyncio.wait_for(main(guard), TIMEOUT))
 
-    assert found == outcomes
+    assert actual == outcomes
 
 
 # How much is remembered
@@ -570,12 +574,12 @@ def test_a_forked_child_knows_what_its_parent_had_handled(server: Server) -> Non
             new = message("b-3", message_id="m-3")
             outcomes = [guard.handle(each, Handler()) for each in (again, new)]
             is_right = outcomes == [SKIPPED, HANDLED]
-            known = facts(guard) == {
+            counts_match = facts(guard) == {
                 "duplicates": 1,
                 "without_id": 0,
                 "remembered": 2,
             }
-            os._exit(0 if is_right and known else 1)
+            os._exit(0 if is_right and counts_match else 1)
         _, status = os.waitpid(child, 0)
         here = guard.handle(message("b-3", message_id="m-3"), Handler())
 
@@ -586,7 +590,7 @@ def test_a_forked_child_knows_what_its_parent_had_handled(server: Server) -> Non
 def test_a_forked_child_waits_neither_for_a_lock_nor_for_a_copy_of_its_parents(
     server: Server,
 ) -> None:
-    handler = Held()
+    handler = BlockingHandler()
 
     with deduping(server, hold_for=0.5) as guard:
         first = Call(guard, copies("b-1")[0], handler)
@@ -637,7 +641,7 @@ def test_a_child_that_is_forked_while_another_thread_remembers_goes_on(
         ({"age": "1h"}, "age is '1h'"),
     ],
 )
-def test_what_no_window_can_be_made_of_is_refused(
+def test_unusable_arguments_of_a_window_are_refused(
     members: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(Misconfigured, match=says):
@@ -645,9 +649,7 @@ def test_what_no_window_can_be_made_of_is_refused(
 
 
 @pytest.mark.parametrize("dedupe", [True, MemoryWindow, 100])
-def test_what_is_no_window_is_refused_by_the_guard(
-    server: Server, dedupe: object
-) -> None:
+def test_a_dedupe_that_is_no_window_is_refused(server: Server, dedupe: object) -> None:
     says = r"dedupe is .*: give a MemoryWindow\(\)"
 
     with pytest.raises(Misconfigured, match=says), guarding(server, dedupe=dedupe):

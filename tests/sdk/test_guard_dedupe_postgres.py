@@ -80,11 +80,11 @@ class Adding:
     def __init__(self, window: PostgresWindow, *errors: Exception | None) -> None:
         self._window = window
         self._errors = list(errors)
-        self.seen: list[str] = []
+        self.calls: list[str] = []
         self.afterwards: Callable[[], object] = lambda: None
 
     def __call__(self, message: Message) -> None:
-        self.seen.append(message["bookmark"])
+        self.calls.append(message["bookmark"])
         self._window.connection.execute(ADD, [message["message_id"]])
         self.afterwards()
         if self._errors and (error := self._errors.pop(0)):
@@ -111,7 +111,7 @@ def connecting(dsn: str) -> PostgresWindow:
 def test_a_copy_is_passed_over_by_any_consumer_of_the_group(
     server: Server, dsn: str
 ) -> None:
-    outcomes, seen = [], []
+    outcomes, calls = [], []
     health: dict[str, object] = {}
     for bookmark in ("b-1", "b-2"):
         window = connecting(dsn)
@@ -119,10 +119,10 @@ def test_a_copy_is_passed_over_by_any_consumer_of_the_group(
         with guarding(server, dedupe=window) as guard:
             outcomes += [guard.handle(each, handler) for each in copies(bookmark)]
             health = guard.health()
-        seen += handler.seen
+        calls += handler.calls
 
     assert outcomes == [HANDLED, SKIPPED]
-    assert (seen, effects(dsn), marks(dsn)) == (["b-1"], ["m-1"], 1)
+    assert (calls, effects(dsn), marks(dsn)) == (["b-1"], ["m-1"], 1)
     assert health["dedupe"] == {"duplicates": 1, "without_id": 0}
 
 
@@ -160,7 +160,9 @@ def test_without_an_id_a_message_is_handled_in_a_transaction_as_well(
     assert health["dedupe"] == {"duplicates": 0, "without_id": 3}
 
 
-def test_what_fails_leaves_neither_effect_nor_mark(server: Server, dsn: str) -> None:
+def test_a_failed_message_leaves_neither_effect_nor_mark(
+    server: Server, dsn: str
+) -> None:
     window = connecting(dsn)
     handler = Adding(window, OSError("once"), None, ValueError(), ValueError())
 
@@ -169,7 +171,7 @@ def test_what_fails_leaves_neither_effect_nor_mark(server: Server, dsn: str) -> 
         poisoned = guard.handle(message("b-2", message_id="m-2"), handler)
 
     assert (retried, poisoned) == (HANDLED, POISONED)
-    assert handler.seen == ["b-1", "b-1", "b-2", "b-2"]
+    assert handler.calls == ["b-1", "b-1", "b-2", "b-2"]
     assert (effects(dsn), marks(dsn)) == (["m-1"], 1)
 
 
@@ -192,7 +194,7 @@ def test_a_copy_in_another_process_waits_for_the_first(
         assert may_end.wait(TIMEOUT)
 
     slow.afterwards = stay
-    found: list[Outcome] = []
+    actual: list[Outcome] = []
     options: dict[str, Any] = {
         "dedupe": window,
         "hold_for": TIMEOUT,
@@ -206,8 +208,8 @@ def test_a_copy_in_another_process_waits_for_the_first(
     ):
         first, second = copies("b-1", "b-2")
         threads = [
-            threading.Thread(target=lambda: found.append(one.handle(first, slow))),
-            threading.Thread(target=lambda: found.append(two.handle(second, other))),
+            threading.Thread(target=lambda: actual.append(one.handle(first, slow))),
+            threading.Thread(target=lambda: actual.append(two.handle(second, other))),
         ]
         threads[0].start()
         assert has_begun.wait(TIMEOUT)
@@ -218,8 +220,8 @@ def test_a_copy_in_another_process_waits_for_the_first(
         for thread in threads:
             thread.join()
 
-    assert sorted(found) == sorted(outcomes)
-    assert len(other.seen) == (1 if error else 0)
+    assert sorted(actual) == sorted(outcomes)
+    assert len(other.calls) == (1 if error else 0)
     assert (effects(dsn), marks(dsn)) == (["m-1"], 1)
 
 
@@ -258,10 +260,10 @@ def test_a_copy_that_waits_takes_no_connection(server: Server, dsn: str) -> None
             thread.join()
 
     assert meanwhile == 1
-    assert (handler.seen, effects(dsn)) == (["b-1"], ["m-1"])
+    assert (handler.calls, effects(dsn)) == (["b-1"], ["m-1"])
 
 
-def test_what_is_no_copy_waits_for_nobody(server: Server, dsn: str) -> None:
+def test_a_message_that_is_no_copy_does_not_wait(server: Server, dsn: str) -> None:
     one, two = connecting(dsn), connecting(dsn)
     inner = Adding(two)
     outcomes: list[Outcome] = []
@@ -274,15 +276,15 @@ def test_what_is_no_copy_waits_for_nobody(server: Server, dsn: str) -> None:
         guarding(server, topic="invoices", **wishes) as another_topic,
     ):
 
-        def handler(told: Message) -> None:
-            one.connection.execute(ADD, [told["message_id"]])
+        def handler(one_message: Message) -> None:
+            one.connection.execute(ADD, [one_message["message_id"]])
             other = message("b-2", message_id="m-2")
             outcomes.extend(
                 (
                     same_group.handle(other, inner),
-                    another_group.handle(told, inner),
-                    another_topic.handle(told, inner),
-                    same_group.handle(told, inner),
+                    another_group.handle(one_message, inner),
+                    another_topic.handle(one_message, inner),
+                    same_group.handle(one_message, inner),
                 )
             )
 
@@ -292,7 +294,7 @@ def test_what_is_no_copy_waits_for_nobody(server: Server, dsn: str) -> None:
     assert marks(dsn) == 4
 
 
-def test_who_is_killed_around_its_commit_leaves_each_effect_once(
+def test_a_kill_around_the_commit_leaves_each_effect_once(
     server: Server, dsn: str, tmp_path: Path
 ) -> None:
     places = (
@@ -352,7 +354,7 @@ def test_a_connection_lost_in_the_handler_is_retried_and_counts_once(
     with guarding(server, dedupe=window) as guard:
         outcome = guard.handle(message(message_id="m-1"), handler)
 
-    assert (outcome, handler.seen) == (HANDLED, ["b-1", "b-1"])
+    assert (outcome, handler.calls) == (HANDLED, ["b-1", "b-1"])
     assert (effects(dsn), marks(dsn)) == (["m-1"], 1)
 
 
@@ -371,13 +373,13 @@ def test_a_commit_whose_answer_is_lost_is_not_done_again(
     with guarding(server, dedupe=window) as guard:
         outcome = guard.handle(message(message_id="m-1"), handler)
 
-    assert (outcome, handler.seen, effects(dsn)) == (SKIPPED, ["b-1"], ["m-1"])
+    assert (outcome, handler.calls, effects(dsn)) == (SKIPPED, ["b-1"], ["m-1"])
 
 
 def test_a_commit_that_is_refused_is_the_messages_failure(
     server: Server, dsn: str
 ) -> None:
-    def handler(told: Message) -> None:
+    def handler(one_message: Message) -> None:
         window.connection.execute(
             "CREATE TEMP TABLE once (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)"
         )
@@ -397,8 +399,8 @@ def refused(
     server: Server, window: PostgresWindow, handler: Any, message_id: str = "m-{}"
 ) -> list[Outcome]:
     with guarding(server, dedupe=window, hold_for=0.01) as guard:
-        told = [message(f"b-{n}", message_id=message_id.format(n)) for n in (1, 2)]
-        return [guard.handle(each, handler) for each in told]
+        messages = [message(f"b-{n}", message_id=message_id.format(n)) for n in (1, 2)]
+        return [guard.handle(each, handler) for each in messages]
 
 
 def test_where_no_mark_can_be_made_messages_are_released_uncharged(
@@ -484,7 +486,7 @@ def test_a_connection_that_commits_by_itself_is_refused(
         handler = Adding(window)
         outcomes = refused(server, window, handler)
 
-    assert (outcomes, handler.seen, marks(dsn)) == ([RELEASE] * 2, [], 0)
+    assert (outcomes, handler.calls, marks(dsn)) == ([RELEASE] * 2, [], 0)
     assert "such as connection.transaction" in caplog.text
 
 
@@ -497,7 +499,7 @@ def test_a_transaction_of_psycopg_within_another_is_refused_at_once(
         handler = Adding(window)
         outcomes = refused(server, window, handler)
 
-    assert (outcomes, handler.seen) == ([RELEASE] * 2, [])
+    assert (outcomes, handler.calls) == ([RELEASE] * 2, [])
     assert "say nested=True and commit before you settle" in caplog.text
 
 
@@ -511,7 +513,7 @@ def test_a_transaction_that_stays_open_is_refused_at_the_next_message(
     outcomes = refused(server, window, handler, message_id=message_id)
     connection.close()
 
-    assert (outcomes, handler.seen) == ([HANDLED, RELEASE], ["b-1"])
+    assert (outcomes, handler.calls) == ([HANDLED, RELEASE], ["b-1"])
     assert "commit that before the next message" in caplog.text
 
 
@@ -519,9 +521,9 @@ def test_with_nested_a_batch_commits_at_once(server: Server, dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         window = PostgresWindow(connection.transaction, nested=True)
         handler = Adding(window, None, ValueError(), ValueError(), None)
-        told = [message(f"b-{n}", message_id=f"m-{n}") for n in (1, 2, 3, 1)]
+        messages = [message(f"b-{n}", message_id=f"m-{n}") for n in (1, 2, 3, 1)]
         with guarding(server, dedupe=window) as guard, connection.transaction():
-            outcomes = [guard.handle(each, handler) for each in told]
+            outcomes = [guard.handle(each, handler) for each in messages]
             before = effects(dsn)
 
     assert outcomes == [HANDLED, POISONED, HANDLED, SKIPPED]
@@ -532,7 +534,7 @@ def test_with_nested_a_batch_commits_at_once(server: Server, dsn: str) -> None:
     "row_factory",
     [rows.tuple_row, rows.dict_row, rows.namedtuple_row, rows.scalar_row],
 )
-def test_applications_have_their_rows_as_they_like(
+def test_any_usual_row_factory_works(
     server: Server, dsn: str, row_factory: Any
 ) -> None:
     window = PostgresWindow(lambda: psycopg.connect(dsn, row_factory=row_factory))
@@ -547,25 +549,25 @@ def test_applications_have_their_rows_as_they_like(
 def test_rows_of_no_known_form_are_refused(
     server: Server, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made: Any = rows.kwargs_row(lambda **values: str(values))
-    window = PostgresWindow(lambda: psycopg.connect(dsn, row_factory=made))
+    row_factory: Any = rows.kwargs_row(lambda **values: str(values))
+    window = PostgresWindow(lambda: psycopg.connect(dsn, row_factory=row_factory))
 
     assert refused(server, window, Adding(window)) == [RELEASE] * 2
     assert "tuples or dictionaries" in caplog.text
     assert marks(dsn) == 0
 
 
-@pytest.mark.parametrize("given", [None, object(), "a cursor"])
-def test_what_is_no_connection_is_refused(
-    server: Server, caplog: pytest.LogCaptureFixture, given: object
+@pytest.mark.parametrize("handle", [None, object(), "a cursor"])
+def test_a_begin_that_yields_no_connection_is_refused(
+    server: Server, caplog: pytest.LogCaptureFixture, handle: object
 ) -> None:
-    window = PostgresWindow(lambda: nullcontext(given))
+    window = PostgresWindow(lambda: nullcontext(handle))
 
     assert refused(server, window, Adding(window)) == [RELEASE] * 2
     assert "PostgresWindow: begin gives no connection" in caplog.text
 
 
-def test_a_missing_table_is_told_with_the_remedy(
+def test_a_missing_table_is_warned_about_with_the_remedy(
     server: Server, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     elsewhere = f"{dsn}?options=-csearch_path%3Dnowhere"
@@ -586,16 +588,16 @@ def test_a_missing_table_is_told_with_the_remedy(
     ],
     ids=["a text", "outside", "no time", "a number", "no batch"],
 )
-def test_what_cannot_be_meant_is_refused(make: Callable[[], object]) -> None:
+def test_unusable_arguments_are_refused(make: Callable[[], object]) -> None:
     with pytest.raises(Misconfigured, match="PostgresWindow: "):
         make()
 
 
-def test_effects_beside_the_window_are_warned_of(server: Server, dsn: str) -> None:
-    window, told = connecting(dsn), copies("b-1", "b-2")
+def test_an_unused_window_connection_is_warned_about(server: Server, dsn: str) -> None:
+    window, messages = connecting(dsn), copies("b-1", "b-2")
 
     with guarding(server, dedupe=window) as guard:
-        guard.handle(told[0], lambda _: None)
+        guard.handle(messages[0], lambda _: None)
         before = str(guard.health()["warnings"])
         guard.handle(message(message_id="m-2"), Adding(window))
         after = str(guard.health()["warnings"])
@@ -617,8 +619,8 @@ def test_a_pool_serves_many_threads(server: Server, dsn: str) -> None:
 
         def work() -> None:
             for message_id in ids:
-                told = message(f"{message_id}/{uuid4()}", message_id=message_id)
-                outcomes.append(guard.handle(told, handler))
+                one_message = message(f"{message_id}/{uuid4()}", message_id=message_id)
+                outcomes.append(guard.handle(one_message, handler))
 
         with guarding(server, dedupe=window, hold_for=TIMEOUT) as guard:
             threads = [threading.Thread(target=work) for _ in range(4)]
@@ -640,18 +642,18 @@ def test_tasks_use_connections_of_their_own(server: Server, dsn: str) -> None:
     window = PostgresWindow(begin)
     errors = iter([ValueError(), None])
 
-    async def handler(told: Message) -> None:
-        await window.connection.execute(ADD, [told["message_id"]])
+    async def handler(one_message: Message) -> None:
+        await window.connection.execute(ADD, [one_message["message_id"]])
         error = next(errors, None)
         if error:
             raise error
 
     async def main(guard: Guard) -> list[Outcome]:
-        found = [
+        outcomes = [
             guard.handle_async(message(f"b-{n}", message_id=f"m-{n % 3}"), handler)
             for n in range(12)
         ]
-        done = await asyncio.gather(*found)
+        done = await asyncio.gather(*outcomes)
         assert await window.forget_async(timedelta(1)) == 0
         return done
 
@@ -694,9 +696,9 @@ def test_django_handlers_use_their_usual_connection(server: Server) -> None:
     window = PostgresWindow(begin, connection=django_connection)
     errors = iter([ValueError(), None])
 
-    def handler(told: Message) -> None:
+    def handler(one_message: Message) -> None:
         with django_connection.cursor() as cursor:
-            cursor.execute(ADD, [told["message_id"]])
+            cursor.execute(ADD, [one_message["message_id"]])
         error = next(errors, None)
         if error:
             raise error

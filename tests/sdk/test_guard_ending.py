@@ -71,7 +71,7 @@ def test_a_signal_at_any_step_of_a_wait_ends_it(server: Server) -> None:
     assert (ended.stdout, ended.stderr) == ("release True\n", "")
 
 
-def test_all_who_wait_go_on_once_the_process_is_to_stop() -> None:
+def test_setting_the_event_releases_all_waiters() -> None:
     leaving, woken = Leaving(), []
     threads = [
         threading.Thread(target=lambda: woken.append(leaving.wait(60))) for _ in "abc"
@@ -88,7 +88,7 @@ def test_all_who_wait_go_on_once_the_process_is_to_stop() -> None:
     assert (leaving.is_set(), leaving.wait()) == (True, True)
 
 
-def test_who_waits_in_vain_goes_on_when_the_time_is_over() -> None:
+def test_a_wait_ends_at_its_time_out() -> None:
     leaving = Leaving()
 
     outcomes = [leaving.wait(seconds) for seconds in (0.05, 0, -1)]
@@ -98,7 +98,7 @@ def test_who_waits_in_vain_goes_on_when_the_time_is_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "told"),
+    ("code", "status", "text"),
     [
         (None, 0, ""),
         (3, 3, ""),
@@ -108,15 +108,15 @@ def test_who_waits_in_vain_goes_on_when_the_time_is_over() -> None:
     ],
 )
 def test_a_thread_ends_its_process_as_the_main_thread_would(
-    code: object, status: int, told: str
+    code: object, status: int, text: str
 ) -> None:
     ended = python(IN_A_THREAD.format(code=code, first=""))
 
-    assert (ended.returncode, ended.stderr) == (status, told)
+    assert (ended.returncode, ended.stderr) == (status, text)
     assert ended.stdout == "said before\n"
 
 
-def test_a_process_ends_though_nobody_hears_its_last_words() -> None:
+def test_a_process_ends_though_its_stderr_is_closed() -> None:
     first = "sys.stdout.close()"
 
     ended = python(IN_A_THREAD.format(code=3, first=first))

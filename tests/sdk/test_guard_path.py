@@ -44,15 +44,15 @@ HANDLED, SKIPPED = Outcome.HANDLED, Outcome.SKIPPED
     ],
 )
 @pytest.mark.parametrize("seq", [None, "seq"])
-def test_what_numbers_plain_messages_fast_agrees_with_the_slow_way(
+def test_fast_numbers_of_plain_messages_equal_the_slow_ones(
     seq: str | None, members: dict[str, Any]
 ) -> None:
     reader, skipped = PlainReader(seq=seq), {"skipped", "13"}
-    told = {"bookmark": "b-1", "seq": 0, **members}
+    one_message = {"bookmark": "b-1", "seq": 0, **members}
 
     fast, slow = reader.numbering(skipped), Reader.numbering(reader, skipped)
 
-    assert fast(told) == slow(told)
+    assert fast(one_message) == slow(one_message)
 
 
 @pytest.mark.parametrize(
@@ -63,26 +63,26 @@ def test_what_numbers_plain_messages_fast_agrees_with_the_slow_way(
         ("rule", '{"equals":"m-2","pointer":"/message_id"}'),
     ],
 )
-def test_a_skip_of_any_kind_that_comes_and_goes_is_heeded_meanwhile(
+def test_a_skip_of_any_kind_applies_while_it_is_listed(
     server: Server, kind: str, value: str
 ) -> None:
     skip = Skip(topic="orders", kind=MatcherKind(kind), value=value, id=1_000)
-    told = [
+    messages = [
         {"bookmark": f"b-{n}", "message_id": f"m-{n}", "headers": {}} for n in (1, 2)
     ]
     handler = Handler()
 
     with guarding(server) as guard:
-        outcomes = [[guard.handle(m, handler) for m in told]]
+        outcomes = [[guard.handle(m, handler) for m in messages]]
         guard.skips.put(skip, now=NOON)
-        outcomes.append([guard.handle(m, handler) for m in told])
+        outcomes.append([guard.handle(m, handler) for m in messages])
         guard.skips.remove(1_000, because="removed")
-        outcomes.append([guard.handle(m, handler) for m in told])
+        outcomes.append([guard.handle(m, handler) for m in messages])
 
     assert outcomes == [[HANDLED, HANDLED], [HANDLED, SKIPPED], [HANDLED, HANDLED]]
 
 
-def test_a_started_guard_shows_what_it_skips(server: Server) -> None:
+def test_guard_skips_is_the_list_of_a_started_guard(server: Server) -> None:
     server.add_skip(kind="bookmark", value="b-1")
 
     with guarding(server) as guard:
@@ -92,14 +92,14 @@ def test_a_started_guard_shows_what_it_skips(server: Server) -> None:
     assert skips.topic == "orders"
 
 
-def test_a_guard_that_was_not_started_has_no_skip_list(server: Server) -> None:
+def test_guard_skips_raises_before_the_start(server: Server) -> None:
     guard = unstarted(server)
 
     with pytest.raises(Stopping, match="start it"):
         assert guard.skips
 
 
-def test_one_message_in_so_many_is_timed(server: Server) -> None:
+def test_one_message_in_64_is_timed(server: Server) -> None:
     with guarding(server) as guard:
         for n in range(129):
             guard.handle(message(f"b-{n}"), Handler())
@@ -130,7 +130,7 @@ def test_one_message_in_so_many_is_timed(server: Server) -> None:
         (b"5-0", []),
     ],
 )
-def test_what_numbers_stream_entries_fast_agrees_with_the_slow_way(entry: Any) -> None:
+def test_fast_numbers_of_stream_entries_equal_the_slow_ones(entry: Any) -> None:
     reader = RedisStreamsReader()
 
     fast, slow = reader.numbering({"7-0"}), Reader.numbering(reader, {"7-0"})
@@ -142,7 +142,7 @@ def test_what_numbers_stream_entries_fast_agrees_with_the_slow_way(entry: Any) -
 @pytest.mark.parametrize(
     "headers", [None, {}, {"tenant": "eu"}, {"x-poisonweb-redrive": REDRIVE}]
 )
-def test_what_numbers_deliveries_fast_agrees_with_the_slow_way(
+def test_fast_numbers_of_deliveries_equal_the_slow_ones(
     message_id: Any, headers: Any
 ) -> None:
     reader, skipped = PikaReader(), {"skipped"}
@@ -167,8 +167,8 @@ class IdReader(Reader):
         return header_pairs(message.get("headers", ()))
 
     def message_id(self, message: Any) -> str | None:
-        found: str | None = message.get("message_id")
-        return found
+        message_id: str | None = message.get("message_id")
+        return message_id
 
 
 class NumberedReader(IdReader):
@@ -190,10 +190,11 @@ class NumberedReader(IdReader):
 def test_a_reader_without_numbers_of_its_own_is_read_alike(
     members: dict[str, Any],
 ) -> None:
-    told = {"id": "b-1", **members}
+    members_of_it = {"id": "b-1", **members}
 
     numbers = [
-        reader.numbering({"skipped"})(told) for reader in (IdReader(), NumberedReader())
+        reader.numbering({"skipped"})(members_of_it)
+        for reader in (IdReader(), NumberedReader())
     ]
 
     assert numbers[0] == numbers[1]
@@ -233,7 +234,7 @@ WEEK = timedelta(days=7)
         ),
     ],
 )
-def test_what_has_expired_or_will_in_a_second_is_looked_at_closer(
+def test_messages_that_expire_within_a_second_take_the_slow_path(
     reader: Reader,
     entry: Callable[[datetime], Any],
     monkeypatch: pytest.MonkeyPatch,
@@ -247,27 +248,27 @@ def test_what_has_expired_or_will_in_a_second_is_looked_at_closer(
     )
     young, old = NOON - WEEK + timedelta(seconds=2), NOON - WEEK
 
-    seen = [bool(number(entry(at))) for at in (NOON, young, old)]
+    numbered = [bool(number(entry(at))) for at in (NOON, young, old)]
     now[0] += timedelta(seconds=2)
     # It asks for the time once a second, by the clock of this machine.
     monkeypatch.setattr(hot_path, "time", lambda: time.time() + 2)
 
-    assert seen == [True, True, False]
+    assert numbered == [True, True, False]
     assert not number(entry(young))
     assert number(entry(NOON))
 
 
 @pytest.mark.parametrize("expire_after", [0.5, 1e9, 1e15, None])
-def test_any_lifetime_can_be_looked_at(expire_after: float | None) -> None:
+def test_any_expire_after_can_be_used(expire_after: float | None) -> None:
     number = hot_path.numbering(
         reader=PlainReader(seq="seq", enqueued_at="at"),
         skips=listing(),
         policy=RetryPolicy(expire_after=expire_after),
         clock=lambda: NOON,
     )
-    told = {"bookmark": "b", "seq": 6, "at": NOON}
+    one_message = {"bookmark": "b", "seq": 6, "at": NOON}
 
-    assert number(told) == (0 if expire_after == 0.5 else 7)
+    assert number(one_message) == (0 if expire_after == 0.5 else 7)
     assert number({"bookmark": "b", "seq": 6}) == 7
 
 
@@ -291,7 +292,9 @@ def listing(*skips: Skip) -> SkipList:
         ("rule", '{"equals":"eu","header":"Tenant"}'),
     ],
 )
-def test_only_what_a_skip_is_for_leaves_the_healthy_path(kind: str, value: str) -> None:
+def test_only_messages_with_a_skip_leave_the_healthy_path(
+    kind: str, value: str
+) -> None:
     skip = Skip(topic="orders", kind=MatcherKind(kind), value=value, id=1)
     number = hot_path.numbering(
         reader=PlainReader(seq="seq"),
@@ -319,7 +322,7 @@ def test_only_what_a_skip_is_for_leaves_the_healthy_path(kind: str, value: str) 
     assert number({**meant, "body": bytearray(b'{"a": 1}')}) == 0
 
 
-def test_a_rule_that_comes_later_is_heeded_as_well() -> None:
+def test_a_rule_added_later_applies() -> None:
     skips = listing(
         Skip(topic="orders", kind=MatcherKind.BODY_DIGEST, value="ab" * 32, id=1)
     )
@@ -329,13 +332,13 @@ def test_a_rule_that_comes_later_is_heeded_as_well() -> None:
         policy=RetryPolicy(),
         clock=lambda: NOON,
     )
-    told = {"bookmark": "b", "seq": 6, "body": b'{"a": 1}'}
-    seen = [number(told)]
+    one_message = {"bookmark": "b", "seq": 6, "body": b'{"a": 1}'}
+    numbers = [number(one_message)]
 
     value = '{"equals":1,"pointer":"/a"}'
     rule = Skip(topic="orders", kind=MatcherKind.RULE, value=value, id=2)
     skips.put(rule, now=NOON)
-    seen.append(number(told))
+    numbers.append(number(one_message))
     skips.remove(2, because="removed")
 
-    assert [*seen, number(told)] == [7, 0, 7]
+    assert [*numbers, number(one_message)] == [7, 0, 7]

@@ -16,7 +16,11 @@ import pytest
 from poisonguard import BreakerPolicy, Guard, Outcome, RetryPolicy
 from poisonguard.errors import Misconfigured
 from poisonguard.handling import released_messages as keeping
-from poisonguard.handling.released_messages import MESSAGES_LIMIT, Entry, Kept
+from poisonguard.handling.released_messages import (
+    MESSAGES_LIMIT,
+    ReleasedMessage,
+    ReleasedMessages,
+)
 from poisonguard.handling.slots import Gate
 from poisonguard.readers.amps import AmpsReader
 from poisonguard.readers.pika import PikaReader
@@ -81,10 +85,10 @@ def test_a_poison_that_was_released_is_reported_when_the_server_is_back(
     assert "Released messages that wait" in str(meanwhile["warnings"])
     assert settled == [("b-1", POISONED)]
     assert [report["bookmark"] for report in server.failures.values()] == ["b-1"]
-    assert (again, handler.seen) == (SKIPPED, ["b-1", "b-1", "b-2"])
+    assert (again, handler.calls) == (SKIPPED, ["b-1", "b-1", "b-2"])
 
 
-def test_what_has_to_run_again_runs_on_the_consumers_own_thread(
+def test_a_released_message_reruns_on_the_consumers_own_thread(
     server: Server, settled: Settled
 ) -> None:
     handler = Handler(OSError("away"), OSError("away"))
@@ -106,17 +110,17 @@ def test_what_has_to_run_again_runs_on_the_consumers_own_thread(
     assert settled[0][1] is HANDLED
     assert ("b-1", HANDLED) in settled
     assert settled.threads == {threading.main_thread()}
-    assert handler.seen.count("b-1") == 3
+    assert handler.calls.count("b-1") == 3
 
 
 def test_a_task_tries_again_what_a_task_had_to_release(
     server: Server, settled: Settled
 ) -> None:
     errors = [OSError("away"), OSError("away")]
-    seen: list[str] = []
+    calls: list[str] = []
 
     async def handler(message: Message) -> None:
-        seen.append(message["bookmark"])
+        calls.append(message["bookmark"])
         if errors:
             raise errors.pop()
 
@@ -139,10 +143,10 @@ def test_a_task_tries_again_what_a_task_had_to_release(
         first = asyncio.run(asyncio.wait_for(consume(guard), 60))
 
     assert first is RELEASE
-    assert seen.count("b-1") == 3
+    assert calls.count("b-1") == 3
 
 
-def test_one_that_is_handed_out_again_meanwhile_is_not_tried_twice(
+def test_a_released_message_delivered_again_is_not_tried_twice(
     server: Server, settled: Settled
 ) -> None:
     handler = Failing(ValueError())
@@ -153,23 +157,27 @@ def test_one_that_is_handed_out_again_meanwhile_is_not_tried_twice(
         first = guard.handle(message("b-1"), handler)
         server.start()
         again = guard.handle(message("b-1"), handler)
-        kept = guard.health()["kept"]
+        kept_count = guard.health()["kept"]
 
-    # Which of both came first is open; whoever did, has reported it.
-    assert (first, again, kept) == (RELEASE, POISONED if not settled else SKIPPED, 0)
+    # Either may have come first; the first one has reported it.
+    assert (first, again, kept_count) == (
+        RELEASE,
+        POISONED if not settled else SKIPPED,
+        0,
+    )
     assert len(server.failures) == 1
 
 
-def test_what_a_process_that_is_to_stop_releases_is_left_to_its_broker(
+def test_a_stopping_process_leaves_released_messages_to_the_broker(
     server: Server,
 ) -> None:
     with guarding(server, reader=PlainReader(replays=True)) as guard:
         server.stop()
         guard.stopping()
         outcome = guard.handle(message(), Failing(ValueError()))
-        kept = guard.health()["kept"]
+        kept_count = guard.health()["kept"]
 
-    assert (outcome, kept) == (RELEASE, 0)
+    assert (outcome, kept_count) == (RELEASE, 0)
 
 
 def test_a_message_that_cannot_be_kept_is_held_until_it_is_decided(
@@ -195,35 +203,40 @@ def test_a_message_that_cannot_be_kept_is_held_until_it_is_decided(
     assert settled == [("b-1", HANDLED)]
 
 
-def entry(bookmark: str, size: int = 1) -> Entry:
-    return Entry(bookmark=bookmark, message=None, handler=Handler(), size=size)
+def entry(bookmark: str, size: int = 1) -> ReleasedMessage:
+    return ReleasedMessage(
+        bookmark=bookmark, message=None, handler=Handler(), size=size
+    )
 
 
-def test_no_more_is_kept_than_there_is_room_for() -> None:
+def test_the_number_of_released_messages_is_bounded() -> None:
     gate = Gate()
-    kept = Kept(gate)
+    released_messages = ReleasedMessages(gate)
     entries = [entry(str(n)) for n in range(MESSAGES_LIMIT)]
 
-    taken = [kept.add(one) for one in [*entries, entry("one more")]]
-    kept.settled(entries[0])
-    then = kept.add(entry("one more"))
+    results = [released_messages.add(one) for one in [*entries, entry("one more")]]
+    released_messages.settled(entries[0])
+    then = released_messages.add(entry("one more"))
 
-    assert taken == [True] * MESSAGES_LIMIT + [False]
+    assert results == [True] * MESSAGES_LIMIT + [False]
     assert (then, gate.is_open) == (True, False)
 
 
-def test_one_of_any_size_is_kept_and_nothing_beside_it() -> None:
+def test_a_single_released_message_of_any_size_is_kept() -> None:
     gate = Gate()
-    kept = Kept(gate)
+    released_messages = ReleasedMessages(gate)
 
-    taken = [kept.add(entry("large", size=2**40)), kept.add(entry("b-2"))]
-    came_again = kept.came_again("large")
+    results = [
+        released_messages.add(entry("large", size=2**40)),
+        released_messages.add(entry("b-2")),
+    ]
+    came_again = released_messages.discard_unless_busy("large")
 
-    assert (taken, came_again, len(kept)) == ([True, False], True, 0)
+    assert (results, came_again, len(released_messages)) == ([True, False], True, 0)
     assert gate.is_open
 
 
-def test_a_message_that_its_client_uses_again_is_copied() -> None:
+def test_a_reused_message_object_is_copied_before_it_is_kept() -> None:
     amps = pytest.importorskip("AMPS")
     reused = amps.Message()
     reused.set_bookmark("1|2|")
@@ -252,7 +265,7 @@ def test_a_retry_is_left_to_a_broker_that_delays(
 
     assert outcomes == [RELEASE, RELEASE, POISONED]
     assert redelivered == [("b-1", 60.0), ("b-1", 59.0)]
-    assert handler.seen == ["b-1", "b-1"]
+    assert handler.calls == ["b-1", "b-1"]
 
 
 def test_a_thousand_failed_messages_of_one_thread_wait_side_by_side(
@@ -289,7 +302,7 @@ class Nameless(PlainReader):
         return False
 
 
-def test_one_that_would_not_be_known_again_is_tried_in_place(
+def test_a_message_without_identity_is_retried_in_place(
     server: Server, redelivered: Redelivered
 ) -> None:
     wishes: dict[str, Any] = {"redeliver": redelivered, "reader": Nameless()}
@@ -307,15 +320,15 @@ def test_a_message_of_rabbitmq_is_known_again_by_its_id() -> None:
     named = Properties()
     named.message_id = "m-1"
 
-    known = [
+    outcomes_of_known = [
         PikaReader().has_identity((None, properties, b""))
         for properties in (Properties(), named)
     ]
 
-    assert known == [False, True]
+    assert outcomes_of_known == [False, True]
 
 
-def test_what_cannot_be_decided_goes_back_too(
+def test_an_undecided_message_is_redelivered_too(
     server: Server, redelivered: Redelivered
 ) -> None:
     with guarding(server, redeliver=redelivered, hold_for=0.1) as guard:
@@ -342,7 +355,7 @@ def test_a_broker_that_does_not_take_it_back_is_logged(
 
 
 @pytest.mark.parametrize("name", ["redeliver", "settle"])
-def test_a_call_back_that_nobody_would_await_is_refused(name: str) -> None:
+def test_a_coroutine_callback_is_refused(name: str) -> None:
     async def call(*_: object) -> None: ...
 
     options: dict[str, Any] = {"topic": "orders", "consumer_group": "billing"}

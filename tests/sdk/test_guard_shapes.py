@@ -50,7 +50,7 @@ def test_a_wrapped_handler_answers_with_the_outcome(server: Server) -> None:
     assert outcomes == [HANDLED, SKIPPED, POISONED]
 
 
-def test_a_wrapped_handler_raises_again_where_it_is_told_to(server: Server) -> None:
+def test_a_wrapped_handler_reraises_with_reraise(server: Server) -> None:
     with guarding(server) as guard:
         handler = guard(Failing(ValueError("unlucky"), "b-1"), reraise=True)
         with pytest.raises(ValueError, match="unlucky"):
@@ -61,7 +61,7 @@ def test_a_wrapped_handler_raises_again_where_it_is_told_to(server: Server) -> N
     assert len(server.failures) == 1
 
 
-def test_what_a_retry_has_mended_is_not_raised_again(server: Server) -> None:
+def test_an_exception_followed_by_a_success_is_not_reraised(server: Server) -> None:
     with guarding(server) as guard:
         outcome = guard(Handler(OSError()), reraise=True)(message())
 
@@ -74,21 +74,21 @@ def test_a_decorated_function_keeps_its_name_and_its_kind(server: Server) -> Non
     @guard.wrap
     def handle(order: Message) -> None:
         """Handle an order."""
-        seen.append(order["bookmark"])
+        calls.append(order["bookmark"])
 
     @guard.wrap
     async def handle_later(order: Message) -> None:
         await asyncio.sleep(0)
-        seen.append(order["bookmark"])
+        calls.append(order["bookmark"])
 
     async def both() -> list[Outcome]:
         async with guard:
             return [handle(message("b-1")), await handle_later(message("b-2"))]
 
-    seen: list[str] = []
+    calls: list[str] = []
     outcomes = asyncio.run(both())
 
-    assert (outcomes, seen) == ([HANDLED, HANDLED], ["b-1", "b-2"])
+    assert (outcomes, calls) == ([HANDLED, HANDLED], ["b-1", "b-2"])
     assert (handle.__name__, handle.__doc__) == ("handle", "Handle an order.")
     assert inspect.iscoroutinefunction(handle_later)
     assert not inspect.iscoroutinefunction(handle)
@@ -114,14 +114,14 @@ def test_tasks_are_handled_like_threads(server: Server) -> None:
     server.add_skip(kind="bookmark", value="b-2")
     handler = Failing(ValueError(), "b-3")
 
-    async def handle(told: Message) -> None:
+    async def handle(one_message: Message) -> None:
         await asyncio.sleep(0)
-        handler(told)
+        handler(one_message)
 
     async def main() -> list[Outcome]:
-        told = [message("b-1"), message("b-2"), message("b-3"), redriven()]
+        messages = [message("b-1"), message("b-2"), message("b-3"), redriven()]
         async with unstarted(server) as guard:
-            return [await guard.handle_async(m, handle) for m in told]
+            return [await guard.handle_async(m, handle) for m in messages]
 
     outcomes = asyncio.run(main())
     server.until(lambda: server.confirmations)
@@ -131,7 +131,7 @@ def test_tasks_are_handled_like_threads(server: Server) -> None:
     assert server.totals()["handled"] == 2
 
 
-def test_the_first_awaited_message_starts_a_guard_that_nobody_started(
+def test_the_first_awaited_message_starts_an_unstarted_guard(
     server: Server,
 ) -> None:
     async def handle(_message: Message) -> None:
@@ -149,10 +149,10 @@ def test_a_thousand_failed_tasks_wait_for_their_retry_side_by_side(
 ) -> None:
     failed: set[str] = set()
 
-    async def fail_once(told: Message) -> None:
+    async def fail_once(one_message: Message) -> None:
         await asyncio.sleep(0)
-        if told["bookmark"] not in failed:
-            failed.add(told["bookmark"])
+        if one_message["bookmark"] not in failed:
+            failed.add(one_message["bookmark"])
             everybody.release()
             raise OSError
         # All have failed before the first is tried again: none has waited for another.
@@ -161,9 +161,9 @@ def test_a_thousand_failed_tasks_wait_for_their_retry_side_by_side(
     async def main() -> list[Outcome]:
         policy = RetryPolicy(base=3, cap=3)
         async with guard_of(policy) as guard:
-            told = (message(f"b-{n}") for n in range(1_000))
+            messages = (message(f"b-{n}") for n in range(1_000))
             return await asyncio.gather(
-                *(guard.handle_async(m, fail_once) for m in told)
+                *(guard.handle_async(m, fail_once) for m in messages)
             )
 
     def guard_of(policy: RetryPolicy) -> Guard:
@@ -183,7 +183,7 @@ def test_a_thousand_failed_tasks_wait_for_their_retry_side_by_side(
     assert outcomes == [HANDLED] * 1_000
 
 
-def test_a_cancelled_task_charges_nobody(server: Server) -> None:
+def test_a_cancelled_task_charges_no_message(server: Server) -> None:
     async def forever(_message: Message) -> None:
         running.set()
         await asyncio.sleep(3600)
@@ -213,19 +213,19 @@ def test_a_task_that_waits_is_released_when_the_guard_is_closed(
 
     async def main() -> Outcome:
         policy = RetryPolicy(base=60, cap=60)
-        with guarding(server, policy=policy, keep_alive=kept.append) as guard:
+        with guarding(server, policy=policy, keep_alive=kept_alive.append) as guard:
             task = asyncio.create_task(guard.handle_async(message(), fail))
             while not guard.health()["suspects"]:
                 await asyncio.sleep(0.01)
             await asyncio.to_thread(guard.close)
             return await task
 
-    kept: list[Message] = []
+    kept_alive: list[Message] = []
     assert asyncio.run(main()) is RELEASE
-    assert kept == []  # not even until it would have been kept alive
+    assert kept_alive == []  # not even until it would have been kept alive
 
 
-def test_a_keep_alive_that_nobody_would_await_is_refused(server: Server) -> None:
+def test_a_coroutine_keep_alive_is_refused(server: Server) -> None:
     async def keep_alive(_message: Message) -> None:
         await asyncio.sleep(0)
 
@@ -233,7 +233,7 @@ def test_a_keep_alive_that_nobody_would_await_is_refused(server: Server) -> None
         unstarted(server, keep_alive=keep_alive)
 
 
-def test_no_more_messages_are_in_flight_than_the_guard_was_told(
+def test_at_most_concurrency_messages_are_in_flight(
     server: Server,
 ) -> None:
     most = now = 0
@@ -268,7 +268,7 @@ def test_no_more_messages_are_in_flight_than_the_guard_was_told(
     assert server.totals()["handled"] == 12
 
 
-def test_counts_of_many_threads_are_all_told(server: Server) -> None:
+def test_counts_of_many_threads_are_all_reported(server: Server) -> None:
     def work(guard: Guard) -> None:
         for n in range(500):
             guard.handle(message(f"b-{n}"), handler)

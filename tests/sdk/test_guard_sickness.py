@@ -1,4 +1,4 @@
-"""Who is sick, the message or the consumer: the breaker, and withheld poisons."""
+"""Who is sick, the message or the consumer: the breaker, and suspected poisons."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from poisonguard import BreakerPolicy, Outcome
 from poisonguard.contract import FailureReport
-from poisonguard.handling.suspects import BYTES_LIMIT, Withheld
+from poisonguard.handling.suspects import BYTES_LIMIT, SuspectedReports
 from poisonguard.readers.plain import PlainReader
 from tests.sdk.failures import failure
 from tests.sdk.guarded import Failing, Handler, Message, guarding, message, redriven
@@ -22,13 +22,13 @@ QUICK = BreakerPolicy(in_a_row=3, pause=0.3)
 
 def suspected(server: Server) -> dict[str, bool]:
     """Tell for each bookmark whether its newest report was suspected."""
-    told = [
+    reports = [
         report
         for method, path, body in list(server.requests)
         if method == "POST" and path.endswith("/failures")
         for report in body["failures"]
     ]
-    return {report["bookmark"]: bool(report.get("suspected")) for report in told}
+    return {report["bookmark"]: bool(report.get("suspected")) for report in reports}
 
 
 def test_one_sick_consumer_of_ten_stops_and_poisons_nothing_for_the_others(
@@ -62,12 +62,16 @@ def test_a_paused_guard_keeps_messages_alive_and_goes_on_when_one_is_handled(
     server: Server,
 ) -> None:
     sick, well = Failing(OSError()), Handler()
-    kept: list[Message] = []
-    options: dict[str, Any] = {"keep_alive": kept.append, "hold_for": 5, "lease": 0.3}
+    kept_alive: list[Message] = []
+    options: dict[str, Any] = {
+        "keep_alive": kept_alive.append,
+        "hold_for": 5,
+        "lease": 0.3,
+    }
     with guarding(server, breaker=QUICK, **options) as guard:
         guard.handle(message("b-0"), well)
         failed = [guard.handle(message(f"b-{n}"), sick) for n in range(3)]
-        kept.clear()
+        kept_alive.clear()
         tried = guard.handle(message("b-3"), sick)
         paused = guard.health()["state"]
         handled = guard.handle(message("b-2"), well)
@@ -77,8 +81,8 @@ def test_a_paused_guard_keeps_messages_alive_and_goes_on_when_one_is_handled(
     assert failed == [POISONED, POISONED, Outcome.RELEASE]
     assert (tried, paused) == (Outcome.RELEASE, "paused")
     assert (handled, running, attempts) == (HANDLED, "running", 0)
-    assert sick.seen == ["b-0", "b-0", "b-1", "b-1", "b-2", "b-2", "b-3"]
-    assert kept
+    assert sick.calls == ["b-0", "b-0", "b-1", "b-1", "b-2", "b-2", "b-3"]
+    assert kept_alive
 
 
 def test_a_guard_without_a_breaker_never_pauses(server: Server) -> None:
@@ -90,7 +94,9 @@ def test_a_guard_without_a_breaker_never_pauses(server: Server) -> None:
     assert outcomes == [POISONED] * 60
 
 
-def test_what_fails_again_after_a_requeue_makes_nobody_sick(server: Server) -> None:
+def test_a_requeued_message_that_fails_again_does_not_pause_the_guard(
+    server: Server,
+) -> None:
     with guarding(server, breaker=QUICK, hold_for=0.1) as guard:
         outcomes = [
             guard.handle(redriven(f"b-{n}", message_id=f"m-{n}"), Failing(OSError()))
@@ -103,7 +109,7 @@ def test_what_fails_again_after_a_requeue_makes_nobody_sick(server: Server) -> N
     assert health["state"] == "running"
 
 
-def test_what_fails_before_anything_was_handled_is_suspected_until_something_is(
+def test_failures_before_the_first_success_stay_suspected_until_it(
     server: Server,
 ) -> None:
     handler = Failing(ValueError(), "b-1")
@@ -126,10 +132,14 @@ def test_the_eleventh_poison_in_a_row_is_suspected(server: Server) -> None:
         for n in range(1, 12):
             guard.handle(message(f"b-{n}"), Failing(ValueError()))
 
-    assert [b for b, told in suspected(server).items() if told] == ["b-11"]
+    assert [b for b, is_suspected in suspected(server).items() if is_suspected] == [
+        "b-11"
+    ]
 
 
-def test_a_withheld_poison_that_cannot_be_told_is_told_later(server: Server) -> None:
+def test_a_suspected_poison_that_cannot_be_reported_is_reported_later(
+    server: Server,
+) -> None:
     with guarding(server) as guard:
         guard.handle(message("b-1"), Failing(ValueError()))
         server.stop()
@@ -142,22 +152,22 @@ def test_a_withheld_poison_that_cannot_be_told_is_told_later(server: Server) -> 
     assert still == 1
 
 
-def test_the_bodies_of_withheld_poisons_are_bounded(
+def test_the_bodies_of_suspected_poisons_are_bounded(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def big(bookmark: str) -> FailureReport:
         return failure(bookmark=bookmark, body=bytes(BYTES_LIMIT // 2))
 
-    withheld = Withheld()
+    suspected_reports = SuspectedReports()
 
     for n in range(3):
-        withheld.add(big(f"b-{n}"), handled=0)
+        suspected_reports.add(big(f"b-{n}"), handled=0)
 
-    assert len(withheld) == 2
+    assert len(suspected_reports) == 2
     assert "'b-2' stays suspected" in caplog.text
 
 
-def test_the_server_is_told_how_a_guard_is(server: Server) -> None:
+def test_the_server_gets_heartbeats_of_a_guard(server: Server) -> None:
     with guarding(server, version="v7", journal=None) as guard:
         guard.handle(message(), Handler())
         server.until(lambda: server.guards)

@@ -31,7 +31,7 @@ class Msg:
 
 
 class Evil:
-    """A message of which nothing can be had."""
+    """A message whose attributes and repr all raise."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in {"__class__", "__dict__"}:
@@ -43,7 +43,7 @@ class Evil:
 
 
 class ReplayingBytes(BytesReader):
-    """Reads text that is there again for whoever reads its topic from the start."""
+    """Reads text of a topic that replays."""
 
     replays = True
 
@@ -60,7 +60,7 @@ async def never_async(_: object) -> None:
 
 
 def reported(server: Server) -> list[dict[str, Any]]:
-    """Give the reports that the server has, each as one that it would take."""
+    """Return the reports of the server, parsed as it would parse them."""
     for report in server.failures.values():
         parse_failure(report)
     return list(server.failures.values())
@@ -71,7 +71,7 @@ def body(report: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("unreadable", "kept"),
+    ("unreadable", "expected_body"),
     [
         ({"no": "bookmark"}, b'{"no":"bookmark"}'),
         ({"body": b"\xff\x00"}, b"\xff\x00"),
@@ -102,8 +102,8 @@ def body(report: dict[str, Any]) -> bytes:
         *("None", "number", "mapping of no JSON", "evil"),
     ],
 )
-def test_a_message_that_cannot_be_read_is_poison_with_what_can_be_had_of_it(
-    server: Server, unreadable: object, kept: bytes
+def test_an_unreadable_message_is_poison_with_its_recovered_bytes(
+    server: Server, unreadable: object, expected_body: bytes
 ) -> None:
     server.replays = True
     with guarding(server, reader=PlainReader(replays=True)) as guard:
@@ -111,11 +111,11 @@ def test_a_message_that_cannot_be_read_is_poison_with_what_can_be_had_of_it(
 
     (report,) = reported(server)
     assert outcome is POISONED
-    assert (report["cause"], body(report)) == ("undecodable", kept)
+    assert (report["cause"], body(report)) == ("undecodable", expected_body)
     assert report["exception"]["type"].endswith("Error")
 
 
-def test_what_only_its_broker_has_stays_there(
+def test_an_unreadable_message_without_bytes_stays_with_its_broker(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     with guarding(server, hold_for=0.05) as guard:
@@ -126,7 +126,7 @@ def test_what_only_its_broker_has_stays_there(
     assert "nothing of it can be kept" in caplog.text
 
 
-def test_tasks_poison_what_cannot_be_read_too(server: Server) -> None:
+def test_tasks_poison_unreadable_messages_too(server: Server) -> None:
     async def main() -> Outcome:
         with guarding(server) as guard:
             return await guard.handle_async(Msg(b"body"), never_async)
@@ -135,7 +135,7 @@ def test_tasks_poison_what_cannot_be_read_too(server: Server) -> None:
     assert body(reported(server)[0]) == b"body"
 
 
-def test_what_cannot_be_read_is_released_while_the_server_is_away(
+def test_an_unreadable_message_is_released_while_the_server_is_away(
     server: Server,
 ) -> None:
     with guarding(server, hold_for=0.1) as guard:
@@ -148,7 +148,7 @@ def test_what_cannot_be_read_is_released_while_the_server_is_away(
     assert len(reported(server)) == 1
 
 
-def test_what_cannot_be_read_is_skipped_when_it_is_handed_out_again(
+def test_an_unreadable_message_is_skipped_when_delivered_again(
     server: Server,
 ) -> None:
     server.replays = True
@@ -161,7 +161,7 @@ def test_what_cannot_be_read_is_skipped_when_it_is_handed_out_again(
     assert len(reported(server)) == 2
 
 
-def test_what_is_only_described_is_not_taken_for_another_that_looks_alike(
+def test_messages_with_equal_descriptions_stay_distinct(
     server: Server,
 ) -> None:
     server.replays = True
@@ -190,7 +190,7 @@ def test_a_guard_with_the_wrong_reader_stops_and_says_so(
 
 
 @pytest.mark.parametrize("seq", [-5, 1.5, "7", None, 2**64, [1]])
-def test_a_number_that_is_none_is_made_of_the_bookmark(
+def test_an_invalid_number_is_replaced_by_one_of_the_bookmark(
     server: Server, tmp_path: Any, seq: object
 ) -> None:
     options: dict[str, Any] = {"reader": PlainReader(seq="seq"), "concurrency": 1}
@@ -281,7 +281,7 @@ def _raise() -> None:
         *("age text", "age without zone", "age raises"),
     ],
 )
-def test_what_need_not_be_known_to_handle_a_message_costs_it_nothing(
+def test_unreadable_optional_facts_do_not_fail_a_message(
     server: Server, members: dict[str, Any]
 ) -> None:
     with guarding(server, reader=Partly()) as guard:
@@ -322,16 +322,16 @@ def test_a_message_without_a_bookmark_is_handled_and_known_by_its_body(
     assert report["bookmark"].startswith("sha256:")
 
 
-def test_a_redriven_message_that_cannot_be_read_whole_is_told_as_the_same(
+def test_a_partly_unreadable_redriven_message_is_reported_as_the_same(
     server: Server,
 ) -> None:
-    told = {
+    members = {
         "bookmark": "b",
         "body": {1, 2},
         "headers": {"x-poisonweb-redrive": REDRIVE},
     }
     with guarding(server) as guard:
-        outcome = guard.handle(told, _failing)
+        outcome = guard.handle(members, _failing)
 
     (report,) = reported(server)
     assert (outcome, report["redrive"]) == (POISONED, REDRIVE)

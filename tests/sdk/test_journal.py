@@ -17,7 +17,7 @@ from poisonguard.journal import journal_file
 from poisonguard.journal.attempts import Attempts
 from poisonguard.journal.death import Blame
 from poisonguard.journal.journal_file import WORD, EndingKind, Header
-from poisonguard.journal.orphans import Adoption
+from poisonguard.journal.orphans import OrphanRecovery
 from poisonguard.journal.process_journal import Journal
 from poisonguard.processes.kernel import Identity
 from poisonguard.supervision.supervisor import Journals
@@ -42,7 +42,7 @@ def journal(consumers: Consumers) -> Iterator[Journal]:
 def left_behind(
     folder: Path, *words: int, owner: Identity | None = None, name: str = NAME
 ) -> Path:
-    """Make the journal of a process that is no more; its pid is ours today."""
+    """Create the journal of a dead process, whose pid is now ours."""
     folder.mkdir(mode=0o700, exist_ok=True)
     own = Identity.own()
     header = Header(
@@ -86,7 +86,7 @@ def test_a_process_that_becomes_itself_again_is_charged_like_any_other(
     assert consumers.noted("poisoned") == [2]
 
 
-def test_who_was_told_to_stop_and_then_killed_charges_nobody(
+def test_a_process_told_to_stop_and_then_killed_charges_no_message(
     consumers: Consumers,
 ) -> None:
     consumers.run(ways={"2": "told to stop"})
@@ -98,7 +98,7 @@ def test_who_was_told_to_stop_and_then_killed_charges_nobody(
     journal.close()
 
 
-def test_a_host_that_went_down_charges_nobody(consumers: Consumers) -> None:
+def test_a_host_that_went_down_charges_no_message(consumers: Consumers) -> None:
     owner = Identity(pid=4711, started=1, boot=UUID(int=1))
     path = left_behind(consumers.folder, 7, owner=owner)
 
@@ -124,7 +124,7 @@ def test_several_in_flight_are_suspected_and_none_is_charged(
     journal.close()
 
 
-def test_a_process_that_died_idle_blames_nobody_and_leaves_nothing(
+def test_a_process_that_died_idle_charges_no_message_and_leaves_no_file(
     consumers: Consumers,
 ) -> None:
     path = left_behind(consumers.folder, 0, 0)
@@ -150,9 +150,9 @@ def test_a_process_that_runs_is_left_alone(
 ) -> None:
     journal.words[0] = 7
 
-    told = python(START, consumers.folder, NAME)
+    output = python(START, consumers.folder, NAME)
 
-    assert told == "[] []\n"
+    assert output == "[] []\n"
     assert journal.path is not None
     assert journal.path.exists()
     journal.words[0] = 0
@@ -167,7 +167,7 @@ sys.stdin.read()
 """
 
 
-def test_the_dead_that_another_process_is_settling_are_left_to_it(
+def test_an_orphan_that_another_process_is_settling_is_left_to_it(
     consumers: Consumers,
 ) -> None:
     path = left_behind(consumers.folder, 7)
@@ -233,7 +233,7 @@ def test_a_start_knows_what_was_settled_since_it_first_looked(
     attempts.open(now=NOW)
     left_behind(consumers.folder, 7)
     name = journal_file.name_digest(NAME)
-    adoption = partial(Adoption, folder=consumers.folder, name=name, now=NOW)
+    adoption = partial(OrphanRecovery, folder=consumers.folder, name=name, now=NOW)
     adoption(attempts=others).run(own=())
 
     adoption(attempts=attempts).run(own=())
@@ -260,8 +260,8 @@ def test_a_journal_has_all_its_room_from_the_start(consumers: Consumers) -> None
     journal = consumers.next_start(slots=60_000)
 
     assert journal.path is not None
-    found = journal.path.stat()
-    assert found.st_blocks * 512 >= found.st_size
+    status = journal.path.stat()
+    assert status.st_blocks * 512 >= status.st_size
     journal.close()
 
 
@@ -272,15 +272,15 @@ def test_a_process_that_lost_its_lock_is_not_taken_for_dead(
     assert journal.path is not None
     journal.path.open("rb").close()  # which is what must not be done
 
-    told = python(START, consumers.folder, NAME)
+    output = python(START, consumers.folder, NAME)
 
-    assert told.startswith("[] [")
-    assert "has lost its lock while process" in told
+    assert output.startswith("[] [")
+    assert "has lost its lock while process" in output
     assert journal.path.exists()
     journal.words[0] = 0
 
 
-def test_consumers_of_other_names_do_not_settle_each_others_dead(
+def test_consumers_of_other_names_do_not_settle_each_others_orphans(
     consumers: Consumers,
 ) -> None:
     path = left_behind(consumers.folder, 7, name="orders/billing/billing-2")
@@ -292,7 +292,7 @@ def test_consumers_of_other_names_do_not_settle_each_others_dead(
     journal.close()
 
 
-def test_of_several_that_start_at_once_one_settles_the_dead(
+def test_of_several_starts_at_once_one_settles_the_orphan(
     consumers: Consumers,
 ) -> None:
     for _ in range(5):
@@ -358,7 +358,7 @@ def a_pipe(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told", "kept"),
+    ("spoil", "text", "stays"),
     [
         (cut_short, "was cut short", False),
         (cut_to_the_name, "was cut short", False),
@@ -371,12 +371,12 @@ def a_pipe(path: Path) -> None:
         (a_pipe, "is not a file: remove it", True),
     ],
 )
-def test_a_file_that_cannot_be_read_blames_nobody_and_is_told_of(
+def test_an_unreadable_journal_charges_no_message_and_is_reported(
     consumers: Consumers,
     caplog: pytest.LogCaptureFixture,
     spoil: Callable[[Path], None],
-    told: str,
-    kept: bool,
+    text: str,
+    stays: bool,
 ) -> None:
     path = left_behind(consumers.folder, 7)
     spoil(path)
@@ -384,19 +384,19 @@ def test_a_file_that_cannot_be_read_blames_nobody_and_is_told_of(
     journal = consumers.next_start()
 
     [problem] = journal.problems
-    assert told in problem
+    assert text in problem
     assert str(path) in problem
     assert caplog.messages == [problem]
     assert journal.facts()["problems"] == [problem]
     assert journal.deaths == []
-    assert path.exists() is kept
+    assert path.exists() is stays
     journal.close()
 
 
 @pytest.mark.parametrize(
     "spoil", [ended_in_a_way_that_is_none, ended_after_the_last_year, cut_short]
 )
-def test_a_damaged_journal_keeps_no_supervisor_from_the_others(
+def test_a_damaged_journal_does_not_keep_the_supervisor_from_others(
     consumers: Consumers, spoil: Callable[[Path], None]
 ) -> None:
     owner = Identity(pid=4711, started=1, boot=UUID(int=1))
@@ -411,7 +411,7 @@ def test_a_damaged_journal_keeps_no_supervisor_from_the_others(
     assert (ending.kind, ending.value) == (EndingKind.EXIT, 3)
 
 
-def test_the_rest_of_a_start_that_was_killed_goes_without_a_word(
+def test_the_empty_journal_of_a_killed_start_is_removed_silently(
     consumers: Consumers,
 ) -> None:
     path = left_behind(consumers.folder, 7)
@@ -454,7 +454,7 @@ def unmakeable(_: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("spoilt", "told"),
+    ("spoilt", "text"),
     [
         (a_file, "cannot be made"),
         (a_linked_folder, "is a symbolic link: name the folder itself"),
@@ -463,11 +463,11 @@ def unmakeable(_: Path) -> Path:
         (unmakeable, "cannot be made"),
     ],
 )
-def test_a_folder_that_cannot_be_trusted_leaves_the_consumer_running_without(
+def test_with_an_untrusted_folder_the_consumer_runs_without_a_journal(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     spoilt: Callable[[Path], Path],
-    told: str,
+    text: str,
 ) -> None:
     journal = Journal(spoilt(tmp_path / "journal"))
 
@@ -475,7 +475,7 @@ def test_a_folder_that_cannot_be_trusted_leaves_the_consumer_running_without(
 
     [problem] = journal.problems
     assert problem.startswith("Crashes are not attributed to messages: ")
-    assert told in problem
+    assert text in problem
     assert caplog.messages == [problem]
     assert journal.facts()["journal"] is False
     journal.words[0] = 7
@@ -496,22 +496,22 @@ except Full as problem:
 
 
 @pytest.mark.parametrize(
-    ("room", "told"),
+    ("room", "text"),
     [
         (0, "cannot grow"),
         (1_000_000, "has no room for a journal of 1440128 bytes: make room there"),
     ],
 )
-def test_a_full_disk_is_told_at_the_start(
-    consumers: Consumers, room: int, told: str
+def test_a_full_disk_raises_full_at_the_start(
+    consumers: Consumers, room: int, text: str
 ) -> None:
     said = python(NO_ROOM, consumers.folder, NAME, room)
 
-    assert told in said
+    assert text in said
     assert list(consumers.folder.glob("*.journal")) == []
 
 
-def test_without_a_folder_there_is_no_file_and_no_blame() -> None:
+def test_without_a_folder_there_is_no_file_and_no_charge() -> None:
     journal = Journal(None)
 
     journal.open(name=NAME, slots=3)
@@ -570,7 +570,7 @@ def test_an_end_amid_a_message_is_settled_by_the_next_start(
     later.close()
 
 
-def test_an_end_amid_a_message_that_was_asked_for_leaves_no_journal(
+def test_a_requested_end_amid_a_message_leaves_no_journal(
     consumers: Consumers, journal: Journal
 ) -> None:
     journal.words[1] = 7
@@ -595,7 +595,7 @@ from poisonguard.journal.process_journal import Journal
 NOW = datetime.now(UTC)  # what is older is forgotten
 journal = Journal(sys.argv[1])
 journal.open(name=sys.argv[2])
-journal.attempts.told_first(b"before", now=NOW)
+journal.attempts.mark_first_failure(b"before", now=NOW)
 before = journal.path
 journal.words[0] = 1
 def child(number):
@@ -612,7 +612,7 @@ child(3)
 assert journal.words[0] == 1
 assert journal.path == before and before.exists()
 journal.words[0] = 0
-print(not journal.attempts.told_first(b"before", now=NOW))
+print(not journal.attempts.mark_first_failure(b"before", now=NOW))
 """
 
 
@@ -629,7 +629,7 @@ def test_a_forked_child_has_a_journal_of_its_own_from_its_first_message(
     journal.close()
 
 
-def test_a_child_that_a_handler_forks_is_none_of_the_messages_business(
+def test_the_death_of_a_child_forked_by_a_handler_charges_no_message(
     consumers: Consumers,
 ) -> None:
     code = consumers.run(ways={"2": "fork"})

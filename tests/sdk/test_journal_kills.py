@@ -18,8 +18,8 @@ FEWEST_STEPS = 60
 def kill_one_at_random(consumers: Consumers, slots: int) -> set[int]:
     """Kill a consumer from outside; return what it was at work on.
 
-    Not before it has handled what the last kill had hit: nobody can tell two outside
-    kills of one message from a message that kills.
+    Wait until it has handled what the last kill had hit: two outside kills of one
+    message look like a message that kills.
     """
     started, ended, handled = map(consumers.noted, ("started", "ended", "handled"))
     process = consumers.fork(messages=FOREVER, slots=slots, ways=KILLERS)
@@ -33,7 +33,7 @@ def kill_one_at_random(consumers: Consumers, slots: int) -> set[int]:
 
 
 @pytest.mark.parametrize("slots", [1, 8])
-def test_of_random_kills_none_is_missed_and_no_innocent_is_condemned(
+def test_random_kills_are_all_charged_to_the_right_messages(
     tmp_path: Path, slots: int
 ) -> None:
     consumers = Consumers.under(tmp_path)
@@ -64,7 +64,7 @@ def test_of_random_kills_none_is_missed_and_no_innocent_is_condemned(
     journal.close()
 
 
-def test_a_kill_between_any_two_steps_loses_no_blame_and_charges_nobody_twice(
+def test_a_kill_between_any_two_steps_charges_each_death_once(
     tmp_path: Path,
 ) -> None:
     said = program(dying_starts.__file__, tmp_path)

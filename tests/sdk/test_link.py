@@ -19,7 +19,7 @@ from poisonguard.contract import MatcherKind, Skip
 from poisonguard.errors import Refused, StartTimeout
 from poisonguard.server import reporter
 from poisonguard.server.client import Backoff
-from poisonguard.server.connection import Link, _shared
+from poisonguard.server.connection import Connection, _shared
 from poisonguard.server.counters import CounterKey
 from poisonguard.skipping.skip_list import SkipList
 from tests.sdk.failures import confirmation, failure
@@ -30,15 +30,15 @@ BILLING = CounterKey("orders", "billing", "billing-1")
 
 
 @pytest.fixture
-def link(server: Server) -> Iterator[Link]:
-    link = Link.shared([server.url], KEY)
-    yield link
-    link.close(1)
+def connection(server: Server) -> Iterator[Connection]:
+    connection = Connection.shared([server.url], KEY)
+    yield connection
+    connection.close(1)
 
 
-def joined(link: Link, **changes: Any) -> SkipList:
+def joined(connection: Connection, **changes: Any) -> SkipList:
     wishes = {"topic": "orders", "consumer_group": "billing", "handler_version": None}
-    return link.skip_list(**{**wishes, **changes})
+    return connection.skip_list(**{**wishes, **changes})
 
 
 def own_threads() -> list[str]:
@@ -46,18 +46,20 @@ def own_threads() -> list[str]:
     return sorted(name for name in names if name.startswith("poisonguard"))
 
 
-def test_guards_of_one_server_and_key_share_a_link(server: Server, link: Link) -> None:
-    same = Link.shared([server.url], KEY)
-    other_key = Link.shared([server.url], lambda: KEY)
+def test_guards_of_one_server_and_key_share_a_connection(
+    server: Server, connection: Connection
+) -> None:
+    same = Connection.shared([server.url], KEY)
+    other_key = Connection.shared([server.url], lambda: KEY)
 
-    assert same is link
-    assert other_key is not link
+    assert same is connection
+    assert other_key is not connection
     same.close(1)
     other_key.close(1)
 
 
-def test_the_last_who_closes_ends_the_link_and_its_threads(server: Server) -> None:
-    first, second = (Link.shared([server.url], KEY) for _ in range(2))
+def test_the_last_user_closes_the_connection_and_its_threads(server: Server) -> None:
+    first, second = (Connection.shared([server.url], KEY) for _ in range(2))
     joined(first)
     first.start(10)
     first.reporter.count(BILLING, handled=1)
@@ -70,63 +72,67 @@ def test_the_last_who_closes_ends_the_link_and_its_threads(server: Server) -> No
     assert running == ["poisonguard-reporter", "poisonguard-skips", "poisonguard-tick"]
     assert between == (running, 1)
     assert own_threads() == []
-    third = Link.shared([server.url], KEY)
+    third = Connection.shared([server.url], KEY)
     assert third is not first
     third.close(1)
 
 
-def test_a_closed_link_leaves_no_stream_open(server: Server) -> None:
-    link = Link.shared([server.url], KEY)
-    joined(link)
-    link.start(10)
+def test_a_closed_connection_leaves_no_stream_open(server: Server) -> None:
+    connection = Connection.shared([server.url], KEY)
+    joined(connection)
+    connection.start(10)
     server.until(lambda: server.streams == 1)
 
-    link.close(10)
+    connection.close(10)
 
     server.until(lambda: server.streams == 0)
 
 
-def test_a_start_without_a_server_says_so_in_time(server: Server, link: Link) -> None:
+def test_a_start_without_a_server_says_so_in_time(
+    server: Server, connection: Connection
+) -> None:
     server.stop()
-    mirror = joined(link)
+    mirror = joined(connection)
 
     with pytest.raises(StartTimeout, match=server.url):
-        link.start(0.5)
+        connection.start(0.5)
 
     assert mirror.age is None
     server.start()
-    link.start(20)
+    connection.start(20)
     assert mirror.age is not None
 
 
 def test_a_start_with_a_wrong_key_is_refused_without_waiting(server: Server) -> None:
-    link = Link.shared([server.url], "pw_wrong")
-    joined(link)
+    connection = Connection.shared([server.url], "pw_wrong")
+    joined(connection)
 
     with pytest.raises(Refused, match="API key"):
-        link.start(600)
+        connection.start(600)
 
-    link.close(1)
+    connection.close(1)
 
 
 def test_one_topic_that_a_key_may_not_read_refuses_the_start(
-    server: Server, link: Link
+    server: Server, connection: Connection
 ) -> None:
     server.answer(403, path="/skips")
-    joined(link)
+    joined(connection)
 
     with pytest.raises(Refused, match="scope"):
-        link.start(600)
+        connection.start(600)
 
     server.recover()
 
 
-def test_who_asked_is_called_about_once_a_second(server: Server, link: Link) -> None:
+def test_on_tick_is_called_about_once_a_second(
+    server: Server, connection: Connection
+) -> None:
     calls = list[float]()
-    link.on_tick.append(_fail)
-    link.on_tick.append(lambda: calls.append(time.monotonic()))
-    joined(link)
-    link.start(10)
+    connection.on_tick.append(_fail)
+    connection.on_tick.append(lambda: calls.append(time.monotonic()))
+    joined(connection)
+    connection.start(10)
 
     server.until(lambda: len(calls) >= 3)
 
@@ -137,33 +143,37 @@ def _fail() -> None:
     raise RuntimeError("so the test wants")
 
 
-def test_warnings_tell_of_the_clock_the_list_and_the_reports(
-    server: Server, link: Link
+def test_warnings_mention_the_clock_the_list_and_the_reports(
+    server: Server, connection: Connection
 ) -> None:
     server.date_shift = 3_600
-    joined(link)
-    link.start(10)
+    joined(connection)
+    connection.start(10)
     server.stop()
-    link.reporter.count(BILLING, handled=1)
-    assert not link.reporter.flush(0.3)
+    connection.reporter.count(BILLING, handled=1)
+    assert not connection.reporter.flush(0.3)
 
-    server.until(lambda: len(link.warnings) == 3)
+    server.until(lambda: len(connection.warnings) == 3)
 
-    told = link.warnings
-    assert [word for word in ("skips: ", "The clock", "server: ") if word in str(told)]
+    warnings = connection.warnings
+    assert [
+        word for word in ("skips: ", "The clock", "server: ") if word in str(warnings)
+    ]
     server.start()
 
 
 def test_reports_go_out_as_soon_as_the_stream_is_back(
-    server: Server, link: Link, monkeypatch: pytest.MonkeyPatch
+    server: Server, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     never = partial(Backoff, floor=600, first=600)
     monkeypatch.setattr(reporter, "Backoff", never)
-    joined(link)
-    link.start(10)
+    joined(connection)
+    connection.start(10)
     server.stop()
-    link.reporter.confirm(confirmation("redrive.1"))
-    server.until(lambda: any(told.startswith("server") for told in link.warnings))
+    connection.reporter.confirm(confirmation("redrive.1"))
+    server.until(
+        lambda: any(warning.startswith("server") for warning in connection.warnings)
+    )
 
     server.start()
 
@@ -173,78 +183,80 @@ def test_reports_go_out_as_soon_as_the_stream_is_back(
 # Processes
 
 
-def test_a_forked_child_has_a_link_of_its_own(server: Server, link: Link) -> None:
+def test_a_forked_child_has_a_connection_of_its_own(
+    server: Server, connection: Connection
+) -> None:
     server.add_skip(kind="bookmark", value="before")
-    mirror = joined(link)
-    link.start(10)
-    link.reporter.count(BILLING, handled=1)
+    mirror = joined(connection)
+    connection.start(10)
+    connection.reporter.count(BILLING, handled=1)
     context = multiprocessing.get_context("fork")
-    told = context.SimpleQueue()
-    child = context.Process(target=_child, args=[link, mirror, told])
+    queue = context.SimpleQueue()
+    child = context.Process(target=_child, args=[connection, mirror, queue])
     child.start()
-    at_once = told.get()
+    at_once = queue.get()
     server.until(lambda: server.streams == 2)
 
     server.add_skip(kind="bookmark", value="later")
     server.until(lambda: "later" in mirror.bookmarks)
     child.join(60)
-    link.reporter.flush(10)
+    connection.reporter.flush(10)
 
     assert child.exitcode == 0
     assert at_once == ["before"]
     reporters = {reporter for reporter, _ in server.counters}
     assert (len(reporters), server.totals()["handled"]) == (2, 101)
     assert len(server.failures) == 1
-    assert link.client.get("/skips", [("topic", "orders")])["revision"] == 2
+    assert connection.client.get("/skips", [("topic", "orders")])["revision"] == 2
 
 
-def _child(link: Link, mirror: SkipList, told: Any) -> None:
-    told.put(list(mirror.bookmarks))
+def _child(connection: Connection, mirror: SkipList, queue: Any) -> None:
+    queue.put(list(mirror.bookmarks))
     deadline = time.monotonic() + 20
     while "later" not in mirror.bookmarks and time.monotonic() < deadline:
         time.sleep(0.01)
-    link.reporter.count(BILLING, handled=100)
-    link.reporter.poison(
+    connection.reporter.count(BILLING, handled=100)
+    connection.reporter.poison(
         failure(),
         when_away="hold",
         keep_alive=None,
         stop=threading.Event(),
         hold_for=20,
     )
-    link.close(10)
+    connection.close(10)
     os._exit(0 if "later" in mirror.bookmarks else 1)
 
 
 def test_a_child_waits_for_no_lock_of_a_thread_it_does_not_have(
-    server: Server, link: Link
+    server: Server, connection: Connection
 ) -> None:
-    mirror = joined(link)
-    link.start(10)
+    mirror = joined(connection)
+    connection.start(10)
     locks: list[AbstractContextManager[object]] = [
         mirror._writing,
-        link._feed._changed,
-        link.client._lock,
-        link.reporter._lock,
-        link.reporter.counters._lock,
-        link.reporter.applied._lock,
+        connection._skip_stream._changed,
+        connection.client._lock,
+        connection.reporter._lock,
+        connection.reporter.counters._lock,
+        connection.reporter.applied._lock,
         _shared.lock,
     ]
-    held, let_go = threading.Event(), threading.Event()
+    is_holding, let_go = threading.Event(), threading.Event()
 
     def hold() -> None:
         with ExitStack() as all_of_them:
             for lock in locks:
                 all_of_them.enter_context(lock)
-            held.set()
+            is_holding.set()
             let_go.wait()
 
     threading.Thread(target=hold).start()
-    held.wait()
+    is_holding.wait()
     child = os.fork()
     if child == 0:
         signal.alarm(20)
         mirror.add_own(Skip(topic="orders", kind=MatcherKind.BOOKMARK, value="1"))
-        os._exit(_count_and_close(link))
+        os._exit(_count_and_close(connection))
     let_go.set()
     _, status = os.waitpid(child, 0)
 
@@ -252,20 +264,22 @@ def test_a_child_waits_for_no_lock_of_a_thread_it_does_not_have(
     server.until(lambda: server.totals()["handled"] == 1)
 
 
-def _count_and_close(link: Link) -> int:
-    link.reporter.count(BILLING, handled=1)
-    link.close(10)
+def _count_and_close(connection: Connection) -> int:
+    connection.reporter.count(BILLING, handled=1)
+    connection.close(10)
     return 0
 
 
-def test_forks_while_every_lock_is_busy_do_not_hang(server: Server, link: Link) -> None:
-    mirror, stop = joined(link), threading.Event()
-    link.start(10)
+def test_forks_while_every_lock_is_busy_do_not_hang(
+    server: Server, connection: Connection
+) -> None:
+    mirror, stop = joined(connection), threading.Event()
+    connection.start(10)
 
     def work() -> None:
         while not stop.is_set():
-            link.reporter.count(BILLING, handled=1)
-            link.reporter.confirm(confirmation("redrive.1"))
+            connection.reporter.count(BILLING, handled=1)
+            connection.reporter.confirm(confirmation("redrive.1"))
             mirror.applied(mirror.bookmarks["1"])
             time.sleep(0.0001)
 
@@ -274,7 +288,7 @@ def test_forks_while_every_lock_is_busy_do_not_hang(server: Server, link: Link) 
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
         thread.start()
-    statuses = [_fork_and_close(link) for _ in range(10)]
+    statuses = [_fork_and_close(connection) for _ in range(10)]
     stop.set()
     for thread in threads:
         thread.join()
@@ -282,11 +296,11 @@ def test_forks_while_every_lock_is_busy_do_not_hang(server: Server, link: Link) 
     assert statuses == [0] * 10
 
 
-def _fork_and_close(link: Link) -> int:
+def _fork_and_close(connection: Connection) -> int:
     child = os.fork()
     if child == 0:
         signal.alarm(20)
-        os._exit(_count_and_close(link))
+        os._exit(_count_and_close(connection))
     _, status = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status)
 
@@ -305,7 +319,7 @@ def _program(*arguments: object) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_program_that_ends_without_closing_still_tells(server: Server) -> None:
+def test_a_program_that_ends_without_closing_sends_its_counts(server: Server) -> None:
     process = _program(server.url)
 
     process.communicate()

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from poisonguard.errors import Misconfigured
-from poisonguard.policy import RetryPolicy, Verdict
+from poisonguard.policy import RetryDecision, RetryPolicy
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
-def judged(policy: RetryPolicy, error: Exception, **changes: Any) -> Verdict:
+def judged(policy: RetryPolicy, error: Exception, **changes: Any) -> RetryDecision:
     facts = {"attempts": 1, "due_at": NOON, "first_enqueued_at": NOON, **changes}
     return policy.judge(error, **facts)
 
@@ -34,7 +34,7 @@ def judged(policy: RetryPolicy, error: Exception, **changes: Any) -> Verdict:
         ({"fatal": ("ValueError",)}, "exception classes"),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_refused_with_a_remedy(
+def test_an_unusable_setting_is_refused_with_a_remedy(
     setting: dict[str, Any], remedy: str
 ) -> None:
     with pytest.raises(Misconfigured, match=remedy):
@@ -46,7 +46,11 @@ def test_every_delivery_counts_the_first_one_too() -> None:
 
     verdicts = [judged(policy, OSError(), attempts=n) for n in (1, 2, 3)]
 
-    assert verdicts == [Verdict.RETRY, Verdict.RETRY, Verdict.EXHAUSTED]
+    assert verdicts == [
+        RetryDecision.RETRY,
+        RetryDecision.RETRY,
+        RetryDecision.EXHAUSTED,
+    ]
 
 
 def test_a_fatal_exception_is_not_retried_nor_one_derived_from_it() -> None:
@@ -54,7 +58,7 @@ def test_a_fatal_exception_is_not_retried_nor_one_derived_from_it() -> None:
 
     verdicts = [judged(policy, error) for error in (KeyError(), ValueError())]
 
-    assert verdicts == [Verdict.FATAL, Verdict.RETRY]
+    assert verdicts == [RetryDecision.FATAL, RetryDecision.RETRY]
 
 
 def test_a_retry_that_would_come_too_late_is_expired_now() -> None:
@@ -64,7 +68,7 @@ def test_a_retry_that_would_come_too_late_is_expired_now() -> None:
         judged(policy, OSError(), due_at=NOON + timedelta(seconds=s)) for s in (59, 60)
     ]
 
-    assert verdicts == [Verdict.RETRY, Verdict.EXPIRED]
+    assert verdicts == [RetryDecision.RETRY, RetryDecision.EXPIRED]
 
 
 @pytest.mark.parametrize(

@@ -17,18 +17,18 @@ def numbers(ranges: Ranges) -> set[int]:
 
 
 @given(st.lists(runs))
-def test_holds_what_was_added_in_any_order_and_nothing_else(added: list[Run]) -> None:
-    wanted = {n for first, last in added for n in range(first, last + 1)}
+def test_ranges_hold_exactly_the_added_numbers(added: list[Run]) -> None:
+    expected = {n for first, last in added for n in range(first, last + 1)}
 
     ranges = Ranges(added)
 
-    assert numbers(ranges) == wanted
-    assert [n in ranges for n in range(62)] == [n in wanted for n in range(62)]
-    assert ranges.top == max(wanted, default=-1)
+    assert numbers(ranges) == expected
+    assert [n in ranges for n in range(62)] == [n in expected for n in range(62)]
+    assert ranges.top == max(expected, default=-1)
 
 
 @given(st.lists(runs))
-def test_keeps_as_few_runs_as_there_are_in_order(added: list[Run]) -> None:
+def test_ranges_merge_touching_runs_in_order(added: list[Run]) -> None:
     ranges = Ranges(added)
 
     gaps = [
@@ -45,10 +45,12 @@ def test_finds_the_whole_runs_around_some_numbers(
 ) -> None:
     ranges, others = Ranges(added), Ranges(some)
 
-    found = [*ranges.around(others)]
+    runs_around = [*ranges.around(others)]
 
     touched = numbers(others)
-    assert found == [run for run in ranges if touched & set(range(run[0], run[1] + 1))]
+    assert runs_around == [
+        run for run in ranges if touched & set(range(run[0], run[1] + 1))
+    ]
 
 
 def test_needs_one_run_for_a_million_in_a_row_and_two_around_a_hole() -> None:

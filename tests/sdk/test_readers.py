@@ -35,7 +35,7 @@ class LeastReader(Reader):
         return bytes(message[1])
 
 
-def test_a_reader_is_two_methods() -> None:
+def test_a_reader_needs_only_two_methods() -> None:
     reader, message = LeastReader(), (7, b"body")
 
     assert reader.glance(message) == ("7", number_of("7"), False)
@@ -116,7 +116,7 @@ def test_reads_a_mapping() -> None:
     assert reader.content_type(message) == "text/plain"
 
 
-def test_a_mapping_without_a_body_is_its_own() -> None:
+def test_a_mapping_without_a_body_is_its_own_body() -> None:
     assert PlainReader().body({"bookmark": "b", "n": 1}) == b'{"bookmark":"b","n":1}'
 
 
@@ -135,7 +135,7 @@ def test_finds_the_redrive_header_however_headers_are_given(headers: Any) -> Non
     assert reader.glance(message)[2]
 
 
-def test_a_glance_says_what_the_methods_say() -> None:
+def test_glance_agrees_with_the_methods() -> None:
     message = {"bookmark": "b", "message_id": "m", "headers": {"a": "b"}}
     reader = PlainReader()
 
@@ -167,7 +167,7 @@ def test_reads_an_entry_as_redis_py_returns_it() -> None:
     assert (reader.body(decoded), reader.redrive(decoded)) == (b"x", REDRIVE)
 
 
-def test_an_id_of_anybody_s_making_orders_and_has_no_time() -> None:
+def test_a_producer_s_own_entry_id_has_a_number_and_no_time() -> None:
     reader = RedisStreamsReader()
     entry = (b"18446744073709551615-18446744073709551615", {b"a": b"b"})
 
@@ -198,7 +198,7 @@ def delivery(**properties: Any) -> tuple[Any, Any, bytes]:
     return method, pika.BasicProperties(**properties), b"body"
 
 
-def test_reads_what_pika_hands_out() -> None:
+def test_reads_a_pika_delivery() -> None:
     reader = PikaReader()
     message = delivery(
         message_id="m-1",
@@ -230,14 +230,14 @@ def test_without_an_id_a_delivery_is_known_by_its_place_and_its_body() -> None:
 
 
 @pytest.mark.parametrize("timestamp", [2**63, -(2**62)])
-def test_a_time_that_is_none_is_not_told(timestamp: int) -> None:
+def test_an_invalid_timestamp_is_none(timestamp: int) -> None:
     assert PikaReader().enqueued_at(delivery(timestamp=timestamp)) is None
 
 
 # AMPS
 
 
-def test_reads_what_the_amps_client_hands_out() -> None:
+def test_reads_an_amps_message() -> None:
     message = AMPS.Message()
     message.set_bookmark("13948331409633568391|7|")
     message.set_data('{"id": 13}')

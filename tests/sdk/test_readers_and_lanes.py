@@ -114,22 +114,22 @@ def test_a_number_that_pika_does_not_write_goes_back_as_well() -> None:
     assert tables.written((b"rate", value))[5:6] == b"d"
 
 
-def test_what_is_no_value_of_amqp_is_written_as_it_can_be() -> None:
+def test_a_header_without_an_amqp_type_is_written_as_bytes() -> None:
     deep: list[Any] = []
     for _ in range(40):
         deep = [deep]
 
-    found = dict(amqp.pairs({}, {"far": 2**70, "odd": {1, 2}, "deep": deep}))
+    headers = dict(amqp.pairs({}, {"far": 2**70, "odd": {1, 2}, "deep": deep}))
 
-    assert (found[b"far"], found[b"odd"]) == (b"%d" % 2**70, b'"{1, 2}"')
-    assert found[b"deep"].startswith(b"[[[[")
+    assert (headers[b"far"], headers[b"odd"]) == (b"%d" % 2**70, b'"{1, 2}"')
+    assert headers[b"deep"].startswith(b"[[[[")
 
 
 def incoming(body: bytes = b"body", **properties: Any) -> aio_pika.IncomingMessage:
-    found = aio_pika.Message(body, **properties).properties
+    message_properties = aio_pika.Message(body, **properties).properties
     delivery = DeliveredMessage(
         delivery=deliver(),
-        header=ContentHeader(properties=found),
+        header=ContentHeader(properties=message_properties),
         body=body,
         channel=SimpleNamespace(is_closed=False),  # type: ignore[arg-type]
     )
@@ -144,7 +144,7 @@ def deliver() -> Basic.Deliver:
     return Basic.Deliver(consumer_tag="ctag1.a", delivery_tag=7, routing_key="orders")
 
 
-def test_reads_what_aio_pika_hands_out() -> None:
+def test_reads_an_aio_pika_message() -> None:
     reader = AioPikaReader()
     message = incoming(
         message_id="m-1",
@@ -275,7 +275,7 @@ def test_a_message_of_azure_reads_as_a_lane_reads_it(text: str, encoding: Any) -
         assert again == text
 
 
-def test_reads_what_azure_tells_of_a_message() -> None:
+def test_reads_the_facts_of_an_azure_message() -> None:
     reader, message = AzureQueueReader(), queued("plain")
 
     assert (reader.bookmark(message), reader.redrive(message)) == ("m-1", None)
@@ -288,7 +288,7 @@ def test_a_body_that_the_client_of_azure_has_decoded_is_taken_as_it_is() -> None
     assert (reader.body(message), reader.headers(message)) == (b"\xff", ())
 
 
-def test_an_encoding_that_azure_has_not_is_refused() -> None:
+def test_an_unknown_azure_encoding_is_refused() -> None:
     with pytest.raises(Misconfigured, match="base64, none or decoded"):
         AzureQueueReader("utf-8")  # type: ignore[arg-type]
 
@@ -351,7 +351,7 @@ def test_reads_the_message_of_a_task() -> None:
     assert (reader.redrive(message), reader.dequeue_count(message)) == (REDRIVE, None)
 
 
-def test_of_a_task_of_another_broker_the_headers_of_its_request_are_told() -> None:
+def test_a_task_of_another_broker_has_the_headers_of_its_request() -> None:
     request = SimpleNamespace(
         lang="py",
         id="t-1",

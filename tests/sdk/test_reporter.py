@@ -91,7 +91,7 @@ def test_a_rejected_report_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize("status", ["banana", None, "", 0, [], {"created": 1}, True])
-def test_a_status_that_the_protocol_does_not_have_takes_no_report(
+def test_an_unknown_status_does_not_accept_a_report(
     status: object, server: Server, reporter: Reporter
 ) -> None:
     server.rewords = lambda answer: {**answer, "status": status}
@@ -101,7 +101,7 @@ def test_a_status_that_the_protocol_does_not_have_takes_no_report(
 
 
 @pytest.mark.parametrize("status", ["created", "updated", "duplicate"])
-def test_each_status_of_the_protocol_takes_a_report(
+def test_each_status_of_the_protocol_accepts_a_report(
     status: str, server: Server, reporter: Reporter
 ) -> None:
     server.rewords = lambda answer: {**answer, "status": status}
@@ -119,7 +119,7 @@ def test_a_spooled_report_that_got_an_unknown_status_is_kept_aside(
 
     server.until(lambda: spooling.spooled == 0)
 
-    assert any("1 reports were rejected" in told for told in spooling.warnings)
+    assert any("1 reports were rejected" in warning for warning in spooling.warnings)
 
 
 def uploads(server: Server) -> list[dict[str, Any]]:
@@ -131,7 +131,7 @@ def uploads(server: Server) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_body_that_no_request_holds_is_told_of_without_it_and_uploaded_once(
+def test_a_body_too_large_for_a_request_is_uploaded_once_then_left_out(
     server: Server, reporter: Reporter
 ) -> None:
     large = failure(body=b"x" * 100_000)
@@ -160,8 +160,8 @@ def test_a_body_that_no_request_holds_is_told_of_without_it_and_uploaded_once(
 def test_a_body_above_the_servers_limit_is_uploaded_once(
     server: Server, reporter: Reporter
 ) -> None:
-    told = {"status": "rejected", "pointer": "/body", "detail": "oversize: 9 bytes"}
-    server.rewords = lambda _: told
+    answer = {"status": "rejected", "pointer": "/body", "detail": "oversize: 9 bytes"}
+    server.rewords = lambda _: answer
     report = failure(body=b"x" * 1_000)
 
     for _ in range(2):
@@ -186,7 +186,7 @@ def test_a_body_that_was_too_large_is_tried_again_later(
     assert reporter.warnings == []
 
 
-def test_one_bad_report_does_not_sink_those_sent_with_it(
+def test_one_rejected_report_does_not_affect_others_of_its_batch(
     server: Server, reporter: Reporter
 ) -> None:
     server.rejects = lambda item: "no" if item["bookmark"] == "bad" else None
@@ -236,7 +236,7 @@ def test_holds_through_a_frozen_server_and_keeps_the_message_alive(
     assert len(server.failures) == 1
 
 
-def test_what_is_held_in_vain_is_away_and_tried_once_at_least(
+def test_a_report_held_too_long_raises_away_after_one_try_at_least(
     server: Server, reporter: Reporter
 ) -> None:
     server.stop()
@@ -265,11 +265,11 @@ def test_a_keep_alive_that_fails_is_not_swallowed(
 ) -> None:
     server.stop()
 
-    def gone() -> None:
+    def is_away() -> None:
         raise RuntimeError("the broker is gone")
 
     with pytest.raises(RuntimeError, match="broker"):
-        poison(reporter, keep_alive=gone)
+        poison(reporter, keep_alive=is_away)
 
 
 def test_a_report_whose_answer_was_lost_is_sent_again_under_its_id(
@@ -290,20 +290,20 @@ def test_holds_until_the_key_is_mended_and_says_what_to_do(
     status: int, server: Server, reporter: Reporter
 ) -> None:
     server.answer(status, path="/failures")
-    told: list[list[str]] = []
+    batches: list[list[str]] = []
 
     def mend() -> None:
-        told.append(reporter.warnings)
+        batches.append(reporter.warnings)
         server.recover()
 
     receipt = poison(reporter, keep_alive=mend)
     server.until(lambda: not reporter.trouble)
 
     assert receipt.status == "created"
-    assert any(str(status) in line and "API key" in line for line in told[0])
+    assert any(str(status) in line and "API key" in line for line in batches[0])
 
 
-def test_a_key_that_nobody_mends_is_away_for_each_report(server: Server) -> None:
+def test_a_wrong_key_raises_away_for_each_report(server: Server) -> None:
     reporter = Reporter(Client([server.url], "pw_wrong"))
 
     for _ in range(2):
@@ -318,15 +318,15 @@ def test_spools_when_the_key_is_turned_away(server: Server, spooling: Reporter) 
 
     receipt = poison(spooling, when_away="spool")
     server.until(lambda: "spool" in spooling.trouble)
-    told = spooling.warnings
+    warnings = spooling.warnings
     server.recover()
     server.until(lambda: server.failures and not spooling.trouble)
 
     assert receipt == Receipt(status="spooled", poison=None, spooled=True)
-    assert any("403" in line for line in told)
+    assert any("403" in line for line in warnings)
 
 
-def test_what_the_server_refuses_otherwise_is_refused_at_once(
+def test_other_client_errors_raise_refused_at_once(
     server: Server, reporter: Reporter
 ) -> None:
     server.answer(404, path="/failures")
@@ -368,7 +368,7 @@ def test_spooling_needs_a_folder(reporter: Reporter) -> None:
         poison(reporter, when_away="spool")
 
 
-def test_a_full_disk_is_told_and_nothing_counts_as_kept(
+def test_a_full_disk_raises_full_and_nothing_counts_as_kept(
     server: Server, spooling: Reporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.stop()
@@ -384,7 +384,7 @@ def test_a_full_disk_is_told_and_nothing_counts_as_kept(
     assert spooling.spooled == 0
 
 
-def test_a_rejected_spooled_report_is_kept_aside_and_told(
+def test_a_rejected_spooled_report_is_set_aside_with_a_warning(
     server: Server, spooling: Reporter
 ) -> None:
     server.rejects = lambda item: "no such thing" if item["bookmark"] == "b" else None
@@ -397,7 +397,7 @@ def test_a_rejected_spooled_report_is_kept_aside_and_told(
     server.until(lambda: spooling.spooled == 0)
 
     assert [f["bookmark"] for f in server.failures.values()] == ["a", "c"]
-    assert any("1 reports were rejected" in told for told in spooling.warnings)
+    assert any("1 reports were rejected" in warning for warning in spooling.warnings)
 
 
 def test_a_spooled_report_that_no_request_can_hold_is_kept_aside(
@@ -412,7 +412,7 @@ def test_a_spooled_report_that_no_request_can_hold_is_kept_aside(
     server.until(lambda: spooling.spooled == 0)
 
     assert len(server.failures) == 0
-    assert any("3 reports were rejected" in told for told in spooling.warnings)
+    assert any("3 reports were rejected" in warning for warning in spooling.warnings)
 
 
 def test_a_spool_waits_for_a_key_that_is_right(
@@ -424,7 +424,7 @@ def test_a_spool_waits_for_a_key_that_is_right(
     server.stop()
     poison(reporter, when_away="spool")
     server.start()
-    server.until(lambda: any("API key" in told for told in reporter.warnings))
+    server.until(lambda: any("API key" in warning for warning in reporter.warnings))
 
     key[0] = KEY
 
@@ -437,7 +437,7 @@ def test_a_spool_waits_for_a_key_that_is_right(
 
 
 @pytest.mark.parametrize("which", ["reporter", "spooling"])
-def test_confirmations_are_told_until_they_are_taken(
+def test_confirmations_are_sent_until_they_are_accepted(
     which: str, server: Server, request: pytest.FixtureRequest
 ) -> None:
     reporter: Reporter = request.getfixturevalue(which)
@@ -479,7 +479,7 @@ def test_a_confirmation_is_kept_in_memory_where_the_disk_is_full(
     server.until(lambda: set(server.confirmations) == {"redrive.1"})
 
 
-def test_more_confirmations_than_memory_may_hold_are_refused_aloud(
+def test_confirmations_beyond_the_limit_raise_full(
     server: Server, reporter: Reporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reporting, "CONFIRMATIONS_LIMIT", 2)
@@ -519,7 +519,7 @@ def read_only(monkeypatch: pytest.MonkeyPatch, *calls: str) -> Iterator[None]:
 BY_FD = ("ftruncate", "write")
 
 
-def test_segments_that_cannot_be_taken_over_hold_up_nothing_else(
+def test_segments_that_cannot_be_taken_over_do_not_delay_other_reports(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reporting, "ADOPT_EVERY", 0.0)
@@ -537,16 +537,16 @@ def test_segments_that_cannot_be_taken_over_hold_up_nothing_else(
         poison(reporter, report=failure(bookmark="now"))
         reporter.flush(10)
         server.until(lambda: server.confirmations and server.counters)
-        told, kept = [*server.failures.values()], reporter.warnings
+        reports, warnings = [*server.failures.values()], reporter.warnings
 
     server.until(lambda: len(server.failures) == 2)
     server.until(lambda: reporter.warnings == [])
     reporter.close(1)
-    assert [report["bookmark"] for report in told] == ["now"]
-    assert "give it back its rights" in kept[0]
+    assert [report["bookmark"] for report in reports] == ["now"]
+    assert "give it back its rights" in warnings[0]
 
 
-def test_segments_that_cannot_be_removed_are_told_of_and_hold_up_nothing_else(
+def test_unremovable_segments_are_warned_about_and_delay_no_reports(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reporting, "REFUSED_PAUSE", 0.1)
@@ -583,10 +583,10 @@ def test_a_reporter_ends_on_a_disk_that_turned_read_only(
         server.start()
         server.until(lambda: reporter.spooled == 0)
         reporter.close(10)
-        held = reporter._thread
+        thread = reporter._thread
 
-    assert held is not None
-    assert not held.is_alive()
+    assert thread is not None
+    assert not thread.is_alive()
     after = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
     after.start()  # what the disk kept is sent once more, and counts once
     server.until(lambda: not list(tmp_path.glob("*.spool")))
@@ -608,14 +608,14 @@ def test_a_minute_is_sent_once_it_is_over(
     minute[0] += 1
 
     server.until(lambda: server.counters)
-    ((key, told),) = server.counters.items()
+    ((key, report),) = server.counters.items()
     assert key == (str(reporter.id), 1)
-    assert (told["handled"], told["failed"]) == (3, 1)
-    assert told["duration_ms_hist"] == {"0": 1, "3": 3}
-    assert told["minute"] == "2025-02-19T21:20:00+00:00"
+    assert (report["handled"], report["failed"]) == (3, 1)
+    assert report["duration_ms_hist"] == {"0": 1, "3": 3}
+    assert report["minute"] == "2025-02-19T21:20:00+00:00"
 
 
-def test_a_clock_that_was_set_back_keeps_no_minute(minute: list[int]) -> None:
+def test_a_clock_set_back_does_not_delay_a_minute(minute: list[int]) -> None:
     counters = Counters(failure().report_id)
     counters.count(BILLING, handled=1, durations={})
     minute[0] -= 600
@@ -623,7 +623,7 @@ def test_a_clock_that_was_set_back_keeps_no_minute(minute: list[int]) -> None:
     assert [report.handled for report in counters.batch()] == [1]
 
 
-def test_a_batch_stays_the_same_until_it_is_taken(minute: list[int]) -> None:
+def test_a_batch_stays_the_same_until_it_is_confirmed(minute: list[int]) -> None:
     counters = Counters(failure().report_id)
     counters.count(BILLING, handled=1, durations={})
     minute[0] += 1
@@ -634,7 +634,7 @@ def test_a_batch_stays_the_same_until_it_is_taken(minute: list[int]) -> None:
     minute[0] += 1
 
     assert counters.batch() == first
-    counters.taken()
+    counters.confirm_batch()
     assert [(r.sequence, r.handled) for r in counters.batch()] == [(2, 5)]
 
 
@@ -664,7 +664,7 @@ def test_counters_of_a_long_absence_merge_by_the_hour(
     assert sum(dict(report.duration_ms_hist)[2] for report in reports) == 3_000
 
 
-def test_counts_that_no_report_can_hold_do_not_merge(
+def test_counts_beyond_the_limit_of_a_report_do_not_merge(
     minute: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counting, "MINUTES_LIMIT", 2)
@@ -688,7 +688,7 @@ def test_close_sends_the_minute_under_way(server: Server, client: Client) -> Non
     assert server.totals()["handled"] == 3
 
 
-def test_what_close_cannot_send_is_for_the_next_process(
+def test_what_close_cannot_send_is_spooled_for_the_next_process(
     server: Server, tmp_path: Path
 ) -> None:
     server.stop()
@@ -704,7 +704,7 @@ def test_what_close_cannot_send_is_for_the_next_process(
     after.close(1)
 
 
-def test_what_close_cannot_send_and_nobody_keeps_is_told_with_its_number(
+def test_without_a_spool_close_logs_how_much_it_could_not_send(
     server: Server, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.stop()
@@ -741,25 +741,25 @@ def test_a_flush_ends_though_others_go_on_counting(
 # Guards, skips, and what a key may not do
 
 
-def test_the_newest_word_of_a_guard_is_told_at_once_when_its_state_changes(
+def test_a_heartbeat_is_sent_at_once_when_the_state_changes(
     server: Server, reporter: Reporter
 ) -> None:
     who = {"topic": "orders", "consumer_group": "billing", "client_name": "billing-1"}
-    reporter.tell({**who, "state": "running"})
+    reporter.set_heartbeat({**who, "state": "running"})
     server.until(lambda: server.guards)
 
-    reporter.tell({**who, "state": "paused", "detail": "50 failures in a row"})
+    reporter.set_heartbeat({**who, "state": "paused", "detail": "50 failures in a row"})
 
     server.until(lambda: server.guards["billing-1"]["state"] == "paused")
     assert server.guards["billing-1"]["reporter"] == str(reporter.id)
 
 
-def test_a_guards_word_that_nobody_heard_is_told_again(
+def test_a_heartbeat_that_was_not_accepted_is_sent_again(
     server: Server, reporter: Reporter
 ) -> None:
     server.stop()
     who = {"topic": "orders", "consumer_group": "billing", "client_name": "billing-1"}
-    reporter.tell({**who, "state": "holding"})
+    reporter.set_heartbeat({**who, "state": "holding"})
     server.until(lambda: reporter.warnings)
     server.start()
 
@@ -779,7 +779,7 @@ def test_skips_that_were_applied_count_once(server: Server, reporter: Reporter) 
     assert server.applied == {skip: 3}
 
 
-def test_what_a_key_may_not_send_holds_up_nothing_else(
+def test_a_kind_that_the_key_may_not_send_does_not_delay_others(
     server: Server, reporter: Reporter
 ) -> None:
     server.answer(403, path="/confirmations")
@@ -790,10 +790,10 @@ def test_what_a_key_may_not_send_holds_up_nothing_else(
 
     assert poison(reporter).status == "created"
     assert server.totals()["handled"] == 1
-    assert any("confirmations" in told for told in reporter.warnings)
+    assert any("confirmations" in warning for warning in reporter.warnings)
 
 
-def test_a_rejected_counter_is_told_and_not_sent_for_ever(
+def test_a_rejected_counter_is_logged_and_not_sent_again(
     server: Server, reporter: Reporter
 ) -> None:
     server.answer(422, times=1, path="/counters")
@@ -808,7 +808,7 @@ def test_a_server_that_goes_away_for_seconds_under_load_loses_and_doubles_nothin
     server: Server, spooling: Reporter
 ) -> None:
     stop, lock = threading.Event(), threading.Lock()
-    told: dict[str, set[str]] = {"failures": set(), "confirmations": set()}
+    ids: dict[str, set[str]] = {"failures": set(), "confirmations": set()}
     counted = count()
 
     def consume(client_name: str) -> None:
@@ -823,8 +823,8 @@ def test_a_server_that_goes_away_for_seconds_under_load_loses_and_doubles_nothin
             poison(spooling, report=report, when_away=when_away, hold_for=60.0)
             spooling.confirm(confirmation(redrive))
             with lock:
-                told["failures"].add(str(report.report_id))
-                told["confirmations"].add(redrive)
+                ids["failures"].add(str(report.report_id))
+                ids["confirmations"].add(redrive)
 
     threads = [threading.Thread(target=consume, args=[f"c{n}"]) for n in range(4)]
     for thread in threads:
@@ -841,6 +841,6 @@ def test_a_server_that_goes_away_for_seconds_under_load_loses_and_doubles_nothin
         thread.join()
     spooling.close(20)
 
-    assert set(server.failures) == told["failures"]
-    assert set(server.confirmations) == told["confirmations"]
+    assert set(server.failures) == ids["failures"]
+    assert set(server.confirmations) == ids["confirmations"]
     assert server.totals()["handled"] == next(counted)

@@ -35,15 +35,15 @@ VALUES = st.recursive(
 
 
 def pointer(where: str, equals: rules.Scalar) -> PointerRule:
-    found = rules.parse_rule({"pointer": where, "equals": equals})
-    assert isinstance(found, PointerRule)
-    return found
+    rule = rules.parse_rule({"pointer": where, "equals": equals})
+    assert isinstance(rule, PointerRule)
+    return rule
 
 
 def header(name: str, equals: str) -> HeaderRule:
-    found = rules.parse_rule({"header": name, "equals": equals})
-    assert isinstance(found, HeaderRule)
-    return found
+    rule = rules.parse_rule({"header": name, "equals": equals})
+    assert isinstance(rule, HeaderRule)
+    return rule
 
 
 def at(where: str, equals: rules.Scalar, body: str | bytes) -> bool:
@@ -115,9 +115,11 @@ def test_the_empty_pointer_is_the_whole_body() -> None:
 def test_scalars_are_equal_by_kind_and_value(
     equals: rules.Scalar, same: list[str], others: list[str]
 ) -> None:
-    told = [text for text in (*same, *others) if at("/a", equals, f'{{"a": {text}}}')]
+    matches = [
+        text for text in (*same, *others) if at("/a", equals, f'{{"a": {text}}}')
+    ]
 
-    assert told == same
+    assert matches == same
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_the_last_of_two_members_of_one_name_counts() -> None:
     assert (at("/a", "first", body), at("/a", "last", body)) == (False, True)
 
 
-def test_what_lies_beside_the_place_is_not_read() -> None:
+def test_values_beside_the_pointer_are_not_converted() -> None:
     digits = "9" * 5_000
     body = f'{{"big": {digits}, "odd": NaN, "far": 1e99999, "a": "bad"}}'
 
@@ -158,12 +160,12 @@ def test_an_index_of_5000_digits_leads_nowhere() -> None:
 
 
 def test_a_header_is_found_whatever_its_case_and_among_others() -> None:
-    found = header("X-Kind", "b\u00e4d")
+    rule = header("X-Kind", "b\u00e4d")
     headers = [(b"x-kind", b"good"), (b"X-KIND", "b\u00e4d".encode())]
 
-    assert found.matches(body=b"", headers=headers)
-    assert not found.matches(body=b"", headers=headers[:1])
-    assert not found.matches(body=b"", headers=[(b"x-kind", b"BAD")])
+    assert rule.matches(body=b"", headers=headers)
+    assert not rule.matches(body=b"", headers=headers[:1])
+    assert not rule.matches(body=b"", headers=[(b"x-kind", b"BAD")])
 
 
 def test_no_header_makes_a_rule_raise() -> None:
@@ -174,7 +176,7 @@ def test_no_header_makes_a_rule_raise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "place"),
+    ("value", "place"),
     [
         (None, ""), ([], ""), ({}, ""), ({"equals": 1}, ""),
         ({"header": "a", "pointer": "/a", "equals": "b"}, ""),
@@ -196,9 +198,9 @@ def test_no_header_makes_a_rule_raise() -> None:
         ({"pointer": "/a", "equals": {"b": 1}}, "/equals"),
     ],
 )  # fmt: skip
-def test_what_is_no_rule_is_refused_with_its_place(told: object, place: str) -> None:
+def test_an_invalid_rule_is_refused_with_its_pointer(value: object, place: str) -> None:
     with pytest.raises(Invalid) as caught:
-        rules.parse_rule(told)
+        rules.parse_rule(value)
 
     assert caught.value.pointer == place
     assert caught.value.detail.endswith(".")
@@ -206,17 +208,17 @@ def test_what_is_no_rule_is_refused_with_its_place(told: object, place: str) -> 
 
 @given(equals=SCALARS)
 def test_a_rule_comes_back_from_its_canonical_text(equals: rules.Scalar) -> None:
-    made = pointer("/a~1b/\u00e9", equals)
+    rule = pointer("/a~1b/\u00e9", equals)
 
-    text = canonical(made)
+    text = canonical(rule)
 
     assert text.isascii()
-    assert from_canonical(text) == made
+    assert from_canonical(text) == rule
     assert canonical(from_canonical(text)) == text
 
 
 @given(value=VALUES, equals=SCALARS, data=st.data())
-def test_judging_never_raises_and_finds_what_is_there(
+def test_matching_never_raises_and_finds_existing_values(
     value: object, equals: rules.Scalar, data: st.DataObject
 ) -> None:
     body = json.dumps({"here": equals, "beside": value}).encode()
@@ -228,7 +230,7 @@ def test_judging_never_raises_and_finds_what_is_there(
 
 
 @given(value=VALUES, equals=SCALARS, data=st.data())
-def test_at_a_glance_no_match_is_missed(
+def test_may_match_misses_no_match(
     value: object, equals: rules.Scalar, data: st.DataObject
 ) -> None:
     name = data.draw(st.sampled_from(["here", "é", "0", "", "a/b", 'q"', "\ud800"]))
@@ -246,7 +248,7 @@ def test_at_a_glance_no_match_is_missed(
             assert rule.may_match(body)
 
 
-def test_a_glance_spares_reading_what_does_not_match() -> None:
+def test_may_match_spares_parsing_bodies_that_cannot_match() -> None:
     body = b'{"order": {"id": 12, "state": "shipped"}}'
 
     assert not pointer("/order/state", "lost").may_match(body)
@@ -256,7 +258,7 @@ def test_a_glance_spares_reading_what_does_not_match() -> None:
 
 
 @pytest.mark.parametrize("digits", [10, 1_000, 5_000])
-def test_a_number_of_many_digits_hides_nothing_beside_it(digits: int) -> None:
+def test_a_number_of_many_digits_does_not_hide_other_values(digits: int) -> None:
     number = "7" * digits
     body = f' {{"n": {number}, "here": 1.0, "true": true}}\n'.encode()
 

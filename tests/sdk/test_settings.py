@@ -34,28 +34,32 @@ def test_everything_may_come_from_the_environment() -> None:
         "PATH": "/bin",
     }
 
-    told = settings.load({}, environ)
+    loaded = settings.load({}, environ)
 
-    assert told.topic == "/sample/bookmarkStore 50 %"
-    assert told.url == ("https://a.example.com", "https://b.example.com/prefix")
-    assert told.api_key == "pw_key"
-    assert (told.when_away, str(told.spool)) == ("spool", "/var/spool/guard")
-    assert (told.concurrency, told.handler_timeout, told.version) == (16, 1.5, None)
-    assert told.client_name
+    assert loaded.topic == "/sample/bookmarkStore 50 %"
+    assert loaded.url == ("https://a.example.com", "https://b.example.com/prefix")
+    assert loaded.api_key == "pw_key"
+    assert (loaded.when_away, str(loaded.spool)) == ("spool", "/var/spool/guard")
+    assert (loaded.concurrency, loaded.handler_timeout, loaded.version) == (
+        16,
+        1.5,
+        None,
+    )
+    assert loaded.client_name
 
 
 def test_an_argument_wins_over_the_environment() -> None:
-    told = load({"topic": "mine"}, POISONGUARD_TOPIC="theirs")
+    loaded = load({"topic": "mine"}, POISONGUARD_TOPIC="theirs")
 
-    assert told.topic == "mine"
+    assert loaded.topic == "mine"
 
 
 @pytest.mark.parametrize("missing", ["topic", "consumer_group", "url", "api_key"])
-def test_what_is_missing_is_named_with_both_ways_to_give_it(missing: str) -> None:
-    told = {name: value for name, value in NEEDED.items() if name != missing}
+def test_a_missing_setting_is_named_with_both_ways_to_give_it(missing: str) -> None:
+    arguments = {name: value for name, value in NEEDED.items() if name != missing}
 
     with pytest.raises(Misconfigured, match=rf"{missing}=\.\.\. or set POISONGUARD_"):
-        settings.load(told, {})  # type: ignore[arg-type]
+        settings.load(arguments, {})  # type: ignore[arg-type]
 
 
 def test_an_unknown_name_in_the_environment_is_refused_with_the_one_meant() -> None:
@@ -63,10 +67,10 @@ def test_an_unknown_name_in_the_environment_is_refused_with_the_one_meant() -> N
         load(POISONGUARD_WHENAWAY="spool")
 
 
-def test_what_the_supervisor_and_the_journal_read_is_known() -> None:
-    told = load(POISONGUARD_SUPERVISOR="7", POISONGUARD_JOURNAL="/dev/shm/journal")
+def test_variables_of_the_supervisor_and_the_journal_are_accepted() -> None:
+    loaded = load(POISONGUARD_SUPERVISOR="7", POISONGUARD_JOURNAL="/dev/shm/journal")
 
-    assert told.topic == "orders"
+    assert loaded.topic == "orders"
 
 
 def test_an_unknown_argument_is_refused_with_the_one_meant() -> None:
@@ -125,8 +129,8 @@ def test_a_message_is_kept_alive_thrice_within_its_lease() -> None:
 
 
 def without_api_key(url: object, **environ: str) -> Settings:
-    told = {name: value for name, value in NEEDED.items() if name != "api_key"}
-    return settings.load({**told, "url": url}, environ)  # type: ignore[typeddict-item]
+    arguments = {name: value for name, value in NEEDED.items() if name != "api_key"}
+    return settings.load({**arguments, "url": url}, environ)  # type: ignore[typeddict-item]
 
 
 @pytest.mark.parametrize(
@@ -155,9 +159,9 @@ def test_an_address_may_carry_the_key_and_is_kept_without_it(
 
 
 def test_the_environment_may_carry_the_key_in_the_address() -> None:
-    told: Options = {"topic": "orders", "consumer_group": "billing"}
+    options: Options = {"topic": "orders", "consumer_group": "billing"}
 
-    read = settings.load(told, {"POISONGUARD_URL": "https://pw_k@h.example.com"})
+    read = settings.load(options, {"POISONGUARD_URL": "https://pw_k@h.example.com"})
 
     assert (read.url, read.api_key) == (("https://h.example.com",), "pw_k")
 
@@ -181,7 +185,7 @@ def test_an_address_that_cannot_be_used_is_told_without_its_key(url: str) -> Non
 
 
 @pytest.mark.parametrize("api_key", ["pw_another", lambda: "pw_k"])
-def test_two_keys_are_one_too_many(api_key: object) -> None:
+def test_two_different_keys_are_refused(api_key: object) -> None:
     with pytest.raises(Misconfigured, match="give it once") as wrong:
         load({"url": "https://pw_k@h.example.com", "api_key": api_key})
 

@@ -1,4 +1,4 @@
-"""Who hears of SIGTERM, whoever else sets a handler for it."""
+"""SIGTERM reaches the guards, whatever other handlers are set for it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def heard() -> list[str]:
     return []
 
 
-def test_all_who_joined_are_told_before_the_one_who_came_before(
+def test_listeners_are_called_before_the_former_handler(
     heard: list[str],
 ) -> None:
     signal.signal(signal.SIGTERM, lambda *_: heard.append("application"))
@@ -44,7 +44,7 @@ def test_all_who_joined_are_told_before_the_one_who_came_before(
     assert heard == ["a", "b", "application"]
 
 
-def test_one_that_is_set_later_and_calls_ours_is_called_once(heard: list[str]) -> None:
+def test_a_later_handler_that_calls_ours_is_called_once(heard: list[str]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: heard.append("first"))
     sigterm = Sigterm()
     sigterm.join(lambda: heard.append("a"))
@@ -57,18 +57,20 @@ def test_one_that_is_set_later_and_calls_ours_is_called_once(heard: list[str]) -
 
     signal.signal(signal.SIGTERM, late)
 
-    sigterm.look()
+    sigterm.ensure_handler()
     signal.raise_signal(signal.SIGTERM)
 
     assert heard == ["a", "late", "a", "first"]
 
 
-def test_a_look_on_another_thread_has_the_main_thread_listen(heard: list[str]) -> None:
+def test_a_check_on_another_thread_lets_the_main_thread_set_the_handler(
+    heard: list[str],
+) -> None:
     sigterm = Sigterm()
     sigterm.join(lambda: heard.append("a"))
     signal.signal(signal.SIGTERM, lambda *_: heard.append("late"))
 
-    thread = threading.Thread(target=sigterm.look)
+    thread = threading.Thread(target=sigterm.ensure_handler)
     thread.start()
     thread.join()
     signal.raise_signal(signal.SIGTERM)
@@ -76,12 +78,12 @@ def test_a_look_on_another_thread_has_the_main_thread_listen(heard: list[str]) -
     assert heard == ["a", "late"]
 
 
-def test_who_leaves_last_leaves_the_handlers_as_they_were() -> None:
+def test_the_last_listener_that_leaves_restores_the_handlers() -> None:
     def application(*_: object) -> None: ...
 
     signal.signal(signal.SIGTERM, application)
     sigterm, tell = Sigterm(), Handler()
-    sigterm.join(tell)  # type: ignore[arg-type] # nobody calls it
+    sigterm.join(tell)  # type: ignore[arg-type] # it is never called
 
     sigterm.leave(tell)  # type: ignore[arg-type]
 
@@ -89,19 +91,19 @@ def test_who_leaves_last_leaves_the_handlers_as_they_were() -> None:
     assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL
 
 
-def test_one_that_is_set_again_and_again_is_left_in_the_end() -> None:
+def test_a_handler_that_is_set_again_and_again_is_left_alone_at_last() -> None:
     sigterm = Sigterm()
     sigterm.join(lambda: None)
 
     for _ in range(2 * MOST_TIMES):
         signal.signal(signal.SIGTERM, print)
-        sigterm.look()
+        sigterm.ensure_handler()
 
     assert signal.getsignal(signal.SIGTERM) is print
     assert "guard.stopping()" in sigterm.warning
 
 
-def test_sigterm_that_is_ignored_is_left_so_and_warned_of(server: Server) -> None:
+def test_an_ignored_sigterm_stays_ignored_with_a_warning(server: Server) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     with guarding(server) as guard:

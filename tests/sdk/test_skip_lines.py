@@ -46,8 +46,8 @@ def mirror() -> SkipList:
 
 
 def by_json(answer: Json) -> SkipList:
-    told = json.loads(json.dumps(answer))
-    return _loaded(lambda table: _read_json(told, [table])[1])
+    content = json.loads(json.dumps(answer))
+    return _loaded(lambda table: _read_json(content, [table])[1])
 
 
 def by_lines(answer: Json) -> SkipList:
@@ -64,7 +64,7 @@ def _loaded(read: Any) -> SkipList:
 
 
 def facts(mine: SkipList) -> Json:
-    """Give all that a list says of itself."""
+    """Return all observable state of a list."""
     return {
         "bookmarks": dict(mine.bookmarks),
         "message_ids": dict(mine.message_ids),
@@ -73,13 +73,13 @@ def facts(mine: SkipList) -> Json:
         "skipped": mine.skipped,
         "kinds": (mine.is_exact, mine.is_plain),
         "expiry": mine.next_expiry,
-        "suspects": {key: _known(doubt) for key, doubt in mine.suspects.items()},
+        "suspects": {key: _doubt_key(doubt) for key, doubt in mine.suspects.items()},
         "number": len(mine),
         "added": mine.changes["added"],
     }
 
 
-def _known(doubt: Doubt) -> tuple[Skip, str | None, int | None]:
+def _doubt_key(doubt: Doubt) -> tuple[Skip, str | None, int | None]:
     return doubt.skip, doubt.message_id, doubt.seq
 
 
@@ -138,17 +138,17 @@ def snapshots(draw: st.DrawFn) -> Json:
 
 @settings(max_examples=100, deadline=None)
 @given(snapshots())
-def test_lines_and_json_put_the_same_in_force(answer: Json) -> None:
+def test_lines_and_json_load_the_same_skips(answer: Json) -> None:
     assert facts(by_lines(answer)) == facts(by_json(answer))
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 8), wire), max_size=30), st.data())
-def test_what_a_table_holds_changes_as_what_came_one_by_one(
-    told: list[tuple[int, Json]], data: st.DataObject
+def test_a_loaded_table_changes_like_skips_added_one_by_one(
+    entries: list[tuple[int, Json]], data: st.DataObject
 ) -> None:
     """Load a part of it, then put and remove the rest: as if all had been put."""
-    all_of_it = [parse_skip({"id": number, **skip}) for number, skip in told]
+    all_of_it = [parse_skip({"id": number, **skip}) for number, skip in entries]
     middle = data.draw(st.integers(0, len(all_of_it)))
     loaded = {_number(skip): skip for skip in all_of_it[:middle]}
     packed, loose = mirror(), mirror()
@@ -172,7 +172,7 @@ def _number(skip: Skip) -> int:
     return skip.id
 
 
-def test_what_comes_by_the_stream_is_packed_as_well(
+def test_skips_from_the_stream_are_packed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(skip_list, "LOOSE", 10)
@@ -208,7 +208,7 @@ def test_ids_in_any_order_count_once_and_the_last_counts() -> None:
     assert mine.bookmarks["3"].reason == "new"
 
 
-def test_a_new_snapshot_tells_of_what_changed_and_of_nothing_else() -> None:
+def test_a_new_snapshot_logs_only_what_changed() -> None:
     mine = mirror()
     mine.load([skip(1), skip(2), skip(3)], now=NOON)
     mine.put(skip(4), now=NOON)
@@ -256,19 +256,19 @@ GOOD = {"of": "skips", "number": 2, "id": [1, 2], "kind": "bookmark"}
         [HEAD, {**GOOD, "number": -1, "id": 7, "value": "a"}, END],
     ],
 )
-def test_what_is_cut_or_of_another_form_is_no_snapshot(lines: list[Any]) -> None:
-    told: Any = Lines([json.dumps(line).encode() for line in lines])
+def test_a_cut_or_malformed_snapshot_is_refused(lines: list[Any]) -> None:
+    answer: Any = Lines([json.dumps(line).encode() for line in lines])
 
     with pytest.raises(Away):
-        _read_lines(told, "orders", [])
+        _read_lines(answer, "orders", [])
 
 
 @pytest.mark.parametrize("line", [b"{", b"[" * 100_000, b"\xff", b"7"])
-def test_a_line_that_is_no_json_object_is_no_snapshot(line: bytes) -> None:
-    told: Any = Lines([json.dumps(HEAD).encode(), line])
+def test_a_line_that_is_no_json_object_is_refused(line: bytes) -> None:
+    answer: Any = Lines([json.dumps(HEAD).encode(), line])
 
     with pytest.raises(Away):
-        _read_lines(told, "orders", [])
+        _read_lines(answer, "orders", [])
 
 
 @pytest.mark.parametrize(
@@ -292,17 +292,17 @@ def test_a_line_that_is_no_json_object_is_no_snapshot(line: bytes) -> None:
         {"redrive": [None, 7]},
     ],
 )
-def test_a_skip_that_cannot_be_read_costs_no_other(odd: Json) -> None:
+def test_an_unreadable_skip_does_not_affect_the_others(odd: Json) -> None:
     block = {**GOOD, "value": ["a", "b"], **odd}
     later = {**GOOD, "id": [8], "number": 1, "value": "z", "new": "member"}
     unknown = {"of": "omens", "number": 1, "id": [9]}
-    told: Any = Lines(
+    answer: Any = Lines(
         [json.dumps(line).encode() for line in (HEAD, block, unknown, later, END)]
     )
     mine = mirror()
     table = mine.table(now=NOON)
 
-    _read_lines(told, "orders", [table])
+    _read_lines(answer, "orders", [table])
     mine.load(table, now=NOON)
 
     assert mine.skipped == {"a", "z"}
@@ -311,17 +311,17 @@ def test_a_skip_that_cannot_be_read_costs_no_other(odd: Json) -> None:
 # On the way
 
 
-def test_both_forms_of_a_server_put_the_same_in_force(server: Server) -> None:
+def test_both_forms_of_a_server_s_answer_load_the_same_skips(server: Server) -> None:
     for number in range(2_500):
         server.add_skip(kind="bookmark", value=f"{number}-\0\ud800é")
     server.add_skip(kind="rule", value={"header": "x", "equals": "y"})
-    seen = list[object]()
+    states = list[object]()
 
     for has_lines in (True, False):
         server.has_lines = has_lines
         client = Client([server.url], KEY)
         with client.open("/skips", [("topic", "orders")], accept=ACCEPT) as answer:
-            seen.append(answer.media_type)
+            states.append(answer.media_type)
             mine = mirror()
             table = mine.table(now=NOON)
             if has_lines:
@@ -330,11 +330,11 @@ def test_both_forms_of_a_server_put_the_same_in_force(server: Server) -> None:
                 _read_json(answer.json(), [table])
             mine.load(table, now=NOON)
         client.close()
-        seen.append(facts(mine))
+        states.append(facts(mine))
 
-    assert seen[0] == skip_lines.MEDIA_TYPE
-    assert seen[2] == "application/json"
-    assert seen[1] == seen[3]
+    assert states[0] == skip_lines.MEDIA_TYPE
+    assert states[2] == "application/json"
+    assert states[1] == states[3]
 
 
 ACCEPT = skip_lines.ACCEPT
@@ -349,13 +349,13 @@ ACCEPT = skip_lines.ACCEPT
         ("no gzip", b"x\n"),
     ],
 )
-def test_what_is_too_large_or_broken_is_no_answer(
+def test_a_too_large_or_broken_answer_raises_away(
     limit: str, body: bytes, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent = body if limit == "no gzip" else gzip.compress(body)
+    data = body if limit == "no gzip" else gzip.compress(body)
     if limit == "cut":
-        sent = sent[:-20] + b"\0" * 20
-    monkeypatch.setattr("poisonguard.testing.web.gzip.compress", lambda _: sent)
+        data = data[:-20] + b"\0" * 20
+    monkeypatch.setattr("poisonguard.testing.web.gzip.compress", lambda _: data)
     if limit == "MOST_INFLATED":
         monkeypatch.setattr(http, "MOST_INFLATED", 1_000)
     client = Client([server.url], KEY)
@@ -369,7 +369,7 @@ def test_what_is_too_large_or_broken_is_no_answer(
     client.close()
 
 
-def test_a_row_that_is_gone_is_found_no_more() -> None:
+def test_a_removed_row_is_not_found() -> None:
     table = skip_table.SkipTable(topic="orders", applies=lambda _: True, now=NOON)
     for number in (1, 2, 3):
         table.add(skip(number, expires_at=NOON + timedelta(minutes=number)))

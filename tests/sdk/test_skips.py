@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from poisonguard.contract import Invalid, MatcherKind, Skip, parse_skip
-from poisonguard.server.connection import Link
+from poisonguard.server.connection import Connection
 from poisonguard.skipping import skip_list as lists
 from poisonguard.skipping.skip_list import Fence, SkipList
 from tests.sdk.server import KEY, Server
@@ -23,8 +23,8 @@ DIGEST = "ab" * 32
 
 
 def skip(number: int | None = 1, **changes: Any) -> Skip:
-    kept = {"kind": MatcherKind.BOOKMARK, "value": "7-0", "topic": "orders"}
-    return Skip(**{**kept, "id": number, **changes})
+    members = {"kind": MatcherKind.BOOKMARK, "value": "7-0", "topic": "orders"}
+    return Skip(**{**members, "id": number, **changes})
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def mirror(applied: list[tuple[int, int]]) -> SkipList:
 # What applies
 
 
-def test_each_kind_is_found_where_its_reader_looks(mirror: SkipList) -> None:
+def test_each_kind_of_skip_is_in_its_own_mapping(mirror: SkipList) -> None:
     rule = '{"equals":"x","header":"k"}'
     for number, (kind, value) in enumerate(
         [
@@ -65,17 +65,17 @@ def test_each_kind_is_found_where_its_reader_looks(mirror: SkipList) -> None:
 
 
 def test_a_list_is_exact_while_no_digest_and_no_rule_is_in_it(mirror: SkipList) -> None:
-    seen = [mirror.is_exact]
+    states = [mirror.is_exact]
     for kind, value in [
         ("bookmark", "b"),
         ("message_id", "m"),
         ("body_digest", DIGEST),
     ]:
-        mirror.put(skip(len(seen), kind=MatcherKind(kind), value=value), now=NOON)
-        seen.append(mirror.is_exact)
+        mirror.put(skip(len(states), kind=MatcherKind(kind), value=value), now=NOON)
+        states.append(mirror.is_exact)
     mirror.remove(3, because="removed")
 
-    assert seen == [True, True, True, False]
+    assert states == [True, True, True, False]
     assert mirror.is_exact
     assert not mirror.digests
 
@@ -83,21 +83,21 @@ def test_a_list_is_exact_while_no_digest_and_no_rule_is_in_it(mirror: SkipList) 
 def test_the_bookmarks_that_are_skipped_are_those_that_are_listed(
     mirror: SkipList,
 ) -> None:
-    seen = []
+    states = []
     mirror.put(skip(1, value="a"), now=NOON)
     mirror.put(skip(2, value="a"), now=NOON)
     mirror.put(skip(3, value="b"), now=NOON)
     for number in (1, 3, 2):
-        seen.append((mirror.skipped.copy(), set(mirror.bookmarks)))
+        states.append((mirror.skipped.copy(), set(mirror.bookmarks)))
         mirror.remove(number, because="removed")
 
-    assert seen == [({"a", "b"},) * 2, ({"a", "b"},) * 2, ({"a"},) * 2]
+    assert states == [({"a", "b"},) * 2, ({"a", "b"},) * 2, ({"a"},) * 2]
     assert mirror.skipped == set()
 
 
-def test_a_change_of_the_kinds_in_force_is_told(mirror: SkipList) -> None:
-    told: list[bool] = []
-    mirror.on_kinds.append(lambda: told.append(mirror.is_plain))
+def test_on_kinds_is_called_when_the_kinds_in_force_change(mirror: SkipList) -> None:
+    states: list[bool] = []
+    mirror.on_kinds.append(lambda: states.append(mirror.is_plain))
 
     mirror.put(skip(1), now=NOON)
     mirror.put(skip(2, kind=MatcherKind.MESSAGE_ID, value="m"), now=NOON)
@@ -105,7 +105,7 @@ def test_a_change_of_the_kinds_in_force_is_told(mirror: SkipList) -> None:
     mirror.remove(2, because="removed")
     mirror.remove(3, because="removed")
 
-    assert told == [False, True]
+    assert states == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -148,10 +148,10 @@ def test_of_two_that_match_the_same_one_stays_when_the_other_goes(
     mirror.load([skip(1), skip(2, consumer_group="billing")], now=NOON)
 
     mirror.remove(2, because="removed")
-    kept = mirror.bookmarks["7-0"].id
+    skip_id = mirror.bookmarks["7-0"].id
     mirror.remove(1, because="removed")
 
-    assert kept == 1
+    assert skip_id == 1
     assert not mirror.bookmarks
 
 
@@ -166,7 +166,7 @@ def test_a_skip_that_was_changed_is_as_it_is_now(mirror: SkipList) -> None:
     assert not mirror.bookmarks
 
 
-def test_what_expires_leaves_and_nothing_else(mirror: SkipList) -> None:
+def test_expired_skips_are_removed_and_no_others(mirror: SkipList) -> None:
     for number in range(10):
         at = NOON + timedelta(minutes=number + 1)
         mirror.put(skip(number, value=str(number), expires_at=at), now=NOON)
@@ -213,28 +213,28 @@ def test_a_new_snapshot_never_hides_what_stays(mirror: SkipList) -> None:
 
 
 def test_the_dicts_a_reader_holds_stay_the_ones_that_count(mirror: SkipList) -> None:
-    held = mirror.bookmarks, mirror.message_ids, mirror.digests
+    views = mirror.bookmarks, mirror.message_ids, mirror.digests
 
     mirror.load([skip(1)], now=NOON)
 
-    assert held == (mirror.bookmarks, mirror.message_ids, mirror.digests)
-    assert held[0] is mirror.bookmarks
+    assert views == (mirror.bookmarks, mirror.message_ids, mirror.digests)
+    assert views[0] is mirror.bookmarks
 
 
 # Our own
 
 
-def test_our_own_applies_at_once_and_gives_way_to_the_servers(
+def test_an_own_skip_applies_at_once_and_is_replaced_by_the_servers(
     mirror: SkipList, applied: list[tuple[int, int]]
 ) -> None:
     own = skip(None, reason="just poisoned")
     mirror.add_own(own)
-    found = mirror.bookmarks["7-0"]
+    own_skip = mirror.bookmarks["7-0"]
     mirror.applied(own)
     mirror.put(skip(5), now=NOON)
     mirror.applied(mirror.bookmarks["7-0"])
 
-    assert found is own
+    assert own_skip is own
     assert mirror.bookmarks["7-0"].id == 5
     assert applied == [(5, 1), (5, 1)]
 
@@ -242,7 +242,7 @@ def test_our_own_applies_at_once_and_gives_way_to_the_servers(
     assert not mirror.bookmarks
 
 
-def test_our_own_stays_over_snapshots_that_do_not_have_it_yet(mirror: SkipList) -> None:
+def test_an_own_skip_survives_snapshots_that_lack_it_yet(mirror: SkipList) -> None:
     mirror.add_own(skip(None))
 
     mirror.load([], now=NOON)
@@ -251,61 +251,61 @@ def test_our_own_stays_over_snapshots_that_do_not_have_it_yet(mirror: SkipList) 
 
 
 @pytest.mark.parametrize(
-    ("poison", "asked", "stays"),
+    ("poison", "asked_when", "stays"),
     [(7, "after", False), (7, "before", True), (None, "after", True)],
 )
-def test_a_snapshot_decides_on_our_own_whose_report_was_answered_before(
-    poison: int | None, asked: str, stays: bool, mirror: SkipList
+def test_a_snapshot_ends_an_own_skip_whose_report_was_answered_before(
+    poison: int | None, asked_when: str, stays: bool, mirror: SkipList
 ) -> None:
     before = time.monotonic()
     mirror.add_own(skip(None, poison=poison))
     moments = {"before": before, "after": time.monotonic()}
 
-    mirror.load([], now=NOON, asked_at=moments[asked])
+    mirror.load([], now=NOON, asked_at=moments[asked_when])
 
     assert ("7-0" in mirror.bookmarks) is stays
 
 
-def test_our_own_that_a_current_list_never_has_ends_after_a_while(
+def test_an_own_skip_that_a_current_list_lacks_ends_after_own_for(
     mirror: SkipList, clock: list[float]
 ) -> None:
     mirror.load([], now=NOON)
     mirror.add_own(skip(None))
-    seen = list[bool]()
+    states = list[bool]()
 
     for _ in range(41):
         clock[0] += 15.0
         mirror.touch()
-        seen.append("7-0" in mirror.bookmarks)
+        states.append("7-0" in mirror.bookmarks)
 
-    assert seen == [True] * 39 + [False] * 2
+    assert states == [True] * 39 + [False] * 2
 
 
-def test_our_own_outlives_any_outage_and_the_list_decides_after_it(
+def test_an_own_skip_survives_an_outage_and_the_list_decides_after_it(
     mirror: SkipList, clock: list[float]
 ) -> None:
     mirror.load([], now=NOON)
     mirror.add_own(skip(None))
     clock[0] += 1e6
-    seen = list[bool]()
+    states = list[bool]()
 
     for _ in range(42):
         mirror.touch()
-        seen.append("7-0" in mirror.bookmarks)
+        states.append("7-0" in mirror.bookmarks)
         clock[0] += 15.0
 
-    assert seen == [True] * 40 + [False] * 2
+    assert states == [True] * 40 + [False] * 2
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Let a test say how late it is."""
+    """Return a clock that the test sets."""
     now = [1_000.0]
     monkeypatch.setattr(lists, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 
-def test_what_our_own_skipped_is_not_told_of_another_that_comes_later(
+def test_counts_of_an_ended_own_skip_are_not_given_to_a_later_skip(
     mirror: SkipList, applied: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lists, "OWN_LIMIT", 1)
@@ -327,7 +327,7 @@ def test_what_our_own_skipped_is_not_told_of_another_that_comes_later(
     assert applied == [(5, 1)]
 
 
-def test_our_own_changes_nothing_where_the_server_was_faster(mirror: SkipList) -> None:
+def test_an_own_skip_is_not_added_where_the_server_has_one(mirror: SkipList) -> None:
     mirror.put(skip(5), now=NOON)
 
     mirror.add_own(skip(None))
@@ -336,7 +336,7 @@ def test_our_own_changes_nothing_where_the_server_was_faster(mirror: SkipList) -
     assert not mirror.bookmarks
 
 
-def test_our_own_are_bounded_and_the_oldest_leave(
+def test_own_skips_are_bounded_and_the_oldest_are_dropped(
     mirror: SkipList, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lists, "OWN_LIMIT", 3)
@@ -347,7 +347,7 @@ def test_our_own_are_bounded_and_the_oldest_leave(
     assert list(mirror.bookmarks) == ["2", "3", "4"]
 
 
-def test_our_own_may_expire(mirror: SkipList) -> None:
+def test_an_own_skip_may_expire(mirror: SkipList) -> None:
     mirror.add_own(skip(None, expires_at=NOON))
 
     mirror.expire(NOON)
@@ -379,7 +379,7 @@ def test_every_change_and_every_skip_is_a_log_line_and_a_count(
 
 
 def test_a_skip_is_read_from_the_wire() -> None:
-    told = {
+    members = {
         "id": 3,
         "topic": "/sample/bookmarkStore",
         "matcher": {"kind": "rule", "value": {"pointer": "/a", "equals": None}},
@@ -393,7 +393,7 @@ def test_a_skip_is_read_from_the_wire() -> None:
         "revision": 4,
     }
 
-    assert parse_skip(told) == Skip(
+    assert parse_skip(members) == Skip(
         id=3,
         topic="/sample/bookmarkStore",
         kind=MatcherKind.RULE,
@@ -428,23 +428,23 @@ def test_a_matcher_that_is_not_known_is_named(matcher: object, pointer: str) -> 
 
 
 @pytest.fixture
-def link(server: Server) -> Iterator[Link]:
-    link = Link([server.url], KEY)
-    yield link
-    link.close(1)
+def connection(server: Server) -> Iterator[Connection]:
+    connection = Connection([server.url], KEY)
+    yield connection
+    connection.close(1)
 
 
-def joined(link: Link, **changes: Any) -> SkipList:
+def joined(connection: Connection, **changes: Any) -> SkipList:
     wishes = {"topic": "orders", "consumer_group": "billing", "handler_version": None}
-    return link.skip_list(**{**wishes, **changes})
+    return connection.skip_list(**{**wishes, **changes})
 
 
 def test_a_list_is_loaded_when_start_returns_and_follows_every_change(
-    server: Server, link: Link
+    server: Server, connection: Connection
 ) -> None:
     server.add_skip(kind="bookmark", value="before")
-    mirror = joined(link)
-    link.start(10)
+    mirror = joined(connection)
+    connection.start(10)
     first = set(mirror.bookmarks)
 
     later = server.add_skip(kind="message_id", value="later")
@@ -457,33 +457,33 @@ def test_a_list_is_loaded_when_start_returns_and_follows_every_change(
 
 
 def test_a_change_between_snapshot_and_stream_is_not_missed(
-    server: Server, link: Link, monkeypatch: pytest.MonkeyPatch
+    server: Server, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = server.call
 
-    def and_then(*asked: Any) -> Any:
-        told = answer(*asked)
-        if asked[:2] == ("GET", "/skips"):
+    def and_then(*request: Any) -> Any:
+        result = answer(*request)
+        if request[:2] == ("GET", "/skips"):
             server.add_skip(kind="bookmark", value="between")
-        return told
+        return result
 
     monkeypatch.setattr(server, "call", and_then)
-    mirror = joined(link)
-    link.start(10)
+    mirror = joined(connection)
+    connection.start(10)
 
     server.until(lambda: "between" in mirror.bookmarks)
 
 
 def test_a_process_has_one_stream_for_all_its_topics(
-    server: Server, link: Link
+    server: Server, connection: Connection
 ) -> None:
     topics = ["orders", "/sample/bookmarkStore", "a,b"]
-    mirrors = [joined(link, topic=topic) for topic in topics]
-    link.start(10)
+    mirrors = [joined(connection, topic=topic) for topic in topics]
+    connection.start(10)
     server.until(lambda: server.streams == 1)
 
-    late = joined(link, topic="late", consumer_group="audit")
-    link.start(10)
+    late = joined(connection, topic="late", consumer_group="audit")
+    connection.start(10)
     for topic in [*topics, "late"]:
         server.add_skip(kind="bookmark", value=topic, topic=topic)
 
@@ -493,7 +493,7 @@ def test_a_process_has_one_stream_for_all_its_topics(
 
 
 def listed(mirror: SkipList) -> list[int]:
-    """Give the ids of all that the server's list put in force."""
+    """Return the ids of the server's skips in force."""
     return sorted([*(number for _, number in mirror._table.ids()), *mirror._loose])
 
 
@@ -501,11 +501,13 @@ def _is_all(mirror: SkipList, bookmark: str) -> bool:
     return list(mirror.bookmarks) == [bookmark]
 
 
-def test_a_list_that_left_is_followed_no_more(server: Server, link: Link) -> None:
-    orders, refunds = joined(link), joined(link, topic="refunds")
-    link.start(10)
+def test_a_list_that_left_is_not_followed(
+    server: Server, connection: Connection
+) -> None:
+    orders, refunds = joined(connection), joined(connection, topic="refunds")
+    connection.start(10)
 
-    link.leave(orders)
+    connection.leave(orders)
     server.add_skip(kind="bookmark", value="1")
     server.add_skip(kind="bookmark", value="2", topic="refunds")
 
@@ -513,9 +515,11 @@ def test_a_list_that_left_is_followed_no_more(server: Server, link: Link) -> Non
     assert not orders.bookmarks
 
 
-def test_lists_of_one_topic_get_what_is_theirs(server: Server, link: Link) -> None:
-    billing, audit = joined(link), joined(link, consumer_group="audit")
-    link.start(10)
+def test_lists_of_one_topic_get_what_is_theirs(
+    server: Server, connection: Connection
+) -> None:
+    billing, audit = joined(connection), joined(connection, consumer_group="audit")
+    connection.start(10)
 
     server.add_skip(kind="bookmark", value="b", consumer_group="billing")
     server.add_skip(kind="bookmark", value="a", consumer_group="audit")
@@ -526,40 +530,40 @@ def test_lists_of_one_topic_get_what_is_theirs(server: Server, link: Link) -> No
 
 
 def test_a_list_that_joins_late_has_what_the_others_of_its_topic_have(
-    server: Server, link: Link
+    server: Server, connection: Connection
 ) -> None:
     server.add_skip(kind="bookmark", value="1")
-    first = joined(link)
-    link.start(10)
+    first = joined(connection)
+    connection.start(10)
 
-    late = joined(link, consumer_group="audit")
-    link.start(10)
+    late = joined(connection, consumer_group="audit")
+    connection.start(10)
 
     assert list(late.bookmarks) == list(first.bookmarks) == ["1"]
 
 
 def test_cut_off_a_list_keeps_its_last_state_and_its_age_grows(
-    server: Server, link: Link
+    server: Server, connection: Connection
 ) -> None:
     server.add_skip(kind="bookmark", value="kept")
-    mirror = joined(link)
-    link.start(10)
+    mirror = joined(connection)
+    connection.start(10)
     server.stop()
     server.until(lambda: (mirror.age or 0) > 1)
 
     assert "kept" in mirror.bookmarks
-    assert any(told.startswith("skips: ") for told in link.warnings)
+    assert any(warning.startswith("skips: ") for warning in connection.warnings)
 
     server.add_skip(kind="bookmark", value="meanwhile")
     server.start()
     server.until(lambda: "meanwhile" in mirror.bookmarks)
     server.until(lambda: (mirror.age or 0) < 1)
-    assert link.warnings == []
+    assert connection.warnings == []
 
 
-def test_a_frozen_server_is_waited_for(server: Server, link: Link) -> None:
-    mirror = joined(link)
-    link.start(10)
+def test_a_frozen_server_is_waited_for(server: Server, connection: Connection) -> None:
+    mirror = joined(connection)
+    connection.start(10)
     server.freeze()
     server.until(lambda: (mirror.age or 0) > 1)
 
@@ -570,14 +574,14 @@ def test_a_frozen_server_is_waited_for(server: Server, link: Link) -> None:
 
 
 @pytest.mark.parametrize("lost", ["new_epoch", "forget_events"])
-def test_a_store_that_was_lost_or_has_forgotten_is_read_anew(
-    lost: str, server: Server, link: Link
+def test_a_lost_or_pruned_store_is_loaded_again(
+    lost: str, server: Server, connection: Connection
 ) -> None:
-    gone = server.add_skip(kind="bookmark", value="gone")
-    mirror = joined(link)
-    link.start(10)
+    removed_skip = server.add_skip(kind="bookmark", value="gone")
+    mirror = joined(connection)
+    connection.start(10)
     server.stop()
-    server.remove_skip(gone["id"])
+    server.remove_skip(removed_skip["id"])
     server.add_skip(kind="bookmark", value="new")
     getattr(server, lost)()
     server.start()
@@ -585,40 +589,42 @@ def test_a_store_that_was_lost_or_has_forgotten_is_read_anew(
     server.until(lambda: set(mirror.bookmarks) == {"new"})
 
 
-def test_our_own_whose_unpoison_was_missed_ends_with_the_next_snapshot(
-    server: Server, link: Link
+def test_an_own_skip_whose_removal_was_missed_ends_with_the_next_snapshot(
+    server: Server, connection: Connection
 ) -> None:
-    mirror = joined(link)
-    link.start(10)
-    made = server.add_skip(kind="bookmark", value="7-0", poison=3)
+    mirror = joined(connection)
+    connection.start(10)
+    server_skip = server.add_skip(kind="bookmark", value="7-0", poison=3)
     server.until(lambda: "7-0" in mirror.bookmarks)
-    server.remove_skip(made["id"])
+    server.remove_skip(server_skip["id"])
     server.until(lambda: not mirror.bookmarks)
     mirror.add_own(skip(None, poison=3))  # its thread was slower than the stream
-    held = "7-0" in mirror.bookmarks
+    is_skipped = "7-0" in mirror.bookmarks
 
     server.new_epoch()
     server.until(lambda: not mirror.bookmarks)
 
-    assert held
+    assert is_skipped
 
 
-def test_a_live_stream_that_is_reset_is_read_anew(server: Server, link: Link) -> None:
-    gone = server.add_skip(kind="bookmark", value="gone")
-    mirror = joined(link)
-    link.start(10)
+def test_after_a_reset_of_a_live_stream_the_list_is_loaded_again(
+    server: Server, connection: Connection
+) -> None:
+    removed_skip = server.add_skip(kind="bookmark", value="gone")
+    mirror = joined(connection)
+    connection.start(10)
     with server.changed:
-        del server.skips[gone["id"]]
+        del server.skips[removed_skip["id"]]
         server.new_epoch()
 
     server.until(lambda: not mirror.bookmarks)
 
 
-def test_what_is_not_understood_is_told_and_the_rest_is_followed(
-    server: Server, link: Link, caplog: pytest.LogCaptureFixture
+def test_an_unknown_event_is_logged_and_the_rest_is_followed(
+    server: Server, connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    mirror = joined(link)
-    link.start(10)
+    mirror = joined(connection)
+    connection.start(10)
 
     with caplog.at_level(logging.WARNING):
         server.add_skip(kind="moon_phase", value="full")
@@ -634,8 +640,8 @@ def test_what_is_not_understood_is_told_and_the_rest_is_followed(
     assert "an event is not understood" in caplog.text
 
 
-def told(kind: str, text: str) -> Callable[[str, dict[str, int]], str]:
-    """Say this in place of a ping, at the place where the stream is."""
+def event_text(kind: str, text: str) -> Callable[[str, dict[str, int]], str]:
+    """Return a function that sends this event in place of a ping."""
 
     def write(epoch: str, at: dict[str, int]) -> str:
         place = ",".join(map(str, at.values()))
@@ -656,11 +662,15 @@ def told(kind: str, text: str) -> Callable[[str, dict[str, int]], str]:
     ids=["empty", "none", "no JSON", "unknown", "unknown and deep"],
 )
 def test_the_data_of_a_ping_or_of_an_event_we_do_not_know_is_not_read(
-    kind: str, text: str, server: Server, link: Link, caplog: pytest.LogCaptureFixture
+    kind: str,
+    text: str,
+    server: Server,
+    connection: Connection,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    server.ping_every, server.ping = 0.01, told(kind, text)
-    mirror = joined(link)
-    link.start(10)
+    server.ping_every, server.ping = 0.01, event_text(kind, text)
+    mirror = joined(connection)
+    connection.start(10)
     first = mirror.age
 
     server.add_skip(kind="bookmark", value="after")
@@ -674,13 +684,13 @@ def test_the_data_of_a_ping_or_of_an_event_we_do_not_know_is_not_read(
 
 
 def test_an_event_that_is_nested_too_deep_ends_no_stream_for_good(
-    server: Server, link: Link
+    server: Server, connection: Connection
 ) -> None:
     deep = f"data: {'[' * 200_000}\n"
-    mirror = joined(link)
-    link.start(10)
+    mirror = joined(connection)
+    connection.start(10)
 
-    before, server.ping = server.ping, told("skip", deep)
+    before, server.ping = server.ping, event_text("skip", deep)
     server.cut_streams()
     server.until(lambda: len(snapshots(server)) == 2)
     server.ping = before
@@ -690,13 +700,15 @@ def test_an_event_that_is_nested_too_deep_ends_no_stream_for_good(
 
 
 def snapshots(server: Server) -> list[str]:
-    """Give the requests that asked for a whole list."""
+    """Return the requests for a whole list."""
     return [path for _, path, _ in server.requests if "/skips?" in path]
 
 
-def test_an_expired_skip_leaves_by_itself(server: Server, link: Link) -> None:
-    mirror = joined(link)
-    link.start(10)
+def test_an_expired_skip_leaves_by_itself(
+    server: Server, connection: Connection
+) -> None:
+    mirror = joined(connection)
+    connection.start(10)
     soon = datetime.now(UTC) + timedelta(seconds=1)
 
     server.add_skip(kind="bookmark", value="1", expires_at=soon.isoformat())
@@ -706,32 +718,34 @@ def test_an_expired_skip_leaves_by_itself(server: Server, link: Link) -> None:
     assert datetime.now(UTC) >= soon
 
 
-def test_a_skip_expires_by_the_servers_clock(server: Server, link: Link) -> None:
+def test_a_skip_expires_by_the_servers_clock(
+    server: Server, connection: Connection
+) -> None:
     server.date_shift = -7_200.0
     over_here = datetime.now(UTC) - timedelta(hours=1)
 
     server.add_skip(kind="bookmark", value="1", expires_at=over_here.isoformat())
-    mirror, ticks = joined(link), list[int]()
-    link.on_tick.append(lambda: ticks.append(1))
-    link.start(10)
+    mirror, ticks = joined(connection), list[int]()
+    connection.on_tick.append(lambda: ticks.append(1))
+    connection.start(10)
     server.until(lambda: len(ticks) >= 2)
 
     assert "1" in mirror.bookmarks
 
 
-def test_a_fence_is_told_to_all_who_asked_though_one_of_them_fails(
-    server: Server, link: Link
+def test_a_fence_calls_all_listeners_though_one_raises(
+    server: Server, connection: Connection
 ) -> None:
-    mirror, told = joined(link), list[Fence]()
+    mirror, fences = joined(connection), list[Fence]()
     mirror.on_fence.append(_fail)
-    mirror.on_fence.append(told.append)
-    link.start(10)
+    mirror.on_fence.append(fences.append)
+    connection.start(10)
     server.until(lambda: server.streams)
 
-    server.until(lambda: _fenced(server) and told)
+    server.until(lambda: _fenced(server) and fences)
     server.add_skip(kind="bookmark", value="after")
 
-    assert told[0] == Fence(
+    assert fences[0] == Fence(
         client_name="billing-1", sub_id="eu", topic="orders", epoch=2
     )
     server.until(lambda: "after" in mirror.bookmarks)
@@ -746,27 +760,27 @@ def _fenced(server: Server) -> bool:
     return True
 
 
-def test_skips_made_are_counted_back(server: Server, link: Link) -> None:
-    made = server.add_skip(kind="bookmark", value="1")
-    mirror = joined(link, client_name="billing-1")
-    link.start(10)
+def test_applied_skips_are_reported(server: Server, connection: Connection) -> None:
+    skip = server.add_skip(kind="bookmark", value="1")
+    mirror = joined(connection, client_name="billing-1")
+    connection.start(10)
     for _ in range(3):
         mirror.applied(mirror.bookmarks["1"])
 
-    link.reporter.flush(10)
+    connection.reporter.flush(10)
 
-    assert server.applied == {made["id"]: 3}
-    told = next(body for _, path, body in server.requests if "applied" in path)
-    assert told["applied"][0]["client_name"] == "billing-1"
+    assert server.applied == {skip["id"]: 3}
+    request = next(body for _, path, body in server.requests if "applied" in path)
+    assert request["applied"][0]["client_name"] == "billing-1"
 
 
 @pytest.mark.parametrize("has_lines", [True, False])
 def test_many_changes_through_many_cuts_leave_no_difference(
-    has_lines: bool, server: Server, link: Link
+    has_lines: bool, server: Server, connection: Connection
 ) -> None:
     server.has_lines = has_lines
-    mirror, dice = joined(link), random.Random(7)
-    link.start(10)
+    mirror, dice = joined(connection), random.Random(7)
+    connection.start(10)
     faults = [server.cut_streams, server.new_epoch, server.forget_events]
     for step in range(1_000):
         if server.skips and dice.random() < 0.5:
@@ -779,6 +793,8 @@ def test_many_changes_through_many_cuts_leave_no_difference(
         elif step % 20 == 0:
             dice.choice(faults)()
 
-    wanted = {told["matcher"]["value"] for told in server.skips.values()}
+    expected = {
+        listed_skip["matcher"]["value"] for listed_skip in server.skips.values()
+    }
     server.until(lambda: listed(mirror) == sorted(server.skips))
-    assert set(mirror.bookmarks) == wanted
+    assert set(mirror.bookmarks) == expected

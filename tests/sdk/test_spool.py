@@ -26,13 +26,13 @@ ROOT = Path(__file__).parents[2]
 SOAK = bool(os.environ.get("SOAK"))
 
 
-def kept(folder: Path) -> list[dict[str, Any]]:
-    """Read what the next process finds, and take it."""
+def sent_items(folder: Path) -> list[dict[str, Any]]:
+    """Return what the next process finds, and confirm it."""
     spool, items = Spool(folder), list[dict[str, Any]]()
     spool.adopt()
     while batch := spool.batch():
         items += [dict(item) for item in batch.items]
-        spool.taken(batch)
+        spool.confirm_batch(batch)
     spool.close()
     return items
 
@@ -50,7 +50,7 @@ def descriptors(folder: Path) -> int:
     return sum(path.startswith(f"{folder}/") for path in opened)
 
 
-def test_gives_what_was_kept_in_order_and_one_kind_at_a_time(tmp_path: Path) -> None:
+def test_batches_are_in_order_and_of_one_kind(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     for kind, number in [("failures", 1), ("failures", 2), ("confirmations", 3)]:
         spool.append(kind, {"n": number}, durable=True)
@@ -58,7 +58,7 @@ def test_gives_what_was_kept_in_order_and_one_kind_at_a_time(tmp_path: Path) -> 
     first = spool.batch()
     assert first is not None
     again = spool.batch()
-    spool.taken(first)
+    spool.confirm_batch(first)
     second = spool.batch()
 
     assert (first.kind, first.items) == ("failures", ({"n": 1}, {"n": 2}))
@@ -68,7 +68,7 @@ def test_gives_what_was_kept_in_order_and_one_kind_at_a_time(tmp_path: Path) -> 
     assert (spool.failures, spool.waiting) == (0, 1)
 
 
-def test_what_was_not_taken_is_found_by_the_next_process(tmp_path: Path) -> None:
+def test_unsent_records_are_found_by_the_next_process(tmp_path: Path) -> None:
     report = failure(body=b"\xff\x00", bookmark="\ud800 lone").to_wire()
     before = Spool(tmp_path)
     before.append("failures", report, durable=True)
@@ -83,18 +83,18 @@ def test_what_was_not_taken_is_found_by_the_next_process(tmp_path: Path) -> None
     assert batch.items == (report,)
 
 
-def test_what_was_taken_is_gone_and_leaves_no_file_behind(tmp_path: Path) -> None:
+def test_sent_records_leave_no_file_behind(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     for number in range(2 * BATCH_RECORDS + 1):
         spool.append("failures", {"n": number}, durable=False)
     sizes = []
     while batch := spool.batch():
         sizes.append(len(batch.items))
-        spool.taken(batch)
+        spool.confirm_batch(batch)
     spool.close()
 
     assert sizes == [BATCH_RECORDS, BATCH_RECORDS, 1]
-    assert kept(tmp_path) == []
+    assert sent_items(tmp_path) == []
     assert segments(tmp_path) == []
 
 
@@ -109,10 +109,10 @@ def test_a_segment_that_is_long_enough_is_followed_by_another(
     spool.close()
 
     assert files == 3
-    assert [item["n"] for item in kept(tmp_path)] == list(range(20))
+    assert [item["n"] for item in sent_items(tmp_path)] == list(range(20))
 
 
-def test_a_segment_of_a_living_spool_is_nobody_elses(tmp_path: Path) -> None:
+def test_a_segment_of_a_living_spool_is_not_taken_over(tmp_path: Path) -> None:
     mine = Spool(tmp_path)
     mine.append("failures", {"n": 1}, durable=True)
 
@@ -152,9 +152,9 @@ def test_a_torn_end_loses_only_the_record_that_was_torn(
     (segment,) = segments(tmp_path)
     os.truncate(segment, segment.stat().st_size - lost)
 
-    found = kept(tmp_path)
+    items = sent_items(tmp_path)
 
-    assert [item["n"] for item in found] == [1]
+    assert [item["n"] for item in items] == [1]
     assert segments(tmp_path) == []
     assert [file.name for file in (tmp_path / "damaged").iterdir()] == [segment.name]
 
@@ -171,7 +171,7 @@ def test_a_record_that_the_disk_has_changed_is_not_sent(
     data[at] ^= 0x40
     segment.write_bytes(data)
 
-    assert kept(tmp_path) == []
+    assert sent_items(tmp_path) == []
     assert Spool(tmp_path).damaged == 1
 
 
@@ -182,12 +182,12 @@ def test_zeros_that_a_power_cut_left_are_an_end(tmp_path: Path) -> None:
     with segments(tmp_path)[0].open("ab") as file:
         file.write(bytes(4_096))
 
-    assert kept(tmp_path) == [{"n": 1}]
+    assert sent_items(tmp_path) == [{"n": 1}]
 
 
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Let the disk have room for so many bytes more."""
+    """Limit the room on the disk to so many bytes."""
     room, write = [10**9], os.write
 
     def limited(descriptor: int, data: memoryview) -> int:
@@ -201,7 +201,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return room
 
 
-def test_a_full_disk_is_told_and_keeps_nothing_by_halves(
+def test_a_full_disk_raises_full_and_keeps_no_half_records(
     tmp_path: Path, full_disk: list[int]
 ) -> None:
     spool = Spool(tmp_path)
@@ -215,11 +215,11 @@ def test_a_full_disk_is_told_and_keeps_nothing_by_halves(
     spool.append("failures", {"n": 3}, durable=True)
     assert spool.failures == 2
     spool.close()
-    assert [item["n"] for item in kept(tmp_path)] == [1, 3]
+    assert [item["n"] for item in sent_items(tmp_path)] == [1, 3]
     assert Spool(tmp_path).damaged == 0
 
 
-def test_what_could_not_be_synced_was_not_kept(
+def test_a_record_that_could_not_be_synced_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spool = Spool(tmp_path)
@@ -236,8 +236,8 @@ def test_what_could_not_be_synced_was_not_kept(
     files = len(segments(tmp_path))
     spool.close()
 
-    assert files == 2  # nobody knows what is on the disk of the first one's end
-    assert kept(tmp_path) == [{"n": 1}, {"n": 3}]
+    assert files == 2  # the end of the first one on the disk is unknown
+    assert sent_items(tmp_path) == [{"n": 1}, {"n": 3}]
 
 
 @pytest.mark.parametrize("before", [0, 1])
@@ -258,22 +258,22 @@ def test_a_disk_that_stays_full_costs_no_descriptors(
         for _ in range(20):
             with pytest.raises(Full):
                 spool.append("failures", {"n": 7}, durable=True)
-    left = descriptors(tmp_path), len(segments(tmp_path))
+    counts = descriptors(tmp_path), len(segments(tmp_path))
     spool.append("failures", {"n": 8}, durable=True)
     spool.close()
 
-    assert left == (opened, before)
-    assert [item["n"] for item in kept(tmp_path)] == [*range(before), 8]
+    assert counts == (opened, before)
+    assert [item["n"] for item in sent_items(tmp_path)] == [*range(before), 8]
 
 
-def test_a_folder_that_cannot_be_made_is_told_at_once(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(Misconfigured, match="name one"):
         Spool(tmp_path / "file" / "spool")
 
 
-def test_a_folder_that_somebody_removes_is_made_again(tmp_path: Path) -> None:
+def test_a_removed_folder_is_created_again(tmp_path: Path) -> None:
     folder = tmp_path / "spool"
     spool = Spool(folder)
     spool.append("failures", {"n": 1}, durable=True)
@@ -282,10 +282,10 @@ def test_a_folder_that_somebody_removes_is_made_again(tmp_path: Path) -> None:
     spool.append("failures", {"n": 2}, durable=True)
 
     spool.close()
-    assert kept(folder) == [{"n": 2}]
+    assert sent_items(folder) == [{"n": 2}]
 
 
-def test_what_is_rejected_is_kept_once_with_the_reason(tmp_path: Path) -> None:
+def test_a_rejected_record_is_stored_once_with_the_reason(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     for _ in range(2):
         spool.set_aside("failures", {"n": 1}, "oversize")
@@ -313,15 +313,15 @@ def test_threads_write_whole_records(tmp_path: Path) -> None:
         thread.join()
     spool.close()
 
-    assert sorted(item["n"] for item in kept(tmp_path)) == list(range(200))
+    assert sorted(item["n"] for item in sent_items(tmp_path)) == list(range(200))
 
 
-def test_a_child_leaves_to_its_parent_what_is_the_parents(tmp_path: Path) -> None:
+def test_a_forked_child_leaves_the_segments_to_its_parent(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     spool.append("failures", {"n": 1}, durable=True)
     child = os.fork()
     if child == 0:
-        spool.remake()
+        spool.reset_after_fork()
         spool.append("failures", {"n": 2}, durable=True)
         os._exit(spool.adopt() + 10 * spool.failures)
 
@@ -333,7 +333,7 @@ def test_a_child_leaves_to_its_parent_what_is_the_parents(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("body_size", [10, 200_000])
-def test_a_process_killed_at_any_moment_loses_nothing_it_said_it_kept(
+def test_a_process_killed_at_any_moment_loses_no_acknowledged_record(
     body_size: int, server: Server, tmp_path: Path
 ) -> None:
     server.stop()
@@ -371,7 +371,7 @@ def test_a_process_killed_while_it_drains_loses_nothing(
 def _killed(
     url: str, folder: Path, body_size: int, lives: float | None = None
 ) -> set[str]:
-    """Run a consumer, kill it, and tell what it said it had kept."""
+    """Run a consumer, kill it, and return what it acknowledged."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.sdk.spooler", url, folder, str(body_size)],
         cwd=ROOT,

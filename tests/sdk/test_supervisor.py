@@ -38,8 +38,8 @@ def run(consumers: Consumers, *options: str, command: list[str]) -> list[str]:
 
 def to_its_end(command: list[str]) -> tuple[int, str]:
     with popen(command) as process:
-        _, told = ended(process)
-    return process.returncode, told
+        _, output = ended(process)
+    return process.returncode, output
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -61,26 +61,26 @@ def until(holds: Callable[[], bool]) -> None:
 def test_a_consumer_that_dies_starts_again_and_its_killer_is_poisoned(
     consumers: Consumers, way: str, reason: str
 ) -> None:
-    code, told = to_its_end(supervised(consumers, ways={"2": way}))
+    code, output = to_its_end(supervised(consumers, ways={"2": way}))
 
     assert code == 0
     assert consumers.noted("started") == [1, 2, 2, 3]
     assert consumers.noted("poisoned") == [2]
-    assert told.count(f"{reason} (charged, numbers 2)") == 2
+    assert output.count(f"{reason} (charged, numbers 2)") == 2
 
 
 @pytest.mark.parametrize("way", ["hang", "hang in C"])
-def test_a_handler_that_hangs_even_in_c_is_ended_and_tells_where(
+def test_a_handler_that_hangs_even_in_c_is_killed_with_its_stacks(
     consumers: Consumers, way: str
 ) -> None:
     command = supervised(consumers, "--handler-timeout", "0.5", ways={"2": way})
 
-    code, told = to_its_end(command)
+    code, output = to_its_end(command)
 
     assert code == 0
     assert consumers.noted("poisoned") == [2]
-    assert told.count("The handler was stuck for 0.5 s") == 2
-    assert "in _handle" in told
+    assert output.count("The handler was stuck for 0.5 s") == 2
+    assert "in _handle" in output
     assert list(consumers.folder.glob("*.stacks")) == []
 
 
@@ -96,15 +96,15 @@ def test_of_several_in_flight_only_the_one_that_hangs_is_charged(
         ways={"20": "hang"},
     )
 
-    code, told = to_its_end(command)
+    code, output = to_its_end(command)
 
     assert code == 0
     assert consumers.noted("poisoned") == [20]
-    assert told.count("(charged, numbers 20)") == 2
-    assert "suspected" not in told
+    assert output.count("(charged, numbers 20)") == 2
+    assert "suspected" not in output
 
 
-def test_who_does_not_stop_in_time_is_killed_and_blamed_for_nothing(
+def test_a_process_that_does_not_stop_in_time_is_killed_and_not_charged(
     consumers: Consumers,
 ) -> None:
     command = supervised(consumers, "--grace", "0.2", ways={"2": "ignore the end"})
@@ -114,10 +114,10 @@ def test_who_does_not_stop_in_time_is_killed_and_blamed_for_nothing(
         # It has to come as far as to ignore the signal.
         time.sleep(0.3)
         process.send_signal(signal.SIGTERM)
-        _, told = ended(process)
+        _, output = ended(process)
 
     assert process.returncode == 128 + signal.SIGKILL
-    assert "did not stop in time: killed" in told
+    assert "did not stop in time: killed" in output
     journal = consumers.next_start()
     [death] = journal.deaths
     assert (death.numbers, death.blame) == ((2,), Blame.EXCUSED)
@@ -151,44 +151,44 @@ def test_a_supervisor_that_waits_to_start_again_can_be_stopped(
     with popen(run(consumers, command=dies)) as process:
         until(lambda: len(starts.read_text().splitlines()) > FAST_DEATHS + 5)
         process.send_signal(signal.SIGTERM)
-        _, told = ended(process)
+        _, output = ended(process)
 
     assert process.returncode == 1
-    assert told.count("ended with exit code 1") > FAST_DEATHS + 5
+    assert output.count("ended with exit code 1") > FAST_DEATHS + 5
 
 
 def test_a_consumer_that_is_done_is_not_started_again(consumers: Consumers) -> None:
-    code, told = to_its_end(supervised(consumers))
+    code, output = to_its_end(supervised(consumers))
 
     assert code == 0
     assert consumers.noted("handled") == [1, 2, 3]
-    assert told.count("ended with exit code 0") == 1
+    assert output.count("ended with exit code 0") == 1
 
 
-def test_a_command_that_cannot_run_is_told_of(consumers: Consumers) -> None:
-    code, told = to_its_end(run(consumers, command=["/nowhere/consumer"]))
+def test_a_command_that_cannot_run_is_reported(consumers: Consumers) -> None:
+    code, output = to_its_end(run(consumers, command=["/nowhere/consumer"]))
 
     assert code == NOT_STARTED
-    assert told == (
+    assert output == (
         "poisonguard: /nowhere/consumer cannot run: No such file or directory\n"
     )
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "text"),
     [
         (["run"], "Name what to run"),
         (["run", "--handler-timeout", "0", "--", "true"], "handler_timeout is 0.0"),
         (["run", "--journal", "/proc/nowhere", "--", "true"], "cannot be made"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_a_remedy(
-    arguments: list[str], told: str
+def test_unusable_arguments_are_refused_with_a_remedy(
+    arguments: list[str], text: str
 ) -> None:
     code, complaint = to_its_end([sys.executable, "-m", "poisonguard", *arguments])
 
     assert code == 2
-    assert told in complaint
+    assert text in complaint
     assert "Traceback" not in complaint
 
 
@@ -211,23 +211,25 @@ def test_a_worker_that_the_consumer_has_forked_is_watched_too(
 ) -> None:
     command = [sys.executable, "-c", FORKS_WORKERS]
 
-    code, told = to_its_end(run(consumers, "--handler-timeout", "0.4", command=command))
+    code, output = to_its_end(
+        run(consumers, "--handler-timeout", "0.4", command=command)
+    )
 
     assert code == 0
-    assert "is stuck for 0.4 s" in told
+    assert "is stuck for 0.4 s" in output
     journal = consumers.next_start()
     assert [death.numbers for death in journal.deaths] == [(7,)]
     journal.close()
 
 
-def test_the_supervisor_buries_what_its_consumers_leave_behind(
+def test_the_supervisor_reaps_children_left_by_its_consumers(
     consumers: Consumers,
 ) -> None:
     orphan = "import os, time; os.fork() or (time.sleep(0.2), os._exit(0))"
 
-    code, told = to_its_end(run(consumers, command=[sys.executable, "-c", orphan]))
+    code, output = to_its_end(run(consumers, command=[sys.executable, "-c", orphan]))
 
-    assert (code, "Traceback" in told) == (0, False)
+    assert (code, "Traceback" in output) == (0, False)
 
 
 def test_the_first_deaths_are_fast_and_later_ones_ever_slower_up_to_a_limit() -> None:

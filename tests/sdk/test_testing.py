@@ -53,20 +53,20 @@ def handle(_: object) -> None:
     """Do what a good handler does."""
 
 
-def test_it_passes_every_check_of_the_protocol(
+def test_the_fake_passes_every_check_of_the_protocol(
     poisonweb: FakePoisonweb, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "key").write_text(poisonweb.key)
-    asked = ("--url", poisonweb.url, "--api-key-file", str(tmp_path / "key"))
+    arguments = ("--url", poisonweb.url, "--api-key-file", str(tmp_path / "key"))
 
-    status = main([*asked, "--patience", "20"])
+    status = main([*arguments, "--patience", "20"])
 
     said = capsys.readouterr().out
     assert status == 0, said
     assert re.search(r"^\d+ ok, 0 failed, 0 not checked", said, re.MULTILINE)
 
 
-def test_it_shows_what_it_was_told(poisonweb: FakePoisonweb) -> None:
+def test_the_fake_shows_what_it_received(poisonweb: FakePoisonweb) -> None:
     mark = poisonweb.requeue()
     with guarding(poisonweb) as guard:
         again = message("2", **{"x-poisonweb-redrive": mark})
@@ -82,7 +82,7 @@ def test_it_shows_what_it_was_told(poisonweb: FakePoisonweb) -> None:
     assert poisonweb.counts == {"handled": 1, "failed": 1, "skipped": 0, "retried": 0}
 
 
-def test_a_mark_that_it_did_not_make_confirms_nothing(
+def test_a_foreign_mark_confirms_nothing(
     poisonweb: FakePoisonweb,
 ) -> None:
     with guarding(poisonweb) as guard:
@@ -120,7 +120,9 @@ def test_while_it_is_away_a_poison_is_held_and_then_released(
     assert [failure.bookmark for failure in poisonweb.failures] == ["1"]
 
 
-def test_what_it_rejects_is_released(poisonweb: FakePoisonweb, guard: Guard) -> None:
+def test_a_message_whose_report_is_rejected_is_released(
+    poisonweb: FakePoisonweb, guard: Guard
+) -> None:
     poisonweb.reject(lambda report: report.bookmark == "1")
 
     outcomes = [guard.handle(message(name), fail) for name in "12"]
@@ -129,7 +131,7 @@ def test_what_it_rejects_is_released(poisonweb: FakePoisonweb, guard: Guard) -> 
     assert [failure.bookmark for failure in poisonweb.failures] == ["2"]
 
 
-def test_what_one_poisons_on_a_topic_that_replays_others_skip(
+def test_poison_on_a_topic_that_replays_is_skipped_by_others(
     poisonweb: FakePoisonweb,
 ) -> None:
     options = {"reader": PlainReader(replays=True)}

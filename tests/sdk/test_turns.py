@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from poisonguard.handling.counts import Slot, Tally, bucket
-from poisonguard.handling.slots import Gate, Numbering, Turns
+from poisonguard.handling.counts import Counts, Slot, bucket
+from poisonguard.handling.slots import Gate, Numbering, Slots
 
 
-def turns_of(slots: int) -> tuple[Turns, Gate]:
+def turns_of(slots: int) -> tuple[Slots, Gate]:
     gate = Gate()
-    return Turns([Slot(place) for place in range(slots)], gate), gate
+    return Slots([Slot(place) for place in range(slots)], gate), gate
 
 
 def test_a_gate_opens_when_its_last_reason_is_gone() -> None:
@@ -20,7 +20,7 @@ def test_a_gate_opens_when_its_last_reason_is_gone() -> None:
     assert (shut, gate.is_open) == (False, True)
 
 
-def test_an_open_gate_numbers_messages_by_what_is_to_be_looked_at_now() -> None:
+def test_an_open_gate_numbers_messages_by_its_current_choice() -> None:
     numbers = iter([7, 8])
 
     def choose() -> Numbering:
@@ -28,19 +28,19 @@ def test_an_open_gate_numbers_messages_by_what_is_to_be_looked_at_now() -> None:
         return lambda _message: number
 
     gate = Gate("starting", choose=choose)
-    seen = [gate.number("shut")]
+    given_numbers = [gate.number("shut")]
     gate.open("starting")
-    seen.append(gate.number("open"))
+    given_numbers.append(gate.number("open"))
     gate.choose()
-    seen.append(gate.number("chosen anew"))
+    given_numbers.append(gate.number("chosen again"))
     gate.close("breaker")
     gate.choose()
-    seen.append(gate.number("shut again"))
+    given_numbers.append(gate.number("shut again"))
 
-    assert seen == [0, 7, 8, 0]
+    assert given_numbers == [0, 7, 8, 0]
 
 
-def test_a_consumer_of_one_thread_lives_in_the_first_slot() -> None:
+def test_a_consumer_of_one_thread_uses_the_first_slot() -> None:
     turns, _ = turns_of(4)
 
     places = []
@@ -53,7 +53,7 @@ def test_a_consumer_of_one_thread_lives_in_the_first_slot() -> None:
     assert places == [0, 0, 0]
 
 
-def test_who_runs_alone_waits_for_the_others_and_keeps_new_ones_out() -> None:
+def test_a_message_that_runs_alone_waits_for_others_and_blocks_new_ones() -> None:
     turns, gate = turns_of(2)
     suspect, other = object(), object()
     running = turns.take(alone=None)
@@ -72,7 +72,7 @@ def test_who_runs_alone_waits_for_the_others_and_keeps_new_ones_out() -> None:
     assert turns.take(alone=other)
 
 
-def test_there_is_no_turn_while_all_slots_are_taken() -> None:
+def test_no_slot_is_given_while_all_are_in_use() -> None:
     turns, _ = turns_of(1)
 
     slots = [turns.take(alone=None) for _ in "ab"]
@@ -81,17 +81,17 @@ def test_there_is_no_turn_while_all_slots_are_taken() -> None:
     assert slots[1] is None
 
 
-def test_a_tally_tells_what_is_new_since_it_was_asked_last() -> None:
+def test_take_new_returns_the_counts_since_the_last_call() -> None:
     slots = [Slot(0), Slot(1)]
-    tally = Tally(slots)
+    counts = Counts(slots)
     slots[0].handled, slots[1].handled = 3, 4
-    tally.seconds.extend([0.0001, 0.003])
+    counts.seconds.extend([0.0001, 0.003])
 
-    first = tally.news()
+    first = counts.take_new()
     slots[1].handled += 1
 
     assert first == (7, {0: 1, 1: 1})
-    assert tally.news() == (1, {})
+    assert counts.take_new() == (1, {})
 
 
 def test_durations_fall_into_powers_of_two_milliseconds() -> None:

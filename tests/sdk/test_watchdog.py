@@ -8,7 +8,7 @@ import pytest
 from poisonguard.contract import Cause
 from poisonguard.errors import Misconfigured
 from poisonguard.journal.death import Blame
-from poisonguard.supervision.watchdog import Patience, interval
+from poisonguard.supervision.watchdog import HangDetector, interval
 from tests.sdk.consumers import NAME, Consumers, ended, python
 
 LIMIT = 10.0
@@ -20,8 +20,8 @@ def consumers(tmp_path: Path) -> Consumers:
 
 
 def looks(*works: tuple[int, int], every: float = 1.0) -> list[list[str]]:
-    """Look at one slot again and again; return what each look finds."""
-    patience: Patience[str] = Patience(LIMIT)
+    """Check one slot again and again; return the result of each check."""
+    patience: HangDetector[str] = HangDetector(LIMIT)
     return [
         patience.stuck([("slot", work)], now=100 + every * turn)
         for turn, work in enumerate(works)
@@ -29,9 +29,9 @@ def looks(*works: tuple[int, int], every: float = 1.0) -> list[list[str]]:
 
 
 def test_a_slot_is_stuck_once_it_held_one_number_for_the_whole_time() -> None:
-    found = looks(*[(7, 1)] * 12)
+    stuck_at = looks(*[(7, 1)] * 12)
 
-    assert found == [[]] * 10 + [["slot"]] * 2
+    assert stuck_at == [[]] * 10 + [["slot"]] * 2
 
 
 @pytest.mark.parametrize(
@@ -39,25 +39,25 @@ def test_a_slot_is_stuck_once_it_held_one_number_for_the_whole_time() -> None:
     [
         (0, 1),  # idle
         (8, 1),  # the next message
-        (7, 2),  # the same one, begun anew
+        (7, 2),  # the same one, started again
     ],
 )
-def test_whatever_moves_on_is_not_stuck(work: tuple[int, int]) -> None:
-    found = looks(*[(7, 1)] * 9, work, *[(7, 1)] * 9)
+def test_a_slot_that_makes_progress_is_not_stuck(work: tuple[int, int]) -> None:
+    stuck_at = looks(*[(7, 1)] * 9, work, *[(7, 1)] * 9)
 
-    assert found == [[]] * 19
+    assert stuck_at == [[]] * 19
 
 
 def test_an_idle_slot_is_never_stuck() -> None:
     assert looks(*[(0, 0)] * 30) == [[]] * 30
 
 
-def test_the_time_in_which_nobody_looked_does_not_count() -> None:
+def test_time_without_checks_does_not_count() -> None:
     assert looks(*[(7, 1)] * 4, every=1000.0) == [[]] * 4
 
 
 def test_each_slot_has_its_own_time() -> None:
-    patience: Patience[int] = Patience(LIMIT)
+    patience: HangDetector[int] = HangDetector(LIMIT)
     for turn in range(10):
         patience.stuck([(0, (7, 0)), (1, (100 + turn, 0))], now=turn)
 
@@ -65,20 +65,20 @@ def test_each_slot_has_its_own_time() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])
-def test_a_time_that_is_none_is_refused(seconds: float) -> None:
+def test_an_invalid_time_out_is_refused(seconds: float) -> None:
     with pytest.raises(Misconfigured, match="handler_timeout"):
         interval(seconds)
 
 
-def test_a_handler_that_hangs_ends_its_process_and_tells_where(
+def test_a_handler_that_hangs_ends_its_process_with_its_stacks(
     consumers: Consumers,
 ) -> None:
     with consumers.start(ways={"2": "hang"}, handler_timeout=2.5) as process:
-        _, told = ended(process)
+        _, output = ended(process)
 
     assert process.returncode == -signal.SIGKILL
-    assert "is stuck for 2.5 s: killing this process" in told
-    assert "small_consumer.py" in told
+    assert "is stuck for 2.5 s: killing this process" in output
+    assert "small_consumer.py" in output
     journal = consumers.next_start()
     [death] = journal.deaths
     assert (death.numbers, death.blame) == ((2,), Blame.CHARGED)

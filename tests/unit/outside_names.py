@@ -100,7 +100,7 @@ def _api() -> Iterator[str]:
 def _problems() -> Iterator[str]:
     kinds: list[type] = [PoisonwebError]
     for kind in kinds:
-        yield kind.__name__
+        yield getattr(kind, "problem", "") or kind.__name__
         kinds.extend(kind.__subclasses__())
 
 

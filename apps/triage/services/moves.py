@@ -131,6 +131,8 @@ class Review:
 class PositionChanged(Refused):
     """The position has moved since you looked at it; this is how things stand now."""
 
+    problem = "otherwise"
+
 
 class StillHeld(Refused):
     """Its consumer settled within the last 2 minutes: stop it first, or fence it."""

@@ -1,4 +1,4 @@
-"""Checks of `docs/protocol.md`: whether a server keeps what consumers rely upon.
+"""Checks that a server keeps to `docs/protocol.md`.
 
 `command` is `python -m poisonguard_conformance`; the checks themselves are in
 `reports`, `skips` and `positions`.

@@ -1,4 +1,4 @@
-"""What a check is, and the consumer that it is played with."""
+"""The check, and the consumer that it uses."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from time import monotonic
 from poisonguard_conformance.wire import (
     Json,
     NotAllowed,
+    ProtocolClient,
     Query,
     Stream,
-    Told,
+    StreamEvent,
     Violated,
-    Wire,
 )
 
 GROUP = "conformance"
@@ -27,23 +27,23 @@ EXCEPTION = {"type": "ConformanceCheck", "message": "on purpose", "traceback": "
 
 @dataclass(kw_only=True)
 class Consumer:
-    """One consumer of one run: its names are its own, so that runs do not meet.
+    """One consumer of one run, with names of its own, so that runs do not collide.
 
-    `patience` is how long an event of the stream may take, in seconds.
+    `event_timeout` is how many seconds an event of the stream may take.
     """
 
-    wire: Wire
+    wire: ProtocolClient
     topic: str
     client_name: str
-    patience: float
+    event_timeout: float
     skips: list[int] = field(default_factory=list)
     irremovable: list[int] = field(default_factory=list)
     poisons: set[int] = field(default_factory=set)
 
-    # What it sends
+    # Requests
 
     def failure(self, **changes: object) -> Json:
-        """Give one member of POST /failures; `body` and header values as bytes."""
+        """Return one member of POST /failures; `body` and header values are bytes."""
         body, headers = changes.pop("body", b"{}"), changes.pop("headers", ())
         now = moment()
         member = {
@@ -65,79 +65,81 @@ class Consumer:
         return {**member, **changes}
 
     def skip(self, *, kind: str, value: object, **changes: object) -> Json:
-        """Give the body of POST /skips."""
+        """Return the body of POST /skips."""
         matcher = {"kind": kind, "value": value}
         reason = "conformance: it is removed again"
         return {"topic": self.topic, "matcher": matcher, "reason": reason, **changes}
 
-    # What it asks
+    # Calls
 
     def report(self, *members: object, **headers: str) -> list[Json]:
         answers = self.batch("/failures", "failures", *members, **headers)
-        self.poisons.update(told["poison"] for told in answers if told.get("poison"))
+        self.poisons.update(
+            answer["poison"] for answer in answers if answer.get("poison")
+        )
         return answers
 
     def batch(
         self, path: str, name: str, *members: object, **headers: str
     ) -> list[Json]:
-        """Post members; give the results, of which there must be one for each."""
-        told = self.wire.post(path, {name: list(members)}, **headers).good
-        results = told.get("results") if isinstance(told, Mapping) else None
+        """Post members; return the results, exactly one for each."""
+        answer = self.wire.post(path, {name: list(members)}, **headers).good
+        results = answer.get("results") if isinstance(answer, Mapping) else None
         if not isinstance(results, list) or len(results) != len(members):
-            found = results if results is None else len(results)
-            raise Violated(f"{len(members)} members got {found} results")
+            result_count = results if results is None else len(results)
+            raise Violated(f"{len(members)} members got {result_count} results")
         for result in results:
             if result.get("status") == "rejected" and result.get("pointer") == "/topic":
                 raise NotAllowed(f"{result.get('detail')} (see --topic-prefix)")
         return results
 
     def add_skip(self, *, kind: str, value: object, **changes: object) -> Json:
-        """Add a skip, which is removed when the run ends."""
-        asked = self.skip(kind=kind, value=value, **changes)
-        made: Json = self.wire.post("/skips", asked).good
-        self.skips.append(made["id"])
-        return made
+        """Add a skip, to be removed when the check ends."""
+        request = self.skip(kind=kind, value=value, **changes)
+        skip: Json = self.wire.post("/skips", request).good
+        self.skips.append(skip["id"])
+        return skip
 
     def remove_skip(self, number: int) -> None:
-        told = self.wire.delete(f"/skips/{number}", {"reason": "conformance"})
-        expect("the number of the removed skip", told.good.get("id"), number)
+        answer = self.wire.delete(f"/skips/{number}", {"reason": "conformance"})
+        expect("the number of the removed skip", answer.good.get("id"), number)
         self.skips.remove(number)
 
     def snapshot(self, **query: str) -> Json:
-        asked = {"topic": self.topic, **query}
-        told: Json = self.wire.get("/skips", list(asked.items())).good
-        return told
+        parameters = {"topic": self.topic, **query}
+        snapshot: Json = self.wire.get("/skips", list(parameters.items())).good
+        return snapshot
 
     @contextmanager
     def stream(
         self, *topics: str, last_event_id: str = "", **query: str
     ) -> Iterator[Stream]:
-        asked: Query = [
+        parameters: Query = [
             *(("topic", topic) for topic in topics or (self.topic,)),
             *query.items(),
         ]
-        with self.wire.stream(asked, last_event_id=last_event_id) as stream:
+        with self.wire.stream(parameters, last_event_id=last_event_id) as stream:
             yield stream
 
     @contextmanager
     def following(self, *topics: str, **query: str) -> Iterator[Stream]:
-        """Open a stream at the head; what changes from here on is told."""
+        """Open a stream at the head; it sends all changes from here on."""
         with self.stream(*topics, **query) as stream:
-            if next(stream.until("ping", within=self.patience), None) is None:
+            if next(stream.until("ping", within=self.event_timeout), None) is None:
                 raise Violated("no ping came at the start of a stream")
             yield stream
 
-    def event(self, stream: Stream, kind: str, number: int) -> Told:
-        """Wait for the event of this skip; it must not take longer than patience."""
+    def event(self, stream: Stream, kind: str, number: int) -> StreamEvent:
+        """Wait for the event of this skip; raise Violated when it takes too long."""
         asked_at = monotonic()
-        for told in stream.until(kind, within=self.patience):
-            if told.data.get("id") == number:
-                return told
+        for event in stream.until(kind, within=self.event_timeout):
+            if event.data.get("id") == number:
+                return event
         waited = monotonic() - asked_at
         raise Violated(f"no {kind} of skip {number} came within {waited:.1f} s")
 
     def clean_up(self) -> None:
-        """Remove the skips that a check has left, or note which cannot be."""
+        """Remove the skips that a check left, or note which cannot be removed."""
         for number in list(self.skips):
             try:
                 self.remove_skip(number)
@@ -148,7 +150,7 @@ class Consumer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """One thing that the protocol says, and how a consumer finds out."""
+    """One statement of the protocol, and the function that checks it."""
 
     name: str
     says: str
@@ -156,13 +158,13 @@ class Check:
 
 
 def check(name: str, says: str) -> Callable[[Callable[[Consumer], None]], Check]:
-    """Make a check of a function that raises Violated or NotAllowed."""
+    """Turn a function that raises Violated or NotAllowed into a check."""
     return lambda run: Check(name=name, says=says, run=run)
 
 
-def expect(what: str, found: object, wanted: object) -> None:
-    if found != wanted:
-        raise Violated(f"{what}: {_shown(found)}, not {_shown(wanted)}")
+def expect(what: str, actual: object, expected: object) -> None:
+    if actual != expected:
+        raise Violated(f"{what}: {_shorten(actual)}, not {_shorten(expected)}")
 
 
 def statuses(results: Sequence[Json]) -> list[object]:
@@ -174,7 +176,7 @@ def new_id() -> str:
 
 
 def moment(*, seconds: float = 0) -> str:
-    """Give a time as the wire has it: now, or so long after."""
+    """Return a time in wire format: now, or some seconds later."""
     return (_now() + timedelta(seconds=seconds)).isoformat()
 
 
@@ -194,6 +196,6 @@ def _pairs(headers: object) -> Sequence[tuple[str, bytes]]:
     return headers if isinstance(headers, Sequence) else ()
 
 
-def _shown(value: object) -> str:
+def _shorten(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}…"

@@ -1,6 +1,6 @@
-"""`python -m poisonguard_conformance`: play a consumer, and say what a server fails.
+"""`python -m poisonguard_conformance`: check a server as a consumer sees it.
 
-Exit status: 0 all is well; 1 something failed; 2 something could not be checked, for
+Exit status: 0 when all checks pass; 1 when one fails; 2 when one could not run because
 the key lacks a scope.
 """
 
@@ -19,7 +19,12 @@ from urllib.parse import urlsplit
 
 from poisonguard_conformance import positions, reports, skips
 from poisonguard_conformance.check import Check, Consumer
-from poisonguard_conformance.wire import NotAllowed, Unreachable, Violated, Wire
+from poisonguard_conformance.wire import (
+    NotAllowed,
+    ProtocolClient,
+    Unreachable,
+    Violated,
+)
 
 CHECKS: tuple[Check, ...] = (*reports.CHECKS, *skips.CHECKS, *positions.CHECKS)
 NAMES = tuple(check.name for check in CHECKS)
@@ -27,25 +32,25 @@ GOOD, FAILED, UNCHECKED = 0, 1, 2
 DESCRIPTION = "Play a consumer against a server, and say what the server fails."
 
 
-class Result(StrEnum):
+class CheckStatus(StrEnum):
     OK = "ok"
     FAILED = "failed"
     NOT_CHECKED = "not checked"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """What became of one check; `detail` says why where it is not ok."""
+class CheckResult:
+    """The result of one check; `detail` says why it is not ok."""
 
     name: str
-    result: Result
+    result: CheckStatus
     says: str
     detail: str
     seconds: float
 
     def __str__(self) -> str:
         line = f"{self.result:<12}{self.name}"
-        if self.result is Result.OK:
+        if self.result is CheckStatus.OK:
             return line
         return f"{line}: {self.detail}\n{'':<12}the protocol says: {self.says}"
 
@@ -75,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--patience",
+        dest="event_timeout",
         type=float,
         default=1.0,
         help="seconds that an event of the stream may take (default: %(default)s)",
@@ -92,39 +98,39 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry the checks out, tell what became of them, and give the exit status."""
+    """Run the checks, print the results, and return the exit status."""
     options = _parser().parse_args(arguments)
-    wire = Wire(url=options.url, key=options.key, seconds=options.timeout)
+    wire = ProtocolClient(url=options.url, key=options.key, seconds=options.timeout)
     consumer = Consumer(
         wire=wire,
         topic=f"{options.topic_prefix}-orders",
         client_name=f"conformance-{uuid.uuid4().hex[:12]}",
-        patience=options.patience,
+        event_timeout=options.event_timeout,
     )
     wished = [check for check in CHECKS if check.name in (options.only or NAMES)]
-    verdicts = []
-    for verdict in judged(wished, consumer):
-        verdicts.append(verdict)
+    check_results = []
+    for check_result in judged(wished, consumer):
+        check_results.append(check_result)
         if not options.json:
-            _say(str(verdict))
+            _say(str(check_result))
     tell = _as_json if options.json else _as_text
-    _say(tell(verdicts, consumer))
-    return _status(verdicts, allow_unchecked=options.allow_unchecked)
+    _say(tell(check_results, consumer))
+    return _status(check_results, allow_unchecked=options.allow_unchecked)
 
 
-def judged(checks: Sequence[Check], consumer: Consumer) -> Iterator[Verdict]:
-    """Carry checks out one by one; none any more once nobody answers."""
+def judged(checks: Sequence[Check], consumer: Consumer) -> Iterator[CheckResult]:
+    """Run checks one by one; stop once the server is unreachable."""
     unreachable = ""
     for check in checks:
         started = monotonic()
-        result, detail = Result.NOT_CHECKED, unreachable
+        result, detail = CheckStatus.NOT_CHECKED, unreachable
         if not unreachable:
             try:
                 result, detail = _outcome(check, consumer)
             except Unreachable as trouble:
                 unreachable = str(trouble)
-                result, detail = Result.FAILED, unreachable
-        yield Verdict(
+                result, detail = CheckStatus.FAILED, unreachable
+        yield CheckResult(
             name=check.name,
             result=result,
             says=check.says,
@@ -133,59 +139,59 @@ def judged(checks: Sequence[Check], consumer: Consumer) -> Iterator[Verdict]:
         )
 
 
-def _outcome(check: Check, consumer: Consumer) -> tuple[Result, str]:
+def _outcome(check: Check, consumer: Consumer) -> tuple[CheckStatus, str]:
     try:
         check.run(consumer)
     except Unreachable:
         raise
     except NotAllowed as lacking:
-        return Result.NOT_CHECKED, str(lacking)
+        return CheckStatus.NOT_CHECKED, str(lacking)
     except Violated as violation:
-        return Result.FAILED, str(violation)
+        return CheckStatus.FAILED, str(violation)
     except (AttributeError, LookupError, TypeError, ValueError) as surprise:
         # An answer of a shape that no reader expects is the server's fault as well.
-        return Result.FAILED, f"an answer has another shape: {surprise!r}"
+        return CheckStatus.FAILED, f"an answer has another shape: {surprise!r}"
     finally:
         consumer.clean_up()
-    return Result.OK, ""
+    return CheckStatus.OK, ""
 
 
-def _status(verdicts: Sequence[Verdict], *, allow_unchecked: bool) -> int:
-    results = {verdict.result for verdict in verdicts}
-    if Result.FAILED in results:
+def _status(check_results: Sequence[CheckResult], *, allow_unchecked: bool) -> int:
+    results = {check_result.result for check_result in check_results}
+    if CheckStatus.FAILED in results:
         return FAILED
-    if Result.NOT_CHECKED in results and not allow_unchecked:
+    if CheckStatus.NOT_CHECKED in results and not allow_unchecked:
         return UNCHECKED
     return GOOD
 
 
-def _as_text(verdicts: Sequence[Verdict], consumer: Consumer) -> str:
+def _as_text(check_results: Sequence[CheckResult], consumer: Consumer) -> str:
     counts = {
-        result: sum(verdict.result is result for verdict in verdicts)
-        for result in Result
+        result: sum(check_result.result is result for check_result in check_results)
+        for result in CheckStatus
     }
-    told = ", ".join(f"{count} {result}" for result, count in counts.items())
-    return f"\n{told}. {_left_behind(consumer)}"
+    totals = ", ".join(f"{count} {result}" for result, count in counts.items())
+    return f"\n{totals}. {_left_behind(consumer)}"
 
 
-def _as_json(verdicts: Sequence[Verdict], consumer: Consumer) -> str:
+def _as_json(check_results: Sequence[CheckResult], consumer: Consumer) -> str:
     whole = {
-        "checks": [asdict(verdict) for verdict in verdicts],
+        "checks": [asdict(check_result) for check_result in check_results],
         "left_behind": _left_behind(consumer),
     }
     return json.dumps(whole, indent=2)
 
 
 def _left_behind(consumer: Consumer) -> str:
-    left = (
+    sentence = (
         f"Left behind: {len(consumer.poisons)} messages on {consumer.topic} and its"
         f" neighbours, to be dropped as you like (is:open topic:{consumer.topic}*),"
         f" and the positions of {consumer.client_name}."
     )
     if not consumer.irremovable:
-        return left
+        return sentence
     numbers = ", ".join(map(str, consumer.irremovable))
-    return f"{left} These skips could not be removed: {numbers}."
+    return f"{sentence} These skips could not be removed: {numbers}."
 
 
 def _key_in(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Positions: opened by one holder, settled in any order, resumed at the lesser."""
+"""Checks of positions: opening, settling in any order, and resuming."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def position_open(consumer: Consumer) -> None:
     first, second = _open(consumer, sub_id), _open(consumer, sub_id)
 
     expect("the marks of a new position", _settled(first), {})
-    expect("that the epoch grows", second["epoch"] > first["epoch"], wanted=True)
+    expect("that the epoch grows", second["epoch"] > first["epoch"], expected=True)
 
 
 @check(
@@ -70,10 +70,10 @@ def position_publishers(consumer: Consumer) -> None:
     epoch = _open(consumer, sub_id)["epoch"]
     for publisher, last in (("", 5), ("18446744073709551615", 7)):
         _settle(consumer, sub_id, epoch, publisher=publisher, settled=[[0, last]])
-    told = _open(consumer, sub_id)
+    answer = _open(consumer, sub_id)
 
-    wanted = {"": 5, "18446744073709551615": 7}
-    expect("processed of each", _settled(told), wanted)
+    expected = {"": 5, "18446744073709551615": 7}
+    expect("processed of each", _settled(answer), expected)
 
 
 @check(
@@ -84,10 +84,10 @@ def position_fenced(consumer: Consumer) -> None:
     sub_id = new_id()
     old, new = (_open(consumer, sub_id)["epoch"] for _ in "ab")
     stale = _update(consumer, sub_id, old, settled=[[0, 5]])
-    fresh = _update(consumer, sub_id, new, settled=[[0, 2]])
-    told = consumer.batch("/positions/settle", "updates", stale, fresh)
+    current = _update(consumer, sub_id, new, settled=[[0, 2]])
+    results = consumer.batch("/positions/settle", "updates", stale, current)
 
-    expect("the answers", statuses(told), ["fenced", "ok"])
+    expect("the answers", statuses(results), ["fenced", "ok"])
     expect("processed", _mark(consumer, sub_id).get("processed"), 2)
 
 
@@ -101,14 +101,14 @@ def position_fence_told(consumer: Consumer) -> None:
     _open(consumer, sub_id)
     with consumer.following() as stream:
         epoch = _open(consumer, sub_id)["epoch"]
-        fences = stream.until("fence", within=consumer.patience)
-        told = next((f.data for f in fences if f.data.get("sub_id") == sub_id), None)
+        fences = stream.until("fence", within=consumer.event_timeout)
+        fence = next((f.data for f in fences if f.data.get("sub_id") == sub_id), None)
 
-    if told is None:
+    if fence is None:
         raise Violated("no fence came")
-    expect("its client name", told.get("client_name"), consumer.client_name)
-    expect("its topic", told.get("topic"), consumer.topic)
-    expect("its epoch", told.get("epoch"), epoch)
+    expect("its client name", fence.get("client_name"), consumer.client_name)
+    expect("its topic", fence.get("topic"), consumer.topic)
+    expect("its epoch", fence.get("epoch"), epoch)
 
 
 @check(
@@ -122,10 +122,10 @@ def position_rejected(consumer: Consumer) -> None:
     bad = ([5, 3], [-1, 3], [0, LAST + 1], [0, 1.5], [0, True], [0], "0-3")
     updates = [_update(consumer, sub_id, epoch, settled=[run]) for run in bad]
     good = _update(consumer, sub_id, epoch, settled=[[0, 1], [LAST, LAST]])
-    told = consumer.batch("/positions/settle", "updates", *updates, good)
+    results = consumer.batch("/positions/settle", "updates", *updates, good)
 
-    expect("the answers", statuses(told), ["rejected"] * len(bad) + ["ok"])
-    pointers = {str(result.get("pointer")) for result in told[: len(bad)]}
+    expect("the answers", statuses(results), ["rejected"] * len(bad) + ["ok"])
+    pointers = {str(result.get("pointer")) for result in results[: len(bad)]}
     expect("the pointers", pointers, {"/settled/0"})
     mark = _mark(consumer, sub_id)
     expect("what was kept", mark.get("settled"), [[LAST, LAST]])
@@ -137,9 +137,9 @@ def position_rejected(consumer: Consumer) -> None:
 )
 def position_unopened(consumer: Consumer) -> None:
     update = _update(consumer, new_id(), 1, settled=[[0, 1]])
-    told = consumer.wire.post("/positions/settle", {"updates": [update]}).good
+    answer = consumer.wire.post("/positions/settle", {"updates": [update]}).good
 
-    expect("the answer", statuses(told["results"]), ["rejected"])
+    expect("the answer", statuses(answer["results"]), ["rejected"])
 
 
 @check(
@@ -150,15 +150,15 @@ def position_unopened(consumer: Consumer) -> None:
 def position_pressure(consumer: Consumer) -> None:
     sub_id = new_id()
     epoch = _open(consumer, sub_id)["epoch"]
-    told = [
+    results = [
         _settled_at(consumer, sub_id, epoch, _holes(first, last))
         for first, last in ((1, 1_000), (1_001, PRESSED), (PRESSED + 1, MOST_RUNS + 1))
     ]
     relief = _settled_at(consumer, sub_id, epoch, [[0, 2 * PRESSED]])
 
-    expect("the answers", statuses(told), ["ok", "ok", "rejected"])
-    expect("no pressure at first", told[0].get("pressure"), None)
-    expect("pressure then", told[1].get("pressure"), 0.75)
+    expect("the answers", statuses(results), ["ok", "ok", "rejected"])
+    expect("no pressure at first", results[0].get("pressure"), None)
+    expect("pressure then", results[1].get("pressure"), 0.75)
     expect("the answer once the holes are filled", relief.get("status"), "ok")
     mark = _mark(consumer, sub_id)
     expect(
@@ -180,14 +180,14 @@ CHECKS = (
 
 
 def _open(consumer: Consumer, sub_id: str) -> Json:
-    asked = {
+    request = {
         "client_name": consumer.client_name,
         "sub_id": sub_id,
         "topic": consumer.topic,
         "replays": False,
     }
-    told: Json = consumer.wire.post("/positions/open", asked).good
-    return told
+    answer: Json = consumer.wire.post("/positions/open", request).good
+    return answer
 
 
 def _update(consumer: Consumer, sub_id: str, epoch: int, **changes: object) -> Json:
@@ -205,24 +205,24 @@ def _settled_at(
     consumer: Consumer, sub_id: str, epoch: int, runs: list[list[int]]
 ) -> Json:
     update = _update(consumer, sub_id, epoch, settled=runs)
-    [told] = consumer.batch("/positions/settle", "updates", update)
-    return told
+    [result] = consumer.batch("/positions/settle", "updates", update)
+    return result
 
 
 def _settle(consumer: Consumer, sub_id: str, epoch: int, **changes: object) -> None:
     update = _update(consumer, sub_id, epoch, **changes)
-    told = consumer.batch("/positions/settle", "updates", update)
-    expect("the answer", statuses(told), ["ok"])
+    results = consumer.batch("/positions/settle", "updates", update)
+    expect("the answer", statuses(results), ["ok"])
 
 
 def _mark(consumer: Consumer, sub_id: str) -> Json:
-    """Open a position anew and give its one mark."""
+    """Open a position again and return its one mark."""
     [mark] = _open(consumer, sub_id)["positions"]
     return dict(mark)
 
 
 def _settled(opened: Json) -> dict[str, int]:
-    """Give how far each publisher is processed, of those with anything settled."""
+    """Return `processed` by publisher, of those with anything settled."""
     return {
         mark["publisher"]: mark["processed"]
         for mark in opened["positions"]
@@ -231,5 +231,5 @@ def _settled(opened: Json) -> dict[str, int]:
 
 
 def _holes(first: int, last: int) -> list[list[int]]:
-    """Give every other number as a run of its own."""
+    """Return every other number as a run of its own."""
     return [[2 * place, 2 * place] for place in range(first, last + 1)]

@@ -1,4 +1,4 @@
-"""What a consumer reports: failures, confirmations, counters, and how it does so."""
+"""Checks of reports: failures, confirmations, counters, and their requests."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ MOST_MEMBERS = 1_000
 def failure_once(consumer: Consumer) -> None:
     member = consumer.failure()
     again = {**member, "report_id": new_id()}
-    told = [
+    results = [
         result for each in (member, member, again) for result in consumer.report(each)
     ]
 
-    expect("the three answers", statuses(told), ["created", "duplicate", "updated"])
-    expect("the poisons", len({result.get("poison") for result in told}), 1)
+    expect("the three answers", statuses(results), ["created", "duplicate", "updated"])
+    expect("the poisons", len({result.get("poison") for result in results}), 1)
 
 
 @check(
@@ -57,10 +57,10 @@ def failure_once(consumer: Consumer) -> None:
 )
 def failure_once_in_a_batch(consumer: Consumer) -> None:
     first, other = consumer.failure(), consumer.failure()
-    told = consumer.report(first, other, first)
+    results = consumer.report(first, other, first)
 
-    expect("the answers", statuses(told), ["created", "created", "duplicate"])
-    expect("the poison of the copy", told[2].get("poison"), told[0].get("poison"))
+    expect("the answers", statuses(results), ["created", "created", "duplicate"])
+    expect("the poison of the copy", results[2].get("poison"), results[0].get("poison"))
 
 
 @check(
@@ -74,7 +74,7 @@ def failure_rejected(consumer: Consumer) -> None:
     expect("the others", statuses([first, last]), ["created", "created"])
     expect("the bad one", rejected.get("status"), "rejected")
     expect("its pointer", rejected.get("pointer"), "/failed_at")
-    expect("that it has a detail", bool(rejected.get("detail")), wanted=True)
+    expect("that it has a detail", bool(rejected.get("detail")), expected=True)
 
 
 @check(
@@ -83,9 +83,9 @@ def failure_rejected(consumer: Consumer) -> None:
 )
 def unknown_members(consumer: Consumer) -> None:
     deep = {"conformance": [[[{"deep": None}]]]}
-    told = consumer.report(consumer.failure(**deep))
+    results = consumer.report(consumer.failure(**deep))
 
-    expect("the answer", statuses(told), ["created"])
+    expect("the answer", statuses(results), ["created"])
 
 
 @check(
@@ -93,11 +93,11 @@ def unknown_members(consumer: Consumer) -> None:
     "The body comes back byte for byte, and its digest is its SHA-256.",
 )
 def body(consumer: Consumer) -> None:
-    [told] = consumer.report(consumer.failure(body=BODY))
-    kept = consumer.wire.get(f"/poisons/{told['poison']}").good
-    answer = consumer.wire.get(f"/poisons/{told['poison']}/body")
+    [result] = consumer.report(consumer.failure(body=BODY))
+    poison = consumer.wire.get(f"/poisons/{result['poison']}").good
+    answer = consumer.wire.get(f"/poisons/{result['poison']}/body")
 
-    expect("the digest", kept.get("digest"), hashlib.sha256(BODY).hexdigest())
+    expect("the digest", poison.get("digest"), hashlib.sha256(BODY).hexdigest())
     expect("the status of the download", answer.status, HTTPStatus.OK)
     expect("the bytes", answer.body, BODY)
 
@@ -110,15 +110,15 @@ def body(consumer: Consumer) -> None:
 def hostile_message(consumer: Consumer) -> None:
     bookmark = f"\0\ud800\u202e{new_id()}"
     member = consumer.failure(bookmark=bookmark, headers=HEADERS, **HOSTILE)
-    [told] = consumer.report(member)
-    expect("the answer", told.get("status"), "created")
+    [result] = consumer.report(member)
+    expect("the answer", result.get("status"), "created")
 
-    kept = consumer.wire.get(f"/poisons/{told['poison']}").good.get("header_names")
-    if not isinstance(kept, list):
+    names = consumer.wire.get(f"/poisons/{result['poison']}").good.get("header_names")
+    if not isinstance(names, list):
         raise Violated("the detail of a poison has no list of header_names")
     readable = [name for name, _ in HEADERS[:3]]
-    expect("the readable names", kept[:3], readable)
-    expect("the number of headers", len(kept), len(HEADERS))
+    expect("the readable names", names[:3], readable)
+    expect("the number of headers", len(names), len(HEADERS))
 
 
 @check(
@@ -128,12 +128,14 @@ def hostile_message(consumer: Consumer) -> None:
 )
 def confirmation_forged(consumer: Consumer) -> None:
     forged = [f"{new_id()}.{'A' * 43}", "no redrive at all"]
-    told = consumer.batch(
+    results = consumer.batch(
         "/confirmations", "confirmations", *(_confirmation(consumer, f) for f in forged)
     )
 
-    expect("the answers", statuses(told), ["rejected", "rejected"])
-    expect("the pointers", [t.get("pointer") for t in told], ["/redrive", "/redrive"])
+    expect("the answers", statuses(results), ["rejected", "rejected"])
+    expect(
+        "the pointers", [t.get("pointer") for t in results], ["/redrive", "/redrive"]
+    )
 
 
 @check(
@@ -157,10 +159,10 @@ def counter_once(consumer: Consumer) -> None:
 )
 def counter_rejected(consumer: Consumer) -> None:
     bad = _counter(consumer, minute=minute().replace(":00+", ":13+"))
-    told = consumer.batch("/counters", "counters", bad, _counter(consumer))
+    results = consumer.batch("/counters", "counters", bad, _counter(consumer))
 
-    expect("the answers", statuses(told), ["rejected", "counted"])
-    expect("its pointer", told[0].get("pointer"), "/minute")
+    expect("the answers", statuses(results), ["rejected", "counted"])
+    expect("its pointer", results[0].get("pointer"), "/minute")
 
 
 @check(
@@ -170,10 +172,10 @@ def counter_rejected(consumer: Consumer) -> None:
 )
 def guard_newest(consumer: Consumer) -> None:
     first = _guard(consumer)
-    words = [first, {**first, "at": moment(seconds=1)}, first]
-    told = [_noted(consumer, word) for word in words]
+    heartbeats = [first, {**first, "at": moment(seconds=1)}, first]
+    answers = [_report_heartbeat(consumer, heartbeat) for heartbeat in heartbeats]
 
-    expect("the answers", told, ["created", "updated", "duplicate"])
+    expect("the answers", answers, ["created", "updated", "duplicate"])
 
 
 @check(
@@ -182,9 +184,11 @@ def guard_newest(consumer: Consumer) -> None:
 )
 def gzip(consumer: Consumer) -> None:
     member = consumer.failure(body=b"x" * 100_000)
-    told = consumer.wire.post_gzip("/failures", {"failures": [member]}).good["results"]
+    results = consumer.wire.post_gzip("/failures", {"failures": [member]}).good[
+        "results"
+    ]
 
-    expect("the answer", statuses(told), ["created"])
+    expect("the answer", statuses(results), ["created"])
 
 
 @check(
@@ -302,9 +306,11 @@ def _guard(consumer: Consumer) -> Json:
     }
 
 
-def _noted(consumer: Consumer, word: Json) -> object:
-    told = consumer.wire.post("/counters", {"counters": [], "guards": [word]}).good
-    guards = told.get("guards")
+def _report_heartbeat(consumer: Consumer, heartbeat: Json) -> object:
+    answer = consumer.wire.post(
+        "/counters", {"counters": [], "guards": [heartbeat]}
+    ).good
+    guards = answer.get("guards")
     if not isinstance(guards, list) or len(guards) != 1:
         raise Violated("one member of `guards` did not get one answer in `guards`")
     return guards[0].get("status")

@@ -1,4 +1,4 @@
-"""The skip list: a snapshot, the stream of its changes, and what comes of a report."""
+"""Checks of the skip list: snapshots, the stream, and skips made by reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from poisonguard_conformance.check import (
     new_id,
     statuses,
 )
-from poisonguard_conformance.wire import Json, Stream, Told, Violated
+from poisonguard_conformance.wire import Json, Stream, StreamEvent, Violated
 
 # When, and after how many seconds at most.
 PINGS = (("at the start", 0.0), ("after 15 seconds", 15.0))
@@ -51,18 +51,18 @@ REFUSED: tuple[tuple[str, object], ...] = (
 )
 def skip_told_at_once(consumer: Consumer) -> None:
     with consumer.following() as stream:
-        made = consumer.add_skip(kind="bookmark", value=new_id())
-        told = consumer.event(stream, "skip", made["id"])
-        kept = consumer.snapshot()
-        consumer.remove_skip(made["id"])
-        ended = consumer.event(stream, "unskip", made["id"])
+        skip = consumer.add_skip(kind="bookmark", value=new_id())
+        addition = consumer.event(stream, "skip", skip["id"])
+        snapshot = consumer.snapshot()
+        consumer.remove_skip(skip["id"])
+        removal = consumer.event(stream, "unskip", skip["id"])
 
-    _expect_place(told, kept["epoch"])
-    wanted = _without_revision(told.data)
-    expect("the skip in the snapshot", _of(kept, made["id"]), [wanted])
-    _expect_place(ended, kept["epoch"])
-    expect("why it ended", ended.data.get("because"), "removed")
-    expect("the skip once it is removed", _of(consumer.snapshot(), made["id"]), [])
+    _expect_place(addition, snapshot["epoch"])
+    expected = _without_revision(addition.data)
+    expect("the skip in the snapshot", _of(snapshot, skip["id"]), [expected])
+    _expect_place(removal, snapshot["epoch"])
+    expect("why it ended", removal.data.get("because"), "removed")
+    expect("the skip once it is removed", _of(consumer.snapshot(), skip["id"]), [])
 
 
 @check(
@@ -72,10 +72,10 @@ def skip_told_at_once(consumer: Consumer) -> None:
 )
 def skip_matchers(consumer: Consumer) -> None:
     for kind, value in MATCHERS:
-        made = consumer.add_skip(kind=kind, value=value)
-        [kept] = _of(consumer.snapshot(), made["id"]) or [{}]
-        expect(f"a {kind}", kept.get("matcher"), {"kind": kind, "value": value})
-        consumer.remove_skip(made["id"])
+        skip = consumer.add_skip(kind=kind, value=value)
+        [entry] = _of(consumer.snapshot(), skip["id"]) or [{}]
+        expect(f"a {kind}", entry.get("matcher"), {"kind": kind, "value": value})
+        consumer.remove_skip(skip["id"])
 
 
 @check(
@@ -84,8 +84,8 @@ def skip_matchers(consumer: Consumer) -> None:
 )
 def skip_refused(consumer: Consumer) -> None:
     for kind, value in REFUSED:
-        asked = consumer.skip(kind=kind, value=value)
-        answer = consumer.wire.post("/skips", asked)
+        request = consumer.skip(kind=kind, value=value)
+        answer = consumer.wire.post("/skips", request)
         if answer.status == HTTPStatus.CREATED:
             consumer.skips.append(answer.json["id"])
         problem = answer.refused(HTTPStatus.UNPROCESSABLE_ENTITY)
@@ -107,14 +107,18 @@ def skip_groups(consumer: Consumer) -> None:
             ]
             for group in groups
         )
-        heard = _heard(stream, last=common, within=2 * consumer.patience)
-        kept = consumer.snapshot(consumer_group=GROUP)
+        heard = _heard(stream, last=common, within=2 * consumer.event_timeout)
+        snapshot = consumer.snapshot(consumer_group=GROUP)
         every = consumer.snapshot()
 
     expect("what the stream told", heard, [own, common])
-    expect("the others' in the snapshot of a group", _of(kept, others), [])
-    found = [len(_of(kept, own)), len(_of(kept, common)), len(_of(every, others))]
-    expect("those in the snapshots", found, [1, 1, 1])
+    expect("the others' in the snapshot of a group", _of(snapshot, others), [])
+    counts = [
+        len(_of(snapshot, own)),
+        len(_of(snapshot, common)),
+        len(_of(every, others)),
+    ]
+    expect("those in the snapshots", counts, [1, 1, 1])
 
 
 @check(
@@ -130,9 +134,9 @@ def stream_resumes(consumer: Consumer) -> None:
         consumer.add_skip(kind="bookmark", value=new_id())["id"] for _ in range(3)
     ]
     with consumer.stream(last_event_id=place, after=_far(place)) as stream:
-        by_header = _heard(stream, last=missed[-1], within=2 * consumer.patience)
+        by_header = _heard(stream, last=missed[-1], within=2 * consumer.event_timeout)
     with consumer.stream(after=place) as stream:
-        by_query = _heard(stream, last=missed[-1], within=2 * consumer.patience)
+        by_query = _heard(stream, last=missed[-1], within=2 * consumer.event_timeout)
 
     expect("what came after Last-Event-ID", by_header, missed)
     expect("what came after `after`", by_query, missed)
@@ -155,7 +159,9 @@ def stream_of_several_topics(consumer: Consumer) -> None:
         for topic in topics
     ]
     with consumer.stream(*topics, last_event_id=place) as stream:
-        heard = _heard(stream, last=None, within=consumer.patience, most=len(missed))
+        heard = _heard(
+            stream, last=None, within=consumer.event_timeout, most=len(missed)
+        )
     expect("what came of both", set(heard), set(missed))
     expect("how much came", len(heard), len(missed))
 
@@ -166,14 +172,14 @@ def stream_of_several_topics(consumer: Consumer) -> None:
     " and the stream ends.",
 )
 def stream_resets(consumer: Consumer) -> None:
-    made = consumer.add_skip(kind="bookmark", value=new_id())
+    skip = consumer.add_skip(kind="bookmark", value=new_id())
     epoch = consumer.snapshot()["epoch"]
-    for place in (f"{FOREIGN_EPOCH}.{made['id']}", f"{epoch}.{FAR_AHEAD}"):
+    for place in (f"{FOREIGN_EPOCH}.{skip['id']}", f"{epoch}.{FAR_AHEAD}"):
         with consumer.stream(last_event_id=place) as stream:
-            told = next(stream.until("reset", within=2 * consumer.patience), None)
-            expect(f"a reset at {place}", told is not None, wanted=True)
-            ended = stream.ends(within=2 * consumer.patience)
-            expect("that the stream ends after it", ended, wanted=True)
+            reset = next(stream.until("reset", within=2 * consumer.event_timeout), None)
+            expect(f"a reset at {place}", reset is not None, expected=True)
+            has_ended = stream.ends(within=2 * consumer.event_timeout)
+            expect("that the stream ends after it", has_ended, expected=True)
 
 
 @check(
@@ -185,11 +191,11 @@ def stream_pings(consumer: Consumer) -> None:
     epoch = consumer.snapshot()["epoch"]
     with consumer.stream() as stream:
         for when, within in PINGS:
-            pings = stream.until("ping", within=within + consumer.patience)
-            told = next(pings, None)
-            if told is None:
+            pings = stream.until("ping", within=within + consumer.event_timeout)
+            ping = next(pings, None)
+            if ping is None:
                 raise Violated(f"no ping came {when}")
-            _expect_place(told, epoch)
+            _expect_place(ping, epoch)
 
 
 @check(
@@ -198,18 +204,18 @@ def stream_pings(consumer: Consumer) -> None:
     " does not exist is `rejected`, for itself.",
 )
 def skip_applied(consumer: Consumer) -> None:
-    made = consumer.add_skip(kind="bookmark", value=new_id())
-    word = {
-        "skip": made["id"],
+    skip = consumer.add_skip(kind="bookmark", value=new_id())
+    count = {
+        "skip": skip["id"],
         "consumer_group": GROUP,
         "client_name": consumer.client_name,
         "count": 2,
         "last_at": moment(),
         "report": new_id(),
     }
-    unknown = {**word, "skip": 2**53, "report": new_id()}
-    first = consumer.batch("/skips/applied", "applied", word, unknown)
-    again = consumer.batch("/skips/applied", "applied", word)
+    unknown = {**count, "skip": 2**53, "report": new_id()}
+    first = consumer.batch("/skips/applied", "applied", count, unknown)
+    again = consumer.batch("/skips/applied", "applied", count)
 
     expect("the answers", statuses(first), ["ok", "rejected"])
     expect("the answer to a repetition", statuses(again), ["ok"])
@@ -222,15 +228,15 @@ def skip_applied(consumer: Consumer) -> None:
 )
 def skip_expires(consumer: Consumer) -> None:
     until = moment(seconds=3_600)
-    made = consumer.add_skip(kind="bookmark", value=new_id(), expires_at=until)
-    [kept] = _of(consumer.snapshot(), made["id"])
-    asked = consumer.skip(
+    skip = consumer.add_skip(kind="bookmark", value=new_id(), expires_at=until)
+    [entry] = _of(consumer.snapshot(), skip["id"])
+    request = consumer.skip(
         kind="bookmark", value=new_id(), expires_at=moment(seconds=-1)
     )
-    answer = consumer.wire.post("/skips", asked)
+    answer = consumer.wire.post("/skips", request)
 
-    found = datetime.fromisoformat(str(kept.get("expires_at")))
-    expect("when it expires", found, datetime.fromisoformat(until))
+    expires_at = datetime.fromisoformat(str(entry.get("expires_at")))
+    expect("when it expires", expires_at, datetime.fromisoformat(until))
     answer.refused(HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
@@ -243,13 +249,13 @@ def skip_of_a_report(consumer: Consumer) -> None:
     topic = f"{consumer.topic}-replays"
     member = consumer.failure(topic=topic, replays=True)
     with consumer.following(topic, consumer_group=GROUP) as stream:
-        [told] = consumer.report(member)
-        made = _skip_of(consumer, stream, topic, told)
+        [result] = consumer.report(member)
+        skip = _skip_of(consumer, stream, topic, result)
     matcher = {"kind": "bookmark", "value": member["bookmark"]}
 
-    expect("its matcher", made.get("matcher"), matcher)
-    expect("its consumer group", made.get("consumer_group"), GROUP)
-    expect("that it expires", bool(made.get("expires_at")), wanted=True)
+    expect("its matcher", skip.get("matcher"), matcher)
+    expect("its consumer group", skip.get("consumer_group"), GROUP)
+    expect("that it expires", bool(skip.get("expires_at")), expected=True)
 
 
 @check(
@@ -261,13 +267,13 @@ def suspected_is_not_shared(consumer: Consumer) -> None:
     topic = f"{consumer.topic}-replays"
     member = consumer.failure(topic=topic, replays=True, suspected=True)
     with consumer.following(topic, consumer_group=GROUP) as stream:
-        [kept] = consumer.report(member)
-        expect("the answer to the suspected", kept.get("status"), "created")
-        expect("the skips it makes", _made_by(consumer, topic, kept), [])
+        [suspected] = consumer.report(member)
+        expect("the answer to the suspected", suspected.get("status"), "created")
+        expect("the skips it makes", _made_by(consumer, topic, suspected), [])
 
-        [told] = consumer.report({**member, "suspected": False})
-        expect("the answer to the cleared", told.get("status"), "updated")
-        _skip_of(consumer, stream, topic, told)
+        [cleared] = consumer.report({**member, "suspected": False})
+        expect("the answer to the cleared", cleared.get("status"), "updated")
+        _skip_of(consumer, stream, topic, cleared)
 
 
 CHECKS = (
@@ -299,43 +305,43 @@ def _revisions(place: str) -> list[int]:
 
 
 def _far(place: str) -> str:
-    """Give a place that the stream would not resume at."""
+    """Return a place that the stream cannot resume at."""
     return f"{place.rpartition('.')[0]}.{FAR_AHEAD}"
 
 
-def _expect_place(told: Told, epoch: str) -> None:
-    found, _, revision = told.id.rpartition(".")
-    expect(f"the epoch in the id of a {told.kind}", found, epoch)
-    if "revision" in told.data:
-        expect("the revision in it", revision, str(told.data["revision"]))
+def _expect_place(event: StreamEvent, epoch: str) -> None:
+    event_epoch, _, revision = event.id.rpartition(".")
+    expect(f"the epoch in the id of a {event.kind}", event_epoch, epoch)
+    if "revision" in event.data:
+        expect("the revision in it", revision, str(event.data["revision"]))
 
 
 def _heard(
     stream: Stream, *, last: object, within: float, most: int | None = None
 ) -> list[object]:
-    """List the skips that a stream tells until one, or so many, have come."""
+    """Return the ids that a stream sends until one, or so many, have arrived."""
     heard: list[object] = []
-    for told in stream.until("skip", "reset", within=within):
-        heard.append(told.data.get("id", told.kind))
+    for event in stream.until("skip", "reset", within=within):
+        heard.append(event.data.get("id", event.kind))
         if heard[-1] == last or len(heard) == most:
             break
     return heard
 
 
 def _skip_of(consumer: Consumer, stream: Stream, topic: str, result: Json) -> Json:
-    """Wait for the skip that a report made, and see that it is removed in the end."""
-    events = stream.until("skip", within=consumer.patience)
+    """Wait for the skip that a report made; it is removed when the check ends."""
+    events = stream.until("skip", within=consumer.event_timeout)
     of_it = (e.data for e in events if e.data.get("poison") == result.get("poison"))
-    told = next(of_it, None)
-    made = _made_by(consumer, topic, result)
-    if told is None:
-        raise Violated(f"no skip was told; in the snapshot there are {made}")
-    return told
+    skip = next(of_it, None)
+    skip_ids = _made_by(consumer, topic, result)
+    if skip is None:
+        raise Violated(f"no skip was told; in the snapshot there are {skip_ids}")
+    return skip
 
 
 def _made_by(consumer: Consumer, topic: str, result: Json) -> list[int]:
-    """List the skips that a report has made, which are removed in the end."""
+    """Return the skips that a report made; they are removed when the check ends."""
     snapshot = consumer.snapshot(topic=topic)
-    made = [s["id"] for s in snapshot["skips"] if s["poison"] == result["poison"]]
-    consumer.skips += made
-    return made
+    skip_ids = [s["id"] for s in snapshot["skips"] if s["poison"] == result["poison"]]
+    consumer.skips += skip_ids
+    return skip_ids

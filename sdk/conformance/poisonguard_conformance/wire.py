@@ -1,6 +1,6 @@
-"""Plain HTTP, on purpose: nothing is retried, mended or read kindly.
+"""A plain HTTP client: it retries and repairs nothing.
 
-The SDK's client hides a server's faults from a consumer. Here every fault has to show.
+The SDK's client hides a server's faults from a consumer. Here every fault must show.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Violated(Exception):
 
 
 class Unreachable(Violated):
-    """Nobody answers at this address."""
+    """No server answers at this address."""
 
 
 class NotAllowed(Exception):
@@ -44,8 +44,8 @@ class NotAllowed(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
-    """What came back on one call, as it came."""
+class HttpAnswer:
+    """The unchanged answer to one call."""
 
     call: str
     status: int
@@ -54,21 +54,21 @@ class Answer:
 
     @property
     def json(self) -> Any:
-        """Read the body; raises Violated where it is no JSON."""
+        """Parse the body; raise Violated where it is no JSON."""
         try:
             return json.loads(self.body)
         except ValueError:
-            raise Violated(f"{self.call} answered no JSON: {self.shown}") from None
+            raise Violated(f"{self.call} answered no JSON: {self.excerpt}") from None
 
     @property
     def good(self) -> Any:
-        """Read what a call that went well answers; raises Violated where it did not."""
+        """Parse the body of a success; raise Violated for any other status."""
         if self.status not in GOOD:
-            raise Violated(f"{self.call} answered {self.status}: {self.shown}")
+            raise Violated(f"{self.call} answered {self.status}: {self.excerpt}")
         return self.json
 
     def refused(self, status: HTTPStatus) -> Json:
-        """Read a problem of this status; raises Violated where it is anything else."""
+        """Parse a problem of this status; raise Violated for anything else."""
         media_type = self.headers.get("content-type", "").partition(";")[0]
         if self.status != status:
             raise Violated(f"{self.call} answered {self.status}, not {status.value}")
@@ -83,23 +83,23 @@ class Answer:
         return problem
 
     @property
-    def shown(self) -> str:
-        """Give the detail of a problem, or the beginning of anything else."""
+    def excerpt(self) -> str:
+        """Return the detail of a problem, or the beginning of any other body."""
         with suppress(ValueError, TypeError, LookupError):
             return str(json.loads(self.body)["detail"])
         return repr(self.body[:SHOWN_BYTES])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Told:
-    """One event of the stream, with its data read; `id` is that of its place."""
+class StreamEvent:
+    """One event of the stream, with parsed data; `id` is its place."""
 
     kind: str
     data: Json
     id: str
 
     @classmethod
-    def of(cls, event: Event) -> Told:
+    def of(cls, event: Event) -> StreamEvent:
         data = json.loads(event.data)
         if not isinstance(data, dict):
             raise TypeError(f"the data of {event.kind} are no JSON object")
@@ -107,18 +107,20 @@ class Told:
 
 
 class Stream:
-    """Events as they come; a thread reads them, so that waiting can end."""
+    """The events of a stream; a thread reads them, so that waits can time out."""
 
     def __init__(self, response: HTTPResponse, link: socket.socket) -> None:
         self._response = response
         self._link = link
-        self._events: queue.SimpleQueue[Told | Violated | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[StreamEvent | Violated | None] = (
+            queue.SimpleQueue()
+        )
         self._ended = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def next(self, *, within: float) -> Told | None:
-        """Wait for the next event; None where the time is up or the stream has ended.
+    def next(self, *, within: float) -> StreamEvent | None:
+        """Wait for the next event; return None at the time-out or the end.
 
         Raises Violated where what came is no event.
         """
@@ -133,7 +135,7 @@ class Stream:
         self._ended = event is None
         return event
 
-    def until(self, *kinds: str, within: float) -> Iterator[Told]:
+    def until(self, *kinds: str, within: float) -> Iterator[StreamEvent]:
         """Yield the events of these kinds until the time is up or the stream ends."""
         deadline = monotonic() + within
         while event := self.next(within=deadline - monotonic()):
@@ -141,14 +143,14 @@ class Stream:
                 yield event
 
     def ends(self, *, within: float) -> bool:
-        """Tell whether the stream ends in this time, whatever comes before."""
+        """Tell whether the stream ends within this time, after any events."""
         deadline = monotonic() + within
         while self.next(within=deadline - monotonic()):
             pass
         return self._ended
 
     def close(self) -> None:
-        # The reader holds the response while it waits: only the socket can be ended.
+        # The waiting reader holds the response: only the socket can be shut down.
         with suppress(OSError):
             self._link.shutdown(socket.SHUT_RDWR)
         self._reader.join()
@@ -159,14 +161,14 @@ class Stream:
             # Cut off, it has ended to who reads.
             with suppress(OSError, HTTPException):
                 for event in parse(iter(lambda: self._response.read1(PIECE), b"")):
-                    self._events.put(Told.of(event))
+                    self._events.put(StreamEvent.of(event))
         except (GuardError, TypeError, ValueError) as broken:
             self._events.put(Violated(f"the stream holds what is no event: {broken}"))
         self._events.put(None)
 
 
-class Wire:
-    """The calls of one consumer, with its key; a connection for each of them."""
+class ProtocolClient:
+    """The calls of one consumer, with its key; each call has its own connection."""
 
     def __init__(self, *, url: str, key: str, seconds: float) -> None:
         self._url = urlsplit(url)
@@ -175,18 +177,18 @@ class Wire:
         is_secure = self._url.scheme == "https"
         self._connection = HTTPSConnection if is_secure else HTTPConnection
 
-    def get(self, path: str, query: Query = ()) -> Answer:
+    def get(self, path: str, query: Query = ()) -> HttpAnswer:
         return self.send("GET", _address(path, query))
 
-    def delete(self, path: str, body: object = None) -> Answer:
+    def delete(self, path: str, body: object = None) -> HttpAnswer:
         return self.send("DELETE", path, _encoded(body))
 
-    def post(self, path: str, body: object, **headers: str) -> Answer:
+    def post(self, path: str, body: object, **headers: str) -> HttpAnswer:
         """Post a value as JSON; bytes go as they are."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.send("POST", path, _encoded(body), named)
 
-    def post_gzip(self, path: str, body: object) -> Answer:
+    def post_gzip(self, path: str, body: object) -> HttpAnswer:
         return self.post(path, gzip.compress(_encoded(body)), Content_Encoding="gzip")
 
     def send(
@@ -195,12 +197,14 @@ class Wire:
         path: str,
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
-    ) -> Answer:
-        """Ask and read the whole answer; raises NotAllowed where the key may not."""
+    ) -> HttpAnswer:
+        """Send a request and read the answer; raise NotAllowed when it is 403."""
         call = f"{method} {path.partition('?')[0]}"
         with closing(self._connected()) as connection:
             try:
-                response = self._asked(connection, method, path, body, headers or {})
+                response = self._send_request(
+                    connection, method, path, body, headers or {}
+                )
                 return _answer(call, response)
             except (OSError, HTTPException) as trouble:
                 raise Violated(f"{call} got no answer: {trouble!r}") from trouble
@@ -213,7 +217,7 @@ class Wire:
         with closing(self._connected()) as connection:
             link: socket.socket = connection.sock
             try:
-                response = self._asked(connection, "GET", path, b"", headers)
+                response = self._send_request(connection, "GET", path, b"", headers)
                 _expect_stream(response)
                 link.settimeout(None)
             except (OSError, HTTPException) as trouble:
@@ -231,7 +235,7 @@ class Wire:
             raise Unreachable(f"{host} cannot be reached: {trouble}") from trouble
         return connection
 
-    def _asked(
+    def _send_request(
         self,
         connection: HTTPConnection,
         method: str,
@@ -259,8 +263,8 @@ def _address(path: str, query: Query) -> str:
     return f"{path}?{urlencode(query, errors='surrogatepass')}" if query else path
 
 
-def _answer(call: str, response: HTTPResponse) -> Answer:
-    answer = Answer(
+def _answer(call: str, response: HTTPResponse) -> HttpAnswer:
+    answer = HttpAnswer(
         call=call,
         status=response.status,
         headers={name.lower(): value for name, value in response.getheaders()},
@@ -274,7 +278,7 @@ def _answer(call: str, response: HTTPResponse) -> Answer:
 def _expect_stream(response: HTTPResponse) -> None:
     if response.status != HTTPStatus.OK:
         answer = _answer("GET /skips/stream", response)
-        raise Violated(f"{answer.call} answered {answer.status}: {answer.shown}")
+        raise Violated(f"{answer.call} answered {answer.status}: {answer.excerpt}")
     media_type = response.headers.get_content_type()
     if media_type != "text/event-stream":
         raise Violated(f"GET /skips/stream answered as {media_type}")

@@ -1,11 +1,11 @@
-"""Windows: how a guard knows a copy of a message that it has handled already.
+"""Windows: they let a guard recognise copies of handled messages.
 
 `Guard(dedupe=MemoryWindow())` remembers the last messages of this process. A
 `poisonguard.dedupe.postgres.PostgresWindow` marks a message in the transaction of its
-handler, so that the effect and the mark are there together or not at all.
+handler, so that the effect and the mark are committed together or not at all.
 
-Copies have one message id. What was requeued is no copy of the original, but of what
-the same redrive has sent.
+Copies have the same message id. A requeued message is no copy of the original, but only
+of messages that the same redrive sent.
 """
 
 from __future__ import annotations

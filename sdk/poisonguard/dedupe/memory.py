@@ -1,4 +1,4 @@
-"""A window in the memory of one process: the last messages, for some time."""
+"""A window in the memory of one process: its last handled messages."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MESSAGES_LIMIT = 10_000_000
 class MemoryWindow(Window):
     """Knows the last `messages` that were handled, each for `age` seconds.
 
-    What was handled by another process, or before this one began, is not known. With
-    `by_bookmark` a message without an id is known by its bookmark: for topics that
-    give no bookmark twice.
+    It does not know messages handled by other processes, or before this one started.
+    With `by_bookmark`, a message without an id is identified by its bookmark: for
+    topics that never use a bookmark twice.
     """
 
     messages: int = 100_000
@@ -47,7 +47,7 @@ class MemoryWindow(Window):
     def open(
         self,
         *,
-        topic: str,  # noqa: ARG002 - what one guard remembers is of one topic
+        topic: str,  # noqa: ARG002 - one guard has one topic
         consumer_group: str,  # noqa: ARG002
         reader: Reader,
     ) -> Once:
@@ -55,7 +55,7 @@ class MemoryWindow(Window):
 
 
 class MemoryOnce(Once):
-    """Knows what its guard has handled in this process.
+    """Remembers what its guard has handled in this process.
 
     A forked child knows what its parent had handled until then.
     """
@@ -69,12 +69,14 @@ class MemoryOnce(Once):
     ) -> None:
         self._window = window
         self._clock = clock
-        self._ends: dict[bytes, float] = {}  # of what was handled, the oldest first
+        self._ends: dict[
+            bytes, float
+        ] = {}  # expiry times of handled keys, the oldest first
         super().__init__(reader, by_bookmark=window.by_bookmark)
 
-    def begin_in_child(self) -> None:
-        super().begin_in_child()
-        # Anew: another thread may have been at work on both when the child was forked.
+    def reset_after_fork(self) -> None:
+        super().reset_after_fork()
+        # Rebuilt: another thread may have been changing both at the fork.
         self._order = deque(self._ends)
 
     def run(self, handler: Callable[[Any], object], message: Any) -> None:
@@ -82,11 +84,11 @@ class MemoryOnce(Once):
         if key is None:
             handler(message)
             return
-        self._begin(key)
+        self._claim_key(key)
         try:
             handler(message)
         except BaseException:
-            self._fail(key)
+            self._release_key(key)
             raise
         self._remember(key)
 
@@ -95,18 +97,18 @@ class MemoryOnce(Once):
         if key is None:
             await handler(message)
             return
-        self._begin(key)
+        self._claim_key(key)
         try:
             await handler(message)
         except BaseException:
-            self._fail(key)
+            self._release_key(key)
             raise
         self._remember(key)
 
     def facts(self) -> dict[str, object]:
         return {**super().facts(), "remembered": len(self._ends)}
 
-    def _begin(self, key: bytes) -> None:
+    def _claim_key(self, key: bytes) -> None:
         with self._lock:
             ends = self._ends.get(key)
             if ends is not None and ends > self._clock():
@@ -116,7 +118,7 @@ class MemoryOnce(Once):
                 raise Busy
             self._running.add(key)
 
-    def _fail(self, key: bytes) -> None:
+    def _release_key(self, key: bytes) -> None:
         with self._lock:
             self._running.discard(key)
 
@@ -126,7 +128,7 @@ class MemoryOnce(Once):
             now = self._clock()
             while order and (len(order) >= most or ends[order[0]] <= now):
                 del ends[order.popleft()]
-            if key not in ends:  # unless it began in the parent, and again here
+            if key not in ends:  # unless it also ran in the parent
                 order.append(key)
             ends[key] = now + self._window.age
             self._running.discard(key)

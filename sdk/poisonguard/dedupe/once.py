@@ -1,7 +1,7 @@
-"""What all windows share: one copy of a message runs at a time, and which are copies.
+"""The base of all windows: one copy of a message runs at a time.
 
-A window stands between the guard and the handler, at each attempt. Where the handler
-is not to run, it raises a `NotRun`; what becomes of the message then the handling says.
+A window runs between the guard and the handler, at each attempt. Where the handler must
+not run, the window raises a `NotRun`, and the message flow decides the outcome.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEY_SIZE = 16  # bytes, however long an id is
 
 
 class NotRun(BaseException):
-    """The handler was not run; an Exception would be the message's failure."""
+    """The handler was not run; no Exception, which would be a failure."""
 
 
 class Copy(NotRun):
@@ -40,31 +40,30 @@ class Busy(NotRun):
 
 
 class Unmarked(NotRun):
-    """Whether the message was handled before cannot be known now."""
+    """The window cannot tell now whether the message was handled before."""
 
 
 class Window(ABC):
-    """What `Guard(dedupe=...)` takes; several guards may share one."""
+    """The value of `Guard(dedupe=...)`; several guards may share one."""
 
     @abstractmethod
     def open(self, *, topic: str, consumer_group: str, reader: Reader) -> Once:
-        """Begin to know copies, for one guard."""
+        """Return the `Once` of one guard."""
 
 
 class Once(ABC):
     """Runs the handlers of one guard, one copy of a message at a time.
 
-    Any thread and task may call. A message that cannot be told from its copies is run
-    each time.
+    Any thread and task may use it. A message without an identity is run each time.
     """
 
     def __init__(self, reader: Reader, *, by_bookmark: bool) -> None:
         self._reader = reader
         self._by_bookmark = by_bookmark
-        self.begin_in_child()
+        self.reset_after_fork()
 
-    def begin_in_child(self) -> None:
-        """Let no copy run: in a forked child, those that do are the parent's."""
+    def reset_after_fork(self) -> None:
+        """Forget running copies: in a forked child they are the parent's."""
         self._lock = threading.Lock()
         self._running: set[bytes] = set()
         self._duplicates = 0
@@ -97,7 +96,7 @@ class Once(ABC):
         """Await a handler, or raise a `NotRun`."""
 
     def facts(self) -> dict[str, object]:
-        """Return what `health()` shows."""
+        """Return the window's part of `health()`."""
         return {"duplicates": self._duplicates, "without_id": self._without_id}
 
     @property
@@ -111,7 +110,7 @@ class Once(ABC):
         ]
 
     def _key(self, message: Any) -> bytes | None:
-        """Tell which copies are of one message; None where that cannot be told."""
+        """Return the key that all copies of a message share; None without an id."""
         try:
             key = self._read_key(message)
         except Exception:  # noqa: BLE001 - whatever a reader raises
@@ -150,7 +149,7 @@ class Once(ABC):
 
     @contextmanager
     def _claim(self, key: bytes | None) -> Iterator[None]:
-        """Let no other copy run in this process meanwhile."""
+        """Keep other copies in this process from running meanwhile."""
         if key is None:
             yield
             return

@@ -1,4 +1,4 @@
-"""A window in the consumer's own Postgres, exact: the mark commits with the effect.
+"""An exact window in the consumer's Postgres: mark and effect commit together.
 
     window = PostgresWindow(pool.connection)
     guard = Guard(..., dedupe=window)
@@ -6,8 +6,8 @@
     def handler(order):
         window.connection.execute("UPDATE accounts ...", ...)
 
-Needs psycopg 3 or 2, alone or under Django or SQLAlchemy; none of them is imported
-here. The table is made with the SQL that `schema()` returns.
+It works with psycopg 3 or 2, alone or under Django or SQLAlchemy; none of them is
+imported here. Create the table with the SQL that `schema()` returns.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from poisonguard.handling.hot_path import AsyncHandler
 
 BATCH = 10_000
-# Who has the turn is asked, not waited for: that would hold a thread, a place among
-# those in flight and, on a topic of batches, two transactions that wait for each other.
+# The lock is tried, not waited for: waiting would hold a thread and a slot, and with
+# batches two transactions could wait for each other.
 MARK = """
 WITH turn AS MATERIALIZED (SELECT pg_try_advisory_xact_lock(%s::bigint) AS is_ours),
 mark AS (
@@ -42,7 +42,7 @@ SELECT CASE WHEN is_ours THEN coalesce((SELECT transaction FROM mark), -1) ELSE 
 FROM turn
 """
 NOT_OURS, NOT_NEW = 0, -1  # in place of the number of the transaction
-# A message without an id is handled in a transaction, too.
+# Messages without an id are handled in a transaction, too.
 UNMARKED = "SELECT txid_current()"
 FORGET = """
 DELETE FROM poisonguard_marks WHERE ctid = ANY (ARRAY(
@@ -58,19 +58,19 @@ LAST_TRANSACTIONS = 1_000
 
 
 def schema() -> str:
-    """Return the SQL that makes the table; it may run where it is there already."""
+    """Return the SQL that creates the table, if it does not exist."""
     return resources.files(__package__).joinpath("postgres.sql").read_text()
 
 
 class PostgresWindow(Window):
-    """Marks what is handled in the transaction that `begin` begins.
+    """Marks handled messages in the transaction that `begin` starts.
 
-    `begin()` returns a context manager: it begins a transaction, commits it where its
-    block ends, and rolls it back where that raises. What it gives is `connection` in
-    the handler; where it gives nothing, as Django's `atomic`, pass the connection. For
-    `async def` handlers it is an asynchronous one. With `nested` the transaction may be
-    part of a larger one, which the caller commits before it settles the message. For
-    `by_bookmark` see `MemoryWindow`.
+    `begin()` returns a context manager that starts a transaction, commits it at the end
+    of its block, and rolls it back when the block raises. What it yields is
+    `connection` in the handler; where it yields nothing, as Django's `atomic`, pass the
+    connection. For `async def` handlers it must be asynchronous. With `nested`, the
+    transaction may be part of a larger one, which the caller commits before it settles
+    the message. For `by_bookmark` see `MemoryWindow`.
     """
 
     def __init__(
@@ -106,14 +106,14 @@ class PostgresWindow(Window):
         return connection
 
     def forget(self, older_than: timedelta, *, batch: int = BATCH) -> int:
-        """Delete what was marked longer ago; copies that come later are handled again.
+        """Delete older marks; copies that arrive later are handled again.
 
-        Each batch is a transaction of its own. Returns how many marks are gone.
+        Each batch is a transaction of its own. Return the number of deleted marks.
         """
         limits, total = _limits(older_than, batch), 0
         while True:
-            with self.begin() as given:
-                cursor = _cursor(self.reach(given))
+            with self.begin() as handle:
+                cursor = _cursor(self.connection_of(handle))
                 cursor.execute(FORGET, limits)
                 number = int(cursor.rowcount)
                 cursor.close()
@@ -122,11 +122,11 @@ class PostgresWindow(Window):
                 return total
 
     async def forget_async(self, older_than: timedelta, *, batch: int = BATCH) -> int:
-        """Do as `forget` does, where `begin` is asynchronous."""
+        """Delete older marks like `forget`, where `begin` is asynchronous."""
         limits, total = _limits(older_than, batch), 0
         while True:
-            async with self.begin() as given:
-                cursor = _cursor(self.reach(given))
+            async with self.begin() as handle:
+                cursor = _cursor(self.connection_of(handle))
                 await cursor.execute(FORGET, limits)
                 number = int(cursor.rowcount)
                 await cursor.close()
@@ -137,27 +137,27 @@ class PostgresWindow(Window):
     def open(self, *, topic: str, consumer_group: str, reader: Reader) -> Once:
         return PostgresOnce(reader, self, topic=topic, consumer_group=consumer_group)
 
-    def reach(self, given: Any) -> Any:
-        """Return the connection that `begin` has given."""
-        if given is None:
-            given = self._ambient
-        if given is None:
+    def connection_of(self, handle: Any) -> Any:
+        """Return the connection of what `begin` yielded."""
+        if handle is None:
+            handle = self._ambient
+        if handle is None:
             raise Misconfigured(
                 "PostgresWindow: begin gives no connection: pass it, as in"
                 " PostgresWindow(transaction.atomic, connection=connection)."
             )
-        if getattr(given, "savepoint_name", None) and not self.nested:
+        if getattr(handle, "savepoint_name", None) and not self.nested:
             raise Misconfigured(_NESTED)
-        # A transaction of psycopg has neither.
-        is_usable = hasattr(given, "execute") or hasattr(given, "cursor")
-        connection = given if is_usable else getattr(given, "connection", None)
+        # A psycopg transaction has neither, but a connection.
+        is_usable = hasattr(handle, "execute") or hasattr(handle, "cursor")
+        connection = handle if is_usable else getattr(handle, "connection", None)
         if connection is None:
             raise Misconfigured(_DRIVER)
         return connection
 
     @contextmanager
     def lend(self, connection: Any) -> Iterator[None]:
-        """Let a handler have the connection."""
+        """Set `connection` for a handler."""
         token = self._current.set(connection)
         try:
             yield
@@ -166,7 +166,7 @@ class PostgresWindow(Window):
 
 
 class PostgresOnce(Once):
-    """Knows what the consumers of a group have marked in one database."""
+    """Uses the marks that a consumer group has set in one database."""
 
     def __init__(
         self, reader: Reader, window: PostgresWindow, *, topic: str, consumer_group: str
@@ -174,11 +174,11 @@ class PostgresOnce(Once):
         super().__init__(reader, by_bookmark=window.by_bookmark)
         self._window = window
         self._names = (consumer_group, topic)
-        self._turns = blake2b(repr(self._names).encode(), digest_size=8)
+        self._lock_hash = blake2b(repr(self._names).encode(), digest_size=8)
         self._trouble: list[str] = []
 
-    def begin_in_child(self) -> None:
-        super().begin_in_child()
+    def reset_after_fork(self) -> None:
+        super().reset_after_fork()
         self._transactions: OrderedDict[int, None] = OrderedDict()
 
     @property
@@ -197,8 +197,8 @@ class PostgresOnce(Once):
             manager = self._window.begin()
             if not hasattr(manager, "__enter__"):
                 raise Misconfigured(_KIND.format("one", "with"))
-            with manager as given:
-                connection = self._window.reach(given)
+            with manager as handle:
+                connection = self._window.connection_of(handle)
                 cursor = _cursor(connection)
                 attempt.begin(cursor)
                 cursor.execute(*self._mark(key))
@@ -214,8 +214,8 @@ class PostgresOnce(Once):
             manager = self._window.begin()
             if not hasattr(manager, "__aenter__"):
                 raise Misconfigured(_KIND.format("an asynchronous one", "async with"))
-            async with manager as given:
-                connection = self._window.reach(given)
+            async with manager as handle:
+                connection = self._window.connection_of(handle)
                 cursor = _cursor(connection)
                 attempt.begin(cursor)
                 await cursor.execute(*self._mark(key))
@@ -228,14 +228,14 @@ class PostgresOnce(Once):
     def _mark(self, key: bytes | None) -> tuple[str, tuple[object, ...]]:
         if key is None:
             return UNMARKED, ()
-        turn = self._turns.copy()
+        turn = self._lock_hash.copy()
         turn.update(key)
         place = int.from_bytes(turn.digest(), "big", signed=True)
         return MARK, (place, *self._names, key)
 
     @contextmanager
     def _judging(self) -> Iterator[_Progress]:
-        """Tell what the window could not do from what the handler has failed at."""
+        """Tell failures of the window from failures of the handler."""
         attempt = _Progress(self)
         try:
             yield attempt
@@ -261,7 +261,7 @@ class PostgresOnce(Once):
                 self._transactions.popitem(last=False)
 
     def is_open_still(self, transaction: int) -> bool:
-        """Tell whether it should have been committed with an earlier message."""
+        """Tell whether an earlier message's transaction is still open."""
         with self._lock:
             return transaction in self._transactions and not self._window.nested
 
@@ -270,7 +270,7 @@ class PostgresOnce(Once):
 
 
 class _Progress:
-    """How far a transaction has come: its number is there once the mark is."""
+    """The progress of a transaction; its number is set once the mark is."""
 
     def __init__(self, once: PostgresOnce) -> None:
         self._once = once
@@ -279,13 +279,13 @@ class _Progress:
         self.is_done = False
 
     def begin(self, cursor: Any) -> None:
-        """Refuse a connection on which the mark would commit alone."""
+        """Refuse a connection that would commit the mark by itself."""
         self._cursor = cursor
         if _status(cursor) == IDLE and cursor.connection.autocommit:
             raise Misconfigured(_AUTOCOMMIT)
 
     def mark(self, row: object) -> None:
-        """Heed what the database says: whose turn it is, and whether that is new."""
+        """Evaluate the row of MARK: raise Busy or a copy, or keep the number."""
         transaction = _only(row)
         if transaction == NOT_OURS:
             raise Busy
@@ -296,7 +296,7 @@ class _Progress:
         self.transaction = transaction
 
     def end(self) -> None:
-        """Refuse what would be rolled back, or was committed apart from the mark."""
+        """Refuse a transaction that failed, or that the handler has ended."""
         if _status(self._cursor) != IN_TRANSACTION:
             raise Misconfigured(
                 "PostgresWindow: the handler has returned with its transaction failed,"
@@ -307,7 +307,7 @@ class _Progress:
 
 
 def _cursor(connection: Any) -> Any:
-    """Make a cursor of psycopg, through what others have put around it."""
+    """Create a psycopg cursor, also below SQLAlchemy's wrappers."""
     for _ in range(2):  # a session of SQLAlchemy, and its connection
         if not hasattr(connection, "cursor"):
             inner = getattr(connection, "connection", None)
@@ -318,7 +318,7 @@ def _cursor(connection: Any) -> Any:
 
 
 def _only(row: object) -> int:
-    """Return what a row holds, in whatever form the application has its rows."""
+    """Return the one value of a row, a tuple or a dictionary."""
     value = row
     if isinstance(row, Mapping):
         value = next(iter(row.values()))
@@ -351,7 +351,7 @@ def _limits(older_than: object, batch: int) -> tuple[float, int]:
 
 
 def _described(error: Exception) -> str:
-    errors = (error, error.__cause__)  # Django puts its own around the driver's
+    errors = (error, error.__cause__)  # Django wraps the driver's errors
     names = ("sqlstate", "pgcode")  # of psycopg 3 and 2
     codes = [getattr(each, name, None) for each in errors for name in names]
     if NO_TABLE in codes:

@@ -1,3 +1,3 @@
-"""What becomes of one message: the hot path, all else, and a guard's life."""
+"""Handling of messages: the hot path, the slow path, and a guard's lifecycle."""
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Stops a consumer that fails nearly everything: then it is the consumer that is sick.
+"""A circuit breaker: pauses a consumer that fails nearly every message.
 
 closed -> open       too many messages failed in a row, or too large a share
 open -> half-open    after a pause, one message is tried
 half-open -> closed  it was handled
 half-open -> open    it failed; the pause doubles
 
-Nothing here is told of a message that was handled: the healthy path only counts, and
-the breaker looks at that count when something fails.
+The healthy path only counts handled messages; the breaker reads that count when a
+message fails.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from typing import NamedTuple
 from poisonguard.errors import Misconfigured
 
 LONGEST_PAUSE = 300.0
-BESIDE_PROBE = 0.1  # how long the others wait before they look again
+PROBE_POLL_SECONDS = 0.1  # seconds that the other messages wait between checks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BreakerPolicy:
-    """How much may fail before the guard pauses.
+    """How many failures pause the guard.
 
-    `in_a_row` messages, or more than `share` of the last `of_last` messages, or of as
-    many as there were, once they are `at_least`. How long they took does not matter.
-    The first pause lasts `pause` seconds.
+    It pauses after `in_a_row` failed messages, or when more than `share` of the last
+    `of_last` messages failed, once there were `at_least`. Their durations do not
+    matter. The first pause lasts `pause` seconds.
     """
 
     in_a_row: int = 50
@@ -58,23 +58,23 @@ class BreakerPolicy:
             )
 
 
-class State(StrEnum):
-    """Whether messages pass."""
+class BreakerState(StrEnum):
+    """Whether the breaker lets messages pass."""
 
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half-open"
 
 
-class Turn(NamedTuple):
-    """How many seconds a message has to wait, or whether it is the one to try."""
+class Admission(NamedTuple):
+    """How many seconds a message must wait, or that it is the probe."""
 
     wait: float = 0.0
     is_probe: bool = False
 
 
 class _Failure(NamedTuple):
-    """Which of the messages it was, and when by the clock that dates failures."""
+    """The number of a failed message, and the time of its failure."""
 
     place: int
     at: datetime
@@ -83,9 +83,9 @@ class _Failure(NamedTuple):
 class Breaker:
     """Counts failed messages against handled ones; safe to share between threads.
 
-    `handled` tells how many messages were handled so far, `clock` the seconds of a
-    clock that is never set back, `dates` the time by the clock that dates failures.
-    Without a policy it counts and never opens.
+    `handled` returns how many messages were handled so far, `clock` the seconds of a
+    monotonic clock, `dates` the time by the clock that dates failures. Without a
+    policy the breaker counts and never opens.
     """
 
     def __init__(
@@ -100,45 +100,45 @@ class Breaker:
         self._handled = handled
         self._clock = clock
         self._dates = dates
-        self.begin()
+        self.reset_after_fork()
 
-    def begin(self) -> None:
-        """Know of nothing yet: closed."""
+    def reset_after_fork(self) -> None:
+        """Close, and forget all failures: in a forked child they are the parent's."""
         self._lock = threading.Lock()
-        self._state = State.CLOSED
+        self._state = BreakerState.CLOSED
         self._in_a_row = 0
         self._handled_then = 0  # when a message failed last
-        self._begin_window()
+        self._reset_window()
         self._pause = 0.0
         self._until = 0.0
         self.reason = ""
 
     @property
-    def state(self) -> State:
+    def state(self) -> BreakerState:
         return self._state
 
     @property
     def in_a_row(self) -> int:
-        """Count the messages that failed since one was handled."""
+        """Count the messages that failed since the last handled one."""
         with self._lock:
             return self._in_a_row if self._handled() == self._handled_then else 0
 
     @property
     def failing_since(self) -> datetime | None:
-        """The earliest date of the failures it opened for; None while closed."""
+        """Return the earliest time of the failures that opened it, or None."""
         with self._lock:
-            if self._state is State.CLOSED or not self._failures:
+            if self._state is BreakerState.CLOSED or not self._failures:
                 return None
-            # Not of the first: a clock that was set back dates a later one before it.
+            # Not the first failure's: a clock set back may date a later one before it.
             return min(failure.at for failure in self._failures)
 
     def failed(self) -> bool:
-        """Count a message that was about to be given up; tell whether it is open now.
+        """Count a message that is to be given up; return whether the breaker is open.
 
-        Once it is, only a probe says more: what was still in flight does not count.
+        While it is open, failures of messages still in flight do not count.
         """
         with self._lock:
-            if self._state is not State.CLOSED:
+            if self._state is not BreakerState.CLOSED:
                 return True
             handled = self._handled()
             self._in_a_row = self._in_a_row + 1 if handled == self._handled_then else 1
@@ -148,27 +148,27 @@ class Breaker:
                 self._open(self._clock())
             return bool(self.reason)
 
-    def turn(self) -> Turn:
-        """Let a message pass or wait; what becomes of a probe is told to `probed`."""
+    def admit(self) -> Admission:
+        """Let a message pass, wait, or probe; report a probe's result to `probed`."""
         with self._lock:
-            if self._state is State.CLOSED:
-                return Turn()
+            if self._state is BreakerState.CLOSED:
+                return Admission()
             rest = self._until - self._clock()
-            if rest > 0 or self._state is State.HALF_OPEN:
-                return Turn(wait=max(rest, BESIDE_PROBE))
-            self._state = State.HALF_OPEN
-            return Turn(is_probe=True)
+            if rest > 0 or self._state is BreakerState.HALF_OPEN:
+                return Admission(wait=max(rest, PROBE_POLL_SECONDS))
+            self._state = BreakerState.HALF_OPEN
+            return Admission(is_probe=True)
 
     def probed(self, *, handled: bool | None) -> None:
         """Close after a probe that was handled, pause again after one that failed.
 
-        None is for a probe that told nothing, because it did not get to run.
+        None means that the probe did not run.
         """
         with self._lock:
-            if self._state is not State.HALF_OPEN:
+            if self._state is not BreakerState.HALF_OPEN:
                 return
             if handled is None:
-                self._state = State.OPEN
+                self._state = BreakerState.OPEN
             elif handled:
                 self._close()
             else:
@@ -191,8 +191,8 @@ class Breaker:
             return f"{failed} of the last {last} messages failed"
         return ""
 
-    def _begin_window(self) -> None:
-        """Count from here on: the place of a message is its number from now."""
+    def _reset_window(self) -> None:
+        """Start a new window: messages are numbered from here."""
         self._failed = 0
         self._handled_before = self._handled()
         self._failures: deque[_Failure] = deque()
@@ -200,12 +200,12 @@ class Breaker:
     def _open(self, now: float) -> None:
         first = self._policy.pause if self._policy else 0.0
         self._pause = min(self._pause * 2, LONGEST_PAUSE) if self._pause else first
-        self._state = State.OPEN
+        self._state = BreakerState.OPEN
         self._until = now + self._pause
 
     def _close(self) -> None:
-        self._state = State.CLOSED
+        self._state = BreakerState.CLOSED
         self._pause = 0.0
         self._in_a_row = 0
-        self._begin_window()
+        self._reset_window()
         self.reason = ""

@@ -1,7 +1,7 @@
-"""How many messages were handled, and how long that took; counted without a lock.
+"""Counts of handled messages and their durations, without a lock.
 
-Each slot has a count of its own, and one message at a time: two threads never write
-the same one. The counts only grow; whoever reports them remembers what it has told.
+Each slot has its own count and one message at a time, so two threads never write the
+same count. The counts only grow; `take_new` remembers what it has returned.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 
-# Of so many handled messages the duration of one is taken; a power of 2.
+# The duration of one in so many handled messages is measured; a power of 2.
 SAMPLED = 64
 LAST_BUCKET = 63
-# Some minutes of a fast topic, and two megabytes.
+# A few minutes of a fast topic, in two megabytes.
 MOST_RECENT = 65_536
 
 
 class Slot:
-    """Room for one message at a time; it counts those that were handled in it."""
+    """Room for one message at a time, with the count of those handled in it."""
 
     __slots__ = ("handled", "place")
 
@@ -26,33 +26,33 @@ class Slot:
         self.handled = 0
 
 
-class Tally:
+class Counts:
     """The counts of one process."""
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self._slots = slots
-        # Appending to a deque is one step to Python: no sample is lost to a race.
+        # Appending to a deque is atomic in Python: no sample is lost to a race.
         self.seconds: deque[float] = deque()
         # The numbers of the messages that were handled last.
         self.recent: deque[int] = deque(maxlen=MOST_RECENT)
-        self._told = 0
+        self._reported_total = 0
 
-    def begin(self) -> None:
-        """Count from 0: in a forked child, what was counted is the parent's."""
+    def reset_after_fork(self) -> None:
+        """Count from 0: in a forked child, the earlier counts are the parent's."""
         for slot in self._slots:
             slot.handled = 0
         self.seconds.clear()
         self.recent.clear()
-        self._told = 0
+        self._reported_total = 0
 
     @property
     def total(self) -> int:
         return sum(slot.handled for slot in self._slots)
 
-    def news(self) -> tuple[int, dict[int, int]]:
-        """Return what was handled since it was asked for last, with the durations."""
+    def take_new(self) -> tuple[int, dict[int, int]]:
+        """Return the count and durations of messages handled since the last call."""
         total = self.total
-        handled, self._told = total - self._told, total
+        handled, self._reported_total = total - self._reported_total, total
         return handled, self._durations()
 
     def _durations(self) -> dict[int, int]:

@@ -1,9 +1,9 @@
-"""The healthy path: an ordinary message that its handler handles.
+"""The healthy path: handles an ordinary message whose handler succeeds.
 
-It is one function, without I/O, lock or object of its own, because every message pays
-for it. Whatever is not ordinary is left to `message_flow`: a message that is on the
-skip list, has failed before, was redriven or has expired, and any at all while the gate
-is closed. The two functions, for threads and for tasks, differ by one `await`.
+Every message pays for it, so it is one function without I/O, locks or objects of its
+own. `message_flow` handles all other messages: those on the skip list, those that
+failed before, were redriven or have expired, and every message while the gate is
+closed. The two functions, for threads and for tasks, differ by one `await`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from poisonguard.contract import MatcherKind
 from poisonguard.handling.counts import SAMPLED, Slot
-from poisonguard.handling.message_flow import Parts
+from poisonguard.handling.message_flow import GuardComponents
 from poisonguard.handling.slots import Numbering
 from poisonguard.outcome import Outcome
 from poisonguard.policy import RetryPolicy
@@ -31,13 +31,13 @@ HandleAsync = Callable[[Any, AsyncHandler], Coroutine[Any, Any, Outcome]]
 
 _AnswerT_co = TypeVar("_AnswerT_co", covariant=True)
 _NOT_SAMPLED = SAMPLED - 1
-_HANDLED = Outcome.HANDLED  # to look it up takes long, for an enum
+_HANDLED = Outcome.HANDLED  # a local copy: enum attribute lookups are slow
 _UNREAD = object()
 _MESSAGE_ID, _BODY_DIGEST = MatcherKind.MESSAGE_ID, MatcherKind.BODY_DIGEST
 
 
-class Slow(Protocol[_AnswerT_co]):
-    """Handles what is not ordinary, or goes on after what a handler has raised."""
+class SlowPath(Protocol[_AnswerT_co]):
+    """Handles messages that are not ordinary, and those whose handler raised."""
 
     def handle(self, message: Any, handler: Any) -> _AnswerT_co: ...
 
@@ -47,12 +47,19 @@ class Slow(Protocol[_AnswerT_co]):
 
 
 def healthy_path(  # noqa: C901, PLR0915 - see above
-    parts: Parts, slow: Slow[Outcome]
+    components: GuardComponents, slow_path: SlowPath[Outcome]
 ) -> Handle:
-    """Make `handle` for a handler that is done when it returns."""
-    gate, journal, troubled = parts.gate, parts.journal, parts.attempts.suspects
-    take, give_back = parts.turns.free.pop, parts.turns.free.append
-    sample, handled_last = parts.tally.seconds.append, parts.tally.recent.append
+    """Return `handle` for handlers that are plain functions."""
+    gate, journal, troubled = (
+        components.gate,
+        components.journal,
+        components.attempts.suspects,
+    )
+    take, give_back = components.slots.free.pop, components.slots.free.append
+    sample, handled_last = (
+        components.counts.seconds.append,
+        components.counts.recent.append,
+    )
 
     def handle(message: Any, handler: Handler) -> Outcome:
         number, numbering, slot = 0, gate.number, None
@@ -63,14 +70,14 @@ def healthy_path(  # noqa: C901, PLR0915 - see above
         except Exception:  # noqa: BLE001 - unreadable, or as many run as may
             slot = None
         if slot is None:
-            return slow.handle(message, handler)
+            return slow_path.handle(message, handler)
         handled, place = slot.handled, slot.place
         try:
             # From here to the 0, the end of this process is this message's doing.
             journal.words[place] = number
         except (TypeError, ValueError):  # no number from 1 to 2**64-1
             give_back(slot)
-            return slow.handle(message, handler)
+            return slow_path.handle(message, handler)
         try:
             if handled & _NOT_SAMPLED:
                 handler(message)
@@ -87,18 +94,25 @@ def healthy_path(  # noqa: C901, PLR0915 - see above
             give_back(slot)
             return _HANDLED
         # Not in the clause above: what a retry raises is no consequence of this.
-        return slow.after(message, handler, slot, raised)
+        return slow_path.after(message, handler, slot, raised)
 
     return handle
 
 
 def healthy_path_async(  # noqa: C901, PLR0915 - see above
-    parts: Parts, slow: Slow[Awaitable[Outcome]]
+    components: GuardComponents, slow_path: SlowPath[Awaitable[Outcome]]
 ) -> HandleAsync:
-    """Make `handle` for a handler that is awaited."""
-    gate, journal, troubled = parts.gate, parts.journal, parts.attempts.suspects
-    take, give_back = parts.turns.free.pop, parts.turns.free.append
-    sample, handled_last = parts.tally.seconds.append, parts.tally.recent.append
+    """Return `handle` for handlers that are coroutine functions."""
+    gate, journal, troubled = (
+        components.gate,
+        components.journal,
+        components.attempts.suspects,
+    )
+    take, give_back = components.slots.free.pop, components.slots.free.append
+    sample, handled_last = (
+        components.counts.seconds.append,
+        components.counts.recent.append,
+    )
 
     async def handle(message: Any, handler: AsyncHandler) -> Outcome:
         number, numbering, slot = 0, gate.number, None
@@ -109,14 +123,14 @@ def healthy_path_async(  # noqa: C901, PLR0915 - see above
         except Exception:  # noqa: BLE001 - unreadable, or as many run as may
             slot = None
         if slot is None:
-            return await slow.handle(message, handler)
+            return await slow_path.handle(message, handler)
         handled, place = slot.handled, slot.place
         try:
             # From here to the 0, the end of this process is this message's doing.
             journal.words[place] = number
         except (TypeError, ValueError):  # no number from 1 to 2**64-1
             give_back(slot)
-            return await slow.handle(message, handler)
+            return await slow_path.handle(message, handler)
         try:
             if handled & _NOT_SAMPLED:
                 await handler(message)
@@ -133,7 +147,7 @@ def healthy_path_async(  # noqa: C901, PLR0915 - see above
             give_back(slot)
             return _HANDLED
         # Not in the clause above: what a retry raises is no consequence of this.
-        return await slow.after(message, handler, slot, raised)
+        return await slow_path.after(message, handler, slot, raised)
 
     return handle
 
@@ -145,46 +159,48 @@ def numbering(
     policy: RetryPolicy,
     clock: Callable[[], datetime],
 ) -> Numbering:
-    """Make what numbers an ordinary message, and gives 0 to any other, for now.
+    """Return a function that numbers ordinary messages and returns 0 for all others.
 
-    It holds until there is another kind of skips to look for.
+    It is valid until the skip list has skips of another kind.
     """
-    number = _of_the_fresh(reader, reader.numbering(skips.skipped), policy, clock)
-    return number if skips.is_plain else _with_care(reader, number, skips)
+    number = _without_expired(reader, reader.numbering(skips.skipped), policy, clock)
+    return number if skips.is_plain else _without_matches(reader, number, skips)
 
 
-def _with_care(  # noqa: C901 - each message would pay for a function more
+def _without_matches(  # noqa: C901 - each message would pay for another call
     reader: Reader, number: Numbering, skips: SkipList
 ) -> Numbering:
-    """Give 0 to what goes by a skip of its message id, its body or a rule, too."""
+    """Return 0 also for messages with a skip by message id, digest or rule."""
     ids, digests = skips.refs[_MESSAGE_ID], skips.refs[_BODY_DIGEST]
     message_id, body_of, headers_of = reader.message_id, reader.body, reader.headers
-    judge = Judge(())
+    matcher = RuleMatcher(())
 
-    def number_with_care(message: Any) -> int:
-        nonlocal judge
+    def number_without_matches(message: Any) -> int:
+        nonlocal matcher
         if ids and message_id(message) in ids:
             return 0
         if skips.is_exact:
             return number(message)
-        if judge.rules is not skips.rules:
-            judge = Judge(skips.rules)
-        body = body_of(message) if digests or judge.reads_body else b""
+        if matcher.rules is not skips.rules:
+            matcher = RuleMatcher(skips.rules)
+        body = body_of(message) if digests or matcher.reads_body else b""
         if type(body) is not bytes:
             body = to_bytes(body)
         if digests and sha256(body).digest() in digests:
             return 0
-        if judge.reads_headers and judge.matches_any(header_pairs(headers_of(message))):
+        if matcher.reads_headers and matcher.matches_any(
+            header_pairs(headers_of(message))
+        ):
             return 0
-        if judge.reads_body and judge.matches(body):
+        if matcher.reads_body and matcher.matches(body):
             return 0
         return number(message)
 
-    return number_with_care
+    return number_without_matches
 
 
-class Judge:
-    """Tells whether any of some rules matches, as the long way does."""
+class RuleMatcher:
+    """Matches rules against a message as the slow path does."""
 
     def __init__(self, rules: Sequence[RuleSkip]) -> None:
         self.rules = rules
@@ -208,16 +224,16 @@ class Judge:
         return False
 
 
-def _of_the_fresh(
+def _without_expired(
     reader: Reader,
     number: Numbering,
     policy: RetryPolicy,
     clock: Callable[[], datetime],
 ) -> Numbering:
-    """Give 0 to what has expired, or will within a second.
+    """Return 0 for messages that have expired or will within a second.
 
-    What was enqueued before `edge` may have; that is true for a second, so that it is
-    not for each message to ask what time it is in words.
+    Messages enqueued before `edge` may have. `edge` is computed once per second,
+    because building a datetime for each message would be slow.
     """
     tells = reader.tells_age and type(reader).enqueued_at is not Reader.enqueued_at
     if reader.replays or not tells or policy.expire_after is None:
@@ -226,7 +242,7 @@ def _of_the_fresh(
     since = until = 0.0
     edge, least = clock(), reader.number_at(clock())
 
-    def look() -> None:
+    def update_edge() -> None:
         nonlocal since, until, edge, least
         since = time()
         until = since + 1.0
@@ -235,16 +251,16 @@ def _of_the_fresh(
 
     def number_by_number(message: Any) -> int:
         if not since <= time() < until:
-            look()
-        found = number(message)
-        return found if found >= least else 0  # type: ignore[operator]
+            update_edge()
+        result = number(message)
+        return result if result >= least else 0  # type: ignore[operator]
 
     def number_by_age(message: Any) -> int:
         began = enqueued_at(message)
         if began is None:
             return number(message)
         if not since <= time() < until:
-            look()
+            update_edge()
         return 0 if began <= edge else number(message)
 
     return number_by_age if least is None else number_by_number

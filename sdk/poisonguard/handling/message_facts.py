@@ -1,4 +1,4 @@
-"""What there is to know of one message, read when it is asked for, and once."""
+"""The facts of one message, each read once, on first use."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ log = logging.getLogger(__name__)
 NUMBERS_END = 2**64
 
 
-class Reading:
-    """One message through the eyes of its reader, and never a reader's exception.
+class MessageFacts:
+    """One message as its reader sees it; never raises a reader's exception.
 
-    `unreadable` is why the message cannot be handled: the reader does not tell which
-    one it is. Then as much of it as can be had stands in for what was not told. What
-    else a reader cannot tell is left out.
+    `unreadable` is the exception of a reader that cannot identify the message: such a
+    message cannot be handled, and its bytes stand in for the missing identity. Other
+    facts that the reader cannot read are left out.
     """
 
     def __init__(
@@ -46,18 +46,18 @@ class Reading:
         self.unreadable: Exception | None = None
         self._has_bytes = True
         self.handler = handler
-        self.kept_alive_at = time.monotonic()  # having come counts
+        self.kept_alive_at = time.monotonic()  # its arrival counts
 
     @cached_property
     def bookmark(self) -> str:
-        """Return the broker's id; what has none is told apart by its body."""
+        """Return the broker's id, or a digest of the body where there is none."""
         text = self._own_bookmark
         if text:
             return _fitting(text)
         if text is not None:
             return f"sha256:{_digest(self.body)}"
         if self.is_described:
-            # Its description may be that of others too, and is no name.
+            # Other messages may have the same description: it cannot identify one.
             return f"unreadable-{uuid4()}"
         return f"unreadable-{_digest(self.body)}"
 
@@ -81,7 +81,7 @@ class Reading:
     @cached_property
     def redrive(self) -> str | None:
         value: str | None = self._identifying("redrive", str | None)
-        # None of ours is so long, and the server takes no report with a longer one.
+        # None of ours is so long, and the server rejects reports with longer ones.
         return value if value and len(value) <= TEXT_LIMIT else None
 
     @cached_property
@@ -90,13 +90,13 @@ class Reading:
             return to_bytes(self.reader.body(self.message))
         except Exception as error:  # noqa: BLE001 - whatever a reader raises
             self._note("body", error)
-        found = raw_bytes(self.message)
-        self._has_bytes = found is not None
-        return description(self.message) if found is None else found
+        data = raw_bytes(self.message)
+        self._has_bytes = data is not None
+        return description(self.message) if data is None else data
 
     @property
     def is_described(self) -> bool:
-        """Tell whether the body is no more than what the message looks like."""
+        """Tell whether the body is only a description of the message."""
         return bool(self.body) and not self._has_bytes
 
     @cached_property
@@ -114,19 +114,19 @@ class Reading:
 
     @cached_property
     def redrive_id(self) -> str | None:
-        """Return which redrive has sent it; each stands for one (poison, n)."""
+        """Return the id of the redrive that sent it; each is one (poison, n)."""
         return redrive_id_of(self.redrive)
 
     @cached_property
     def enqueued_at(self) -> datetime | None:
-        """Return since when it counts as waiting; None where that says nothing.
+        """Return when it began to wait; None where the broker's time does not say so.
 
-        A topic that replays hands out its whole past, and a redriven message may bear
-        the time at which it was produced.
+        A topic that replays delivers its whole past, and a redriven message may carry
+        the time when it was first produced.
         """
         if self.reader.replays or self.redrive_id:
             return None
-        moment: datetime | None = self._told("enqueued_at", datetime | None)
+        moment: datetime | None = self._optional("enqueued_at", datetime | None)
         if moment is not None and moment.tzinfo is None:
             self._note("enqueued_at", ValueError("it has no zone"))
             return None
@@ -134,43 +134,43 @@ class Reading:
 
     @cached_property
     def replays(self) -> bool:
-        """Tell whether it will be handed out again, and known by its bookmark then."""
+        """Tell whether the broker delivers it again under the same bookmark."""
         return self.reader.replays and not self.is_described
 
     @cached_property
     def publisher(self) -> str | None:
-        name = self._told("publisher", str | None)
+        name = self._optional("publisher", str | None)
         return name if name and is_name(name) else None
 
     @cached_property
     def seq(self) -> int | None:
-        number = self._told("seq", int | None)
+        number = self._optional("seq", int | None)
         return None if number is None or not 0 <= number <= SEQUENCE_LIMIT else number
 
     @cached_property
     def content_type(self) -> str | None:
         if self.is_described:
             return DESCRIBED_TYPE
-        text = self._told("content_type", str | None)
+        text = self._optional("content_type", str | None)
         return text[:TEXT_LIMIT] if text else None
 
     @cached_property
     def dequeue_count(self) -> int | None:
-        number = self._told("dequeue_count", int | None)
+        number = self._optional("dequeue_count", int | None)
         return None if number is None else min(max(number, 0), COUNT_LIMIT)
 
     def _identifying(self, name: str, kind: Any) -> Any:
-        """Read what tells which message it is; without it nobody can handle it."""
+        """Read a fact that identifies the message; without it, it is unreadable."""
         try:
             return self._read(name, kind)
-        except GuardError:  # it is not the message that is to be mended
+        except GuardError:  # the consumer must be fixed, not the message
             raise
         except Exception as error:  # noqa: BLE001 - whatever a reader raises
             self.unreadable = self.unreadable or error
             return None
 
-    def _told(self, name: str, kind: Any) -> Any:
-        """Read what is good to know, and may be left out."""
+    def _optional(self, name: str, kind: Any) -> Any:
+        """Read a fact that may be left out."""
         try:
             return self._read(name, kind)
         except Exception as error:  # noqa: BLE001 - whatever a reader raises
@@ -180,8 +180,10 @@ class Reading:
     def _read(self, name: str, kind: Any) -> Any:
         value = getattr(self.reader, name)(self.message)
         if not isinstance(value, kind) or isinstance(value, bool):
-            told = f"{type(self.reader).__name__}.{name} tells {type(value).__name__}"
-            raise TypeError(f"{told}: make it {getattr(kind, '__name__', kind)}.")
+            problem = (
+                f"{type(self.reader).__name__}.{name} tells {type(value).__name__}"
+            )
+            raise TypeError(f"{problem}: make it {getattr(kind, '__name__', kind)}.")
         return value
 
     def _note(self, name: str, error: Exception) -> None:
@@ -190,29 +192,29 @@ class Reading:
 
     @cached_property
     def identity(self) -> bytes:
-        """Return what stays the same when the broker hands the message out again."""
+        """Return the key that stays the same over all deliveries of the message."""
         if self.message_id:
             return b"id:" + self.message_id.encode("utf-8", "surrogatepass")
         return b"bookmark:" + self.bookmark.encode("utf-8", "surrogatepass")
 
     def skip(self, skips: SkipList) -> Skip | None:
-        """Find what says to pass this message over.
+        """Return the skip that applies to this message.
 
-        A redriven message passes what is meant for the poison it was, but neither a
-        rule nor what this very redrive has made by failing elsewhere.
+        A redriven message ignores skips of the poison it was, but obeys rules, and the
+        skip made when this same redrive failed elsewhere.
         """
-        found = self._own_skip(skips)
-        if found is not None and self.redrive_id not in {None, found.redrive}:
-            found = None
-        return found or self._rule_skip(skips)
+        skip = self._own_skip(skips)
+        if skip is not None and self.redrive_id not in {None, skip.redrive}:
+            skip = None
+        return skip or self._rule_skip(skips)
 
     def _own_skip(self, skips: SkipList) -> Skip | None:
-        found = skips.bookmarks.get(self.bookmark)
-        if found is None and self.message_id:
-            found = skips.message_ids.get(self.message_id)
-        if found is None and skips.digests:
-            found = skips.digests.get(hashlib.sha256(self.body).digest())
-        return found
+        skip = skips.bookmarks.get(self.bookmark)
+        if skip is None and self.message_id:
+            skip = skips.message_ids.get(self.message_id)
+        if skip is None and skips.digests:
+            skip = skips.digests.get(hashlib.sha256(self.body).digest())
+        return skip
 
     def _rule_skip(self, skips: SkipList) -> Skip | None:
         for candidate in skips.rules:
@@ -227,7 +229,7 @@ class Reading:
 
 
 def _fitting(text: str) -> str:
-    """Return the text, or where a report has no room for it, its digest."""
+    """Return the text, or its digest where it is too long for a report."""
     if len(text) <= TEXT_LIMIT:
         return text
     return f"sha256-{_digest(text.encode('utf-8', 'surrogatepass'))}"

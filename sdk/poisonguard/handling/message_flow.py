@@ -1,9 +1,9 @@
-"""What becomes of one message, from its arrival to its outcome.
+"""The slow path of one message, from its arrival to its outcome.
 
-The healthy path (`hot_path`) does the ordinary message without coming here.
-Here is everything else, in this order: has it expired, is it to be skipped, is it a
-copy of a redriven message, has it killed too many processes already, is the breaker
-closed, may it run beside others; then it runs, as often as the policy says.
+The healthy path (`hot_path`) handles ordinary messages alone. The slow path checks, in
+this order: has the message expired, is there a skip for it, is it a copy of a redriven
+message, has it killed too many processes, is the breaker closed, may it run beside
+others. Then it runs the handler, as often as the policy says.
 """
 
 from __future__ import annotations
@@ -29,22 +29,26 @@ from poisonguard.contract import (
 )
 from poisonguard.dedupe.once import Busy, Copy, Unmarked
 from poisonguard.errors import Full, GuardError, Misconfigured, Refused
-from poisonguard.handling.breaker import BESIDE_PROBE, Breaker, State
-from poisonguard.handling.counts import Slot, Tally
-from poisonguard.handling.message_facts import Reading
+from poisonguard.handling.breaker import PROBE_POLL_SECONDS, Breaker, BreakerState
+from poisonguard.handling.counts import Counts, Slot
+from poisonguard.handling.message_facts import MessageFacts
 from poisonguard.handling.poison_reports import (
     failure_report,
     raised_by,
     raised_by_death,
 )
-from poisonguard.handling.released_messages import Entry, HandlerNeeded, Kept
-from poisonguard.handling.slots import Gate, Turns
+from poisonguard.handling.released_messages import (
+    HandlerNeeded,
+    ReleasedMessage,
+    ReleasedMessages,
+)
+from poisonguard.handling.slots import Gate, Slots
 from poisonguard.handling.steps import RUN, Call, Step, Steps, Wait
-from poisonguard.handling.suspects import Withheld
+from poisonguard.handling.suspects import SuspectedReports
 from poisonguard.journal.attempts import SKIP_COMES, UNSETTLED, Attempts, Record
 from poisonguard.journal.process_journal import Journal
 from poisonguard.outcome import Outcome
-from poisonguard.policy import RetryPolicy, Verdict
+from poisonguard.policy import RetryDecision, RetryPolicy
 from poisonguard.processes.sigterm import SIGTERM
 from poisonguard.processes.stopping import Leaving
 from poisonguard.readers import Reader
@@ -55,26 +59,27 @@ from poisonguard.skipping.skip_list import SkipList
 
 log = logging.getLogger(__name__)
 
-# Without a success since so many failures, a process does not know who is sick.
-DOUBTFUL_AFTER = 10
-# Of more messages than these that wait to be reported, the oldest lose their traceback.
-MOST_RAISED = 1_000
-AT_ONCE = 1.0  # seconds, for a message that came before its time
-AFTER_NO_ROOM = 1.0  # seconds, before a message that cannot be kept is tried again
-LOOK_AGAIN = 0.01  # seconds, for a slot or a turn
-LONGEST_LOOK = 0.2  # seconds, between looks whether a copy is done
-AFTER_REFUSAL = 5.0  # seconds, or a broker that returns it at once makes us spin
-FIRST = "first"  # why the gate of a process is closed until its first message
+# After so many failures in a row, the process itself may be what is sick.
+SUSPECT_AFTER_FAILURES = 10
+# With more messages waiting to be reported, the oldest lose their traceback.
+RAISED_LIMIT = 1_000
+EARLY_HOLD_SECONDS = 1.0  # seconds to hold a message that came before its retry is due
+NO_ROOM_PAUSE = 1.0  # seconds until a message that cannot be kept is tried again
+POLL_SECONDS = 0.01  # seconds between checks for a free slot
+COPY_POLL_LIMIT = 0.2  # seconds between checks whether a copy is done, at the most
+REFUSAL_PAUSE = 5.0  # seconds: a broker may return it at once, and we would spin
+# Why the gate of a process is closed until its first message.
+BEFORE_FIRST_MESSAGE = "first"
 
 _CAUSES = {
-    Verdict.FATAL: Cause.FATAL,
-    Verdict.EXHAUSTED: Cause.EXHAUSTED,
-    Verdict.EXPIRED: Cause.EXPIRED,
+    RetryDecision.FATAL: Cause.FATAL,
+    RetryDecision.EXHAUSTED: Cause.EXHAUSTED,
+    RetryDecision.EXPIRED: Cause.EXPIRED,
 }
 
 
 class Released(Exception):
-    """The message goes back to the broker, to come again after some seconds."""
+    """Return the message to the broker, to be delivered again after some seconds."""
 
     def __init__(self, reason: str, *, after: float = 0.0) -> None:
         super().__init__(reason)
@@ -82,8 +87,8 @@ class Released(Exception):
 
 
 @dataclass(kw_only=True, slots=True)
-class Parts:
-    """What one guard consists of."""
+class GuardComponents:
+    """The components of one guard, shared by both paths."""
 
     settings: Settings
     policy: RetryPolicy
@@ -93,11 +98,11 @@ class Parts:
     skips: SkipList
     reporter: Reporter
     breaker: Breaker
-    tally: Tally
-    turns: Turns
+    counts: Counts
+    slots: Slots
     gate: Gate
-    withheld: Withheld
-    kept: Kept
+    suspected_reports: SuspectedReports
+    released_messages: ReleasedMessages
     keep_alive: Callable[[Any], object] | None
     redeliver: Callable[[Any, float], object] | None
     settle: Callable[[Any, Outcome], object] | None
@@ -109,434 +114,443 @@ class Parts:
     end_process: Callable[[object], Never]
 
 
-class Handling:
-    """Brings messages to their outcomes; shared by all threads and tasks of a guard."""
+class MessageFlow:
+    """Decides the outcomes of messages; all threads and tasks of a guard share it."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._settings = parts.settings
-        self._policy = parts.policy
-        self._attempts = parts.attempts
-        self._journal = parts.journal
-        self._breaker = parts.breaker
-        self._turns = parts.turns
-        self._reporter = parts.reporter
-        self._kept = parts.kept
+    def __init__(self, components: GuardComponents) -> None:
+        self._components = components
+        self._settings = components.settings
+        self._policy = components.policy
+        self._attempts = components.attempts
+        self._journal = components.journal
+        self._breaker = components.breaker
+        self._slots = components.slots
+        self._reporter = components.reporter
+        self._released_messages = components.released_messages
         self.key = CounterKey(
-            topic=parts.settings.topic,
-            consumer_group=parts.settings.consumer_group,
-            client_name=parts.settings.client_name,
+            topic=components.settings.topic,
+            consumer_group=components.settings.consumer_group,
+            client_name=components.settings.client_name,
         )
-        self.begin()
+        self.reset_after_fork()
 
-    def begin(self) -> None:
-        """Know of nothing yet."""
-        self.holding: set[UUID] = set()  # the reports that wait to be taken
-        self.retrying: set[Reading] = set()  # those that wait for their retry in place
-        # Why those failed that are given up but not reported yet, for when they return.
+    def reset_after_fork(self) -> None:
+        """Forget all messages: in a forked child they are the parent's."""
+        self.holding: set[UUID] = set()  # ids of reports that wait for the server
+        self.retrying: set[MessageFacts] = set()  # waiting for their retry in place
+        # The errors of messages that are given up but not reported yet, by identity.
         self._raised: dict[bytes, Raised] = {}
 
     def steps(self, message: object, handler: Callable[[Any], Any]) -> Steps:
-        """Handle a message that has just come."""
-        reading = Reading(self._parts.reader, message, handler)
-        return self._released_on_trouble(reading, self._arrived(reading))
+        """Return the steps for a message that was just delivered."""
+        facts = MessageFacts(self._components.reader, message, handler)
+        return self._released_on_trouble(facts, self._arrived(facts))
 
-    def steps_after(
+    def failure_steps(
         self,
         message: object,
         handler: Callable[[Any], Any],
         slot: Slot,
         error: BaseException,
     ) -> Steps:
-        """Go on with a message at what its handler raised on the healthy path."""
-        reading = Reading(self._parts.reader, message, handler)
-        steps = self._once(reading, self._caught(reading, slot, error))
-        return self._released_on_trouble(reading, steps)
+        """Return the steps for a message whose handler raised on the healthy path."""
+        facts = MessageFacts(self._components.reader, message, handler)
+        steps = self._once(facts, self._caught(facts, slot, error))
+        return self._released_on_trouble(facts, steps)
 
-    def again(self) -> Entry | None:
-        """Take a message that was kept, to be run on its consumer's thread."""
-        if self._breaker.state is not State.CLOSED or self._parts.closed.is_set():
+    def take_retry(self) -> ReleasedMessage | None:
+        """Take a released message that must be retried on the consumer's thread."""
+        if (
+            self._breaker.state is not BreakerState.CLOSED
+            or self._components.closed.is_set()
+        ):
             return None
-        return self._kept.take(needs_handler=True)
+        return self._released_messages.take(needs_handler=True)
 
-    def steps_again(self, entry: Entry) -> Steps:
-        """Try a message once more that was released, and kept by the guard."""
-        reading = Reading(self._parts.reader, entry.message, entry.handler)
+    def retry_steps(self, entry: ReleasedMessage) -> Steps:
+        """Return the steps to retry a message that the guard has kept."""
+        facts = MessageFacts(self._components.reader, entry.message, entry.handler)
         try:
-            outcome = yield from self._look_up(reading)
+            outcome = yield from self._decide(facts)
         except (Released, GuardError) as reason:
-            log.info("%s waits on in the guard: %s", self._name(reading), reason)
-            self._kept.give_back(entry, needs_handler=False)
+            log.info("%s waits on in the guard: %s", self._name(facts), reason)
+            self._released_messages.give_back(entry, needs_handler=False)
             return Outcome.RELEASE
         except BaseException as error:
-            self._kept.give_back(entry, needs_handler=isinstance(error, HandlerNeeded))
-            raise
-        if self._parts.settle is not None:
-            yield from self._tell(
-                reading, partial(self._parts.settle, entry.message, outcome)
+            self._released_messages.give_back(
+                entry, needs_handler=isinstance(error, HandlerNeeded)
             )
-        self._kept.settled(entry)
+            raise
+        if self._components.settle is not None:
+            yield from self._call_application(
+                facts, partial(self._components.settle, entry.message, outcome)
+            )
+        self._released_messages.settled(entry)
         return outcome
 
-    def _released_on_trouble(self, reading: Reading, steps: Steps) -> Steps:
+    def _released_on_trouble(self, facts: MessageFacts, steps: Steps) -> Steps:
         while True:
             try:
                 return (yield from steps)
             except Released as reason:
                 after = reason.after
-                log.info("%s is released: %s", self._name(reading), reason)
+                log.info("%s is released: %s", self._name(facts), reason)
             except Refused as reason:
-                after = AFTER_REFUSAL
+                after = REFUSAL_PAUSE
                 log.error(  # noqa: TRY400 - the server says why
-                    "%s cannot be reported: %s", self._name(reading), reason
+                    "%s cannot be reported: %s", self._name(facts), reason
                 )
                 with suppress(Released):
-                    yield from self._pause_after_refusal(reading)
+                    yield from self._pause_after_refusal(facts)
             except Misconfigured as reason:
-                # There is no telling which message it is: keep none.
+                # The message cannot be identified: do not keep it.
                 log.error(  # noqa: TRY400 - it says what to do
                     "a message is released, unsettled: %s", reason
                 )
                 return Outcome.RELEASE
             except GuardError as reason:
-                after = AFTER_REFUSAL
-                log.warning(
-                    "%s is released, unsettled: %s", self._name(reading), reason
-                )
-            if (yield from self._release(reading, after)):
+                after = REFUSAL_PAUSE
+                log.warning("%s is released, unsettled: %s", self._name(facts), reason)
+            if (yield from self._release(facts, after)):
                 return Outcome.RELEASE
-            steps = self._look_up(reading)
+            steps = self._decide(facts)
 
-    def _pause_after_refusal(self, reading: Reading) -> Generator[Step, Any, None]:
-        if self._parts.redeliver is None and not self._parts.reader.replays:
-            pause = min(AFTER_REFUSAL, self._settings.hold_for)
-            yield from self._wait(reading, pause)
+    def _pause_after_refusal(self, facts: MessageFacts) -> Generator[Step, Any, None]:
+        if self._components.redeliver is None and not self._components.reader.replays:
+            pause = min(REFUSAL_PAUSE, self._settings.hold_for)
+            yield from self._wait(facts, pause)
 
-    def _release(self, reading: Reading, after: float) -> Generator[Step, Any, bool]:
-        """See that a message is tried again, as far as that is ours.
+    def _release(self, facts: MessageFacts, after: float) -> Generator[Step, Any, bool]:
+        """Arrange that a message is tried again, where that is the guard's task.
 
-        Answers False where it would have to be kept, and there is no room: then it is
-        held, and no message behind it is taken meanwhile.
+        Return False where the guard should keep it but has no room: the caller then
+        holds it, and takes no message behind it meanwhile.
         """
-        redeliver, leaving = self._parts.redeliver, self._parts.leaving
+        redeliver, leaving = self._components.redeliver, self._components.leaving
         if redeliver is not None:
-            call = partial(redeliver, reading.message, after)
-            yield from self._tell(reading, call)
+            call = partial(redeliver, facts.message, after)
+            yield from self._call_application(facts, call)
             return True
-        # Of a process that is to stop, the next one reads the topic anew.
-        if not self._parts.reader.replays or leaving.is_set() or self._keep(reading):
+        # After a stop, the next process reads the topic again.
+        if not self._components.reader.replays or leaving.is_set() or self._keep(facts):
             return True
         with suppress(Released):
-            yield from self._wait(reading, AFTER_NO_ROOM)
+            yield from self._wait(facts, NO_ROOM_PAUSE)
         return False
 
-    def _keep(self, reading: Reading) -> bool:
-        entry = Entry(
-            bookmark=reading.bookmark,
-            message=self._parts.reader.copy(reading.message),
-            handler=reading.handler,
-            size=len(reading.body),
+    def _keep(self, facts: MessageFacts) -> bool:
+        entry = ReleasedMessage(
+            bookmark=facts.bookmark,
+            message=self._components.reader.copy(facts.message),
+            handler=facts.handler,
+            size=len(facts.body),
         )
-        return self._kept.add(entry)
+        return self._released_messages.add(entry)
 
-    def _tell(
-        self, reading: Reading, call: Callable[[], object]
+    def _call_application(
+        self, facts: MessageFacts, call: Callable[[], object]
     ) -> Generator[Step, Any, None]:
-        """Call back to the application; what goes wrong there is logged."""
+        """Call the application; log its exceptions."""
         try:
             yield Call(call)
         except Exception:
-            log.exception("a call back for %s failed", self._name(reading))
+            log.exception("a call back for %s failed", self._name(facts))
 
-    def _arrived(self, reading: Reading) -> Steps:
-        if self._parts.closed.is_set():
+    def _arrived(self, facts: MessageFacts) -> Steps:
+        if self._components.closed.is_set():
             raise Released("the guard is closed")
-        if self._parts.gate.is_closed_by(FIRST):
-            # By now the application has set its handlers, maybe on this very thread.
-            SIGTERM.look()
-            yield Call(self._begin)
-        while not self._kept.came_again(reading.bookmark):
-            yield from self._wait(reading, LOOK_AGAIN)
-        return (yield from self._look_up(reading))
+        if self._components.gate.is_closed_by(BEFORE_FIRST_MESSAGE):
+            # By now the application has set its signal handlers, maybe on this thread.
+            SIGTERM.ensure_handler()
+            yield Call(self._start_journal)
+        while not self._released_messages.discard_unless_busy(facts.bookmark):
+            yield from self._wait(facts, POLL_SECONDS)
+        return (yield from self._decide(facts))
 
-    def _look_up(self, reading: Reading) -> Steps:
-        return self._once(reading, self._judge(reading))
+    def _decide(self, facts: MessageFacts) -> Steps:
+        return self._once(facts, self._judge(facts))
 
-    def _once(self, reading: Reading, steps: Steps) -> Steps:
-        """Wait while a copy of the message is handled, and pass over what was."""
-        waiting_since, pause = None, LOOK_AGAIN
+    def _once(self, facts: MessageFacts, steps: Steps) -> Steps:
+        """Wait while a copy of the message runs; skip it if one was handled."""
+        waiting_since, pause = None, POLL_SECONDS
         while True:
             try:
                 return (yield from steps)
             except Copy:
-                return self._pass_over(reading)
+                return self._pass_over(facts)
             except Unmarked as reason:
                 log.error(  # noqa: TRY400 - it says what to do
                     "whether %s is a copy cannot be told: %s",
-                    self._name(reading),
+                    self._name(facts),
                     reason,
                 )
-                yield from self._pause_after_refusal(reading)
-                raise Released(str(reason), after=AFTER_REFUSAL) from None
+                yield from self._pause_after_refusal(facts)
+                raise Released(str(reason), after=REFUSAL_PAUSE) from None
             except Busy:
                 now = time.monotonic()
                 waiting_since = waiting_since or now
                 if now - waiting_since >= self._longest_wait_for_a_copy:
                     because = "a copy of it has been running all the time"
-                    raise Released(because, after=AT_ONCE) from None
-            yield from self._wait(reading, pause)
-            pause = min(2 * pause, LONGEST_LOOK)
-            steps = self._judge(reading)
+                    raise Released(because, after=EARLY_HOLD_SECONDS) from None
+            yield from self._wait(facts, pause)
+            pause = min(2 * pause, COPY_POLL_LIMIT)
+            steps = self._judge(facts)
 
     @property
     def _longest_wait_for_a_copy(self) -> float:
         hold_for = self._settings.hold_for
-        return hold_for if self._parts.redeliver is None else min(hold_for, AT_ONCE)
+        return (
+            hold_for
+            if self._components.redeliver is None
+            else min(hold_for, EARLY_HOLD_SECONDS)
+        )
 
-    def _pass_over(self, reading: Reading) -> Outcome:
-        """Settle a copy; whoever handled it may have died before it could say so."""
-        if reading.redrive_id and reading.redrive:
-            self._confirm(reading.redrive)
-            self._settle_redrive(reading)
-        return self._skip(reading, None)
+    def _pass_over(self, facts: MessageFacts) -> Outcome:
+        """Skip a copy, and confirm it in case its process died before that."""
+        if facts.redrive_id and facts.redrive:
+            self._confirm(facts.redrive)
+            self._settle_redrive(facts)
+        return self._skip(facts, None)
 
-    def _judge(self, reading: Reading) -> Steps:
-        record = self._record(reading)
-        now = self._parts.clock()
-        since = self._waiting_since(reading, record)
+    def _judge(self, facts: MessageFacts) -> Steps:
+        record = self._record(facts)
+        now = self._components.clock()
+        since = self._waiting_since(facts, record)
         if since is not None and self._policy.is_expired(since, at=min(self._times())):
-            return (yield from self._poison(reading, Cause.EXPIRED, record))
-        skip = reading.skip(self._parts.skips)
+            return (yield from self._poison(facts, Cause.EXPIRED, record))
+        skip = facts.skip(self._components.skips)
         if skip is not None:
-            return self._skip(reading, skip)
-        if self._is_copy(reading):
-            return self._skip(reading, None)
-        if self._was_poisoned(reading):
-            log.info("%s is handed out again, and is poison", self._name(reading))
+            return self._skip(facts, skip)
+        if self._is_copy(facts):
+            return self._skip(facts, None)
+        if self._was_poisoned(facts):
+            log.info("%s is handed out again, and is poison", self._name(facts))
             return Outcome.POISONED
         if record is not None:
             cause = self._decided(record)
             if cause is not None:
-                yield from self._hold_while_paused(reading)
-                return (yield from self._poison(reading, cause, record))
-            yield from self._until_due(reading, record.wait(now).total_seconds())
-        return (yield from self._start(reading, record))
+                yield from self._hold_while_paused(facts)
+                return (yield from self._poison(facts, cause, record))
+            yield from self._until_due(facts, record.wait(now).total_seconds())
+        return (yield from self._start(facts, record))
 
-    def _begin(self) -> None:
-        """In a forked child, know who died before a message is looked up."""
+    def _start_journal(self) -> None:
+        """Open a forked child's journal, so that deaths are known before lookups."""
         self._journal.reopen()
-        self._parts.gate.open(FIRST)
+        self._components.gate.open(BEFORE_FIRST_MESSAGE)
 
-    # What is known already
+    # Records of earlier attempts
 
-    def _record(self, reading: Reading) -> Record | None:
-        if reading.number not in self._attempts.suspects:
+    def _record(self, facts: MessageFacts) -> Record | None:
+        if facts.number not in self._attempts.suspects:
             return None
-        now = self._parts.clock()
-        return self._attempts.of(reading.identity, reading.number, now=now)
+        now = self._components.clock()
+        return self._attempts.of(facts.identity, facts.number, now=now)
 
-    def _was_poisoned(self, reading: Reading) -> bool:
-        """Tell whether we have given it up before, and died before it was settled."""
-        # Not `given_up`: another process may have given it up since we looked last, and
-        # with that word the record of it is gone.
-        if reading.number not in self._attempts.suspects or reading.redrive_id:
+    def _was_poisoned(self, facts: MessageFacts) -> bool:
+        """Tell whether a process gave it up and died before settling it."""
+        # Not `given_up`: another process may have given it up since the last refresh,
+        # and removed its record.
+        if facts.number not in self._attempts.suspects or facts.redrive_id:
             return False
-        now = self._parts.clock()
-        return self._attempts.is_poisoned(self._poisoned_as(reading), now=now)
+        now = self._components.clock()
+        return self._attempts.is_poisoned(self._poisoned_as(facts), now=now)
 
     def _waiting_since(
-        self, reading: Reading, record: Record | None
+        self, facts: MessageFacts, record: Record | None
     ) -> datetime | None:
         if record is not None and record.failures:
             return record.first_enqueued_at or record.first_failed_at
-        return reading.enqueued_at
+        return facts.enqueued_at
 
     def _decided(self, record: Record) -> Cause | None:
-        """Tell what the message is poison of, before it is run once more."""
+        """Return the cause if its record already makes the message poison."""
         if record.crashes >= self._settings.crash_limit:
             return record.crash or Cause.CRASH
-        # Who only died may be innocent: that alone never uses the attempts up.
+        # Crashes alone never exhaust the attempts: the message may not be the cause.
         if record.failures and record.attempts >= self._policy.max_attempts:
             return Cause.EXHAUSTED
         return None
 
-    def _is_copy(self, reading: Reading) -> bool:
-        redrive = reading.redrive_id
+    def _is_copy(self, facts: MessageFacts) -> bool:
+        redrive = facts.redrive_id
         if redrive is None:
             return False
-        return self._attempts.redrive_seen(reading.message_id or "", redrive)
+        return self._attempts.is_redrive_settled(facts.message_id or "", redrive)
 
-    def _skip(self, reading: Reading, skip: Skip | None) -> Outcome:
+    def _skip(self, facts: MessageFacts, skip: Skip | None) -> Outcome:
         if skip is not None:
-            self._parts.skips.applied(skip)
+            self._components.skips.applied(skip)
         else:
-            log.info("%s is a copy of one that is settled", self._name(reading))
+            log.info("%s is a copy of one that is settled", self._name(facts))
         self._reporter.count(self.key, skipped=1)
-        if reading.number not in self._attempts.given_up:
-            self._forget(reading)
+        if facts.number not in self._attempts.given_up:
+            self._forget(facts)
         return Outcome.SKIPPED
 
-    # Running it
+    # Running the handler
 
-    def _start(self, reading: Reading, record: Record | None) -> Steps:
-        if reading.unreadable is not None:
-            return (yield from self._undecodable(reading, record, reading.unreadable))
-        if (yield from self._passes_as_probe(reading)):
-            return (yield from self._probe(reading, record))
-        error = yield from self._attempt(reading, record)
-        return (yield from self._go_on(reading, record, error))
+    def _start(self, facts: MessageFacts, record: Record | None) -> Steps:
+        if facts.unreadable is not None:
+            return (yield from self._undecodable(facts, record, facts.unreadable))
+        if (yield from self._passes_as_probe(facts)):
+            return (yield from self._probe(facts, record))
+        error = yield from self._attempt(facts, record)
+        return (yield from self._go_on(facts, record, error))
 
     def _go_on(
-        self, reading: Reading, record: Record | None, error: Exception | None
+        self, facts: MessageFacts, record: Record | None, error: Exception | None
     ) -> Steps:
         """Retry in place until the message is handled or given up."""
         while error is not None:
-            verdict, record = self._charge(reading, record, error)
-            yield from self._tell_first(reading, error)
-            if verdict is not Verdict.RETRY:
-                self._remember(reading, error)
-                return (yield from self._give_up(reading, _CAUSES[verdict], record))
-            log.info(
-                "%s failed and is tried again: %.1000r", self._name(reading), error
-            )
+            decision, record = self._charge(facts, record, error)
+            yield from self._call_on_first_failure(facts, error)
+            if decision is not RetryDecision.RETRY:
+                self._remember(facts, error)
+                return (yield from self._give_up(facts, _CAUSES[decision], record))
+            log.info("%s failed and is tried again: %.1000r", self._name(facts), error)
             self._reporter.count(self.key, retried=1)
-            wait = record.wait(self._parts.clock()).total_seconds()
-            if self._is_redelivered(reading):
+            wait = record.wait(self._components.clock()).total_seconds()
+            if self._is_redelivered(facts):
                 raise Released(f"it is due in {wait:.1f} s", after=wait)
-            yield from self._wait_for_retry(reading, wait)
-            error = yield from self._attempt(reading, record)
-        return self._handled(reading)
+            yield from self._wait_for_retry(facts, wait)
+            error = yield from self._attempt(facts, record)
+        return self._handled(facts)
 
     def _undecodable(
-        self, reading: Reading, record: Record | None, error: Exception
+        self, facts: MessageFacts, record: Record | None, error: Exception
     ) -> Steps:
-        """Give up, without running it, what the reader cannot tell from others."""
+        """Give up, without running it, a message that the reader cannot identify."""
         log.error(
             "%s cannot be read by %s: %r; give the guard a reader of your client",
-            self._name(reading),
-            type(reading.reader).__name__,
+            self._name(facts),
+            type(facts.reader).__name__,
             error,
         )
-        if reading.is_described and not reading.reader.replays:
-            # Settled at its broker, what the message held would be nowhere.
+        if facts.is_described and not facts.reader.replays:
+            # Only its broker has the content: do not let it be settled there.
             with suppress(Released):
-                yield from self._pause_after_refusal(reading)
+                yield from self._pause_after_refusal(facts)
             remedy = "nothing of it can be kept but what it looks like"
-            raise Released(remedy, after=AFTER_REFUSAL)
-        yield from self._hold_while_paused(reading)
-        _, record = self._charge(reading, record, error)
-        self._remember(reading, error)
-        return (yield from self._give_up(reading, Cause.UNDECODABLE, record))
+            raise Released(remedy, after=REFUSAL_PAUSE)
+        yield from self._hold_while_paused(facts)
+        _, record = self._charge(facts, record, error)
+        self._remember(facts, error)
+        return (yield from self._give_up(facts, Cause.UNDECODABLE, record))
 
     def _attempt(
-        self, reading: Reading, record: Record | None
+        self, facts: MessageFacts, record: Record | None
     ) -> Generator[Step, Any, Exception | None]:
-        """Run the handler once; return what it raised, if that was a failure."""
-        alone = reading if record is not None and record.must_run_alone else None
+        """Run the handler once; return its exception if the message failed."""
+        alone = facts if record is not None and record.must_run_alone else None
         try:
-            slot = yield from self._take_slot(reading, alone)
-            return (yield from self._run(reading, slot))
+            slot = yield from self._take_slot(facts, alone)
+            return (yield from self._run(facts, slot))
         finally:
-            self._turns.give_up(alone)
+            self._slots.give_up(alone)
 
     def _take_slot(
-        self, reading: Reading, alone: Reading | None
+        self, facts: MessageFacts, alone: MessageFacts | None
     ) -> Generator[Step, Any, Slot]:
         until = time.monotonic() + self._settings.hold_for
-        while (slot := self._turns.take(alone=alone)) is None:
+        while (slot := self._slots.take(alone=alone)) is None:
             if time.monotonic() >= until:
                 raise Released("others have been running all the time")
-            yield from self._wait(reading, LOOK_AGAIN)
+            yield from self._wait(facts, POLL_SECONDS)
         return slot
 
     def _run(
-        self, reading: Reading, slot: Slot
+        self, facts: MessageFacts, slot: Slot
     ) -> Generator[Step, Any, Exception | None]:
         self._journal.beat(slot.place)
         started = time.perf_counter()
-        self._journal.words[slot.place] = reading.number
+        self._journal.words[slot.place] = facts.number
         try:
             yield RUN
-        except BaseException as error:  # noqa: BLE001 - raises what is no failure
-            return self._failure(reading, error)
+        except BaseException as error:  # noqa: BLE001 - `_failure` reraises others
+            return self._failure(facts, error)
         finally:
             self._journal.words[slot.place] = 0
-            self._turns.give_back(slot)
+            self._slots.give_back(slot)
         slot.handled += 1
-        self._parts.tally.seconds.append(time.perf_counter() - started)
+        self._components.counts.seconds.append(time.perf_counter() - started)
         return None
 
-    def _caught(self, reading: Reading, slot: Slot, error: BaseException) -> Steps:
+    def _caught(self, facts: MessageFacts, slot: Slot, error: BaseException) -> Steps:
         try:
-            failure = self._failure(reading, error)
+            failure = self._failure(facts, error)
         finally:
             self._journal.words[slot.place] = 0
-            self._turns.give_back(slot)
-        return (yield from self._go_on(reading, None, failure))
+            self._slots.give_back(slot)
+        return (yield from self._go_on(facts, None, failure))
 
-    def _failure(self, reading: Reading, error: BaseException) -> Exception:
-        """Return what is the message's failure; raise what ends the process or task."""
+    def _failure(self, facts: MessageFacts, error: BaseException) -> Exception:
+        """Return a failure of the message; reraise what ends the process or task."""
         if isinstance(error, Exception):
             return error
-        if isinstance(error, SystemExit) and not self._parts.leaving.is_set():
-            self._crashed(reading, error)
+        if isinstance(error, SystemExit) and not self._components.leaving.is_set():
+            self._crashed(facts, error)
         raise error
 
-    def _crashed(self, reading: Reading, error: SystemExit) -> None:
-        """Charge the message with the end of this process, and see that it ends."""
+    def _crashed(self, facts: MessageFacts, error: SystemExit) -> None:
+        """Count the end of this process as the message's crash, and end the process."""
         reason = f"The handler called sys.exit({error.code!r})"
-        log.error("%s ends this process: %s", self._name(reading), reason)
+        log.error("%s ends this process: %s", self._name(facts), reason)
         with _tolerating_a_full_disk():
-            now = self._parts.clock()
-            self._attempts.crashed(reading.number, now=now, reason=reason)
+            now = self._components.clock()
+            self._attempts.crashed(facts.number, now=now, reason=reason)
         if threading.current_thread() is not threading.main_thread():
-            # There SystemExit ends one thread, and leaves a zombie behind. It is known
-            # who is to blame: the next start has nobody to look for.
+            # On other threads, SystemExit ends only the thread. The crash is counted
+            # already: the next start must not count it again.
             self._journal.stopping()
-            self._parts.end_process(error.code)
+            self._components.end_process(error.code)
 
     def _charge(
-        self, reading: Reading, record: Record | None, error: Exception
-    ) -> tuple[Verdict, Record]:
-        """Count a failure for good, and judge what comes next."""
-        now = self._parts.clock()
+        self, facts: MessageFacts, record: Record | None, error: Exception
+    ) -> tuple[RetryDecision, Record]:
+        """Record a failure durably, and decide what comes next."""
+        now = self._components.clock()
         attempts = 1 + (record.attempts if record else 0)
         before = record.due_at - record.failed_at if record and record.due_at else None
         delay = self._policy.delay(
             attempts, before=before.total_seconds() if before else None
         )
         due_in = timedelta(seconds=delay)
-        since = self._waiting_since(reading, record) or max(self._times())
-        verdict = self._policy.judge(
+        since = self._waiting_since(facts, record) or max(self._times())
+        decision = self._policy.judge(
             error,
             attempts=attempts,
             due_at=min(self._times()) + due_in,
             first_enqueued_at=since,
         )
-        return verdict, self._attempts.failed(
-            reading.identity,
-            reading.number,
+        return decision, self._attempts.failed(
+            facts.identity,
+            facts.number,
             now=now,
-            due_at=now + due_in if verdict is Verdict.RETRY else None,
+            due_at=now + due_in if decision is RetryDecision.RETRY else None,
             first_enqueued_at=since,
         )
 
-    def _tell_first(
-        self, reading: Reading, error: Exception
+    def _call_on_first_failure(
+        self, facts: MessageFacts, error: Exception
     ) -> Generator[Step, Any, None]:
         tell = self._policy.on_first_failure
         if tell is None:
             return
-        # Marked before it is told: at most once, whatever happens in between.
-        if self._attempts.told_first(reading.identity, now=self._parts.clock()):
-            yield from self._tell(reading, partial(tell, reading.message, error))
+        # Marked before the call: it is made at most once, whatever happens between.
+        if self._attempts.mark_first_failure(
+            facts.identity, now=self._components.clock()
+        ):
+            yield from self._call_application(
+                facts, partial(tell, facts.message, error)
+            )
 
-    def _handled(self, reading: Reading) -> Outcome:
-        self._forget(reading)
-        self._parts.tally.recent.append(reading.number)
-        if reading.redrive_id and reading.redrive:
-            self._confirm(reading.redrive)
-            self._settle_redrive(reading)
+    def _handled(self, facts: MessageFacts) -> Outcome:
+        self._forget(facts)
+        self._components.counts.recent.append(facts.number)
+        if facts.redrive_id and facts.redrive:
+            self._confirm(facts.redrive)
+            self._settle_redrive(facts)
         return Outcome.HANDLED
 
     def _confirm(self, redrive: str) -> None:
@@ -545,85 +559,85 @@ class Handling:
             topic=self._settings.topic,
             consumer_group=self._settings.consumer_group,
             client_name=self._settings.client_name,
-            at=self._parts.clock(),
+            at=self._components.clock(),
         )
         with _tolerating_a_full_disk():
             self._reporter.confirm(confirmation)
 
     # Waiting
 
-    def _is_redelivered(self, reading: Reading) -> bool:
-        """Tell whether its broker hands it out again at its time, and we know it then.
+    def _is_redelivered(self, facts: MessageFacts) -> bool:
+        """Tell whether the broker can delay the message, and we recognise it later.
 
-        Otherwise its failures would be counted from the beginning each time.
+        Without that, its failures would be counted from zero each time.
         """
-        has_identity = self._parts.reader.has_identity(reading.message)
-        return self._parts.redeliver is not None and has_identity
+        has_identity = self._components.reader.has_identity(facts.message)
+        return self._components.redeliver is not None and has_identity
 
     def _until_due(
-        self, reading: Reading, seconds: float
+        self, facts: MessageFacts, seconds: float
     ) -> Generator[Step, Any, None]:
-        """Wait for the time of a retry with a message that came before it."""
-        # Not at once again, or a broker that heeds no delay makes us spin.
-        later = seconds - AT_ONCE if self._is_redelivered(reading) else 0.0
+        """Wait with a message that was delivered before its retry is due."""
+        # Hold it for a moment: with a broker that ignores delays we would spin.
+        later = seconds - EARLY_HOLD_SECONDS if self._is_redelivered(facts) else 0.0
         yield from self._wait_for_retry(
-            reading, min(seconds, AT_ONCE) if later > 0 else seconds
+            facts, min(seconds, EARLY_HOLD_SECONDS) if later > 0 else seconds
         )
         if later > 0:
             raise Released(f"it is due in {later:.1f} s", after=later)
 
     def _wait_for_retry(
-        self, reading: Reading, seconds: float
+        self, facts: MessageFacts, seconds: float
     ) -> Generator[Step, Any, None]:
-        self.retrying.add(reading)
+        self.retrying.add(facts)
         try:
-            yield from self._wait(reading, seconds)
+            yield from self._wait(facts, seconds)
         finally:
-            self.retrying.discard(reading)
+            self.retrying.discard(facts)
 
-    def _wait(self, reading: Reading, seconds: float) -> Generator[Step, Any, None]:
-        """Let time pass and keep the message alive; release it if we are to stop."""
+    def _wait(self, facts: MessageFacts, seconds: float) -> Generator[Step, Any, None]:
+        """Wait, and keep the message alive; release it when the process stops."""
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            if self._parts.leaving.is_set():
+        while (remaining := until - time.monotonic()) > 0:
+            if self._components.leaving.is_set():
                 raise Released("this process is to stop")
             every = self._settings.keep_alive_every
-            yield Wait(min(left, every))
-            if time.monotonic() - reading.kept_alive_at >= every:
-                self._keep_alive(reading)
+            yield Wait(min(remaining, every))
+            if time.monotonic() - facts.kept_alive_at >= every:
+                self._keep_alive(facts)
 
-    def _keep_alive(self, reading: Reading) -> None:
-        reading.kept_alive_at = time.monotonic()
-        if self._parts.keep_alive is not None:
-            self._parts.keep_alive(reading.message)
+    def _keep_alive(self, facts: MessageFacts) -> None:
+        facts.kept_alive_at = time.monotonic()
+        if self._components.keep_alive is not None:
+            self._components.keep_alive(facts.message)
 
     # The breaker
 
-    def _passes_as_probe(self, reading: Reading) -> Generator[Step, Any, bool]:
-        """Wait while the breaker is open; tell whether this message is its probe."""
+    def _passes_as_probe(self, facts: MessageFacts) -> Generator[Step, Any, bool]:
+        """Wait while the breaker is open; return whether this message is its probe."""
         until = time.monotonic() + self._settings.hold_for
-        while (turn := self._breaker.turn()).wait:
-            left = until - time.monotonic()
-            if left <= 0:
+        while (turn := self._breaker.admit()).wait:
+            remaining = until - time.monotonic()
+            if remaining <= 0:
                 raise Released(f"the guard is paused: {self._breaker.reason}")
-            yield from self._wait(reading, min(turn.wait, left))
+            yield from self._wait(facts, min(turn.wait, remaining))
         if not turn.is_probe:
-            self._parts.gate.open("breaker")
+            self._components.gate.open("breaker")
         return turn.is_probe
 
-    def _hold_while_paused(self, reading: Reading) -> Generator[Step, Any, None]:
-        """Wait while the breaker is open, with a message that cannot be its probe."""
+    def _hold_while_paused(self, facts: MessageFacts) -> Generator[Step, Any, None]:
+        """Wait while the breaker is open, with a message that may not probe it."""
         until = time.monotonic() + self._settings.hold_for
-        while self._breaker.state is not State.CLOSED:
-            left = until - time.monotonic()
-            if left <= 0:
+        while self._breaker.state is not BreakerState.CLOSED:
+            remaining = until - time.monotonic()
+            if remaining <= 0:
                 raise Released(f"the guard is paused: {self._breaker.reason}")
-            yield from self._wait(reading, min(BESIDE_PROBE, left))
+            yield from self._wait(facts, min(PROBE_POLL_SECONDS, remaining))
 
-    def _probe(self, reading: Reading, record: Record | None) -> Steps:
+    def _probe(self, facts: MessageFacts, record: Record | None) -> Steps:
         handled: bool | None = None
         try:
-            error = yield from self._attempt(reading, record)
+            error = yield from self._attempt(facts, record)
             handled = error is None
         finally:
             self._breaker.probed(handled=handled)
@@ -632,87 +646,96 @@ class Handling:
                 f"the guard stays paused, its probe failed too: {error!r:.1000}"
             )
         log.warning("the guard goes on: its probe was handled")
-        self._parts.gate.open("breaker")
-        return self._handled(reading)
+        self._components.gate.open("breaker")
+        return self._handled(facts)
 
-    # Giving it up
+    # Giving up
 
-    def _give_up(self, reading: Reading, cause: Cause, record: Record) -> Steps:
-        # That a message fails again after a requeue says nothing about this process.
-        if reading.redrive_id is None and self._breaker.failed():
-            self._parts.gate.close("breaker")
+    def _give_up(self, facts: MessageFacts, cause: Cause, record: Record) -> Steps:
+        # A requeued message that fails again says nothing about this process.
+        if facts.redrive_id is None and self._breaker.failed():
+            self._components.gate.close("breaker")
             log.error("the guard is paused: %s", self._breaker.reason)
             if not record.crashes:
-                # Where all fail, it is not for the messages to pay.
-                self._forget(reading)
+                # When all messages fail, forget their failures: the consumer is sick.
+                self._forget(facts)
             raise Released(f"the guard is paused: {self._breaker.reason}")
-        return (yield from self._poison(reading, cause, record))
+        return (yield from self._poison(facts, cause, record))
 
-    def _poison(self, reading: Reading, cause: Cause, record: Record | None) -> Steps:
-        """Have the message kept by Poisonweb; only then it is poisoned."""
+    def _poison(
+        self, facts: MessageFacts, cause: Cause, record: Record | None
+    ) -> Steps:
+        """Report the message; it is poisoned once Poisonweb or the spool has it."""
         report = failure_report(
-            reading,
+            facts,
             self._settings,
             cause=cause,
             record=record,
-            raised=self._why(reading, record),
-            suspected=self._is_suspected(reading, record),
-            host=self._parts.host,
-            now=self._parts.clock(),
+            raised=self._why(facts, record),
+            suspected=self._is_suspected(facts, record),
+            host=self._components.host,
+            now=self._components.clock(),
         )
         self.holding.add(report.report_id)
         try:
-            receipt = yield Call(partial(self._report, reading, report))
+            receipt = yield Call(partial(self._report, facts, report))
         finally:
             self.holding.discard(report.report_id)
-        self._poisoned(reading, report, receipt)
+        self._poisoned(facts, report, receipt)
         return Outcome.POISONED
 
-    def _report(self, reading: Reading, report: FailureReport) -> Receipt:
+    def _report(self, facts: MessageFacts, report: FailureReport) -> Receipt:
         return self._reporter.poison(
             report,
             when_away=self._settings.when_away,
-            keep_alive=partial(self._keep_alive, reading),
-            stop=self._parts.leaving,
+            keep_alive=partial(self._keep_alive, facts),
+            stop=self._components.leaving,
             hold_for=self._settings.hold_for,
         )
 
-    def _why(self, reading: Reading, record: Record | None) -> Raised | None:
+    def _why(self, facts: MessageFacts, record: Record | None) -> Raised | None:
         if record is not None and record.crashes >= self._settings.crash_limit:
             return raised_by_death(record)
-        return self._raised.get(reading.identity)
+        return self._raised.get(facts.identity)
 
-    def _is_suspected(self, reading: Reading, record: Record | None) -> bool:
-        """Tell whether others are not to skip a new poison yet."""
-        is_new = record is not None and reading.redrive_id is None
+    def _is_suspected(self, facts: MessageFacts, record: Record | None) -> bool:
+        """Tell whether other consumers must not skip this new poison yet."""
+        is_new = record is not None and facts.redrive_id is None
         return is_new and self._is_doubtful
 
     @property
     def _is_doubtful(self) -> bool:
-        """Tell whether this process may be what is sick, and not the message."""
-        return not self._parts.tally.total or self._breaker.in_a_row > DOUBTFUL_AFTER
+        """Tell whether this process may be sick instead of the message."""
+        return (
+            not self._components.counts.total
+            or self._breaker.in_a_row > SUSPECT_AFTER_FAILURES
+        )
 
-    def _remember(self, reading: Reading, error: Exception) -> None:
-        self._raised[reading.identity] = raised_by(error)
-        while len(self._raised) > MOST_RAISED:
+    def _remember(self, facts: MessageFacts, error: Exception) -> None:
+        self._raised[facts.identity] = raised_by(error)
+        while len(self._raised) > RAISED_LIMIT:
             del self._raised[next(iter(self._raised))]
 
     def _poisoned(
-        self, reading: Reading, report: FailureReport, receipt: Receipt
+        self, facts: MessageFacts, report: FailureReport, receipt: Receipt
     ) -> None:
         if report.suspected:
-            self._parts.withheld.add(report, handled=self._parts.tally.total)
+            self._components.suspected_reports.add(
+                report, handled=self._components.counts.total
+            )
         if report.replays:
-            self._parts.skips.add_own(self._own_skip(reading, report, receipt.poison))
-        self._raised.pop(reading.identity, None)
+            self._components.skips.add_own(
+                self._own_skip(facts, report, receipt.poison)
+            )
+        self._raised.pop(facts.identity, None)
         is_shared = not report.suspected and not receipt.spooled
-        self._note_poisoned(reading, is_shared=is_shared, crashes=report.crashes)
-        self._settle_redrive(reading)
+        self._note_poisoned(facts, is_shared=is_shared, crashes=report.crashes)
+        self._settle_redrive(facts)
         self._reporter.count(self.key, failed=1)
-        log.warning("%s is poison (%s)", self._name(reading), report.cause)
+        log.warning("%s is poison (%s)", self._name(facts), report.cause)
 
     def _own_skip(
-        self, reading: Reading, report: FailureReport, poison: int | None
+        self, facts: MessageFacts, report: FailureReport, poison: int | None
     ) -> Skip:
         return Skip(
             topic=report.topic,
@@ -722,65 +745,65 @@ class Handling:
             handler_version=report.handler_version,
             reason=f"poison ({report.cause})",
             poison=poison,
-            redrive=reading.redrive_id,
+            redrive=facts.redrive_id,
         )
 
     # Records
 
     def _times(self) -> tuple[datetime, datetime]:
-        """Give the time by our clock and by the server's.
+        """Return the time by our clock and by the server's.
 
-        One of them may have been set wrongly: a message has expired where both say so.
+        Either may be set wrongly: a message has expired when both say so.
         """
-        return self._parts.clock(), self._parts.server_clock()
+        return self._components.clock(), self._components.server_clock()
 
-    def _forget(self, reading: Reading) -> None:
-        if reading.number in self._attempts.suspects:
+    def _forget(self, facts: MessageFacts) -> None:
+        if facts.number in self._attempts.suspects:
             with _tolerating_a_full_disk():
-                self._attempts.forget(reading.identity, reading.number)
+                self._attempts.forget(facts.identity, facts.number)
 
     def _note_poisoned(
-        self, reading: Reading, *, is_shared: bool, crashes: int
+        self, facts: MessageFacts, *, is_shared: bool, crashes: int
     ) -> None:
-        """Know it again while neither its settling nor a skip keeps it from us."""
-        reader = self._parts.reader
+        """Remember a poison until it is settled or its skip has arrived."""
+        reader = self._components.reader
         returns = reader.replays or reader.bookmarks_are_places
         is_skipped = reader.replays and is_shared
-        # Until its skip has come to them, it would kill the other processes here.
-        if reading.redrive_id or not returns or (is_skipped and not crashes):
-            self._forget(reading)
+        # Without a record it could kill other processes here until its skip arrives.
+        if facts.redrive_id or not returns or (is_skipped and not crashes):
+            self._forget(facts)
             return
         with _tolerating_a_full_disk():
             self._attempts.poisoned(
-                reading.identity,
-                reading.number,
-                bookmark=self._poisoned_as(reading),
-                now=self._parts.clock(),
+                facts.identity,
+                facts.number,
+                bookmark=self._poisoned_as(facts),
+                now=self._components.clock(),
                 lasts=SKIP_COMES if is_skipped else UNSETTLED,
             )
 
-    def _poisoned_as(self, reading: Reading) -> str:
-        """Name it among the poisons: where it is there again, of this version alone."""
+    def _poisoned_as(self, facts: MessageFacts) -> str:
+        """Return its key among the poisons; on topics that replay, per version."""
         version = self._settings.version
-        if version is None or not self._parts.reader.replays:
-            return reading.bookmark
-        return f"{version}\0{reading.bookmark}"
+        if version is None or not self._components.reader.replays:
+            return facts.bookmark
+        return f"{version}\0{facts.bookmark}"
 
-    def _settle_redrive(self, reading: Reading) -> None:
-        redrive = reading.redrive_id
+    def _settle_redrive(self, facts: MessageFacts) -> None:
+        redrive = facts.redrive_id
         if redrive is not None:
             with _tolerating_a_full_disk():
-                self._attempts.redrive_done(
-                    reading.message_id or "", redrive, now=self._parts.clock()
+                self._attempts.mark_redrive_settled(
+                    facts.message_id or "", redrive, now=self._components.clock()
                 )
 
-    def _name(self, reading: Reading) -> str:
-        return f"message {reading.bookmark[:200]!r} of {self._settings.topic}"
+    def _name(self, facts: MessageFacts) -> str:
+        return f"message {facts.bookmark[:200]!r} of {self._settings.topic}"
 
 
 @contextmanager
 def _tolerating_a_full_disk() -> Iterator[None]:
-    """Go on: the message was done with, and saying so must not have it done again."""
+    """Go on when the disk is full: the message is done, and must not run again."""
     try:
         yield
     except Full as reason:

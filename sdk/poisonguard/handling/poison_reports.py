@@ -1,4 +1,4 @@
-"""What Poisonweb is told of a message that was given up."""
+"""Builds the failure report of a message that was given up."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from poisonguard.contract import TEXT_LIMIT, Cause, FailureReport, Raised
-from poisonguard.handling.message_facts import Reading
+from poisonguard.handling.message_facts import MessageFacts
 from poisonguard.journal.attempts import Record
 from poisonguard.settings import Settings
 
 _OURS = f"{Path(__file__).parent}{os.sep}"
 
 
-def failure_report(  # noqa: PLR0913 - as many as the wire wants to know
-    reading: Reading,
+def failure_report(  # noqa: PLR0913 - as many as the report has
+    facts: MessageFacts,
     settings: Settings,
     *,
     cause: Cause,
@@ -27,40 +27,40 @@ def failure_report(  # noqa: PLR0913 - as many as the wire wants to know
     host: str,
     now: datetime,
 ) -> FailureReport:
-    """Tell of one message that was given up; told again, it is the same report."""
+    """Build the report of a message that was given up, with a repeatable id."""
     first_failed_at = record.first_failed_at if record else now
     return FailureReport(
-        report_id=_report_id(reading, settings, cause, record),
+        report_id=_report_id(facts, settings, cause, record),
         topic=settings.topic,
         consumer_group=settings.consumer_group,
         client_name=settings.client_name,
         sub_id=settings.sub_id,
-        bookmark=reading.bookmark,
-        publisher=reading.publisher,
-        seq=reading.seq,
-        message_id=reading.message_id,
-        body=reading.body,
-        content_type=reading.content_type,
-        headers=reading.headers,
+        bookmark=facts.bookmark,
+        publisher=facts.publisher,
+        seq=facts.seq,
+        message_id=facts.message_id,
+        body=facts.body,
+        content_type=facts.content_type,
+        headers=facts.headers,
         cause=cause,
         exception=raised,
         attempts=record.attempts if record else 0,
         failures=record.failures if record else 0,
         crashes=record.crashes if record else 0,
-        dequeue_count=reading.dequeue_count,
+        dequeue_count=facts.dequeue_count,
         first_failed_at=first_failed_at,
         failed_at=record.failed_at if record else now,
         handler_version=settings.version,
         host=host,
-        redrive=reading.redrive,
-        replays=reading.replays,
+        redrive=facts.redrive,
+        replays=facts.replays,
         suspected=suspected,
         suspect=settings.suspect,
     )
 
 
 def raised_by(error: Exception) -> Raised:
-    """Write an exception down, without our own frames and never too long."""
+    """Convert an exception, without our own frames, cut to the length limits."""
     kind = type(error)
     name = kind.__qualname__
     if kind.__module__ != "builtins":
@@ -73,7 +73,7 @@ def raised_by(error: Exception) -> Raised:
 
 
 def raised_by_death(record: Record) -> Raised | None:
-    """Write down what a process died of while it had the message."""
+    """Describe the death of a process that was handling the message."""
     if record.crash is None:
         return None
     return Raised(
@@ -97,21 +97,21 @@ def _traceback(error: Exception) -> str:
 
 
 def _report_id(
-    reading: Reading, settings: Settings, cause: Cause, record: Record | None
+    facts: MessageFacts, settings: Settings, cause: Cause, record: Record | None
 ) -> UUID:
-    """Name this end of this message, so that telling it twice counts once.
+    """Derive the report's id from its content, so that a repeated report counts once.
 
-    What tells it from another end of the same message is when it failed first, or when
-    it was enqueued if it never did, and the redrive that brought it.
+    Two reports of one message differ in the time of the first failure (or of its
+    enqueueing, where it never failed) or in the redrive that sent it.
     """
-    since = record.first_failed_at if record else reading.enqueued_at
+    since = record.first_failed_at if record else facts.enqueued_at
     parts = (
         settings.topic,
         settings.consumer_group,
-        reading.bookmark,
+        facts.bookmark,
         cause.value,
         str(since),
-        reading.redrive or "",
+        facts.redrive or "",
     )
     text = "".join(f"{len(part)}:{part}" for part in parts)
     return uuid5(NAMESPACE_OID, text.encode("utf-8", "backslashreplace").decode())

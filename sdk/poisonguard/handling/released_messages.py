@@ -1,8 +1,8 @@
-"""Messages that were released, of a topic that replays: kept to be tried again.
+"""Released messages of a topic that replays, kept for another try.
 
-A broker of such a topic hands a message out again only to a client that reads from
-before it. So the guard tries it again: by itself where the message is poison and only
-has to be reported, and on the consumer's own thread where its handler has to run.
+The broker of such a topic delivers a message again only to a client that reads from
+before it. So the guard tries it again: on a thread of its own where the message is
+poison and only must be reported, on the consumer's thread where its handler must run.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ MESSAGES_LIMIT = 1_000
 BYTES_LIMIT = 64 * 1024 * 1024
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
-REASON = "kept"  # why the gate is closed: one of these may come again by itself
+REASON = "kept"  # why the gate is closed: the broker may also deliver one again
 
 
 class HandlerNeeded(BaseException):
-    """A retry came to where the handler runs, on a thread that is not its own."""
+    """A retry on the guard's own thread would have to run the handler."""
 
 
 def refuse_to_run(_message: object) -> None:
@@ -31,8 +31,8 @@ def refuse_to_run(_message: object) -> None:
 
 
 @dataclass(eq=False, slots=True)
-class Entry:
-    """A message, with what handles it."""
+class ReleasedMessage:
+    """A message with its handler."""
 
     bookmark: str
     message: Any
@@ -43,37 +43,37 @@ class Entry:
     due_at: float = field(default_factory=lambda: time.monotonic() + FIRST_PAUSE)
 
 
-class Kept:
+class ReleasedMessages:
     """The released messages of one process, the oldest first."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self.begin()
+        self.reset_after_fork()
 
-    def begin(self) -> None:
-        """Keep none: in a forked child, they are the parent's."""
+    def reset_after_fork(self) -> None:
+        """Forget all messages: in a forked child they are the parent's."""
         self._lock = threading.Lock()
-        self._waiting: dict[str, Entry] = {}
-        self._busy: dict[str, Entry] = {}
+        self._waiting: dict[str, ReleasedMessage] = {}
+        self._busy: dict[str, ReleasedMessage] = {}
         self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._busy)
 
-    def add(self, entry: Entry) -> bool:
-        """Keep a message unless too much is kept already."""
+    def add(self, entry: ReleasedMessage) -> bool:
+        """Keep a message, unless the limits are reached; return whether it is kept."""
         with self._lock:
             is_room = (
                 len(self) < MESSAGES_LIMIT and self._bytes + entry.size <= BYTES_LIMIT
             )
-            is_kept = is_room or not len(self)  # one of any size
+            is_kept = is_room or not len(self)  # the first may have any size
             if is_kept:
                 self._put(entry)
                 self._set_gate()
             return is_kept
 
-    def take(self, *, needs_handler: bool) -> Entry | None:
-        """Take the oldest that is due, for a try that says what became of it."""
+    def take(self, *, needs_handler: bool) -> ReleasedMessage | None:
+        """Take the oldest due message; then call `settled` or `give_back` for it."""
         with self._lock:
             now = time.monotonic()
             for entry in self._waiting.values():
@@ -84,33 +84,33 @@ class Kept:
             return None
 
     def is_due(self) -> bool:
-        """Tell whether one is due that may not need its handler."""
+        """Tell whether a message is due that can be tried without its handler."""
         now = time.monotonic()
         return any(
             entry.due_at <= now and not entry.needs_handler
             for entry in list(self._waiting.values())
         )
 
-    def give_back(self, entry: Entry, *, needs_handler: bool) -> None:
-        """Keep on what could not be decided; try it later each time."""
+    def give_back(self, entry: ReleasedMessage, *, needs_handler: bool) -> None:
+        """Keep an undecided message on; double the pause before its next try."""
         with self._lock:
             self._drop(entry.bookmark)
             if not needs_handler:
                 pause = FIRST_PAUSE * 2.0 ** min(entry.tries, 10)
                 entry.due_at = time.monotonic() + min(pause, LONGEST_PAUSE)
                 entry.tries += 1
-            # From now on where its handler may run: there it is reported as well.
+            # From now on on the consumer's thread, where it can be reported as well.
             entry.needs_handler |= needs_handler
             self._put(entry)
             self._set_gate()
 
-    def settled(self, entry: Entry) -> None:
+    def settled(self, entry: ReleasedMessage) -> None:
         with self._lock:
             self._drop(entry.bookmark)
             self._set_gate()
 
-    def came_again(self, bookmark: str) -> bool:
-        """Leave a message to who hands it out again; not while a try is under way."""
+    def discard_unless_busy(self, bookmark: str) -> bool:
+        """Drop a message that the broker delivered again; False during a retry."""
         with self._lock:
             if bookmark in self._busy:
                 return False
@@ -118,7 +118,7 @@ class Kept:
             self._set_gate()
             return True
 
-    def _put(self, entry: Entry) -> None:
+    def _put(self, entry: ReleasedMessage) -> None:
         self._drop(entry.bookmark)
         self._waiting[entry.bookmark] = entry
         self._bytes += entry.size

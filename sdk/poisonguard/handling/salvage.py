@@ -1,4 +1,4 @@
-"""What can be had of a message that its reader cannot read."""
+"""Recovers the bytes of a message that its reader cannot read."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from collections.abc import Mapping
 
 from poisonguard.readers import as_bytes
 
-# Where clients keep the bytes of a message, those of the brokers' names first.
+# Attributes and keys under which clients keep the bytes, the brokers' words first.
 _NAMES = ("body", "data", "value", "payload", "content")
-# What describes a message is for a person to look at, and no place for a gigabyte.
+# A person reads the description: no need for a gigabyte of it.
 DESCRIBED_LIMIT = 1_048_576
 DESCRIBED_TYPE = "text/x-python-repr; charset=utf-8"
 
 
 def raw_bytes(message: object) -> bytes | None:
-    """Find the bytes of a message of any kind; None where there is none to be had."""
+    """Find the bytes of a message of any type; None where it has no bytes."""
     if (itself := as_bytes(message)) is not None:
         return itself
     if isinstance(message, tuple) and message:
-        message = message[-1]  # clients put what tells of a body before it
+        message = message[-1]  # clients put the metadata before the body
         if (last := as_bytes(message)) is not None:
             return last
     if isinstance(message, Mapping):
         return _of_mapping(message)
     for name in _NAMES:
-        if (found := as_bytes(_attribute(message, name))) is not None:
-            return found
+        if (data := as_bytes(_attribute(message, name))) is not None:
+            return data
     return None
 
 
 def description(message: object) -> bytes:
-    """Say what a message without bytes looks like."""
+    """Describe a message without bytes by its repr."""
     try:
         text = repr(message)
     except Exception as error:  # noqa: BLE001 - whatever a foreign __repr__ raises
@@ -42,7 +42,7 @@ def description(message: object) -> bytes:
 def _attribute(message: object, name: str) -> object:
     try:
         return getattr(message, name, None)
-    except Exception:  # noqa: BLE001 - one that cannot be read is none
+    except Exception:  # noqa: BLE001 - unreadable counts as missing
         return None
 
 
@@ -50,8 +50,8 @@ def _of_mapping(message: Mapping[object, object]) -> bytes | None:
     try:
         for name in _NAMES:
             value = message.get(name, message.get(name.encode()))
-            if (found := as_bytes(value)) is not None:
-                return found
+            if (data := as_bytes(value)) is not None:
+                return data
         return json.dumps(dict(message), separators=(",", ":")).encode()
-    except Exception:  # noqa: BLE001 - what JSON does not have, a cycle, a broken mapping
+    except Exception:  # noqa: BLE001 - no JSON, a cycle, or a broken mapping
         return None

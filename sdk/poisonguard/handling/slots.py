@@ -1,6 +1,7 @@
-"""Who may run: many at once, but a message suspected of killing its process alone.
+"""Concurrency slots: many messages run at once, but a suspect runs alone.
 
-If the process dies while one message runs, there is no doubt which one it was.
+A message suspected of killing its process runs alone: if the process dies again, there
+is no doubt which message was in flight.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ Numbering = Callable[[Any], int]
 
 
 class Gate:
-    """Whether the healthy path is free: `number` is all that it asks.
+    """Opens and closes the healthy path, which calls nothing but `number`.
 
-    While the gate is open, that is what `choose` gives: it numbers a message, and gives
-    0 to one that has to be looked at closer. While it is closed all have to be. It is
-    closed for one reason or several, and open again when the last one is gone.
+    While the gate is open, `number` is the function that `choose` returns: it numbers
+    ordinary messages and returns 0 for those that need the slow path. While it is
+    closed, all need it. It may be closed for several reasons at once, and opens when
+    the last reason is removed.
     """
 
     number: Numbering
@@ -28,9 +30,9 @@ class Gate:
         self, *reasons: str, choose: Callable[[], Numbering] = lambda: _none
     ) -> None:
         self._choose = choose
-        self.begin(*reasons)
+        self.reset_after_fork(*reasons)
 
-    def begin(self, *reasons: str) -> None:
+    def reset_after_fork(self, *reasons: str) -> None:
         self._lock = threading.Lock()
         self._reasons = set(reasons)
         self.choose()
@@ -53,7 +55,7 @@ class Gate:
             self._set()
 
     def choose(self) -> None:
-        """Choose anew, because what there is to look at has changed."""
+        """Choose `number` again, because other messages need the slow path now."""
         with self._lock:
             self._set()
 
@@ -65,22 +67,22 @@ def _none(_message: object) -> int:
     return 0
 
 
-class Turns:
-    """The slots of a process, and the right to run without neighbours.
+class Slots:
+    """The slots of a process, and the right of a suspect to run alone.
 
-    The healthy path takes from `free` and gives back without a lock, once it has seen
-    the gate open. A message that slips through between that look and its slot runs
-    beside a suspect; if the process dies then, neither is charged.
+    The healthy path takes slots from `free` and returns them without a lock, after it
+    saw the gate open. A message that gets its slot just after the gate was closed runs
+    beside a suspect; if the process dies then, neither message is charged.
     """
 
     def __init__(self, slots: Sequence[Slot], gate: Gate) -> None:
         self._gate = gate
         self._slots = slots
         self.free: list[Slot] = []
-        self.begin()
+        self.reset_after_fork()
 
-    def begin(self) -> None:
-        """Free all slots: nothing runs."""
+    def reset_after_fork(self) -> None:
+        """Free all slots: in a forked child no message runs."""
         self._lock = threading.Lock()
         self._alone: object | None = None
         # Taken from the end: a consumer with one thread lives in slot 0.
@@ -92,10 +94,10 @@ class Turns:
         return len(self._slots) - len(self.free)
 
     def take(self, *, alone: object | None) -> Slot | None:
-        """Take a slot, None while it is not one's turn.
+        """Take a slot; return None while the message must wait.
 
-        `alone` stands for a message that must have no neighbours: from its first
-        attempt on nobody else starts, and it does once the others are done.
+        `alone` stands for a message that must run alone: after its first call no other
+        message gets a slot, and it gets one when the others are done.
         """
         with self._lock:
             if self._alone is None and alone is not None:
@@ -112,7 +114,7 @@ class Turns:
         self.free.append(slot)
 
     def give_up(self, alone: object | None) -> None:
-        """Let others run again beside what had to run alone."""
+        """Let other messages run again after one that had to run alone."""
         with self._lock:
             if alone is not None and self._alone is alone:
                 self._alone = None

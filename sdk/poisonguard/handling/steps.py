@@ -1,8 +1,8 @@
-"""The handling of a message as a row of steps, so that it is written once.
+"""The steps of handling a message, written once for threads and tasks.
 
-Handling decides, and yields what takes time: run the handler, wait, call something
-that may block. Who plays the steps says how: `play` on this thread, `async_steps` on an
-event loop.
+The message flow decides, and yields a step for everything that takes time: run the
+handler, wait, call a blocking function. `play` runs the steps on this thread,
+`async_steps` runs them on an event loop.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from poisonguard.processes.stopping import Leaving
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run the handler; what it raises comes back into the handling."""
+    """Run the handler; its exception is thrown into the steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Let some seconds pass, or fewer when the guard is stopped meanwhile."""
+    """Wait some seconds, or less when the guard is stopped."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Call something that may block, and answer what it returns."""
+    """Call a function that may block, and send its result back."""
 
     function: Callable[[], Any]
 
@@ -46,7 +46,7 @@ def play(
     message: object,
     leaving: Leaving,
 ) -> Outcome:
-    """Bring one message to its outcome on this thread."""
+    """Run the steps of one message on this thread and return its outcome."""
     answer: object = None
     raised: BaseException | None = None
     try:
@@ -60,10 +60,10 @@ def play(
                         answer = leaving.wait(seconds)
                     case Call(function):
                         answer = function()
-            # What ends the process, too, is for the handling to judge.
+            # The message flow also decides what ends the process.
             except BaseException as error:  # noqa: BLE001
                 raised = error
-            # Not in the clause above: what a retry raises is no consequence of this.
+            # Outside the except clause, or this error would be a retry's context.
             step = steps.send(answer) if raised is None else steps.throw(raised)
             raised = None
     except StopIteration as end:

@@ -1,7 +1,7 @@
-"""Poisons of a process that may be what is sick: kept until it handles a message.
+"""Suspected poisons: kept until this process proves healthy by handling a message.
 
-They were reported as suspected: Poisonweb has them, and no other consumer skips them.
-Once this process handles something, the same reports go out without that word.
+They were reported with `suspected`: Poisonweb has them, and no other consumer skips
+them. Once this process handles a message, the same reports go out without it.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ log = logging.getLogger(__name__)
 BYTES_LIMIT = 64 * 1024 * 1024
 
 
-class Withheld:
+class SuspectedReports:
     """The suspected reports of one process, the oldest first."""
 
     def __init__(self) -> None:
-        self.begin()
+        self.reset_after_fork()
 
-    def begin(self) -> None:
-        """Keep none: in a forked child, they are the parent's."""
+    def reset_after_fork(self) -> None:
+        """Forget all reports: in a forked child they are the parent's."""
         self._lock = threading.Lock()
-        self._kept: deque[tuple[FailureReport, int]] = deque()
+        self._reports: deque[tuple[FailureReport, int]] = deque()
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._reports)
 
     def add(self, report: FailureReport, *, handled: int) -> None:
-        """Keep a report; `handled` is how many messages were handled by now."""
+        """Keep a report; `handled` is the number of messages handled so far."""
         with self._lock:
             if self._bytes + len(report.body) > BYTES_LIMIT:
                 # Poisonweb shows it as suspected until a person looks at it.
                 log.warning("%r stays suspected: too many are kept", report.bookmark)
                 return
             self._bytes += len(report.body)
-            self._kept.append((report, handled))
+            self._reports.append((report, handled))
 
     def first(self, *, handled: int) -> FailureReport | None:
-        """Return the oldest if something was handled since: suspected no more."""
+        """Return the oldest report, not suspected, if a message was handled since."""
         with self._lock:
-            if not self._kept or self._kept[0][1] >= handled:
+            if not self._reports or self._reports[0][1] >= handled:
                 return None
-            return replace(self._kept[0][0], suspected=False)
+            return replace(self._reports[0][0], suspected=False)
 
-    def sent(self) -> None:
-        """Forget the oldest."""
+    def remove_oldest(self) -> None:
+        """Remove the oldest report, which was sent."""
         with self._lock:
-            report, _ = self._kept.popleft()
+            report, _ = self._reports.popleft()
             self._bytes -= len(report.body)

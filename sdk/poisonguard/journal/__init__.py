@@ -1,3 +1,3 @@
-"""What a process was working on when it died, and how often each message was tried."""
+"""The journal of messages in flight, and the record of failed attempts."""
 
 from __future__ import annotations

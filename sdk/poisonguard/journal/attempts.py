@@ -1,12 +1,12 @@
-"""What is known of messages that failed: kept in a file, touched only on failure.
+"""The record of failed messages: a file that is touched only on failure.
 
 All processes of one consumer on this host share the file. A message has a row here
-from its first failure, or from the death of a process that was working on it, until
-it is forgotten: handled, or poisoned for good. The healthy path asks one set in
-memory, `suspects`, which is empty in health.
+from its first failure, or from the death of a process that was handling it, until it
+is handled or poisoned for good. The healthy path checks only a set in memory,
+`suspects`, which is empty while no message fails.
 
-Failures are kept by the message's identity, deaths by its number: a dead process left
-nothing but the number.
+Failures are stored by the message's identity, deaths by its number: a dead process
+leaves nothing but the number.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from poisonguard.journal.death import Blame, Death
 
 log = logging.getLogger(__name__)
 
-# A crash this long ago says nothing about the next one.
+# An older crash says nothing about the next one.
 DECAY = timedelta(hours=72)
 KEEP = timedelta(days=30)
-# Killed after a message was poisoned and before it was settled, a consumer is handed it
-# again within such a time; later it is somebody who sends it again.
+# A consumer killed between poisoning and settling a message gets it again within this
+# time; a later delivery means that a producer sent it again.
 UNSETTLED = timedelta(minutes=15)
-# By then the skip of what was poisoned has come to all processes of this consumer.
+# By then all processes of this consumer have the skip of a poisoned message.
 SKIP_COMES = timedelta(minutes=1)
 ROW_LIMIT = 100_000
 PRUNE_EVERY = 1_000
@@ -73,7 +73,7 @@ ON CONFLICT (identity) DO UPDATE SET
     due_at = excluded.due_at,
     first_enqueued_at = coalesce(first_enqueued_at, excluded.first_enqueued_at)
 """
-# An older count that has decayed starts again from nothing.
+# A count that has decayed starts again from 0.
 CRASH = """
 INSERT INTO crashes
 VALUES (:number, :crashes, :suspected, :now, :now, :cause, :reason, :stacks)
@@ -94,9 +94,9 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """What is known of one message.
+    """The record of one message.
 
-    `crash` is the cause of its last death, with the reason and the stacks of that.
+    `crash` is the cause of the last death of its process, with `reason` and `stacks`.
     """
 
     failures: int = 0
@@ -112,18 +112,18 @@ class Record:
 
     @property
     def attempts(self) -> int:
-        """Return how many of its deliveries are held against it."""
+        """Return how many of its deliveries count against its limit."""
         return self.failures + self.crashes
 
     @property
     def must_run_alone(self) -> bool:
-        """Tell whether nothing else may be in flight, for its death to be exact."""
+        """Tell whether it must run alone, so that a death is attributed exactly."""
         return self.is_suspected or self.crashes > 0
 
     def wait(self, now: datetime) -> timedelta:
-        """Return how long it is not due yet.
+        """Return how long it is until the retry is due.
 
-        That is never longer than when it failed: a clock set back must not hold it.
+        It is never longer than the original delay, should the clock be set back.
         """
         if self.due_at is None:
             return timedelta(0)
@@ -134,27 +134,27 @@ class Record:
 class Attempts:
     """The record of failed messages in `file`, or in memory without one.
 
-    Any thread may use it, and a forked child after its parent. Raises Full when the
-    disk is; of a corrupt file that was started anew `problems` tells.
+    Any thread may use it, and a forked child after its parent. Raise Full when the
+    disk is full. `problems` mentions corrupt files that were replaced.
     """
 
     def __init__(self, file: Path | None = None) -> None:
         self.suspects: set[int] = set()  # the numbers of all messages with a record
-        self.given_up: set[int] = set()  # those among them that are poisoned already
+        self.given_up: set[int] = set()  # those of them that are poisoned already
         self.problems: list[str] = []
-        # Not a method: who drops an `Attempts` drops its file with it.
+        # Not a method: dropping an `Attempts` must drop its file with it.
         lost = partial(_begin_anew, self.suspects, self.problems)
         self._file = AttemptsFile(file, SCHEMA, lost=lost)
         self._version: tuple[int, int] | None = None
         self._writes = 0
 
     def open(self, *, now: datetime) -> None:
-        """Make the file usable and know its suspects."""
+        """Open the file and load its suspects."""
         self._file.do(lambda db: _prune(db, now))
         self.refresh()
 
     def of(self, identity: bytes, number: int, *, now: datetime) -> Record | None:
-        """Return what is known of a message, None when nothing speaks against it."""
+        """Return the record of a message, None when it has none."""
         failure, crash = self._file.do(lambda db: _rows(db, identity, number))
         if crash is not None and _moment(crash["at"]) < now - DECAY:
             crash = None
@@ -170,7 +170,7 @@ class Attempts:
         due_at: datetime | None = None,
         first_enqueued_at: datetime | None = None,
     ) -> Record:
-        """Count a failure; whoever fails by an exception is no longer suspected."""
+        """Count a failure; a message that fails by an exception is not suspected."""
         row = {
             "identity": identity,
             "number": _signed(number),
@@ -196,14 +196,14 @@ class Attempts:
     def crashed(
         self, number: int, *, now: datetime, reason: str, cause: Cause = Cause.CRASH
     ) -> None:
-        """Charge a message with a death that its own process sees coming."""
+        """Count a crash that the process itself sees coming."""
         row = _crash(number, now=now, charged=True, cause=cause, reason=reason)
         with self._file.lock:
             self._write(lambda db: db.execute(CRASH, row), now)
             self.suspects.add(number)
 
     def blame(self, death: Death) -> None:
-        """Charge or suspect the messages of a dead process, once for each death."""
+        """Count a death against its messages, or suspect them; once per death."""
         if death.blame is Blame.EXCUSED:
             return
         rows = [
@@ -219,8 +219,8 @@ class Attempts:
         ]
 
         def write(db: sqlite3.Connection) -> None:
-            known = (death.incarnation.bytes, _stamp(death.at))
-            if _inserted(db, "INSERT OR IGNORE INTO deaths VALUES (?, ?)", known):
+            row = (death.incarnation.bytes, _stamp(death.at))
+            if _inserted(db, "INSERT OR IGNORE INTO deaths VALUES (?, ?)", row):
                 db.executemany(CRASH, rows)
 
         with self._file.lock:
@@ -229,7 +229,7 @@ class Attempts:
             self.refresh()
 
     def forget(self, identity: bytes, number: int) -> None:
-        """Drop the record of a message: it was handled, or others keep it by now."""
+        """Delete the record of a message that was handled or is reported."""
         with self._file.lock:
             self._file.do(lambda db: _delete(db, identity, number))
             self.suspects.discard(number)
@@ -244,9 +244,9 @@ class Attempts:
         now: datetime,
         lasts: timedelta = UNSETTLED,
     ) -> None:
-        """Drop the record of a message but for the word that it is poison.
+        """Replace the record of a message by a mark that it is poison.
 
-        That is kept by its bookmark: sent again, it has another.
+        The mark is stored by bookmark: a message sent again has another bookmark.
         """
         statement = "INSERT OR REPLACE INTO poisoned VALUES (?, ?, ?)"
         row = (_raw(bookmark), _signed(number), _stamp(now - UNSETTLED + lasts))
@@ -261,36 +261,36 @@ class Attempts:
             self.given_up.add(number)
 
     def is_poisoned(self, bookmark: str, *, now: datetime) -> bool:
-        """Tell whether it was poisoned so lately that it may only lack its settling."""
+        """Tell whether it was poisoned so recently that it may not be settled yet."""
         question = "SELECT 1 FROM poisoned WHERE bookmark = ? AND at >= ?"
         row = (_raw(bookmark), _stamp(now - UNSETTLED))
         return self._knows(question, row)
 
-    def told_first(self, identity: bytes, *, now: datetime) -> bool:
-        """Tell, once for each message, that its first failure is yet to be told."""
+    def mark_first_failure(self, identity: bytes, *, now: datetime) -> bool:
+        """Mark its first failure as announced; return whether it was not yet."""
         statement = "INSERT OR IGNORE INTO told VALUES (?, ?)"
         row = (identity, _stamp(now))
         return self._write(lambda db: _inserted(db, statement, row), now)
 
-    def redrive_seen(self, message: str, n: str) -> bool:
+    def is_redrive_settled(self, message: str, n: str) -> bool:
         """Tell whether this redriven message was settled before."""
         question = "SELECT 1 FROM redrives WHERE message = ? AND n = ?"
         row = (message, n)
         return self._knows(question, row)
 
-    def redrive_done(self, message: str, n: str, *, now: datetime) -> None:
+    def mark_redrive_settled(self, message: str, n: str, *, now: datetime) -> None:
         """Remember that this redriven message is settled."""
         statement = "INSERT OR IGNORE INTO redrives VALUES (?, ?, ?)"
         row = (message, n, _stamp(now))
         self._write(lambda db: db.execute(statement, row), now)
 
     def refresh(self) -> None:
-        """Let `suspects` know what other processes of this consumer have found."""
+        """Update `suspects` with what other processes of this consumer recorded."""
         with self._file.lock:
             changed = self._file.do(self._changed_numbers)
             if changed is not None:
                 numbers, self.given_up = changed
-                # In place, by single steps: the hot path looks at it without a lock.
+                # In place, by atomic steps: the hot path reads it without a lock.
                 self.suspects |= numbers
                 self.suspects &= numbers
 
@@ -298,20 +298,20 @@ class Attempts:
         self._file.close()
 
     def _knows(self, question: str, row: tuple[object, ...]) -> bool:
-        found = self._file.do(lambda db: db.execute(question, row).fetchone())
-        return found is not None
+        match = self._file.do(lambda db: db.execute(question, row).fetchone())
+        return match is not None
 
     def _write(self, work: Work[_Result], now: datetime) -> _Result:
         self._writes += 1
         if self._writes % PRUNE_EVERY == 0:
             self._file.do(lambda db: _prune(db, now))
-            self._version = None  # of what we change ourselves the file tells nothing
+            self._version = None  # data_version ignores our own changes
         return self._file.do(work)
 
     def _changed_numbers(
         self, db: sqlite3.Connection
     ) -> tuple[set[int], set[int]] | None:
-        # Of one connection: another one counts anew.
+        # data_version is per connection: a new one starts from another value.
         counted = db.execute("PRAGMA data_version").fetchone()[0]
         version = (self._file.openings, counted)
         if version == self._version:
@@ -365,7 +365,7 @@ def _numbers(db: sqlite3.Connection, table: str) -> set[int]:
 
 
 def _raw(bookmark: str) -> bytes:
-    """Make bytes of it: SQLite's text ends at a NUL, and holds no lone surrogates."""
+    """Encode it: SQLite text ends at a NUL and holds no lone surrogates."""
     return bookmark.encode("utf-8", "surrogatepass")
 
 
@@ -394,7 +394,7 @@ def _record(failure: sqlite3.Row | None, crash: sqlite3.Row | None) -> Record:
 
 
 def _prune(db: sqlite3.Connection, now: datetime) -> None:
-    # What is from the future was written before the clock was set back.
+    # Rows from the future were written before the clock was set back.
     db.execute(
         "UPDATE failures SET due_at = due_at - at + :now WHERE at > :now",
         {"now": _stamp(now)},
@@ -414,7 +414,7 @@ def _moment(stamp: int) -> datetime:
 
 
 def _signed(number: int) -> int:
-    """Return a number of 64 bits as SQLite holds it."""
+    """Convert an unsigned 64-bit number to the signed one that SQLite stores."""
     return number - (1 << 64) if number >= 1 << 63 else number
 
 

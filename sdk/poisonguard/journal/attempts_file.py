@@ -1,6 +1,7 @@
-"""The file that the processes of one consumer share: opened, mended, left at a fork.
+"""The SQLite file that the processes of one consumer share.
 
-It is a database of SQLite. Any thread may use it, and a forked child after its parent.
+It is opened, repaired, and closed around forks here. Any thread may use it, and a
+forked child after its parent.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ Work = Callable[[sqlite3.Connection], _Result]
 
 
 class AttemptsFile:
-    """A database at `path`, or in memory without one, that holds what `schema` makes.
+    """A database with this schema, at `path`, or in memory without one.
 
-    Raises Full when the disk is. A corrupt file is put aside as `<file>.corrupt` and
-    started anew: `lost` is told so in a sentence.
+    Raise Full when the disk is full. A corrupt file is renamed to `<file>.corrupt` and
+    replaced by an empty one: `lost` is called with a sentence about it.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class AttemptsFile:
                 self._db = None
 
     def pause(self) -> None:
-        """Leave the file until `resume`: no connection may cross a fork."""
+        """Close the file until `resume`: no connection may cross a fork."""
         self.lock.acquire()
         if self._path is not None:
             self.close()
@@ -61,7 +62,7 @@ class AttemptsFile:
         self.lock.release()
 
     def do(self, work: Work[_Result]) -> _Result:
-        """Run `work` in a transaction, a second time where the file was corrupt."""
+        """Run `work` in a transaction; again with a new file if it was corrupt."""
         with self.lock:
             try:
                 return self._transact(work)
@@ -78,7 +79,7 @@ class AttemptsFile:
         if self._db is None:
             self._db = self._connect()
         self._db.execute("BEGIN IMMEDIATE")
-        # Leaves by COMMIT or, with whatever work raises, by ROLLBACK.
+        # Ends with COMMIT, or with ROLLBACK when `work` raises.
         with self._db as db:
             return work(db)
 
@@ -86,8 +87,8 @@ class AttemptsFile:
         self.openings += 1
         if self._path is None:
             return _prepared(":memory:", self._schema)
-        with _alone(self._path):
-            # Known before the first look: it may turn out to be corrupt.
+        with _exclusive(self._path):
+            # Noted before it is read, as it may turn out to be corrupt.
             self._inode = _inode(self._path)
             db = _prepared(str(self._path), self._schema)
             self._inode = _inode(self._path)
@@ -95,8 +96,8 @@ class AttemptsFile:
 
     def _start_anew(self, file: Path, error: sqlite3.DatabaseError) -> None:
         self.close()
-        with _alone(file):
-            # Unless another process was here first: then this one is good.
+        with _exclusive(file):
+            # Another process may have replaced it already: then the file is good.
             if _inode(file) != self._inode:
                 return
             aside = file.with_name(f"{file.name}.corrupt")
@@ -104,8 +105,8 @@ class AttemptsFile:
             for end in ("-wal", "-shm"):
                 file.with_name(file.name + end).unlink(missing_ok=True)
         problem = (
-            f"{file} was corrupt ({error}): it is now {aside.name} and was started "
-            "anew, failures counted so far start from 0; look for a failing disk"
+            f"{file} was corrupt ({error}): it is now {aside.name}, and a new file was "
+            "started; failures counted so far start from 0; look for a failing disk"
         )
         self._lost(problem)
         log.error(problem)
@@ -144,7 +145,7 @@ def _check(db: sqlite3.Connection) -> None:
 
 
 class Corrupt(sqlite3.DatabaseError):
-    """The file is not what was written into it."""
+    """The content of the file is damaged."""
 
     sqlite_errorcode = sqlite3.SQLITE_CORRUPT
 
@@ -159,20 +160,20 @@ def _is_corrupt(error: sqlite3.DatabaseError) -> bool:
 
 
 def _inode(file: Path) -> int:
-    # By its path: to open and close it would end the locks that SQLite has on it.
+    # By path: opening and closing the file would drop SQLite's locks on it.
     return file.stat().st_ino if file.exists() else 0
 
 
 @contextmanager
-def _alone(file: Path) -> Iterator[None]:
-    """Keep other threads and processes from opening `file`, or putting it aside."""
+def _exclusive(file: Path) -> Iterator[None]:
+    """Keep other threads and processes from opening or replacing `file`."""
     with _opening, file.with_suffix(".lock").open("a") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
         yield
 
 
-# A connection must not cross a fork: closed before it, and opened again on both sides
-# at the next use. Nobody else is inside of one meanwhile.
+# A connection must not cross a fork: it is closed before the fork, and both sides open
+# it at the next use. Locks keep other threads out meanwhile.
 _live: WeakSet[AttemptsFile] = WeakSet()
 _opening = threading.Lock()
 _paused: list[AttemptsFile] = []

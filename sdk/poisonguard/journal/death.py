@@ -1,4 +1,4 @@
-"""How a consumer process died, and which of its messages that speaks against."""
+"""Decides how a consumer process died, and which of its messages to charge."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 from uuid import UUID
 
 from poisonguard.contract import Cause
-from poisonguard.journal.journal_file import Ending, EndingKind, Snapshot, State
+from poisonguard.journal.journal_file import Ending, EndingKind, OwnerState, Snapshot
 
 UNSEEN = "The process ended without a word"
 
@@ -18,17 +18,17 @@ UNSEEN = "The process ended without a word"
 class Blame(Enum):
     """What a death means for the messages that were in flight."""
 
-    CHARGED = auto()  # there was one, and it did it
-    SUSPECTED = auto()  # one of several did it: run each of them alone
-    EXCUSED = auto()  # the process was told to stop, or the host went down
+    CHARGED = auto()  # only one was in flight: it is the cause
+    SUSPECTED = auto()  # one of several is the cause: run each alone
+    EXCUSED = auto()  # the process was stopped, or the host went down
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Death:
     """The end of a consumer process with messages in flight.
 
-    `incarnation` names the process, so that no death is counted twice. `stacks` is
-    what its threads were doing, where it died of a hang.
+    `incarnation` identifies the process, so that no death is counted twice. `stacks`
+    are the stacks of its threads, where it died of a hang.
     """
 
     incarnation: UUID
@@ -45,28 +45,28 @@ class Death:
 
 
 def judge(
-    found: Snapshot, *, boot: UUID, oom_kills: int, at: datetime, stacks: str = ""
+    snapshot: Snapshot, *, boot: UUID, oom_kills: int, at: datetime, stacks: str = ""
 ) -> Death:
-    """Decide about a dead process, given today's boot and the OOM kills until now."""
-    excuse = _excuse(found, boot)
-    hung = found.ending.kind is EndingKind.HANG and not excuse
-    numbers = found.hanging if hung else found.in_flight
-    killed = oom_kills > found.header.oom_kills
+    """Judge a dead process, given the current boot id and count of OOM kills."""
+    excuse = _excuse(snapshot, boot)
+    hung = snapshot.ending.kind is EndingKind.HANG and not excuse
+    numbers = snapshot.hanging if hung else snapshot.in_flight
+    killed = oom_kills > snapshot.header.oom_kills
     return Death(
-        incarnation=found.header.incarnation,
+        incarnation=snapshot.header.incarnation,
         numbers=numbers,
         blame=Blame.EXCUSED if excuse else _blame(numbers),
         cause=Cause.HANG if hung else Cause.CRASH,
-        reason=excuse or _reason(found.ending, killed=killed),
-        at=found.ending.at or at,
+        reason=excuse or _reason(snapshot.ending, killed=killed),
+        at=snapshot.ending.at or at,
         stacks=stacks if hung else "",
     )
 
 
-def _excuse(found: Snapshot, boot: UUID) -> str:
-    if found.header.owner.boot != boot:
+def _excuse(snapshot: Snapshot, boot: UUID) -> str:
+    if snapshot.header.owner.boot != boot:
         return "The host went down"
-    if found.state == State.STOPPING:
+    if snapshot.state == OwnerState.STOPPING:
         return "The process was told to stop"
     return ""
 

@@ -1,11 +1,11 @@
-"""What one journal file holds, byte for byte; its owner writes, others only read.
+"""The binary format of a journal file; its owner writes it, others read it.
 
-A header says whose it is. Then come, for each slot, the number of the message in flight
-(0: none), a beat that moves when work on it starts anew, and the number of the message
-that was found to hang there. Who watched the owner end adds how it did.
+A header identifies the owner. Then come, for each slot, the number of the message in
+flight (0: none), a beat that grows when work on it starts again, and the number of the
+message that hangs there. The supervisor or watchdog adds how the owner ended.
 
-Only the owner maps the file; everybody else uses pread and pwrite, so that a file cut
-short is an answer to them and not the end of their process.
+Only the owner maps the file. All others use pread and pwrite, because a truncated file
+is a short read to them; mapped, it would be a SIGBUS.
 """
 
 from __future__ import annotations
@@ -39,37 +39,37 @@ HEADER = STATE_AT + _STATE.size
 SLOT_LIMIT = 65_536
 
 
-class State(IntEnum):
-    """What the owner is up to."""
+class OwnerState(IntEnum):
+    """Whether the owner runs or was told to stop."""
 
     RUN = 1
     STOPPING = 2
 
 
 class EndingKind(IntEnum):
-    """How the owner ended, as far as somebody saw it."""
+    """How the owner ended, as far as it was observed."""
 
     UNSEEN = 0
     EXIT = 1  # with this exit code
     SIGNAL = 2  # by this signal
     MEMORY = 3  # by the kernel, for lack of memory
-    HANG = 4  # by who watches it, for a handler stuck for these milliseconds
+    HANG = 4  # killed by its watchdog: a handler was stuck for these milliseconds
 
 
 class Unreadable(Exception):
-    """This file is not a journal that we can read."""
+    """The file is not a journal that we can read."""
 
 
 class Newer(Unreadable):
-    """It was written by a newer version of poisonguard."""
+    """A newer version of poisonguard wrote the file."""
 
 
 class Truncated(Unreadable):
-    """It is shorter than what it says of itself."""
+    """The file is shorter than its header says."""
 
 
 class Unstarted(Unreadable):
-    """Its owner ended before it wrote the first byte."""
+    """The owner ended before it wrote the first byte."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +88,7 @@ class Ending:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Header:
-    """Whose journal it is; the size of the file follows from the slots."""
+    """The owner of a journal; the file size follows from the slots."""
 
     slots: int
     owner: Identity
@@ -112,7 +112,7 @@ class Header:
             self.name,
             self.oom_kills,
         )
-        return owner + _STATE.pack(State.RUN, EndingKind.UNSEEN, 0, 0)
+        return owner + _STATE.pack(OwnerState.RUN, EndingKind.UNSEEN, 0, 0)
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
@@ -138,7 +138,7 @@ class Header:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """All that a journal said at one moment."""
+    """The content of a journal at one moment."""
 
     header: Header
     state: int
@@ -153,7 +153,7 @@ class Snapshot:
 
     @property
     def hanging(self) -> tuple[int, ...]:
-        """Return what was found to hang, less what ended before it could be killed."""
+        """Return the messages that hang, without those that ended meanwhile."""
         pairs = zip(self.words, self.hung, strict=True)
         return tuple(
             dict.fromkeys(word for word, hung in pairs if word and word == hung)
@@ -169,17 +169,17 @@ def file_name(name: bytes, incarnation: UUID) -> str:
 
 
 def stem(name: bytes) -> str:
-    """Return what the names of all files of one consumer begin with."""
+    """Return the common prefix of the file names of one consumer."""
     return name.hex()[:24]
 
 
 def stacks_name(owner: Identity) -> str:
-    """Return the file for the stacks of a process, whatever journals it has."""
+    """Return the file name for the stacks of a process."""
     return f"{owner.pid}-{owner.started}.stacks"
 
 
 def read(fd: int) -> Snapshot:
-    """Return what a journal says; raises Unreadable when it is none of ours."""
+    """Read a journal; raise Unreadable when the file is not a journal."""
     data = os.pread(fd, HEADER, 0)
     header = Header.parse(data)
     if not 0 < header.slots <= SLOT_LIMIT or os.fstat(fd).st_size < header.size:
@@ -197,7 +197,7 @@ def read(fd: int) -> Snapshot:
 
 
 def write_stopping(fd: int) -> None:
-    os.pwrite(fd, _U64.pack(State.STOPPING), STATE_AT)
+    os.pwrite(fd, _U64.pack(OwnerState.STOPPING), STATE_AT)
 
 
 def write_ending(fd: int, kind: EndingKind, value: int, at: datetime) -> None:

@@ -1,4 +1,4 @@
-"""The folder that journals are kept in: this user's own, and nobody else's to write."""
+"""The folder of the journals, which only this user may write to."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ NO_ROOM = (ENOSPC, EDQUOT, EFBIG)
 
 
 class Unusable(Exception):
-    """No journal can be kept there; the message says why, and what to do."""
+    """The folder cannot hold journals; the message says why, and what to do."""
 
 
-def prepare(wanted: Path | str) -> Path:
-    """Return the folder to use, made if need be; raises Unusable, and Full."""
+def prepare(folder: Path | str) -> Path:
+    """Return the folder to use, created if needed; raise Unusable, or Full."""
     if not kernel.is_supported():
         raise Unusable("Crashes are only attributed on Linux with /proc.")
-    if wanted != AUTO:
-        return _checked(Path(wanted))
+    if folder != AUTO:
+        return _checked(Path(folder))
     named = os.environ.get(VARIABLE)
     return _checked(Path(named)) if named else _first_usable()
 
@@ -61,15 +61,15 @@ def _checked(folder: Path) -> Path:
         raise Unusable(f"{folder} cannot be made ({error}): name another one.") from (
             error
         )
-    found = folder.lstat()
-    if stat.S_ISLNK(found.st_mode):
+    status = folder.lstat()
+    if stat.S_ISLNK(status.st_mode):
         raise Unusable(f"{folder} is a symbolic link: name the folder itself.")
-    if found.st_uid != os.geteuid():
+    if status.st_uid != os.geteuid():
         raise Unusable(
-            f"{folder} belongs to another user (uid {found.st_uid}): name one inside "
+            f"{folder} belongs to another user (uid {status.st_uid}): name one inside "
             "of it, it will be made."
         )
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise Unusable(f"Others may write into {folder}: `chmod 700 {folder}`.")
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise Unusable(f"{folder} is read-only: make it writable or name another one.")

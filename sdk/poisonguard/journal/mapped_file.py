@@ -1,4 +1,4 @@
-"""The journal of this process: made whole, locked, and mapped into its memory."""
+"""The journal file of this process, locked and mapped into memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Self
 
 from poisonguard.errors import Full
 from poisonguard.journal import journal_file
-from poisonguard.journal.journal_file import EndingKind, Header, State
+from poisonguard.journal.journal_file import EndingKind, Header, OwnerState
 from poisonguard.journal.journal_folder import NO_ROOM
 from poisonguard.processes import kernel
 from poisonguard.processes.file_locks import fcntl
@@ -21,11 +21,11 @@ from poisonguard.processes.kernel import Identity
 CREATE_ATTEMPTS = 20
 
 
-class Slots:
-    """The words of a journal, in whatever memory."""
+class JournalSlots:
+    """The slots of a journal, in mapped or private memory."""
 
     def __init__(self, memory: memoryview, slots: int) -> None:
-        # As "Q" on 64 bits, and Python stores such numbers faster.
+        # The same as "Q" on 64 bits, but Python stores these numbers faster.
         whole = memory.cast("L")
         first = journal_file.HEADER // journal_file.WORD
         state = journal_file.STATE_AT // journal_file.WORD
@@ -37,27 +37,27 @@ class Slots:
 
     @classmethod
     def private(cls, slots: int) -> Self:
-        """Return slots that nobody else can see."""
+        """Return slots that other processes cannot see."""
         size = journal_file.HEADER + 3 * journal_file.WORD * slots
         return cls(memoryview(bytearray(size)), slots)
 
-    def set_state(self, state: State) -> None:
+    def set_state(self, state: OwnerState) -> None:
         self.state[0] = state
 
     def is_blameable(self) -> bool:
-        """Tell whether a message is in flight that nobody asked us to leave."""
-        return self.state[0] != State.STOPPING and any(self.words)
+        """Tell whether messages are in flight in a process not told to stop."""
+        return self.state[0] != OwnerState.STOPPING and any(self.words)
 
     def release(self) -> None:
         for view in self._views:
             view.release()
 
 
-class OwnJournal:
+class MappedJournal:
     """A journal file and the lock on it, which lasts as long as this process.
 
-    The lock is lockf's, which a forked grandchild does not keep; it is lost with the
-    first close of the file, so nobody in this process may open it again.
+    It is a lockf lock: a forked child does not inherit it, and it is lost with the
+    first close of the file, so this process must not open the file again.
     """
 
     def __init__(self, path: Path, fd: int, header: Header) -> None:
@@ -65,11 +65,11 @@ class OwnJournal:
         self.owner = header.owner
         self._fd = fd
         self._map = mmap.mmap(fd, header.size, mmap.MAP_SHARED)
-        self.slots = Slots(memoryview(self._map), header.slots)
+        self.slots = JournalSlots(memoryview(self._map), header.slots)
 
     @classmethod
     def create(cls, folder: Path, name: bytes, slots: int) -> Self:
-        """Make the journal of this process; raises Full, or another OSError."""
+        """Create the journal of this process; raise Full, or another OSError."""
         header = Header(
             slots=slots,
             owner=Identity.own(),
@@ -93,7 +93,7 @@ class OwnJournal:
     def _filled(cls, path: Path, header: Header) -> Self:
         fd = _created(path)
         try:
-            # All of it now: a hole that cannot be filled later would be a SIGBUS.
+            # Allocate all now: a hole that cannot be filled later would be a SIGBUS.
             os.posix_fallocate(fd, 0, header.size)
             os.pwrite(fd, header.packed(), 0)
             return cls(path, fd, header)
@@ -105,23 +105,23 @@ class OwnJournal:
         journal_file.write_ending(self._fd, kind, value, at)
 
     def close(self, *, remove: bool) -> None:
-        """Let go of the file and, with `remove`, of what it says."""
+        """Close the file and, with `remove`, delete it."""
         if remove:
             self.path.unlink(missing_ok=True)
         self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the memory and the file; in a forked child, its parent keeps it."""
+        """Close the memory and the file; in a forked child, the parent keeps it."""
         self.slots.release()
         self._map.close()
         os.close(self._fd)
 
 
 def _created(path: Path) -> int:
-    """Return a new file at `path`, locked.
+    """Create and lock a new file at `path`.
 
-    Between the two, another process may take it for the rest of a dead one's start and
-    remove it; then it is made again.
+    Between the two steps another process may take it for an orphan and remove it; then
+    it is created again.
     """
     for _ in range(CREATE_ATTEMPTS):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -1,9 +1,9 @@
-"""What dead processes of the same consumer left behind, settled once.
+"""Settles the journals that dead processes of the same consumer left behind.
 
-A death is settled in steps, and a kill between any two of them loses no blame and
-charges nobody twice: lock the dead journal (one of several starting processes gets
-it), read it, commit its death and its charges in one transaction that knows each death
-only once, unlink it, let go of the lock.
+A death is settled in steps, and a kill between any two of them neither loses a charge
+nor charges a message twice: lock the orphaned journal (one of several starting
+processes gets it), read it, commit the death and its charges in one transaction that
+counts each death once, unlink the journal, release the lock.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOCK_SUFFIX = ".adoption"
-# As long as a process waits for the file that it writes the blame into.
+# As long as a process waits for the attempts file.
 LOCK_SECONDS = 30.0
 LOCK_POLL = 0.005
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Adoption:
-    """Settle the deaths of the consumer called `name`, into `attempts`."""
+class OrphanRecovery:
+    """Settles the deaths of the consumer called `name`, in `attempts`."""
 
     folder: Path
     name: bytes
@@ -59,13 +59,13 @@ class Adoption:
     problems: list[str] = field(default_factory=list)
 
     def run(self, *, own: Collection[str]) -> None:
-        """Look at all journals of that name but our `own`, which opening would undo.
+        """Settle all orphaned journals; skip `own`, whose locks opening would drop.
 
-        Whatever another process of this name is settling is settled on return: its
-        journal is locked meanwhile, as that of a process that runs is.
+        What another process of this name is settling is settled on return: it is
+        locked meanwhile, like the journal of a running process.
         """
         stem = journal_file.stem(self.name)
-        with _in_turn(self.folder / f"{stem}{LOCK_SUFFIX}"):
+        with _recovery_lock(self.folder / f"{stem}{LOCK_SUFFIX}"):
             self._settle_all(f"{stem}-*{journal_file.SUFFIX}", own)
             self.attempts.refresh()
 
@@ -82,14 +82,14 @@ class Adoption:
 
     def _settle(self, path: Path, fd: int) -> None:
         try:
-            found = journal_file.read(fd)
+            snapshot = journal_file.read(fd)
         except Unstarted:
             path.unlink(missing_ok=True)
             return
         except Truncated:
             path.unlink(missing_ok=True)
             raise Unusable(
-                f"{path} was cut short, so nobody is blamed for what it told of; it is "
+                f"{path} was cut short, so no message is charged for its death; it is "
                 "removed. Look for what empties files there."
             ) from None
         except Newer:
@@ -101,22 +101,22 @@ class Adoption:
             raise Unusable(
                 f"{path} is not a journal and was left alone: remove it."
             ) from None
-        if _is_alive(found.header.owner, path):
+        if _is_alive(snapshot.header.owner, path):
             raise Unusable(
-                f"{path} has lost its lock while process {found.header.owner.pid} runs "
-                "on, and was left alone: nothing else may open that file there."
+                f"{path} has lost its lock while process {snapshot.header.owner.pid}"
+                " runs on, and was left alone: nothing else may open that file there."
             )
-        self._bury(path, found)
+        self._settle_death(path, snapshot)
 
-    def _bury(self, path: Path, found: Snapshot) -> None:
-        owner = found.header.owner
-        left = stacks.read(self.folder, owner)
+    def _settle_death(self, path: Path, snapshot: Snapshot) -> None:
+        owner = snapshot.header.owner
+        thread_stacks = stacks.read(self.folder, owner)
         verdict = death.judge(
-            found,
+            snapshot,
             boot=kernel.boot(),
             oom_kills=kernel.oom_kills(),
             at=self.now,
-            stacks=left,
+            stacks=thread_stacks,
         )
         if verdict.numbers:
             self.attempts.blame(verdict)
@@ -129,8 +129,8 @@ class Adoption:
                 ", ".join(map(str, verdict.numbers)),
             )
         path.unlink(missing_ok=True)
-        # Several journals may be of one process, and the hang be told of by another.
-        if found.ending.kind is EndingKind.HANG or not left:
+        # A process may have several journals, and another one may record the hang.
+        if snapshot.ending.kind is EndingKind.HANG or not thread_stacks:
             stacks.remove(self.folder, owner)
 
     def _problem(self, problem: str) -> None:
@@ -139,12 +139,12 @@ class Adoption:
 
 
 class Unusable(Exception):
-    """Nobody can be blamed by this file; the message says what to do."""
+    """The journal attributes no crash; the message says what to do."""
 
 
 @contextmanager
-def _in_turn(lock: Path) -> Iterator[None]:
-    """Adopt alone; after a while beside a process that was stopped amid doing so."""
+def _recovery_lock(lock: Path) -> Iterator[None]:
+    """Hold the recovery lock; go on without it after LOCK_SECONDS."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(lock, flags, 0o600)
     try:
@@ -166,7 +166,7 @@ def _is_granted(fd: int) -> bool:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[int | None]:
-    """Open and lock a journal; None where it is another process's, or was settled."""
+    """Open and lock a journal; yield None where a process owns or settled it."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -181,15 +181,15 @@ def _locked(path: Path) -> Iterator[int | None]:
 
 
 def _is_ours(path: Path, fd: int) -> bool:
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
         raise Unusable(f"{path} is not a file: remove it.")
-    if found.st_uid != os.geteuid():
+    if status.st_uid != os.geteuid():
         raise Unusable(
-            f"{path} belongs to another user (uid {found.st_uid}) and was left alone: "
+            f"{path} belongs to another user (uid {status.st_uid}) and was left alone: "
             "remove it, or give this consumer a folder of its own."
         )
-    # Whoever held the lock until now may have settled and unlinked it.
+    # The previous holder of the lock may have settled and unlinked it.
     return _is_granted(fd) and os.fstat(fd).st_nlink > 0
 
 
@@ -203,9 +203,9 @@ def _unopened(path: Path, error: OSError) -> Unusable:
 
 
 def _is_alive(owner: Identity, path: Path) -> bool:
-    """Tell whether the process runs on, though the lock on its journal is gone.
+    """Tell whether the owner still runs, though the lock on its journal is gone.
 
-    After execv it has the same pid and start, but no more our file in its memory.
+    After execv it has the same pid and start time, but does not map the file.
     """
     if owner.boot != kernel.boot():
         return False

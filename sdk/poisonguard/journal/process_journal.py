@@ -1,8 +1,8 @@
-"""The journal of one consumer process: what it was working on when it died.
+"""The journal of one consumer process: its messages in flight.
 
-A number is stored before the handler runs, and 0 when it is done: one store of 8 bytes
-into a file that is mapped into memory, no system call. Whatever ends the process, the
-kernel keeps the pages, and the next start of the same consumer reads who is to blame.
+The guard stores a message's number before its handler runs, and 0 when it is done:
+8 bytes in a mapped file, without a system call. However the process ends, the kernel
+keeps the pages, and the next start of the same consumer reads what was in flight.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from poisonguard.errors import Misconfigured
 from poisonguard.journal import journal_file
 from poisonguard.journal.attempts import Attempts
 from poisonguard.journal.death import Death
-from poisonguard.journal.journal_file import SLOT_LIMIT, EndingKind, State
+from poisonguard.journal.journal_file import SLOT_LIMIT, EndingKind, OwnerState
 from poisonguard.journal.journal_folder import AUTO, Unusable, prepare
-from poisonguard.journal.mapped_file import OwnJournal, Slots
-from poisonguard.journal.orphans import Adoption
+from poisonguard.journal.mapped_file import JournalSlots, MappedJournal
+from poisonguard.journal.orphans import OrphanRecovery
 from poisonguard.processes import stacks
 
 log = logging.getLogger(__name__)
 
 
-class Words(Protocol):
-    """The numbers in flight, by slot."""
+class SlotNumbers(Protocol):
+    """The numbers of the messages in flight, by slot."""
 
     def __getitem__(self, slot: int, /) -> int: ...
     def __setitem__(self, slot: int, number: int, /) -> None: ...
@@ -39,15 +39,15 @@ class Words(Protocol):
 class Journal:
     """Journal(folder | "auto" | None): None goes without crash attribution.
 
-    "auto" is the supervisor's folder, or else one of this user's own in memory. Where
-    no journal can be kept the consumer runs without: logged, and told by `facts`.
+    "auto" is the supervisor's folder, or a folder of this user in memory. Where no
+    journal can be kept, the consumer runs without one; the log and `facts` say so.
 
-    `words[slot] = number` before the handler and `words[slot] = 0` when it is done is
-    all that the healthy path does. Take `words` from here each time: a forked child
-    gets a journal of its own at its first store.
+    The healthy path only stores `words[slot] = number` before the handler and
+    `words[slot] = 0` after it. Read `words` from the journal each time: a forked child
+    gets its own journal at its first store.
     """
 
-    words: Words
+    words: SlotNumbers
 
     def __init__(
         self,
@@ -55,23 +55,24 @@ class Journal:
         *,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),  # noqa: TID251
     ) -> None:
-        self.attempts = Attempts()  # from open() on, in a file beside the journal
+        self.attempts = Attempts()  # after open(), in a file there
         self.deaths: list[Death] = []  # the dead processes that open() found
         self.folder: Path | None = None  # None: no crash attribution
         self.problems: list[str] = []
-        self.reopened: list[Callable[[], None]] = []  # in a child, at its first store
-        self._wanted = folder
+        # Called in a forked child at its first store.
+        self.reopened: list[Callable[[], None]] = []
+        self._requested_folder = folder
         self._clock = clock
         self._name = b""
-        self._file: OwnJournal | None = None
+        self._file: MappedJournal | None = None
         self._count = 1
         self._lock = threading.Lock()
-        self._use(Slots.private(1))
+        self._use(JournalSlots.private(1))
 
     def open(self, *, name: str, slots: int = 1) -> None:
-        """Settle the dead of this name and start; raises Full, with what to do.
+        """Settle earlier deaths under this name and start; raise Full with a remedy.
 
-        `name` tells consumers apart: topic, consumer group and client name.
+        `name` identifies the consumer: topic, consumer group and client name.
         """
         if not 0 < slots <= SLOT_LIMIT:
             raise Misconfigured(
@@ -82,11 +83,11 @@ class Journal:
         self.folder = None
         for last_time in (self.deaths, self.problems, self.reopened):
             last_time.clear()
-        self._use(Slots.private(slots))
-        if self._wanted is None:
+        self._use(JournalSlots.private(slots))
+        if self._requested_folder is None:
             return
         try:
-            self.folder = prepare(self._wanted)
+            self.folder = prepare(self._requested_folder)
             file = self.folder / f"{journal_file.stem(self._name)}.attempts"
             self.attempts = Attempts(file)
             self._start(self.folder)
@@ -95,19 +96,19 @@ class Journal:
             self._do_without(problem)
 
     def beat(self, slot: int) -> None:
-        """Say that work in a slot starts anew, so that the time of a hang does, too.
+        """Restart the hang timer of a slot.
 
-        Before each retry in place and after each RELEASE, where the same number stands
-        in the slot again; and by a handler that knows that it takes long.
+        The guard calls it before each attempt, as a retry puts the same number into the
+        slot; a handler that takes long may call it, too.
         """
         self.slots.beats[slot] += 1
 
     def stopping(self) -> None:
-        """From here on nobody is blamed: this process was told to stop."""
-        self.slots.set_state(State.STOPPING)
+        """Charge no message from here on: this process was told to stop."""
+        self.slots.set_state(OwnerState.STOPPING)
 
     def hangs(self, slots: Sequence[int], *, seconds: float) -> None:
-        """Write down that these slots hang, and that this is what we die of."""
+        """Record that these slots hang, and that this ends the process."""
         for slot in slots:
             self.slots.hung[slot] = self.words[slot]
         if self._file is not None:
@@ -115,7 +116,7 @@ class Journal:
             self._file.write_ending(EndingKind.HANG, milliseconds, self._clock())
 
     def facts(self) -> dict[str, object]:
-        """Return what guard.health() shows of the journal."""
+        """Return the journal's part of guard.health()."""
         return {
             "journal": self.folder is not None,
             "folder": str(self.folder) if self.folder else None,
@@ -126,30 +127,30 @@ class Journal:
         }
 
     def close(self) -> None:
-        """End the journal.
+        """Close the journal, and delete it.
 
-        It stays for the next start while a message is in flight and nobody asked this
-        process to stop.
+        It stays for the next start if a message is in flight and this process was not
+        told to stop.
         """
         with _opening:
             self._close()
         self.attempts.close()
 
     def detach(self) -> None:
-        """Leave the journal to our parent; called in a forked child."""
+        """Leave the journal to the parent; called in a forked child."""
         self._lock = threading.Lock()
         if self._file is not None:
             self._file.abandon()
             self._file = None
-            self.slots = Slots.private(self._count)
+            self.slots = JournalSlots.private(self._count)
             self.words = _FirstStore(self)
 
     def reopen(self) -> None:
-        """Start a journal of this forked child, once."""
+        """Start this forked child's own journal, once."""
         with self._lock:
             if self.folder is None or self._file is not None:
                 return
-            was_stopping = self.slots.state[0] == State.STOPPING
+            was_stopping = self.slots.state[0] == OwnerState.STOPPING
             try:
                 self._start(self.folder)
             except (Unusable, Misconfigured, OSError) as problem:
@@ -161,33 +162,33 @@ class Journal:
 
     @property
     def path(self) -> Path | None:
-        """Return the file, where there is one."""
+        """Return the path of the file, if there is one."""
         return self._file.path if self._file else None
 
     def _start(self, folder: Path) -> None:
         now = self._clock()
-        # Of two that start in one process, the second must know the first one's file.
+        # Of two starts in one process, the second must know the first one's file.
         with _opening:
             self.attempts.open(now=now)
-            adoption = Adoption(
+            recovery = OrphanRecovery(
                 folder=folder, name=self._name, attempts=self.attempts, now=now
             )
-            adoption.run(own={j.path.name for j in _live if j.path})
-            self.deaths += adoption.deaths
-            self.problems += adoption.problems
-            self._file = OwnJournal.create(folder, self._name, self._count)
+            recovery.run(own={j.path.name for j in _live if j.path})
+            self.deaths += recovery.deaths
+            self.problems += recovery.problems
+            self._file = MappedJournal.create(folder, self._name, self._count)
             _live.add(self)
         stacks.listen(folder, self._file.owner)
         self._use(self._file.slots)
 
-    def _use(self, slots: Slots) -> None:
+    def _use(self, slots: JournalSlots) -> None:
         self.slots = slots
         self.words = slots.words
 
     def _do_without(self, problem: Exception) -> None:
         text = f"Crashes are not attributed to messages: {problem}"
         self.folder = None
-        self._use(Slots.private(self._count))
+        self._use(JournalSlots.private(self._count))
         self.problems.append(text)
         log.warning(text)
 
@@ -197,14 +198,14 @@ class Journal:
         if file is None or self.folder is None:
             return
         remove = not file.slots.is_blameable()
-        self._use(Slots.private(self._count))
+        self._use(JournalSlots.private(self._count))
         file.close(remove=remove)
         if not any(journal.path for journal in _live):
             stacks.unlisten(self.folder, file.owner)
 
 
 class _FirstStore:
-    """Stands for the words of a forked child until it stores a number."""
+    """Replaces `words` in a forked child until it stores a number."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -218,7 +219,7 @@ class _FirstStore:
             self._journal.words[slot] = number
 
 
-# The journals of this process. To open and close one of them again would end its lock.
+# The journals of this process: opening and closing one again would drop its lock.
 _live: WeakSet[Journal] = WeakSet()
 _opening = threading.Lock()
 

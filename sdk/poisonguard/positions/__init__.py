@@ -1,3 +1,3 @@
-"""How far a subscription has read, and the calls that store that in Poisonweb."""
+"""The progress of subscriptions, and the calls that store it in Poisonweb."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The two calls that keep positions: open and settle."""
+"""The two API calls that store positions: open and settle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from poisonguard.server.client import Client
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Update:
-    """What one request says of one publisher of a subscription."""
+    """The changes of one publisher of a subscription, in one request."""
 
     subscription: Subscription
     publisher: str
@@ -29,9 +29,9 @@ class Update:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PositionCalls:
-    """Poisonweb's positions of one client name; both calls may be repeated at will.
+    """The calls for the positions of one client name; both are idempotent.
 
-    `bookmark` makes the broker's own text of a place, for people to read.
+    `bookmark` formats a place as the broker's own text, for people to read.
     """
 
     client: Client
@@ -39,9 +39,9 @@ class PositionCalls:
     bookmark: Callable[[str, int], str] | None
 
     def open(self, sub_id: str, topic: str | None, start: Start) -> Subscription:
-        """Take a subscription over from whoever holds it.
+        """Take a subscription over from its current holder.
 
-        One that is not known yet, and comes without a topic, is not open by that.
+        An unknown subscription without a topic is not opened by this.
         """
         question = {"client_name": self.client_name, "sub_id": sub_id}
         if topic is not None:
@@ -65,7 +65,7 @@ class PositionCalls:
         )
 
     def settle(self, updates: Sequence[Update]) -> list[Mapping[str, Any]]:
-        """Write them all in one request; give `status` and `detail` of each."""
+        """Write the updates in one request; return `status` and `detail` of each."""
         body = {"updates": [self._wire(update) for update in updates]}
         answer = self.client.post("/positions/settle", body)
         with _of_our_form():
@@ -78,7 +78,7 @@ class PositionCalls:
 
     def _wire(self, update: Update) -> dict[str, object]:
         subscription, changes = update.subscription, update.changes
-        told = {
+        members = {
             "client_name": self.client_name,
             "sub_id": subscription.sub_id,
             "topic": subscription.topic,
@@ -89,8 +89,8 @@ class PositionCalls:
             "persisted": changes.persisted,
         }
         if self.bookmark is not None and changes.runs:
-            told["bookmark"] = self.bookmark(update.publisher, changes.runs[-1][1])
-        return {name: value for name, value in told.items() if value is not None}
+            members["bookmark"] = self.bookmark(update.publisher, changes.runs[-1][1])
+        return {name: value for name, value in members.items() if value is not None}
 
 
 def _only_topic(sub_id: str, marks: Sequence[Mapping[str, Any]]) -> str | None:
@@ -108,13 +108,13 @@ def _track(mark: Mapping[str, Any]) -> Track:
     settled = [(_number(first), _number(last)) for first, last in mark["settled"]]
     if processed >= 0:
         settled.append((0, processed))
-    return Track.known(
+    return Track.from_server(
         settled=settled, persisted=None if persisted is None else _number(persisted)
     )
 
 
 def _number(value: object) -> int:
-    # More than any message can bear would have all of them dropped as settled before.
+    # A number beyond the limit would drop all messages as settled before.
     if type(value) is not int or not -1 <= value <= SEQ_LIMIT:
         raise ValueError(f"{value!r} is no number of a message")
     return value
@@ -122,7 +122,7 @@ def _number(value: object) -> int:
 
 @contextmanager
 def _of_our_form() -> Iterator[None]:
-    """Take an answer that cannot be read for no answer at all."""
+    """Raise Away for an answer that cannot be read."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError) as reason:

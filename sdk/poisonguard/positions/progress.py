@@ -1,8 +1,8 @@
-"""How far one subscription has come: arithmetic only, no clock, no lock, no network.
+"""The progress of a subscription: pure arithmetic, without clock, lock or network.
 
-Numbers are sparse: between two that a publisher's messages bear, others may never have
-been given to this subscription. Messages are received in order, so settling one settles
-every number since the one received before it.
+Numbers are sparse: of a publisher's numbers, this subscription may get only some.
+Messages are received in order, so settling one also settles every number since the one
+received before it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from poisonguard.positions.ranges import Ranges, Run
 from poisonguard.skipping.skip_list import Fence
 
 SEQ_LIMIT = 2**63 - 2
-RUNS_LIMIT = 4_096  # what the server keeps of one publisher
+RUNS_LIMIT = 4_096  # what the server stores of one publisher
 RUNS_PRESSED = RUNS_LIMIT * 3 // 4
 IN_FLIGHT_LIMIT = 65_536
 
 
 class Start(StrEnum):
-    """Where a subscription begins that has no position yet."""
+    """Where a subscription without a position begins."""
 
-    EARLIEST = "earliest"  # with the first message the broker still has
-    NOW = "now"  # with what is published from here on
-    MOST_RECENT = "most_recent"  # wherever the broker puts a reader it does not know
+    EARLIEST = "earliest"  # at the first message the broker still has
+    NOW = "now"  # at the next published message
+    MOST_RECENT = "most_recent"  # where the broker starts an unknown reader
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,59 +42,59 @@ class Resume:
 
 @dataclass(slots=True)
 class Track:
-    """How far a subscription has come with the messages of one publisher."""
+    """The progress of a subscription with the messages of one publisher."""
 
     settled: Ranges = field(default_factory=Ranges)
-    # Each message being handled, and the one that was received before it.
+    # Each message in flight, with the number received before it.
     in_flight: dict[int, int] = field(default_factory=dict)
     last: int = -1  # received
     persisted: int | None = None
-    # What the server has not confirmed.
+    # Settled, but not confirmed by the server.
     unwritten: Ranges = field(default_factory=Ranges)
     messages: int = 0  # settled, and not confirmed
     owes_persisted: bool = False
 
     @classmethod
-    def known(cls, *, settled: Iterable[Run], persisted: int | None) -> Self:
-        """Begin where the server says."""
+    def from_server(cls, *, settled: Iterable[Run], persisted: int | None) -> Self:
+        """Create a track from the server's state."""
         track = cls(settled=Ranges(settled), persisted=persisted)
         track.last = track.processed if track.processed is not None else -1
         return track
 
     @property
     def processed(self) -> int | None:
-        """The number up to which all is settled."""
+        """Return the number up to which all is settled."""
         first = next(iter(self.settled), None)
         return first[1] if first is not None and first[0] == 0 else None
 
     @property
     def resume(self) -> int | None:
-        """The number after which to read on: all up to it is settled and replicated."""
+        """Return the number to read on after: settled and replicated up to it."""
         if self.processed is None or self.persisted is None:
             return self.processed
         return min(self.processed, self.persisted)
 
     @property
     def has_begun(self) -> bool:
-        """Tell whether any message of this publisher came, now or before."""
+        """Tell whether any message of this publisher was received or settled."""
         return self.last >= 0 or len(self.settled) > 0
 
     def begin_at(self, seq: int) -> None:
-        """Pass over all before the first message, which nobody asked for."""
+        """Settle all numbers before the first message: they were not requested."""
         if self.last < 0 < seq:
             self._settle(0, seq - 1)
             self.last = seq - 1
 
     def is_pressed(self, seq: int, *, in_flight_limit: int) -> bool:
-        """Tell whether to take no further message until others have been settled."""
+        """Tell whether to wait with this message until others are settled."""
         if seq in self.in_flight:
             return False
-        # Whatever fills a hole relieves, so it is let in.
+        # A message that fills a hole reduces the pressure, so it is admitted.
         crowded = len(self.settled) >= RUNS_PRESSED and seq > self.settled.top
         return crowded or len(self.in_flight) >= in_flight_limit
 
     def pressure(self, in_flight_limit: int) -> float:
-        """Tell how near it is to taking no further message: 1 is there."""
+        """Return how near it is to taking no further message: 1 at the limit."""
         crowded = len(self.settled) / RUNS_PRESSED
         return min(1.0, max(crowded, len(self.in_flight) / in_flight_limit))
 
@@ -116,7 +116,7 @@ class Track:
             self.in_flight[later] = seq
 
     def settle(self, seq: int) -> bool:
-        """Settle a message that is in flight; False for any other."""
+        """Settle a message in flight; return False for any other."""
         before = self.in_flight.pop(seq, None)
         if before is None:
             return False
@@ -134,17 +134,17 @@ class Track:
             self.owes_persisted = True
 
     def learn(self, other: Track) -> None:
-        """Add what the server knew before this track began."""
+        """Merge the server's state from before this track began."""
         for first, last in other.settled:
             self.settled.add(first, last)
         if other.persisted is not None:
             self.persist(other.persisted)
 
     def take_changes(self) -> Changes | None:
-        """Hand out what the server has not confirmed, the lowest runs first.
+        """Take the unconfirmed changes, the lowest runs first.
 
-        A whole run instead of its new part: the server merges it all the same, and what
-        it may have lost is mended on the way.
+        Whole runs instead of their new parts: the server merges them, and this repairs
+        what it may have lost.
         """
         if not self.unwritten and not self.owes_persisted:
             return None
@@ -152,18 +152,18 @@ class Track:
         self.unwritten, self.owes_persisted = Ranges(runs[RUNS_LIMIT:]), False
         return Changes(
             runs=runs[:RUNS_LIMIT],
-            # How many of them a part holds is not known: the last one confirms all.
+            # A part's share of the messages is unknown: the last part confirms all.
             messages=0 if self.unwritten else self.messages,
             received=self.last if self.last >= 0 else None,
             persisted=self.persisted,
         )
 
     def confirm(self, changes: Changes) -> None:
-        """Count no longer what the server has."""
+        """Subtract the messages that the server has confirmed."""
         self.messages -= changes.messages
 
     def give_back(self, changes: Changes) -> None:
-        """Owe again what could not be written."""
+        """Put back changes that could not be written."""
         for first, last in changes.runs:
             self.unwritten.add(first, last)
         self.owes_persisted = self.persisted is not None
@@ -171,7 +171,7 @@ class Track:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Changes:
-    """What one publisher's track has to tell the server: `messages` as these runs."""
+    """The unconfirmed changes of one publisher: `messages` settled in these runs."""
 
     runs: list[Run]
     messages: int
@@ -181,7 +181,7 @@ class Changes:
 
 @dataclass(slots=True)
 class Subscription:
-    """One reader of one topic: its publishers, and whether it may still settle."""
+    """One reader of one topic: its tracks by publisher, and its right to settle."""
 
     sub_id: str
     topic: str | None
@@ -192,12 +192,12 @@ class Subscription:
     trouble: str | None = None
     other_topic: str | None = None
     tracks: dict[str, Track] = field(default_factory=dict)
-    # Those of publishers whose numbers began again; the server can keep none beside the
-    # settled numbers of before.
+    # The tracks of publishers whose numbers began again; the server cannot store them
+    # beside the earlier numbers.
     restarts: dict[str, Track] = field(default_factory=dict)
-    # Where the broker was asked to begin, None if it was not, and what came last since.
-    asked: dict[str, int] | None = None
-    arrived: dict[str, int] = field(default_factory=dict)
+    # Where the broker was asked to begin, if it was, and the last number since.
+    delivery_start: dict[str, int] | None = None
+    last_arrivals: dict[str, int] = field(default_factory=dict)
     doubtful: set[str] = field(default_factory=set)
 
     @property
@@ -208,33 +208,35 @@ class Subscription:
 
     @property
     def current(self) -> dict[str, Track]:
-        """Return the track of each publisher's numbers of now."""
+        """Return the current track of each publisher."""
         return {**self.tracks, **self.restarts}
 
     def track(self, publisher: str) -> Track | None:
         return self.restarts.get(publisher) or self.tracks.get(publisher)
 
     def ask(self, resume: Resume) -> None:
-        """Begin a delivery: what comes from here on was asked for as of this place."""
+        """Note where the broker is asked to begin a new delivery."""
         positions = resume.positions.items()
-        self.asked = {name: -1 if seq is None else seq for name, seq in positions}
-        self.arrived, self.doubtful = {}, set()
+        self.delivery_start = {
+            name: -1 if seq is None else seq for name, seq in positions
+        }
+        self.last_arrivals, self.doubtful = {}, set()
 
     def arrive(self, publisher: str, seq: int) -> bool:
-        """Note what comes; tell whether the publisher's numbers began again with it.
+        """Note an arrival; return whether the publisher's numbers began again with it.
 
-        One publisher's numbers only grow within a delivery. Before the place that was
-        asked for nothing comes, where that is of one publisher. Of several, a broker
-        may begin at the earliest: then who is before its own place is doubtful.
+        Within a delivery, a publisher's numbers only grow. A delivery requested for one
+        publisher starts after the requested place. For several publishers a broker may
+        start at the earliest place: numbers before a publisher's own are doubtful.
         """
-        before, self.arrived[publisher] = self.arrived.get(publisher), seq
-        if self.asked is None:
+        before, self.last_arrivals[publisher] = self.last_arrivals.get(publisher), seq
+        if self.delivery_start is None:
             return False
         if before is not None:
             begins_again = seq < before
         else:
-            begins_again = seq <= self.asked.get(publisher, -1)
-        if begins_again and before is None and len(self.asked) > 1:
+            begins_again = seq <= self.delivery_start.get(publisher, -1)
+        if begins_again and before is None and len(self.delivery_start) > 1:
             self.doubtful.add(publisher)
         elif begins_again:
             self.restarts[publisher] = Track()
@@ -244,8 +246,8 @@ class Subscription:
         track = self.track(publisher)
         if track is None or seq not in track.settled:
             return False
-        asked = self.asked or {}
-        return publisher not in self.doubtful or seq > asked.get(publisher, -1)
+        starts = self.delivery_start or {}
+        return publisher not in self.doubtful or seq > starts.get(publisher, -1)
 
     @property
     def can_write(self) -> bool:
@@ -256,13 +258,13 @@ class Subscription:
         return self.is_kept and self.epoch is None
 
     def is_older_than(self, fence: Fence) -> bool:
-        """Tell whether a fence is about this holder of this topic."""
+        """Tell whether the fence ends this holder of this topic."""
         if self.epoch is None or self.is_fenced or fence.topic != self.topic:
             return False
         return fence.epoch > self.epoch
 
     def learn_topic(self, topic: str) -> bool:
-        """Take over the topic of a message; True if there was none yet."""
+        """Adopt the topic of a message; return whether there was none yet."""
         if self.topic is None:
             self.topic = topic
             return True
@@ -279,24 +281,24 @@ class Subscription:
         track.receive(seq)
 
     def settle(self, publisher: str, seq: int) -> bool:
-        """Settle a message that is in flight; False for any other."""
+        """Settle a message in flight; return False for any other."""
         tracks = self.restarts.get(publisher), self.tracks.get(publisher)
         return any(track.settle(seq) for track in tracks if track is not None)
 
     def learn(self, opened: Subscription) -> None:
-        """Take over what the server says, besides what has been seen here already."""
+        """Merge the server's state into what was received here."""
         self.epoch, self.topic = opened.epoch, opened.topic or self.topic
         for publisher, track in opened.tracks.items():
             self.tracks.setdefault(publisher, Track()).learn(track)
 
     @property
     def warnings(self) -> list[str]:
-        """Tell what somebody should look at."""
+        """List problems that a person should look at."""
         lines = [self.trouble] if self.trouble is not None else []
         if not self.is_kept:
             lines.append(
                 f"The sub id {self.sub_id} was made by the client: its position is not"
-                " kept, and after a restart it begins anew. Give the subscription a"
+                " kept, and is lost at a restart. Give the subscription a"
                 " sub_id that stays the same."
             )
         lines += map(self.begun_again, sorted(self.doubtful.union(self.restarts)))
@@ -309,7 +311,7 @@ class Subscription:
         return lines
 
     def begun_again(self, publisher: str) -> str:
-        """Say what a publisher did whose numbers began again, and what to do."""
+        """Describe that a publisher's numbers began again, and the remedy."""
         did = "may have begun" if publisher not in self.restarts else "began"
         return (
             f"The numbers of publisher {publisher} {did} again on {self.sub_id}: its"

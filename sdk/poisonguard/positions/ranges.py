@@ -1,11 +1,11 @@
-"""Sets of whole numbers that are mostly runs: a million in a row cost one run."""
+"""Sets of whole numbers, stored as runs: a million in a row cost one run."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-Run = tuple[int, int]  # from the first to the last, both within
+Run = tuple[int, int]  # from the first to the last, both inclusive
 
 
 class Ranges:
@@ -20,7 +20,7 @@ class Ranges:
             self.add(first, last)
 
     def add(self, first: int, last: int) -> None:
-        """Add the numbers from `first` to `last`, whatever is there already."""
+        """Add the numbers from `first` to `last`; merge with existing runs."""
         start = bisect_left(self._last, first - 1)
         end = bisect_right(self._first, last + 1)
         if start < end:
@@ -30,16 +30,16 @@ class Ranges:
         self._last[start:end] = [last]
 
     def around(self, others: Ranges) -> Iterator[Run]:
-        """Yield, in order, every whole run that holds something of the others."""
-        seen = 0
+        """Yield, in order, every whole run that overlaps one of the others."""
+        end = 0
         for first, last in others:
-            start = max(seen, bisect_left(self._last, first))
-            seen = max(start, bisect_right(self._first, last))
-            yield from zip(self._first[start:seen], self._last[start:seen], strict=True)
+            start = max(end, bisect_left(self._last, first))
+            end = max(start, bisect_right(self._first, last))
+            yield from zip(self._first[start:end], self._last[start:end], strict=True)
 
     @property
     def top(self) -> int:
-        """The greatest number, or -1."""
+        """Return the greatest number, or -1."""
         return self._last[-1] if self._last else -1
 
     def __contains__(self, number: int) -> bool:
@@ -50,7 +50,7 @@ class Ranges:
         return zip(self._first, self._last, strict=True)
 
     def __len__(self) -> int:
-        """Tell the number of runs."""
+        """Return the number of runs."""
         return len(self._first)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Locks on files as Linux has them: importing this elsewhere says that it is needed."""
+"""Linux file locks; importing this elsewhere raises an error that says so."""
 
 from __future__ import annotations
 

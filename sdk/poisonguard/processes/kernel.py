@@ -1,4 +1,4 @@
-"""What the kernel says about processes: which one it is, and what became of it."""
+"""Facts about processes from the kernel: identity, memory maps, OOM kills."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from uuid import UUID
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
-# Where cgroup v2 and v1 count the processes killed for lack of memory.
+# The files in which cgroup v2 and v1 count OOM kills.
 OOM_FILES = ("memory.events", "memory.oom_control")
 
 
 def is_supported() -> bool:
-    """Tell whether this system can tell enough to attribute a crash."""
+    """Tell whether this system provides what crash attribution needs."""
     return sys.platform == "linux" and (PROC / "self" / "stat").exists()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """A process for good: its pid alone may be somebody else's tomorrow."""
+    """A process, identified beyond its pid, which may be reused."""
 
     pid: int
-    started: int  # clock ticks after the host did
+    started: int  # clock ticks since the host booted
     boot: UUID
 
     @classmethod
@@ -36,12 +36,12 @@ class Identity:
 
 
 def boot() -> UUID:
-    """Return the id of this run of the host."""
+    """Return the boot id of the host."""
     return UUID((PROC / "sys/kernel/random/boot_id").read_text().strip())
 
 
 def started(pid: int) -> int | None:
-    """Return when a living process started, None when there is none of this pid."""
+    """Return the start time of a living process; None when it does not live."""
     try:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -52,7 +52,7 @@ def started(pid: int) -> int | None:
 
 
 def maps(pid: int, name: str, inode: int) -> bool | None:
-    """Tell whether a process has this file in its memory, None when it is a secret."""
+    """Tell whether a process maps this file; None when we may not know."""
     try:
         lines = (PROC / str(pid) / "maps").read_text(errors="replace").splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -63,7 +63,7 @@ def maps(pid: int, name: str, inode: int) -> bool | None:
 
 
 def oom_kills() -> int:
-    """Return how often the kernel has killed in our cgroup for lack of memory."""
+    """Return the number of OOM kills in our cgroup."""
     for folder in _memory_cgroups():
         for name in OOM_FILES:
             with suppress(OSError):
@@ -81,11 +81,11 @@ def _memory_cgroups() -> list[Path]:
         lines = (PROC / "self" / "cgroup").read_text().splitlines()
     except OSError:
         return []
-    found = [CGROUPS]  # seen from inside of a container, our own is the root
+    folders = [CGROUPS]  # inside a container, our own cgroup is the root
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            found.insert(0, CGROUPS / path.lstrip("/"))
+            folders.insert(0, CGROUPS / path.lstrip("/"))
         elif "memory" in controllers.split(","):
-            found.insert(0, CGROUPS / "memory" / path.lstrip("/"))
-    return found
+            folders.insert(0, CGROUPS / "memory" / path.lstrip("/"))
+    return folders

@@ -1,9 +1,9 @@
-"""SIGTERM, of which the guards of a process learn before the application does.
+"""SIGTERM: notifies the guards of a process before the application.
 
-Python has one handler for a signal, and whoever sets it last has it. Ours stands before
-the application's and calls it. Where another one is set later, also by an event loop, a
-look finds that out, and ours is put before that one. Only the main thread may do so: a
-look on another thread sends it a SIGURG, which is otherwise ignored.
+Python has one handler per signal, the one set last. Ours calls the application's after
+notifying the guards. Where the application or an event loop sets another handler later,
+`ensure_handler` finds that out and puts ours before it. Only the main thread may set
+handlers: other threads send it a SIGURG, which is otherwise ignored.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-# Who sets its own again whenever it finds ours would make a chain without an end.
+# An application that keeps resetting its handler would make an endless chain.
 MOST_TIMES = 100
 REMEDY = (
     "so what is in flight when this process is told to stop may be blamed for its end: "
@@ -24,22 +24,22 @@ REMEDY = (
 
 
 class Sigterm:
-    """Those who want to know of SIGTERM; a signal handler takes no lock."""
+    """The listeners to SIGTERM; a signal handler must take no lock."""
 
     def __init__(self) -> None:
         self._listeners: dict[Callable[[], None], None] = {}
         self._times = 0
 
     def join(self, tell: Callable[[], None]) -> None:
-        """Call `tell` at each SIGTERM, from when it can be heard on."""
+        """Call `tell` at each SIGTERM, as soon as the handler can be set."""
         self._listeners[tell] = None
         is_free = signal.getsignal(signal.SIGURG) is signal.SIG_DFL
         if is_free and _is_main():
-            signal.signal(signal.SIGURG, self._nudged)
-        self.look()
+            signal.signal(signal.SIGURG, self._on_wake_signal)
+        self.ensure_handler()
 
     def leave(self, tell: Callable[[], None]) -> None:
-        """Call it no more; the last who leaves leaves the handlers as they were."""
+        """Remove a listener; the last one restores the former handlers."""
         self._listeners.pop(tell, None)
         if self._listeners:
             return
@@ -49,17 +49,19 @@ class Sigterm:
         handler = signal.getsignal(signal.SIGTERM)
         if isinstance(handler, _Handler):
             signal.signal(signal.SIGTERM, handler.before)
-        if signal.getsignal(signal.SIGURG) == self._nudged:
+        if signal.getsignal(signal.SIGURG) == self._on_wake_signal:
             signal.signal(signal.SIGURG, signal.SIG_DFL)
 
-    def look(self) -> None:
-        """See that our handler is the first, on whatever thread; waits for nothing."""
+    def ensure_handler(self) -> None:
+        """Put our handler first, from any thread; never wait."""
         if not self._listeners or not self._is_missing():
             return
         main = threading.main_thread()
         if _is_main():
             self._listen()
-        elif signal.getsignal(signal.SIGURG) == self._nudged and main.is_alive():
+        elif (
+            signal.getsignal(signal.SIGURG) == self._on_wake_signal and main.is_alive()
+        ):
             signal.pthread_kill(main.ident or 0, signal.SIGURG)
 
     @property
@@ -77,7 +79,7 @@ class Sigterm:
         return f"{why}, {REMEDY}"
 
     def _is_missing(self) -> bool:
-        # Who has SIGTERM ignored, or handled outside of Python, is left alone.
+        # Leave applications alone that ignore SIGTERM or handle it outside of Python.
         handler = signal.getsignal(signal.SIGTERM)
         if isinstance(handler, _Handler) or handler in {None, signal.SIG_IGN}:
             return False
@@ -86,25 +88,25 @@ class Sigterm:
     def _listen(self) -> None:
         self._times += 1
         before = signal.getsignal(signal.SIGTERM)
-        signal.signal(signal.SIGTERM, _Handler(self._tell, before))
+        signal.signal(signal.SIGTERM, _Handler(self._notify, before))
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for tell in list(self._listeners):
             tell()
 
-    def _nudged(self, _number: int, _frame: FrameType | None) -> None:
-        self.look()
+    def _on_wake_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self.ensure_handler()
 
 
 class _Handler:
-    """Tells the guards, and hands the signal on."""
+    """Notifies the guards, and passes the signal on."""
 
     def __init__(self, tell: Callable[[], None], before: Any) -> None:
         self.before = before
-        self._tell = tell
+        self._notify = tell
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self._tell()
+        self._notify()
         if callable(self.before):
             self.before(number, frame)
         else:

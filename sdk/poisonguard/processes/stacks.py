@@ -1,7 +1,7 @@
-"""What the threads of a process are doing, written down before it is killed.
+"""Stacks of the threads of a process, written to a file before it is killed.
 
-One file for each process, beside its journals. Under a supervisor it is written when
-that sends `SIGNAL`: in C and without the interpreter, so also where a handler holds it.
+Each process has one file, beside its journals. Under a supervisor, `SIGNAL` has it
+written in C, without the interpreter, so also while a handler holds the GIL.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SIGNAL = signal.SIGUSR2
 SUPERVISOR_VARIABLE = "POISONGUARD_SUPERVISOR"
 LIMIT = 16_384
 
-# The file that SIGNAL writes into, and whose it is: a forked child has its own.
+# The file that SIGNAL writes to, by pid: a forked child has its own.
 _registered: dict[int, TextIO] = {}
 
 
@@ -57,7 +57,7 @@ def dump(folder: Path | None, owner: Identity) -> None:
 
 
 def read(folder: Path, owner: Identity) -> str:
-    """Return what a process has left, "" when that is nothing."""
+    """Return the stacks that a process wrote, "" when there are none."""
     try:
         with file(folder, owner).open(encoding="utf-8", errors="replace") as source:
             return source.read(LIMIT)

@@ -1,4 +1,4 @@
-"""How a process ends: told to stop, or ended by a handler from any thread."""
+"""The end of a process: told to stop, or ended by a handler on any thread."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Never
 
 
 class Leaving:
-    """That this process is to stop; a signal handler may say so.
+    """An event that says that this process must stop; signal handlers may set it.
 
-    An event is otherwise set under a lock: a handler that interrupts the thread that
-    holds it would wait for ever. Here those who wait queue up for a lock that nobody
-    gives back before it is set. It stays set.
+    threading.Event takes a lock in `set`: a signal handler that interrupts the thread
+    holding it would deadlock. Here the waiters queue for a lock that is released only
+    when the event is set. It stays set.
     """
 
     def __init__(self) -> None:
@@ -33,18 +33,18 @@ class Leaving:
     def wait(self, timeout: float | None = None) -> bool:
         limit = -1 if timeout is None else max(0.0, timeout)
         if not self._is_set and self._held_until_set.acquire(timeout=limit):
-            self._let_one_go()  # the next of those who wait
+            self._let_one_go()  # pass it to the next waiter
         return self._is_set
 
     def _let_one_go(self) -> None:
-        with suppress(RuntimeError):  # nobody has it: whoever comes may
+        with suppress(RuntimeError):  # it is released already
             self._held_until_set.release()
 
 
 def end_process(code: object) -> Never:
-    """End from any thread as `sys.exit(code)` does from the main thread.
+    """End the process from any thread, as `sys.exit(code)` does from the main one.
 
-    Elsewhere, raising SystemExit ends that thread alone and leaves a zombie behind.
+    On other threads, SystemExit ends only the thread.
     """
     try:
         if code is not None and not isinstance(code, int):
@@ -52,7 +52,7 @@ def end_process(code: object) -> Never:
         logging.shutdown()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-    finally:  # whatever keeps us from saying more
+    finally:  # also when flushing fails
         os._exit(_status(code))
 
 

@@ -1,6 +1,6 @@
-"""How to read a message of one broker client; a reader is a few lines.
+"""Readers: how to read a message of one broker client, in a few lines.
 
-`bookmark` and `body` are all that a reader has to have:
+A reader must define `bookmark` and `body`:
 
     class NatsReader(Reader):
         def bookmark(self, message: Msg) -> str:
@@ -12,7 +12,7 @@
         def headers(self, message: Msg) -> Headers:
             return header_pairs(message.headers or {})
 
-What a reader returns is a copy: clients may use the message's memory again.
+A reader must return copies: clients may reuse the memory of a message.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _integer = int.from_bytes
 
 
 class Reader(ABC):
-    """What a guard wants to know of a message, in the words of one broker client."""
+    """The interface through which a guard reads the messages of one client."""
 
-    # Whether the broker hands a message out again to whoever reads the topic from
-    # before it. Where it does, each consumer has to skip what one has found poisonous.
+    # Whether the broker delivers a message again to clients that read the topic from an
+    # earlier place. Where it does, all consumers must skip what one has poisoned.
     replays: bool = False
-    # Whether a message that is sent again gets another bookmark: then one that comes
-    # back under its own was handed out before, and never settled.
+    # Whether a message that is sent again gets a new bookmark: then a message with a
+    # known bookmark was delivered before, and never settled.
     bookmarks_are_places: bool = False
-    # Whether `enqueued_at` has anything to say: asking costs every message.
+    # Whether `enqueued_at` may return a time: calling it costs time per message.
     tells_age: bool = True
 
     @abstractmethod
@@ -53,44 +53,45 @@ class Reader(ABC):
         """Return the bytes that its producer sent."""
 
     def copy(self, message: Any) -> Any:
-        """Return a message that stays as it is, for a retry some time later."""
+        """Return a copy of the message that a later retry can use."""
         return message
 
     def has_identity(self, message: Any) -> bool:
-        """Tell whether it is known again when the broker hands it out again."""
+        """Tell whether a later delivery of the message can be recognised."""
         return True
 
     def number(self, message: Any) -> int:
-        """Number the message from 1 to 2**64-1, in every process the same."""
+        """Return a number from 1 to 2**64-1 for the message, equal in all processes."""
         return number_of(self.message_id(message) or self.bookmark(message))
 
     def number_again(
         self, *, bookmark: str, message_id: str | None, seq: int | None
     ) -> int:
-        """Number a message of which no more than this is known, as `number` does.
+        """Return the same as `number`, from the bookmark, message id and seq alone.
 
-        By it the guard knows again what it handled when another consumer fails on it.
+        By it the guard recognises a message that it handled and another consumer
+        failed on.
         """
         return number_of(message_id or bookmark)
 
     def number_at(self, moment: datetime) -> int | None:
         """Return the least number of a message that was enqueued after this moment.
 
-        None where its number does not tell when a message was enqueued; where it does,
-        `enqueued_at` is not asked for each message.
+        Return None where numbers do not order messages by time. Where they do,
+        `enqueued_at` is not called for each message.
         """
         return None
 
     def glance(self, message: Any) -> Glance:
-        """Return all that is asked of an ordinary message."""
+        """Return the bookmark, the number, and whether the message is redriven."""
         redriven = self.redrive(message) is not None
         return self.bookmark(message), self.number(message), redriven
 
     def numbering(self, skipped: Container[str]) -> Callable[[Any], int]:
-        """Make what numbers an ordinary message, and gives 0 to any other.
+        """Return a function that numbers ordinary messages and returns 0 for others.
 
-        Another one is redriven, has no bookmark, or one that is among the skipped. A
-        reader that is worth the trouble tells all this in one go, and fast.
+        Not ordinary are messages that are redriven, have no bookmark, or a skipped one.
+        Override it where speed matters: it runs for every message.
         """
         kind, glance = type(self), self.glance
         if kind.glance is Reader.glance and kind.number is Reader.number:
@@ -104,7 +105,7 @@ class Reader(ABC):
         return number
 
     def _numbering_by_id(self, skipped: Container[str]) -> Callable[[Any], int]:
-        """Do the same for a reader with no numbers of its own, which reads once."""
+        """Return the function for a reader without numbers of its own."""
         kind, read_bookmark, redrive = type(self), self.bookmark, self.redrive
         message_id = self.message_id
         may_be_redriven = (kind.headers, kind.redrive) != (
@@ -123,39 +124,39 @@ class Reader(ABC):
         return number
 
     def message_id(self, message: Any) -> str | None:
-        """Return the id its producer gave it, which stays when it is sent again."""
+        """Return the producer's id, which stays when the message is sent again."""
         return None
 
     def headers(self, message: Any) -> Headers:
         return ()
 
     def redrive(self, message: Any) -> str | None:
-        """Return the value of the header that a redrive has set."""
+        """Return the value of the redrive header."""
         return find_redrive(self.headers(message))
 
     def enqueued_at(self, message: Any) -> datetime | None:
-        """Return when it was first put into its topic."""
+        """Return when the message was first enqueued in its topic."""
         return None
 
     def publisher(self, message: Any) -> str | None:
         return None
 
     def seq(self, message: Any) -> int | None:
-        """Return its place among the messages of its publisher."""
+        """Return the sequence number among the messages of its publisher."""
         return None
 
     def content_type(self, message: Any) -> str | None:
         return None
 
     def dequeue_count(self, message: Any) -> int | None:
-        """Return how often the broker has handed it out, this time included."""
+        """Return how often the broker delivered it, this delivery included."""
         return None
 
 
 def number_of(text: str) -> int:
-    """Number a text with 61 bits; unlike its `hash`, in every process the same."""
-    # An integer hashes to what remains of it modulo the prime 2**61 - 1, by definition
-    # and much faster than `%` or a digest gets there.
+    """Hash a text to 61 bits; unlike `hash`, equal in all processes."""
+    # By definition, hash() of an integer is its remainder modulo the prime 2**61 - 1:
+    # much faster than `%` or a digest.
     try:
         return hash(_integer(text.encode(), "big")) + 1
     except UnicodeEncodeError:  # half a surrogate pair
@@ -170,7 +171,7 @@ def find_redrive(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
 
 
 def header_pairs(headers: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> Headers:
-    """Make pairs of bytes of a client's headers; several values make several pairs."""
+    """Convert a client's headers to pairs of bytes."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     return tuple((to_bytes(name), to_bytes(value)) for name, value in pairs)
 
@@ -179,9 +180,9 @@ def to_bytes(value: object) -> bytes:
     """Keep bytes, encode text, and write anything else as JSON."""
     if value is None:
         return b""
-    found = as_bytes(value)
-    if found is not None:
-        return found
+    data = as_bytes(value)
+    if data is not None:
+        return data
     return json.dumps(value, default=str, separators=(",", ":")).encode()
 
 

@@ -42,7 +42,7 @@ class AioPikaReader(Reader):
     def bookmark(self, message: AbstractIncomingMessage) -> str:
         if message.message_id:
             return message.message_id
-        # aio-pika makes up a new consumer tag for each subscription: no two are equal.
+        # aio-pika generates a new consumer tag for each subscription.
         consumer = message.consumer_tag or "get"
         digest = hashlib.sha256(message.body).hexdigest()[:16]
         return f"{consumer}/{message.delivery_tag}/{digest}"
@@ -63,7 +63,7 @@ class AioPikaReader(Reader):
     def headers(self, message: AbstractIncomingMessage) -> Headers:
         properties = {
             **{name: getattr(message, name) for name in amqp.PROPERTIES},
-            # The client does not tell a 0 from none.
+            # The client returns 0 for a missing priority.
             "priority": message.priority or None,
             "expiration": _milliseconds(message.expiration),
         }

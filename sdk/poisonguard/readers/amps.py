@@ -1,8 +1,8 @@
 """Messages as the AMPS Python client hands them to a handler.
 
-The client uses one message object for all of them, on the thread that receives: there,
-everything is copied out of it at once. Whoever hands a message to another thread, or
-keeps it, takes `copy.deepcopy(message)` first; the object itself is refused there.
+The client uses one message object for all messages, on its receiving thread; there the
+reader copies everything at once. To pass a message to another thread, or to keep it,
+take a `copy.deepcopy(message)` first; the object itself is refused there.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class AmpsReader(Reader):
                 f"An AmpsReader reads messages of the AMPS client, not {type(message)}:"
                 " give the guard the reader of your client."
             ) from None
-        # Outside of a bookmark subscription nothing but its body tells a message apart.
+        # Outside of a bookmark subscription only its body identifies a message.
         return bookmark or f"sha256:{sha256(self.body(message)).hexdigest()}"
 
     def body(self, message: Any) -> bytes:
@@ -61,24 +61,24 @@ class AmpsReader(Reader):
         return copy.deepcopy(message)
 
     def publisher(self, message: Any) -> str | None:
-        found = _BOOKMARK.match(self.bookmark(message))
-        return found[1] if found else None
+        match = _BOOKMARK.match(self.bookmark(message))
+        return match[1] if match else None
 
     def seq(self, message: Any) -> int | None:
-        found = _BOOKMARK.match(self.bookmark(message))
-        return min(int(found[2]), SEQ_LIMIT) if found else None
+        match = _BOOKMARK.match(self.bookmark(message))
+        return min(int(match[2]), SEQ_LIMIT) if match else None
 
 
 def text_of(get: Callable[[], Any]) -> str:
-    """Read a header of a message, "" where there is none or it is no UTF-8."""
+    """Read a header; return "" where it is missing or no UTF-8."""
     try:
         return str(get() or "")
-    except UnicodeDecodeError:  # the client has no other way to get it
+    except UnicodeDecodeError:  # the client cannot return it otherwise
         return ""
 
 
 def refuse_borrowed(message: Any) -> None:
-    """Raise where a message is the client's own, and the thread is not."""
+    """Raise for the client's own message object on another thread."""
     if not _thread.is_clients and is_clients_own(message):
         raise Misconfigured(
             "The AMPS client uses this message object for the next message, too: hand"
@@ -87,16 +87,16 @@ def refuse_borrowed(message: Any) -> None:
 
 
 def is_clients_own(message: Any) -> bool:
-    """Tell the object that the client uses again from a copy, and from a stream's."""
+    """Tell whether it is the object that the client reuses, and not a copy."""
     kind: Any = type(message)
     return _says_whose(kind) and not _owns(message)
 
 
 class _Thread(threading.local):
-    """Knows of each thread whether it is a client's, which Python has not started."""
+    """Whether the current thread is a client's, not started by Python."""
 
     def __init__(self) -> None:
-        # Python makes a stand-in for a thread that it comes to know by a call from C.
+        # Python creates a _DummyThread for a thread that calls in from C.
         self.is_clients = isinstance(
             threading.current_thread(),
             threading._DummyThread,  # noqa: SLF001
@@ -105,8 +105,8 @@ class _Thread(threading.local):
 
 _thread = _Thread()
 
-# A message is the two words of each object, a pointer, and whether it is to be deleted
-# with the object. No method of the client tells that, so it is read there.
+# A message object holds a pointer, and a flag whether it owns what that points to. No
+# method of the client returns the flag, so it is read from memory.
 _MESSAGE_SIZE, _OWNS_AT = 32, 24
 _byte_at = ctypes.c_uint8.from_address
 
@@ -117,7 +117,7 @@ def _owns(message: Any) -> bool:
 
 @cache
 def _says_whose(kind: Any) -> bool:
-    """Tell whether messages of this type are kept as we know them."""
+    """Tell whether messages of this type have the memory layout we know."""
     if kind.__module__ != "AMPS" or kind.__basicsize__ != _MESSAGE_SIZE:
         return False
     message = kind()

@@ -39,12 +39,12 @@ _DEEPEST = 32
 
 
 def pairs(properties: Mapping[str, object], headers: Mapping[str, Any]) -> Headers:
-    """Write properties and headers as a lane does; what has no value is left out."""
-    # Behind another header no name of a property is taken for one.
+    """Return properties and headers as a lane stores them, without empty ones."""
+    # Headers named like properties go last, so that they are not read as such.
     own = sorted(headers.items(), key=lambda item: str(item[0]).startswith(PREFIX))
     return (
         *_properties(properties),
-        *((to_bytes(n), _told(v)) for n, v in own if n != DELIVERY_COUNT),
+        *((to_bytes(n), _header_value(v)) for n, v in own if n != DELIVERY_COUNT),
     )
 
 
@@ -60,14 +60,19 @@ def dequeue_count(headers: Mapping[str, Any] | None) -> int | None:
 
 
 def moment(timestamp: object) -> datetime | None:
-    """Read the time that a producer gave its message, None where it is no time."""
+    """Parse a producer's timestamp; return None where it is no time."""
     if timestamp is None:
         return None
     if isinstance(timestamp, datetime):
         return _zoned(timestamp)
     try:
         return datetime.fromtimestamp(timestamp, UTC)  # type: ignore[arg-type]
-    except (OverflowError, OSError, TypeError, ValueError):  # a producer's idea of it
+    except (
+        OverflowError,
+        OSError,
+        TypeError,
+        ValueError,
+    ):  # a producer may send anything
         return None
 
 
@@ -88,7 +93,7 @@ def _seconds(moment: datetime) -> int:
     return int(_zoned(moment).timestamp())
 
 
-def _told(value: object) -> bytes:
+def _header_value(value: object) -> bytes:
     text = as_bytes(value)
     if text is not None:
         return _raw(text) if _reads_as_json(text) else text
@@ -96,7 +101,7 @@ def _told(value: object) -> bytes:
         plain = _plain(value, deep=0)
         is_bare = not isinstance(value, list | tuple | Mapping) or not value
         return _json(_typed(value, plain) if is_bare else plain)
-    except (TypeError, ValueError):  # no value of AMQP's
+    except (TypeError, ValueError):  # no AMQP type
         return to_bytes(value)
 
 
@@ -133,7 +138,7 @@ def _plain_scalar(value: object) -> object:
 
 
 def _typed(value: object, plain: object) -> object:
-    """Say the type of a value that stands alone."""
+    """Wrap a top-level value with its AMQP type."""
     match value:
         case None:
             return {"$V": None}
@@ -150,13 +155,13 @@ def _typed(value: object, plain: object) -> object:
 
 
 def _fits(number: int, *, bits: int) -> bool:
-    # Not a range: it would try out all its numbers for a type of pika's own.
+    # Not `in range(...)`: for pika's own int types that iterates.
     half = 1 << bits - 1
     return -half <= number < half
 
 
 def _reads_as_json(text: bytes) -> bool:
-    """Tell whether Poisonweb may take a text for the value of another type."""
+    """Tell whether Poisonweb would read the text as a value of another type."""
     if text[:1] not in {b"[", b"{"}:
         return False
     try:

@@ -77,7 +77,7 @@ class AzureQueueReader(Reader):
         return message.dequeue_count
 
     def _decoded(self, message: QueueMessage) -> bytes | None:
-        """Undo base64, if making it again gives the same letters."""
+        """Decode base64, if encoding it again gives the same text."""
         text = message.content
         if self._encoding != "base64" or not isinstance(text, str):
             return None

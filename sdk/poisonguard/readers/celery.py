@@ -4,8 +4,8 @@ The id of the task is that of its message. What a requeue can do depends on the 
 
 - On RabbitMQ a requeue reaches the task, under the same task id, where the topic in
   Poisonweb is the queue that the worker consumes. Properties and headers are those of
-  its message. The body holds the same arguments, written by the same serializer anew:
-  Celery does not hand its bytes to a task.
+  its message. The body holds the same arguments, serialized again by the same
+  serializer: Celery does not pass its bytes to a task.
 - On other brokers of Celery (Redis, SQS) a message is an envelope of kombu's, which
   Poisonweb does not make: it keeps what failed, and no requeue reaches the task.
 """
@@ -32,7 +32,7 @@ from poisonguard.readers import Headers, Reader, amqp, to_bytes
 
 log = logging.getLogger(__name__)
 
-# What a request holds besides the headers of its message.
+# Attributes of a request that are no headers of its message.
 _ADDED = frozenset(
     {
         *("args", "kwargs", "properties", "reply_to", "correlation_id", "hostname"),
@@ -41,7 +41,7 @@ _ADDED = frozenset(
         *("soft_time_limit", "utc", "_protected"),
     }
 )
-# The body that is written anew is not compressed.
+# The body that is serialized again is not compressed.
 _COMPRESSION = "compression"
 _EMBEDDED = ("callbacks", "errbacks", "chain", "chord")
 AFTER_NO_START = 5.0  # seconds, before a task without a guard is tried again
@@ -50,12 +50,12 @@ _MOST_RETRIES = 2**31
 
 
 class NotHandled(GuardError):
-    """A task was not run, or not any more: Poisonweb has it, or had it skipped."""
+    """A task is not run: it is poison, or skipped."""
 
 
 @dataclass(kw_only=True, slots=True)
 class TaskMessage:
-    """The message of a task that is being run; `request` is what Celery tells of it."""
+    """The message of a running task; `request` is Celery's request."""
 
     task: Any
     request: Any
@@ -63,7 +63,7 @@ class TaskMessage:
 
 
 def redeliver(message: TaskMessage, seconds: float) -> None:
-    """Have the message come again by Celery's own retry, which holds no process."""
+    """Return the message by Celery's own retry, which holds no process."""
     message.due_in = seconds
 
 
@@ -100,7 +100,7 @@ def _run(guard: Guard, task: Any, call: Callable[[], Any]) -> Any:
         ended.clear()
         try:
             ended["value"] = call()
-        except TaskPredicate as wish:  # to be retried, ignored, rejected: no failure
+        except TaskPredicate as wish:  # Retry, Ignore and Reject are no failures
             ended["wish"] = wish
         except Exception as error:
             ended["error"] = error
@@ -108,7 +108,7 @@ def _run(guard: Guard, task: Any, call: Callable[[], Any]) -> Any:
 
     try:
         outcome = guard.handle(message, handler)
-    except GuardError as why:  # it could not start: the task has not been run
+    except GuardError as why:  # the guard could not start: the task did not run
         log.error("%s comes again: %s", task.request.id, why)  # noqa: TRY400
         message.due_in = AFTER_NO_START
         raise _returned(message) from why
@@ -122,7 +122,7 @@ def _run(guard: Guard, task: Any, call: Callable[[], Any]) -> Any:
 
 
 def _returned(message: TaskMessage) -> Exception:
-    """Give the message back: make what Celery takes for that."""
+    """Return the exception that makes Celery deliver the message again."""
     if message.due_in is None:
         return Reject("it was released by its guard", requeue=True)
     try:
@@ -151,11 +151,11 @@ class CeleryReader(Reader):
         return to_bytes(dumps(payload, serializer)[2])
 
     def headers(self, message: TaskMessage) -> Headers:
-        told = vars(message.request)
-        properties = told.get("properties") or {}
+        request = vars(message.request)
+        properties = request.get("properties") or {}
         headers = properties.get("application_headers")
         if headers is None:  # of another broker than RabbitMQ
-            headers = {n: value for n, value in told.items() if n not in _ADDED}
+            headers = {n: value for n, value in request.items() if n not in _ADDED}
         own = {n: value for n, value in headers.items() if n != _COMPRESSION}
         return amqp.pairs(properties, own)
 

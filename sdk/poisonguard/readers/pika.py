@@ -32,7 +32,7 @@ class PikaReader(Reader):
                 return slowly(message)
             if bookmark in skipped or (headers and REDRIVE_HEADER in headers):
                 return 0
-            # As `number_of` does, but for a call; what has no UTF-8 is read slowly.
+            # `number_of` inlined; the slow path handles text that is no UTF-8.
             return hash(from_bytes(bookmark.encode(), "big")) + 1
 
         return number
@@ -41,7 +41,7 @@ class PikaReader(Reader):
         method, properties, body = message
         if properties.message_id:
             return str(properties.message_id)
-        # pika makes up a new consumer tag for each subscription: no two are equal.
+        # pika generates a new consumer tag for each subscription.
         consumer = getattr(method, "consumer_tag", None) or "get"
         digest = hashlib.sha256(body).hexdigest()[:16]
         return f"{consumer}/{method.delivery_tag}/{digest}"

@@ -21,7 +21,7 @@ _holds_no_redrive = frozenset({REDRIVE_HEADER, REDRIVE_HEADER.encode()}).isdisjo
 
 
 class PlainReader(Reader):
-    """Reads mappings; each argument names the member that holds one thing.
+    """Reads mappings; each argument is the name of a member.
 
     A message without the member `body` is its own body, as JSON. `seq` names a whole
     number from 0 that grows along the topic, and makes numbering cheap. The member

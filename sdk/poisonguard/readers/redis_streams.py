@@ -55,7 +55,7 @@ class RedisStreamsReader(Reader):
         return number
 
     def number_at(self, moment: datetime) -> int:
-        # What comes within the same millisecond may have come before.
+        # Messages of the same millisecond may be older.
         return ((moment - _EPOCH) // _MILLISECOND + 1 << 20) + 1
 
     def bookmark(self, message: Entry) -> str:
@@ -74,7 +74,7 @@ class RedisStreamsReader(Reader):
             return 0
 
     def seq(self, message: Entry) -> int:
-        """Order the id in one number: milliseconds, then 20 bits to count in one."""
+        """Return the id as one number: milliseconds, then 20 bits of the counter."""
         milliseconds, _, number = self.bookmark(message).partition("-")
         low = min(int(number or 0), _MOST_LOW)
         return min(int(milliseconds) << 20 | low, SEQ_LIMIT)
@@ -89,7 +89,7 @@ class RedisStreamsReader(Reader):
         milliseconds = int(self.bookmark(message).partition("-")[0])
         try:
             return datetime.fromtimestamp(milliseconds / 1000, UTC)
-        except (OverflowError, OSError, ValueError):  # ids may be anybody's numbers
+        except (OverflowError, OSError, ValueError):  # producers may choose any ids
             return None
 
     def _split(self, message: Entry) -> tuple[bytes, Headers]:

@@ -1,7 +1,7 @@
 """Messages of Amazon SQS as boto3 receives them: those of a client, or a resource's.
 
-SQS hands out attributes only to who asks for them. Ask for all, or a requeued message
-is not known as one:
+SQS returns attributes only on request. Request all, or a requeued message is not
+recognised:
 
     client.receive_message(QueueUrl=url, **ATTRIBUTES)
 
@@ -24,7 +24,7 @@ from typing import Any
 from poisonguard.contract import REDRIVE_HEADER
 from poisonguard.readers import Headers, Reader, number_of, to_bytes
 
-# For receive_message: what there is to know of a message.
+# Arguments of receive_message that request all attributes.
 ATTRIBUTES: dict[str, Any] = {
     "MessageAttributeNames": ["All"],
     "MessageSystemAttributeNames": ["All"],
@@ -81,8 +81,12 @@ class SqsReader(Reader):
         return _value(attributes[REDRIVE_HEADER])[1].decode("utf-8", "replace")
 
     def enqueued_at(self, message: Any) -> datetime | None:
-        sent = (_members(message).get("Attributes") or {}).get("SentTimestamp")
-        return datetime.fromtimestamp(int(sent) / 1_000, UTC) if sent else None
+        milliseconds = (_members(message).get("Attributes") or {}).get("SentTimestamp")
+        return (
+            datetime.fromtimestamp(int(milliseconds) / 1_000, UTC)
+            if milliseconds
+            else None
+        )
 
     def dequeue_count(self, message: Any) -> int | None:
         attributes = _members(message).get("Attributes") or {}
@@ -91,7 +95,7 @@ class SqsReader(Reader):
 
 
 def _members(message: Any) -> Mapping[str, Any]:
-    """Give what SQS has sent, which a resource keeps in its `meta`."""
+    """Return the members sent by SQS, which a resource keeps in its `meta`."""
     members: Mapping[str, Any]
     members = message if isinstance(message, dict) else message.meta.data
     return members
@@ -114,16 +118,16 @@ def _aside(
 ) -> Headers:
     types = {name: kind for name, (kind, _) in attributes.items() if kind != "String"}
     written = json.dumps(types, separators=(",", ":")) if types else ""
-    told = {"types": written, **{name: system.get(name, "") for name in _ASIDE}}
+    values = {"types": written, **{name: system.get(name, "") for name in _ASIDE}}
     return tuple(
         (f"sqs:{name}".encode(), to_bytes(value))
-        for name, value in told.items()
+        for name, value in values.items()
         if value
     )
 
 
 def _decoded(body: bytes) -> bytes | None:
-    """Undo what Poisonweb did, and only that: it sends no other body like this."""
+    """Decode a body that Poisonweb encoded; return None for any other."""
     try:
         decoded = base64.b64decode(body, validate=True)
     except binascii.Error:

@@ -1,3 +1,3 @@
-"""What talks to Poisonweb: HTTP, the stream of skips, reports, the spool."""
+"""Communication with Poisonweb: HTTP, the skip stream, reports, the spool."""
 
 from __future__ import annotations

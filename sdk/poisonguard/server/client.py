@@ -1,11 +1,11 @@
-"""HTTP to Poisonweb: what is away is told apart from what is refused.
+"""The HTTP client of Poisonweb: raises Away or Refused.
 
-Several urls are one installation: a client stays with the one that answers, and tries
-the others when it is away. Every call may be repeated without harm, so one whose answer
-was lost is simply made again, here or there.
+Several urls are one installation: a client stays with the url that answers, and tries
+the others when it is away. All calls are idempotent, so a call whose answer was lost is
+repeated, at the same url or another one.
 
 Certificates are verified (`SSL_CERT_FILE` names your own authority), redirects are not
-followed, proxies of the environment are not used, and the API key is in no message.
+followed, proxies of the environment are not used, and no message holds the API key.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from urllib.parse import urlencode, urlsplit
 import urllib3
 from urllib3.connection import HTTPConnection
 
-from poisonguard.addresses import shown
+from poisonguard.addresses import redacted
 from poisonguard.errors import Away, Misconfigured, Refused
 from poisonguard.server.events import Event, parse
 from poisonguard.version import VERSION
@@ -41,25 +41,25 @@ from poisonguard.version import VERSION
 log = logging.getLogger(__name__)
 
 USER_AGENT = f"poisonguard/{VERSION}"
-# Below, a server reads it more cheaply as it is, before what is large or compressed.
+# Smaller bodies are cheaper for the server uncompressed.
 GZIP_FROM = 65_536
-# A server takes what inflates further than this for a bomb; it gets it as it is.
+# Servers refuse what inflates further as a bomb: it is sent uncompressed.
 GZIP_RATIO = 100
-# Of an answer that is read as it comes: room for a million skips, and an end.
+# The limit of a streamed answer: room for a million skips.
 MOST_INFLATED = 1024 * 1024 * 1024
 _PIECE = 65_536
-# Poisonweb says something every 15 s; two of these may be missed.
+# Poisonweb sends a ping every 15 s; two of them may be lost.
 STREAM_SILENCE = 35.0
-# Beyond the time-out, for a server that has much to read before it can answer.
+# Added to the time-out for large bodies, which the server reads before it answers.
 BYTES_PER_SECOND = 1_000_000
-MOST_PATIENCE = 60.0
-# Reading costs a server little, and a list must be current as soon as it can be.
-READING_PATIENCE = 1.0
+RETRY_AFTER_LIMIT = 60.0
+# Reads cost the server little, and skip lists should be current soon.
+READ_RETRY_AFTER_LIMIT = 1.0
 SKEW_WARNED = 60.0
-_NO_DATE_YET = 2**37  # seconds, in the year 6325: far from the last one of `datetime`
-_SKEW_NOISE = 5.0  # `Date` has whole seconds, and an answer takes its time
+_NO_DATE_YET = 2**37  # seconds, in the year 6325: within the range of `datetime`
+_SKEW_NOISE = 5.0  # `Date` has whole seconds, and an answer takes time
 
-_PATIENCE = {
+_RETRY_LATER = {
     HTTPStatus.REQUEST_TIMEOUT,
     HTTPStatus.TOO_EARLY,
     HTTPStatus.TOO_MANY_REQUESTS,
@@ -70,7 +70,7 @@ _REMEDIES = {
     404: "check the url: nothing before /api/v1 belongs there but a proxy's prefix",
 }
 
-# A server whose machine is gone says nothing: the kernel finds out within 15 s.
+# A lost machine sends nothing: TCP keep-alive detects it within 15 s.
 _KEEPALIVE = [
     (socket.IPPROTO_TCP, getattr(socket, name), value)
     for name, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 2))
@@ -86,9 +86,9 @@ Query = Sequence[tuple[str, str]]
 
 
 class Backoff:
-    """How long to wait before the next try: at random, so that many do not come as one.
+    """Random pauses between tries, so that many clients do not retry together.
 
-    A server that returns is found within `cap` seconds.
+    A server that returns is noticed within `cap` seconds.
     """
 
     def __init__(self, *, floor: float = 0.1, first: float = 0.5, cap: float = 1.0):
@@ -106,18 +106,18 @@ class Backoff:
 
 @dataclass(slots=True)
 class _Server:
-    """One url, and until when it has asked to be left alone (monotonic seconds)."""
+    """One url, and until when it asked for no requests (monotonic seconds)."""
 
     url: str
     writes_from: float = 0.0
     reads_from: float = 0.0
 
-    def patience(self, *, reading: bool) -> float:
+    def remaining_pause(self, *, reading: bool) -> float:
         return (self.reads_from if reading else self.writes_from) - time.monotonic()
 
 
-class Answer:
-    """An answer that is read while it comes, in lines, or whole as JSON."""
+class StreamedAnswer:
+    """An answer that is read as it arrives, by lines, or whole as JSON."""
 
     def __init__(self, url: str, response: urllib3.BaseHTTPResponse) -> None:
         self._url = url
@@ -129,7 +129,7 @@ class Answer:
         return _json(self._url, self._response)
 
     def lines(self, *, longest: int) -> Iterator[bytes]:
-        """Give each line without its end; raise Away where one is longer, or cut."""
+        """Yield each line without its end; raise Away when one is longer, or cut."""
         try:
             yield from _lines(_inflated(self._response), longest)
         except (urllib3.exceptions.HTTPError, zlib.error, _Excess) as reason:
@@ -137,11 +137,11 @@ class Answer:
 
 
 class _Excess(Exception):
-    """An answer is larger than any of ours is."""
+    """An answer is larger than Poisonweb's answers can be."""
 
 
 class Client:
-    """Calls of Poisonweb's API; may be used by any number of threads."""
+    """Calls Poisonweb's API; any number of threads may share it."""
 
     def __init__(
         self,
@@ -161,13 +161,13 @@ class Client:
         self._user_agent = user_agent
         self._proxy = proxy
         self.skew: float | None = None  # seconds the server's clock is ahead of ours
-        # From the monotonic clock, which nobody sets, to the server's time.
+        # The offset from the monotonic clock to the server's time.
         self._to_server = time.time() - time.monotonic()
-        self._remake()
+        self._reset_after_fork()
         _clients.add(self)
 
-    def _remake(self) -> None:
-        """Begin without connections; a child must not speak on those of its parent."""
+    def _reset_after_fork(self) -> None:
+        """Start without connections: a child must not use those of its parent."""
         options: dict[str, Any] = {
             "maxsize": 8,
             "retries": False,
@@ -185,23 +185,23 @@ class Client:
 
     @property
     def url(self) -> str:
-        """The url that answered last."""
+        """Return the url that answered last."""
         return self._servers[self._working].url
 
     def now(self) -> datetime:
-        """The server's time, as far as we know it: when ours is set, it stays."""
+        """Return the estimated server time, whatever our clock is set to."""
         return datetime.fromtimestamp(time.monotonic() + self._to_server, UTC)
 
     def get(self, path: str, query: Query = ()) -> Any:
         return _json(self.url, self._request("GET", path, query=query))
 
     @contextmanager
-    def open(self, path: str, query: Query, *, accept: str) -> Iterator[Answer]:
-        """Ask for what is read as it comes, compressed where the server can."""
+    def open(self, path: str, query: Query, *, accept: str) -> Iterator[StreamedAnswer]:
+        """Get an answer that is read as it arrives, compressed where possible."""
         headers = {"Accept": accept, "Accept-Encoding": "gzip"}
         response = self._request("GET", path, query=query, headers=headers)
         try:
-            yield Answer(self.url, response)
+            yield StreamedAnswer(self.url, response)
         finally:
             response.close()
 
@@ -218,7 +218,7 @@ class Client:
     def stream(
         self, path: str, query: Query, last_event_id: str | None
     ) -> Iterator[Iterator[Event]]:
-        """Open a stream of events; they end when it is cut, by whomever."""
+        """Open a stream of events, which ends when either side cuts it."""
         headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
         if last_event_id is not None:
             headers["Last-Event-ID"] = last_event_id
@@ -236,10 +236,10 @@ class Client:
             response.close()
 
     def cut(self) -> None:
-        """End every open stream; whoever reads one sees its end at once."""
+        """End every open stream: its reader sees the end at once."""
         with self._lock:
             for response in self._streams:
-                # It may be at its end already, and its socket gone.
+                # The stream may have ended already, and its socket be closed.
                 with suppress(OSError, RuntimeError, ValueError):
                     response.shutdown()
 
@@ -259,16 +259,16 @@ class Client:
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> urllib3.BaseHTTPResponse:
-        """Ask the url that works, then the others; raise Away when all of them are."""
-        sent = {**self._headers(), **(headers or {})}
-        data = None if body is None else _encoded(body, sent)
+        """Try the url that works, then the others; raise Away when all are away."""
+        all_headers = {**self._headers(), **(headers or {})}
+        data = None if body is None else _encoded(body, all_headers)
         wait = (timeout or self._timeout) + len(data or b"") / BYTES_PER_SECOND
         target = f"/api/v1{path}" + (f"?{urlencode(query)}" if query else "")
         first, away = self._working, list[str]()
         for place in (*range(first, len(self._servers)), *range(first)):
             server = self._servers[place]
             try:
-                answer = self._ask(server, method, target, data, sent, wait)
+                answer = self._ask(server, method, target, data, all_headers, wait)
             except Away as reason:
                 away.append(str(reason))
                 continue
@@ -286,9 +286,9 @@ class Client:
         wait: float,
     ) -> urllib3.BaseHTTPResponse:
         reading = method == "GET"
-        patience = server.patience(reading=reading)
-        if patience > 0:
-            raise Away(f"{server.url} asked for {patience:.0f} s of patience.")
+        pause = server.remaining_pause(reading=reading)
+        if pause > 0:
+            raise Away(f"{server.url} asked for {pause:.0f} s of patience.")
         asked_at = time.monotonic()
         try:
             response = self._pool.request(
@@ -325,7 +325,7 @@ class Client:
         if place != self._working:
             before, self._working = self.url, place
             log.warning("%s is away: %s is used from now on", before, self.url)
-            # What is open to the other one may never say a word again.
+            # Streams of the other url may never send anything again.
             self.cut()
 
     def _compare_clocks(
@@ -343,7 +343,7 @@ class Client:
 
     @property
     def skew_warning(self) -> str | None:
-        """What is wrong with the clocks, and what to do; None when nothing is."""
+        """Describe the clock skew and its remedy; None when there is little."""
         if self.skew is None or abs(self.skew) <= SKEW_WARNED:
             return None
         way = "behind" if self.skew > 0 else "ahead of"
@@ -356,19 +356,19 @@ class Client:
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
-def _remake_all() -> None:
+def _reset_all_after_fork() -> None:
     for client in list(_clients):
-        client._remake()  # noqa: SLF001 # ours
+        client._reset_after_fork()  # noqa: SLF001 # ours
 
 
-os.register_at_fork(after_in_child=_remake_all)
+os.register_at_fork(after_in_child=_reset_all_after_fork)
 
 
 def _usable(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise Misconfigured(
-            f"{shown(url)} is no url: write it like https://poisonweb:8000"
+            f"{redacted(url)} is no url: write it like https://poisonweb:8000"
         )
     if parts.username or parts.password or parts.query or parts.fragment:
         raise Misconfigured(
@@ -379,7 +379,7 @@ def _usable(url: str) -> str:
 
 
 def _encoded(body: Mapping[str, object], headers: dict[str, str]) -> bytes:
-    """Give the bytes of a body and name in `headers` what they are."""
+    """Return the bytes of a body, and set their type and encoding in `headers`."""
     data = json.dumps(body, separators=(",", ":")).encode()
     headers["Content-Type"] = "application/json"
     if len(data) <= GZIP_FROM:
@@ -404,7 +404,7 @@ def _json(url: str, response: urllib3.BaseHTTPResponse) -> Any:
 
 
 def _inflated(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    """Give the body in pieces of a bounded size, whatever it inflates to."""
+    """Yield the inflated body in pieces of bounded size."""
     pieces, total = response.stream(_PIECE, decode_content=False), 0
     if response.headers.get("Content-Encoding", "").strip().lower() == "gzip":
         pieces = _gunzipped(pieces)
@@ -425,7 +425,7 @@ def _gunzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _lines(pieces: Iterator[bytes], longest: int) -> Iterator[bytes]:
-    begun: list[bytes] = []  # of the line that has no end yet
+    begun: list[bytes] = []  # the parts of the line without an end so far
     size = 0
     for piece in pieces:
         *whole, rest = piece.split(b"\n")
@@ -439,7 +439,7 @@ def _lines(pieces: Iterator[bytes], longest: int) -> Iterator[bytes]:
 
 
 def _pieces(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    """Give what has come, as it comes; a cut ends it as the server's end does."""
+    """Yield what arrives; a cut ends the stream like the server's own end."""
     try:
         while piece := response.read1(65_536):
             yield piece
@@ -457,12 +457,12 @@ def _away(url: str, reason: Exception) -> Away:
 def _refusal(server: _Server, response: urllib3.BaseHTTPResponse) -> Away | Refused:
     status, headers = response.status, response.headers
     detail = _detail(response)
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _PATIENCE:
-        patience = min(_seconds(headers.get("Retry-After")), MOST_PATIENCE)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _RETRY_LATER:
+        pause = min(_seconds(headers.get("Retry-After")), RETRY_AFTER_LIMIT)
         now, limited = time.monotonic(), status == HTTPStatus.TOO_MANY_REQUESTS
-        server.writes_from = now + patience
+        server.writes_from = now + pause
         server.reads_from = now + min(
-            patience, patience if limited else READING_PATIENCE
+            pause, pause if limited else READ_RETRY_AFTER_LIMIT
         )
         return Away(f"{server.url} answers {status}. {detail}".strip())
     if status < HTTPStatus.BAD_REQUEST:
@@ -476,7 +476,7 @@ def _refusal(server: _Server, response: urllib3.BaseHTTPResponse) -> Away | Refu
 
 
 def _detail(response: urllib3.BaseHTTPResponse) -> str:
-    """Read what the server says of it; a problem of RFC 9457, or nothing."""
+    """Return the text of the server's problem (RFC 9457), or ""."""
     try:
         problem = json.loads(response.data)
     except (ValueError, RecursionError, urllib3.exceptions.HTTPError):
@@ -493,20 +493,20 @@ def _detail(response: urllib3.BaseHTTPResponse) -> str:
     return " ".join([str(problem.get("detail") or ""), *places]).strip()
 
 
-def _seconds(told: str | None) -> float:
-    """Read a Retry-After: seconds or a date; what is neither asks for nothing."""
-    if told is None:
+def _seconds(header: str | None) -> float:
+    """Parse a Retry-After, seconds or a date; return 0 for anything else."""
+    if header is None:
         return 0.0
-    if re.fullmatch("[0-9]{1,9}", told.strip()):
-        return float(told)
-    moment = _moment(told)
+    if re.fullmatch("[0-9]{1,9}", header.strip()):
+        return float(header)
+    moment = _moment(header)
     return 0.0 if moment is None else max(0.0, moment - time.time())
 
 
-def _moment(told: str | None) -> float | None:
-    """Read a date of HTTP; None for one that cannot be a server's."""
+def _moment(header: str | None) -> float | None:
+    """Parse an HTTP date; return None for what cannot be a server's."""
     try:
-        moment = parsedate_to_datetime(told or "").timestamp()
+        moment = parsedate_to_datetime(header or "").timestamp()
     except (ValueError, OverflowError):
         return None
     return moment if 0 <= moment < _NO_DATE_YET else None

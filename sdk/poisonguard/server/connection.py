@@ -1,4 +1,4 @@
-"""The link of a process to Poisonweb: one for all guards with the same urls and key."""
+"""A process's connection to Poisonweb: guards with equal urls and keys share it."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from pathlib import Path
 from poisonguard.errors import StartTimeout
 from poisonguard.server.client import Client
 from poisonguard.server.reporter import Reporter
-from poisonguard.server.skip_stream import Feed
+from poisonguard.server.skip_stream import SkipStream
 from poisonguard.server.spool import Spool
 from poisonguard.skipping.skip_list import SkipList
 
 log = logging.getLogger(__name__)
 
-# How long an interpreter that ends may take to tell the rest.
+# Seconds for which an ending interpreter may still send reports.
 EXIT_TIMEOUT = 2.0
 _TICK = 1.0
 
 _Key = tuple[tuple[str, ...], str | Callable[[], str], Path | None]
 
 
-class Link:
-    """The skip lists that come in and the reports that go out.
+class Connection:
+    """The incoming skip lists and the outgoing reports of one process.
 
-    `on_tick` is called about once a second, by a thread that never waits for the
-    network: where guards hand over what they counted and say how they are. After a
-    fork the child's link begins anew by itself, with the same skip lists in force.
+    A thread that never waits for the network calls `on_tick` about once a second:
+    guards hand over their counts and heartbeats there. In a forked child the
+    connection starts again by itself, with the same skip lists in force.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Link:
             self.client, spool=None if spool is None else Spool(spool)
         )
         self.on_tick: list[Callable[[], None]] = []
-        self._feed = Feed(self.client, on_return=self.reporter.wake)
+        self._skip_stream = SkipStream(self.client, on_return=self.reporter.wake)
         self._started = False
         self._key: _Key | None = None
         self._users = 0
-        self._begin()
+        self._reset()
         _shared.all.add(self)
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._closing = threading.Event()
         self._ticking: threading.Thread | None = None
 
@@ -66,16 +66,16 @@ class Link:
         api_key: str | Callable[[], str],
         *,
         spool: Path | None = None,
-    ) -> Link:
-        """Give the process's link for these; each user closes it once."""
+    ) -> Connection:
+        """Return the process's connection for these; each user closes it once."""
         key = tuple(urls), api_key, spool and spool.resolve()
         with _shared.lock:
-            link = _shared.links.get(key)
-            if link is None:
-                link = _shared.links[key] = cls(urls, api_key, spool=spool)
-                link._key = key
-            link._users += 1
-        return link
+            connection = _shared.by_key.get(key)
+            if connection is None:
+                connection = _shared.by_key[key] = cls(urls, api_key, spool=spool)
+                connection._key = key
+            connection._users += 1
+        return connection
 
     def skip_list(
         self,
@@ -85,37 +85,37 @@ class Link:
         handler_version: str | None,
         client_name: str = "",
     ) -> SkipList:
-        """Join the one stream; the list is loaded by `start`, or soon if started."""
+        """Add a list to the stream; `start` or the running stream loads it."""
         skip_list = SkipList(
             topic=topic,
             consumer_group=consumer_group,
             handler_version=handler_version,
             tell_applied=partial(self._applied, consumer_group, client_name),
         )
-        self._feed.join(skip_list)
+        self._skip_stream.join(skip_list)
         return skip_list
 
     def leave(self, skip_list: SkipList) -> None:
-        """Follow this list no more."""
-        self._feed.leave(skip_list)
+        """Stop following this list."""
+        self._skip_stream.leave(skip_list)
 
     def start(self, timeout: float) -> None:
-        """Load every list; raises StartTimeout, or Refused as soon as it is."""
+        """Load every list; raise StartTimeout, or Refused when the server refuses."""
         self._run()
-        if not self._feed.until_loaded(timeout):
-            why = self._feed.trouble or "the server has not answered"
+        if not self._skip_stream.until_loaded(timeout):
+            why = self._skip_stream.trouble or "the server has not answered"
             raise StartTimeout(f"No skip list after {timeout:g} s: {why}")
-        if self._feed.refused is not None:
-            raise self._feed.refused
+        if self._skip_stream.refused is not None:
+            raise self._skip_stream.refused
 
     def close(self, timeout: float) -> None:
-        """Flush, and end with the last user; both within the time."""
+        """Flush, and end with the last user, both within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         with _shared.lock:
             self._users -= 1
             others = self._users > 0
             if not others and self._key is not None:
-                _shared.links.pop(self._key, None)
+                _shared.by_key.pop(self._key, None)
         if others:
             self.reporter.flush(timeout)
         else:
@@ -123,14 +123,16 @@ class Link:
 
     @property
     def warnings(self) -> list[str]:
-        """What a person should know, and what to do; for `guard.health()`."""
-        told = [f"skips: {self._feed.trouble}"] if self._feed.trouble else []
+        """List problems with their remedies, for `guard.health()`."""
+        problems = (
+            [f"skips: {self._skip_stream.trouble}"] if self._skip_stream.trouble else []
+        )
         skew = self.client.skew_warning
-        return [*told, *([skew] if skew else []), *self.reporter.warnings]
+        return [*problems, *([skew] if skew else []), *self.reporter.warnings]
 
     def _run(self) -> None:
         self._started = True
-        self._feed.start()
+        self._skip_stream.start()
         self.reporter.start()
         if self._ticking is None:
             self._ticking = threading.Thread(
@@ -141,17 +143,17 @@ class Link:
     def _end(self, deadline: float) -> None:
         self._started = False
         self._closing.set()
-        self._feed.stop()
+        self._skip_stream.stop()
         self.reporter.close(max(0.0, deadline - time.monotonic()))
-        self._feed.join_thread(max(0.0, deadline - time.monotonic()))
+        self._skip_stream.join_thread(max(0.0, deadline - time.monotonic()))
         if self._ticking is not None:
             self._ticking.join(max(0.0, deadline - time.monotonic()))
         self.client.close()
 
-    def _remake(self) -> None:
-        self._begin()
-        self._feed.remake()
-        self.reporter.remake()
+    def _reset_after_fork(self) -> None:
+        self._reset()
+        self._skip_stream.reset_after_fork()
+        self.reporter.reset_after_fork()
         if self._started:
             self._run()
 
@@ -169,7 +171,7 @@ class Link:
         closing, ticked = self._closing, time.monotonic()
         while not closing.wait(self._until_next_expiry()):
             now = self.client.now()
-            for skip_list in self._feed.lists:
+            for skip_list in self._skip_stream.lists:
                 skip_list.expire(now)
             if time.monotonic() - ticked >= _TICK:
                 ticked = time.monotonic()
@@ -180,23 +182,25 @@ class Link:
             try:
                 call()
             except Exception:
-                log.exception("a guard could not tell how it is")
+                log.exception("a guard could not report its state")
 
     def _until_next_expiry(self) -> float:
         # The clock may be set meanwhile: no longer than a tick.
-        expiries = [one.next_expiry for one in self._feed.lists if one.next_expiry]
+        expiries = [
+            one.next_expiry for one in self._skip_stream.lists if one.next_expiry
+        ]
         if not expiries:
             return _TICK
-        left = (min(expiries) - self.client.now()).total_seconds()
-        return min(_TICK, max(0.0, left))
+        remaining = (min(expiries) - self.client.now()).total_seconds()
+        return min(_TICK, max(0.0, remaining))
 
 
 class _Shared:
-    """The links of this process: those that are shared by their key, and all."""
+    """The connections of this process: the shared ones by key, and all of them."""
 
     def __init__(self) -> None:
-        self.links: dict[_Key, Link] = {}
-        self.all: weakref.WeakSet[Link] = weakref.WeakSet()
+        self.by_key: dict[_Key, Connection] = {}
+        self.all: weakref.WeakSet[Connection] = weakref.WeakSet()
         self.reset_lock()
 
     def reset_lock(self) -> None:
@@ -206,17 +210,17 @@ class _Shared:
 _shared = _Shared()
 
 
-def _remake_all() -> None:
+def _reset_all_after_fork() -> None:
     _shared.reset_lock()
-    for link in list(_shared.all):
-        link._remake()  # noqa: SLF001 # ours
+    for connection in list(_shared.all):
+        connection._reset_after_fork()  # noqa: SLF001 # ours
 
 
 def _flush_all() -> None:
     deadline = time.monotonic() + EXIT_TIMEOUT
-    for link in list(_shared.all):
-        link._end(deadline)  # noqa: SLF001 # ours
+    for connection in list(_shared.all):
+        connection._end(deadline)  # noqa: SLF001 # ours
 
 
-os.register_at_fork(after_in_child=_remake_all)
+os.register_at_fork(after_in_child=_reset_all_after_fork)
 atexit.register(_flush_all)

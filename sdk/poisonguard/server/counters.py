@@ -1,8 +1,8 @@
-"""What one process counts: merged while it waits, and counted once at the server.
+"""The counters of one process: merged while they wait, counted once at the server.
 
-A batch that was handed out stays as it is, numbers and all, until it is taken: if only
-its answer was lost, the server knows it by its (reporter, sequence) and says duplicate.
-What is counted meanwhile goes on merging behind it.
+A batch stays unchanged until `confirm_batch`: if only its answer was lost, the server
+recognises its (reporter, sequence) pairs and answers duplicate. Later counts merge
+behind the batch.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from uuid import UUID, uuid4
 from poisonguard.contract import COUNT_LIMIT, CounterReport
 
 BATCH = 500
-# Minutes that wait for a server that is away, of all keys together. Beyond it, the
-# minutes of an hour become one: 24 entries for each key and day from then on.
+# Minutes that wait while the server is away, over all keys. Beyond this limit the
+# minutes of an hour merge into one: 24 entries for each key and day.
 MINUTES_LIMIT = 10_000
 _MINUTES_PER_HOUR = 60
 
 
 @dataclass(frozen=True, slots=True)
 class CounterKey:
-    """Who counts, and of which topic."""
+    """A client and the topic that it counts."""
 
     topic: str
     consumer_group: str
@@ -34,14 +34,14 @@ class CounterKey:
 
 
 @dataclass(slots=True)
-class _Tally:
+class _MinuteCounts:
     handled: int = 0
     failed: int = 0
     skipped: int = 0
     retried: int = 0
     durations: dict[int, int] = field(default_factory=dict)
 
-    def add(self, other: _Tally) -> None:
+    def add(self, other: _MinuteCounts) -> None:
         self.handled += other.handled
         self.failed += other.failed
         self.skipped += other.skipped
@@ -64,7 +64,7 @@ class Counters:
     def __init__(self, reporter: UUID) -> None:
         self._reporter = reporter
         self._lock = threading.Lock()
-        self._tallies: dict[_Entry, _Tally] = {}
+        self._counts_by_minute: dict[_Entry, _MinuteCounts] = {}
         self._batch: tuple[CounterReport, ...] = ()
         self._sequence = 0
         self._limit = MINUTES_LIMIT
@@ -79,45 +79,45 @@ class Counters:
         retried: int = 0,
         durations: Mapping[int, int],
     ) -> None:
-        tally = _Tally(handled, failed, skipped, retried, dict(durations))
+        counts = _MinuteCounts(handled, failed, skipped, retried, dict(durations))
         with self._lock:
-            self._merge((key, _this_minute()), tally)
-            if len(self._tallies) > self._limit:
+            self._merge((key, _this_minute()), counts)
+            if len(self._counts_by_minute) > self._limit:
                 self._merge_hours()
 
     def batch(self, *, everything: bool = False) -> tuple[CounterReport, ...]:
-        """Give what is to be sent; the same again until it is taken.
+        """Return the batch to send; the same one until `confirm_batch`.
 
-        A minute is due once it is over, or at once if `everything` is.
+        A minute is due when it is over; with `everything`, at once.
         """
         with self._lock:
             if not self._batch:
                 now = _this_minute()
-                # Not "before now": a clock that was set back would keep them for long.
-                due = (e for e in self._tallies if everything or e[1] != now)
+                # Not "before now": a clock set back would hold them for long.
+                due = (e for e in self._counts_by_minute if everything or e[1] != now)
                 self._batch = tuple(self._report(e) for e in list(islice(due, BATCH)))
             return self._batch
 
-    def taken(self) -> None:
+    def confirm_batch(self) -> None:
         with self._lock:
             self._batch = ()
 
     def rest(self) -> list[CounterReport]:
-        """Give all that was not taken; nothing is left."""
+        """Remove and return all reports that were not confirmed."""
         reports = list[CounterReport]()
         while batch := self.batch(everything=True):
             reports += batch
-            self.taken()
+            self.confirm_batch()
         return reports
 
     @property
     def waiting(self) -> int:
         with self._lock:
-            return len(self._batch) + len(self._tallies)
+            return len(self._batch) + len(self._counts_by_minute)
 
     def _report(self, entry: _Entry) -> CounterReport:
         key, minute = entry
-        tally = self._tallies.pop(entry)
+        counts = self._counts_by_minute.pop(entry)
         self._sequence += 1
         return CounterReport(
             reporter=self._reporter,
@@ -126,28 +126,28 @@ class Counters:
             consumer_group=key.consumer_group,
             client_name=key.client_name,
             minute=datetime.fromtimestamp(minute * 60, UTC),
-            handled=tally.handled,
-            failed=tally.failed,
-            skipped=tally.skipped,
-            retried=tally.retried,
-            duration_ms_hist=tuple(sorted(tally.durations.items())),
+            handled=counts.handled,
+            failed=counts.failed,
+            skipped=counts.skipped,
+            retried=counts.retried,
+            duration_ms_hist=tuple(sorted(counts.durations.items())),
         )
 
-    def _merge(self, entry: _Entry, tally: _Tally) -> None:
-        known = self._tallies.setdefault(entry, _Tally())
-        known.add(tally)
+    def _merge(self, entry: _Entry, counts: _MinuteCounts) -> None:
+        existing = self._counts_by_minute.setdefault(entry, _MinuteCounts())
+        existing.add(counts)
 
     def _merge_hours(self) -> None:
-        now, before = _this_minute(), self._tallies
-        self._tallies = {}
-        for (key, minute), tally in before.items():
+        now, before = _this_minute(), self._counts_by_minute
+        self._counts_by_minute = {}
+        for (key, minute), counts in before.items():
             hour = minute - minute % _MINUTES_PER_HOUR
-            known = self._tallies.get((key, hour))
-            fits = known is None or known.most + tally.most <= COUNT_LIMIT
-            kept = hour if fits and minute != now else minute
-            self._merge((key, kept), tally)
-        # What cannot be merged further is not tried again at every count.
-        self._limit = max(MINUTES_LIMIT, 2 * len(self._tallies))
+            existing = self._counts_by_minute.get((key, hour))
+            fits = existing is None or existing.most + counts.most <= COUNT_LIMIT
+            target_minute = hour if fits and minute != now else minute
+            self._merge((key, target_minute), counts)
+        # Do not try to merge again at every count what cannot be merged further.
+        self._limit = max(MINUTES_LIMIT, 2 * len(self._counts_by_minute))
 
 
 @dataclass(slots=True)
@@ -158,7 +158,7 @@ class _Applied:
 
 
 class AppliedCounts:
-    """How often each skip was applied, or that its message was handled here."""
+    """Counts how often each skip was applied, or that its message was handled."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -183,14 +183,14 @@ class AppliedCounts:
             count.last_at = datetime.fromtimestamp(time.time(), UTC).isoformat()
 
     def batch(self) -> tuple[dict[str, object], ...]:
-        """Give what is to be sent; the same again until it is taken."""
+        """Return the batch to send; the same one until `confirm_batch`."""
         with self._lock:
             if not self._batch:
                 keys = list(islice(self._counts, BATCH))
                 self._batch = tuple(_applied(k, self._counts.pop(k)) for k in keys)
             return self._batch
 
-    def taken(self) -> None:
+    def confirm_batch(self) -> None:
         with self._lock:
             self._batch = ()
 

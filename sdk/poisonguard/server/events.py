@@ -1,4 +1,4 @@
-"""Server-sent events, read from the pieces in which they come."""
+"""Parses server-sent events from the pieces in which they arrive."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from poisonguard.errors import Away
 
-# A bookmark of 100 KB fits with all its escapes, and a broken server fills no memory.
+# Room for a bookmark of 100 KB with escapes; a broken server cannot fill memory.
 LIMIT = 4 * 1024 * 1024
 
 # A CR that is the last byte so far may be the first half of a CRLF.
@@ -17,7 +17,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r(?=[\s\S])")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event; `id` is the last id the stream has told by then, "" if none."""
+    """One event; `id` is the last id of the stream so far, "" if there was none."""
 
     kind: str
     data: str
@@ -25,9 +25,9 @@ class Event:
 
 
 def parse(pieces: Iterable[bytes]) -> Iterator[Event]:
-    """Give each event as soon as the blank line behind it is there.
+    """Yield each event as soon as the blank line behind it arrives.
 
-    One that has a kind and no data is given too: a ping needs none.
+    Events with a kind but no data, such as pings, are yielded, too.
     """
     kind, data, last_id, size = "", list[str](), "", 0
     for line in _lines(pieces):

@@ -16,14 +16,14 @@ from typing import Any
 
 from poisonguard.contract import FailureReport, OversizeBody
 
-# A limit may be raised while we run: then a body is tried whole again.
+# The server's limit may be raised meanwhile, so a body is tried whole after this.
 TRIED_AGAIN_AFTER = 3_600.0
 MOST_NAMED = 1_000
 SHOWN = 200
 
 
 class Oversize:
-    """The size from which the server refuses bodies, and the messages of such size."""
+    """The size from which the server refuses bodies, and the messages so large."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,11 +32,11 @@ class Oversize:
         self._messages: dict[tuple[str, str], int] = {}
 
     def fits(self, size: int) -> bool:
-        """Tell whether a body may be small enough, as far as we know."""
+        """Tell whether the server may take a body of this size."""
         return size < self._end or time.monotonic() >= self._known_until
 
     def note(self, topic: str, bookmark: str, size: int) -> None:
-        """Remember that the body of this message was too large."""
+        """Record that the body of this message was too large."""
         with self._lock:
             if time.monotonic() >= self._known_until:
                 self._end = math.inf
@@ -44,8 +44,8 @@ class Oversize:
             self._known_until = time.monotonic() + TRIED_AGAIN_AFTER
             self._remember((topic, bookmark), size)
 
-    def told(self, report: FailureReport, answer: Mapping[str, Any]) -> None:
-        """Learn from the answer to a report."""
+    def learn_from(self, report: FailureReport, answer: Mapping[str, Any]) -> None:
+        """Update the limit from the answer to a report."""
         key = report.topic, report.bookmark
         if answer.get("status") != "rejected":
             self._messages.pop(key, None)
@@ -61,7 +61,7 @@ class Oversize:
 
     @property
     def warning(self) -> str | None:
-        """Name what stays with its broker for its size; None where nothing does."""
+        """Describe messages left with their broker for their size; None without any."""
         with self._lock:
             if not self._messages:
                 return None
@@ -74,15 +74,15 @@ class Oversize:
 
 
 def without_body(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same report, already on the wire, without its body."""
+    """Return the same report in its wire form, without its body."""
     body = base64.b64decode(item["body"])
-    told = OversizeBody(size=len(body), sha256=hashlib.sha256(body).digest())
+    oversize_body = OversizeBody(size=len(body), sha256=hashlib.sha256(body).digest())
     rest = {name: value for name, value in item.items() if name != "body"}
-    return {**rest, "oversize_body": told.to_wire()}
+    return {**rest, "oversize_body": oversize_body.to_wire()}
 
 
 def explained(item: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Say why a message stays, also where an older server cannot."""
+    """Explain why a message stays with its broker, as older servers do not."""
     size = item["oversize_body"]["size"]
     detail = (
         f"oversize: the body has {size} bytes, more than the server takes: the message"

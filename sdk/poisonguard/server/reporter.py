@@ -1,16 +1,16 @@
-"""What a consumer tells Poisonweb, by one background thread; never lost, never doubled.
+"""Sends a consumer's reports to Poisonweb from one thread, without loss or doubles.
 
-- A failure is told while its guard waits: `poison` returns once the server, or the
-  spool, has it for good.
-- Confirmations go out in batches until they are taken. With a spool they are written
-  to its files first, so that a killed process loses none; without one, at most
-  `CONFIRMATIONS_LIMIT` wait in memory, and `confirm` raises Full beyond it.
+- A failure is sent while its guard waits: `poison` returns once the server or the spool
+  has it durably.
+- Confirmations are sent in batches until the server accepts them. With a spool they
+  are first written to its files, so that a killed process loses none; without one, at
+  most `CONFIRMATIONS_LIMIT` wait in memory, and `confirm` raises Full beyond it.
 - Counters are sent when their minute is over, and at close. While the server is away
-  they go on merging; `counters.MINUTES_LIMIT` says what that may come to. A process
-  that is killed loses what it counted since the last minute that was taken.
-- What a guard says of itself replaces what it said before.
+  they merge, up to `counters.MINUTES_LIMIT`. A killed process loses what it counted
+  since the last minute that the server accepted.
+- A guard's heartbeat replaces its earlier one.
 
-All of it may be sent twice and counts once: reports by their id, counters by their
+All reports may be sent twice and count once: failures by their id, counters by their
 (reporter, sequence), the counts of skips by their report.
 """
 
@@ -43,21 +43,21 @@ BATCH_BYTES = 8 * 1024 * 1024
 ADOPT_EVERY = 10.0
 APPLIED_EVERY = 5.0
 GUARDS_EVERY = 60.0
-# What is refused will be refused again until somebody does something about it.
+# Refused requests are refused again until a person changes the cause.
 REFUSED_PAUSE = 5.0
 _IDLE = 1.0
-_SLICE = 0.1  # how soon a waiting guard notices that it is to stop
+_SLICE = 0.1  # how soon a waiting guard notices a stop
 _KEEP_ALIVE_EVERY = 1.0
-_SHOWN = 100  # characters of a word that is not ours
+_SHOWN = 100  # characters of an unknown status
 
-# It is what was sent that the server cannot take, not who sends it.
+# The content is wrong, not the sender.
 _OF_CONTENT = {400, 413, 422}
-# It is who sends it; what is sent will be taken once the key is mended.
+# The key is wrong; the content is accepted once the key is mended.
 _OF_KEY = {401, 403}
 _TOO_LARGE = 413
 _PATHS = {"applied": "/skips/applied"}
-# What a server may answer, by the kind of report: each but `rejected` means that it has
-# it. A word that is none of these, from a server newer than this, says nothing of that.
+# The answers to each kind of report: all but `rejected` mean that the server has it. An
+# unknown status of a newer server may mean either.
 _STATUSES = {
     "failures": ("created", "updated", "duplicate", "rejected"),
     "confirmations": ("confirmed", "duplicate", "rejected"),
@@ -67,14 +67,14 @@ _STATUSES = {
 
 
 class Stop(Protocol):
-    """Tells whoever waits that there is to be no more waiting."""
+    """An event that ends all waiting."""
 
     def is_set(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """Who has a report for good: the server, or the spool."""
+    """Says that the server, or the spool, has a report durably."""
 
     status: str
     poison: int | None
@@ -82,7 +82,7 @@ class Receipt:
 
 
 class _Job:
-    """A report whose guard waits for it."""
+    """A report whose guard waits for the answer."""
 
     def __init__(self, report: FailureReport) -> None:
         self.report = report
@@ -112,18 +112,18 @@ class _Job:
 
 
 class Reporter:
-    """The outgoing half of a link. Every method may be called from any thread.
+    """The outgoing half of a connection. Every method may be called from any thread.
 
-    `trouble` says, for each kind of report, why it cannot be delivered just now.
+    `trouble` holds, by kind of report, why it cannot be delivered now.
     """
 
     def __init__(self, client: Client, *, spool: Spool | None = None) -> None:
         self._client = client
         self._spool = spool
         self._host = socket.gethostname()
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self.id = uuid4()
         self.trouble: dict[str, str] = {}
         self.rejected_counters = 0
@@ -133,7 +133,7 @@ class Reporter:
         self._lock = threading.Lock()
         self._jobs: list[_Job] = []
         self._confirmations: deque[Item] = deque()
-        self._facts: dict[tuple[object, ...], dict[str, object]] = {}
+        self._heartbeats: dict[tuple[object, ...], dict[str, object]] = {}
         self._states: dict[tuple[object, ...], object] = {}
         self._due = dict.fromkeys(("adopt", "applied", "guards"), 0.0)
         self._not_before: dict[str, float] = {}
@@ -143,13 +143,13 @@ class Reporter:
         self._ended = False
         self._thread: threading.Thread | None = None
 
-    def remake(self) -> None:
-        """Begin again in a child: what its parent counted is the parent's to tell."""
-        self._begin()
+    def reset_after_fork(self) -> None:
+        """Start empty in a child: the parent reports its own counts."""
+        self._reset()
         if self._spool is not None:
-            self._spool.remake()
+            self._spool.reset_after_fork()
 
-    # What guards ask for
+    # Calls of the guards
 
     def poison(
         self,
@@ -162,15 +162,15 @@ class Reporter:
     ) -> Receipt:
         """Return once the report is durable.
 
-        Hold: wait for the server, calling `keep_alive` about once a second, until
-        `hold_for` seconds are over or `stop` is set, and then raise Away; one try is
-        made in any case. Spool: keep it on disk as soon as the server is found away.
-        A server that turns the API key away (401, 403) counts as away: mend the key.
-        Raises Refused when the server rejects the report, Full when the disk does.
+        With "hold", wait for the server, calling `keep_alive` about once a second, for
+        `hold_for` seconds or until `stop` is set, and then raise Away; at least one try
+        is made. With "spool", write it to disk as soon as the server is away. A server
+        that refuses the API key (401, 403) counts as away: mend the key. Raise Refused
+        when the server rejects the report, Full when the disk is full.
         """
         spool = self._spool_for(when_away)
         if spool is not None and spool.failures:
-            return self._spooled(spool, report)  # behind those that wait already
+            return self._spooled(spool, report)  # behind the reports that wait there
         job = _Job(report)
         self._add(job)
         try:
@@ -180,11 +180,11 @@ class Reporter:
         if job.done.is_set():
             return job.receipt()
         if spool is None:
-            raise job.away or Away("This link was closed before it could report.")
+            raise job.away or Away("This connection was closed before it could report.")
         return self._spooled(spool, report)
 
     def confirm(self, confirmation: Confirmation) -> None:
-        """Tell, some time soon, that a redriven message was handled."""
+        """Queue a confirmation that a redriven message was handled."""
         item = confirmation.to_wire()
         if self._spool is not None:
             try:
@@ -213,9 +213,9 @@ class Reporter:
         retried: int = 0,
         durations: Mapping[int, int] = {},
     ) -> None:
-        """Add to this minute; `durations` are numbers by log2 bucket of milliseconds.
+        """Add to this minute; `durations` are counts by log2 bucket of milliseconds.
 
-        It takes a lock: a guard adds up by itself and hands over about once a second.
+        It takes a lock, so guards add up themselves and call it about once a second.
         """
         self.counters.count(
             key,
@@ -227,18 +227,18 @@ class Reporter:
         )
         self._ensure_thread()
 
-    def tell(self, guard_facts: Mapping[str, object]) -> None:
-        """Let a guard say how it is; at once if its state changed, else in a minute."""
+    def set_heartbeat(self, guard_facts: Mapping[str, object]) -> None:
+        """Set a guard's heartbeat; send it at once if its state changed."""
         facts = {
             "host": self._host,
-            # By the clock that nobody sets: an older word would be taken for late.
+            # By a clock that cannot be set back, or the heartbeat would count as late.
             "at": self._client.now().isoformat(),
             **guard_facts,
             "reporter": str(self.id),
         }
         key = tuple(facts.get(n) for n in ("topic", "consumer_group", "client_name"))
         with self._lock:
-            self._facts[key] = facts
+            self._heartbeats[key] = facts
             changed = self._states.get(key) != facts.get("state")
             self._states[key] = facts.get("state")
             if changed:
@@ -248,43 +248,45 @@ class Reporter:
 
     @property
     def spooled(self) -> int:
-        """Reports of failures that wait on the disk."""
+        """Return the number of failure reports that wait on the disk."""
         return 0 if self._spool is None else self._spool.failures
 
     @property
     def warnings(self) -> list[str]:
-        """What a person should know, and do something about."""
-        # What one kind waits for is often what all of them wait for.
+        """List problems that a person should resolve."""
+        # All kinds often wait for the same reason: list it once.
         reasons = {why: kind for kind, why in list(self.trouble.items())}
-        told = [f"{kind}: {why}" for why, kind in reasons.items()]
+        problems = [f"{kind}: {why}" for why, kind in reasons.items()]
         if self.rejected_counters:
-            told.append(
+            problems.append(
                 f"{self.rejected_counters} counters were rejected: see the log."
             )
         if oversize := self._oversize.warning:
-            told.append(oversize)
+            problems.append(oversize)
         if self._spool is None:
-            return told
+            return problems
         if self._spool.rejected:
             place, number = self._spool.rejected_folder, self._spool.rejected
-            told.append(f"{number} reports were rejected: see why in {place}.")
+            problems.append(f"{number} reports were rejected: see why in {place}.")
         if self._spool.damaged:
             number = self._spool.damaged
-            told.append(f"{number} segments in {self._spool.folder} have a broken end.")
-        return told
+            problems.append(
+                f"{number} segments in {self._spool.folder} have a broken end."
+            )
+        return problems
 
     # Beginning and end
 
     def start(self) -> None:
-        """Begin to send what earlier processes left in the spool, too."""
+        """Start the thread, which also sends what earlier processes spooled."""
         self._ensure_thread()
 
     def wake(self) -> None:
-        """Try at once: somebody has seen the server."""
+        """Try to send now: the server was seen."""
         self._woken.set()
 
     def flush(self, timeout: float) -> bool:
-        """Send all there is by now, the minute under way too; tell if it was taken."""
+        """Send everything, with the current minute; return whether it was accepted."""
         if self._waiting() == 0 or self._ended:
             return self._waiting() == 0
         self._flushed.clear()
@@ -296,10 +298,10 @@ class Reporter:
             self._flushing.clear()
 
     def close(self, timeout: float) -> None:
-        """Flush and end; what the server did not take goes to the spool, if any."""
+        """Flush and end; what the server did not accept goes to the spool, if any."""
         deadline = time.monotonic() + timeout
         if not self.flush(timeout):
-            self._leave()
+            self._spool_rest()
         self._ended = True
         self._woken.set()
         if self._thread is not None:
@@ -307,26 +309,26 @@ class Reporter:
         elif self._spool is not None:
             self._spool.close()
 
-    def _leave(self) -> None:
-        """Keep for the next process what this one could not deliver, or say what."""
+    def _spool_rest(self) -> None:
+        """Spool what could not be delivered, or log its loss."""
         with self._lock:
             confirmations, self._confirmations = list(self._confirmations), deque()
         counters = [report.to_wire() for report in self.counters.rest()]
-        kept: dict[str, Sequence[Item]] = {
+        unsent: dict[str, Sequence[Item]] = {
             "counters": counters,
             "confirmations": confirmations,
         }
-        if not any(kept.values()):
+        if not any(unsent.values()):
             return
         if self._spool is None:
-            _say_lost(kept, "there is no spool folder")
+            _say_lost(unsent, "there is no spool folder")
             return
         try:
-            for kind, items in kept.items():
+            for kind, items in unsent.items():
                 for item in items:
                     self._spool.append(kind, item, durable=False)
         except Full as full:
-            _say_lost(kept, str(full))
+            _say_lost(unsent, str(full))
 
     # How a report waits
 
@@ -351,14 +353,14 @@ class Reporter:
         stop: Stop,
         hold_for: float,
     ) -> None:
-        began = kept = time.monotonic()
+        started_at = kept_alive_at = time.monotonic()
         while not job.done.wait(_SLICE):
             now = time.monotonic()
-            in_vain = stop.is_set() or now - began >= hold_for
+            in_vain = stop.is_set() or now - started_at >= hold_for
             if self._ended or (job.away and (spool or in_vain)):
                 return
-            if keep_alive is not None and now - kept >= _KEEP_ALIVE_EVERY:
-                kept = now
+            if keep_alive is not None and now - kept_alive_at >= _KEEP_ALIVE_EVERY:
+                kept_alive_at = now
                 keep_alive()
 
     def _add(self, job: _Job) -> None:
@@ -401,7 +403,7 @@ class Reporter:
             self._spool.close()
 
     def _try(self, backoff: Backoff) -> float:
-        """Send what is due; tell how long to wait before the next time."""
+        """Send what is due; return how many seconds to wait until the next try."""
         try:
             self._send_all()
         except GuardError as away:
@@ -416,7 +418,7 @@ class Reporter:
             self.trouble.pop("server", None)
             return _IDLE
         pause = backoff.next()
-        # Somebody waits for an answer: as soon as it can be had.
+        # A guard waits for an answer: retry soon.
         return min(pause, 1.0) if self._jobs else pause
 
     def _send_all(self) -> None:
@@ -435,8 +437,8 @@ class Reporter:
         try:
             send()
         except (Refused, Misconfigured, Full) as refused:
-            # One kind that a key may not send holds up none of the others. Failures go
-            # on being tried: a guard waits for them.
+            # A kind that the key may not send does not delay the others. Failures are
+            # tried on without a pause, because a guard waits for them.
             if kind != "failures":
                 self._not_before[kind] = time.monotonic() + REFUSED_PAUSE
             if kind not in self.trouble:
@@ -447,7 +449,7 @@ class Reporter:
 
     def _waiting(self) -> int:
         spooled = 0 if self._spool is None else self._spool.waiting
-        memory = len(self._jobs) + len(self._confirmations) + len(self._facts)
+        memory = len(self._jobs) + len(self._confirmations) + len(self._heartbeats)
         return spooled + memory + self.applied.waiting + self.counters.waiting
 
     def _is_due(self, what: str, every: float) -> bool:
@@ -462,7 +464,7 @@ class Reporter:
     def _deliver(
         self, kind: str, items: Sequence[Item], beside: Item | None = None
     ) -> list[Item]:
-        """Send items of one kind; give the answer to each, in order."""
+        """Send items of one kind; return the answers in their order."""
         body = {kind: list(items), **(beside or {})}
         try:
             answer = self._client.post(_PATHS.get(kind, f"/{kind}"), body)
@@ -476,7 +478,9 @@ class Reporter:
             return [{"status": "rejected", "detail": str(refused)} for _ in items]
         answers = _answers(answer, expected=len(items))
         return [
-            explained(item, one) if "oversize_body" in item else _known(kind, one)
+            explained(item, one)
+            if "oversize_body" in item
+            else _reject_unknown_status(kind, one)
             for item, one in zip(items, answers, strict=True)
         ]
 
@@ -487,7 +491,7 @@ class Reporter:
                 for job, answer in zip(
                     jobs, self._deliver("failures", items), strict=True
                 ):
-                    self._oversize.told(job.report, answer)
+                    self._oversize.learn_from(job.report, answer)
                     job.finish(answer)
             except Exception as reason:
                 if isinstance(reason, Refused) and reason.status not in _OF_KEY:
@@ -501,7 +505,7 @@ class Reporter:
                 raise
 
     def _to_wire(self, report: FailureReport) -> Item:
-        """Write a report, without its body where that would be sent in vain."""
+        """Return the wire form of a report, without a body that is too large."""
         if not self._oversize.fits(len(report.body)):
             report = report.without_body()
         return report.to_wire()
@@ -528,7 +532,7 @@ class Reporter:
             for item, answer in zip(batch.items, answers, strict=True):
                 if answer["status"] == "rejected":
                     spool.set_aside(batch.kind, item, str(answer.get("detail")))
-            spool.taken(batch)
+            spool.confirm_batch(batch)
             if self._jobs:
                 self._send_failures()
 
@@ -552,14 +556,14 @@ class Reporter:
             return
         while batch := self.applied.batch():
             self._deliver("applied", batch)
-            self.applied.taken()
+            self.applied.confirm_batch()
 
     def _send_counters(self) -> None:
         flushing = self._flushing.is_set()
-        # Guards go on counting: a flush is over with what there was when it began.
+        # Guards go on counting: a flush sends only what was there when it began.
         for _ in range(1 + self.counters.waiting):
             batch = self.counters.batch(everything=flushing)
-            facts = self._next_facts()
+            facts = self._take_heartbeats()
             if not batch and not facts:
                 return
             beside = {"guards": list(facts.values())} if facts else None
@@ -573,29 +577,29 @@ class Reporter:
                 if answer["status"] == "rejected":
                     self.rejected_counters += 1
                     log.error("a counter is rejected: %s %s", item, answer)
-            self.counters.taken()
+            self.counters.confirm_batch()
 
-    def _next_facts(self) -> dict[tuple[object, ...], dict[str, object]]:
-        if not self._facts or not self._is_due("guards", GUARDS_EVERY):
+    def _take_heartbeats(self) -> dict[tuple[object, ...], dict[str, object]]:
+        if not self._heartbeats or not self._is_due("guards", GUARDS_EVERY):
             return {}
         with self._lock:
-            facts, self._facts = self._facts, {}
+            facts, self._heartbeats = self._heartbeats, {}
         return facts
 
     def _put_back(self, facts: dict[tuple[object, ...], dict[str, object]]) -> None:
         if facts:
             with self._lock:
-                self._facts = facts | self._facts
+                self._heartbeats = facts | self._heartbeats
                 self._due["guards"] = 0.0
 
 
-def _say_lost(kept: Mapping[str, Sequence[Item]], why: str) -> None:
-    numbers = {kind: len(items) for kind, items in kept.items()}
+def _say_lost(unsent: Mapping[str, Sequence[Item]], why: str) -> None:
+    numbers = {kind: len(items) for kind, items in unsent.items()}
     log.error("Poisonweb is away and these are lost: %s (%s)", numbers, why)
 
 
-def _known(kind: str, answer: Item) -> Item:
-    """Take an answer whose status we do not know for a rejection."""
+def _reject_unknown_status(kind: str, answer: Item) -> Item:
+    """Return the answer, or a rejection where its status is unknown."""
     if answer["status"] in _STATUSES[kind]:
         return answer
     status = str(answer["status"])[:_SHOWN]

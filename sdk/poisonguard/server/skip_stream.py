@@ -1,7 +1,7 @@
-"""The one stream of a process: a snapshot first, then every change, with no gap.
+"""Follows the skip lists of a process: a snapshot first, then every change.
 
-Each topic has a place, `(epoch, revision)`, up to which its lists are complete. A
-stream resumes at the places; a `reset` forgets them, and new snapshots are taken.
+Each topic has a place, `(epoch, revision)`, up to which its lists are complete. The
+stream resumes at these places; after a `reset` new snapshots are loaded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from poisonguard.contract import Invalid, Skip, parse_skip
 from poisonguard.errors import Away, GuardError, Refused
-from poisonguard.server.client import Answer, Backoff, Client, Query
+from poisonguard.server.client import Backoff, Client, Query, StreamedAnswer
 from poisonguard.server.events import Event
 from poisonguard.skipping import skip_lines
 from poisonguard.skipping.skip_lines import Head
@@ -25,42 +25,42 @@ from poisonguard.skipping.skip_table import SkipTable
 
 log = logging.getLogger(__name__)
 
-# What is refused will be refused again until somebody does something about it.
+# Refused requests are refused again until a person changes the cause.
 REFUSED_PAUSE = 5.0
-_SHOWN = 200  # characters of an event that is not understood
+_SHOWN = 200  # characters of an event that cannot be parsed
 _ANOTHER_FORM = "The snapshot of skips has another form than ours."
-# What reading the data of an event may raise, however deep it is nested.
+# What parsing the data of an event may raise.
 _UNREADABLE = (
     *(ValueError, KeyError, TypeError, AttributeError),
     *(RecursionError, OverflowError),
 )
 
 
-class Feed:
-    """Keeps skip lists current, all of them by one connection.
+class SkipStream:
+    """Keeps all skip lists of a process current over one connection.
 
-    `trouble` says why they are not current just now, and what to do; None when all is
-    well. `refused` is set when the server has turned us away. `on_return` is called
-    whenever a stream is opened: the server is there.
+    `trouble` says why they are not current, and what to do; None when they are.
+    `refused` is set when the server refuses us. `on_return` is called whenever a stream
+    opens, which means that the server is back.
     """
 
     def __init__(self, client: Client, *, on_return: Callable[[], None]) -> None:
         self._client = client
         self._on_return = on_return
         self._lists: list[SkipList] = []
-        self.remake()
+        self.reset_after_fork()
 
-    def remake(self) -> None:
-        """Begin again in a child: without its parent's thread, places and locks."""
+    def reset_after_fork(self) -> None:
+        """Start again in a child, without its parent's thread, places and locks."""
         self._places: dict[str, tuple[str, int]] = {}
         self._changed = threading.Condition()
-        self._turn = 0  # grows when the stream is no longer the one we need
+        self._generation = 0  # grows when another stream is needed
         self._stopped = False
         self._thread: threading.Thread | None = None
         self.trouble: str | None = None
         self.refused: Refused | None = None
         for skip_list in self._lists:
-            skip_list.remake()
+            skip_list.reset_after_fork()
 
     @property
     def lists(self) -> tuple[SkipList, ...]:
@@ -69,12 +69,12 @@ class Feed:
     def join(self, skip_list: SkipList) -> None:
         with self._changed:
             self._lists.append(skip_list)
-        self._turn_to_new_lists()
+        self._restart_stream()
 
     def leave(self, skip_list: SkipList) -> None:
         with self._changed:
             self._lists.remove(skip_list)
-        self._turn_to_new_lists()
+        self._restart_stream()
 
     def start(self) -> None:
         with self._changed:
@@ -85,7 +85,7 @@ class Feed:
                 self._thread.start()
 
     def until_loaded(self, timeout: float) -> bool:
-        """Wait until every list is loaded, or the server turns us away."""
+        """Wait until every list is loaded, or the server refuses us."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: self.refused is not None or self._loaded(), timeout
@@ -97,7 +97,7 @@ class Feed:
     def stop(self) -> None:
         with self._changed:
             self._stopped = True
-            self._turn += 1
+            self._generation += 1
             self._changed.notify_all()
         self._client.cut()
 
@@ -105,23 +105,23 @@ class Feed:
         if self._thread is not None:
             self._thread.join(timeout)
 
-    def _turn_to_new_lists(self) -> None:
+    def _restart_stream(self) -> None:
         with self._changed:
-            self._turn += 1
+            self._generation += 1
             self._changed.notify_all()
         self._client.cut()
 
     def _run(self) -> None:
         backoff = Backoff()
         while not self._stopped:
-            turn = self._turn
+            turn = self._generation
             pause = self._try(backoff, turn)
             with self._changed:
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._turn != turn, pause)  # noqa: B023
+                self._changed.wait_for(lambda: self._generation != turn, pause)  # noqa: B023
 
     def _try(self, backoff: Backoff, turn: int) -> float:
-        """Follow until it breaks; tell how long to wait before the next try."""
+        """Follow the stream until it breaks; return the pause before the next try."""
         try:
             if self._lists:
                 self._follow(backoff, turn)
@@ -150,36 +150,36 @@ class Feed:
         place = self._place(topics)
         if place is None:
             return
-        query = [*(("topic", topic) for topic in topics), *self._group()]
+        query = [*(("topic", topic) for topic in topics), *self._group_query()]
         with self._client.stream("/skips/stream", query, place) as events:
-            self._well()
+            self._mark_current()
             self._on_return()
             for event in events:
-                if self._turn != turn or not self._take(event, topics):
+                if self._generation != turn or not self._handle_event(event, topics):
                     return
                 backoff.reset()
 
-    def _well(self) -> None:
+    def _mark_current(self) -> None:
         if self.trouble is not None:
             log.info("the skip lists are followed again")
         self.trouble = self.refused = None
 
     def _is_new(self, topic: str) -> bool:
-        return any(one.age is None for one in self._of(topic))
+        return any(one.age is None for one in self._lists_of(topic))
 
-    def _of(self, topic: str) -> list[SkipList]:
+    def _lists_of(self, topic: str) -> list[SkipList]:
         return [one for one in list(self._lists) if one.topic == topic]
 
-    def _group(self) -> Query:
-        """Ask for one group's skips where all lists are of one; else for all."""
+    def _group_query(self) -> Query:
+        """Return the query for one group where all lists have it, else for all."""
         groups = {skip_list.consumer_group for skip_list in self._lists}
         return [("consumer_group", groups.pop())] if len(groups) == 1 else []
 
     def _take_snapshot(self, topic: str) -> None:
         asked_at = time.monotonic()
-        query = [("topic", topic), *self._group()]
+        query = [("topic", topic), *self._group_query()]
         with self._client.open("/skips", query, accept=skip_lines.ACCEPT) as answer:
-            lists, now = self._of(topic), self._client.now()
+            lists, now = self._lists_of(topic), self._client.now()
             tables = [skip_list.table(now=now) for skip_list in lists]
             if answer.media_type == skip_lines.MEDIA_TYPE:
                 head, suspects = _read_lines(answer, topic, tables)
@@ -194,7 +194,7 @@ class Feed:
             self._changed.notify_all()
 
     def _place(self, topics: list[str]) -> str | None:
-        """Write the places as an event's id; None, and forgotten, at two epochs."""
+        """Return the places as an event id; None, forgetting them, at two epochs."""
         epochs = {self._places[topic][0] for topic in topics}
         if len(epochs) > 1:
             self._places.clear()
@@ -202,19 +202,19 @@ class Feed:
         revisions = ",".join(str(self._places[topic][1]) for topic in topics)
         return f"{epochs.pop()}.{revisions}"
 
-    def _take(self, event: Event, topics: list[str]) -> bool:
-        """Apply one event; tell whether the stream goes on."""
+    def _handle_event(self, event: Event, topics: list[str]) -> bool:
+        """Apply one event; return whether the stream goes on."""
         try:
             ends = event.kind == "reset"
             if not ends:
                 self._apply(event, topics)
         except _UNREADABLE as wrong:
-            # Resumed before it, the stream would only bring it again.
+            # Resuming the stream would only deliver it again.
             kind, data = event.kind[:_SHOWN], event.data[:_SHOWN]
             log.warning("an event is not understood: %s %s %r", kind, data, wrong)
             ends = True
         if ends:
-            log.info("the skip lists are taken anew")
+            log.info("the skip lists are loaded again")
             self._places.clear()
         return not ends
 
@@ -229,24 +229,24 @@ class Feed:
             case "fence":
                 self._fence(json.loads(event.data))
                 return
-            case _:  # a ping, or what a newer server tells, in whatever form
+            case _:  # a ping, or an event of a newer server
                 pass
         self._advance(event.id, topics)
 
     def _put(self, data: object) -> None:
         for doubt in _doubts(data):
-            for skip_list in self._of(doubt.skip.topic):
+            for skip_list in self._lists_of(doubt.skip.topic):
                 skip_list.put(doubt.skip, now=self._client.now())
                 skip_list.doubt(doubt)
 
     def _suspect(self, data: object) -> None:
         for doubt in _doubts(data):
-            for skip_list in self._of(doubt.skip.topic):
+            for skip_list in self._lists_of(doubt.skip.topic):
                 skip_list.suspect(doubt, now=self._client.now())
 
     def _remove(self, data: Mapping[str, Any]) -> None:
         because = str(data.get("because") or "removed")
-        for skip_list in self._of(data["topic"]):
+        for skip_list in self._lists_of(data["topic"]):
             skip_list.remove(int(data["id"]), because=because)
 
     def _fence(self, data: Mapping[str, Any]) -> None:
@@ -256,11 +256,11 @@ class Feed:
             topic=str(data["topic"]),
             epoch=int(data["epoch"]),
         )
-        for skip_list in self._of(fence.topic):
+        for skip_list in self._lists_of(fence.topic):
             skip_list.fence(fence)
 
     def _advance(self, event_id: str, topics: list[str]) -> None:
-        # Revisions of other groups have no event here: the id passes over them.
+        # Revisions of other groups send no event here: the id skips them.
         epoch, _, revisions = event_id.rpartition(".")
         numbers = revisions.split(",")
         if len(numbers) != len(topics) or not all(map(str.isdecimal, numbers)):
@@ -273,9 +273,9 @@ class Feed:
 
 
 def _read_lines(
-    answer: Answer, topic: str, tables: list[SkipTable]
+    answer: StreamedAnswer, topic: str, tables: list[SkipTable]
 ) -> tuple[Head, list[Doubt]]:
-    """Put a snapshot into the tables as it comes."""
+    """Read a snapshot into the tables as it arrives."""
     suspects = list[Doubt]()
     try:
         head, blocks = skip_lines.read(answer.lines(longest=skip_lines.LONGEST_LINE))
@@ -292,7 +292,7 @@ def _read_lines(
 
 
 def _read_json(content: Any, tables: list[SkipTable]) -> tuple[Head, list[Doubt]]:
-    """Put the snapshot of a server that has no lines into the tables."""
+    """Read the snapshot of a server without the lines format into the tables."""
     try:
         head = Head(str(content["epoch"]), int(content["revision"]))
         skips, suspects = list(content["skips"]), list(content.get("suspects") or ())
@@ -305,12 +305,12 @@ def _read_json(content: Any, tables: list[SkipTable]) -> tuple[Head, list[Doubt]
     return head, list(chain.from_iterable(map(_doubts, suspects)))
 
 
-def _doubts(told: object) -> list[Doubt]:
-    """Read a skip with what tells its message apart; none that we cannot read."""
-    skip = _readable(told)
-    if skip is None or not isinstance(told, Mapping):
+def _doubts(data: object) -> list[Doubt]:
+    """Parse a skip with its message id and number; return [] if unreadable."""
+    skip = _readable(data)
+    if skip is None or not isinstance(data, Mapping):
         return []
-    message_id, seq = told.get("message_id"), told.get("seq")
+    message_id, seq = data.get("message_id"), data.get("seq")
     return [
         Doubt(
             skip=skip,
@@ -321,10 +321,10 @@ def _doubts(told: object) -> list[Doubt]:
     ]
 
 
-def _readable(told: object) -> Skip | None:
-    """Read a skip, if we know how to; a newer server may know others."""
+def _readable(data: object) -> Skip | None:
+    """Parse a skip; return None for kinds that only a newer server knows."""
     try:
-        return parse_skip(told)
+        return parse_skip(data)
     except Invalid as wrong:
         log.warning("a skip is not understood and not applied: %s", wrong.detail)
         return None

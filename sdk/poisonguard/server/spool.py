@@ -1,15 +1,15 @@
-"""Reports on disk, for a server that is away: what was said to be kept is kept.
+"""Reports on disk for the time while the server is away.
 
 The folder holds segments, `*.spool`, each written and locked by one process. A record
 is its length, its CRC-32 and one JSON object, `{"failures": {...}}` for instance.
-Records are only appended, and a segment is emptied or removed when the server has taken
-all of them: a process that is killed before that sends some of them again, which the
-server counts once.
+Records are only appended, and a segment is emptied or removed when the server has
+accepted all of them: a process killed before that sends some again, and the server
+counts them once.
 
-The lock is of the kind that the kernel drops with the process (`lockf`): the next
-process, or a living one beside it, takes over what a dead one left. A record that was
-being written when its writer died was promised to nobody; that tail goes to `damaged/`.
-What the server rejects goes to `rejected/`, one file each, with the reason.
+The kernel releases the lock (`lockf`) with its process: the next process, or another
+running one, takes over the segments of a dead one. A record that was only half written
+when its writer died was never acknowledged; that tail goes to `damaged/`. What the
+server rejects goes to `rejected/`, one file each, with the reason.
 
 One folder is for one server and one API key. Put it on a volume that survives what your
 consumers must survive.
@@ -49,7 +49,7 @@ Item = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records of one kind that follow each other, the oldest there are."""
+    """The oldest records, all of one kind."""
 
     kind: str
     items: tuple[Item, ...]
@@ -57,11 +57,11 @@ class Batch:
     segment: _Segment
 
 
-class _Held:
+class _OpenInodes:
     """The inodes of the segments that this process has open.
 
-    The kernel drops a process's lock on a file when it closes any descriptor of it, so
-    none may be opened twice.
+    The kernel drops a process's lock on a file when the process closes any descriptor
+    of it, so no file may be opened twice.
     """
 
     def __init__(self) -> None:
@@ -72,18 +72,18 @@ class _Held:
         self.inodes: set[tuple[int, int]] = set()
 
 
-_held = _Held()
-os.register_at_fork(after_in_child=_held.reset)
+_open_inodes = _OpenInodes()
+os.register_at_fork(after_in_child=_open_inodes.reset)
 
 
 class _Segment:
-    """One file of records, locked by us as long as it is open."""
+    """One file of records, locked by this process while it is open."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self.descriptor = descriptor
-        self.offset = 0  # what is before it was taken
-        self.size = 0  # what is before it is whole
+        self.offset = 0  # the server has accepted what is before it
+        self.size = 0  # the records before it are whole
         self.sealed = False
 
     @property
@@ -96,19 +96,19 @@ class _Segment:
             if durable:
                 os.fsync(self.descriptor)
         except OSError:
-            self._take_back()
+            self._truncate()
             raise
         self.size += _HEADER.size + len(data)
         self.sealed = self.size >= SEGMENT_LIMIT
 
-    def _take_back(self) -> None:
-        # After a failed fsync nobody knows which pages are on disk: begin another file.
+    def _truncate(self) -> None:
+        # After a failed fsync the pages on disk are unknown: start another file.
         self.sealed = True
         with suppress(OSError):
             os.ftruncate(self.descriptor, self.size)
 
     def records(self, offset: int, end: int) -> Iterator[tuple[bytes, int]]:
-        """Give each whole record with the offset behind it."""
+        """Yield each whole record with the offset behind it."""
         while offset + _HEADER.size <= end:
             header = os.pread(self.descriptor, _HEADER.size, offset)
             length, checksum = _HEADER.unpack(header)
@@ -122,12 +122,12 @@ class _Segment:
             offset = behind
 
     def close(self) -> None:
-        with _held.lock:
-            _held.inodes.discard(_inode(os.fstat(self.descriptor)))
+        with _open_inodes.lock:
+            _open_inodes.inodes.discard(_inode(os.fstat(self.descriptor)))
             os.close(self.descriptor)
 
     def discard(self) -> None:
-        """Close a segment that holds nothing, and remove it if the disk allows that."""
+        """Close an empty segment, and remove it if possible."""
         with suppress(OSError):
             self.path.unlink()
         self.close()
@@ -138,7 +138,7 @@ class _Segment:
 
 
 class Spool:
-    """The records of one process, and those it took over from dead ones."""
+    """The segments of one process, and those taken over from dead ones."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -151,19 +151,19 @@ class Spool:
                 " name one that this process may write to."
             ) from reason
         self._segments: list[_Segment] = []
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
         self._segments, inherited = [], self._segments
-        self.failures = 0  # reports of failures that wait here
+        self.failures = 0  # failure reports that wait here
         self.waiting = 0  # records of any kind
         for segment in inherited:
             os.close(segment.descriptor)
 
-    def remake(self) -> None:
-        """Leave to the parent what is the parent's: its locks are not ours."""
-        self._begin()
+    def reset_after_fork(self) -> None:
+        """Leave the parent's segments to it: a child does not inherit the locks."""
+        self._reset()
 
     @property
     def rejected_folder(self) -> Path:
@@ -175,18 +175,18 @@ class Spool:
 
     @property
     def rejected(self) -> int:
-        """How many records were rejected and wait for somebody to look at them."""
+        """Return how many rejected records wait for a person."""
         return _files(self.rejected_folder)
 
     @property
     def damaged(self) -> int:
-        """How many segments had an end that could not be read."""
+        """Return how many segments had an unreadable end."""
         return _files(self._damaged_folder)
 
     def append(self, kind: str, item: Item, *, durable: bool) -> None:
-        """Keep a record; if durable, it is on the disk when this returns.
+        """Write a record; if `durable`, it is on the disk when this returns.
 
-        Raises Full, and then nothing of it is kept.
+        Raise Full, and then nothing of the record is kept.
         """
         data = json.dumps({kind: item}, separators=(",", ":")).encode()
         with self._lock:
@@ -197,30 +197,30 @@ class Spool:
             self._count(kind, 1)
 
     def adopt(self) -> int:
-        """Take over the segments of dead processes; tell how many.
+        """Take over the segments of dead processes; return how many.
 
-        Raises Full where there are some that cannot be had, after the others.
+        Raise Full, after taking the others, where some cannot be taken over.
         """
-        found, trouble = list[_Segment](), None
+        orphans, trouble = list[_Segment](), None
         for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
             try:
                 segment = _locked(path, os.O_RDWR)
             except OSError as reason:
                 trouble = reason
             else:
-                found += [segment] if segment else []
+                orphans += [segment] if segment else []
         with self._lock:
-            for segment in found:
+            for segment in orphans:
                 self._take_over(segment)
             self._segments.sort(key=lambda segment: segment.path.name)
         if trouble is not None:
             raise _stuck(self.folder, trouble) from trouble
-        return len(found)
+        return len(orphans)
 
     def batch(self) -> Batch | None:
-        """Give the oldest records; the same again until they are taken.
+        """Return the oldest records; the same ones until `confirm_batch`.
 
-        Raises Full where the disk keeps what was taken, once there is nothing else.
+        Raise Full where accepted segments cannot be removed and no others are left.
         """
         trouble = None
         with self._lock:
@@ -229,24 +229,24 @@ class Spool:
                 if batch is not None:
                     return batch
                 try:
-                    self._let_go(segment)
+                    self._retire(segment)
                 except OSError as reason:
                     trouble = reason
         if trouble is not None:
             raise _stuck(self.folder, trouble) from trouble
         return None
 
-    def taken(self, batch: Batch) -> None:
-        """Note that the server has these."""
+    def confirm_batch(self, batch: Batch) -> None:
+        """Mark a batch as accepted by the server."""
         with self._lock:
             batch.segment.offset = batch.end
             self._count(batch.kind, -len(batch.items))
             if batch.end >= batch.segment.size:
                 with suppress(OSError):  # `batch` tries again, and says so
-                    self._let_go(batch.segment)
+                    self._retire(batch.segment)
 
     def set_aside(self, kind: str, item: Item, detail: str) -> None:
-        """Keep what the server rejected, for a person; the same item is kept once."""
+        """Store a rejected item for a person; store an equal item once."""
         name = hashlib.sha256(json.dumps(item, sort_keys=True).encode()).hexdigest()[
             :32
         ]
@@ -259,13 +259,13 @@ class Spool:
         log.error("the server rejects a spooled report, kept as %s: %s", path, detail)
 
     def close(self) -> None:
-        """Let go of the segments; what is in them is for the next process."""
+        """Close the segments; the next process sends what is in them."""
         with self._lock:
             for segment in list(self._segments):
                 if segment.offset >= segment.size:
                     segment.sealed = True
-                    with suppress(OSError):  # the next process finds it once more
-                        self._let_go(segment)
+                    with suppress(OSError):  # the next process tries it again
+                        self._retire(segment)
             for segment in self._segments:
                 segment.close()
             self._segments = []
@@ -280,7 +280,7 @@ class Spool:
         try:
             segment.append(data, durable=durable)
         except OSError:
-            # Nothing to send will ever be in it, and each holds a descriptor.
+            # It stays empty, and each segment holds a descriptor.
             if segment.size == 0:
                 self._segments.remove(segment)
                 segment.discard()
@@ -288,7 +288,7 @@ class Spool:
 
     def _writable(self) -> _Segment:
         newest = self._segments[-1] if self._segments else None
-        # Somebody may have removed the folder: what is written there is kept nowhere.
+        # The folder may have been removed: what is written there would be lost.
         if newest is None or newest.sealed or newest.is_gone:
             self._segments.append(_new_segment(self.folder))
         return self._segments[-1]
@@ -302,17 +302,17 @@ class Spool:
         self._segments.append(segment)
         log.info("took over %s of a process that is gone", segment.path.name)
 
-    def _let_go(self, segment: _Segment) -> None:
-        """Empty or remove a segment that has nothing more to send."""
+    def _retire(self, segment: _Segment) -> None:
+        """Empty or remove a segment whose records are all sent."""
         if segment is self._segments[-1] and not segment.sealed:
             segment.empty()
             return
         if segment.is_gone:
-            log.warning("%s was removed by somebody", segment.path)
+            log.warning("%s was removed by another process", segment.path)
         elif os.fstat(segment.descriptor).st_size > segment.size:
-            kept = self._damaged_folder / segment.path.name
-            segment.path.replace(kept)
-            log.warning("the end of a segment cannot be read, kept as %s", kept)
+            target = self._damaged_folder / segment.path.name
+            segment.path.replace(target)
+            log.warning("the end of a segment cannot be read, kept as %s", target)
         else:
             segment.path.unlink(missing_ok=True)
         self._segments.remove(segment)
@@ -324,7 +324,7 @@ def _new_segment(folder: Path) -> _Segment:
     while True:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         name = f"{time.time_ns():020d}-{os.getpid()}-{uuid4().hex[:8]}{_SUFFIX}"
-        # Whoever looks for what the dead left may be faster to lock it, and remove it.
+        # A process that takes over orphans may lock and remove it first.
         segment = _locked(folder / name, flags)
         if segment is not None:
             try:
@@ -336,10 +336,10 @@ def _new_segment(folder: Path) -> _Segment:
 
 
 def _locked(path: Path, flags: int) -> _Segment | None:
-    """Open a segment and lock it; None when it is held, or gone."""
-    with _held.lock:
+    """Open and lock a segment; return None when it is locked, or gone."""
+    with _open_inodes.lock:
         with suppress(FileNotFoundError):
-            if _inode(path.stat()) in _held.inodes:
+            if _inode(path.stat()) in _open_inodes.inodes:
                 return None
         try:
             descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
@@ -354,7 +354,7 @@ def _locked(path: Path, flags: int) -> _Segment | None:
         if stat.st_nlink == 0:
             os.close(descriptor)
             return None
-        _held.inodes.add(_inode(stat))
+        _open_inodes.inodes.add(_inode(stat))
     return _Segment(path, descriptor)
 
 
@@ -397,7 +397,7 @@ def _read_whole(descriptor: int, length: int, offset: int) -> bytes:
 
 
 def _write_file(path: Path, data: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
+    """Write a file atomically."""
     unfinished = path.with_suffix(".new")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     with os.fdopen(os.open(unfinished, flags, 0o600), "wb") as file:

@@ -1,7 +1,7 @@
-"""Rules: skips that look at what a message says, judged alike by server and guard.
+"""Rules: skips by the content of a message, matched alike by server and guard.
 
-On the wire a rule is one of two JSON objects, and either matches any message or not;
-no message, however broken or hostile, makes it raise:
+On the wire a rule is one of two JSON objects. Matching never raises, however broken or
+hostile the message:
 
 - `{"header": name, "equals": text}`: one of the headers of that name is that text.
   Names are compared without regard to the case of ASCII letters, values byte for byte
@@ -51,7 +51,7 @@ class HeaderRule:
 
     @property
     def pair(self) -> tuple[bytes, bytes]:
-        """The name in small letters, and the value, of a header that matches."""
+        """Return the lower-case name and the value of a matching header."""
         return self.header.encode().lower(), _bytes(self.equals)
 
     def matches(self, *, body: bytes, headers: Headers) -> bool:  # noqa: ARG002
@@ -75,10 +75,10 @@ class PointerRule:
         tokens = self.pointer.split("/")[1:]
         path = [token.replace("~1", "/").replace("~0", "~") for token in tokens]
         object.__setattr__(self, "_path", path)
-        object.__setattr__(self, "_needles", tuple(self._found_in_a_match()))
+        object.__setattr__(self, "_needles", tuple(self._required_bytes()))
 
-    def _found_in_a_match(self) -> Iterator[bytes]:
-        """Give what a body holds byte for byte that matches, if it holds no escape."""
+    def _required_bytes(self) -> Iterator[bytes]:
+        """Yield bytes that a matching body without escapes must hold."""
         if isinstance(self.equals, str):
             yield _bytes(self.equals)
         name = self._path[-1:]
@@ -86,7 +86,7 @@ class PointerRule:
             yield _bytes(name[0])
 
     def may_match(self, body: bytes) -> bool:
-        """Tell at a glance whether it is worth reading the body."""
+        """Tell quickly whether the body is worth parsing."""
         for needle in self._needles:
             if needle not in body:
                 # Only an escape writes text otherwise, and only UTF-16 and 32 hold NUL.
@@ -97,7 +97,7 @@ class PointerRule:
         return self.matches_document(read(body))
 
     def matches_document(self, document: object) -> bool:
-        """Judge a body that `read` has read, so that many rules read it once."""
+        """Match a body parsed by `read`, so that many rules share one parse."""
         return _equal(_pointed_at(document, self._path), self.equals)
 
     def to_wire(self) -> dict[str, object]:
@@ -108,17 +108,17 @@ Rule = HeaderRule | PointerRule
 
 
 def parse_rule(value: object) -> Rule:
-    """Read a rule off the wire; raise `Invalid` with the place and the remedy."""
+    """Parse a rule; raise `Invalid` with the pointer and the remedy."""
     if not isinstance(value, Mapping):
         raise Invalid("", "a rule must be a JSON object.")
-    told = cast(Mapping[str, object], value)
-    if set(told) == {"header", "equals"}:
+    members = cast(Mapping[str, object], value)
+    if set(members) == {"header", "equals"}:
         return HeaderRule(
-            header=_header_name(told["header"]), equals=_text(told["equals"])
+            header=_header_name(members["header"]), equals=_text(members["equals"])
         )
-    if set(told) == {"pointer", "equals"}:
+    if set(members) == {"pointer", "equals"}:
         return PointerRule(
-            pointer=_pointer(told["pointer"]), equals=_scalar(told["equals"])
+            pointer=_pointer(members["pointer"]), equals=_scalar(members["equals"])
         )
     raise Invalid(
         "", 'a rule must hold "equals" and either "header" or "pointer", nothing else.'
@@ -126,7 +126,7 @@ def parse_rule(value: object) -> Rule:
 
 
 def canonical(rule: Rule) -> str:
-    """Write a rule so that equal rules are equal texts, in ASCII."""
+    """Return the rule as ASCII text, equal for equal rules."""
     return json.dumps(rule.to_wire(), sort_keys=True, separators=(",", ":"))
 
 
@@ -135,12 +135,12 @@ def from_canonical(text: str) -> Rule:
 
 
 class _Number(str):
-    """A number as its digits; only one that is pointed at is worth reading."""
+    """A number kept as its digits; only a pointed-at number is converted."""
 
     __slots__ = ()
 
 
-# Made once: that takes longer than to read a message.
+# Created once: creating a decoder takes longer than parsing a message.
 _usual = json.JSONDecoder(parse_constant=lambda _: _NOWHERE)
 _scan = _usual.scan_once  # type: ignore[attr-defined] # typeshed leaves it out
 _digits = json.JSONDecoder(
@@ -150,8 +150,8 @@ _BLANKS = " \t\n\r"
 
 
 def read(body: bytes) -> object:
-    """Read a body for `matches_document`; what is no JSON is a document of its own."""
-    # Most are objects or arrays, and these two bytes tell UTF-8 from the others.
+    """Parse a body for `matches_document`; anything but JSON matches no pointer."""
+    # For objects and arrays, two bytes tell UTF-8 from UTF-16 and 32.
     is_usual = body[:1] in b"{[" and body[1:2] != b"\0"
     encoding = "utf-8" if is_usual else json.detect_encoding(body)
     try:
@@ -175,15 +175,15 @@ def _read_digits(text: str) -> object:
 
 
 def _pointed_at(document: object, path: list[str]) -> object:
-    found = document
+    value = document
     for name in path:
-        if isinstance(found, dict):
-            found = found.get(name, _NOWHERE)
-        elif isinstance(found, list):
-            found = _element(found, name)
+        if isinstance(value, dict):
+            value = value.get(name, _NOWHERE)
+        elif isinstance(value, list):
+            value = _element(value, name)
         else:
             return _NOWHERE
-    return found
+    return value
 
 
 def _element(array: list[object], name: str) -> object:
@@ -194,14 +194,14 @@ def _element(array: list[object], name: str) -> object:
     return array[place] if place < len(array) else _NOWHERE
 
 
-def _equal(found: object, wanted: Scalar) -> bool:
-    if isinstance(found, _Number):
-        return _is_number(wanted) and _value(found) == wanted
-    if isinstance(wanted, str):
-        return isinstance(found, str) and found == wanted
-    if _is_number(wanted):
-        return _is_number(found) and found == wanted
-    return found is wanted
+def _equal(actual: object, expected: Scalar) -> bool:
+    if isinstance(actual, _Number):
+        return _is_number(expected) and _value(actual) == expected
+    if isinstance(expected, str):
+        return isinstance(actual, str) and actual == expected
+    if _is_number(expected):
+        return _is_number(actual) and actual == expected
+    return actual is expected
 
 
 def _is_number(value: object) -> bool:

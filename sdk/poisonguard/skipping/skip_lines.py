@@ -1,4 +1,4 @@
-"""A snapshot of a skip list as lines: small, and read without holding the whole of it.
+"""The line format of skip list snapshots: compact, and read piece by piece.
 
 Each line is a JSON object in ASCII. The first says `epoch` and `revision`, the last
 says `end`: true. Each between them holds up to `AT_ONCE` skips (`of`: "skips", or
@@ -17,12 +17,12 @@ from typing import Any
 from poisonguard.contract import Invalid
 
 MEDIA_TYPE = "application/vnd.poisonweb.skips+jsonl"
-# A server that does not know the lines answers with JSON, as before.
+# Servers without the lines format answer with JSON.
 ACCEPT = f"{MEDIA_TYPE}, application/json;q=0.5"
 
 AT_ONCE = 1_000
-MOST_AT_ONCE = 100_000  # a line says how many without holding as many values
-# Fewer of long ones, so that no line takes much memory.
+MOST_AT_ONCE = 100_000  # `number` alone could claim any size
+# Lines of long skips hold fewer of them, to limit memory.
 LINE_BYTES = 262_144
 # A line of one skip whose text is as long as any, with all its escapes, and room.
 LONGEST_LINE = 16 * 1024 * 1024
@@ -44,7 +44,7 @@ Columns = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where the list stands."""
+    """The version of the list."""
 
     epoch: str
     revision: int
@@ -52,7 +52,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some skips, or some suspects, column by column, as they came."""
+    """Some skips, or some suspects, in columns as received."""
 
     of: str
     number: int
@@ -62,7 +62,7 @@ class Block:
         return self.columns.get(name)
 
     def rows(self) -> Iterator[dict[str, object]]:
-        """Give each as the JSON object that one skip is elsewhere."""
+        """Yield each skip as the JSON object of the API."""
         for place in range(self.number):
             yield self._row(place)
 
@@ -101,7 +101,7 @@ def lines(
     suspects: Iterable[Row],
     encode: Callable[[Any], str] = json.dumps,
 ) -> Iterator[bytes]:
-    """Write a snapshot; rows have the values of `COLUMNS`, or `SUSPECT_COLUMNS`."""
+    """Yield the lines of a snapshot; rows hold `COLUMNS`, or `SUSPECT_COLUMNS`."""
     yield _line({"epoch": epoch, "revision": revision}, encode)
     for of, names, rows in (
         ("skips", COLUMNS, skips),
@@ -129,13 +129,13 @@ def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def _alike(rows: list[Row]) -> Iterator[list[Row]]:
-    """Part the kinds: a column of one kind is read at once."""
+    """Split the rows by kind: a block of one kind is read fast."""
     for kind in dict.fromkeys(row[1] for row in rows):
         yield from _parts([row for row in rows if row[1] == kind])
 
 
 def _parts(rows: list[Row]) -> Iterator[list[Row]]:
-    """Halve what would be too long a line."""
+    """Halve the rows until each part fits a line."""
     if len(rows) == 1 or _size(rows) <= LINE_BYTES:
         yield rows
     else:
@@ -163,9 +163,9 @@ def _columns(names: Sequence[str], rows: list[Row]) -> dict[str, Any]:
 
 
 def read(lines: Iterable[bytes]) -> tuple[Head, Iterator[Block]]:
-    """Give the head, and the blocks as they come.
+    """Return the head, and an iterator over the blocks.
 
-    Raises `Invalid`, as the blocks do, where it is no snapshot, or one that was cut.
+    Both raise `Invalid` where the lines are no snapshot, or are cut.
     """
     contents = map(_content, lines)
     return _head(next(contents, {})), _blocks(contents)

@@ -1,10 +1,10 @@
-"""The mirror of one skip list: what this consumer passes over, by now.
+"""The local copy of one skip list: what this consumer skips.
 
-To look a message up takes no lock: `skipped` and `refs` are a plain set and plain dicts
-that are never replaced, only changed in place, so a reader may keep them; `rules` is a
-tuple that is swapped whole. A new snapshot adds what is new before it takes out what is
-gone: at no moment is anything missing that both have. `bookmarks`, `message_ids` and
-`digests` show the skip of each, which is made when it is asked for.
+Lookups take no lock: `skipped` and `refs` are a plain set and plain dicts, changed in
+place and never replaced, so readers may keep them; `rules` is a tuple that is replaced
+whole. A new snapshot adds new skips before it removes old ones, so that skips in both
+are never missing. `bookmarks`, `message_ids` and `digests` create `Skip` values on
+access.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from typing import Any, TypeVar, cast
 from poisonguard.contract import MatcherKind, Skip
 from poisonguard.skipping.rules import Rule, from_canonical
 from poisonguard.skipping.skip_lines import EPOCH
-from poisonguard.skipping.skip_table import Facts, Key, SkipTable, key_of
+from poisonguard.skipping.skip_table import Key, SharedFields, SkipTable, key_of
 
 log = logging.getLogger(__name__)
 
-# Skips of our own that the server's list has not named; the oldest leave beyond it.
+# Own skips that the server's list does not have yet; beyond it the oldest are dropped.
 OWN_LIMIT = 10_000
-OWN_FOR = 600.0  # seconds for which the server's list may leave one of them out
-# Longer than that without a word, and a list was cut off (a ping comes every 15 s).
+OWN_FOR = 600.0  # seconds for which the server's list may lack an own skip
+# Seconds without an event after which a list was cut off (pings come every 15 s).
 CUT_OFF = 60.0
-# Whoever has a message in hand when its skip comes has handled it by then.
+# Messages in flight when their skip arrives are handled after so many seconds.
 DOUBT_FOR = 60.0
-# So many that came by the stream may be kept as they are before they are packed.
+# So many skips from the stream are kept loose before they are packed.
 LOOSE = 1_000
-LISTED = "the server's list has it now"  # why one of our own is taken out
+LISTED = "the server's list has it now"  # why an own skip is removed
 
 _Key = tuple[MatcherKind, Key]
-# A skip, or its row in the table of the last snapshot, or all those of one key.
+# A skip, or its row in the table of the last snapshot.
 _Ref = Skip | int
 _KeyT = TypeVar("_KeyT", str, bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class RuleSkip:
-    """A skip by rule, with its rule read."""
+    """A skip by rule, with its parsed rule."""
 
     skip: Skip
     rule: Rule
@@ -54,9 +54,9 @@ class RuleSkip:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Doubt:
-    """A skip of a message that we may have handled, and what we know that by.
+    """A skip of a message that we may have handled, with what identifies the message.
 
-    It came at `since`, on the monotonic clock.
+    It arrived at `since`, on the monotonic clock.
     """
 
     skip: Skip
@@ -67,7 +67,7 @@ class Doubt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fence:
-    """Somebody else opened this position under a newer epoch."""
+    """Another client opened this position under a newer epoch."""
 
     client_name: str
     sub_id: str
@@ -76,19 +76,19 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
-class _Own:
-    """A skip of our own, and since when it holds (monotonic seconds)."""
+class _OwnSkip:
+    """A skip that this guard made, and since when (monotonic seconds)."""
 
     skip: Skip
     since: float
 
     def was_known_at(self, moment: float) -> bool:
-        """Tell whether the server had its report, and had answered it, by then."""
+        """Tell whether the server had answered its report by that moment."""
         return self.skip.poison is not None and self.since < moment
 
 
-class Shown(Mapping[_KeyT, Skip]):
-    """The skips of one kind by what they match by; of several the last."""
+class SkipsByKey(Mapping[_KeyT, Skip]):
+    """The skips of one kind by their key; of several with one key, the last."""
 
     def __init__(
         self, refs: Mapping[Any, object], find: Callable[[Any], Skip | None]
@@ -115,17 +115,17 @@ class Shown(Mapping[_KeyT, Skip]):
 class SkipList:
     """The skips of one topic that apply to one consumer group and handler version.
 
-    `is_exact` is True while neither a digest nor a rule skip is in force, `is_plain`
-    while all that are in force go by the bookmark; `on_kinds` is called when that has
-    changed. `age` is the time since the list was last known to be current; it grows
-    while cut off, and the last state stays in force. `changes` counts what was added,
-    removed and skipped.
+    `is_exact` is True while no digest or rule skip is in force, `is_plain` while all
+    skips in force match by bookmark; `on_kinds` is called when `is_plain` changes.
+    `age` is the time since the list was last current; it grows while we are cut off,
+    and the last state stays in force. `changes` counts skips added, removed and
+    applied.
 
-    A skip of our own holds until the server's list has one like it, and from then on it
-    is the server's: an un-poison ends it. Where the list never has one, it ends with
-    the first snapshot that was asked for after the server had our report; at the latest
-    when the list has been current for `OWN_FOR` seconds without it. So it outlives its
-    un-poison by ten minutes of a current list at the most, and no outage ends it.
+    An own skip, made by this guard, holds until the server's list has an equal one,
+    which replaces it and ends when the server removes it. Where the list never has one,
+    the own skip ends with the first snapshot requested after the server had our report,
+    or when the list was current for `OWN_FOR` seconds without it. An outage never ends
+    it.
     """
 
     def __init__(
@@ -142,34 +142,36 @@ class SkipList:
         self.refs: dict[MatcherKind, dict[Key, _Ref | list[_Ref]]] = {
             kind: {} for kind in MatcherKind
         }
-        self.skipped: set[str] = set()  # many are looked up faster than in a dict
-        self.bookmarks: Shown[str] = self._shown(MatcherKind.BOOKMARK)
-        self.message_ids: Shown[str] = self._shown(MatcherKind.MESSAGE_ID)
-        self.digests: Shown[bytes] = self._shown(MatcherKind.BODY_DIGEST)
+        self.skipped: set[str] = set()  # faster to look up than a dict
+        self.bookmarks: SkipsByKey[str] = self._skips_by_key(MatcherKind.BOOKMARK)
+        self.message_ids: SkipsByKey[str] = self._skips_by_key(MatcherKind.MESSAGE_ID)
+        self.digests: SkipsByKey[bytes] = self._skips_by_key(MatcherKind.BODY_DIGEST)
         self.rules: tuple[RuleSkip, ...] = ()
         self.is_exact = True
         self.is_plain = True
         self.on_kinds: list[Callable[[], None]] = []
         self.changes: Counter[str] = Counter()
-        # Another consumer failed on these; they are not passed over, not yet.
+        # Another consumer failed on these; they are not skipped yet.
         self.suspects: dict[int, Doubt] = {}
-        self._lately: dict[int, Doubt] = {}
+        self._recent_doubts: dict[int, Doubt] = {}
         self.on_fence: list[Callable[[Fence], None]] = []
         self._tell_applied = tell_applied
         self._current_at: float | None = None
         self._current_since = 0.0
         self._table = self.table(now=EPOCH)
         self._table.close()
-        self._loose: dict[int, Skip] = {}  # what came since the table was made
-        self._own: dict[_Key, _Own] = {}  # the oldest first
+        self._loose: dict[
+            int, Skip
+        ] = {}  # skips from the stream since the last snapshot
+        self._own: dict[_Key, _OwnSkip] = {}  # the oldest first
         self._own_applied: Counter[_Key] = Counter()
         self._rules: dict[Key, RuleSkip] = {}
         self._expiring: list[tuple[datetime, int, Skip]] = []
         self._tie = count()
-        self.remake()
+        self.reset_after_fork()
 
-    def remake(self) -> None:
-        """Get a lock of our own; the one of a parent may be held for ever."""
+    def reset_after_fork(self) -> None:
+        """Create a new lock: the parent's may be held for ever."""
         self._writing = threading.RLock()
 
     @property
@@ -179,80 +181,84 @@ class SkipList:
     def __len__(self) -> int:
         return sum(map(len, self.refs.values()))
 
-    def _shown(self, kind: MatcherKind) -> Shown[_KeyT]:
-        return Shown(self.refs[kind], lambda key: self._last((kind, key)))
+    def _skips_by_key(self, kind: MatcherKind) -> SkipsByKey[_KeyT]:
+        return SkipsByKey(self.refs[kind], lambda key: self._last((kind, key)))
 
     # What the guard does
 
     def add_own(self, skip: Skip) -> None:
-        """Pass over it from now on, also offline, until the server's list decides."""
+        """Skip it from now on, also offline, until the server's list decides."""
         key = _key(skip)
         with self._writing:
             if self._last(key) is not None:
                 return
             if len(self._own) >= OWN_LIMIT:
                 self._drop_own(next(iter(self._own)), "too many")
-            self._own[key] = _Own(skip, time.monotonic())
+            self._own[key] = _OwnSkip(skip, time.monotonic())
             self._put_in(skip)
 
     def applied(self, skip: Skip) -> None:
-        """Note that a message was passed over because of this skip."""
-        log.info("skipped a message: %s", _told(skip))
+        """Count that a message was skipped because of this skip."""
+        log.info("skipped a message: %s", _describe(skip))
         with self._writing:
             self.changes["skipped"] += 1
             key = _key(skip)
             if skip.id is None and key in self._own:
-                # Its number is not known yet; told when the server's takes its place.
+                # Its id is not known yet: reported when the server's skip replaces it.
                 self._own_applied[key] += 1
                 return
-            # The server's may have taken its place, or nobody's, since it was found.
+            # The server's skip may have replaced it since, or it may have ended.
             listed = (self._last(key) or skip) if skip.id is None else skip
         if listed.id is not None:
             self._tell_applied(listed.id, 1)
 
     def doubts(self) -> list[Doubt]:
-        """Give the skips that end if we have handled their messages."""
+        """Return the skips that end if we have handled their messages."""
         with self._writing:
             before = time.monotonic() - DOUBT_FOR
-            lately = self._lately.items()
-            self._lately = {key: each for key, each in lately if each.since > before}
-            return [*self.suspects.values(), *self._lately.values()]
+            lately = self._recent_doubts.items()
+            self._recent_doubts = {
+                key: each for key, each in lately if each.since > before
+            }
+            return [*self.suspects.values(), *self._recent_doubts.values()]
 
     def settle_doubt(self, skip_id: int) -> None:
-        """Ask no more: the server was told that its message was handled."""
+        """Drop a doubt: the server knows that its message was handled."""
         with self._writing:
             self.suspects.pop(skip_id, None)
-            self._lately.pop(skip_id, None)
+            self._recent_doubts.pop(skip_id, None)
 
     # What the stream does
 
     def suspect(self, doubt: Doubt, *, now: datetime) -> None:
-        """Go on handling a message that another consumer failed on."""
+        """Note a message that another consumer failed on; do not skip it yet."""
         with self._writing:
             if self._applies(doubt.skip, now):
                 self.suspects[_id(doubt.skip)] = doubt
 
     def doubt(self, doubt: Doubt) -> None:
-        """Look for some time whether we handled what is passed over from now on."""
+        """Check for some time whether we handled the message of a new skip."""
         with self._writing:
             if self._ref(_id(doubt.skip)) is not None:
-                self._lately.setdefault(_id(doubt.skip), doubt)
+                self._recent_doubts.setdefault(_id(doubt.skip), doubt)
 
     def put(self, skip: Skip, *, now: datetime) -> None:
-        """Take over one skip of the server's list, in place of our own like it."""
+        """Add or change a skip of the server's list, replacing an equal own skip."""
         with self._writing:
             suspected = self.suspects.pop(_id(skip), None)
             if suspected is not None:
-                self._lately[_id(skip)] = replace(suspected, since=time.monotonic())
-            known = self._ref(_id(skip))
-            if known is not None and self._skip(known) == skip:
+                self._recent_doubts[_id(skip)] = replace(
+                    suspected, since=time.monotonic()
+                )
+            existing = self._ref(_id(skip))
+            if existing is not None and self._skip(existing) == skip:
                 return
             if self._applies(skip, now):
                 self._loose[_id(skip)] = skip
                 self._put_in(skip)
                 self._replace_own(skip)
-            if known is not None:
-                self._take_out(known, "changed")
+            if existing is not None:
+                self._take_out(existing, "changed")
             self._pack()
 
     def remove(self, skip_id: int, *, because: str) -> None:
@@ -267,7 +273,7 @@ class SkipList:
                 self._drop_own_like(suspected.skip, because)
 
     def table(self, *, now: datetime) -> SkipTable:
-        """Make a table for `load` that takes in the skips which apply to us."""
+        """Create a table for `load` that accepts the skips which apply to us."""
         return SkipTable(topic=self.topic, applies=self._concerns, now=now)
 
     def load(
@@ -278,10 +284,10 @@ class SkipList:
         now: datetime,
         asked_at: float | None = None,
     ) -> None:
-        """Become what the server's list is now, besides our own that it may not know.
+        """Replace all skips by the server's list, except own skips it may lack yet.
 
-        `asked_at`, on the monotonic clock, is when the list was asked for: it decides
-        on those of our own that the server had taken note of before.
+        `asked_at`, on the monotonic clock, is when the list was requested: own skips
+        that the server knew before are dropped if the list lacks them.
         """
         table = skips if isinstance(skips, SkipTable) else self._packed(skips, now)
         table.close()
@@ -291,8 +297,8 @@ class SkipList:
                 if table.row(_id(doubt.skip)) is None:
                     self.suspect(doubt, now=now)
             before, loose = self._table, self._loose
-            self._become(table)
-            self._tell_of_changes(before, loose)
+            self._replace_table(table)
+            self._log_changes(before, loose)
             suspected = {_key(d.skip) for d in self.suspects.values()}
             for key, own in list(self._own.items()):
                 if key in suspected:
@@ -302,17 +308,17 @@ class SkipList:
         self.touch()
 
     def touch(self) -> None:
-        """Note that the list is current at this moment."""
+        """Mark the list as current now."""
         with self._writing:
             now = time.monotonic()
             if self._current_at is None or now - self._current_at > CUT_OFF:
-                # What was reported meanwhile may be on its way to the server only now.
+                # Reports made meanwhile may reach the server only now.
                 self._current_since = now
             self._current_at = now
             self._drop_overdue(now)
 
     def expire(self, now: datetime) -> None:
-        """Take out what is over."""
+        """Remove expired skips."""
         with self._writing:
             while self._expiring and self._expiring[0][0] <= now:
                 _, _, skip = heapq.heappop(self._expiring)
@@ -341,7 +347,7 @@ class SkipList:
 
     # How it is kept
 
-    def _concerns(self, skip: Skip | Facts) -> bool:
+    def _concerns(self, skip: Skip | SharedFields) -> bool:
         is_of_ours = skip.consumer_group in (None, self.consumer_group)
         return is_of_ours and skip.handler_version in (None, self.handler_version)
 
@@ -350,7 +356,7 @@ class SkipList:
         return self._concerns(skip) and not is_over
 
     def _ref(self, skip_id: int) -> _Ref | None:
-        """Find a skip of the server's list."""
+        """Find a skip of the server's list by its id."""
         skip = self._loose.get(skip_id)
         return self._table.row(skip_id) if skip is None else skip
 
@@ -358,8 +364,8 @@ class SkipList:
         return self._table.skip(ref) if isinstance(ref, int) else ref
 
     def _last(self, key: _Key) -> Skip | None:
-        """Give the skip that shows, of those that match by the same."""
-        # Rows are numbered anew with each snapshot.
+        """Return the last skip with this key."""
+        # Row numbers change with each snapshot.
         with self._writing:
             refs = self.refs[key[0]].get(key[1])
             if refs is None:
@@ -382,11 +388,11 @@ class SkipList:
     def _take_out(self, ref: _Ref, because: str) -> None:
         skip = self._skip(ref)
         kind, key = _key(skip)
-        left = _without(self.refs[kind][key], ref)
-        if left is None:
+        remaining = _without(self.refs[kind][key], ref)
+        if remaining is None:
             self._hide(kind, key)
         else:
-            self.refs[kind][key] = left
+            self.refs[kind][key] = remaining
             self._show(kind, key)
         if isinstance(ref, int):
             self._table.remove(ref)
@@ -403,62 +409,64 @@ class SkipList:
         return table
 
     def _pack(self) -> None:
-        """Put into columns what came one by one, once it is much."""
+        """Pack loose skips into the table once there are many."""
         if len(self._loose) + self._table.dead <= LOOSE + len(self._table) // 4:
             return
         packed = (self._table.skip(row) for row, _ in self._table.ids())
         table = self._packed(chain(packed, self._loose.values()), EPOCH)
         table.close()
-        self._become(table)
+        self._replace_table(table)
 
-    def _become(self, table: SkipTable) -> None:
-        """Take the place of what is in force, but of our own."""
-        fresh: dict[MatcherKind, dict[Key, _Ref | list[_Ref]]]
-        fresh = {kind: {} for kind in MatcherKind}
+    def _replace_table(self, table: SkipTable) -> None:
+        """Replace the skips in force by a table, and keep own skips."""
+        refs_by_kind: dict[MatcherKind, dict[Key, _Ref | list[_Ref]]]
+        refs_by_kind = {kind: {} for kind in MatcherKind}
         for row, kind, key in table.rows():
-            refs = fresh[kind]
+            refs = refs_by_kind[kind]
             if key in refs:
                 refs[key] = _with(refs[key], row)
             else:
                 refs[key] = row
-        own_keys = [key for key in self._own if key[1] in fresh[key[0]]]
+        own_keys = [key for key in self._own if key[1] in refs_by_kind[key[0]]]
         for (kind, key), own in self._own.items():
-            fresh[kind][key] = _with(fresh[kind].get(key), own.skip)
+            refs_by_kind[kind][key] = _with(refs_by_kind[kind].get(key), own.skip)
         self._table, self._loose = table, {}
         self._expiring.clear()
         for own in self._own.values():
             self._let_expire(own.skip)
-        for kind, refs in fresh.items():
-            self._exchange(kind, refs)
+        for kind, refs in refs_by_kind.items():
+            self._update_refs(kind, refs)
         for own_key in own_keys:
-            same = fresh[own_key[0]][own_key[1]]
+            same = refs_by_kind[own_key[0]][own_key[1]]
             skip = self._skip(same[0] if isinstance(same, list) else same)
             self._drop_own(own_key, LISTED, in_place_of=skip)
 
-    def _exchange(self, kind: MatcherKind, fresh: dict[Key, _Ref | list[_Ref]]) -> None:
+    def _update_refs(
+        self, kind: MatcherKind, new_refs: dict[Key, _Ref | list[_Ref]]
+    ) -> None:
         refs = self.refs[kind]
         if kind is MatcherKind.BOOKMARK:
-            marks = cast(Iterable[str], fresh)
-            # To be updated with all at once, it would make room for twice as many.
+            marks = cast(Iterable[str], new_refs)
+            # Updating with all of them would allocate room for twice as many.
             self.skipped.update(marks if not refs else self._new(marks))
         if refs:
-            for key, ref in fresh.items():
+            for key, ref in new_refs.items():
                 refs[key] = ref
         else:
-            refs.update(fresh)
+            refs.update(new_refs)
         if kind is MatcherKind.RULE:
-            for key in fresh:
+            for key in new_refs:
                 self._show(kind, key)
-        if len(refs) > len(fresh):
-            for key in refs.keys() - fresh.keys():
+        if len(refs) > len(new_refs):
+            for key in refs.keys() - new_refs.keys():
                 self._hide(kind, key)
         self._judge_kinds()
 
     def _new(self, marks: Iterable[str]) -> Iterator[str]:
         return (mark for mark in marks if mark not in self.skipped)
 
-    def _tell_of_changes(self, before: SkipTable, loose: Mapping[int, Skip]) -> None:
-        """Count and log how the table differs from what was in force."""
+    def _log_changes(self, before: SkipTable, loose: Mapping[int, Skip]) -> None:
+        """Count and log how the new table differs from the old one."""
         table = self._table
         if self._current_at is None and not len(before) and not loose:
             self.changes["added"] += len(table)
@@ -469,8 +477,10 @@ class SkipList:
                 self._note_put(loose.get(number), table.skip(row))
             elif not table.is_same(row, before, there):
                 self._note_put(before.skip(there), table.skip(row))
-        gone = [row for row, number in before.ids() if table.row(number) is None]
-        for was in chain(map(before.skip, gone), loose.values()):
+        removed_rows = [
+            row for row, number in before.ids() if table.row(number) is None
+        ]
+        for was in chain(map(before.skip, removed_rows), loose.values()):
             if table.row(_id(was)) is None:
                 self._note_removed(was, "removed")
 
@@ -483,13 +493,13 @@ class SkipList:
 
     def _note_added(self, skip: Skip) -> None:
         self.changes["added"] += 1
-        # A first snapshot may hold 100,000 of them: the feed tells of it in one line.
+        # A first snapshot may hold 100,000 of them: the stream logs one line for it.
         if self._current_at is not None:
-            log.info("a skip was added: %s", _told(skip))
+            log.info("a skip was added: %s", _describe(skip))
 
     def _note_removed(self, skip: Skip, because: str) -> None:
         self.changes["removed"] += 1
-        log.info("a skip was removed (%s): %s", because, _told(skip))
+        log.info("a skip was removed (%s): %s", because, _describe(skip))
 
     # Our own
 
@@ -511,7 +521,7 @@ class SkipList:
             self._tell_applied(_id(in_place_of), times)
 
     def _drop_overdue(self, now: float) -> None:
-        """Let the server's list decide on our own that it has left out for long."""
+        """Drop own skips that the server's list has lacked for OWN_FOR seconds."""
         while self._own:
             key, own = next(iter(self._own.items()))
             if max(own.since, self._current_since) + OWN_FOR > now:
@@ -551,7 +561,7 @@ class SkipList:
         if skip.expires_at is None:
             return
         heapq.heappush(self._expiring, (skip.expires_at, next(self._tie), skip))
-        # Skips that were removed before their time stay in the heap until then.
+        # Removed skips stay in the heap until they expire, or until there are many.
         if len(self._expiring) > 2 * (len(self._loose) + len(self._own)) + 1_000:
             self._expiring = [each for each in self._expiring if self._is_kept(each[2])]
             heapq.heapify(self._expiring)
@@ -566,8 +576,8 @@ def _with(refs: _Ref | list[_Ref] | None, ref: _Ref) -> _Ref | list[_Ref]:
 def _without(refs: _Ref | list[_Ref], ref: _Ref) -> _Ref | list[_Ref] | None:
     if not isinstance(refs, list):
         return None
-    left = [each for each in refs if each != ref]
-    return left[0] if len(left) == 1 else left
+    remaining = [each for each in refs if each != ref]
+    return remaining[0] if len(remaining) == 1 else remaining
 
 
 def _key(skip: Skip) -> _Key:
@@ -580,7 +590,7 @@ def _id(skip: Skip) -> int:
     return skip.id
 
 
-def _told(skip: Skip) -> str:
+def _describe(skip: Skip) -> str:
     number = "of our own" if skip.id is None else str(skip.id)
     return (
         f"{number}, {skip.topic}, {skip.kind} {skip.value[:200]!r}, "

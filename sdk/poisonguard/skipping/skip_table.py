@@ -1,8 +1,8 @@
-"""Many skips in little memory: in columns, and made into a `Skip` when asked for.
+"""A compact table of skips in columns, converted to `Skip` on access.
 
-A list of 100,000 skips is looked up at each message, and one of them is shown now and
-then. So a skip here is a row of numbers, its text, and a place among the few that the
-skips of a topic have in common (group, version, reason and the like).
+A list of 100,000 skips is searched for each message, but its skips are rarely read. So
+a skip is a row of numbers, its text, and an index of the values that many skips share
+(group, version, reason and the like).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from poisonguard.skipping.skip_lines import LEAST, MOST, Block, microseconds, mo
 
 log = logging.getLogger(__name__)
 
-Key = str | bytes  # what a skip is looked up by: bytes, of a digest
-_NONE = -(2**63)  # of a number or a time that there is not
+Key = str | bytes  # what a skip matches by: bytes for a digest
+_NONE = -(2**63)  # stands for None in a column
 _TEXTS = (MatcherKind.BOOKMARK, MatcherKind.MESSAGE_ID)
 
 
-class Facts(NamedTuple):
-    """What many skips have in common."""
+class SharedFields(NamedTuple):
+    """The values that many skips share."""
 
     kind: MatcherKind
     consumer_group: str | None
@@ -45,7 +45,7 @@ class Facts(NamedTuple):
     by: str
 
 
-_FACTS = ("consumer_group", "handler_version", "redrive", "reason", "by")
+_SHARED_FIELD_NAMES = ("consumer_group", "handler_version", "redrive", "reason", "by")
 
 
 def key_of(skip: Skip) -> Key:
@@ -54,13 +54,13 @@ def key_of(skip: Skip) -> Key:
 
 
 class SkipTable:
-    """Those skips of a snapshot that apply, in the order of their ids.
+    """The skips of a snapshot that apply, ordered by id.
 
-    Rows are added first; once it is `closed`, no more are, and they are found by id.
+    Add all rows first; after `close` none can be added, and rows are found by id.
     """
 
     def __init__(
-        self, *, topic: str, applies: Callable[[Facts], bool], now: datetime
+        self, *, topic: str, applies: Callable[[SharedFields], bool], now: datetime
     ) -> None:
         self._topic = topic
         self._applies = applies
@@ -68,22 +68,22 @@ class SkipTable:
         self._ids, self._expiries = array("q"), array("q")
         self._moments, self._poisons = array("q"), array("q")
         self._keys: list[Key] = []
-        self._shared = array("I")  # the place of each in `_facts`
-        self._facts: list[Facts] = []
-        self._places: dict[Facts, int] = {}
+        self._shared = array("I")  # indexes into `_shared_fields`
+        self._shared_fields: list[SharedFields] = []
+        self._places: dict[SharedFields, int] = {}
         self._in_scope: list[bool] = []
         self._removed = bytearray()
-        self._left = 0
-        self._by_expiry = array("I")  # the last of them expires first
+        self._live_count = 0
+        self._by_expiry = array("I")  # the last one expires first
 
     def __len__(self) -> int:
-        return self._left
+        return self._live_count
 
     # Adding
 
     def add(self, skip: Skip) -> None:
-        """Take one in, if it applies."""
-        facts = Facts(
+        """Add a skip if it applies."""
+        facts = SharedFields(
             skip.kind,
             skip.consumer_group,
             skip.handler_version,
@@ -102,11 +102,11 @@ class SkipTable:
         self._shared.append(self._place(facts))
 
     def add_block(self, block: Block) -> None:
-        """Take those in that apply, of all that can be read."""
+        """Add the applicable skips of a block; log unreadable ones."""
         try:
             self._add_columns(block)
         except (Invalid, TypeError, ValueError, OverflowError):
-            # A kind of its own for each, or something that we do not know: one by one.
+            # Several kinds, or unknown values: read the rows one by one.
             for row in block.rows():
                 self._add_row(row)
 
@@ -117,7 +117,7 @@ class SkipTable:
             log.warning("a skip is not understood and not applied: %s", wrong.detail)
 
     def _add_columns(self, block: Block) -> None:
-        """Take a block in whose skips are of one kind, all of them as they must be."""
+        """Add a block of valid skips of one kind; raise for any other block."""
         kind = MatcherKind(block["kind"])
         ids = _numbers(block, "id", 0, SEQUENCE_LIMIT)
         keys = _keys(block, kind)
@@ -143,32 +143,32 @@ class SkipTable:
             column.extend(values if all(mask) else compress(values, mask))
 
     def _shared_of(self, block: Block, kind: MatcherKind) -> array[int]:
-        columns = [_names(block, name) for name in _FACTS]
+        columns = [_names(block, name) for name in _SHARED_FIELD_NAMES]
         if not any(isinstance(column, list) for column in columns):
-            facts = Facts(kind, *columns)
+            facts = SharedFields(kind, *columns)
             return array("I", [self._place(facts)]) * block.number
         rows = zip(*(_spread(column, block.number) for column in columns), strict=True)
-        return array("I", [self._place(Facts(kind, *row)) for row in rows])
+        return array("I", [self._place(SharedFields(kind, *row)) for row in rows])
 
-    def _place(self, facts: Facts) -> int:
+    def _place(self, facts: SharedFields) -> int:
         place = self._places.get(facts)
         if place is None:
-            place = self._places[facts] = len(self._facts)
-            self._facts.append(facts)
+            place = self._places[facts] = len(self._shared_fields)
+            self._shared_fields.append(facts)
             self._in_scope.append(self._applies(facts))
         return place
 
     # The whole
 
     def close(self) -> None:
-        """Bring the rows into order; of those with one id the last counts."""
+        """Sort the rows; of several with one id keep the last."""
         if not all(map(lt, self._ids, self._ids[1:])):
             self._sort()
         self._places.clear()
         self._removed = bytearray(len(self._ids))
-        self._left = len(self._ids)
+        self._live_count = len(self._ids)
         expiries = self._expiries
-        ending = [row for row in range(self._left) if expiries[row] != _NONE]
+        ending = [row for row in range(self._live_count) if expiries[row] != _NONE]
         ending.sort(key=expiries.__getitem__, reverse=True)
         self._by_expiry = array("I", ending)
 
@@ -181,14 +181,14 @@ class SkipTable:
             setattr(self, name, array(column.typecode, [column[row] for row in rows]))
 
     def rows(self) -> Iterator[tuple[int, MatcherKind, Key]]:
-        """Give each row with what it is looked up by."""
-        kinds = [facts.kind for facts in self._facts]
+        """Yield each row with its kind and key."""
+        kinds = [facts.kind for facts in self._shared_fields]
         for row, (place, key) in enumerate(zip(self._shared, self._keys, strict=True)):
             if not self._removed[row]:
                 yield row, kinds[place], key
 
     def ids(self) -> Iterator[tuple[int, int]]:
-        """Give each row with the id of its skip."""
+        """Return each row with the id of its skip."""
         return (each for each in enumerate(self._ids) if not self._removed[each[0]])
 
     def row(self, number: int) -> int | None:
@@ -199,8 +199,8 @@ class SkipTable:
         return row
 
     def skip(self, row: int) -> Skip:
-        """Make the skip of a row."""
-        facts, key = self._facts[self._shared[row]], self._keys[row]
+        """Return the skip of a row."""
+        facts, key = self._shared_fields[self._shared[row]], self._keys[row]
         poison = self._poisons[row]
         return Skip(
             topic=self._topic,
@@ -213,24 +213,25 @@ class SkipTable:
         )
 
     def is_same(self, row: int, other: SkipTable, there: int) -> bool:
-        """Tell whether two rows are of one skip that has not changed."""
+        """Tell whether two rows with one id are equal."""
         return (
             self._keys[row] == other._keys[there]
             and self._expiries[row] == other._expiries[there]
             and self._moments[row] == other._moments[there]
             and self._poisons[row] == other._poisons[there]
-            and self._facts[self._shared[row]] == other._facts[other._shared[there]]
+            and self._shared_fields[self._shared[row]]
+            == other._shared_fields[other._shared[there]]
         )
 
     def remove(self, row: int) -> None:
         self._removed[row] = True
         self._keys[row] = ""
-        self._left -= 1
+        self._live_count -= 1
 
     @property
     def dead(self) -> int:
-        """The number of rows that take up room for nothing."""
-        return len(self._ids) - self._left
+        """Return the number of removed rows."""
+        return len(self._ids) - self._live_count
 
     # What is over
 
@@ -242,7 +243,7 @@ class SkipTable:
         return _moment(self._expiries[order[-1]]) if order else None
 
     def expired(self, now: datetime) -> Iterator[int]:
-        """Give the rows that are over, each once."""
+        """Yield the expired rows, each once."""
         while (first := self.next_expiry) is not None and first <= now:
             yield self._by_expiry.pop()
 
@@ -256,7 +257,7 @@ def _spread(column: Any, number: int) -> Any:
 
 
 def _numbers(block: Block, name: str, least: int, most: int) -> array[int]:
-    """Read whole numbers within bounds, and null."""
+    """Read a column of whole numbers within bounds, or null."""
     column = block[name]
     if column is None:
         return array("q", [_NONE]) * block.number
@@ -288,14 +289,14 @@ def _keys(block: Block, kind: MatcherKind) -> list[Key]:
             raise Invalid("/value", f"value has more than {TEXT_LIMIT} characters.")
         return list(values)
     digests = [bytes.fromhex(value) for value in values]
-    # What is read of 64 digits, and nothing but digits.
+    # Exactly 64 lower-case hexadecimal digits.
     if [digest.hex() for digest in digests] != values or {*map(len, digests)} - {32}:
         raise Invalid("/value", "value is no SHA-256.")
     return list(digests)
 
 
 def _names(block: Block, name: str) -> Any:
-    """Read texts that say the same of many skips, or null."""
+    """Read a column of shared texts, or null."""
     column = block[name]
     is_text = name in ("reason", "by")
     values = column if isinstance(column, list) else [column]

@@ -1,3 +1,3 @@
-"""Ending a consumer that hangs, and starting one again that died."""
+"""Kills consumers that hang, and restarts consumers that died."""
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Run a consumer, start it again when it dies, and end it when its handler hangs.
 
-`python -m poisonguard run -- CMD` is for who has no other supervisor, or wants deaths
-told by their cause: it sees the exit code or signal, knows who was told to stop, and
-catches the hang of a handler that no thread of its own process could see.
+`python -m poisonguard run -- CMD` is for consumers without another supervisor, and for
+exact causes of death: it sees the exit code or signal, knows which process was told to
+stop, and detects a hang that no thread of the hanging process could see.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from poisonguard.journal.death import signal_name
 from poisonguard.journal.journal_file import (
     SUFFIX,
     EndingKind,
+    OwnerState,
     Snapshot,
-    State,
     Unreadable,
 )
 from poisonguard.processes import kernel, stacks
 from poisonguard.processes.kernel import Identity
-from poisonguard.supervision.watchdog import Patience, interval
+from poisonguard.supervision.watchdog import HangDetector, interval
 
 log = logging.getLogger("poisonguard")
 
 HELP = "run a consumer, start it again when it dies, end it when it hangs"
 NOT_STARTED = 127
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# What Python changed for itself, and would change for the command as well.
+# Signals that Python ignores for itself; the command gets their defaults.
 RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 FIRST_PAUSE = 0.01
 LONGEST_PAUSE = 30.0
-# A message that kills is poisoned after a few deaths: those should be fast. What goes
-# on dying is sick itself, and each fast death could cost a good message its place.
+# A message that kills is poisoned after a few deaths: restart fast for those. A
+# consumer that goes on dying is sick itself: a fast death may charge a good message.
 FAST_DEATHS = 10
-STEADY_SECONDS = 10.0  # who ran that long is not in a loop
+STEADY_SECONDS = 10.0  # after so long a run, deaths count from 0
 IDLE_SECONDS = 60.0
 STACKS_SECONDS = 2.0
 STACKS_POLL = 0.02
@@ -57,7 +57,7 @@ SlotKey = tuple[Path, int]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What to run, and for how long to be patient with it."""
+    """The command to run, and its time limits."""
 
     command: tuple[str, ...]
     folder: Path
@@ -66,7 +66,7 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ending:
+class CommandExit:
     """How one run of the command ended; `code` is negative for a signal."""
 
     code: int
@@ -105,7 +105,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def main(arguments: Namespace) -> int:
-    """Supervise until the command is done or we are told to stop; return its code."""
+    """Supervise until the command is done or a stop signal; return its code."""
     logging.basicConfig(level=logging.INFO, format="poisonguard: %(message)s")
     try:
         plan = _plan(arguments)
@@ -130,18 +130,18 @@ def _plan(arguments: Namespace) -> Plan:
 
 
 class Supervisor:
-    """One command, run again and again until it is done or we are told to stop."""
+    """Runs one command again and again until it is done or we must stop."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._journals = Journals(plan.folder)
         self._stopping = False
-        # What is ignored stays so: nohup, or a shell that started us with `&`.
+        # Ignored signals stay ignored: nohup, or a shell that started us with `&`.
         stops = [n for n in STOPS if signal.getsignal(n) is not signal.SIG_IGN]
         self._watched = (signal.SIGCHLD, *stops)
 
     def run(self) -> int:
-        # Taken one by one from the kernel: nothing is interrupted, nothing is missed.
+        # Blocked, and taken by sigtimedwait: no call is interrupted, no signal missed.
         signal.pthread_sigmask(signal.SIG_BLOCK, self._watched)
         deaths = 0
         while True:
@@ -159,9 +159,11 @@ class Supervisor:
             if ending.is_done or self._stopping:
                 return ending.exit_code
 
-    def _until_end(self, child: Identity) -> Ending:
-        code = self._attend(child)
-        ending = Ending(code=code, mid_message=self._journals.record_end(child, code))
+    def _until_end(self, child: Identity) -> CommandExit:
+        code = self._wait_for_exit(child)
+        ending = CommandExit(
+            code=code, mid_message=self._journals.record_end(child, code)
+        )
         log.info(
             "process %d ended with %s%s",
             child.pid,
@@ -180,22 +182,22 @@ class Supervisor:
             self._plan.command[0],
             self._plan.command,
             environment,
-            # A group of its own: what a terminal sends comes by us, in our order.
+            # Its own group: a terminal's signals reach it only through us.
             setpgroup=0,
             setsigmask=[],
             setsigdef=RESTORED,
         )
         return Identity(pid=pid, started=kernel.started(pid) or 0, boot=kernel.boot())
 
-    def _attend(self, child: Identity) -> int:
-        """Stay with the child until it ends; return its exit code, or -signal."""
+    def _wait_for_exit(self, child: Identity) -> int:
+        """Wait until the child ends; return its exit code, or -signal."""
         limit = self._plan.handler_timeout
-        patience: Patience[SlotKey] | None = Patience(limit) if limit else None
+        detector: HangDetector[SlotKey] | None = HangDetector(limit) if limit else None
         killed_at = float("inf")
         while (code := _reap(child.pid)) is None:
             seconds = interval(limit) if limit else IDLE_SECONDS
-            left = max(killed_at - time.monotonic(), 0.0)
-            came = signal.sigtimedwait(self._watched, min(seconds, left))
+            remaining = max(killed_at - time.monotonic(), 0.0)
+            came = signal.sigtimedwait(self._watched, min(seconds, remaining))
             if came is not None and came.si_signo != signal.SIGCHLD:
                 self._forward(child, came.si_signo)
                 killed_at = min(killed_at, time.monotonic() + self._plan.grace)
@@ -203,8 +205,8 @@ class Supervisor:
                 log.warning("process %d did not stop in time: killed", child.pid)
                 _kill_group(child)
                 killed_at = float("inf")
-            if limit and patience and not self._stopping:
-                self._journals.end_hangs(child, patience, limit)
+            if limit and detector and not self._stopping:
+                self._journals.end_hangs(child, detector, limit)
         return code
 
     def _forward(self, child: Identity, number: int) -> None:
@@ -215,51 +217,55 @@ class Supervisor:
 
     def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while not self._stopping and (left := until - time.monotonic()) > 0:
-            came = signal.sigtimedwait(self._watched, left)
+        while not self._stopping and (remaining := until - time.monotonic()) > 0:
+            came = signal.sigtimedwait(self._watched, remaining)
             self._stopping = came is not None and came.si_signo != signal.SIGCHLD
 
 
 class Journals:
-    """The journals in one folder, as the supervisor of their owners sees them."""
+    """The journals in one folder, for the supervisor of their owners."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def mark_stopping(self, child: Identity) -> None:
-        """Let nobody be blamed for what happens to the child from here on."""
+        """Mark the child as told to stop: its end charges no message."""
         for path, _ in self._of_group(child):
             _edit(path, journal_file.write_stopping)
 
     def record_end(self, child: Identity, code: int) -> bool:
-        """Write down how the child ended; tell whether that was amid a message."""
+        """Record how the child ended; return whether a message was in flight."""
         mid_message = False
-        for path, found in self._all():
-            if found.header.owner != child:
+        for path, snapshot in self._all():
+            if snapshot.header.owner != child:
                 continue
-            if found.ending.kind is EndingKind.UNSEEN:
-                _write_ending(path, _ending_kind(code, found), abs(code))
-            mid_message |= bool(found.in_flight) and found.state != State.STOPPING
+            if snapshot.ending.kind is EndingKind.UNSEEN:
+                _write_ending(path, _ending_kind(code, snapshot), abs(code))
+            mid_message |= (
+                bool(snapshot.in_flight) and snapshot.state != OwnerState.STOPPING
+            )
         return mid_message
 
     def end_hangs(
-        self, child: Identity, patience: Patience[SlotKey], seconds: float
+        self, child: Identity, detector: HangDetector[SlotKey], seconds: float
     ) -> None:
-        """Kill whoever is at one message for too long, once it told where it is."""
+        """Kill processes that hang at one message, after they wrote their stacks."""
         journals = dict(self._of_group(child))
         slots = [
             ((path, slot), work)
-            for path, found in journals.items()
-            for slot, work in enumerate(zip(found.words, found.beats, strict=True))
+            for path, snapshot in journals.items()
+            for slot, work in enumerate(
+                zip(snapshot.words, snapshot.beats, strict=True)
+            )
         ]
-        stuck = patience.stuck(slots, now=time.monotonic())
+        stuck = detector.stuck(slots, now=time.monotonic())
         for path, slot in stuck:
-            found = journals[path]
+            snapshot = journals[path]
             hung = partial(
                 journal_file.write_hung,
-                header=found.header,
+                header=snapshot.header,
                 slot=slot,
-                number=found.words[slot],
+                number=snapshot.words[slot],
             )
             _edit(path, hung)
             _write_ending(path, EndingKind.HANG, round(1000 * seconds))
@@ -270,8 +276,8 @@ class Journals:
         log.error("a handler of process %d is stuck for %g s", owner.pid, seconds)
         until = time.monotonic() + STACKS_SECONDS
         _send(owner, stacks.SIGNAL)
-        # It writes them in C, whatever the handler does, and we cannot ask when it is
-        # done: once there is something, it is as long as a moment ago.
+        # The process writes them in C and cannot tell when it is done: wait until the
+        # text no longer grows.
         text, before = "", None
         while time.monotonic() < until and (not text or text != before):
             time.sleep(STACKS_POLL)
@@ -280,18 +286,18 @@ class Journals:
         log.error("killed process %d, which was here:\n%s", owner.pid, text or "?")
 
     def _of_group(self, child: Identity) -> Iterator[tuple[Path, Snapshot]]:
-        """Yield the journals of the child and of what it has forked."""
-        for path, found in self._all():
-            owner = found.header.owner
+        """Yield the journals of the child and of its forked children."""
+        for path, snapshot in self._all():
+            owner = snapshot.header.owner
             with suppress(ProcessLookupError):
                 if _is_running(owner) and os.getpgid(owner.pid) == child.pid:
-                    yield path, found
+                    yield path, snapshot
 
     def _all(self) -> Iterator[tuple[Path, Snapshot]]:
         for path in sorted(self._folder.glob(f"*{SUFFIX}")):
-            found = _read(path)
-            if found is not None:
-                yield path, found
+            snapshot = _read(path)
+            if snapshot is not None:
+                yield path, snapshot
 
 
 @contextmanager
@@ -304,34 +310,34 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _read(path: Path) -> Snapshot | None:
-    # What cannot be read is told of at the start of the consumer that it belongs to.
+    # Unreadable journals are reported at the next start of their consumer.
     with suppress(OSError, Unreadable), _opened(path) as fd:
         return journal_file.read(fd)
     return None
 
 
 def _edit(path: Path, write: Callable[[int], None]) -> None:
-    # It may be gone: settled by the start of another process of this consumer.
+    # It may be gone, settled by another starting process of this consumer.
     with suppress(FileNotFoundError), _opened(path) as fd:
         write(fd)
 
 
 def _write_ending(path: Path, kind: EndingKind, value: int) -> None:
-    at = datetime.now(UTC)  # noqa: TID251 - a process of its own, nobody to ask
+    at = datetime.now(UTC)  # noqa: TID251 - a process without an injected clock
     _edit(path, partial(journal_file.write_ending, kind=kind, value=value, at=at))
 
 
-def _ending_kind(code: int, found: Snapshot) -> EndingKind:
+def _ending_kind(code: int, snapshot: Snapshot) -> EndingKind:
     if code >= 0:
         return EndingKind.EXIT
-    killed = kernel.oom_kills() > found.header.oom_kills
+    killed = kernel.oom_kills() > snapshot.header.oom_kills
     if code == -signal.SIGKILL and killed:
         return EndingKind.MEMORY
     return EndingKind.SIGNAL
 
 
 def _reap(pid: int) -> int | None:
-    """Bury all dead children, adopted ones too; return how `pid` ended, if it did."""
+    """Reap all dead children, adopted ones too; return the exit code of `pid`."""
     code = None
     with suppress(ChildProcessError):
         while (dead := os.waitpid(-1, os.WNOHANG))[0]:
@@ -356,8 +362,8 @@ def _kill_group(child: Identity) -> None:
 
 
 def pause_after(deaths: int) -> float:
-    """Return how long to wait after so many deaths in a row."""
+    """Return the seconds to wait after so many deaths in a row."""
     doublings = min(max(deaths - FAST_DEATHS, 0), 20)
     longest = min(FIRST_PAUSE * 2.0**doublings, LONGEST_PAUSE)
-    # Many consumers that died together do not come back together.
+    # Randomised, so that consumers that died together do not restart together.
     return longest * random.uniform(0.5, 1.0)  # noqa: S311 - no secret

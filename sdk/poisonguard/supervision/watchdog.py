@@ -1,4 +1,4 @@
-"""End a process whose handler hangs, and say where it hung."""
+"""Kills a process whose handler hangs, after writing its stacks."""
 
 from __future__ import annotations
 
@@ -17,48 +17,49 @@ from poisonguard.processes.kernel import Identity
 
 log = logging.getLogger(__name__)
 
-LOOKS = 10  # within the time-out; it may be over by one of them
-SLOWEST = 1.0
-PAUSE = 5  # looks missed in a row: then it was us that did not run
+CHECKS = 10  # checks within the time-out, which may be exceeded by one interval
+INTERVAL_LIMIT = 1.0
+MISSED_CHECKS = 5  # missed checks in a row that mean that we ourselves did not run
 
 # The number in flight in a slot, and its beat.
 Work = tuple[int, int]
-Slot = TypeVar("Slot", bound=Hashable)
+SlotKeyT = TypeVar("SlotKeyT", bound=Hashable)
 
 
 def interval(handler_timeout: float) -> float:
-    """Return how often to look, in seconds."""
+    """Return the seconds between checks."""
     if not handler_timeout > 0:
         raise Misconfigured(
             f"handler_timeout is {handler_timeout!r}: give the seconds after which a "
             "handler is stuck, or leave it out."
         )
-    return min(handler_timeout / LOOKS, SLOWEST)
+    return min(handler_timeout / CHECKS, INTERVAL_LIMIT)
 
 
-class Patience(Generic[Slot]):
-    """Find out, look by look, which slots have been at one thing for too long.
+class HangDetector(Generic[SlotKeyT]):
+    """Finds, check by check, the slots that work on one message for too long.
 
-    Whoever looks may be stopped for a while, and all that it looks at with it (a
-    suspended machine, a paused container): that time does not count.
+    Time during which the whole machine or container was suspended does not count.
     """
 
     def __init__(self, handler_timeout: float) -> None:
         self._limit = handler_timeout
-        self._longest = PAUSE * interval(handler_timeout)
-        self._since: dict[Slot, tuple[Work, float]] = {}
+        self._longest = MISSED_CHECKS * interval(handler_timeout)
+        self._since: dict[SlotKeyT, tuple[Work, float]] = {}
         self._looked: float | None = None
 
-    def stuck(self, slots: Iterable[tuple[Slot, Work]], *, now: float) -> list[Slot]:
-        """Return the slots that are stuck, of all there are, `now` in seconds."""
+    def stuck(
+        self, slots: Iterable[tuple[SlotKeyT, Work]], *, now: float
+    ) -> list[SlotKeyT]:
+        """Return the stuck slots among all slots; `now` is in seconds."""
         if self._looked is not None and now - self._looked > self._longest:
             self._since.clear()
         self._looked = now
         before, self._since = self._since, {}
         for slot, work in slots:
-            known, since = before.get(slot, (work, now))
+            previous_work, since = before.get(slot, (work, now))
             if work[0]:
-                self._since[slot] = (work, since if known == work else now)
+                self._since[slot] = (work, since if previous_work == work else now)
         return [
             slot for slot, (_, at) in self._since.items() if now - at >= self._limit
         ]
@@ -87,7 +88,7 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more; to be called before the journal is closed."""
+        """Stop the checks; call it before the journal is closed."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
@@ -99,9 +100,9 @@ class Watchdog:
             self.start()
 
     def _watch(self) -> None:
-        patience: Patience[int] = Patience(self._limit)
+        detector: HangDetector[int] = HangDetector(self._limit)
         while not self._stopped.wait(self._interval):
-            stuck = patience.stuck(self._slots(), now=time.monotonic())
+            stuck = detector.stuck(self._slots(), now=time.monotonic())
             if stuck:
                 self._end(stuck)
 
@@ -117,7 +118,7 @@ class Watchdog:
             ", ".join(f"message {number}" for number in numbers),
             self._limit,
         )
-        # First of all: from here on the death has its cause, whatever fails below.
+        # First of all, so that the cause is recorded whatever fails below.
         self._journal.hangs(stuck, seconds=self._limit)
         try:
             stacks.dump(self._journal.folder, Identity.own())

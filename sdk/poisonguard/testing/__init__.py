@@ -39,7 +39,7 @@ from poisonguard.testing.double import KEY, Double
 __all__ = ["FakePoisonweb"]
 
 WAIT = 30.0
-LOOK_AGAIN = 0.01
+POLL_SECONDS = 0.01
 
 
 class FakePoisonweb:
@@ -68,14 +68,14 @@ class FakePoisonweb:
 
     @property
     def listening(self) -> int:
-        """Count the guards that hear of changes of the skip list now."""
+        """Return how many guards follow the skip list now."""
         return self._double.streams
 
-    # What it was told
+    # What consumers sent
 
     @property
     def failures(self) -> list[FailureReport]:
-        """Return the reports that it has taken, in their order, each once."""
+        """Return the accepted reports in their order, each once."""
         with self._double.changed:
             return [parse_failure(item) for item in self._double.failures.values()]
 
@@ -107,9 +107,9 @@ class FakePoisonweb:
         while not condition():
             if time.monotonic() > deadline:
                 raise AssertionError(f"it did not come to be in {timeout} s")
-            time.sleep(LOOK_AGAIN)
+            time.sleep(POLL_SECONDS)
 
-    # What people and faults do
+    # Actions of people, and faults
 
     def skip(
         self,
@@ -121,34 +121,34 @@ class FakePoisonweb:
         handler_version: str | None = None,
         reason: str = "by a test",
     ) -> Skip:
-        """Have consumers skip a message; guards that are running hear of it at once.
+        """Add a skip; running guards learn it at once.
 
         The value is a bookmark, or with another `kind` a message id, the hexadecimal
         SHA-256 of a body, or a rule such as {"pointer": "/id", "equals": 13}.
         """
-        asked = {
+        request = {
             "topic": topic,
             "matcher": {"kind": str(kind), "value": value},
             "consumer_group": consumer_group,
             "handler_version": handler_version,
             "reason": reason,
         }
-        return parse_skip(self._double.call("POST", "/skips", [], asked))
+        return parse_skip(self._double.call("POST", "/skips", [], request))
 
     def unskip(self, skip: Skip) -> None:
-        """End a skip; guards that are running hear of it at once."""
+        """End a skip; running guards learn it at once."""
         self._double.remove_skip(skip.id or 0)
 
     def requeue(self) -> str:
-        """Make the value of the header that a requeued message bears.
+        """Return a value for the header of a requeued message.
 
-        What confirms another value is rejected.
+        Confirmations of other values are rejected.
         """
         return self._double.mark()
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """Be down meanwhile: no port listens, and connections break."""
+        """Be down within the block: no port listens, and connections break."""
         self._double.stop()
         try:
             yield
@@ -158,9 +158,9 @@ class FakePoisonweb:
     def reject(
         self, when: Callable[[FailureReport], bool], detail: str = "by a test"
     ) -> None:
-        """From now on, reject the reports of which `when` is true.
+        """From now on, reject the reports for which `when` returns true.
 
-        Their messages are released, not poisoned. The last call holds.
+        Their messages are released, not poisoned. The last call counts.
         """
 
         def judge(item: dict[str, object]) -> str | None:

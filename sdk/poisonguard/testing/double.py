@@ -1,7 +1,7 @@
 """A double of Poisonweb's protocol on loopback, with the faults of a real server.
 
-It keeps what it is told the way the real one does (a report id, a reporter's sequence,
-a confirmation count once) and what came besides. A test makes it go away and come back,
+It stores reports as the real one does (a report id, a reporter's sequence, a
+confirmation count once), and records all requests. A test makes it stop and return,
 freeze, answer an error, commit and lose its answer, cut its streams, change its epoch.
 """
 
@@ -34,7 +34,7 @@ from poisonguard.testing.web import Json, Problem, Web
 
 KEY = "pw_of_a_fake_poisonweb"
 SKIP_LASTS = timedelta(days=30)
-Answer = tuple[HTTPStatus, Json]
+StatusAndBody = tuple[HTTPStatus, Json]
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Double:
         self.failures: dict[str, Json] = {}  # by report id, as they came first
         self.confirmations: dict[str, Json] = {}  # by redrive
         self.counters: dict[tuple[str, int], Json] = {}  # by reporter and sequence
-        self.guards: dict[str, Json] = {}  # by client name, the newest word
+        self.guards: dict[str, Json] = {}  # by client name, the newest heartbeat
         self.applied: Counter[int] = Counter()  # by skip
         self.arrivals: Counter[str] = Counter()  # of each report id, however often
         self.rejects: Callable[[Json], str | None] = lambda _: None
@@ -76,7 +76,7 @@ class Double:
         self._revisions: Counter[str] = Counter()
         self._events: list[tuple[str, int, str, Json]] = []  # topic, revision, kind
         self._ids = count(1)
-        self._made: set[int] = set()  # the skips that there ever were
+        self._skip_ids: set[int] = set()  # the skips that there ever were
         self._applied_reports: set[str] = set()
         self._faults: list[Fault] = []
         self._lose_answers = 0
@@ -87,9 +87,13 @@ class Double:
         self._poisons: dict[tuple[str, str, str], int] = {}
         self._reported: dict[str, int] = {}  # the poison of each report
         self._cleared: set[str] = set()  # reports that are suspected no more
-        self._kept: dict[int, Json] = {}  # of each poison the report that made it
+        self._reports_by_poison: dict[
+            int, Json
+        ] = {}  # of each poison the report that made it
         self._redrives: set[str] = set()  # marks of what was requeued
-        self._answered: dict[str, tuple[object, Answer]] = {}  # by Idempotency-Key
+        self._answered: dict[
+            str, tuple[object, StatusAndBody]
+        ] = {}  # by Idempotency-Key
         self._http: Web | None = None
 
     # Going away and coming back
@@ -106,7 +110,7 @@ class Double:
         ).start()
 
     def stop(self) -> None:
-        """Go away as a killed process does: nobody listens, open connections break."""
+        """Stop like a killed process: no port listens, open connections break."""
         if self._http is not None:
             http, self._http = self._http, None
             http.shutdown()
@@ -137,7 +141,7 @@ class Double:
         path: str = "",
         headers: dict[str, str] | None = None,
     ) -> None:
-        """Answer the next requests whose path begins so with an error."""
+        """StatusAndBody the next requests whose path begins so with an error."""
         with self.changed:
             self._faults.append(Fault(status, headers or {}, times, path))
 
@@ -159,7 +163,7 @@ class Double:
             self.changed.notify_all()
 
     def forget_events(self) -> None:
-        """Let every place so far be too old to resume from."""
+        """Make every place so far too old to resume from."""
         with self.changed:
             self.oldest = max(self._revisions.values(), default=0) + 1
             for topic in self._revisions:
@@ -175,21 +179,21 @@ class Double:
             return self._streaming
 
     def until(self, true: Callable[[], object], *, timeout: float = 60) -> None:
-        """Wait until something came to be; fail where it does not."""
+        """Wait until a condition is true; fail after the time-out."""
         deadline = time.monotonic() + timeout
         with self.changed:
             while not true():
-                left = deadline - time.monotonic()
-                if left <= 0:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
                     raise AssertionError("it did not come to be")
-                self.changed.wait(min(left, 0.02))
+                self.changed.wait(min(remaining, 0.02))
 
     def totals(self) -> Counter[str]:
         """Add up the counters."""
         names = ("handled", "failed", "skipped", "retried")
         with self.changed:
-            kept = list(self.counters.values())
-        return Counter({name: sum(item[name] for item in kept) for name in names})
+            counters = list(self.counters.values())
+        return Counter({name: sum(item[name] for item in counters) for name in names})
 
     # What people do on the other side
 
@@ -209,21 +213,21 @@ class Double:
         }
         with self.changed:
             self.skips[skip["id"]] = skip
-            self._made.add(skip["id"])
+            self._skip_ids.add(skip["id"])
             self._tell(skip["topic"], "skip", skip)
         return skip
 
     def remove_skip(self, skip_id: int, *, because: str = "removed") -> Json:
         with self.changed:
             skip = self.skips.pop(skip_id)
-            told = {"id": skip_id, "topic": skip["topic"], "because": because}
-            self._tell(skip["topic"], "unskip", told)
+            event = {"id": skip_id, "topic": skip["topic"], "because": because}
+            self._tell(skip["topic"], "unskip", event)
         return skip
 
     def fence(self, *, client_name: str, sub_id: str, topic: str, epoch: int) -> None:
-        told = {"client_name": client_name, "sub_id": sub_id, "epoch": epoch}
+        event = {"client_name": client_name, "sub_id": sub_id, "epoch": epoch}
         with self.changed:
-            self._events.append((topic, 0, "fence", {**told, "topic": topic}))
+            self._events.append((topic, 0, "fence", {**event, "topic": topic}))
             self.changed.notify_all()
 
     def _tell(self, topic: str, kind: str, data: Json) -> None:
@@ -255,13 +259,13 @@ class Double:
             if (method, head) == ("DELETE", "/skips"):
                 return self.remove_skip(int(last))
             if (method, head) == ("GET", "/poisons"):
-                return self._detail(self._kept[int(last)])
+                return self._detail(self._reports_by_poison[int(last)])
             return calls[method, path]()
 
     def once(
-        self, key: str | None, request: object, act: Callable[[], Answer]
+        self, key: str | None, request: object, act: Callable[[], StatusAndBody]
     ) -> tuple[HTTPStatus, Json, bool]:
-        """Act, or tell what was answered to this key before."""
+        """Act, or return the earlier answer to this idempotency key."""
         with self.changed:
             if key is None:
                 return (*act(), False)
@@ -276,17 +280,17 @@ class Double:
 
     def body(self, poison: str) -> bytes:
         with self.changed:
-            return base64.b64decode(self._kept[int(poison)]["body"])
+            return base64.b64decode(self._reports_by_poison[int(poison)]["body"])
 
     def mark(self) -> str:
-        """Make the value of the header that a requeued message bears."""
+        """Return a value for the header of a requeued message."""
         with self.changed:
             redrive = f"{uuid.uuid4()}.{uuid.uuid4().hex}"
             self._redrives.add(redrive)
             return redrive
 
     def trusts(self, redrive: str) -> bool:
-        """Tell whether a mark is ours."""
+        """Tell whether the mark was made here."""
         return redrive in self._redrives
 
     def shares(self, report: Json) -> bool:
@@ -321,7 +325,7 @@ class Double:
         message = (item["topic"], item["consumer_group"], item["bookmark"])
         is_new = message not in self._poisons
         poison = self._poisons.setdefault(message, len(self._poisons) + 1)
-        self._kept.setdefault(poison, item)
+        self._reports_by_poison.setdefault(poison, item)
         self._reported[item["report_id"]] = poison
         if self.shares(item):
             self.add_skip(
@@ -359,12 +363,12 @@ class Double:
     def _count(self, item: Json) -> Json:
         parse_counter(item)
         key = (item["reporter"], item["sequence"])
-        known = key in self.counters
+        is_duplicate = key in self.counters
         self.counters.setdefault(key, item)
-        return {"status": "duplicate" if known else "counted"}
+        return {"status": "duplicate" if is_duplicate else "counted"}
 
     def _apply(self, item: Json) -> Json:
-        if item["skip"] not in self._made:
+        if item["skip"] not in self._skip_ids:
             raise Invalid("/skip", "there is no such skip.")
         if item["report"] not in self._applied_reports:
             self._applied_reports.add(item["report"])
@@ -422,7 +426,7 @@ class Double:
         key = (update["client_name"], update["sub_id"], update["topic"])
         position = self.positions.get(key)
         if position is None:
-            raise Invalid("/topic", "nobody has opened this position.")
+            raise Invalid("/topic", "this position is not open: open it first.")
         if position.epoch != update["epoch"]:
             return {"status": "fenced"}
         return position.settle(update)
@@ -449,27 +453,30 @@ class Double:
     def events(
         self, topics: list[str], group: str | None, after: str | None
     ) -> Generator[str, None, None]:
-        """Give the text of the stream, piece by piece, until it ends."""
+        """Yield the text of the stream, piece by piece, until it ends."""
         with self.changed:
             self._streaming += 1
             generation, epoch = self._generation, self.epoch
             at = {topic: self._revisions[topic] for topic in topics}
-            seen, reset = len(self._events), False
+            event_count, reset = len(self._events), False
             if after:
-                seen, reset = 0, not self._resumes(after, topics)
+                event_count, reset = 0, not self._resumes(after, topics)
                 numbers = after.rpartition(".")[2].split(",")
                 at = dict(zip(topics, map(int, numbers), strict=False))
         try:
             yield "retry: 1000\n\n"
             while not reset:
                 with self.changed:
-                    fresh, seen = self._events[seen:], len(self._events)
-                for event in fresh:
+                    new_events, event_count = (
+                        self._events[event_count:],
+                        len(self._events),
+                    )
+                for event in new_events:
                     if group in (None, event[3].get("consumer_group") or group):
-                        yield from _told(event, topics, at, epoch)
+                        yield from _event_text(event, topics, at, epoch)
                 yield self.ping(epoch, at)
                 with self.changed:
-                    if seen == len(self._events):
+                    if event_count == len(self._events):
                         self.changed.wait(self.ping_every)
                     while self._frozen:
                         self.changed.wait(0.1)
@@ -514,7 +521,7 @@ def _moment(ahead: timedelta) -> str:
     return (_now() + ahead).isoformat()
 
 
-def _told(
+def _event_text(
     event: tuple[str, int, str, Json], topics: list[str], at: dict[str, int], epoch: str
 ) -> Iterator[str]:
     topic, revision, kind, data = event

@@ -25,8 +25,8 @@ class Position:
     def settle(self, update: dict[str, Any]) -> dict[str, Any]:
         """Add runs; beyond the limit of them, change nothing."""
         publisher = update["publisher"]
-        fresh = [_run(run, n) for n, run in enumerate(update["settled"])]
-        runs = merged([*self.settled.get(publisher, []), *fresh])
+        new_runs = [_run(run, n) for n, run in enumerate(update["settled"])]
+        runs = merged([*self.settled.get(publisher, []), *new_runs])
         beyond = len(runs) - (1 if runs and runs[0][0] == 0 else 0)
         if beyond > MOST_RUNS:
             raise Invalid("/settled", "there are too many runs: settle what is between")
