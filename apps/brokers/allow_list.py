@@ -52,7 +52,7 @@ def entries(principal: Principal) -> list[Allowance]:
     """List the entries of all brokers, those to confirm first; [] for who may not."""
     if not (principal.may(Scope.BROKERS_WRITE) and principal.sees_every_topic):
         return []
-    found = [
+    allowances = [
         Allowance(broker=broker, entry=entry, is_confirmed=is_confirmed)
         for broker in Broker.objects.order_by("name")
         for is_confirmed, listed in (
@@ -61,7 +61,7 @@ def entries(principal: Principal) -> list[Allowance]:
         )
         for entry in sorted(listed)
     ]
-    return sorted(found, key=lambda allowance: allowance.is_confirmed)
+    return sorted(allowances, key=lambda allowance: allowance.is_confirmed)
 
 
 def write(*, actor: Actor, now: datetime) -> int:
@@ -111,16 +111,18 @@ def strike(*, chosen: Iterable[Choice], principal: Principal, now: datetime) -> 
 
 @transaction.atomic
 def _write(broker: Broker, *, actor: Actor, now: datetime) -> int:
-    found = sorted(_entries_of(broker))
+    new_entries = sorted(_entries_of(broker))
     unwritten = Broker.objects.filter(pk=broker.pk, predates_address_rules=True)
-    written = unwritten.update(predates_address_rules=False, allowed_unconfirmed=found)
-    if written and found:
+    written = unwritten.update(
+        predates_address_rules=False, allowed_unconfirmed=new_entries
+    )
+    if written and new_entries:
         audit.record(
             action=Action.ALLOWANCE_WRITTEN,
             subject=f"broker:{broker.name}",
             actor=actor,
             now=now,
-            detail={"entries": found},
+            detail={"entries": new_entries},
         )
     return written
 
@@ -133,7 +135,7 @@ def _entries_of(broker: Broker) -> set[str]:
             return {*map(str, used), *_variable_of(broker)}
         url = secrets.revealed(broker.url)
         used += places(url)
-        lends = adapters.known(broker.kind).calls_as_this_machine(url)
+        lends = adapters.kind_named(broker.kind).calls_as_this_machine(url)
     except (Invalid, Unavailable):
         return set()  # it leads nowhere, so nothing that works would stop
     role = {METADATA} if lends else set()

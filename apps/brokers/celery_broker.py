@@ -47,13 +47,13 @@ def refuse(url: str, *, resolve: bool) -> None:
 
     To `resolve` asks for the addresses behind names, so never in a transaction.
     """
-    asked = Store.of(url)
-    if asked is None:
+    store = Store.of(url)
+    if store is None:
         return
     for own in (settings.CELERY_BROKER_URL or "").split(";"):
-        ours = Store.of(own)
-        if ours is not None and _are_one(asked, ours, resolve=resolve):
-            another = "database" if ours.family == "redis" else "virtual host"
+        own_store = Store.of(own)
+        if own_store is not None and _are_one(store, own_store, resolve=resolve):
+            another = "database" if own_store.family == "redis" else "virtual host"
             raise Invalid(
                 "url",
                 f"Poisonweb keeps its own tasks there: choose another {another}.",
@@ -81,5 +81,5 @@ def _addresses(host: str, *, resolve: bool) -> set[str]:
     """Give the addresses of a host; all of loopback are one."""
     # This name is not asked for: it is loopback everywhere.
     host = "127.0.0.1" if host == LOOPBACK_NAME else host
-    found = addresses_of(host, resolve=resolve)
-    return {LOOPBACK_NAME if each.is_loopback else str(each) for each in found}
+    addresses = addresses_of(host, resolve=resolve)
+    return {LOOPBACK_NAME if each.is_loopback else str(each) for each in addresses}

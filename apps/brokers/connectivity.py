@@ -44,7 +44,7 @@ class Reached:
     """
 
     ok: bool
-    told: str
+    detail: str
     milliseconds: int
     answers: bool
 
@@ -54,13 +54,13 @@ def reach(*, broker: Broker, within: float = PING_SECONDS) -> Reached:
     began = time.monotonic()
     trouble: PoisonwebError | None = None
     try:
-        told = _ask(broker, lambda admin: admin.ping(), within=within)
+        detail = _ask(broker, lambda admin: admin.ping(), within=within)
     except PoisonwebError as wrong:
-        told, trouble = _in_words(wrong), wrong
+        detail, trouble = _in_words(wrong), wrong
     lasted = time.monotonic() - began
     return Reached(
         ok=trouble is None,
-        told=told,
+        detail=detail,
         milliseconds=round(lasted * 1000),
         answers=trouble is None or isinstance(trouble, Refused),
     )
@@ -81,7 +81,7 @@ def concealed(text: str, *, url: str) -> str:
 def _ask(broker: Broker, question: Callable[[BrokerAdmin], T], *, within: float) -> T:
     url = secrets.revealed(broker.url)
     try:
-        return _answer(partial(_asked, broker, question), within=within)
+        return _answer(partial(_ask_admin, broker, question), within=within)
     except Unavailable as away:
         raise Unavailable(concealed(str(away), url=url)) from None
     except Invalid as wrong:
@@ -90,7 +90,7 @@ def _ask(broker: Broker, question: Callable[[BrokerAdmin], T], *, within: float)
         raise Refused(concealed(str(refusal), url=url)) from None
 
 
-def _asked(broker: Broker, question: Callable[[BrokerAdmin], T]) -> T:
+def _ask_admin(broker: Broker, question: Callable[[BrokerAdmin], T]) -> T:
     admin = topics.broker_admin_of(broker)
     try:
         return question(admin)
@@ -124,11 +124,11 @@ def _in_words(trouble: PoisonwebError) -> str:
 
 
 def _secrets_in(url: str) -> Iterator[str]:
-    found = [_password(url), *_values(url)]
-    spelt = [
-        word for each in found for word in (each, unquote(each), quote(each, safe=""))
+    values = [_password(url), *_values(url)]
+    spellings = [
+        word for each in values for word in (each, unquote(each), quote(each, safe=""))
     ]
-    yield from (word for word in {url, *spelt} if len(word) >= SHORTEST_SECRET)
+    yield from (word for word in {url, *spellings} if len(word) >= SHORTEST_SECRET)
 
 
 def _password(url: str) -> str:

@@ -61,10 +61,10 @@ class Policies:
     def of(cls, topic: Topic) -> Self:
         return cls(**{name: getattr(topic, name) for name in NAMES})
 
-    def changed(self, told: Mapping[str, object]) -> Self:
+    def changed(self, data: Mapping[str, object]) -> Self:
         """Give these with what is told instead; raises Invalid naming the field."""
         values: dict[str, Any] = {
-            name: _READ[name](name, value) for name, value in told.items()
+            name: _READ[name](name, value) for name, value in data.items()
         }
         return replace(self, **values)
 
@@ -94,7 +94,7 @@ def set_policies(
     if not changes:
         return topic
     if OF_THE_BROKER & changes.keys():
-        _check_told_once(policies)
+        _check_set_once(policies)
         _check_with_broker(topic, policies)
     values = {name: after for name, (_, after) in changes.items()}
     queue = values.get("dead_letter_queue")
@@ -174,23 +174,23 @@ def takes_host_json(topic: Topic) -> bool:
 
 
 def pasted(
-    topic: Topic, host_json: str, told: Mapping[str, object]
+    topic: Topic, host_json: str, data: Mapping[str, object]
 ) -> dict[str, object]:
     """Put what a pasted `host.json` says of queues in front of what else is told."""
     read = _host_json_of(topic)
     if read is None:
         raise Invalid("host_json", "its kind of broker is not set up in one.")
     try:
-        found = read(host_json)
+        pasted_options = read(host_json)
     except Invalid as wrong:
         raise Invalid("host_json", str(wrong)) from None
     policies = {
-        ours: found.pop(name)
+        ours: pasted_options.pop(name)
         for name, ours in OURS_IN_HOST_JSON.items()
-        if name in found
+        if name in pasted_options
     }
-    known = read_options(told.get("options"))
-    return {**told, **policies, "options": {**known, **found}}
+    options = read_options(data.get("options"))
+    return {**data, **policies, "options": {**options, **pasted_options}}
 
 
 def _host_json_of(topic: Topic) -> adapters.Pasted | None:
@@ -199,7 +199,7 @@ def _host_json_of(topic: Topic) -> adapters.Pasted | None:
     return adapters.reader_of_host_json(topic.broker.kind)
 
 
-def _check_told_once(policies: Policies) -> None:
+def _check_set_once(policies: Policies) -> None:
     """Refuse a policy as an option, too: the lane would go by the one or the other."""
     for name, ours in OURS_IN_HOST_JSON.items():
         if name in policies.options:

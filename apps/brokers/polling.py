@@ -14,8 +14,8 @@ LONGEST = 86_400
 
 def longest_interval(options: Mapping[str, object], *, usual: float) -> float:
     """Read the option, seconds or hh:mm:ss; raises Invalid for neither."""
-    told = options.get(OPTION, usual)
-    seconds = seconds_of(told) if isinstance(told, str) else told
+    value = options.get(OPTION, usual)
+    seconds = seconds_of(value) if isinstance(value, str) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise Invalid(f"options.{OPTION}", "is a number of seconds, or hh:mm:ss.")
     if not 0 < seconds <= LONGEST:

@@ -28,11 +28,11 @@ def hold(*, topics: Collection[int]) -> None:
 
     Raises Removed where one of them is gone already.
     """
-    wanted = set(topics)
+    ids = set(topics)
     with connection.cursor() as cursor:
-        cursor.execute(_TOPICS, [list(wanted)])
-        (held,) = cursor.fetchone()
-    if held < len(wanted):
+        cursor.execute(_TOPICS, [list(ids)])
+        (locked_count,) = cursor.fetchone()
+    if locked_count < len(ids):
         raise Removed
 
 

@@ -13,7 +13,7 @@ from botocore.config import Config
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.sqs.adapter import ADAPTER
-from apps.brokers.adapters.sqs.messages import entry, stored
+from apps.brokers.adapters.sqs.messages import content_of, entry_of
 from apps.brokers.ports import (
     Header,
     Outbound,
@@ -64,7 +64,7 @@ class SqsStage(Doors):
         self.client.create_queue(QueueName=queue, Attributes=attributes)
 
     def put(self, topic: str, body: bytes, headers: Sequence[Header] = ()) -> None:
-        message = entry(Outbound(topic=topic, body=body, headers=tuple(headers)))
+        message = entry_of(Outbound(topic=topic, body=body, headers=tuple(headers)))
         self.send(topic, **message.to_wire(0))
 
     def put_later(self, topic: str, body: bytes, *, seconds: int) -> None:
@@ -78,7 +78,7 @@ class SqsStage(Doors):
         return sent
 
     def contents(self, topic: str) -> list[Message]:
-        return [stored(_received(seen)) for seen in self.server.look(topic)]
+        return [content_of(_received(seen)) for seen in self.server.look(topic)]
 
     def receive(self, topic: str, **wire: Any) -> list[Any]:
         """Be handed up to ten messages, as boto3 gives them."""
@@ -96,7 +96,7 @@ class SqsStage(Doors):
         taken: list[Message] = []
         while found := self.receive(topic):
             for message in found:
-                taken.append(stored(message))
+                taken.append(content_of(message))
                 self.client.delete_message(
                     QueueUrl=self.url_of(topic), ReceiptHandle=message["ReceiptHandle"]
                 )

@@ -43,7 +43,7 @@ def adopt(
 ) -> list[str]:
     topics = registration.adopt_topics(
         broker=broker,
-        found=[found(name, f"{name}-poison") for name in names],
+        topics=[found(name, f"{name}-poison") for name in names],
         principal=principal,
         now=now,
     )
@@ -170,7 +170,7 @@ def test_a_broker_answers_what_it_is(kept: Broker) -> None:
     reached = connectivity.reach(broker=kept)
 
     assert reached.ok
-    assert reached.told.startswith("Redis ")
+    assert reached.detail.startswith("Redis ")
 
 
 def test_a_wrong_password_is_told_without_it(
@@ -183,8 +183,8 @@ def test_a_wrong_password_is_told_without_it(
     reached = connectivity.reach(broker=broker)
 
     assert not reached.ok
-    assert reached.told
-    assert not any(part in reached.told for part in ("not!mine", "not%21mine", wrong))
+    assert reached.detail
+    assert not any(part in reached.detail for part in ("not!mine", "not%21mine", wrong))
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_a_broker_that_says_nothing_is_waited_for_only_so_long(
 
     reached = connectivity.reach(broker=broker, within=0.1)
 
-    assert (reached.ok, reached.told) == (False, "It did not answer within 0.1 s.")
+    assert (reached.ok, reached.detail) == (False, "It did not answer within 0.1 s.")
     assert reached.milliseconds < 20_000
 
 
@@ -243,7 +243,7 @@ def test_where_an_address_may_lead_is_looked_at_each_time(kept: Broker) -> None:
     reached = connectivity.reach(broker=Broker.objects.get())
 
     assert not reached.ok
-    assert "no broker is" in reached.told
+    assert "no broker is" in reached.detail
 
 
 def test_no_thread_is_left_behind_by_an_answer(kept: Broker) -> None:
@@ -263,7 +263,7 @@ def test_what_a_broker_has_is_found_and_adopted(
     stream.xadd("plain", {"body": b"1"})
 
     seen = connectivity.discover(broker=kept)
-    registration.adopt_topics(broker=kept, found=seen, principal=operator, now=now)
+    registration.adopt_topics(broker=kept, topics=seen, principal=operator, now=now)
 
     facts = [(each.name, each.dead_letter_queue, each.dead_letters) for each in seen]
     rows = Topic.objects.order_by("name").values_list("name", "dead_letter_queue")

@@ -299,7 +299,7 @@ def test_observing_adopting_and_removing_never_wait_in_a_ring(
     def adopt(known: Broker) -> None:
         with suppress(Absent):
             registration.adopt_topics(
-                broker=known, found=[found], principal=ADA, now=now
+                broker=known, topics=[found], principal=ADA, now=now
             )
 
     def remove(known: Broker) -> None:

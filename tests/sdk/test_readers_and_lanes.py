@@ -24,7 +24,7 @@ from apps.brokers.adapters.azure_queue import message_text
 from apps.brokers.adapters.azure_queue.message_text import Encoding
 from apps.brokers.adapters.rabbitmq import amqp_properties
 from apps.brokers.adapters.rabbitmq import amqp_table as tables
-from apps.brokers.adapters.sqs.messages import entry, stored
+from apps.brokers.adapters.sqs.messages import content_of, entry_of
 from apps.brokers.ports import Outbound
 from poisonguard.errors import Misconfigured
 from poisonguard.readers import Reader, amqp
@@ -188,7 +188,7 @@ def test_an_aio_pika_message_without_an_id_is_known_by_its_place_and_body() -> N
 
 def received(message: Outbound, **system: str) -> dict[str, Any]:
     """Give what boto3 gives of a message that Poisonweb sends."""
-    wire = entry(message).to_wire(0)
+    wire = entry_of(message).to_wire(0)
     return {
         "MessageId": "m-1",
         "ReceiptHandle": "r-1",
@@ -209,7 +209,7 @@ def test_a_message_of_sqs_reads_as_a_lane_reads_it(body: bytes) -> None:
     )
     reader = SqsReader()
 
-    assert (reader.body(message), reader.headers(message)) == stored(message)
+    assert (reader.body(message), reader.headers(message)) == content_of(message)
     assert reader.body(message) == body
     assert (reader.bookmark(message), reader.dequeue_count(message)) == ("m-1", 3)
     assert reader.enqueued_at(message) == datetime.fromtimestamp(1_700_000_000, UTC)
@@ -243,7 +243,7 @@ def test_a_body_that_others_mark_as_base64_stays_what_it_is() -> None:
         "MessageAttributes": {"x-poisonweb-body": mark},
     }
 
-    assert (SqsReader().body(message), SqsReader().headers(message)) == stored(
+    assert (SqsReader().body(message), SqsReader().headers(message)) == content_of(
         {**message, "Attributes": {}}
     )
 

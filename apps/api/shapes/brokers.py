@@ -45,7 +45,7 @@ def capabilities(can: Capabilities) -> Shape:
 
 
 def reached(told: Reached) -> Shape:
-    return {"ok": told.ok, "detail": told.told, "milliseconds": told.milliseconds}
+    return {"ok": told.ok, "detail": told.detail, "milliseconds": told.milliseconds}
 
 
 def found_topic(seen: Found) -> Shape:

@@ -86,7 +86,7 @@ KINDS = {
 }
 
 
-def known(kind: str) -> Kind:
+def kind_named(kind: str) -> Kind:
     """Give a kind by its name; raise `Invalid` for one that is none."""
     if kind not in KINDS:
         raise Invalid("kind", f"{kind} is unknown: use one of {', '.join(KINDS)}.")
@@ -101,8 +101,8 @@ def title_of(kind: str) -> str:
 @cache
 def adapter(kind: str) -> Adapter:
     """Give the adapter of a kind; raise `Unavailable` where its client is missing."""
-    found: Adapter = _module(kind).ADAPTER
-    return found
+    instance: Adapter = _module(kind).ADAPTER
+    return instance
 
 
 def missing_client(kind: str) -> str:
@@ -116,15 +116,15 @@ def missing_client(kind: str) -> str:
 
 def reader_of_host_json(kind: str) -> Pasted | None:
     """Give what makes a topic's options of a `host.json`; None where there is none."""
-    named = known(kind).host_json
-    if not named:
+    module_name = kind_named(kind).host_json
+    if not module_name:
         return None
-    found: Pasted = import_module(f"{__name__}.{named}").settings_from_host_json
-    return found
+    reader: Pasted = import_module(f"{__name__}.{module_name}").settings_from_host_json
+    return reader
 
 
 def _module(kind: str) -> ModuleType:
-    client = known(kind).client
+    client = kind_named(kind).client
     try:
         return import_module(f"{__name__}.{kind}.adapter")
     except ModuleNotFoundError as missing:

@@ -113,11 +113,11 @@ class MemoryBroker:
         """Hand everything new to a consumer, which then settles it or does not."""
         state = self.topic(topic)
         group = state.groups.setdefault(consumer_group, _Group())
-        fresh = [(n, m) for n, m in state.messages.items() if n > group.position]
+        new_messages = [(n, m) for n, m in state.messages.items() if n > group.position]
         group.position = state.head
-        for number, _ in fresh:
+        for number, _ in new_messages:
             group.pending[number] = _HandedOut(client_name, self.now, 1)
-        return [(str(number), message) for number, message in fresh]
+        return [(str(number), message) for number, message in new_messages]
 
     def receive_again(
         self, topic: str, bookmark: str, *, consumer_group: str, client_name: str
@@ -246,7 +246,7 @@ class MemoryDeadLetterReader:
             except Unavailable:
                 self._cursor = 0
                 raise
-            if not self._fresh():
+            if not self._unread():
                 self._broker.changed.wait(wait)
             return self._batch(limit)
 
@@ -274,13 +274,13 @@ class MemoryDeadLetterReader:
     def close(self) -> None:
         """Hold nothing, so give nothing back."""
 
-    def _fresh(self) -> list[int]:
+    def _unread(self) -> list[int]:
         messages = self._broker.topic(self._queue).messages
         return [number for number in messages if number > self._cursor]
 
     def _batch(self, limit: int) -> list[DeadLetter]:
         letters: list[DeadLetter] = []
-        for number in self._fresh()[:limit]:
+        for number in self._unread()[:limit]:
             letters.append(self._letter(number))
             self._cursor = number
             if sum(letter.size for letter in letters) >= BATCH_BYTES:

@@ -45,19 +45,19 @@ def add(
     `url` is an address in the clear, which is kept sealed, or env:NAME.
     """
     require_all_topics(principal)
-    adapters.known(kind)
+    adapters.kind_named(kind)
     if remedy := adapters.missing_client(kind):
         raise Invalid("kind", remedy)
     _check_name(name)
-    kept = _kept(url)
-    secrets.check_variable(kept)
-    _check_address(Broker(kind=kind, url=kept, options=options))
+    stored_url = _storable_url(url)
+    secrets.check_variable(stored_url)
+    _check_address(Broker(kind=kind, url=stored_url, options=options))
     with transaction.atomic():
-        broker, made = Broker.objects.get_or_create(
+        broker, is_new = Broker.objects.get_or_create(
             name=name,
-            defaults={"kind": kind, "url": kept, "options": options},
+            defaults={"kind": kind, "url": stored_url, "options": options},
         )
-        if not made:
+        if not is_new:
             raise Invalid("name", f"there is a broker {name} already.")
         _record(
             Action.BROKER_REGISTERED, broker.name, principal, now, {"kind": broker.kind}
@@ -87,14 +87,14 @@ def alter(
     if options is not None and dict(options) != broker.options:
         values["options"] = dict(options)
     if url is not None:
-        values["url"] = _kept(url)
+        values["url"] = _storable_url(url)
     if {"url", "options"} & values.keys():
         _check_change(broker, values)
-    return _altered(broker, values, principal, now=now) if values else broker
+    return _alter(broker, values, principal, now=now) if values else broker
 
 
 @transaction.atomic
-def _altered(
+def _alter(
     broker: Broker, values: Mapping[str, object], principal: Principal, *, now: datetime
 ) -> Broker:
     hold_broker(broker)
@@ -120,7 +120,7 @@ def one(*, broker_id: int) -> Broker:
 def adopt_topics(
     *,
     broker: Broker,
-    found: Sequence[FoundTopic],
+    topics: Sequence[FoundTopic],
     principal: Principal,
     now: datetime,
 ) -> list[Topic]:
@@ -131,45 +131,45 @@ def adopt_topics(
     name that another broker's topic has already is told apart by this broker's.
     """
     principal.require(Scope.BROKERS_WRITE)
-    return [_adopted(broker, each, principal, now=now) for each in found]
+    return [_adopt(broker, topic, principal, now=now) for topic in topics]
 
 
-def _adopted(
-    broker: Broker, found: FoundTopic, principal: Principal, *, now: datetime
+def _adopt(
+    broker: Broker, topic: FoundTopic, principal: Principal, *, now: datetime
 ) -> Topic:
-    if not is_keepable(found):
+    if not is_keepable(topic):
         raise Refused("A topic whose name is no text cannot be kept here.")
-    known = broker.topics.filter(native_name=found.name).first()
-    name = known.name if known else _free_name(broker, found.name)
-    sees_it = principal.sees(name) and (known or principal.sees(found.name))
+    existing = broker.topics.filter(native_name=topic.name).first()
+    name = existing.name if existing else _free_name(broker, topic.name)
+    sees_it = principal.sees(name) and (existing or principal.sees(topic.name))
     if not sees_it:
         raise Forbidden(f"The topic {name} is none of yours.")
-    if known and known.dead_letter_queue:
-        return known
-    convention = convention_of(kind=broker.kind, topic=found.name)
-    queue = found.dead_letter_queue or convention.queue
+    if existing and existing.dead_letter_queue:
+        return existing
+    convention = convention_of(kind=broker.kind, topic=topic.name)
+    queue = topic.dead_letter_queue or convention.queue
     is_taken = reader_of_queue(broker=broker, queue=queue, besides=name) is not None
     return register_topic(
         name=name,
         broker=broker,
         dead_letter_queue="" if is_taken else queue,
         policy={},
-        native_name=found.name,
+        native_name=topic.name,
         actor=principal.actor,
         principal=principal,
         now=now,
     )
 
 
-def is_keepable(found: FoundTopic) -> bool:
+def is_keepable(topic: FoundTopic) -> bool:
     """Tell whether its names are text, as Postgres and HTTP know it."""
-    names = (found.name, found.dead_letter_queue)
+    names = (topic.name, topic.dead_letter_queue)
     return all(name == storable(name) for name in names)
 
 
 def _free_name(broker: Broker, name: str) -> str:
-    taken = Topic.objects.filter(name=name).exclude(broker=None)
-    return f"{name}@{broker.name}" if taken.exists() else name
+    namesakes = Topic.objects.filter(name=name).exclude(broker=None)
+    return f"{name}@{broker.name}" if namesakes.exists() else name
 
 
 def _check_name(name: str) -> None:
@@ -177,7 +177,7 @@ def _check_name(name: str) -> None:
         raise Invalid("name", f"give up to {NAME_LIMIT} characters that can be seen.")
 
 
-def _kept(url: str) -> str:
+def _storable_url(url: str) -> str:
     """Give what is stored of an address that somebody entered."""
     if len(url) > URL_LIMIT or not url.isprintable():
         raise Invalid("url", f"give at most {URL_LIMIT} characters that can be seen.")
@@ -203,11 +203,11 @@ def _check_change(broker: Broker, values: Mapping[str, Any]) -> None:
 def _require_address_again(broker: Broker, changed: Broker) -> None:
     """Refuse an option that leads what is sealed to another host than it knew."""
     try:
-        known = {place.host for place in target_of(broker).places}
+        known_hosts = {place.host for place in target_of(broker).places}
     except Unavailable:
         return  # sealed under another key: nothing can be sent anywhere
     for option, place in places_of_options(changed.options).items():
-        if place.host not in known:
+        if place.host not in known_hosts:
             raise Invalid(
                 "url",
                 f"{option} names another host, {place.host}: enter the address again, "

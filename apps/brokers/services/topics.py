@@ -62,16 +62,16 @@ class Convention:
 
 def topics_named(*, names: Collection[str]) -> dict[str, Topic]:
     """Give every topic by name; make one that was never heard of, without a broker."""
-    known = {topic.name: topic for topic in Topic.objects.filter(name__in=names)}
-    unknown = sorted(set(names) - known.keys())
+    topics = {topic.name: topic for topic in Topic.objects.filter(name__in=names)}
+    unknown = sorted(set(names) - topics.keys())
     if unknown:
         Topic.objects.bulk_create(
             [Topic(name=name, native_name=name) for name in unknown],
             ignore_conflicts=True,
         )
-        made = Topic.objects.filter(name__in=unknown)
-        known |= {topic.name: topic for topic in made}
-    return known
+        new_topics = Topic.objects.filter(name__in=unknown)
+        topics |= {topic.name: topic for topic in new_topics}
+    return topics
 
 
 @transaction.atomic
@@ -85,7 +85,7 @@ def register_broker(
     now: datetime,
 ) -> Broker:
     """Add a broker, or change the address of a known one; idempotent."""
-    adapters.known(kind)
+    adapters.kind_named(kind)
     values = {"kind": kind, "url": url, "is_sample": is_sample}
     broker, created = Broker.objects.get_or_create(name=name, defaults=values)
     same = all(getattr(broker, field) == value for field, value in values.items())
@@ -128,9 +128,11 @@ def register_topic(
     if native_name is not None:
         values["native_name"] = native_name
     hold_broker(broker)
-    known = Topic.objects.filter(name=name).first()
-    if known and all(getattr(known, field) == here for field, here in values.items()):
-        return known
+    existing = Topic.objects.filter(name=name).first()
+    if existing and all(
+        getattr(existing, field) == here for field, here in values.items()
+    ):
+        return existing
     with one_reader(
         broker=broker, queue=dead_letter_queue, topic=name, principal=principal
     ):
@@ -224,7 +226,7 @@ def polling_interval_of(topic: Topic) -> float:
     return polling.longest_interval(topic.options, usual=usual) if usual else 0.0
 
 
-def left_out_of(topic: Topic) -> frozenset[bytes]:
+def lost_headers_of(topic: Topic) -> frozenset[bytes]:
     """Name the headers that a message would lose on its way to this topic.
 
     Those that tell of a failure stay behind in any case, so they are no loss.
@@ -236,12 +238,12 @@ def left_out_of(topic: Topic) -> frozenset[bytes]:
     return frozenset(name for name in reserved if vocabularies.leaving(((name, b""),)))
 
 
-def unmarked_topics() -> set[int]:
+def topics_without_headers() -> set[int]:
     """Give the topics whose messages have no headers, so cannot bear a mark."""
     kinds = Broker.objects.order_by().values_list("kind", flat=True).distinct()
     without = [kind for kind in kinds if not _has_headers(kind)]
-    found = Topic.objects.filter(broker__kind__in=without) if without else ()
-    return {topic.pk for topic in found}
+    topics = Topic.objects.filter(broker__kind__in=without) if without else ()
+    return {topic.pk for topic in topics}
 
 
 def _has_headers(kind: str) -> bool:
@@ -284,7 +286,7 @@ def settings_of(broker: Broker) -> BrokerSettings:
 
 def target_of(broker: Broker) -> Target:
     """Tell where a broker leads; raises Unavailable where its address cannot be had."""
-    url, kind = secrets.revealed(broker.url), adapters.known(broker.kind)
+    url, kind = secrets.revealed(broker.url), adapters.kind_named(broker.kind)
     return Target.read(
         url,
         broker.options,

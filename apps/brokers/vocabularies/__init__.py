@@ -25,7 +25,7 @@ from apps.brokers.vocabularies import (
     spring_kafka,
     sqs,
 )
-from apps.brokers.vocabularies.story import Found, Story, Told, is_said
+from apps.brokers.vocabularies.story import HeaderMap, PartialStory, Story, has_value
 
 __all__ = ["VOCABULARIES", "Story", "leaving", "read"]
 
@@ -39,10 +39,10 @@ class Vocabulary(Protocol):
     @property
     def NAME(self) -> str: ...  # noqa: N802, a constant of a module
 
-    def told(self, found: Found) -> Told:
+    def read_story(self, headers: HeaderMap) -> PartialStory:
         """Read what the headers tell, in this vocabulary."""
 
-    def wrote(self, found: Found) -> Collection[bytes]:
+    def failure_headers(self, headers: HeaderMap) -> Collection[bytes]:
         """Return the names, in small letters, of the headers about the failure.
 
         Their names alone decide, whatever they say.
@@ -68,16 +68,16 @@ VOCABULARIES: tuple[Vocabulary, ...] = (
 
 def read(headers: Sequence[Header]) -> Story:
     """Read the story of a dead letter, of whoever tells it."""
-    found = Found(headers)
-    tellers = [(one.NAME, one.told(found)) for one in VOCABULARIES]
+    header_map = HeaderMap(headers)
+    stories = [(one.NAME, one.read_story(header_map)) for one in VOCABULARIES]
     merged: dict[str, Any] = {}
-    for field in fields(Told):
-        said = (getattr(told, field.name) for _, told in tellers)
-        first = next(filter(is_said, said), None)
+    for field in fields(PartialStory):
+        values = (getattr(story, field.name) for _, story in stories)
+        first = next(filter(has_value, values), None)
         if first is not None:
             merged[field.name] = first
     return Story(
-        **merged, told_by=tuple(name for name, told in tellers if told.says_why)
+        **merged, told_by=tuple(name for name, story in stories if story.says_why)
     )
 
 
@@ -85,14 +85,20 @@ def leaving(headers: Sequence[Header]) -> tuple[Header, ...]:
     """Return the headers for a redrive: as stored, less all that tells of a failure."""
     names = frozenset(name.lower() for name, _ in headers)
     is_usual = sum(map(len, names)) <= REMEMBERED_BYTES
-    behind = _remembered(names) if is_usual else _behind(names)
-    return tuple(header for header in headers if header[0].lower() not in behind)
+    failure_headers = (
+        _cached_failure_headers(names) if is_usual else _failure_headers(names)
+    )
+    return tuple(
+        header for header in headers if header[0].lower() not in failure_headers
+    )
 
 
-def _behind(names: frozenset[bytes]) -> frozenset[bytes]:
-    found = Found([(name, b"") for name in names])
-    return frozenset(name for one in VOCABULARIES for name in one.wrote(found))
+def _failure_headers(names: frozenset[bytes]) -> frozenset[bytes]:
+    header_map = HeaderMap([(name, b"") for name in names])
+    return frozenset(
+        name for one in VOCABULARIES for name in one.failure_headers(header_map)
+    )
 
 
 # The messages of a topic have the same headers, as a rule.
-_remembered = lru_cache(maxsize=256)(_behind)
+_cached_failure_headers = lru_cache(maxsize=256)(_failure_headers)

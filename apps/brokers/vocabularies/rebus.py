@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from apps.brokers.vocabularies import stacks
-from apps.brokers.vocabularies.story import Found, Told
+from apps.brokers.vocabularies.story import HeaderMap, PartialStory
 from poisonguard import contract
 
 NAME = "rebus"
@@ -19,17 +19,17 @@ SOURCE = "rbs2-source-queue"
 DELIVERIES = "rbs2-delivery-count"
 # Rebus goes by the counts where it finds them: a message with its deliveries used up
 # would go straight back to the error queue.
-_WROTE = (DETAILS, SOURCE, DELIVERIES, "rbs2-defer-count")
+_FAILURE_HEADERS = (DETAILS, SOURCE, DELIVERIES, "rbs2-defer-count")
 
 
-def told(found: Found) -> Told:
-    message = Told(
-        content_type=found.text("rbs2-content-type"),
-        message_type=found.text("rbs2-msg-type").partition(",")[0].strip(),
+def read_story(headers: HeaderMap) -> PartialStory:
+    message = PartialStory(
+        content_type=headers.text("rbs2-content-type"),
+        message_type=headers.text("rbs2-msg-type").partition(",")[0].strip(),
     )
-    if DETAILS not in found and SOURCE not in found:
+    if DETAILS not in headers and SOURCE not in headers:
         return message
-    details = found.text(DETAILS)
+    details = headers.text(DETAILS)
     kind, words = stacks.dotnet(details)
     return replace(
         message,
@@ -37,10 +37,10 @@ def told(found: Found) -> Told:
         exception_type=kind,
         exception_message=words,
         exception_traceback=details,
-        origin=found.text(SOURCE),
-        attempts=found.count(DELIVERIES),
+        origin=headers.text(SOURCE),
+        attempts=headers.count(DELIVERIES),
     )
 
 
-def wrote(found: Found) -> Collection[bytes]:
-    return found.among(_WROTE)
+def failure_headers(headers: HeaderMap) -> Collection[bytes]:
+    return headers.among(_FAILURE_HEADERS)

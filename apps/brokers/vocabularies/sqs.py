@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from apps.brokers.vocabularies.story import Found, Told
+from apps.brokers.vocabularies.story import HeaderMap, PartialStory
 from poisonguard import contract
 
 NAME = "amazon-sqs"
@@ -13,16 +13,16 @@ NAME = "amazon-sqs"
 CAME_FROM = "sqs:DeadLetterQueueSourceArn"
 
 
-def told(found: Found) -> Told:
+def read_story(headers: HeaderMap) -> PartialStory:
     """Read the one way there is: received too often, and never deleted."""
-    source = found.text(CAME_FROM.lower())
+    source = headers.text(CAME_FROM.lower())
     if not source:
-        return Told()
-    return Told(
+        return PartialStory()
+    return PartialStory(
         cause=contract.Cause.MAX_DEQUEUE_COUNT, origin=source.rpartition(":")[2]
     )
 
 
-def wrote(found: Found) -> Collection[bytes]:
+def failure_headers(headers: HeaderMap) -> Collection[bytes]:
     # SQS says it of a message in a dead-letter queue, and only SQS can.
-    return found.among((CAME_FROM.lower(),))
+    return headers.among((CAME_FROM.lower(),))

@@ -16,9 +16,9 @@ def java(stack: str) -> Iterator[tuple[str, str]]:
     """Yield the type and message of each exception, the outermost first."""
     for number, line in enumerate(stack[:_LIMIT].splitlines()):
         if number == 0 or line.startswith("Caused by: "):
-            found = _JAVA.fullmatch(line.rstrip())
-            if found:
-                yield found[1], found[2] or ""
+            match = _JAVA.fullmatch(line.rstrip())
+            if match:
+                yield match[1], match[2] or ""
 
 
 def dotnet(text: str) -> tuple[str, str]:

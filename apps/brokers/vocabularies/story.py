@@ -22,7 +22,7 @@ _OF_ANY_MESSAGE = frozenset({"content_type", "message_type", "redrive"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Told:
+class PartialStory:
     """What one vocabulary tells; what it does not tell is "" or None.
 
     The texts are decoded with replacement and may hold NUL. `origin` is where the
@@ -48,14 +48,14 @@ class Told:
     def says_why(self) -> bool:
         """Tell whether anything here is about a failure."""
         return any(
-            is_said(getattr(self, field.name))
-            for field in fields(Told)
+            has_value(getattr(self, field.name))
+            for field in fields(PartialStory)
             if field.name not in _OF_ANY_MESSAGE
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Story(Told):
+class Story(PartialStory):
     """What all vocabularies tell together; `told_by` names those that say why.
 
     A dead letter of which nobody tells a cause was simply `rejected`: somebody put it
@@ -66,7 +66,7 @@ class Story(Told):
     told_by: tuple[str, ...] = ()
 
 
-class Found:
+class HeaderMap:
     """The headers of one message, by their names in small letters."""
 
     def __init__(self, headers: Sequence[Header]) -> None:
@@ -83,22 +83,22 @@ class Found:
 
     def count(self, name: str) -> int | None:
         """Return a decimal number from 0 on; None for anything else."""
-        return counted(self.text(name))
+        return parse_count(self.text(name))
 
     def moment(self, name: str) -> datetime | None:
         """Return an ISO-8601 time with a zone; None for anything else."""
-        return moment(self.text(name))
+        return parse_moment(self.text(name))
 
     def among(
         self, names: Iterable[str] = (), *, prefixes: tuple[str, ...] = ()
     ) -> set[bytes]:
         """Return the names that are here of these, or begin like these."""
-        wanted = {name.encode() for name in names}
+        exact_names = {name.encode() for name in names}
         beginnings = tuple(prefix.encode() for prefix in prefixes)
         return {
             name
             for name in self._values
-            if name in wanted or name.startswith(beginnings)
+            if name in exact_names or name.startswith(beginnings)
         }
 
     def first(self, *names: str) -> str:
@@ -106,11 +106,11 @@ class Found:
         return next((text for text in map(self.text, names) if text), "")
 
 
-def is_said(value: object) -> bool:
+def has_value(value: object) -> bool:
     return value is not None and value != ""
 
 
-def counted(text: str) -> int | None:
+def parse_count(text: str) -> int | None:
     typed = _TYPED.fullmatch(text)
     digits = typed[1] if typed else text.strip()
     # int() reads other scripts' digits and underscores, and refuses 5,000 digits.
@@ -119,14 +119,14 @@ def counted(text: str) -> int | None:
     return min(int(digits), contract.COUNT_LIMIT)
 
 
-def one_more(count: int | None) -> int | None:
+def attempts_of_retries(count: int | None) -> int | None:
     """Turn a number of retries into one of attempts."""
     return None if count is None else min(count + 1, contract.COUNT_LIMIT)
 
 
-def moment(text: str) -> datetime | None:
+def parse_moment(text: str) -> datetime | None:
     try:
-        found = datetime.fromisoformat(text.strip())
-        return found.astimezone(UTC) if found.tzinfo else None
+        time = datetime.fromisoformat(text.strip())
+        return time.astimezone(UTC) if time.tzinfo else None
     except (ValueError, OverflowError):
         return None

@@ -144,7 +144,7 @@ def _observe(request: SignedIn, broker: Broker) -> int:
     if not found:
         raise Invalid("topics", "choose at least one of them.")
     topics = registration.adopt_topics(
-        broker=broker, found=found, principal=principal, now=now
+        broker=broker, topics=found, principal=principal, now=now
     )
     return lane_settings.observe_all(topics=topics, principal=principal, now=now)
 
@@ -179,7 +179,7 @@ def _form(
         "form": form,
         "broker": broker,
         "offered": brokers.offered_kinds(),
-        "example": adapters.known(broker.kind).url if broker else "",
+        "example": adapters.kind_named(broker.kind).url if broker else "",
         "wrong": wrong,
         "wrong_at": field_of(wrong),
         # An address is not shown again, so whoever gave one has to give it once more.

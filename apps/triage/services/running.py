@@ -138,7 +138,7 @@ class _Slice:
         self.until = clock() + SLICE
         self.trouble = ""
         self.inherits = True
-        self.unmarked = brokers.unmarked_topics()
+        self.unmarked = brokers.topics_without_headers()
         self.stuck: dict[Line, ports.Outcome] = {}
 
     def work(self) -> Ended:

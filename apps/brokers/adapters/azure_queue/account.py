@@ -68,22 +68,22 @@ class Account:
         if text.lower().startswith(("http://", "https://")):
             address, _, signature = text.partition("?")
             return cls._at(_endpoint(address), signature=_signature(signature))
-        given = _pieces(text)
-        if EMULATED in given:
-            return cls._emulated(given)
-        key, signature = given.get(KEY, ""), given.get(SIGNATURE, "")
+        settings = _pieces(text)
+        if EMULATED in settings:
+            return cls._emulated(settings)
+        key, signature = settings.get(KEY, ""), settings.get(SIGNATURE, "")
         if bool(key) == bool(signature):
             raise _unusable(f"give either {KEY} or {SIGNATURE}")
         if signature:
-            return cls._at(_endpoint_of(given), signature=_signature(signature))
-        name = _name(given.get(NAME, ""))
-        return cls._at(_endpoint_of(given), name=name, key=_key(key))
+            return cls._at(_endpoint_of(settings), signature=_signature(signature))
+        name = _name(settings.get(NAME, ""))
+        return cls._at(_endpoint_of(settings), name=name, key=_key(key))
 
     @classmethod
-    def _emulated(cls, given: Mapping[str, str]) -> Self:
-        if given[EMULATED].lower() != "true" or set(given) - {EMULATED, EMULATOR}:
+    def _emulated(cls, settings: Mapping[str, str]) -> Self:
+        if settings[EMULATED].lower() != "true" or set(settings) - {EMULATED, EMULATOR}:
             raise _unusable(f"{EMULATED} is true, and stands alone or with its proxy")
-        proxy = _endpoint(given.get(EMULATOR, "http://127.0.0.1"))
+        proxy = _endpoint(settings.get(EMULATOR, "http://127.0.0.1"))
         place = f"{proxy.scheme}://{proxy.netloc.partition(':')[0]}:{DEVELOPMENT_PORT}"
         endpoint = _endpoint(f"{place}/{DEVELOPMENT}")
         return cls._at(endpoint, name=DEVELOPMENT, key=_key(DEVELOPMENT_KEY))
@@ -110,7 +110,7 @@ class Account:
 
 
 def _pieces(text: str) -> dict[str, str]:
-    given: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for piece in filter(None, text.split(";")):
         written, is_one, value = piece.partition("=")
         name = _KNOWN.get(written.strip().lower())
@@ -119,22 +119,22 @@ def _pieces(text: str) -> dict[str, str]:
                 "there is a piece in it that is none of its settings, perhaps because "
                 "of a semicolon inside a value"
             )
-        if name in given:
+        if name in settings:
             raise _unusable(f"{name} is in it twice")
-        given[name] = value.strip()
-    return given
+        settings[name] = value.strip()
+    return settings
 
 
-def _endpoint_of(given: Mapping[str, str]) -> SplitResult:
-    if ENDPOINT in given:
-        return _endpoint(given[ENDPOINT])
-    suffix = given.get(SUFFIX, "core.windows.net")
-    protocol = given.get(PROTOCOL, "https").lower()
+def _endpoint_of(settings: Mapping[str, str]) -> SplitResult:
+    if ENDPOINT in settings:
+        return _endpoint(settings[ENDPOINT])
+    suffix = settings.get(SUFFIX, "core.windows.net")
+    protocol = settings.get(PROTOCOL, "https").lower()
     if not _HOST.fullmatch(suffix):
         raise _unusable(f"{SUFFIX} is no host name")
     if protocol not in PORTS:
         raise _unusable(f"{PROTOCOL} is https or http")
-    return _endpoint(f"{protocol}://{_name(given.get(NAME, ''))}.queue.{suffix}")
+    return _endpoint(f"{protocol}://{_name(settings.get(NAME, ''))}.queue.{suffix}")
 
 
 def _endpoint(text: str) -> SplitResult:

@@ -38,8 +38,8 @@ class AzureTopicAdmin:
     def oldest_at(self) -> datetime | None:
         """Look at the first that are visible: nobody is shown the others."""
         look = partial(self._wire.peek, self._queue, count=LARGEST_PAGE)
-        found = if_there(look, otherwise=list[Message]())
-        return min((message.inserted_at for message in found), default=None)
+        messages = if_there(look, otherwise=list[Message]())
+        return min((message.inserted_at for message in messages), default=None)
 
     def delivered(self) -> Delivered | None:
         return None
@@ -90,5 +90,5 @@ class AzureBrokerAdmin:
         return if_there(count, otherwise=None)
 
 
-def _is_queue_of_another(name: str, known: dict[str, int]) -> bool:
-    return name.endswith(SUFFIX) and name.removesuffix(SUFFIX) in known
+def _is_queue_of_another(name: str, depths: dict[str, int]) -> bool:
+    return name.endswith(SUFFIX) and name.removesuffix(SUFFIX) in depths

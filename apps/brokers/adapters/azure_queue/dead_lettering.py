@@ -42,16 +42,16 @@ class Exhausted:
         As in the runtime, the next batch is taken when no more than
         `newBatchThreshold` are left of those before.
         """
-        moved, working = 0, set[Future[bool]]()
+        moved, futures = 0, set[Future[bool]]()
         for _ in range(MOST_BATCHES):
-            taken = self._take()
-            if not taken:
+            messages = self._take()
+            if not messages:
                 break
-            working |= {self._wire.later(self._move, message) for message in taken}
-            while len(working) > self._settings.new_batch_threshold:
-                done, working = wait(working, return_when=FIRST_COMPLETED)
+            futures |= {self._wire.later(self._move, message) for message in messages}
+            while len(futures) > self._settings.new_batch_threshold:
+                done, futures = wait(futures, return_when=FIRST_COMPLETED)
                 moved += sum(one.result() for one in done)
-        return moved + sum(one.result() for one in working)
+        return moved + sum(one.result() for one in futures)
 
     def _take(self) -> list[Message]:
         queue, settings = self._settings.topic, self._settings
@@ -61,12 +61,12 @@ class Exhausted:
         leading = list(takewhile(lambda one: one.dequeue_count >= limit, first))
         if not leading:
             return []
-        taken = self._wire.get(queue, count=len(leading), hidden_for=HELD_SECONDS)
+        messages = self._wire.get(queue, count=len(leading), hidden_for=HELD_SECONDS)
         # Others may have come first in the meantime. The count includes this time.
-        for message in taken:
+        for message in messages:
             if message.dequeue_count <= limit:
                 self._give_back(message, seconds=0)
-        return [message for message in taken if message.dequeue_count > limit]
+        return [message for message in messages if message.dequeue_count > limit]
 
     def _move(self, message: Message) -> bool:
         try:

@@ -90,10 +90,10 @@ def _plain(body: bytes) -> str:
         text = body.decode()
     except UnicodeDecodeError:
         raise Refused("This message is to be plain text, and is no UTF-8.") from None
-    if found := _ILLEGAL.search(text):
+    if illegal := _ILLEGAL.search(text):
         raise Refused(
-            f"This message is to be plain text, and holds U+{ord(found[0]):04X} at "
-            f"{found.start():,}, which Azure's XML cannot carry."
+            f"This message is to be plain text, and holds U+{ord(illegal[0]):04X} at "
+            f"{illegal.start():,}, which Azure's XML cannot carry."
         )
     return text
 
@@ -119,9 +119,11 @@ def _stays_behind(name: bytes) -> bool:
 
 
 def _named(names: Sequence[bytes]) -> str:
-    shown = [ascii(name.decode(errors="replace"))[:80] for name in names]
-    more = len(shown) - NAMED_HEADERS
-    return ", ".join(shown[:NAMED_HEADERS]) + (f" and {more} more" if more > 0 else "")
+    legible = [ascii(name.decode(errors="replace"))[:80] for name in names]
+    more = len(legible) - NAMED_HEADERS
+    return ", ".join(legible[:NAMED_HEADERS]) + (
+        f" and {more} more" if more > 0 else ""
+    )
 
 
 def _mark(encoding: Encoding) -> Header:

@@ -22,36 +22,36 @@ class AzurePublisher:
         self._usual = usual
 
     def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
-        told = self._wire.each(partial(self._outcome, gone=Event()), messages)
-        unsent = [outcome for outcome in told if isinstance(outcome, Unsent)]
-        if unsent and not any(_may_be_there(outcome) for outcome in told):
+        results = self._wire.each(partial(self._outcome, outage=Event()), messages)
+        unsent = [outcome for outcome in results if isinstance(outcome, Unsent)]
+        if unsent and not any(_may_be_there(outcome) for outcome in results):
             raise unsent[0]
         return [
             _unsent(outcome) if isinstance(outcome, Unsent) else outcome
-            for outcome in told
+            for outcome in results
         ]
 
     def close(self) -> None:
         self._wire.close()
 
-    def _outcome(self, message: Outbound, *, gone: Event) -> Outcome | Unsent:
+    def _outcome(self, message: Outbound, *, outage: Event) -> Outcome | Unsent:
         """Send one message, unless another one has just found Azure `gone`."""
         try:
             queue = queue_name(message.topic, field="topic")
             text = message_text.write(message.body, message.headers, usual=self._usual)
-            if gone.is_set():
+            if outage.is_set():
                 return Unsent("Azure went away before this message was sent.")
-            made = self._wire.put(queue, text)
+            azure_message = self._wire.put(queue, text)
         except (Refused, Invalid) as refusal:
             return Outcome(kind=OutcomeKind.REFUSED, detail=str(refusal))
         except Unsent as away:
-            gone.set()
+            outage.set()
             return away
         except Unavailable as silence:
             if isinstance(silence, Hung):
-                gone.set()
+                outage.set()
             return _unknown(silence)
-        return Outcome(kind=OutcomeKind.SENT, bookmark=made.id)
+        return Outcome(kind=OutcomeKind.SENT, bookmark=azure_message.id)
 
 
 def _may_be_there(outcome: Outcome | Unsent) -> bool:

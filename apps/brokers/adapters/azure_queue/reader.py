@@ -61,9 +61,9 @@ class AzureDeadLetterReader:
 
     def peek(self, *, limit: int) -> list[DeadLetter]:
         look = partial(self._wire.peek, self._queue, count=limit)
-        found = if_there(look, otherwise=list[Message]())
-        found.sort(key=lambda message: message.inserted_at)
-        return [self._letter(message) for message in found]
+        messages = if_there(look, otherwise=list[Message]())
+        messages.sort(key=lambda message: message.inserted_at)
+        return [self._letter(message) for message in messages]
 
     def acknowledge(self, handles: Sequence[str]) -> None:
         self._wire.each(self._delete, [h for h in handles if h in self._receipts])
@@ -89,12 +89,12 @@ class AzureDeadLetterReader:
         for _ in range(MOST_CALLS):
             if len(letters) >= limit or size >= BATCH_BYTES:
                 break
-            taken = self._take(min(LARGEST_PAGE, limit - len(letters)))
-            if not taken:
+            messages = self._take(min(LARGEST_PAGE, limit - len(letters)))
+            if not messages:
                 break
-            fresh = [self._letter(one) for one in taken if self._is_new(one)]
-            letters += fresh
-            size += sum(letter.size for letter in fresh)
+            new_letters = [self._letter(one) for one in messages if self._is_new(one)]
+            letters += new_letters
+            size += sum(letter.size for letter in new_letters)
         return letters
 
     def _take(self, count: int) -> list[Message]:

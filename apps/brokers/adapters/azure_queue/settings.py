@@ -143,14 +143,14 @@ def usual_encoding(broker: BrokerSettings) -> Encoding:
     return _encoding(value, field="options.messageEncoding")
 
 
-def _checked(given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
-    unknown = set(given) - set(_SETTINGS)
+def _checked(values: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    unknown = set(values) - set(_SETTINGS)
     if unknown:
-        known = ", ".join(_SETTINGS)
-        raise Invalid(where, f"{_listed(unknown)} is unknown: there are {known}.")
+        names = ", ".join(_SETTINGS)
+        raise Invalid(where, f"{_listed(unknown)} is unknown: there are {names}.")
     return {
         name: _SETTINGS[name](value, field=f"{where}.{name}")
-        for name, value in given.items()
+        for name, value in values.items()
     }
 
 
@@ -179,10 +179,10 @@ def _duration(shortest: float, longest: float) -> Callable[..., float]:
 
 
 def _encoding(value: object, *, field: str) -> Encoding:
-    known = {encoding.value: encoding for encoding in Encoding}
-    if not isinstance(value, str) or value.lower() not in known:
+    encodings = {encoding.value: encoding for encoding in Encoding}
+    if not isinstance(value, str) or value.lower() not in encodings:
         raise Invalid(field, "is base64 or none.")
-    return known[value.lower()]
+    return encodings[value.lower()]
 
 
 _SETTINGS: dict[str, Callable[..., Any]] = {
@@ -202,10 +202,10 @@ def _field(name: str) -> str:
 def _seconds(value: object) -> float | None:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return min(float(value), 1e9) if math.isfinite(value) else None
-    found = _TIME_SPAN.fullmatch(value.strip()) if isinstance(value, str) else None
-    if found is None:
+    match = _TIME_SPAN.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
         return None
-    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
     if hours >= 24 or minutes >= 60 or seconds >= 60:
         return None
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
@@ -240,15 +240,15 @@ def _json(text: str) -> dict[str, Any]:
     if bare.startswith('"'):
         bare = f"{{{bare}}}"
     try:
-        found = json.loads(bare)
+        document = json.loads(bare)
     except (ValueError, RecursionError) as error:
         line = getattr(error, "lineno", "")
         where = f" in line {line}" if line else ""
         remedy = f"cannot be read as JSON{where}: paste the whole file."
         raise Invalid("host.json", remedy) from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise Invalid("host.json", 'is an object: it begins with "{".')
-    return found
+    return document
 
 
 def _uncommented(match: re.Match[str]) -> str:

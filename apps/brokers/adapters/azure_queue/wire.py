@@ -160,10 +160,10 @@ class Wire:
         body = f"<QueueMessage><MessageText>{escaped}</MessageText></QueueMessage>"
         query = {"messagettl": "-1"}
         reply = self._ask("POST", f"/{queue}/messages", query, body.encode())
-        made = _messages(reply)
-        if len(made) != 1:
+        messages = _messages(reply)
+        if len(messages) != 1:
             raise Unanswered("What answers there is not Azure: it names no message.")
-        return made[0]
+        return messages[0]
 
     def get(self, queue: str, *, count: int, hidden_for: int) -> list[Message]:
         """Take the first messages and hide them from others for so many seconds."""
@@ -199,9 +199,9 @@ class Wire:
         query = {"comp": "list", "maxresults": str(QUEUES_PAGE)}
         if after:
             query["marker"] = after
-        found = self._ask("GET", "/", query).xml()
-        names = [name.text or "" for name in found.iter("Name")]
-        return names, found.findtext("NextMarker") or ""
+        listing = self._ask("GET", "/", query).xml()
+        names = [name.text or "" for name in listing.iter("Name")]
+        return names, listing.findtext("NextMarker") or ""
 
     def server(self) -> str:
         """Ask for nothing but an answer, and say what answers."""
@@ -274,31 +274,31 @@ def _to_sign(
     length = str(len(body)) if body else ""
     kind = headers.get("Content-Type", "")
     own = [f"{name}:{headers[name]}" for name in ("x-ms-date", "x-ms-version")]
-    asked = [f"{name}:{value}" for name, value in sorted(query.items())]
+    parameters = [f"{name}:{value}" for name, value in sorted(query.items())]
     standard = f"{method}\n{unused}{length}\n\n{kind}\n" + "\n" * 6
-    return standard + "\n".join([*own, f"/{path}", *asked])
+    return standard + "\n".join([*own, f"/{path}", *parameters])
 
 
 def _messages(reply: Reply) -> list[Message]:
     try:
-        return [_message(found) for found in reply.xml().iter("QueueMessage")]
+        return [_message(element) for element in reply.xml().iter("QueueMessage")]
     except (TypeError, ValueError):
         raise Unanswered("What answers there is not Azure: it lacks a date.") from None
 
 
-def _message(found: ElementTree.Element) -> Message:
+def _message(element: ElementTree.Element) -> Message:
     return Message(
-        id=found.findtext("MessageId") or "",
-        text=found.findtext("MessageText") or "",
-        inserted_at=parsedate_to_datetime(found.findtext("InsertionTime") or ""),
-        dequeue_count=int(found.findtext("DequeueCount") or 0),
-        receipt=found.findtext("PopReceipt") or "",
+        id=element.findtext("MessageId") or "",
+        text=element.findtext("MessageText") or "",
+        inserted_at=parsedate_to_datetime(element.findtext("InsertionTime") or ""),
+        dequeue_count=int(element.findtext("DequeueCount") or 0),
+        receipt=element.findtext("PopReceipt") or "",
     )
 
 
-def _line(found: re.Match[bytes] | None) -> str:
+def _line(match: re.Match[bytes] | None) -> str:
     """Give what the service says in one short line, and nothing that it was sent."""
-    words = " ".join(found[1].decode(errors="replace").split()) if found else ""
+    words = " ".join(match[1].decode(errors="replace").split()) if match else ""
     return _SIGNATURE.sub("sig=...", words)[:REASON_LIMIT]
 
 

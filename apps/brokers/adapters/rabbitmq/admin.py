@@ -61,8 +61,8 @@ class Counter:
         wire = self.wire
         wire.open_channel()
         declare = spec.Queue.Declare(queue=queue, passive=True)
-        told = wire.call(declare, spec.Queue.DeclareOk)
-        return told.message_count, told.consumer_count
+        answer = wire.call(declare, spec.Queue.DeclareOk)
+        return answer.message_count, answer.consumer_count
 
 
 class RabbitTopicAdmin:
@@ -80,10 +80,10 @@ class RabbitTopicAdmin:
 
         What is behind it is gone, so it has no number; what is before it can be told.
         """
-        told = self._counter.count(self._queues.topic)
-        if told is None:
+        counts = self._counter.count(self._queues.topic)
+        if counts is None:
             return []
-        ready, consumers = told
+        ready, consumers = counts
         position = ConsumerPosition(
             consumer_group="",
             bookmark="",
@@ -99,10 +99,10 @@ class RabbitTopicAdmin:
 
     def depth(self) -> int | None:
         """Count what waits to be read; what a reader holds is not among it."""
-        told = self._counter.count(self._queues.dead_letters)
-        if told is None:
+        counts = self._counter.count(self._queues.dead_letters)
+        if counts is None:
             raise missing(self._place, self._queues.dead_letters)
-        return told[0]
+        return counts[0]
 
     def oldest_at(self) -> datetime | None:
         """Nobody can tell without taking the message."""
@@ -122,14 +122,14 @@ class RabbitTopicAdmin:
         if time.monotonic() < self._absent_until:
             return None
         try:
-            found: object = self._management.queue(self._queues.topic)
+            value: object = self._management.queue(self._queues.topic)
         except (Unavailable, Refused) as why:
             self._absent_until = time.monotonic() + ABSENT_SECONDS
             _LOG.info("%s", why)
             return None
         for part in path:
-            found = found.get(part) if isinstance(found, dict) else None
-        return found if isinstance(found, int) else None
+            value = value.get(part) if isinstance(value, dict) else None
+        return value if isinstance(value, int) else None
 
 
 class RabbitBrokerAdmin:
@@ -145,7 +145,7 @@ class RabbitBrokerAdmin:
         wire = self._counter.wire
         over = f", over {wire.tls}" if wire.tls else ""
         where = f", virtual host {self._address.vhost}{over}"
-        if not self._address.management_is_told:
+        if not self._address.has_management_url:
             return (
                 f"{wire.version} (its management was not asked: no management_url is "
                 f"told){where}"
@@ -159,29 +159,29 @@ class RabbitBrokerAdmin:
 
     def discover(self) -> list[FoundTopic]:
         queues = [
-            Declared.of(told)
-            for told in self._management.queues()
-            if not told.get("exclusive") and told.get("type") != "stream"
+            Declared.of(details)
+            for details in self._management.queues()
+            if not details.get("exclusive") and details.get("type") != "stream"
         ]
         exchange_of = cache(self._exchange)
         names = {queue.name for queue in queues}
         partners = {queue.name: partner(queue, exchange_of) for queue in queues}
         # One that has a partner itself is a stage on the way, and a topic as well.
-        ends = {found for found in partners.values() if not partners.get(found)}
+        ends = {end for end in partners.values() if not partners.get(end)}
         topics = sorted(names - ends)[:MOST_TOPICS]
-        return [self._found(name, partners[name]) for name in topics]
+        return [self._topic(name, partners[name]) for name in topics]
 
     def close(self) -> None:
         self._counter.close()
         self._management.close()
 
     def _exchange(self, name: str) -> Exchange | None:
-        told = self._management.exchange(name)
-        if told is None:
+        details = self._management.exchange(name)
+        if details is None:
             return None
-        return Exchange.of(told["type"], self._management.bindings_of(name))
+        return Exchange.of(details["type"], self._management.bindings_of(name))
 
-    def _found(self, name: str, dead_letter_queue: str) -> FoundTopic:
+    def _topic(self, name: str, dead_letter_queue: str) -> FoundTopic:
         there = self._depth(dead_letter_queue) if dead_letter_queue else None
         return FoundTopic(
             name=name,
@@ -192,5 +192,5 @@ class RabbitBrokerAdmin:
         )
 
     def _depth(self, queue: str) -> int | None:
-        told = self._counter.count(queue)
-        return told[0] if told else None
+        counts = self._counter.count(queue)
+        return counts[0] if counts else None

@@ -81,18 +81,18 @@ _PLACES = {
 def read(properties: bytes) -> tuple[Header, ...]:
     """Give the properties of a message, with their flags, as headers."""
     try:
-        found = dict(_fields(properties))
-        table = found.pop(_HEADERS.name, None)
+        values = dict(_fields(properties))
+        table = values.pop(_HEADERS.name, None)
         entries = None if table is None else tables.read(table)
     except (Malformed, struct.error, IndexError):
         return ((UNREAD, properties),)
-    found.pop(_DELIVERY_MODE.name, None)
-    told = tuple(found.items())
+    values.pop(_DELIVERY_MODE.name, None)
+    pairs = tuple(values.items())
     own = [entry for entry in entries or () if entry[0] != DELIVERY_COUNT]
     # No table, or one that holds nothing but what the broker itself put there.
     if entries is None or (entries and not own):
-        return told
-    return (*told, *((MARK,) if _needs_mark(own, behind=told) else ()), *own)
+        return pairs
+    return (*pairs, *((MARK,) if _needs_mark(own, behind=pairs) else ()), *own)
 
 
 def written(headers: Sequence[Header]) -> bytes:
@@ -100,8 +100,8 @@ def written(headers: Sequence[Header]) -> bytes:
 
     Raises `Malformed` for what no AMQP message can carry.
     """
-    told, entries = _split(headers)
-    values = {name: value for name, value in told if name not in RESERVED}
+    pairs, entries = _split(headers)
+    values = {name: value for name, value in pairs if name not in RESERVED}
     if entries is None:
         return _packed(values, None)
     own = [tables.written(entry) for entry in entries if entry[0] not in RESERVED]
@@ -110,9 +110,9 @@ def written(headers: Sequence[Header]) -> bytes:
 
 def message_id(headers: Sequence[Header]) -> bytes:
     """Give the name that its producer gave a message, b"" where it gave none."""
-    wanted = PREFIX + b"message_id"
-    told, _ = _split(headers)
-    return next((value for name, value in told if name == wanted), b"")
+    key = PREFIX + b"message_id"
+    pairs, _ = _split(headers)
+    return next((value for name, value in pairs if name == key), b"")
 
 
 def _split(headers: Sequence[Header]) -> tuple[Sequence[Header], list[Header] | None]:
@@ -122,10 +122,10 @@ def _split(headers: Sequence[Header]) -> tuple[Sequence[Header], list[Header] | 
     count = 0
     while count < len(headers) and _continues(headers[count], behind=headers[:count]):
         count += 1
-    told, rest = headers[:count], list(headers[count:])
-    if rest[:1] == [MARK] and _needs_mark(rest[1:], behind=told):
-        return told, rest[1:]
-    return told, rest or None
+    pairs, rest = headers[:count], list(headers[count:])
+    if rest[:1] == [MARK] and _needs_mark(rest[1:], behind=pairs):
+        return pairs, rest[1:]
+    return pairs, rest or None
 
 
 def _needs_mark(entries: Sequence[Header], *, behind: Sequence[Header]) -> bool:

@@ -63,7 +63,7 @@ def written(header: Header) -> bytes:
 
 def _text(value: bytes) -> bytes:
     if value[:1] != b"S":
-        return _told(value)
+        return _as_json(value)
     text = value[5:]
     return text if _meant(text) is None else _escaped(text)
 
@@ -76,13 +76,13 @@ def _meant(text: bytes) -> bytes | None:
     if text[:1] not in {b"[", b"{"}:
         return None
     try:
-        found = json.loads(text)
-        if isinstance(found, dict) and found.keys() == {"$S"}:
-            return _unescaped(found["$S"].encode(), text)
-        value = _value(found)
+        document = json.loads(text)
+        if isinstance(document, dict) and document.keys() == {"$S"}:
+            return _unescaped(document["$S"].encode(), text)
+        value = _value(document)
     except (*_NOT_OURS, AttributeError):
         return None
-    return value if _told(value) == text else None
+    return value if _as_json(value) == text else None
 
 
 def _escaped(text: bytes) -> bytes:
@@ -94,15 +94,15 @@ def _unescaped(inner: bytes, text: bytes) -> bytes | None:
     return _long_string(inner) if needed else None
 
 
-def _told(value: bytes) -> bytes:
+def _as_json(value: bytes) -> bytes:
     """Write a value that is no long string as JSON, or as it is."""
     try:
         plain = _plain(value, deep=0)
         # Only what is in an array or a table may do without its letter.
         bare = not isinstance(plain, list | dict) or not plain
-        told = _json({f"${chr(value[0])}": plain} if bare else plain)
-        if _value(json.loads(told)) == value:
-            return told
+        json_text = _json({f"${chr(value[0])}": plain} if bare else plain)
+        if _value(json.loads(json_text)) == value:
+            return json_text
     except _NOT_OURS:
         # No JSON for this one: not UTF-8, not a number, too deep.
         return _raw(value)
@@ -119,8 +119,8 @@ def _plain(value: bytes, *, deep: int) -> object:
     if value[:1] == b"A":
         return [_plain(one, deep=deep + 1) for one in _values(value[5:])]
     if value[:1] == b"F":
-        found = _entries(value[5:])
-        return {name.decode(): _plain(one, deep=deep + 1) for name, one in found}
+        entries = _entries(value[5:])
+        return {name.decode(): _plain(one, deep=deep + 1) for name, one in entries}
     return _plain_scalar(chr(value[0]), value[1:])
 
 
@@ -182,10 +182,10 @@ def _tagged(letter: str, inner: object) -> bytes:
         case "l" | "t" | "V" | "A" | "F", _:
             return _value(inner)
         case _:
-            return letter.encode() + _NUMBERS[_known(letter)].pack(inner)
+            return letter.encode() + _NUMBERS[_checked_letter(letter)].pack(inner)
 
 
-def _known(letter: str) -> str:
+def _checked_letter(letter: str) -> str:
     if letter not in _NUMBERS:
         raise Malformed(f"there is no type {letter}")
     return letter

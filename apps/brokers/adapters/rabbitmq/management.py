@@ -47,19 +47,19 @@ class Management:
         """Give every queue of the virtual host, with its arguments and policy."""
         page, pages = 1, 1
         while page <= pages:
-            told = self._get(
+            listing = self._get(
                 "queues", self._vhost, page=page, page_size=PAGE, columns=_COLUMNS
             )
-            yield from told["items"]
-            page, pages = page + 1, told["page_count"]
+            yield from listing["items"]
+            page, pages = page + 1, listing["page_count"]
 
     def queue(self, name: str) -> Mapping[str, Any] | None:
-        found: Mapping[str, Any] | None = self._get("queues", self._vhost, name)
-        return found
+        queue: Mapping[str, Any] | None = self._get("queues", self._vhost, name)
+        return queue
 
     def exchange(self, name: str) -> Mapping[str, Any] | None:
-        found: Mapping[str, Any] | None = self._get("exchanges", self._vhost, name)
-        return found
+        exchange: Mapping[str, Any] | None = self._get("exchanges", self._vhost, name)
+        return exchange
 
     def bindings_of(self, exchange: str) -> list[Mapping[str, Any]]:
         """Give what is bound to an exchange to be sent to."""
@@ -145,7 +145,7 @@ def _says_so(data: bytes) -> bool:
 def _reason(data: bytes) -> str:
     """Give the plugin's own word on a failure; "" where it is not the plugin's."""
     try:
-        told = json.loads(data)
+        answer = json.loads(data)
     except ValueError:
         return ""
-    return str(told.get("reason", "")) if isinstance(told, dict) else ""
+    return str(answer.get("reason", "")) if isinstance(answer, dict) else ""

@@ -127,13 +127,13 @@ class Channel:
             if not self._take_all(outcomes):
                 self._wire.turn(wait=BLOCKED_SECONDS)
             if self._take_all(outcomes) or self._wire.unwritten != unwritten:
-                until = time.monotonic() + self._patience
+                until = time.monotonic() + self._timeout
             elif time.monotonic() > until:
                 why = self._wire.blocked or "it confirms nothing"
                 raise Lost(f"{self._wire.place} takes no message: {why}.")
 
     @property
-    def _patience(self) -> float:
+    def _timeout(self) -> float:
         return BLOCKED_SECONDS if self._wire.blocked else CONFIRM_SECONDS
 
     def _fill(self, ahead: Iterator[Parcel]) -> bool:
@@ -233,8 +233,8 @@ class RabbitPublisher:
             try:
                 self._send(parcels, outcomes)
             except Broken:
-                left = [one for one in parcels if one.place not in outcomes]
-                self._send_one_by_one(self._harmless(left, outcomes), outcomes)
+                unconfirmed = [one for one in parcels if one.place not in outcomes]
+                self._send_one_by_one(self._harmless(unconfirmed, outcomes), outcomes)
         except Unavailable as lost:
             self.close()
             return str(lost)
@@ -252,11 +252,11 @@ class RabbitPublisher:
         harmless, parts = list[Parcel](), [parcels]
         while parts:
             part = parts.pop()
-            seen, broken = self._rehearse(part)
-            harmless += part[:seen]
+            accepted, broken = self._rehearse(part)
+            harmless += part[:accepted]
             if broken is None:
                 continue
-            rest = part[seen:]
+            rest = part[accepted:]
             if len(part) == 1:
                 outcomes[part[0].place] = refused(str(broken))
             elif rest:

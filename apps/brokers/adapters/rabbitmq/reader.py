@@ -78,26 +78,26 @@ class Consumption:
 
     def acknowledge(self, tags: Iterable[int]) -> None:
         """Settle these for good; true once this returns."""
-        wanted = {tag for tag in tags if tag in self._unsettled}
-        if not wanted:
+        open_tags = {tag for tag in tags if tag in self._unsettled}
+        if not open_tags:
             return
-        together = self._first_of_all(wanted)
+        together = self._first_of_all(open_tags)
         if together:
             self._wire.send(spec.Basic.Ack(together[-1], multiple=True))
-        for tag in sorted(wanted.difference(together)):
+        for tag in sorted(open_tags.difference(together)):
             self._wire.send(spec.Basic.Ack(tag))
-        for tag in wanted:
+        for tag in open_tags:
             del self._unsettled[tag]
         self._sync()
 
     def give_back(self, tags: Iterable[int]) -> None:
         """Put these back, and what nobody was handed yet; ask for no more for now."""
-        wanted = {tag for tag in tags if tag in self._unsettled}
+        open_tags = {tag for tag in tags if tag in self._unsettled}
         self._stop()
         self._sync()
         while (arrival := self._take(wait=0)) is not None:
-            wanted.add(arrival.method.delivery_tag)
-        for tag in sorted(wanted):
+            open_tags.add(arrival.method.delivery_tag)
+        for tag in sorted(open_tags):
             self._wire.send(spec.Basic.Nack(tag, requeue=True))
             del self._unsettled[tag]
         self._sync()
@@ -108,8 +108,8 @@ class Consumption:
     def _take(self, *, wait: float) -> Arrival | None:
         until = time.monotonic() + wait
         while True:
-            left = max(0.0, until - time.monotonic())
-            arrival = self._wire.receive(wait=left)
+            remaining = max(0.0, until - time.monotonic())
+            arrival = self._wire.receive(wait=remaining)
             if arrival is None:
                 return None
             if isinstance(arrival.method, spec.Basic.Deliver):
@@ -124,10 +124,10 @@ class Consumption:
 
     def _allow(self, bound: int) -> None:
         """See to it that more can come, if there is more."""
-        held = sum(
+        held_count = sum(
             1 for consumer, _ in self._unsettled.values() if consumer == self._consumer
         )
-        if held < self._bound:
+        if held_count < self._bound:
             return
         self._stop()
         self._consumers += 1
@@ -154,11 +154,11 @@ class Consumption:
         self._wire.answer(spec.Queue.DeclareOk)
         self._wire.answer(spec.Basic.QosOk)
 
-    def _first_of_all(self, wanted: set[int]) -> list[int]:
+    def _first_of_all(self, open_tags: set[int]) -> list[int]:
         """Give those which one acknowledgement settles, with nothing between them."""
         first = list[int]()
         for tag in self._unsettled:
-            if tag not in wanted:
+            if tag not in open_tags:
                 break
             first.append(tag)
         return first
@@ -173,23 +173,23 @@ class MostDeliveries:
 
     def __init__(self, address: Address) -> None:
         self._management = Management(address)
-        self._known: dict[str, int | None] = {}
+        self._limits: dict[str, int | None] = {}
 
     def of(self, queue: str) -> int | None:
-        if queue not in self._known:
-            self._known[queue] = self._ask(queue)
-        return self._known[queue]
+        if queue not in self._limits:
+            self._limits[queue] = self._ask(queue)
+        return self._limits[queue]
 
     def close(self) -> None:
         self._management.close()
 
     def _ask(self, queue: str) -> int | None:
         try:
-            told = self._management.queue(queue)
+            details = self._management.queue(queue)
         except (Unavailable, Refused) as why:
             _LOG.info("%s", why)
             return None
-        limit = Declared.of(told).delivery_limit if told else None
+        limit = Declared.of(details).delivery_limit if details else None
         # A message is given up when it comes back once more than the limit says.
         return None if limit is None else limit + 1
 
@@ -286,7 +286,11 @@ class RabbitDeadLetterReader:
         """Give the delivery tags of this connection's; the others say nothing now."""
         epoch = self._consumption.epoch if self._consumption else ""
         parts = (handle.partition(".") for handle in handles)
-        return [int(tag) for made, _, tag in parts if made == epoch and tag.isdigit()]
+        return [
+            int(tag)
+            for handle_epoch, _, tag in parts
+            if handle_epoch == epoch and tag.isdigit()
+        ]
 
     def _letter(self, arrival: Arrival, epoch: str) -> DeadLetter:
         headers = properties.read(arrival.properties)
@@ -338,9 +342,9 @@ def name_of(headers: Sequence[Header]) -> str:
 
 def latest_death(headers: Sequence[Header]) -> dict[str, Any]:
     """Give the first entry of `x-death`, which is the last of its deaths."""
-    told = next((value for name, value in headers if name == _DEATHS), b"")
+    raw = next((value for name, value in headers if name == _DEATHS), b"")
     try:
-        deaths = json.loads(told)
+        deaths = json.loads(raw)
     except (ValueError, RecursionError):
         return {}
     first = deaths[0] if isinstance(deaths, list) and deaths else {}

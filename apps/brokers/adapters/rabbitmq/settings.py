@@ -35,7 +35,7 @@ class Address:
     password: str = field(repr=False)
     vhost: str
     management_url: str
-    management_is_told: bool
+    has_management_url: bool
     dial: Dial = field(default=usual_dial, repr=False, compare=False)
 
     @property
@@ -64,7 +64,7 @@ class Address:
             management_url=_management_url(
                 settings.options, parts.scheme, parts.hostname
             ),
-            management_is_told=bool(settings.options.get("management_url")),
+            has_management_url=bool(settings.options.get("management_url")),
             dial=settings.target.dial,
         )
 
@@ -115,15 +115,17 @@ def _nested(path: str) -> bool:
 def _management_url(options: Mapping[str, object], scheme: str, host: str) -> str:
     unknown = sorted(set(options) - {"management_url"})
     if unknown:
-        known = 'the only option of rabbitmq is "management_url".'
-        raise Invalid("options", f"{', '.join(unknown)} is unknown: {known}")
-    shown = f"[{host}]" if ":" in host else host
-    usual = f"{_MANAGEMENT_SCHEMES[scheme]}://{shown}:{_MANAGEMENT_PORTS[scheme]}"
-    told = options.get("management_url") or usual
-    if not isinstance(told, str) or not _is_plain(told):
+        hint = 'the only option of rabbitmq is "management_url".'
+        raise Invalid("options", f"{', '.join(unknown)} is unknown: {hint}")
+    printed_host = f"[{host}]" if ":" in host else host
+    usual = (
+        f"{_MANAGEMENT_SCHEMES[scheme]}://{printed_host}:{_MANAGEMENT_PORTS[scheme]}"
+    )
+    url = options.get("management_url") or usual
+    if not isinstance(url, str) or not _is_plain(url):
         remedy = "management_url must be http(s)://host[:port][/path], with no user."
         raise Invalid("options", remedy)
-    return told.rstrip("/")
+    return url.rstrip("/")
 
 
 def _is_plain(url: str) -> bool:

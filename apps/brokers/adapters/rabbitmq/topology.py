@@ -20,16 +20,16 @@ class Declared:
     delivery_limit: int | None
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Self:
+    def of(cls, details: Mapping[str, Any]) -> Self:
         def setting(name: str) -> Any:
             # Arguments win over policies.
             return arguments.get(f"x-{name}", policy.get(name))
 
-        arguments = _mapping(told.get("arguments"))
-        policy = _mapping(told.get("effective_policy_definition"))
+        arguments = _mapping(details.get("arguments"))
+        policy = _mapping(details.get("effective_policy_definition"))
         limit = setting("delivery-limit")
         return cls(
-            name=told["name"],
+            name=details["name"],
             exchange=_text(setting("dead-letter-exchange")),
             routing_key=_text(setting("dead-letter-routing-key")),
             delivery_limit=limit if isinstance(limit, int) else None,
@@ -46,8 +46,8 @@ class Exchange:
     @classmethod
     def of(cls, kind: str, bindings: Sequence[Mapping[str, Any]]) -> Self:
         queues = (one for one in bindings if one["destination_type"] == "queue")
-        found = sorted((one["destination"], one["routing_key"]) for one in queues)
-        return cls(kind=kind, bindings=found)
+        pairs = sorted((one["destination"], one["routing_key"]) for one in queues)
+        return cls(kind=kind, bindings=pairs)
 
 
 def partner(queue: Declared, exchange_of: Callable[[str], Exchange | None]) -> str:
@@ -94,10 +94,10 @@ def _matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
     return same and _matches(pattern[1:], words[1:])
 
 
-def _mapping(told: object) -> Mapping[str, Any]:
+def _mapping(value: object) -> Mapping[str, Any]:
     # An empty one is told as [] by some versions.
-    return told if isinstance(told, Mapping) else {}
+    return value if isinstance(value, Mapping) else {}
 
 
-def _text(told: object) -> str | None:
-    return told if isinstance(told, str) else None
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

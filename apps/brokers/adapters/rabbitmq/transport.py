@@ -71,10 +71,10 @@ class Link:
         until = time.monotonic() + wait
         while True:
             wrote, data = self._send(), self._receive()
-            left = until - time.monotonic()
-            if wrote or data or left <= 0:
+            remaining = until - time.monotonic()
+            if wrote or data or remaining <= 0:
                 return data
-            self._wait(left)
+            self._wait(remaining)
 
     def close(self) -> None:
         self._close()
@@ -83,9 +83,9 @@ class Link:
         before = self._unwritten
         try:
             while self._out:
-                sent = self._socket.send(self._out[0])
-                self._unwritten -= sent
-                rest = self._out[0][sent:]
+                sent_count = self._socket.send(self._out[0])
+                self._unwritten -= sent_count
+                rest = self._out[0][sent_count:]
                 self._out.popleft()
                 if rest:
                     self._out.appendleft(rest)

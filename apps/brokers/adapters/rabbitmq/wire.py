@@ -83,7 +83,7 @@ class _Content:
     properties: bytes
     size: int
     parts: list[bytes]
-    left: int
+    remaining: int
 
 
 class Wire:
@@ -145,8 +145,8 @@ class Wire:
         others = list[Arrival]()
         until = time.monotonic() + within
         try:
-            while (left := until - time.monotonic()) > 0:
-                arrival = self.receive(wait=left)
+            while (remaining := until - time.monotonic()) > 0:
+                arrival = self.receive(wait=remaining)
                 if arrival is not None and isinstance(arrival.method, kind):
                     return arrival.method
                 others += [arrival] if arrival else []
@@ -163,9 +163,9 @@ class Wire:
         """
         until = time.monotonic() + wait
         while (arrival := self.next()) is None:
-            left = until - time.monotonic()
-            self.turn(wait=max(0.0, left))
-            if left <= 0:
+            remaining = until - time.monotonic()
+            self.turn(wait=max(0.0, remaining))
+            if remaining <= 0:
                 return self.next()
         return arrival
 
@@ -184,13 +184,13 @@ class Wire:
         try:
             data = self._link.turn(wait=min(wait, HEARTBEAT / 4))
         except Lost as lost:
-            self._gone(lost)
+            self._end(lost)
             return
         if data:
             self._heard_at = time.monotonic()
             self._feed(data)
         elif self.rested > 2 * HEARTBEAT:
-            self._gone(self._lost("it gives no sign of life."))
+            self._end(self._lost("it gives no sign of life."))
 
     def close(self) -> None:
         """Say goodbye if anybody listens: then all that was not settled is back."""
@@ -208,9 +208,9 @@ class Wire:
     def _introduce(self, address: Address) -> None:
         self._link.write(_PROTOCOL)
         start = self.answer(spec.Connection.Start)
-        told = start.server_properties
+        server = start.server_properties
         self.version = (
-            f"{told.get('product', 'AMQP')} {told.get('version', '')}".strip()
+            f"{server.get('product', 'AMQP')} {server.get('version', '')}".strip()
         )
         self.send(
             spec.Connection.StartOk(
@@ -229,7 +229,7 @@ class Wire:
         )
         self.is_open = True
 
-    def _gone(self, error: Exception) -> None:
+    def _end(self, error: Exception) -> None:
         """Note the end, behind all that came before it."""
         self.is_open = self.has_channel = False
         self._link.close()
@@ -253,11 +253,11 @@ class Wire:
         elif kind == spec.FRAME_HEADER and self._content is not None:
             _, _, size = _CONTENT.unpack_from(payload)
             self._content.properties = payload[_CONTENT.size :]
-            self._content.size = self._content.left = size
+            self._content.size = self._content.remaining = size
             self._finish_content()
         elif kind == spec.FRAME_BODY and self._content is not None:
             self._content.parts.append(payload)
-            self._content.left -= len(payload)
+            self._content.remaining -= len(payload)
             self._finish_content()
 
     def _take_method(self, channel: int, payload: bytes) -> None:
@@ -297,11 +297,11 @@ class Wire:
         except Lost:
             # The answer is a courtesy.
             self.is_open = False
-        self._gone(error)
+        self._end(error)
 
     def _finish_content(self) -> None:
         content = self._content
-        if content is not None and content.left <= 0:
+        if content is not None and content.remaining <= 0:
             body = (
                 content.parts[0] if len(content.parts) == 1 else b"".join(content.parts)
             )

@@ -48,15 +48,15 @@ class RedisTopicAdmin:
 
     def oldest_at(self) -> datetime | None:
         queue = self._settings.queue
-        found = entries_of(self._wire.call("XRANGE", queue, "-", "+", "COUNT", 1))
-        return _moment_of(found[0].bookmark) if found else None
+        entries = entries_of(self._wire.call("XRANGE", queue, "-", "+", "COUNT", 1))
+        return _moment_of(entries[0].bookmark) if entries else None
 
     def delivered(self) -> Delivered | None:
         """Add up what every group read, which Redis counts since 7.0."""
         groups = optional(self._wire, "XINFO", "GROUPS", self._settings.stream) or ()
-        told = [pairs(group).get("entries-read") for group in groups]
-        counts = [count for count in told if count is not None]
-        if not counts or len(counts) < len(told):
+        read_counts = [pairs(group).get("entries-read") for group in groups]
+        counts = [count for count in read_counts if count is not None]
+        if not counts or len(counts) < len(read_counts):
             return None
         return Delivered(total=sum(counts), at=server_time(self._wire))
 
@@ -117,21 +117,21 @@ class RedisBrokerAdmin:
 
     def _streams(self) -> set[bytes]:
         """Go through all keys; one that comes or goes meanwhile may be missed."""
-        found: set[bytes] = set()
+        streams: set[bytes] = set()
         cursor: Argument = "0"
         while True:
             page = ("SCAN", cursor, "TYPE", "stream", "COUNT", SCAN_PAGE)
             cursor, keys = self._wire.call(*page)
-            found.update(keys)
-            if cursor == b"0" or len(found) >= MOST_TOPICS:
-                return found
+            streams.update(keys)
+            if cursor == b"0" or len(streams) >= MOST_TOPICS:
+                return streams
 
     def _length(self, key: bytes) -> int:
         return int(self._wire.call("XLEN", key))
 
 
-def _is_queue_of_another(name: str, known: Mapping[str, int]) -> bool:
-    return name.endswith(SUFFIX) and name.removesuffix(SUFFIX) in known
+def _is_queue_of_another(name: str, depths: Mapping[str, int]) -> bool:
+    return name.endswith(SUFFIX) and name.removesuffix(SUFFIX) in depths
 
 
 def _age(bookmark: bytes, *, now: datetime) -> float:

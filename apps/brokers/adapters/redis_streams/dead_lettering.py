@@ -59,9 +59,9 @@ class Exhausted:
         )
         full = len(page) == DEAD_LETTER_PAGE
         self._looked_at[group] = b"(" + page[-1][0] if full else b"-"
-        found = (_Pending(group, *fields) for fields in page)
+        entries = (_Pending(group, *fields) for fields in page)
         limit = self._settings.max_dequeue_count
-        return [pending for pending in found if pending.dequeue_count >= limit]
+        return [pending for pending in entries if pending.dequeue_count >= limit]
 
     def _dead_letter(self, pending: _Pending, *, now: datetime) -> bool:
         """Move one message, unless a consumer took it since we looked.
@@ -118,8 +118,8 @@ class Exhausted:
         self._wire.call("XACK", stream, pending.group, pending.bookmark)
 
     def _groups(self) -> list[bytes]:
-        found = optional(self._wire, "XINFO", "GROUPS", self._settings.stream)
-        return [pairs(group)["name"] for group in found or ()]
+        groups = optional(self._wire, "XINFO", "GROUPS", self._settings.stream)
+        return [pairs(group)["name"] for group in groups or ()]
 
 
 @dataclass(frozen=True, slots=True)

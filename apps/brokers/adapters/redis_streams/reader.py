@@ -62,11 +62,11 @@ class RedisDeadLetterReader:
         while len(letters) < limit and size < BATCH_BYTES:
             count = min(CAREFUL_STEP, limit - len(letters))
             reply = self._wire.call("XRANGE", self._queue, start, "+", "COUNT", count)
-            seen = [self._letter(entry) for entry in entries_of(reply)]
-            if not seen:
+            page = [self._letter(entry) for entry in entries_of(reply)]
+            if not page:
                 break
-            letters += seen
-            size += sum(letter.size for letter in seen)
+            letters += page
+            size += sum(letter.size for letter in page)
             start = f"({letters[-1].bookmark}"
         return letters
 
@@ -102,9 +102,9 @@ class RedisDeadLetterReader:
             entries = self._fetch(count, 0 if letters else wait)
             if not entries:
                 break
-            fresh = [self._letter(entry) for entry in entries]
-            letters += fresh
-            size += sum(letter.size for letter in fresh)
+            new_letters = [self._letter(entry) for entry in entries]
+            letters += new_letters
+            size += sum(letter.size for letter in new_letters)
         self._largest = max((letter.size for letter in letters), default=1)
         return letters
 
@@ -155,11 +155,11 @@ class RedisDeadLetterReader:
             reply = self._wire.call(*command)
         return entries_of(reply[0][1]) if reply else []
 
-    def _forget(self, gone: Sequence[Entry]) -> None:
-        if gone:
+    def _forget(self, entries: Sequence[Entry]) -> None:
+        if entries:
             what = "%d dead letters of %s were removed by others before we read them"
-            _LOG.warning(what, len(gone), text(self._queue))
-            self.acknowledge([text(entry.bookmark) for entry in gone])
+            _LOG.warning(what, len(entries), text(self._queue))
+            self.acknowledge([text(entry.bookmark) for entry in entries])
 
     def _letter(self, entry: Entry) -> DeadLetter:
         body, headers = split(entry.fields, body_field=self._body_field)

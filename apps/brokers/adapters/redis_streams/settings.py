@@ -41,10 +41,8 @@ class RedisStreams:
         """Add a broker's free options, of which there is one: `body_field`."""
         unknown = set(options) - {"body_field"}
         if unknown:
-            known = 'the only option of redis_streams is "body_field".'
-            raise Invalid(
-                "options", f"{', '.join(sorted(unknown))} is unknown: {known}"
-            )
+            hint = 'the only option of redis_streams is "body_field".'
+            raise Invalid("options", f"{', '.join(sorted(unknown))} is unknown: {hint}")
         body_field = options.get("body_field", "body")
         if not isinstance(body_field, str):
             raise Invalid("options", "body_field must be text.")

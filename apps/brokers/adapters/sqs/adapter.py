@@ -96,8 +96,8 @@ def _place(broker: BrokerSettings) -> Place:
 def _checked(topic: TopicSettings) -> TopicSettings:
     unknown = set(topic.options) - {polling.OPTION}
     if unknown:
-        known = f"the only option of a topic of sqs is {polling.OPTION}."
-        raise Invalid("options", f"{', '.join(sorted(unknown))} is unknown: {known}")
+        hint = f"the only option of a topic of sqs is {polling.OPTION}."
+        raise Invalid("options", f"{', '.join(sorted(unknown))} is unknown: {hint}")
     polling.longest_interval(topic.options, usual=USUAL_INTERVAL)
     if topic.topic == topic.dead_letter_queue:
         raise Invalid("dead_letter_queue", "must be another queue than the topic.")

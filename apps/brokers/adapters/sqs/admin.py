@@ -67,12 +67,14 @@ class SqsBrokerAdmin:
     def discover(self) -> list[FoundTopic]:
         urls = self._queue_urls()
         with ThreadPoolExecutor(LOOKS) as pool:
-            looked_at = zip(urls, pool.map(self._look, urls), strict=True)
-            queues = {_queue_of(url): seen for url, seen in looked_at if seen}
+            results = zip(urls, pool.map(self._attributes_of, urls), strict=True)
+            queues = {
+                _queue_of(url): attributes for url, attributes in results if attributes
+            }
         policies = {name: RedrivePolicy.of(queues[name]) for name in queues}
         partners = {p.dead_letter_queue for p in policies.values() if p}
         return [
-            _found(name, policies[name], queues)
+            _topic(name, policies[name], queues)
             for name in sorted(queues)
             if name not in partners
         ]
@@ -93,22 +95,22 @@ class SqsBrokerAdmin:
             more = {"NextToken": reply["NextToken"]}
         return urls[:MOST_QUEUES]
 
-    def _look(self, url: str) -> dict[str, str]:
+    def _attributes_of(self, url: str) -> dict[str, str]:
         """Return a queue's attributes; none for one that is gone or closed to us."""
-        wanted = ["QueueArn", "RedrivePolicy", *DEPTHS]
+        names = ["QueueArn", "RedrivePolicy", *DEPTHS]
         about = f"GetQueueAttributes {_queue_of(url)}"
         try:
             reply = self._wire.call(
-                "get_queue_attributes", about=about, QueueUrl=url, AttributeNames=wanted
+                "get_queue_attributes", about=about, QueueUrl=url, AttributeNames=names
             )
         except Answered as refusal:
             _LOG.warning("left out of what is found: %s", refusal)
             return {}
-        found: dict[str, str] = reply.get("Attributes", {})
-        return found
+        attributes: dict[str, str] = reply.get("Attributes", {})
+        return attributes
 
 
-def _found(
+def _topic(
     name: str, policy: RedrivePolicy | None, queues: Mapping[str, Mapping[str, str]]
 ) -> FoundTopic:
     partner = policy.dead_letter_queue if policy else ""

@@ -55,7 +55,7 @@ Attribute = tuple[str, bytes]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class SqsEntry:
     """One message, ready for SendMessageBatch; `size` is what SQS counts."""
 
     body: str
@@ -86,9 +86,9 @@ class Entry:
         return wire
 
 
-def entry(message: Outbound) -> Entry:
+def entry_of(message: Outbound) -> SqsEntry:
     """Make a message ready to be sent; raise `Refused` where it cannot go unaltered."""
-    aside, headers = _parted(message.headers)
+    aside, headers = _split(message.headers)
     attributes = _attributes(headers, types=_types(aside.get(TYPES, b"{}")))
     body = _text(message.body)
     if body is None:
@@ -96,18 +96,18 @@ def entry(message: Outbound) -> Entry:
             raise Refused(f"The header {BODY_MARK} is ours to set on such a body.")
         body = base64.b64encode(message.body).decode()
         attributes[BODY_MARK] = _MARKED
-    made = Entry(
+    entry = SqsEntry(
         body=body,
         attributes=attributes,
         group=_group(message, aside),
         dedupe=_token(message.dedupe or uuid4().hex) if _is_fifo(message) else "",
         trace=_carried(TRACE, aside.get(TRACE, b"")),
     )
-    _check(made)
-    return made
+    _check(entry)
+    return entry
 
 
-def stored(message: Mapping[str, Any]) -> tuple[bytes, tuple[Header, ...]]:
+def content_of(message: Mapping[str, Any]) -> tuple[bytes, tuple[Header, ...]]:
     """Return the body and the headers of a message as ReceiveMessage gives it."""
     body = _raw(message["Body"])
     attributes = {
@@ -115,7 +115,7 @@ def stored(message: Mapping[str, Any]) -> tuple[bytes, tuple[Header, ...]]:
         for name, wire in sorted(message.get("MessageAttributes", {}).items())
     }
     if attributes.get(BODY_MARK) == _MARKED:
-        decoded = _decoded(body)
+        decoded = _decode(body)
         if decoded is not None:
             body = decoded
             del attributes[BODY_MARK]
@@ -123,21 +123,21 @@ def stored(message: Mapping[str, Any]) -> tuple[bytes, tuple[Header, ...]]:
     return body, (*headers, *_aside(message.get("Attributes", {}), attributes))
 
 
-def _check(made: Entry) -> None:
-    if not made.body:
+def _check(entry: SqsEntry) -> None:
+    if not entry.body:
         raise Refused("SQS takes no empty body.")
-    if len(made.attributes) > MOST_ATTRIBUTES:
-        count = len(made.attributes)
+    if len(entry.attributes) > MOST_ATTRIBUTES:
+        count = len(entry.attributes)
         mark = "; the mark of a redrive and that of a body in base64 are two of them"
         raise Refused(f"SQS takes {MOST_ATTRIBUTES} attributes, not {count}{mark}.")
-    if made.size > LARGEST:
+    if entry.size > LARGEST:
         raise Refused(
             f"SQS takes {LARGEST} bytes, body, names, types and values of the "
-            f"attributes together, not {made.size}."
+            f"attributes together, not {entry.size}."
         )
 
 
-def _parted(headers: Sequence[Header]) -> tuple[dict[bytes, bytes], list[Header]]:
+def _split(headers: Sequence[Header]) -> tuple[dict[bytes, bytes], list[Header]]:
     """Part what is no attribute from what is one."""
     ours = {TYPES, GROUP, TRACE, CAME_FROM}
     aside = {name: value for name, value in headers if name in ours}
@@ -178,16 +178,16 @@ def _carried(name: bytes, value: bytes) -> str:
     return text
 
 
-def _types(told: bytes) -> dict[str, str]:
+def _types(value: bytes) -> dict[str, str]:
     try:
-        found = json.loads(told)
+        types = json.loads(value)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or not all(
-        isinstance(kind, str) for kind in found.values()
+        types = None
+    if not isinstance(types, dict) or not all(
+        isinstance(kind, str) for kind in types.values()
     ):
         raise Refused(f"The header {TYPES.decode()} is no JSON of names and types.")
-    return found
+    return types
 
 
 def _group(message: Outbound, aside: Mapping[bytes, bytes]) -> str:
@@ -195,10 +195,10 @@ def _group(message: Outbound, aside: Mapping[bytes, bytes]) -> str:
 
     A message that belongs to no other is a group of its own: nothing waits for it.
     """
-    kept = aside.get(GROUP, b"").decode("utf-8", "surrogateescape")
+    original = aside.get(GROUP, b"").decode("utf-8", "surrogateescape")
     if not _is_fifo(message):
-        return _token(kept) if kept else ""
-    return _token(kept or message.key or message.dedupe or uuid4().hex)
+        return _token(original) if original else ""
+    return _token(original or message.key or message.dedupe or uuid4().hex)
 
 
 def _token(text: str) -> str:
@@ -229,7 +229,7 @@ def _raw(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _decoded(body: bytes) -> bytes | None:
+def _decode(body: bytes) -> bytes | None:
     """Undo what `entry` did, and only that: no other body would be sent like this."""
     try:
         decoded = base64.b64decode(body, validate=True)
@@ -256,10 +256,10 @@ def _aside(
     system: Mapping[str, str], attributes: Mapping[str, Attribute]
 ) -> list[Header]:
     types = {n: kind for n, (kind, _) in attributes.items() if kind != "String"}
-    found = [
+    headers = [
         (TYPES, json.dumps(types, separators=(",", ":")).encode() if types else b""),
         (GROUP, _raw(system.get("MessageGroupId", ""))),
         (TRACE, _raw(system.get("AWSTraceHeader", ""))),
         (CAME_FROM, _raw(system.get("DeadLetterQueueSourceArn", ""))),
     ]
-    return [(name, value) for name, value in found if value]
+    return [(name, value) for name, value in headers if value]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from apps.brokers.adapters.sqs.messages import FIFO, LARGEST, Entry, entry
+from apps.brokers.adapters.sqs.messages import FIFO, LARGEST, SqsEntry, entry_of
 from apps.brokers.adapters.sqs.wire import (
     MOST_AT_ONCE,
     Answered,
@@ -63,7 +63,7 @@ class SqsPublisher:
     ) -> None:
         """Send what fits into one call; if that is refused, by halves, to the last."""
         try:
-            reply = self._sent(topic, call, outcomes)
+            reply = self._call_batch(topic, call, outcomes)
         except Answered as refusal:
             if len(call) == 1 or refusal.of_a_queue:
                 refused = _refused(str(refusal))
@@ -74,12 +74,12 @@ class SqsPublisher:
             if not _is_held_up(topic, call[:half], outcomes):
                 self._send(topic, call[half:], outcomes)
             return
-        told = _told(reply)
+        by_id = _outcomes_by_id(reply)
         silent = Outcome(kind=OutcomeKind.UNKNOWN, detail="SQS said nothing of it.")
         for number, parcel in enumerate(call):
-            outcomes[parcel.place] = told.get(str(number), silent)
+            outcomes[parcel.place] = by_id.get(str(number), silent)
 
-    def _sent(
+    def _call_batch(
         self, topic: str, call: Sequence[_Parcel], outcomes: dict[int, Outcome]
     ) -> Mapping[str, Any]:
         """Make the call; where its answer is lost, note that and raise `Lost`."""
@@ -99,7 +99,7 @@ class _Parcel:
     """One message of a window, and its place there."""
 
     place: int
-    entry: Entry
+    entry: SqsEntry
 
 
 def _by_topic(
@@ -109,7 +109,7 @@ def _by_topic(
     topics: dict[str, list[_Parcel]] = {}
     for place, message in enumerate(messages):
         try:
-            parcel = _Parcel(place=place, entry=entry(message))
+            parcel = _Parcel(place=place, entry=entry_of(message))
         except Refused as refusal:
             outcomes[place] = _refused(str(refusal))
         else:
@@ -132,14 +132,14 @@ def _calls(parcels: Sequence[_Parcel]) -> Iterator[list[_Parcel]]:
         yield call
 
 
-def _told(reply: Mapping[str, Any]) -> dict[str, Outcome]:
-    told = {
+def _outcomes_by_id(reply: Mapping[str, Any]) -> dict[str, Outcome]:
+    outcomes = {
         done["Id"]: Outcome(kind=OutcomeKind.SENT, bookmark=done["MessageId"])
         for done in reply.get("Successful", [])
     }
     for failed in reply.get("Failed", []):
-        told[failed["Id"]] = Outcome(kind=_failure(failed), detail=words_of(failed))
-    return told
+        outcomes[failed["Id"]] = Outcome(kind=_failure(failed), detail=words_of(failed))
+    return outcomes
 
 
 def _failure(failed: Mapping[str, Any]) -> OutcomeKind:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from apps.brokers.adapters.adapter import TopicSettings
-from apps.brokers.adapters.sqs.messages import stored
+from apps.brokers.adapters.sqs.messages import content_of
 from apps.brokers.adapters.sqs.topology import Source, name_of, source_of
 from apps.brokers.adapters.sqs.wire import (
     LONGEST_POLL,
@@ -74,18 +74,20 @@ class SqsDeadLetterReader:
     def _batch(self, limit: int, wait: float) -> list[DeadLetter]:
         source = self._source = self._source or source_of(self._wire, self._settings)
         letters: list[DeadLetter] = []
-        seen: set[str] = set()
+        message_ids: set[str] = set()
         size = 0
         while len(letters) < limit and size < BATCH_BYTES:
             count = min(MOST_AT_ONCE, limit - len(letters))
-            found = self._receive(source, count, 0 if seen else wait)
+            messages = self._receive(source, count, 0 if message_ids else wait)
             # What comes twice within one batch is no longer hidden: so is the rest.
-            if not {message["MessageId"] for message in found} - seen:
+            if not {message["MessageId"] for message in messages} - message_ids:
                 break
-            seen |= {message["MessageId"] for message in found}
-            fresh = [_letter(m, source) for m in found if self._is_ours(m, source)]
-            letters += fresh
-            size += sum(letter.size for letter in fresh)
+            message_ids |= {message["MessageId"] for message in messages}
+            new_letters = [
+                _letter(m, source) for m in messages if self._is_ours(m, source)
+            ]
+            letters += new_letters
+            size += sum(letter.size for letter in new_letters)
         return letters
 
     def _receive(self, source: Source, count: int, wait: float) -> list[Any]:
@@ -98,8 +100,8 @@ class SqsDeadLetterReader:
             MessageAttributeNames=["All"],
             MessageSystemAttributeNames=["All"],
         )
-        found: list[Any] = reply.get("Messages", [])
-        return found
+        messages: list[Any] = reply.get("Messages", [])
+        return messages
 
     def _is_ours(self, message: Mapping[str, Any], source: Source) -> bool:
         """Note the receipt; tell whether this is new, and of our topic.
@@ -113,9 +115,9 @@ class SqsDeadLetterReader:
             self._warn_of(came_from, source.queue)
             return False
         self._receipts[bookmark] = message["ReceiptHandle"]
-        known = bookmark in self._handed_out
+        is_known = bookmark in self._handed_out
         self._handed_out.add(bookmark)
-        return not known
+        return not is_known
 
     def _warn_of(self, stranger: str, queue: str) -> None:
         if stranger not in self._strangers:
@@ -135,10 +137,10 @@ class SqsDeadLetterReader:
         A receipt that SQS no longer takes is forgotten: the message is gone, or comes
         again and is handed out again.
         """
-        known = [one for one in dict.fromkeys(handles) if one in self._receipts]
+        bookmarks = [one for one in dict.fromkeys(handles) if one in self._receipts]
         failed: list[str] = []
-        for start in range(0, len(known), MOST_AT_ONCE):
-            call = known[start : start + MOST_AT_ONCE]
+        for start in range(0, len(bookmarks), MOST_AT_ONCE):
+            call = bookmarks[start : start + MOST_AT_ONCE]
             reply = self._change(call, action, parameters)
             yield from (call[int(done["Id"])] for done in reply.get("Successful", []))
             for refusal in reply.get("Failed", []):
@@ -167,8 +169,8 @@ class SqsDeadLetterReader:
 
 
 def _letter(message: Mapping[str, Any], source: Source) -> DeadLetter:
-    body, headers = stored(message)
-    sent = message["Attributes"].get("SentTimestamp")
+    body, headers = content_of(message)
+    sent_at = message["Attributes"].get("SentTimestamp")
     return DeadLetter(
         queue=source.queue,
         bookmark=message["MessageId"],
@@ -176,7 +178,7 @@ def _letter(message: Mapping[str, Any], source: Source) -> DeadLetter:
         headers=headers,
         size=len(body) + sum(len(part) for header in headers for part in header),
         dequeue_count=_dequeue_count(message, source),
-        enqueued_at=EPOCH + timedelta(milliseconds=int(sent)) if sent else None,
+        enqueued_at=EPOCH + timedelta(milliseconds=int(sent_at)) if sent_at else None,
     )
 
 

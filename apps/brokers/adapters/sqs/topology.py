@@ -20,10 +20,10 @@ class RedrivePolicy:
 
     @classmethod
     def of(cls, attributes: Mapping[str, str]) -> RedrivePolicy | None:
-        told = attributes.get("RedrivePolicy")
-        if not told:
+        policy_json = attributes.get("RedrivePolicy")
+        if not policy_json:
             return None
-        policy = json.loads(told)
+        policy = json.loads(policy_json)
         return cls(
             dead_letter_queue=name_of(policy["deadLetterTargetArn"]),
             max_receive_count=int(policy["maxReceiveCount"]),

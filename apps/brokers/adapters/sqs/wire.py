@@ -171,8 +171,8 @@ class Place:
         )
 
     def __str__(self) -> str:
-        shown = f"Amazon SQS in {self.region}"
-        return f"{shown} at {self.endpoint}" if self.endpoint else shown
+        name = f"Amazon SQS in {self.region}"
+        return f"{name} at {self.endpoint}" if self.endpoint else name
 
 
 class Wire:
@@ -223,8 +223,8 @@ class Wire:
 
     def attributes(self, queue: str, *names: str) -> dict[str, str]:
         reply = self.on(queue, "get_queue_attributes", AttributeNames=list(names))
-        found: dict[str, str] = reply.get("Attributes", {})
-        return found
+        attributes: dict[str, str] = reply.get("Attributes", {})
+        return attributes
 
     def close(self) -> None:
         client, self._client = self._client, None
@@ -256,8 +256,8 @@ class Wire:
 
     def _translated(self, error: ClientError, about: str) -> Unavailable | Answered:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
-        told = error.response.get("Error", {})
-        code, message = _code_of(told.get("Code", "")), told.get("Message", "")
+        details = error.response.get("Error", {})
+        code, message = _code_of(details.get("Code", "")), details.get("Message", "")
         if not code or code.isdigit():
             # botocore found no code of AWS: it is another service, not to be quoted.
             code, message = f"HTTP {status}", "what answers there is not SQS"
@@ -299,8 +299,8 @@ def words_of(failed: Mapping[str, Any]) -> str:
     return _said(failed["Code"], failed.get("Message", ""))
 
 
-def _code_of(told: str) -> str:
-    return told.removeprefix(_PREFIX)
+def _code_of(code: str) -> str:
+    return code.removeprefix(_PREFIX)
 
 
 def _said(code: str, words: str) -> str:
@@ -315,8 +315,8 @@ def _line(text: str) -> str:
 def _endpoint(options: Mapping[str, object]) -> str | None:
     unknown = set(options) - {"endpoint_url"}
     if unknown:
-        known = 'the only option of sqs is "endpoint_url".'
-        raise Invalid("options", f"{', '.join(sorted(unknown))} is unknown: {known}")
+        hint = 'the only option of sqs is "endpoint_url".'
+        raise Invalid("options", f"{', '.join(sorted(unknown))} is unknown: {hint}")
     url = options.get("endpoint_url")
     if url is None:
         return None
