@@ -20,12 +20,12 @@ from azure.storage.queue import (
 
 from apps.brokers.adapters.adapter import TopicSettings
 from apps.brokers.adapters.azure_queue import wire
-from apps.brokers.adapters.azure_queue.account import Account
+from apps.brokers.adapters.azure_queue.account import AzureAccount
 from apps.brokers.adapters.azure_queue.adapter import ADAPTER
-from apps.brokers.adapters.azure_queue.dead_lettering import Exhausted
+from apps.brokers.adapters.azure_queue.dead_lettering import AzureDeadLettering
 from apps.brokers.adapters.azure_queue.message_text import ENCODING_HEADER, LARGEST_TEXT
-from apps.brokers.adapters.azure_queue.settings import QueueSettings
-from apps.brokers.adapters.azure_queue.wire import Message, Wire
+from apps.brokers.adapters.azure_queue.settings import AzureQueueSettings
+from apps.brokers.adapters.azure_queue.wire import AzureMessage, AzureWire
 from apps.brokers.models import Topic
 from apps.brokers.ports import (
     DeadLetter,
@@ -407,10 +407,10 @@ def test_an_innocent_message_that_slips_in_front_is_given_back_at_once(
 ) -> None:
     azure.put(azure.topic, b"poison")
     azure.fail(MAX_DEQUEUE_COUNT)
-    settings = QueueSettings.parse(azure.broker, azure.settings)
-    wire = Overtaken(Account.parse(azure.url), stage=azure)
+    settings = AzureQueueSettings.parse(azure.broker, azure.settings)
+    wire = Overtaken(AzureAccount.parse(azure.url), stage=azure)
 
-    moved = Exhausted(wire, settings).move()
+    moved = AzureDeadLettering(wire, settings).move()
     wire.close()
 
     (visible,) = azure.client(azure.topic).peek_messages()
@@ -419,14 +419,14 @@ def test_an_innocent_message_that_slips_in_front_is_given_back_at_once(
     assert azure.contents(azure.queue) == []
 
 
-class Overtaken(Wire):
+class Overtaken(AzureWire):
     """What it sees, a consumer takes before it does, and another message comes."""
 
-    def __init__(self, account: Account, *, stage: AzureStage) -> None:
+    def __init__(self, account: AzureAccount, *, stage: AzureStage) -> None:
         super().__init__(account)
         self._stage = stage
 
-    def peek(self, queue: str, *, count: int) -> list[Message]:
+    def peek(self, queue: str, *, count: int) -> list[AzureMessage]:
         seen = super().peek(queue, count=count)
         if len(self._stage.look(queue)) == 1:
             self._stage.client(queue).receive_message(visibility_timeout=60)

@@ -232,7 +232,7 @@ def test_a_variable_that_is_not_there_is_told(
     after = connectivity.reach(broker=broker)
 
     assert broker.url == "env:BROKER_OURS"
-    assert (before.ok, "BROKER_OURS" in before.told) == (False, True)
+    assert (before.ok, "BROKER_OURS" in before.detail) == (False, True)
     assert after.ok
 
 

@@ -10,7 +10,7 @@ import pytest
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.azure_queue.message_text import Encoding
 from apps.brokers.adapters.azure_queue.settings import (
-    QueueSettings,
+    AzureQueueSettings,
     settings_from_host_json,
 )
 from apps.core.errors import Invalid
@@ -56,7 +56,7 @@ def test_the_settings_as_the_article_prints_them() -> None:
         "maxDequeueCount": 5,
         "newBatchThreshold": 2,
     }
-    assert parsed(options=options) == QueueSettings(
+    assert parsed(options=options) == AzureQueueSettings(
         topic="request-queue-1",
         poison_queue="request-queue-1-poison",
         max_dequeue_count=5,
@@ -102,8 +102,8 @@ def test_a_queue_writes_as_its_broker_does_unless_it_says_so() -> None:
     broker = BrokerSettings(url="", options={"messageEncoding": "none"})
     topic = TopicSettings(topic="orders", options={"messageEncoding": "base64"})
 
-    usual = QueueSettings.parse(broker, TopicSettings(topic="orders"))
-    other = QueueSettings.parse(broker, topic)
+    usual = AzureQueueSettings.parse(broker, TopicSettings(topic="orders"))
+    other = AzureQueueSettings.parse(broker, topic)
 
     assert usual.message_encoding is usual.usual_encoding is Encoding.NONE
     assert (other.message_encoding, other.usual_encoding) == (
@@ -212,7 +212,7 @@ def test_a_name_that_cannot_work_is_refused_with_the_reason(
     settings = TopicSettings(topic=topic, dead_letter_queue=named)
 
     with pytest.raises(Invalid, match=why) as refused:
-        QueueSettings.parse(BrokerSettings(url=""), settings)
+        AzureQueueSettings.parse(BrokerSettings(url=""), settings)
 
     assert refused.value.field == field
 
@@ -220,7 +220,7 @@ def test_a_name_that_cannot_work_is_refused_with_the_reason(
 def test_the_longest_name_that_has_a_poison_queue() -> None:
     settings = TopicSettings(topic="a" * 56)
 
-    parsed_settings = QueueSettings.parse(BrokerSettings(url=""), settings)
+    parsed_settings = AzureQueueSettings.parse(BrokerSettings(url=""), settings)
 
     assert parsed_settings.poison_queue == "a" * 56 + "-poison"
 
@@ -237,15 +237,15 @@ def test_a_broker_has_one_option() -> None:
     broker = BrokerSettings(url="", options={"retries": 3})
 
     with pytest.raises(Invalid, match="'retries' is unknown"):
-        QueueSettings.parse(broker, TopicSettings(topic="orders"))
+        AzureQueueSettings.parse(broker, TopicSettings(topic="orders"))
 
 
 def parsed(
     *, options: Mapping[str, object] | None = None, visibility_timeout: float = 60
-) -> QueueSettings:
+) -> AzureQueueSettings:
     topic = TopicSettings(
         topic="request-queue-1",
         visibility_timeout=visibility_timeout,
         options=options or {},
     )
-    return QueueSettings.parse(BrokerSettings(url=""), topic)
+    return AzureQueueSettings.parse(BrokerSettings(url=""), topic)

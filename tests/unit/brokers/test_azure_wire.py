@@ -16,9 +16,10 @@ import pytest
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.azure_queue import wire
-from apps.brokers.adapters.azure_queue.account import Account
+from apps.brokers.adapters.azure_queue.account import AzureAccount
 from apps.brokers.adapters.azure_queue.adapter import ADAPTER
-from apps.brokers.adapters.azure_queue.wire import Answered, Unanswered, Unsent, Wire
+from apps.brokers.adapters.azure_queue.wire import AzureRejected, AzureWire
+from apps.brokers.errors import MaybeSent, NotSent
 from apps.brokers.ports import Outbound, OutcomeKind
 from apps.core.errors import Unavailable
 
@@ -96,25 +97,25 @@ def pretender() -> Iterator[Pretender]:
 @pytest.mark.parametrize(
     ("status", "body", "error"),
     [
-        (503, BUSY, Unsent),
-        (429, b"", Unsent),
-        (500, b"<Error><Code>InternalError</Code></Error>", Unanswered),
-        (504, b"<html>", Unanswered),
-        (408, b"", Unanswered),
-        (403, b"<Error><Code>AuthenticationFailed</Code></Error>", Answered),
-        (302, b"", Answered),
-        (404, b"\0\xff", Answered),
-        (200, b"<html>sign in here", Unanswered),
-        (200, b'<!DOCTYPE a [<!ENTITY b "c">]><QueueMessagesList/>', Unanswered),
-        (200, b"<a><QueueMessage/></a>", Unanswered),
-        (200, b"", Unanswered),
+        (503, BUSY, NotSent),
+        (429, b"", NotSent),
+        (500, b"<Error><Code>InternalError</Code></Error>", MaybeSent),
+        (504, b"<html>", MaybeSent),
+        (408, b"", MaybeSent),
+        (403, b"<Error><Code>AuthenticationFailed</Code></Error>", AzureRejected),
+        (302, b"", AzureRejected),
+        (404, b"\0\xff", AzureRejected),
+        (200, b"<html>sign in here", MaybeSent),
+        (200, b'<!DOCTYPE a [<!ENTITY b "c">]><QueueMessagesList/>', MaybeSent),
+        (200, b"<a><QueueMessage/></a>", MaybeSent),
+        (200, b"", MaybeSent),
     ],
 )
 def test_an_answer_is_taken_for_what_it_is(
     pretender: Pretender, status: int, body: bytes, error: type[Exception]
 ) -> None:
     pretender.say(status, body)
-    wire = Wire(Account.parse(pretender.url))
+    wire = AzureWire(AzureAccount.parse(pretender.url))
 
     with pytest.raises(error) as told:
         wire.peek("orders", count=1)
@@ -152,7 +153,7 @@ def test_what_reads_xml_by_the_book_reads_the_very_text(
     pretender: Pretender, text: str
 ) -> None:
     pretender.say(201, MADE)
-    wire = Wire(Account.parse(pretender.url))
+    wire = AzureWire(AzureAccount.parse(pretender.url))
 
     wire.put("orders", text)
     wire.close()
@@ -223,9 +224,9 @@ def test_no_signature_is_told_to_anybody(
     pretender.say(
         400, b"<Error><Code>X</Code><Message>a?sig=s3cret&b</Message></Error>"
     )
-    wire = Wire(Account.parse(pretender.signed_url))
+    wire = AzureWire(AzureAccount.parse(pretender.signed_url))
 
-    with caplog.at_level(logging.DEBUG), pytest.raises(Answered) as told:
+    with caplog.at_level(logging.DEBUG), pytest.raises(AzureRejected) as told:
         wire.peek("orders", count=1)
 
     assert "sig=s3cret" in pretender.asked[0]

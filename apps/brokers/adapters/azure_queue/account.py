@@ -48,7 +48,7 @@ _PRINTABLE = re.compile(r"[!-~]+")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Account:
+class AzureAccount:
     """One storage account's queues; `key` signs requests, else `signature` is added.
 
     `path` is "" or, where the account is no host of its own, `/` and its name.

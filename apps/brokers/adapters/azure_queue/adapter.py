@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.azure_queue import message_text
-from apps.brokers.adapters.azure_queue.account import Account
+from apps.brokers.adapters.azure_queue.account import AzureAccount
 from apps.brokers.adapters.azure_queue.admin import AzureBrokerAdmin, AzureTopicAdmin
 from apps.brokers.adapters.azure_queue.publisher import AzurePublisher
 from apps.brokers.adapters.azure_queue.reader import AzureDeadLetterReader
 from apps.brokers.adapters.azure_queue.settings import (
     LONGEST_TIMEOUT,
     USUAL_INTERVAL,
-    QueueSettings,
+    AzureQueueSettings,
     poison_queue,
     queue_name,
     usual_encoding,
 )
-from apps.brokers.adapters.azure_queue.wire import CONNECTIONS, Wire
+from apps.brokers.adapters.azure_queue.wire import CONNECTIONS, AzureWire
 from apps.brokers.ports import Capabilities, Counting, Durability, Headers, Ordering
 
 # How many messages are on their way at once.
@@ -60,13 +60,13 @@ class AzureAdapter:
     def dead_letter_reader(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> AzureDeadLetterReader:
-        settings = QueueSettings.parse(broker, topic)
+        settings = AzureQueueSettings.parse(broker, topic)
         return AzureDeadLetterReader(_wire(broker), settings)
 
     def topic_admin(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> AzureTopicAdmin:
-        settings = QueueSettings.parse(broker, topic)
+        settings = AzureQueueSettings.parse(broker, topic)
         return AzureTopicAdmin(_wire(broker), settings)
 
     def broker_admin(self, broker: BrokerSettings) -> AzureBrokerAdmin:
@@ -83,6 +83,6 @@ class AzureAdapter:
 ADAPTER = AzureAdapter()
 
 
-def _wire(broker: BrokerSettings, *, connections: int = CONNECTIONS) -> Wire:
-    account, dial = Account.parse(broker.url), broker.target.dial
-    return Wire(account, dial=dial, connections=connections)
+def _wire(broker: BrokerSettings, *, connections: int = CONNECTIONS) -> AzureWire:
+    account, dial = AzureAccount.parse(broker.url), broker.target.dial
+    return AzureWire(account, dial=dial, connections=connections)

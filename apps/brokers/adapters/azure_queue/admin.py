@@ -6,8 +6,13 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
-from apps.brokers.adapters.azure_queue.settings import SUFFIX, QueueSettings
-from apps.brokers.adapters.azure_queue.wire import LARGEST_PAGE, Message, Wire, if_there
+from apps.brokers.adapters.azure_queue.settings import SUFFIX, AzureQueueSettings
+from apps.brokers.adapters.azure_queue.wire import (
+    LARGEST_PAGE,
+    AzureMessage,
+    AzureWire,
+    if_there,
+)
 from apps.brokers.errors import QueueExpected
 from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
 
@@ -17,7 +22,7 @@ MOST_TOPICS = 10_000
 class AzureTopicAdmin:
     """Looks at a queue and its poison queue; consumers are unknown to Azure."""
 
-    def __init__(self, wire: Wire, settings: QueueSettings) -> None:
+    def __init__(self, wire: AzureWire, settings: AzureQueueSettings) -> None:
         self._wire = wire
         self._queue = settings.poison_queue
 
@@ -38,7 +43,7 @@ class AzureTopicAdmin:
     def oldest_at(self) -> datetime | None:
         """Look at the first that are visible: nobody is shown the others."""
         look = partial(self._wire.peek, self._queue, count=LARGEST_PAGE)
-        messages = if_there(look, otherwise=list[Message]())
+        messages = if_there(look, otherwise=list[AzureMessage]())
         return min((message.inserted_at for message in messages), default=None)
 
     def delivered(self) -> Delivered | None:
@@ -51,7 +56,7 @@ class AzureTopicAdmin:
 class AzureBrokerAdmin:
     """Looks at all queues of one account."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: AzureWire) -> None:
         self._wire = wire
 
     def ping(self) -> str:

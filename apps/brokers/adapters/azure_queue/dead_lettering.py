@@ -13,8 +13,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from itertools import takewhile
 
-from apps.brokers.adapters.azure_queue.settings import QueueSettings
-from apps.brokers.adapters.azure_queue.wire import Answered, Message, Wire, if_there
+from apps.brokers.adapters.azure_queue.settings import AzureQueueSettings
+from apps.brokers.adapters.azure_queue.wire import (
+    AzureMessage,
+    AzureRejected,
+    AzureWire,
+    if_there,
+)
 from apps.core.errors import Refused
 
 # Time enough to write a message to the poison queue and to delete it, both slowly.
@@ -24,7 +29,7 @@ MOST_BATCHES = 20
 _LOG = logging.getLogger(__name__)
 
 
-class Exhausted:
+class AzureDeadLettering:
     """Moves the messages of one queue that failed too often.
 
     Nothing in Azure takes a message by its name, only those that come first. So this
@@ -32,7 +37,7 @@ class Exhausted:
     up: behind a message that is not, they wait until its consumers took that away.
     """
 
-    def __init__(self, wire: Wire, settings: QueueSettings) -> None:
+    def __init__(self, wire: AzureWire, settings: AzureQueueSettings) -> None:
         self._wire = wire
         self._settings = settings
 
@@ -53,10 +58,10 @@ class Exhausted:
                 moved += sum(one.result() for one in done)
         return moved + sum(one.result() for one in futures)
 
-    def _take(self) -> list[Message]:
+    def _take(self) -> list[AzureMessage]:
         queue, settings = self._settings.topic, self._settings
         look = partial(self._wire.peek, queue, count=settings.batch_size)
-        first = if_there(look, otherwise=list[Message]())
+        first = if_there(look, otherwise=list[AzureMessage]())
         limit = settings.max_dequeue_count
         leading = list(takewhile(lambda one: one.dequeue_count >= limit, first))
         if not leading:
@@ -68,7 +73,7 @@ class Exhausted:
                 self._give_back(message, seconds=0)
         return [message for message in messages if message.dequeue_count > limit]
 
-    def _move(self, message: Message) -> bool:
+    def _move(self, message: AzureMessage) -> bool:
         try:
             self._put(message)
         except Refused as refusal:
@@ -79,30 +84,30 @@ class Exhausted:
         self._settle(message)
         return True
 
-    def _put(self, message: Message) -> None:
+    def _put(self, message: AzureMessage) -> None:
         queue = self._settings.poison_queue
         try:
             self._wire.put(queue, message.text)
-        except Answered as answer:
-            if not answer.names_no_queue:
+        except AzureRejected as error:
+            if not error.names_no_queue:
                 raise
             self._wire.make(queue)
             self._wire.put(queue, message.text)
 
-    def _settle(self, message: Message) -> None:
+    def _settle(self, message: AzureMessage) -> None:
         try:
             self._wire.delete(self._settings.topic, message.id, message.receipt)
-        except Answered as answer:
-            if not answer.names_no_message:
+        except AzureRejected as error:
+            if not error.names_no_message:
                 raise
             what = "%s of %s was taken by others while it was dead-lettered"
             _LOG.warning(what, message.id, self._settings.topic)
 
-    def _give_back(self, message: Message, *, seconds: int) -> None:
+    def _give_back(self, message: AzureMessage, *, seconds: int) -> None:
         try:
             self._wire.hide(
                 self._settings.topic, message.id, message.receipt, seconds=seconds
             )
-        except Answered as answer:
-            if not answer.names_no_message:
+        except AzureRejected as error:
+            if not error.names_no_message:
                 raise

@@ -38,14 +38,14 @@ class Encoding(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Content:
+class MessageContent:
     """What is in a message: its body, and the mark that tells how it was written."""
 
     body: bytes
     headers: tuple[Header, ...]
 
 
-def read(text: str, *, expected: Encoding, usual: Encoding) -> Content:
+def read(text: str, *, expected: Encoding, usual: Encoding) -> MessageContent:
     """Take a body out of its text, so that `write` makes the very same text of it.
 
     `expected` is what the queue's producers write, `usual` what `write` makes of a body
@@ -53,9 +53,9 @@ def read(text: str, *, expected: Encoding, usual: Encoding) -> Content:
     """
     body = _decoded(text) if expected is Encoding.BASE64 else None
     if body is None:
-        return Content(body=text.encode(), headers=(_mark(Encoding.NONE),))
+        return MessageContent(body=text.encode(), headers=(_mark(Encoding.NONE),))
     marked = () if usual is Encoding.BASE64 else (_mark(Encoding.BASE64),)
-    return Content(body=body, headers=marked)
+    return MessageContent(body=body, headers=marked)
 
 
 def write(body: bytes, headers: Sequence[Header], *, usual: Encoding) -> str:

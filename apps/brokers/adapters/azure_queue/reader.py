@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from functools import partial
 
 from apps.brokers.adapters.azure_queue import message_text
-from apps.brokers.adapters.azure_queue.dead_lettering import Exhausted
-from apps.brokers.adapters.azure_queue.settings import QueueSettings
+from apps.brokers.adapters.azure_queue.dead_lettering import AzureDeadLettering
+from apps.brokers.adapters.azure_queue.settings import AzureQueueSettings
 from apps.brokers.adapters.azure_queue.wire import (
     LARGEST_PAGE,
-    Answered,
-    Message,
-    Wire,
+    AzureMessage,
+    AzureRejected,
+    AzureWire,
     if_there,
 )
 from apps.brokers.ports import BATCH_BYTES, DeadLetter
@@ -36,7 +36,7 @@ class AzureDeadLetterReader:
     took it last has it in hand.
     """
 
-    def __init__(self, wire: Wire, settings: QueueSettings) -> None:
+    def __init__(self, wire: AzureWire, settings: AzureQueueSettings) -> None:
         self._wire = wire
         self._settings = settings
         self._queue = settings.poison_queue
@@ -44,7 +44,7 @@ class AzureDeadLetterReader:
         self._handed_out: set[str] = set()
         self._pause = SHORTEST_PAUSE
         self._asked_at = 0.0
-        self._exhausted = Exhausted(wire, settings)
+        self._dead_lettering = AzureDeadLettering(wire, settings)
 
     def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
         deadline = time.monotonic() + wait
@@ -61,7 +61,7 @@ class AzureDeadLetterReader:
 
     def peek(self, *, limit: int) -> list[DeadLetter]:
         look = partial(self._wire.peek, self._queue, count=limit)
-        messages = if_there(look, otherwise=list[Message]())
+        messages = if_there(look, otherwise=list[AzureMessage]())
         messages.sort(key=lambda message: message.inserted_at)
         return [self._letter(message) for message in messages]
 
@@ -79,7 +79,7 @@ class AzureDeadLetterReader:
             self._forget(handle)
 
     def dead_letter_exhausted(self) -> int:
-        return self._exhausted.move()
+        return self._dead_lettering.move()
 
     def close(self) -> None:
         self._wire.close()
@@ -97,13 +97,13 @@ class AzureDeadLetterReader:
             size += sum(letter.size for letter in new_letters)
         return letters
 
-    def _take(self, count: int) -> list[Message]:
+    def _take(self, count: int) -> list[AzureMessage]:
         self._asked_at = time.monotonic()
         hidden_for = self._settings.hidden_for
         get = partial(self._wire.get, self._queue, count=count, hidden_for=hidden_for)
         return if_there(get, otherwise=[])
 
-    def _is_new(self, message: Message) -> bool:
+    def _is_new(self, message: AzureMessage) -> bool:
         self._receipts[message.id] = message.receipt
         if message.id in self._handed_out:
             return False
@@ -124,7 +124,7 @@ class AzureDeadLetterReader:
         self._pause = pause * 2
         return True
 
-    def _letter(self, message: Message) -> DeadLetter:
+    def _letter(self, message: AzureMessage) -> DeadLetter:
         content = message_text.read(
             message.text,
             expected=self._settings.message_encoding,
@@ -143,8 +143,8 @@ class AzureDeadLetterReader:
     def _delete(self, handle: str) -> None:
         try:
             self._wire.delete(self._queue, handle, self._receipts[handle])
-        except Answered as answer:
-            self._let_go(handle, answer)
+        except AzureRejected as error:
+            self._let_go(handle, error)
         self._forget(handle)
 
     def _hide(self, handle: str, *, seconds: int) -> None:
@@ -152,16 +152,16 @@ class AzureDeadLetterReader:
         try:
             renewed = self._wire.hide(self._queue, handle, receipt, seconds=seconds)
             self._receipts[handle] = renewed
-        except Answered as answer:
-            self._let_go(handle, answer)
+        except AzureRejected as error:
+            self._let_go(handle, error)
 
-    def _let_go(self, handle: str, answer: Answered) -> None:
+    def _let_go(self, handle: str, error: AzureRejected) -> None:
         """Accept that others took a message when its time was over, or removed it.
 
         If it is still there, it comes again: its record knows it.
         """
-        if not (answer.names_no_message or answer.names_no_queue):
-            raise answer
+        if not (error.names_no_message or error.names_no_queue):
+            raise error
         _LOG.info("%s of %s is not ours any more", handle, self._queue)
 
     def _forget(self, handle: str) -> None:

@@ -43,7 +43,7 @@ _LAST_COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QueueSettings:
+class AzureQueueSettings:
     """One topic's queue and its poison queue; times in seconds.
 
     `hidden_for` is how long we keep from others what we read of the poison queue;

@@ -30,9 +30,10 @@ from urllib3.exceptions import (
 )
 
 from apps.brokers.adapters import checked_http
-from apps.brokers.adapters.azure_queue.account import Account
+from apps.brokers.adapters.azure_queue.account import AzureAccount
 from apps.brokers.address_policy import Dial, usual_dial
-from apps.core.errors import Refused, Unavailable
+from apps.brokers.errors import MaybeSent, NotSent, Rejected
+from apps.core.errors import Unavailable
 
 VERSION = "2021-12-02"
 # A lane keeps its connections as long as it lives, and there may be many lanes.
@@ -58,19 +59,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Unsent(Unavailable):
-    """Azure was not reached: it has done nothing of what was asked."""
-
-
-class Unanswered(Unavailable):
-    """Azure did not answer: it may have done what was asked, or not."""
-
-
-class Hung(Unanswered):
+class AzureTimeout(MaybeSent):
     """Azure did not answer in time, and is not likely to answer others."""
 
 
-class Answered(Refused):
+class AzureRejected(Rejected):
     """Azure answered that it will not do it; `code` is its own word for why."""
 
     def __init__(self, *, status: int, code: str, about: str, words: str) -> None:
@@ -88,7 +81,7 @@ class Answered(Refused):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Message:
+class AzureMessage:
     """A message as it is in its queue; `receipt` is "" where it was only looked at."""
 
     id: str
@@ -99,26 +92,26 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class AzureReply:
     headers: Mapping[str, str]
     body: bytes
 
     def xml(self) -> ElementTree.Element:
         # Azure sends no DTD: so there is nothing here that could expand.
         if b"<!DOCTYPE" in self.body:
-            raise Unanswered("What answers there is not Azure: it sends a DTD.")
+            raise MaybeSent("What answers there is not Azure: it sends a DTD.")
         try:
             return ElementTree.fromstring(self.body)  # noqa: S314
         except ElementTree.ParseError:
-            raise Unanswered("What answers there is not Azure: it is no XML.") from None
+            raise MaybeSent("What answers there is not Azure: it is no XML.") from None
 
 
-class Wire:
+class AzureWire:
     """The queues of one account. Its calls may come from several threads at once."""
 
     def __init__(
         self,
-        account: Account,
+        account: AzureAccount,
         *,
         dial: Dial = usual_dial,
         connections: int = CONNECTIONS,
@@ -154,7 +147,7 @@ class Wire:
 
     # --- what the service can do
 
-    def put(self, queue: str, text: str) -> Message:
+    def put(self, queue: str, text: str) -> AzureMessage:
         """Add a message that never expires, and tell which one it became."""
         escaped = escape(text, {"\r": "&#13;"})
         body = f"<QueueMessage><MessageText>{escaped}</MessageText></QueueMessage>"
@@ -162,15 +155,15 @@ class Wire:
         reply = self._ask("POST", f"/{queue}/messages", query, body.encode())
         messages = _messages(reply)
         if len(messages) != 1:
-            raise Unanswered("What answers there is not Azure: it names no message.")
+            raise MaybeSent("What answers there is not Azure: it names no message.")
         return messages[0]
 
-    def get(self, queue: str, *, count: int, hidden_for: int) -> list[Message]:
+    def get(self, queue: str, *, count: int, hidden_for: int) -> list[AzureMessage]:
         """Take the first messages and hide them from others for so many seconds."""
         query = {"numofmessages": str(count), "visibilitytimeout": str(hidden_for)}
         return _messages(self._ask("GET", f"/{queue}/messages", query))
 
-    def peek(self, queue: str, *, count: int) -> list[Message]:
+    def peek(self, queue: str, *, count: int) -> list[AzureMessage]:
         """Look at the first messages that are visible, and change nothing."""
         query = {"numofmessages": str(min(count, LARGEST_PAGE)), "peekonly": "true"}
         return _messages(self._ask("GET", f"/{queue}/messages", query))
@@ -212,7 +205,7 @@ class Wire:
 
     def _ask(
         self, method: str, path: str, query: Mapping[str, str], body: bytes = b""
-    ) -> Reply:
+    ) -> AzureReply:
         path = self._account.path + path
         headers = self._headers(method, path, query, body)
         url = f"{path}?{urlencode(query, quote_via=quote)}"
@@ -224,12 +217,12 @@ class Wire:
             )
         # What these errors say may hold the address, and the address the signature.
         except (HTTPError, OSError) as error:
-            raise self._lost(error) from None
+            raise self._transport_error(error) from None
         if reply.status >= 300:
             is_azure = any(name in reply.headers for name in OWN_HEADERS)
             body = reply.data if is_azure else NOT_AZURE
-            raise self._answered(reply.status, body, f"{method} {path}")
-        return Reply(reply.headers, reply.data)
+            raise self._http_error(reply.status, body, f"{method} {path}")
+        return AzureReply(reply.headers, reply.data)
 
     def _headers(
         self, method: str, path: str, query: Mapping[str, str], body: bytes
@@ -244,22 +237,22 @@ class Wire:
             headers["Authorization"] = f"SharedKey {self._account.name}:{signature}"
         return headers
 
-    def _lost(self, error: Exception) -> Unavailable:
+    def _transport_error(self, error: Exception) -> Unavailable:
         if isinstance(error, ConnectTimeoutError | NewConnectionError):
-            return Unsent(f"{self._place} is away: it takes no connection.")
+            return NotSent(f"{self._place} is away: it takes no connection.")
         if isinstance(error, ReadTimeoutError):
             waited = f"{REPLY_SECONDS:g} seconds"
-            return Hung(f"{self._place} is away: no answer in {waited}.")
+            return AzureTimeout(f"{self._place} is away: no answer in {waited}.")
         kind = type(error).__name__
-        return Unanswered(f"{self._place} is away: the connection broke ({kind}).")
+        return MaybeSent(f"{self._place} is away: the connection broke ({kind}).")
 
-    def _answered(self, status: int, body: bytes, about: str) -> Exception:
+    def _http_error(self, status: int, body: bytes, about: str) -> Exception:
         code, words = _line(_CODE.search(body)), _line(_MESSAGE.search(body))
         if status in TURNED_AWAY:
-            return Unsent(f"{self._place} says: {status} {code} {words}".strip())
+            return NotSent(f"{self._place} says: {status} {code} {words}".strip())
         if status in IN_TROUBLE:
-            return Unanswered(f"{self._place} says: {status} {code} {words}".strip())
-        return Answered(status=status, code=code, about=about, words=words)
+            return MaybeSent(f"{self._place} says: {status} {code} {words}".strip())
+        return AzureRejected(status=status, code=code, about=about, words=words)
 
 
 def _to_sign(
@@ -279,15 +272,15 @@ def _to_sign(
     return standard + "\n".join([*own, f"/{path}", *parameters])
 
 
-def _messages(reply: Reply) -> list[Message]:
+def _messages(reply: AzureReply) -> list[AzureMessage]:
     try:
         return [_message(element) for element in reply.xml().iter("QueueMessage")]
     except (TypeError, ValueError):
-        raise Unanswered("What answers there is not Azure: it lacks a date.") from None
+        raise MaybeSent("What answers there is not Azure: it lacks a date.") from None
 
 
-def _message(element: ElementTree.Element) -> Message:
-    return Message(
+def _message(element: ElementTree.Element) -> AzureMessage:
+    return AzureMessage(
         id=element.findtext("MessageId") or "",
         text=element.findtext("MessageText") or "",
         inserted_at=parsedate_to_datetime(element.findtext("InsertionTime") or ""),
@@ -306,8 +299,8 @@ def if_there(call: Callable[[], T], *, otherwise: T) -> T:
     """Ask about a queue that need not be there: the first poison makes its own."""
     try:
         return call()
-    except Answered as answer:
-        if not answer.names_no_queue:
+    except AzureRejected as error:
+        if not error.names_no_queue:
             raise
         return otherwise
 
