@@ -13,7 +13,7 @@ import pytest
 from apps.brokers import vocabularies
 from apps.brokers.adapters.sqs.adapter import ADAPTER, CAPABILITIES
 from apps.brokers.adapters.sqs.publisher import SqsPublisher
-from apps.brokers.adapters.sqs.wire import Place
+from apps.brokers.adapters.sqs.wire import SqsAddress
 from apps.brokers.errors import QueueMissing
 from apps.brokers.ports import (
     Counting,
@@ -486,8 +486,10 @@ def test_nothing_is_claimed_that_was_not_answered(stage: SqsStage, seed: int) ->
     window = [outbound(stage.topic, b"%d" % n) for n in range(15)]
 
     with cutting(stage.server.port, **cuts) as port:
-        place = Place.of(stage.server.url, {"endpoint_url": f"http://127.0.0.1:{port}"})
-        publisher = SqsPublisher(place)
+        address = SqsAddress.of(
+            stage.server.url, {"endpoint_url": f"http://127.0.0.1:{port}"}
+        )
+        publisher = SqsPublisher(address)
         publisher._wire._urls[stage.topic] = stage.url_of(stage.topic)
         outcomes = publisher.publish(window)
         publisher.close()

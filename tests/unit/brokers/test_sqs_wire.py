@@ -16,12 +16,13 @@ from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.sqs.adapter import ADAPTER
 from apps.brokers.adapters.sqs.publisher import SqsPublisher
 from apps.brokers.adapters.sqs.reader import SqsDeadLetterReader
-from apps.brokers.adapters.sqs.wire import Answered, Lost, Place, Wire
+from apps.brokers.adapters.sqs.wire import SqsAddress, SqsRejected, SqsWire
+from apps.brokers.errors import MaybeSent, NotSent
 from apps.brokers.ports import Outbound, OutcomeKind
 from apps.core.errors import Invalid, Unavailable
 
 URL = "sqs://AKIA:se%2Fcret%2B@eu-central-1"
-PLACE = Place.of(URL, {})
+ADDRESS = SqsAddress.of(URL, {})
 SENT, REFUSED, UNKNOWN = OutcomeKind.SENT, OutcomeKind.REFUSED, OutcomeKind.UNKNOWN
 UNSENT = OutcomeKind.UNSENT
 
@@ -60,14 +61,14 @@ def error(code: str, status: int = 400, message: str = "words") -> ClientError:
 
 
 def publisher(*answers: Any) -> tuple[SqsPublisher, Script]:
-    made, script = SqsPublisher(PLACE), Script(*answers)
+    made, script = SqsPublisher(ADDRESS), Script(*answers)
     made._wire._client = script
     return made, script
 
 
 def reader(*answers: Any) -> tuple[SqsDeadLetterReader, Script]:
     settings = TopicSettings(topic="orders", dead_letter_queue="orders-dlq")
-    made, script = SqsDeadLetterReader(PLACE, settings), Script({}, *answers)
+    made, script = SqsDeadLetterReader(ADDRESS, settings), Script({}, *answers)
     made._wire._client = script
     return made, script
 
@@ -86,13 +87,13 @@ def failed(number: int, code: str, *, sender: bool) -> dict[str, Any]:
 
 
 def test_an_address_gives_region_and_keys() -> None:
-    assert (PLACE.region, PLACE.access_key, PLACE.secret_key) == (
+    assert (ADDRESS.region, ADDRESS.access_key, ADDRESS.secret_key) == (
         "eu-central-1",
         "AKIA",
         "se/cret+",
     )
-    assert Place.of("sqs://us-east-1", {}).access_key is None
-    assert "cret" not in repr(PLACE) + str(PLACE)
+    assert SqsAddress.of("sqs://us-east-1", {}).access_key is None
+    assert "cret" not in repr(ADDRESS) + str(ADDRESS)
 
 
 @pytest.mark.parametrize(
@@ -154,26 +155,26 @@ def test_unusable_topics_are_refused(settings: TopicSettings, field: str) -> Non
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
-        (error("RequestThrottled"), Unavailable),
-        (error("AWS.SimpleQueueService.OverLimit", 403), Unavailable),
-        (error("InvalidClientTokenId", 403), Unavailable),
-        (error("ExpiredToken", 403), Unavailable),
-        (error("InternalError", 500), Lost),
-        (error("ServiceUnavailable", 503), Lost),
-        (error("AccessDenied", 403), Answered),
-        (error("InvalidMessageContents"), Answered),
-        (EndpointConnectionError(endpoint_url="x"), Unavailable),
-        (NoCredentialsError(), Unavailable),
-        (ReadTimeoutError(endpoint_url="x"), Lost),
-        (ConnectionClosedError(endpoint_url="x"), Lost),
-        (BotoCoreError(), Lost),
-        (ConnectionResetError("reset"), Lost),
+        (error("RequestThrottled"), NotSent),
+        (error("AWS.SimpleQueueService.OverLimit", 403), NotSent),
+        (error("InvalidClientTokenId", 403), NotSent),
+        (error("ExpiredToken", 403), NotSent),
+        (error("InternalError", 500), MaybeSent),
+        (error("ServiceUnavailable", 503), MaybeSent),
+        (error("AccessDenied", 403), SqsRejected),
+        (error("InvalidMessageContents"), SqsRejected),
+        (EndpointConnectionError(endpoint_url="x"), NotSent),
+        (NoCredentialsError(), NotSent),
+        (ReadTimeoutError(endpoint_url="x"), MaybeSent),
+        (ConnectionClosedError(endpoint_url="x"), MaybeSent),
+        (BotoCoreError(), MaybeSent),
+        (ConnectionResetError("reset"), MaybeSent),
     ],
 )
 def test_each_failure_is_what_it_is_worth(
     told: Exception, expected: type[Exception]
 ) -> None:
-    wire = Wire(PLACE)
+    wire = SqsWire(ADDRESS)
     wire._client = Script(told)
 
     with pytest.raises(Exception) as raised:  # noqa: PT011, its very type is asserted

@@ -19,7 +19,7 @@ from apps.brokers.adapters.sqs.messages import (
 )
 from apps.brokers.adapters.sqs.publisher import SqsPublisher
 from apps.brokers.adapters.sqs.reader import SqsDeadLetterReader
-from apps.brokers.adapters.sqs.wire import Place
+from apps.brokers.adapters.sqs.wire import SqsAddress
 from apps.brokers.ports import Capabilities, Counting, Durability, Headers, Ordering
 from apps.core.errors import Invalid
 
@@ -58,20 +58,20 @@ class SqsAdapter:
     capabilities = CAPABILITIES
 
     def publisher(self, broker: BrokerSettings) -> SqsPublisher:
-        return SqsPublisher(_place(broker))
+        return SqsPublisher(_address(broker))
 
     def dead_letter_reader(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> SqsDeadLetterReader:
-        return SqsDeadLetterReader(_place(broker), _checked(topic))
+        return SqsDeadLetterReader(_address(broker), _checked(topic))
 
     def topic_admin(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> SqsTopicAdmin:
-        return SqsTopicAdmin(_place(broker), _checked(topic))
+        return SqsTopicAdmin(_address(broker), _checked(topic))
 
     def broker_admin(self, broker: BrokerSettings) -> SqsBrokerAdmin:
-        return SqsBrokerAdmin(_place(broker))
+        return SqsBrokerAdmin(_address(broker))
 
     def queue_by_convention(self, topic: str) -> str:
         """The redrive policy of the queue names it, and discovery finds it."""
@@ -84,8 +84,8 @@ class SqsAdapter:
 ADAPTER = SqsAdapter()
 
 
-def _place(broker: BrokerSettings) -> Place:
-    return Place.of(
+def _address(broker: BrokerSettings) -> SqsAddress:
+    return SqsAddress.of(
         broker.url,
         broker.options,
         dial=broker.target.dial,

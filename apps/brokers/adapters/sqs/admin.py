@@ -8,8 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 from apps.brokers.adapters.adapter import TopicSettings
-from apps.brokers.adapters.sqs.topology import RedrivePolicy, Source, source_of
-from apps.brokers.adapters.sqs.wire import Answered, Place, Wire
+from apps.brokers.adapters.sqs.topology import (
+    RedrivePolicy,
+    SqsDeadLetterQueue,
+    dead_letter_queue_of,
+)
+from apps.brokers.adapters.sqs.wire import SqsAddress, SqsRejected, SqsWire
 from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
 
 QUEUES_PAGE = 1_000
@@ -29,18 +33,18 @@ _LOG = logging.getLogger(__name__)
 class SqsTopicAdmin:
     """Looks at the dead-letter queue of one topic; SQS' numbers are approximate."""
 
-    def __init__(self, place: Place, settings: TopicSettings) -> None:
-        self._wire = Wire(place)
+    def __init__(self, address: SqsAddress, settings: TopicSettings) -> None:
+        self._wire = SqsWire(address)
         self._settings = settings
-        self._source: Source | None = None
+        self._queue: SqsDeadLetterQueue | None = None
 
     def consumers(self) -> list[ConsumerPosition]:
         """SQS knows no consumers: what they settle is gone."""
         return []
 
     def depth(self) -> int | None:
-        self._source = self._source or source_of(self._wire, self._settings)
-        return _depth(self._wire.attributes(self._source.queue, *DEPTHS))
+        self._queue = self._queue or dead_letter_queue_of(self._wire, self._settings)
+        return _depth(self._wire.attributes(self._queue.name, *DEPTHS))
 
     def oldest_at(self) -> datetime | None:
         """Another service, CloudWatch, would know."""
@@ -57,12 +61,12 @@ class SqsTopicAdmin:
 class SqsBrokerAdmin:
     """Lists the queues of one region."""
 
-    def __init__(self, place: Place) -> None:
-        self._wire = Wire(place)
+    def __init__(self, address: SqsAddress) -> None:
+        self._wire = SqsWire(address)
 
     def ping(self) -> str:
         self._wire.call("list_queues", about="ListQueues", MaxResults=1)
-        return str(self._wire.place)
+        return str(self._wire.address)
 
     def discover(self) -> list[FoundTopic]:
         urls = self._queue_urls()
@@ -103,7 +107,7 @@ class SqsBrokerAdmin:
             reply = self._wire.call(
                 "get_queue_attributes", about=about, QueueUrl=url, AttributeNames=names
             )
-        except Answered as refusal:
+        except SqsRejected as refusal:
             _LOG.warning("left out of what is found: %s", refusal)
             return {}
         attributes: dict[str, str] = reply.get("Attributes", {})

@@ -9,14 +9,14 @@ from typing import Any
 from apps.brokers.adapters.sqs.messages import FIFO, LARGEST, SqsEntry, entry_of
 from apps.brokers.adapters.sqs.wire import (
     MOST_AT_ONCE,
-    Answered,
-    Lost,
-    Place,
-    Wire,
+    SqsAddress,
+    SqsRejected,
+    SqsWire,
     is_final,
     is_throttled,
     words_of,
 )
+from apps.brokers.errors import MaybeSent
 from apps.brokers.ports import Outbound, Outcome, OutcomeKind
 from apps.core.errors import Refused, Unavailable
 
@@ -29,8 +29,8 @@ _COMES_AGAIN = (OutcomeKind.UNKNOWN, OutcomeKind.UNSENT)
 class SqsPublisher:
     """Publishes with SendMessageBatch; a message's id in the reply confirms it."""
 
-    def __init__(self, place: Place) -> None:
-        self._wire = Wire(place)
+    def __init__(self, address: SqsAddress) -> None:
+        self._wire = SqsWire(address)
 
     def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
         outcomes: dict[int, Outcome] = {}
@@ -42,7 +42,7 @@ class SqsPublisher:
                 raise
             # A call that got no answer has its outcomes; the others were never made.
             _leave_unsent(range(len(messages)), outcomes, reason=str(away))
-        return [outcomes[place] for place in range(len(messages))]
+        return [outcomes[index] for index in range(len(messages))]
 
     def close(self) -> None:
         self._wire.close()
@@ -53,9 +53,9 @@ class SqsPublisher:
         for call in _calls(parcels):
             self._send(topic, call, outcomes)
             if _is_held_up(topic, call, outcomes):
-                places = [parcel.place for parcel in parcels]
+                indexes = [parcel.index for parcel in parcels]
                 reason = "Not sent: a message before it may have to be sent again."
-                _leave_unsent(places, outcomes, reason=reason)
+                _leave_unsent(indexes, outcomes, reason=reason)
                 return
 
     def _send(
@@ -64,10 +64,10 @@ class SqsPublisher:
         """Send what fits into one call; if that is refused, by halves, to the last."""
         try:
             reply = self._call_batch(topic, call, outcomes)
-        except Answered as refusal:
-            if len(call) == 1 or refusal.of_a_queue:
+        except SqsRejected as refusal:
+            if len(call) == 1 or refusal.concerns_queue:
                 refused = _refused(str(refusal))
-                outcomes.update((parcel.place, refused) for parcel in call)
+                outcomes.update((parcel.index, refused) for parcel in call)
                 return
             half = len(call) // 2
             self._send(topic, call[:half], outcomes)
@@ -77,20 +77,20 @@ class SqsPublisher:
         by_id = _outcomes_by_id(reply)
         silent = Outcome(kind=OutcomeKind.UNKNOWN, detail="SQS said nothing of it.")
         for number, parcel in enumerate(call):
-            outcomes[parcel.place] = by_id.get(str(number), silent)
+            outcomes[parcel.index] = by_id.get(str(number), silent)
 
     def _call_batch(
         self, topic: str, call: Sequence[_Parcel], outcomes: dict[int, Outcome]
     ) -> Mapping[str, Any]:
-        """Make the call; where its answer is lost, note that and raise `Lost`."""
+        """Make the call; where its answer is lost, note that and raise `MaybeSent`."""
         # Asked apart: an answer that is lost here leaves every message unsent.
         self._wire.queue_url(topic)
         entries = [parcel.entry.to_wire(n) for n, parcel in enumerate(call)]
         try:
             return self._wire.on(topic, "send_message_batch", Entries=entries)
-        except Lost as lost:
-            unknown = Outcome(kind=OutcomeKind.UNKNOWN, detail=str(lost))
-            outcomes.update((parcel.place, unknown) for parcel in call)
+        except MaybeSent as error:
+            unknown = Outcome(kind=OutcomeKind.UNKNOWN, detail=str(error))
+            outcomes.update((parcel.index, unknown) for parcel in call)
             raise
 
 
@@ -98,7 +98,7 @@ class SqsPublisher:
 class _Parcel:
     """One message of a window, and its place there."""
 
-    place: int
+    index: int
     entry: SqsEntry
 
 
@@ -107,11 +107,11 @@ def _by_topic(
 ) -> dict[str, list[_Parcel]]:
     """Sort the messages by topic, in their order; note those that cannot go."""
     topics: dict[str, list[_Parcel]] = {}
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         try:
-            parcel = _Parcel(place=place, entry=entry_of(message))
+            parcel = _Parcel(index=index, entry=entry_of(message))
         except Refused as refusal:
-            outcomes[place] = _refused(str(refusal))
+            outcomes[index] = _refused(str(refusal))
         else:
             topics.setdefault(message.topic, []).append(parcel)
     return topics
@@ -157,16 +157,16 @@ def _is_held_up(
     topic: str, call: Sequence[_Parcel], outcomes: Mapping[int, Outcome]
 ) -> bool:
     """Tell whether what comes behind these would overtake one that is sent again."""
-    became = (outcomes.get(parcel.place) for parcel in call)
+    became = (outcomes.get(parcel.index) for parcel in call)
     comes_again = any(one and one.kind in _COMES_AGAIN for one in became)
     return comes_again and topic.endswith(FIFO)
 
 
 def _leave_unsent(
-    places: Sequence[int], outcomes: dict[int, Outcome], *, reason: str
+    indexes: Sequence[int], outcomes: dict[int, Outcome], *, reason: str
 ) -> None:
-    for place in places:
-        outcomes.setdefault(place, Outcome(kind=OutcomeKind.UNSENT, detail=reason))
+    for index in indexes:
+        outcomes.setdefault(index, Outcome(kind=OutcomeKind.UNSENT, detail=reason))
 
 
 def _refused(reason: str) -> Outcome:

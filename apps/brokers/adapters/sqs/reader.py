@@ -10,12 +10,16 @@ from typing import Any
 
 from apps.brokers.adapters.adapter import TopicSettings
 from apps.brokers.adapters.sqs.messages import content_of
-from apps.brokers.adapters.sqs.topology import Source, name_of, source_of
+from apps.brokers.adapters.sqs.topology import (
+    SqsDeadLetterQueue,
+    dead_letter_queue_of,
+    name_of,
+)
 from apps.brokers.adapters.sqs.wire import (
     LONGEST_POLL,
     MOST_AT_ONCE,
-    Place,
-    Wire,
+    SqsAddress,
+    SqsWire,
     is_final,
     words_of,
 )
@@ -34,11 +38,11 @@ class SqsDeadLetterReader:
     and stays held. In a FIFO queue what is held keeps the rest of its group waiting.
     """
 
-    def __init__(self, place: Place, settings: TopicSettings) -> None:
-        self._wire = Wire(place)
+    def __init__(self, address: SqsAddress, settings: TopicSettings) -> None:
+        self._wire = SqsWire(address)
         self._settings = settings
         self._hidden = math.ceil(settings.visibility_timeout)
-        self._source: Source | None = None
+        self._queue: SqsDeadLetterQueue | None = None
         self._receipts: dict[str, str] = {}
         self._handed_out: set[str] = set()
         self._strangers: set[str] = set()
@@ -72,27 +76,29 @@ class SqsDeadLetterReader:
         self._wire.close()
 
     def _batch(self, limit: int, wait: float) -> list[DeadLetter]:
-        source = self._source = self._source or source_of(self._wire, self._settings)
+        queue = self._queue = self._queue or dead_letter_queue_of(
+            self._wire, self._settings
+        )
         letters: list[DeadLetter] = []
         message_ids: set[str] = set()
         size = 0
         while len(letters) < limit and size < BATCH_BYTES:
             count = min(MOST_AT_ONCE, limit - len(letters))
-            messages = self._receive(source, count, 0 if message_ids else wait)
+            messages = self._receive(queue, count, 0 if message_ids else wait)
             # What comes twice within one batch is no longer hidden: so is the rest.
             if not {message["MessageId"] for message in messages} - message_ids:
                 break
             message_ids |= {message["MessageId"] for message in messages}
             new_letters = [
-                _letter(m, source) for m in messages if self._is_ours(m, source)
+                _letter(m, queue) for m in messages if self._is_ours(m, queue)
             ]
             letters += new_letters
             size += sum(letter.size for letter in new_letters)
         return letters
 
-    def _receive(self, source: Source, count: int, wait: float) -> list[Any]:
+    def _receive(self, queue: SqsDeadLetterQueue, count: int, wait: float) -> list[Any]:
         reply = self._wire.on(
-            source.queue,
+            queue.name,
             "receive_message",
             MaxNumberOfMessages=count,
             WaitTimeSeconds=int(min(wait, LONGEST_POLL)),
@@ -103,7 +109,7 @@ class SqsDeadLetterReader:
         messages: list[Any] = reply.get("Messages", [])
         return messages
 
-    def _is_ours(self, message: Mapping[str, Any], source: Source) -> bool:
+    def _is_ours(self, message: Mapping[str, Any], queue: SqsDeadLetterQueue) -> bool:
         """Note the receipt; tell whether this is new, and of our topic.
 
         A dead-letter queue may serve several queues. What came from another one is left
@@ -112,7 +118,7 @@ class SqsDeadLetterReader:
         bookmark = message["MessageId"]
         came_from = name_of(message["Attributes"].get("DeadLetterQueueSourceArn", ""))
         if came_from not in {"", self._settings.topic}:
-            self._warn_of(came_from, source.queue)
+            self._warn_of(came_from, queue.name)
             return False
         self._receipts[bookmark] = message["ReceiptHandle"]
         is_known = bookmark in self._handed_out
@@ -150,45 +156,49 @@ class SqsDeadLetterReader:
                 else:
                     failed.append(words_of(refusal))
         if failed:
-            what = f"{self._wire.place} did not do {action} for {len(failed)} messages"
+            what = (
+                f"{self._wire.address} did not do {action} for {len(failed)} messages"
+            )
             raise Unavailable(f"{what}: {failed[0]}")
 
     def _change(
         self, bookmarks: Sequence[str], action: str, parameters: Mapping[str, int]
     ) -> dict[str, Any]:
-        source = self._source = self._source or source_of(self._wire, self._settings)
+        queue = self._queue = self._queue or dead_letter_queue_of(
+            self._wire, self._settings
+        )
         entries = [
             {"Id": str(n), "ReceiptHandle": self._receipts[bookmark], **parameters}
             for n, bookmark in enumerate(bookmarks)
         ]
-        return self._wire.on(source.queue, action, Entries=entries)
+        return self._wire.on(queue.name, action, Entries=entries)
 
     def _forget(self, bookmark: str) -> None:
         self._receipts.pop(bookmark, None)
         self._handed_out.discard(bookmark)
 
 
-def _letter(message: Mapping[str, Any], source: Source) -> DeadLetter:
+def _letter(message: Mapping[str, Any], queue: SqsDeadLetterQueue) -> DeadLetter:
     body, headers = content_of(message)
     sent_at = message["Attributes"].get("SentTimestamp")
     return DeadLetter(
-        queue=source.queue,
+        queue=queue.name,
         bookmark=message["MessageId"],
         body=body,
         headers=headers,
         size=len(body) + sum(len(part) for header in headers for part in header),
-        dequeue_count=_dequeue_count(message, source),
+        dequeue_count=_dequeue_count(message, queue),
         enqueued_at=EPOCH + timedelta(milliseconds=int(sent_at)) if sent_at else None,
     )
 
 
-def _dequeue_count(message: Mapping[str, Any], source: Source) -> int | None:
+def _dequeue_count(message: Mapping[str, Any], queue: SqsDeadLetterQueue) -> int | None:
     """Tell how often consumers had the message: SQS counts our receives with theirs.
 
     Its policy says how many lead into the queue, which ours must not exceed. None for
     a message that no consumer had: somebody put it there.
     """
     count = int(message["Attributes"].get("ApproximateReceiveCount", 1)) - 1
-    if source.max_receive_count is not None:
-        count = min(count, source.max_receive_count)
+    if queue.max_receive_count is not None:
+        count = min(count, queue.max_receive_count)
     return count or None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from apps.brokers.adapters.adapter import TopicSettings
-from apps.brokers.adapters.sqs.wire import Answered, Wire
+from apps.brokers.adapters.sqs.wire import SqsRejected, SqsWire
 from apps.core.errors import Refused
 
 
@@ -31,19 +31,19 @@ class RedrivePolicy:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class SqsDeadLetterQueue:
     """A topic's dead-letter queue, and how many receives lead into it, if one knows."""
 
-    queue: str
+    name: str
     max_receive_count: int | None = None
 
 
-def source_of(wire: Wire, topic: TopicSettings) -> Source:
+def dead_letter_queue_of(wire: SqsWire, topic: TopicSettings) -> SqsDeadLetterQueue:
     """Find the dead-letter queue: the one that was named, or that of the policy."""
     named = topic.dead_letter_queue
     try:
         policy = RedrivePolicy.of(wire.attributes(topic.topic, "RedrivePolicy"))
-    except Answered:
+    except SqsRejected:
         # A queue that only its dead letters are left of.
         if not named:
             raise
@@ -54,10 +54,10 @@ def source_of(wire: Wire, topic: TopicSettings) -> Source:
             "dead-letter queue."
         )
     if policy is not None and named in {"", policy.dead_letter_queue}:
-        return Source(
-            queue=policy.dead_letter_queue, max_receive_count=policy.max_receive_count
+        return SqsDeadLetterQueue(
+            name=policy.dead_letter_queue, max_receive_count=policy.max_receive_count
         )
-    return Source(queue=named)
+    return SqsDeadLetterQueue(name=named)
 
 
 def name_of(arn: str) -> str:

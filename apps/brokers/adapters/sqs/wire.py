@@ -30,8 +30,8 @@ from botocore.session import Session as BotocoreSession
 
 from apps.brokers.adapters import checked_http
 from apps.brokers.address_policy import Dial, usual_dial
-from apps.brokers.errors import QueueMissing
-from apps.core.errors import Invalid, Refused, Unavailable
+from apps.brokers.errors import MaybeSent, NotSent, QueueMissing, Rejected
+from apps.core.errors import Invalid
 
 CONNECT_SECONDS = 5.0
 # The longest that SQS itself waits for a message, and time for its answer to come.
@@ -61,7 +61,7 @@ _NEVER_SENT = (
     ProxyConnectionError,
 )
 # SQS knows us no longer, or not yet: that says nothing about a message.
-_STRANGERS = frozenset(
+_UNKNOWN_CALLER = frozenset(
     {
         "ExpiredToken",
         "ExpiredTokenException",
@@ -107,11 +107,7 @@ _OF_A_QUEUE = MISSING | {
 }
 
 
-class Lost(Unavailable):
-    """The call was heard, or it was not: its answer never came."""
-
-
-class Answered(Refused):
+class SqsRejected(Rejected):
     """SQS answered that it will not do this."""
 
     def __init__(self, code: str, words: str, *, about: str) -> None:
@@ -119,16 +115,16 @@ class Answered(Refused):
         super().__init__(f"SQS refuses {about}: {_said(code, words)}")
 
     @property
-    def of_a_queue(self) -> bool:
+    def concerns_queue(self) -> bool:
         return self.code in _OF_A_QUEUE
 
 
-class NoSuchQueue(Answered, QueueMissing):
+class SqsQueueMissing(SqsRejected, QueueMissing):
     """SQS answered that it has no such queue."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class SqsAddress:
     """Where SQS is, and the keys to call it with; without keys, those of this machine.
 
     The metadata service of a cloud is asked for them only if `may_ask_metadata`.
@@ -175,34 +171,34 @@ class Place:
         return f"{name} at {self.endpoint}" if self.endpoint else name
 
 
-class Wire:
+class SqsWire:
     """SQS at one place, for one thread; it is reached with the first call."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, address: SqsAddress) -> None:
+        self.address = address
         self._client: Any = None
         self._urls: dict[str, str] = {}
 
     def call(self, action: str, *, about: str, **parameters: object) -> dict[str, Any]:
         """Do one thing once; `about` is what a refusal names.
 
-        Raises `Answered` for a refusal, `Lost` where nobody knows, and any other
-        `Unavailable` where nothing was done.
+        Raises `SqsRejected` for a refusal, `NotSent` where nothing was done, and
+        `MaybeSent` where that is unknown.
         """
         try:
             done: dict[str, Any] = getattr(self._connected(), action)(**parameters)
         except ClientError as error:
             raise self._translated(error, about) from error
         except ParamValidationError as error:
-            raise Answered("ParamValidation", str(error), about=about) from error
+            raise SqsRejected("ParamValidation", str(error), about=about) from error
         except _NEVER_SENT as error:
-            raise Unavailable(f"{self.place} is away: {_line(str(error))}") from error
+            raise NotSent(f"{self.address} is away: {_line(str(error))}") from error
         except (BotoCoreError, OSError) as error:
-            raise Lost(f"{self.place} is away: {_line(str(error))}") from error
+            raise MaybeSent(f"{self.address} is away: {_line(str(error))}") from error
         return done
 
     def queue_url(self, queue: str) -> str:
-        """Return what the calls know a queue by; raise `Answered` if there is none."""
+        """Return the URL of a queue; raise `SqsRejected` where it is missing."""
         if queue not in self._urls:
             about = f"GetQueueUrl {queue}"
             reply = self.call("get_queue_url", about=about, QueueName=queue)
@@ -217,7 +213,7 @@ class Wire:
         about = about or f"{action} {queue}"
         try:
             return self.call(action, about=about, QueueUrl=url, **parameters)
-        except NoSuchQueue:
+        except SqsQueueMissing:
             self._urls.pop(queue, None)
             raise
 
@@ -235,13 +231,13 @@ class Wire:
         if self._client is None:
             core = BotocoreSession()
             core.register_component("data_loader", _DESCRIPTIONS)
-            if not self.place.may_ask_metadata:
+            if not self.address.may_ask_metadata:
                 _ask_no_metadata(core)
             session = Session(
                 botocore_session=core,
-                aws_access_key_id=self.place.access_key,
-                aws_secret_access_key=self.place.secret_key,
-                region_name=self.place.region,
+                aws_access_key_id=self.address.access_key,
+                aws_secret_access_key=self.address.secret_key,
+                region_name=self.address.region,
             )
             once = Config(
                 connect_timeout=CONNECT_SECONDS,
@@ -249,12 +245,14 @@ class Wire:
                 retries={"total_max_attempts": 1, "mode": "standard"},
                 user_agent_extra="poisonweb",
             )
-            endpoint = self.place.endpoint
+            endpoint = self.address.endpoint
             self._client = session.client("sqs", endpoint_url=endpoint, config=once)
-            _check_addresses(self._client, self.place.dial)
+            _check_addresses(self._client, self.address.dial)
         return self._client
 
-    def _translated(self, error: ClientError, about: str) -> Unavailable | Answered:
+    def _translated(
+        self, error: ClientError, about: str
+    ) -> NotSent | MaybeSent | SqsRejected:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
         details = error.response.get("Error", {})
         code, message = _code_of(details.get("Code", "")), details.get("Message", "")
@@ -262,11 +260,11 @@ class Wire:
             # botocore found no code of AWS: it is another service, not to be quoted.
             code, message = f"HTTP {status}", "what answers there is not SQS"
         words = _said(code, message)
-        if code in _THROTTLED or code in _STRANGERS:
-            return Unavailable(f"{self.place} says: {words}")
+        if code in _THROTTLED or code in _UNKNOWN_CALLER:
+            return NotSent(f"{self.address} says: {words}")
         if status >= 500:
-            return Lost(f"{self.place} says: {words}")
-        kind = NoSuchQueue if code in MISSING else Answered
+            return MaybeSent(f"{self.address} says: {words}")
+        kind = SqsQueueMissing if code in MISSING else SqsRejected
         return kind(code, message, about=about)
 
 
