@@ -10,7 +10,7 @@ import redis
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.redis_streams.adapter import ADAPTER
-from apps.brokers.adapters.redis_streams.entries import join, split
+from apps.brokers.adapters.redis_streams.entries import join_body, split_body
 from apps.brokers.ports import Header
 from tests.brokers.redis import Server
 from tests.contracts.stages import MAX_DEQUEUE_COUNT, VISIBILITY_TIMEOUT, Doors, Message
@@ -44,7 +44,7 @@ class RedisStage(Doors):
         )
 
     def put(self, topic: str, body: bytes, headers: Sequence[Header] = ()) -> None:
-        self.add(topic, *join(body, tuple(headers), body_field=b"body"))
+        self.add(topic, *join_body(body, tuple(headers), body_field=b"body"))
 
     def put_later(self, topic: str, body: bytes, *, seconds: int) -> None:
         """Put it: XADD has no word for later."""
@@ -69,14 +69,14 @@ class RedisStage(Doors):
         return [tuple(zip(flat[::2], flat[1::2], strict=True)) for _, flat in entries]
 
     def contents(self, topic: str) -> list[Message]:
-        return [split(fields, body_field=b"body") for fields in self.fields(topic)]
+        return [split_body(fields, body_field=b"body") for fields in self.fields(topic)]
 
     def consume(self, topic: str) -> list[Message]:
         entries = self._hand_out(topic, consumer_group="world", client_name="world")
         for bookmark, _ in entries:
             self.client.xack(topic, "world", bookmark)
         paired = (zip(flat[::2], flat[1::2], strict=True) for _, flat in entries)
-        return [split(tuple(fields), body_field=b"body") for fields in paired]
+        return [split_body(tuple(fields), body_field=b"body") for fields in paired]
 
     def receive(self, *, consumer_group: str, client_name: str) -> list[str]:
         entries = self._hand_out(

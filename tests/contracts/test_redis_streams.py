@@ -15,7 +15,7 @@ import pytest
 
 from apps.brokers import adapters
 from apps.brokers.adapters.redis_streams.reader import RedisDeadLetterReader
-from apps.brokers.adapters.redis_streams.settings import RedisStreams
+from apps.brokers.adapters.redis_streams.settings import RedisSettings
 from apps.brokers.models import Broker
 from apps.brokers.ports import BATCH_BYTES, Header, Outbound, Outcome, OutcomeKind
 from apps.brokers.services import topics as brokers
@@ -268,12 +268,12 @@ def test_a_consumer_that_takes_the_message_first_keeps_it(
 ) -> None:
     bookmark = exhausted(redis_stage)
     reader = redis_reader(redis_stage)
-    (pending,) = reader._exhausted._used_up(b"billing")
+    (pending,) = reader._dead_lettering._used_up(b"billing")
     redis_stage.receive_again(
         bookmark, consumer_group="billing", client_name="billing-2"
     )
 
-    moved = reader._exhausted._dead_letter(pending, now=NOON)
+    moved = reader._dead_lettering._dead_letter(pending, now=NOON)
 
     (entry,) = redis_stage.client.xpending_range(
         redis_stage.topic, "billing", "-", "+", 10
@@ -399,7 +399,7 @@ def test_no_password_is_ever_told(
         redis_stage.publisher().publish([outbound("orders", 0)])
 
     assert "s3cret" not in str(told.value)
-    assert "s3cret" not in repr(RedisStreams(url=redis_stage.url))
+    assert "s3cret" not in repr(RedisSettings(url=redis_stage.url))
     assert told.value.__cause__ is None or "s3cret" not in str(told.value.__cause__)
 
 
@@ -421,15 +421,15 @@ def test_settings_that_cannot_work_are_refused_at_once() -> None:
     url = "redis://127.0.0.1:1"
 
     with pytest.raises(Invalid, match="dead_letter_queue"):
-        RedisStreams(url=url, topic="orders-poison")
+        RedisSettings(url=url, topic="orders-poison")
     with pytest.raises(Invalid, match="dead_letter_queue"):
-        RedisStreams(url=url, topic="orders", dead_letter_queue="orders")
+        RedisSettings(url=url, topic="orders", dead_letter_queue="orders")
     with pytest.raises(Invalid, match="body_fild"):
-        RedisStreams.from_options({"body_fild": "x"}, url=url)
+        RedisSettings.from_options({"body_fild": "x"}, url=url)
     with pytest.raises(Invalid, match="body_field"):
-        RedisStreams.from_options({"body_field": ""}, url=url)
+        RedisSettings.from_options({"body_field": ""}, url=url)
     with pytest.raises(Invalid, match="body_field"):
-        RedisStreams.from_options({"body_field": 7}, url=url)
+        RedisSettings.from_options({"body_field": 7}, url=url)
     with pytest.raises(Invalid, match="kafka"):
         adapters.adapter("kafka")
 

@@ -10,12 +10,12 @@ from apps.brokers.adapters.redis_streams.entries import entries_of, pairs
 from apps.brokers.adapters.redis_streams.settings import (
     FENCE,
     SUFFIX,
-    RedisStreams,
+    RedisSettings,
     text,
 )
 from apps.brokers.adapters.redis_streams.wire import (
     Argument,
-    Wire,
+    RedisWire,
     optional,
     server_time,
 )
@@ -29,8 +29,8 @@ MOST_TOPICS = 10_000
 class RedisTopicAdmin:
     """Looks at a stream with XINFO and XPENDING."""
 
-    def __init__(self, settings: RedisStreams) -> None:
-        self._wire = Wire(settings.url, dial=settings.dial)
+    def __init__(self, settings: RedisSettings) -> None:
+        self._wire = RedisWire(settings.url, dial=settings.dial)
         self._settings = settings
 
     def consumers(self) -> list[ConsumerPosition]:
@@ -90,8 +90,8 @@ class RedisTopicAdmin:
 class RedisBrokerAdmin:
     """Looks at one server with INFO and SCAN; in a cluster, at the node it is given."""
 
-    def __init__(self, settings: RedisStreams) -> None:
-        self._wire = Wire(settings.url, dial=settings.dial)
+    def __init__(self, settings: RedisSettings) -> None:
+        self._wire = RedisWire(settings.url, dial=settings.dial)
 
     def ping(self) -> str:
         info = text(self._wire.call("INFO", "server"))

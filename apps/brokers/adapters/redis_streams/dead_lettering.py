@@ -11,11 +11,16 @@ from datetime import datetime, timedelta
 
 from redis.exceptions import ResponseError
 
-from apps.brokers.adapters.redis_streams.entries import Entry, Fields, entries_of, pairs
-from apps.brokers.adapters.redis_streams.settings import FENCE, RedisStreams, text
+from apps.brokers.adapters.redis_streams.entries import (
+    Fields,
+    RedisEntry,
+    entries_of,
+    pairs,
+)
+from apps.brokers.adapters.redis_streams.settings import FENCE, RedisSettings, text
 from apps.brokers.adapters.redis_streams.wire import (
     Command,
-    Wire,
+    RedisWire,
     optional,
     reason_of,
     server_time,
@@ -28,13 +33,13 @@ DEAD_LETTER_PAGE = 1_000
 _LOG = logging.getLogger(__name__)
 
 
-class Exhausted:
+class RedisDeadLettering:
     """Moves the messages of one stream that were handed out too often.
 
     The queue has to be a stream already.
     """
 
-    def __init__(self, wire: Wire, settings: RedisStreams) -> None:
+    def __init__(self, wire: RedisWire, settings: RedisSettings) -> None:
         self._wire = wire
         self._settings = settings
         self._queue = settings.queue
@@ -89,7 +94,7 @@ class Exhausted:
             return False
         return self._move(pending, entries_of(entries)[0], now=now)
 
-    def _move(self, pending: _Pending, entry: Entry, *, now: datetime) -> bool:
+    def _move(self, pending: _Pending, entry: RedisEntry, *, now: datetime) -> bool:
         story = _story(pending, now=now)
         fields = [part for pair in (*entry.fields, *story) for part in pair]
         settle = ("XACK", self._settings.stream, pending.group, pending.bookmark)

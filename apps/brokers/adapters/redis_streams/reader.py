@@ -5,14 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from apps.brokers.adapters.redis_streams.dead_lettering import Exhausted
-from apps.brokers.adapters.redis_streams.entries import Entry, entries_of, split
-from apps.brokers.adapters.redis_streams.settings import RedisStreams, key, text
+from apps.brokers.adapters.redis_streams.dead_lettering import RedisDeadLettering
+from apps.brokers.adapters.redis_streams.entries import (
+    RedisEntry,
+    entries_of,
+    split_body,
+)
+from apps.brokers.adapters.redis_streams.settings import RedisSettings, key, text
 from apps.brokers.adapters.redis_streams.wire import (
     BLOCK_SECONDS,
-    Answered,
     Argument,
-    Wire,
+    RedisRejected,
+    RedisWire,
 )
 from apps.brokers.ports import BATCH_BYTES, DeadLetter
 from apps.core.errors import Unavailable
@@ -40,13 +44,13 @@ class RedisDeadLetterReader:
     BEGINNING = b"0-0"
     NEW = b">"
 
-    def __init__(self, settings: RedisStreams) -> None:
-        self._wire = Wire(settings.url, dial=settings.dial)
+    def __init__(self, settings: RedisSettings) -> None:
+        self._wire = RedisWire(settings.url, dial=settings.dial)
         self._queue = settings.queue
         self._body_field = key(settings.body_field)
         self._cursor = self.BEGINNING
         self._largest = 1
-        self._exhausted = Exhausted(self._wire, settings)
+        self._dead_lettering = RedisDeadLettering(self._wire, settings)
 
     def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
         try:
@@ -90,7 +94,7 @@ class RedisDeadLetterReader:
         # Sees to it that the queue is a stream: else the XADD of a MULTI would fail
         # and its XACK would stand.
         self._make_group()
-        return self._exhausted.move()
+        return self._dead_lettering.move()
 
     def close(self) -> None:
         self._wire.close()
@@ -126,7 +130,7 @@ class RedisDeadLetterReader:
         likely = max(self._largest, size // max(1, length))
         return max(1, min(CAREFUL_STEP, BATCH_BYTES // likely))
 
-    def _fetch(self, count: int, wait: float) -> list[Entry]:
+    def _fetch(self, count: int, wait: float) -> list[RedisEntry]:
         """Return the next entries; none at the end of what there is."""
         while self._cursor != self.NEW:
             handed_out = self._ask(count, 0)
@@ -137,7 +141,7 @@ class RedisDeadLetterReader:
                 return entries
         return self._ask(count, wait)
 
-    def _ask(self, count: int, wait: float) -> list[Entry]:
+    def _ask(self, count: int, wait: float) -> list[RedisEntry]:
         block = int(min(wait, BLOCK_SECONDS) * 1000)
         command: list[Argument] = ["XREADGROUP", "GROUP", OWN_GROUP, OWN_CONSUMER]
         command += ["COUNT", count]
@@ -146,7 +150,7 @@ class RedisDeadLetterReader:
         command += ["STREAMS", self._queue, self._cursor]
         try:
             reply = self._wire.call(*command)
-        except Answered as error:
+        except RedisRejected as error:
             # The first read of all, or the queue was deleted meanwhile; since Redis 7
             # UNBLOCKED tells that of a queue deleted while we waited.
             if error.code not in {"NOGROUP", "UNBLOCKED"}:
@@ -155,14 +159,14 @@ class RedisDeadLetterReader:
             reply = self._wire.call(*command)
         return entries_of(reply[0][1]) if reply else []
 
-    def _forget(self, entries: Sequence[Entry]) -> None:
+    def _forget(self, entries: Sequence[RedisEntry]) -> None:
         if entries:
             what = "%d dead letters of %s were removed by others before we read them"
             _LOG.warning(what, len(entries), text(self._queue))
             self.acknowledge([text(entry.bookmark) for entry in entries])
 
-    def _letter(self, entry: Entry) -> DeadLetter:
-        body, headers = split(entry.fields, body_field=self._body_field)
+    def _letter(self, entry: RedisEntry) -> DeadLetter:
+        body, headers = split_body(entry.fields, body_field=self._body_field)
         return DeadLetter(
             queue=text(self._queue),
             bookmark=text(entry.bookmark),
@@ -174,6 +178,6 @@ class RedisDeadLetterReader:
     def _make_group(self) -> None:
         try:
             self._wire.call("XGROUP", "CREATE", self._queue, OWN_GROUP, "0", "MKSTREAM")
-        except Answered as error:
+        except RedisRejected as error:
             if error.code != "BUSYGROUP":
                 raise

@@ -16,7 +16,7 @@ FENCE = b"poisonweb"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RedisStreams:
+class RedisSettings:
     """Where one topic is and how it is read; a publisher needs no topic."""
 
     url: str = field(repr=False)
@@ -59,12 +59,12 @@ class RedisStreams:
 
 def settings_of(
     broker: BrokerSettings, topic: TopicSettings | None = None
-) -> RedisStreams:
+) -> RedisSettings:
     if topic is None:
-        return RedisStreams.from_options(
+        return RedisSettings.from_options(
             broker.options, url=broker.url, dial=broker.target.dial
         )
-    return RedisStreams.from_options(
+    return RedisSettings.from_options(
         {**broker.options, **topic.options},
         url=broker.url,
         dial=broker.target.dial,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -20,7 +19,8 @@ from redis.exceptions import InvalidResponse, RedisError, ResponseError
 from redis.retry import Retry
 
 from apps.brokers.address_policy import Dial, usual_dial
-from apps.core.errors import Invalid, Refused, Unavailable
+from apps.brokers.errors import MaybeSent, NotSent, Rejected
+from apps.core.errors import Invalid
 
 Argument = bytes | str | int
 Command = Sequence[Argument]
@@ -47,14 +47,7 @@ PASSING = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """In place of a reply that never came: the command was obeyed, or it was not."""
-
-    reason: str
-
-
-class Answered(Refused):
+class RedisRejected(Rejected):
     """Redis answered with an error."""
 
     def __init__(self, error: ResponseError, *, command: Command) -> None:
@@ -67,7 +60,7 @@ class Answered(Refused):
         super().__init__(f"Redis refuses {about}: {reason_of(error)}")
 
 
-class Checked(Connection):
+class RedisConnection(Connection):
     """A connection of redis-py that leaves the dialling to its `dial`."""
 
     def __init__(self, *, dial: Dial, **options: Any) -> None:
@@ -82,11 +75,11 @@ class Checked(Connection):
         return connected
 
 
-class CheckedTLS(SSLConnection, Checked):
+class RedisTLSConnection(SSLConnection, RedisConnection):
     """The same with TLS, whose certificate has to be that of the host's name."""
 
 
-class Wire:
+class RedisWire:
     """One server of one URL, for one thread."""
 
     def __init__(self, url: str, *, dial: Dial = usual_dial) -> None:
@@ -106,7 +99,7 @@ class Wire:
         """Send the commands at once and return one raw reply for each, in order.
 
         An error reply is returned as `ResponseError`, a reply that never came as
-        `Lost`. Raises `Unavailable` when there was no connection to send on.
+        `MaybeSent`. Raises `NotSent` when there was no connection to send on.
         """
         connection = self._connection()
         replies: list[Any] = []
@@ -115,14 +108,14 @@ class Wire:
             # Replies read before an error stay in the list.
             replies.extend(_reply(connection) for _ in commands)
         except (RedisError, OSError) as error:
-            lost = Lost(f"{self._place} is away: {reason_of(error)}")
-            replies += [lost] * (len(commands) - len(replies))
+            no_reply = MaybeSent(f"{self._place} is away: {reason_of(error)}")
+            replies += [no_reply] * (len(commands) - len(replies))
         finally:
             self._pool.release(connection)
         return replies
 
     def call(self, *command: Argument) -> Any:
-        """Return the raw reply to one command; raise `Answered` or `Unavailable`."""
+        """Return the raw reply; raise `RedisRejected` or `Unavailable` without one."""
         (reply,) = self.exchange([command])
         return self.accepted(reply, command=command)
 
@@ -138,12 +131,12 @@ class Wire:
 
     def accepted(self, reply: Any, *, command: Command) -> Any:
         """Return the reply unless it is an error, which is raised."""
-        if isinstance(reply, Lost):
-            raise Unavailable(reply.reason)
+        if isinstance(reply, MaybeSent):
+            raise reply
         if isinstance(reply, ResponseError):
             if is_passing(reply):
-                raise Unavailable(f"{self._place} says: {reason_of(reply)}")
-            raise Answered(reply, command=command)
+                raise NotSent(f"{self._place} says: {reason_of(reply)}")
+            raise RedisRejected(reply, command=command)
         return reply
 
     def close(self) -> None:
@@ -155,7 +148,7 @@ class Wire:
         # ValueError: a host name that no resolver would take.
         except (RedisError, OSError, ValueError) as error:
             reason = f"{self._place} is away: {reason_of(error)}"
-            raise Unavailable(reason) from error
+            raise NotSent(reason) from error
 
 
 def is_passing(reply: object) -> bool:
@@ -192,7 +185,7 @@ def _connection_settings(url: str) -> dict[str, Any]:
         port, database = parts.port or 6379, int(parts.path.strip("/") or 0)
     except ValueError:
         raise _unusable() from None
-    classes = {"redis": Checked, "rediss": CheckedTLS}
+    classes = {"redis": RedisConnection, "rediss": RedisTLSConnection}
     if (
         parts.scheme not in classes
         or not parts.hostname
@@ -217,17 +210,17 @@ def _unusable() -> Invalid:
     return Invalid("url", f"{remedy}; percent-encode what is special in a password.")
 
 
-def optional(wire: Wire, *command: Argument) -> Any:
+def optional(wire: RedisWire, *command: Argument) -> Any:
     """Ask about a key that need not be there; None then."""
     try:
         return wire.call(*command)
-    except Answered as error:
+    except RedisRejected as error:
         if error.code == "ERR" and "no such key" in str(error):
             return None
         raise
 
 
-def server_time(wire: Wire) -> datetime:
+def server_time(wire: RedisWire) -> datetime:
     # Idle times are the server's, so is this: our clock may be another.
     seconds, microseconds = map(int, wire.call("TIME"))
     return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=microseconds)
