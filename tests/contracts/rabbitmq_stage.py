@@ -17,8 +17,12 @@ from pika.adapters.blocking_connection import BlockingChannel
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.rabbitmq import amqp_properties as properties
 from apps.brokers.adapters.rabbitmq.adapter import ADAPTER
-from apps.brokers.adapters.rabbitmq.settings import Address
-from apps.brokers.adapters.rabbitmq.wire import Arrival, Broken, Wire
+from apps.brokers.adapters.rabbitmq.settings import RabbitAddress
+from apps.brokers.adapters.rabbitmq.wire import (
+    RabbitArrival,
+    RabbitRejected,
+    RabbitWire,
+)
 from apps.brokers.ports import (
     Header,
     Outbound,
@@ -87,8 +91,8 @@ class RabbitStage(Doors):
             return [message_of(arrival) for arrival in found]
 
     @contextmanager
-    def wire(self) -> Iterator[Wire]:
-        wire = Wire(Address.of(self.broker))
+    def wire(self) -> Iterator[RabbitWire]:
+        wire = RabbitWire(RabbitAddress.of(self.broker))
         wire.open_channel()
         try:
             yield wire
@@ -118,7 +122,7 @@ class RabbitStage(Doors):
         self.server.start()
 
 
-def taken(wire: Wire, queue: str) -> Iterator[Arrival]:
+def taken(wire: RabbitWire, queue: str) -> Iterator[RabbitArrival]:
     """Take what is in a queue, without settling it; nothing where there is none."""
     try:
         while True:
@@ -127,10 +131,10 @@ def taken(wire: Wire, queue: str) -> Iterator[Arrival]:
             if arrival is None or not isinstance(arrival.method, spec.Basic.GetOk):
                 return
             yield arrival
-    except Broken as broken:
-        if broken.code != 404:
+    except RabbitRejected as rejection:
+        if rejection.code != 404:
             raise
 
 
-def message_of(arrival: Arrival) -> Message:
-    return arrival.body, properties.read(arrival.properties)
+def message_of(arrival: RabbitArrival) -> Message:
+    return arrival.body, properties.decode(arrival.properties)

@@ -21,14 +21,14 @@ from apps.brokers.adapters.rabbitmq.adapter import ADAPTER
 from apps.brokers.adapters.rabbitmq.publisher import (
     IN_FLIGHT,
     RabbitPublisher,
-    packed,
+    pack,
 )
 from apps.brokers.adapters.rabbitmq.reader import (
     LONGEST_HELD_SECONDS,
-    Consumption,
+    RabbitConsumption,
     RabbitDeadLetterReader,
 )
-from apps.brokers.adapters.rabbitmq.transport import Link
+from apps.brokers.adapters.rabbitmq.transport import RabbitLink
 from apps.brokers.adapters.rabbitmq.wire import LARGEST_FRAME
 from apps.brokers.errors import QueueMissing
 from apps.brokers.ports import (
@@ -259,7 +259,7 @@ def test_one_in_a_hundred_that_breaks_the_channel_is_refused_in_the_brokers_word
     publisher = stage.publisher()
     assert isinstance(publisher, RabbitPublisher)
     parcels = [
-        packed(n, outbound(stage.topic, n), largest=LARGEST_FRAME) for n in range(1_000)
+        pack(n, outbound(stage.topic, n), largest=LARGEST_FRAME) for n in range(1_000)
     ]
     # Our own codec never writes a user's name: so it is written here.
     foreign = struct.pack(">H", 1 << 4) + b"\4anna"
@@ -499,7 +499,7 @@ def test_what_is_held_too_long_is_given_back_before_the_broker_insists(
     reader = stage.reader()
     reader.read(limit=1, wait=1)
     monkeypatch.setattr(
-        Consumption, "longest_held", property(lambda _: LONGEST_HELD_SECONDS + 1)
+        RabbitConsumption, "longest_held", property(lambda _: LONGEST_HELD_SECONDS + 1)
     )
     with pytest.raises(Unavailable, match="half an hour"):
         reader.read(limit=1, wait=0)
@@ -680,7 +680,7 @@ def consumers_of(stage: RabbitStage, queue: str) -> int:
 def die(reader: RabbitDeadLetterReader) -> None:
     """End its connection as the end of its process would."""
     if reader._consumption is not None:
-        link: Link = reader._consumption._wire._link
+        link: RabbitLink = reader._consumption._wire._link
         link.close()
         reader._consumption._wire.is_open = False
         reader._consumption = None

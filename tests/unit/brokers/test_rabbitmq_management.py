@@ -11,15 +11,15 @@ import pytest
 
 from apps.brokers.adapters.adapter import BrokerSettings
 from apps.brokers.adapters.rabbitmq import management
-from apps.brokers.adapters.rabbitmq.management import Management
-from apps.brokers.adapters.rabbitmq.settings import Address
+from apps.brokers.adapters.rabbitmq.management import RabbitManagement
+from apps.brokers.adapters.rabbitmq.settings import RabbitAddress
 from apps.core.errors import Unavailable
 
 
 def words_of(management_url: str) -> str:
     options = {"management_url": management_url}
     broker = BrokerSettings(url="amqp://guest:sesame@localhost", options=options)
-    management = Management(Address.of(broker))
+    management = RabbitManagement(RabbitAddress.of(broker))
     with closing(management), pytest.raises(Unavailable) as away:
         management.try_out()
     return str(away.value)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apps.brokers.adapters.rabbitmq.topology import Declared, Exchange, partner
+from apps.brokers.adapters.rabbitmq.topology import RabbitExchange, RabbitQueue, partner
 
 BINDINGS = [
     {"destination": name, "destination_type": kind, "routing_key": key}
@@ -76,15 +76,15 @@ def test_the_partner_of_a_queue(
         told["effective_policy_definition"] = settings
     else:
         told["arguments"] = {f"x-{name}": value for name, value in settings.items()}
-    exchange = Exchange.of(kind, bindings)
+    exchange = RabbitExchange.of(kind, bindings)
 
-    name = partner(Declared.of(told), {"x": exchange}.get)
+    name = partner(RabbitQueue.of(told), {"x": exchange}.get)
 
     assert name == found
 
 
 def test_arguments_win_over_policies() -> None:
-    declared = Declared.of(
+    declared = RabbitQueue.of(
         {
             "name": "orders",
             "arguments": {"x-delivery-limit": 3},

@@ -117,7 +117,7 @@ class AzureWire:
         connections: int = CONNECTIONS,
     ) -> None:
         self._account = account
-        self._place = f"Azure at {account.host}:{account.port}"
+        self._server = f"Azure at {account.host}:{account.port}"
         self._pool = checked_http.pools(dial)[account.scheme](
             account.host,
             account.port,
@@ -239,19 +239,19 @@ class AzureWire:
 
     def _transport_error(self, error: Exception) -> Unavailable:
         if isinstance(error, ConnectTimeoutError | NewConnectionError):
-            return NotSent(f"{self._place} is away: it takes no connection.")
+            return NotSent(f"{self._server} is away: it takes no connection.")
         if isinstance(error, ReadTimeoutError):
             waited = f"{REPLY_SECONDS:g} seconds"
-            return AzureTimeout(f"{self._place} is away: no answer in {waited}.")
+            return AzureTimeout(f"{self._server} is away: no answer in {waited}.")
         kind = type(error).__name__
-        return MaybeSent(f"{self._place} is away: the connection broke ({kind}).")
+        return MaybeSent(f"{self._server} is away: the connection broke ({kind}).")
 
     def _http_error(self, status: int, body: bytes, about: str) -> Exception:
         code, words = _line(_CODE.search(body)), _line(_MESSAGE.search(body))
         if status in TURNED_AWAY:
-            return NotSent(f"{self._place} says: {status} {code} {words}".strip())
+            return NotSent(f"{self._server} says: {status} {code} {words}".strip())
         if status in IN_TROUBLE:
-            return MaybeSent(f"{self._place} says: {status} {code} {words}".strip())
+            return MaybeSent(f"{self._server} says: {status} {code} {words}".strip())
         return AzureRejected(status=status, code=code, about=about, words=words)
 
 

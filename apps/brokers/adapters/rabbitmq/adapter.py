@@ -12,7 +12,7 @@ from apps.brokers.adapters.rabbitmq.admin import RabbitBrokerAdmin, RabbitTopicA
 from apps.brokers.adapters.rabbitmq.amqp_properties import RESERVED
 from apps.brokers.adapters.rabbitmq.publisher import MOST_BYTES, RabbitPublisher
 from apps.brokers.adapters.rabbitmq.reader import RabbitDeadLetterReader
-from apps.brokers.adapters.rabbitmq.settings import Address, Queues
+from apps.brokers.adapters.rabbitmq.settings import RabbitAddress, RabbitQueues
 from apps.brokers.ports import (
     Capabilities,
     Counting,
@@ -52,20 +52,20 @@ class RabbitAdapter:
     capabilities = CAPABILITIES
 
     def publisher(self, broker: BrokerSettings) -> RabbitPublisher:
-        return RabbitPublisher(Address.of(broker))
+        return RabbitPublisher(RabbitAddress.of(broker))
 
     def dead_letter_reader(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> RabbitDeadLetterReader:
-        return RabbitDeadLetterReader(Address.of(broker), Queues.of(topic))
+        return RabbitDeadLetterReader(RabbitAddress.of(broker), RabbitQueues.of(topic))
 
     def topic_admin(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> RabbitTopicAdmin:
-        return RabbitTopicAdmin(Address.of(broker), Queues.of(topic))
+        return RabbitTopicAdmin(RabbitAddress.of(broker), RabbitQueues.of(topic))
 
     def broker_admin(self, broker: BrokerSettings) -> RabbitBrokerAdmin:
-        return RabbitBrokerAdmin(Address.of(broker))
+        return RabbitBrokerAdmin(RabbitAddress.of(broker))
 
     def queue_by_convention(self, topic: str) -> str:
         """A policy or an argument of the queue names it, and discovery finds it."""

@@ -9,10 +9,14 @@ from functools import cache
 
 from pika import spec
 
-from apps.brokers.adapters.rabbitmq.management import Management
-from apps.brokers.adapters.rabbitmq.settings import Address, Queues, missing
-from apps.brokers.adapters.rabbitmq.topology import Declared, Exchange, partner
-from apps.brokers.adapters.rabbitmq.wire import Broken, Wire
+from apps.brokers.adapters.rabbitmq.management import RabbitManagement
+from apps.brokers.adapters.rabbitmq.settings import (
+    RabbitAddress,
+    RabbitQueues,
+    queue_missing,
+)
+from apps.brokers.adapters.rabbitmq.topology import RabbitExchange, RabbitQueue, partner
+from apps.brokers.adapters.rabbitmq.wire import RabbitRejected, RabbitWire
 from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
 from apps.core import clock
 from apps.core.errors import Refused, Unavailable
@@ -24,30 +28,30 @@ ABSENT_SECONDS = 60.0
 _LOG = logging.getLogger(__name__)
 
 
-class Counter:
+class RabbitQueueCounter:
     """Counts what is ready in queues; one connection, opened when it is needed."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: RabbitAddress) -> None:
         self._address = address
-        self._wire: Wire | None = None
+        self._wire: RabbitWire | None = None
 
     @property
-    def wire(self) -> Wire:
+    def wire(self) -> RabbitWire:
         if self._wire is None or not self._wire.is_open:
             self.close()
-            self._wire = Wire(self._address)
+            self._wire = RabbitWire(self._address)
         return self._wire
 
     def count(self, queue: str) -> tuple[int, int] | None:
         """Count a queue's ready messages and its consumers; None if there is none."""
         try:
             return self._declared(queue)
-        except Broken as broken:
-            if broken.wants_queue:
+        except RabbitRejected as rejection:
+            if rejection.names_no_queue:
                 return None
             self.close()
             # There is one, but the node that holds it is down, or just starting.
-            raise Unavailable(str(broken)) from broken
+            raise Unavailable(str(rejection)) from rejection
         except Unavailable:
             self.close()
             raise
@@ -68,11 +72,11 @@ class Counter:
 class RabbitTopicAdmin:
     """Looks at the queue of a topic and at that of its dead letters."""
 
-    def __init__(self, address: Address, queues: Queues) -> None:
-        self._place = address.place
+    def __init__(self, address: RabbitAddress, queues: RabbitQueues) -> None:
+        self._server = address.server
         self._queues = queues
-        self._counter = Counter(address)
-        self._management = Management(address)
+        self._counter = RabbitQueueCounter(address)
+        self._management = RabbitManagement(address)
         self._absent_until = 0.0
 
     def consumers(self) -> list[ConsumerPosition]:
@@ -101,7 +105,7 @@ class RabbitTopicAdmin:
         """Count what waits to be read; what a reader holds is not among it."""
         counts = self._counter.count(self._queues.dead_letters)
         if counts is None:
-            raise missing(self._place, self._queues.dead_letters)
+            raise queue_missing(self._server, self._queues.dead_letters)
         return counts[0]
 
     def oldest_at(self) -> datetime | None:
@@ -135,10 +139,10 @@ class RabbitTopicAdmin:
 class RabbitBrokerAdmin:
     """Looks at one virtual host of a broker."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: RabbitAddress) -> None:
         self._address = address
-        self._counter = Counter(address)
-        self._management = Management(address)
+        self._counter = RabbitQueueCounter(address)
+        self._management = RabbitManagement(address)
 
     def ping(self) -> str:
         self._counter.close()
@@ -159,7 +163,7 @@ class RabbitBrokerAdmin:
 
     def discover(self) -> list[FoundTopic]:
         queues = [
-            Declared.of(details)
+            RabbitQueue.of(details)
             for details in self._management.queues()
             if not details.get("exclusive") and details.get("type") != "stream"
         ]
@@ -175,11 +179,11 @@ class RabbitBrokerAdmin:
         self._counter.close()
         self._management.close()
 
-    def _exchange(self, name: str) -> Exchange | None:
+    def _exchange(self, name: str) -> RabbitExchange | None:
         details = self._management.exchange(name)
         if details is None:
             return None
-        return Exchange.of(details["type"], self._management.bindings_of(name))
+        return RabbitExchange.of(details["type"], self._management.bindings_of(name))
 
     def _topic(self, name: str, dead_letter_queue: str) -> FoundTopic:
         there = self._depth(dead_letter_queue) if dead_letter_queue else None

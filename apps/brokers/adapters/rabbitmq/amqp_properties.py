@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from apps.brokers.adapters.rabbitmq import amqp_table as tables
-from apps.brokers.adapters.rabbitmq.amqp_table import Malformed
+from apps.brokers.adapters.rabbitmq.amqp_table import AmqpMalformed
 from apps.brokers.ports import Header
 
 PREFIX = b"amqp."
@@ -50,8 +50,8 @@ class _Property:
 
 
 _IN_ORDER = tuple(
-    _Property(PREFIX + name, 1 << 15 - place, kind)
-    for place, (name, kind) in enumerate(
+    _Property(PREFIX + name, 1 << 15 - index, kind)
+    for index, (name, kind) in enumerate(
         (
             (b"content_type", "text"),
             (b"content_encoding", "text"),
@@ -71,20 +71,20 @@ _IN_ORDER = tuple(
     )
 )
 _HEADERS, _DELIVERY_MODE = _IN_ORDER[2], _IN_ORDER[3]
-_PLACES = {
-    one.name: place
-    for place, one in enumerate(_IN_ORDER)
+_INDEXES = {
+    one.name: index
+    for index, one in enumerate(_IN_ORDER)
     if one not in {_HEADERS, _DELIVERY_MODE}
 }
 
 
-def read(properties: bytes) -> tuple[Header, ...]:
+def decode(properties: bytes) -> tuple[Header, ...]:
     """Give the properties of a message, with their flags, as headers."""
     try:
         values = dict(_fields(properties))
         table = values.pop(_HEADERS.name, None)
-        entries = None if table is None else tables.read(table)
-    except (Malformed, struct.error, IndexError):
+        entries = None if table is None else tables.decode(table)
+    except (AmqpMalformed, struct.error, IndexError):
         return ((UNREAD, properties),)
     values.pop(_DELIVERY_MODE.name, None)
     pairs = tuple(values.items())
@@ -95,16 +95,16 @@ def read(properties: bytes) -> tuple[Header, ...]:
     return (*pairs, *((MARK,) if _needs_mark(own, behind=pairs) else ()), *own)
 
 
-def written(headers: Sequence[Header]) -> bytes:
+def encode(headers: Sequence[Header]) -> bytes:
     """Give headers as the properties of a persistent message, less the reserved ones.
 
-    Raises `Malformed` for what no AMQP message can carry.
+    Raises `AmqpMalformed` for what no AMQP message can carry.
     """
     pairs, entries = _split(headers)
     values = {name: value for name, value in pairs if name not in RESERVED}
     if entries is None:
         return _packed(values, None)
-    own = [tables.written(entry) for entry in entries if entry[0] not in RESERVED]
+    own = [tables.encode(entry) for entry in entries if entry[0] not in RESERVED]
     return _packed(values, b"".join(own) if own or not entries else None)
 
 
@@ -117,8 +117,8 @@ def message_id(headers: Sequence[Header]) -> bytes:
 
 def _split(headers: Sequence[Header]) -> tuple[Sequence[Header], list[Header] | None]:
     """Tell a message's properties from its own headers; None where it has no table."""
-    if headers and headers[0][0] == UNREAD and read(headers[0][1]) == (headers[0],):
-        raise Malformed("its properties could not be read, so they cannot be sent")
+    if headers and headers[0][0] == UNREAD and decode(headers[0][1]) == (headers[0],):
+        raise AmqpMalformed("its properties could not be read, so they cannot be sent")
     count = 0
     while count < len(headers) and _continues(headers[count], behind=headers[:count]):
         count += 1
@@ -135,9 +135,9 @@ def _needs_mark(entries: Sequence[Header], *, behind: Sequence[Header]) -> bool:
 
 def _continues(header: Header, *, behind: Sequence[Header]) -> bool:
     """Tell whether this is the next of the properties, and no header of its own."""
-    place = _PLACES.get(header[0], -1)
-    last = _PLACES[behind[-1][0]] if behind else -1
-    return place > last and _fits(header[1], _IN_ORDER[place].kind)
+    index = _INDEXES.get(header[0], -1)
+    last = _INDEXES[behind[-1][0]] if behind else -1
+    return index > last and _fits(header[1], _IN_ORDER[index].kind)
 
 
 def _fits(value: bytes, kind: str) -> bool:
@@ -150,14 +150,14 @@ def _fits(value: bytes, kind: str) -> bool:
 
 def _fields(data: bytes) -> Iterator[Header]:
     (flags,) = _FLAGS.unpack_from(data)
-    place = _FLAGS.size
+    offset = _FLAGS.size
     for one in _IN_ORDER:
         if flags & one.flag:
-            value, place = _READERS[one.kind](data, place)
+            value, offset = _READERS[one.kind](data, offset)
             yield one.name, value
     # Behind the properties of today there may be more flags, and more properties.
-    if flags & _NO_PROPERTY or place != len(data):
-        raise Malformed("there is more than AMQP 0-9-1 knows")
+    if flags & _NO_PROPERTY or offset != len(data):
+        raise AmqpMalformed("there is more than AMQP 0-9-1 knows")
 
 
 def _packed(values: Mapping[bytes, bytes], table: bytes | None) -> bytes:
@@ -181,27 +181,27 @@ def _piece(
     return None if value is None else _WRITERS[one.kind](value)
 
 
-def _read_text(data: bytes, place: int) -> tuple[bytes, int]:
-    return _cut(data, place + 1, data[place])
+def _read_text(data: bytes, offset: int) -> tuple[bytes, int]:
+    return _cut(data, offset + 1, data[offset])
 
 
-def _read_table(data: bytes, place: int) -> tuple[bytes, int]:
-    (length,) = _LENGTH.unpack_from(data, place)
-    return _cut(data, place + _LENGTH.size, length)
+def _read_table(data: bytes, offset: int) -> tuple[bytes, int]:
+    (length,) = _LENGTH.unpack_from(data, offset)
+    return _cut(data, offset + _LENGTH.size, length)
 
 
-def _read_byte(data: bytes, place: int) -> tuple[bytes, int]:
-    return b"%d" % data[place], place + 1
+def _read_byte(data: bytes, offset: int) -> tuple[bytes, int]:
+    return b"%d" % data[offset], offset + 1
 
 
-def _read_time(data: bytes, place: int) -> tuple[bytes, int]:
-    (moment,) = _TIMESTAMP.unpack_from(data, place)
-    return b"%d" % moment, place + _TIMESTAMP.size
+def _read_time(data: bytes, offset: int) -> tuple[bytes, int]:
+    (moment,) = _TIMESTAMP.unpack_from(data, offset)
+    return b"%d" % moment, offset + _TIMESTAMP.size
 
 
 def _cut(data: bytes, start: int, length: int) -> tuple[bytes, int]:
     if start + length > len(data):
-        raise Malformed("it ends in the middle of a property")
+        raise AmqpMalformed("it ends in the middle of a property")
     return data[start : start + length], start + length
 
 

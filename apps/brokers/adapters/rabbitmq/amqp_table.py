@@ -43,20 +43,22 @@ _HAVE_LENGTH = frozenset("SxAF")
 _NOT_OURS = (ValueError, TypeError, struct.error, RecursionError)
 
 
-class Malformed(ValueError):
+class AmqpMalformed(ValueError):
     """This is no table as AMQP knows it, or nothing that may be in one."""
 
 
-def read(table: bytes) -> list[Header]:
-    """Give a table, without its length, as pairs; raise `Malformed` if it is none."""
+def decode(table: bytes) -> list[Header]:
+    """Read the bytes of a table, without its length; raise `AmqpMalformed`."""
     return [(name, _text(value)) for name, value in _entries(table)]
 
 
-def written(header: Header) -> bytes:
-    """Give a pair as an entry of a table; undoes `read` exactly."""
+def encode(header: Header) -> bytes:
+    """Write one pair as an entry of a table; reverses `decode` exactly."""
     name, text = header
     if len(name) > LONGEST_NAME:
-        raise Malformed(f"a header's name has {len(name)} bytes, and 255 is the most")
+        raise AmqpMalformed(
+            f"a header's name has {len(name)} bytes, and 255 is the most"
+        )
     value = _meant(text)
     return bytes([len(name)]) + name + (_long_string(text) if value is None else value)
 
@@ -115,7 +117,7 @@ def _raw(value: bytes) -> bytes:
 
 def _plain(value: bytes, *, deep: int) -> object:
     if deep > DEEPEST:
-        raise Malformed("it is too deep")
+        raise AmqpMalformed("it is too deep")
     if value[:1] == b"A":
         return [_plain(one, deep=deep + 1) for one in _values(value[5:])]
     if value[:1] == b"F":
@@ -163,7 +165,7 @@ def _scalar(plain: object) -> bytes:
         case int():
             return b"l" + _NUMBERS["l"].pack(plain)
         case _:
-            raise Malformed("a number without its type")
+            raise AmqpMalformed("a number without its type")
 
 
 def _entry(name: str, plain: object) -> bytes:
@@ -177,8 +179,8 @@ def _tagged(letter: str, inner: object) -> bytes:
             return _only(base64.b64decode(inner, validate=True))
         case "x", str():
             return b"x" + _with_length(base64.b64decode(inner, validate=True))
-        case "D", [places, number]:
-            return b"D" + _DECIMAL.pack(places, number)
+        case "D", [scale, number]:
+            return b"D" + _DECIMAL.pack(scale, number)
         case "l" | "t" | "V" | "A" | "F", _:
             return _value(inner)
         case _:
@@ -187,43 +189,43 @@ def _tagged(letter: str, inner: object) -> bytes:
 
 def _checked_letter(letter: str) -> str:
     if letter not in _NUMBERS:
-        raise Malformed(f"there is no type {letter}")
+        raise AmqpMalformed(f"there is no type {letter}")
     return letter
 
 
 def _only(value: bytes) -> bytes:
     if _end(value, 0) != len(value):
-        raise Malformed("more than a value")
+        raise AmqpMalformed("more than a value")
     return value
 
 
 def _entries(table: bytes) -> Iterator[Header]:
-    place = 0
-    while place < len(table):
-        start = place + 1 + table[place]
+    offset = 0
+    while offset < len(table):
+        start = offset + 1 + table[offset]
         end = _end(table, start)
-        yield table[place + 1 : start], table[start:end]
-        place = end
+        yield table[offset + 1 : start], table[start:end]
+        offset = end
 
 
 def _values(array: bytes) -> Iterator[bytes]:
-    place = 0
-    while place < len(array):
-        end = _end(array, place)
-        yield array[place:end]
-        place = end
+    offset = 0
+    while offset < len(array):
+        end = _end(array, offset)
+        yield array[offset:end]
+        offset = end
 
 
-def _end(data: bytes, place: int) -> int:
+def _end(data: bytes, offset: int) -> int:
     """Tell where the value ends that begins here with its letter."""
-    letter = chr(data[place]) if place < len(data) else ""
-    end = place + 1 + _SIZES.get(letter, 0)
+    letter = chr(data[offset]) if offset < len(data) else ""
+    end = offset + 1 + _SIZES.get(letter, 0)
     if letter in _HAVE_LENGTH and end + 4 <= len(data):
         end += 4 + _LENGTH.unpack_from(data, end)[0]
     elif letter not in _SIZES:
-        raise Malformed(f"there is no type {letter!r}")
+        raise AmqpMalformed(f"there is no type {letter!r}")
     if end > len(data):
-        raise Malformed("it ends in the middle of a value")
+        raise AmqpMalformed("it ends in the middle of a value")
     return end
 
 

@@ -16,7 +16,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, ProtocolError
 from urllib3.exceptions import TimeoutError as NoAnswer
 
 from apps.brokers.adapters import checked_http
-from apps.brokers.adapters.rabbitmq.settings import Address
+from apps.brokers.adapters.rabbitmq.settings import RabbitAddress
 from apps.brokers.adapters.rabbitmq.transport import reason_of
 from apps.core.errors import Refused, Unavailable
 
@@ -29,10 +29,10 @@ _FORBIDDEN = frozenset({401, 403})
 _NOT_FOUND = 404
 
 
-class Management:
+class RabbitManagement:
     """The HTTP API of one broker, of which it needs only what can be read."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: RabbitAddress) -> None:
         self._url = address.management_url
         self._dial = address.dial
         self._vhost = address.vhost

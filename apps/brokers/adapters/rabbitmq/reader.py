@@ -19,11 +19,19 @@ from uuid import uuid4
 from pika import spec
 
 from apps.brokers.adapters.rabbitmq import amqp_properties as properties
-from apps.brokers.adapters.rabbitmq.management import Management
-from apps.brokers.adapters.rabbitmq.settings import Address, Queues, missing
-from apps.brokers.adapters.rabbitmq.topology import Declared
-from apps.brokers.adapters.rabbitmq.transport import Lost
-from apps.brokers.adapters.rabbitmq.wire import Arrival, Broken, Wire
+from apps.brokers.adapters.rabbitmq.management import RabbitManagement
+from apps.brokers.adapters.rabbitmq.settings import (
+    RabbitAddress,
+    RabbitQueues,
+    queue_missing,
+)
+from apps.brokers.adapters.rabbitmq.topology import RabbitQueue
+from apps.brokers.adapters.rabbitmq.wire import (
+    RabbitArrival,
+    RabbitRejected,
+    RabbitWire,
+)
+from apps.brokers.errors import MaybeSent
 from apps.brokers.ports import BATCH_BYTES, DeadLetter, Header
 from apps.core.errors import Refused, Unavailable
 from poisonguard.contract import REDRIVE_HEADER
@@ -39,14 +47,14 @@ _MARK = REDRIVE_HEADER.encode()
 _LOG = logging.getLogger(__name__)
 
 
-class Consumption:
+class RabbitConsumption:
     """What one connection was handed from a queue; its messages go back when it ends.
 
     RabbitMQ bounds by number what it hands to a consumer before that acknowledges; who
     needs more becomes another consumer, with a higher bound.
     """
 
-    def __init__(self, address: Address, queue: str) -> None:
+    def __init__(self, address: RabbitAddress, queue: str) -> None:
         self.epoch = uuid4().hex
         self._queue = queue
         self._bound = 0
@@ -54,7 +62,7 @@ class Consumption:
         self._consumers = 0
         # By delivery tag: who holds it, and since when.
         self._unsettled: dict[int, tuple[str, float]] = {}
-        self._wire = Wire(address)
+        self._wire = RabbitWire(address)
         self._wire.open_channel()
 
     @property
@@ -63,7 +71,7 @@ class Consumption:
         oldest = next(iter(self._unsettled.values()), None)
         return time.monotonic() - oldest[1] if oldest else 0.0
 
-    def next(self, *, bound: int) -> Arrival | None:
+    def next(self, *, bound: int) -> RabbitArrival | None:
         """Return the next of what is in the queue now; None when nothing is left."""
         arrival = self._take(wait=0)
         if arrival is None:
@@ -72,7 +80,7 @@ class Consumption:
             arrival = self._take(wait=0)
         return arrival
 
-    def wait(self, seconds: float) -> Arrival | None:
+    def wait(self, seconds: float) -> RabbitArrival | None:
         """Return the next that comes within so many seconds."""
         return self._take(wait=seconds)
 
@@ -105,7 +113,7 @@ class Consumption:
     def close(self) -> None:
         self._wire.close()
 
-    def _take(self, *, wait: float) -> Arrival | None:
+    def _take(self, *, wait: float) -> RabbitArrival | None:
         until = time.monotonic() + wait
         while True:
             remaining = max(0.0, until - time.monotonic())
@@ -116,7 +124,9 @@ class Consumption:
                 self._note(arrival.method)
                 return arrival
             if isinstance(arrival.method, spec.Basic.Cancel):
-                raise Lost(f"{self._wire.place} hands out no more of {self._queue}.")
+                raise MaybeSent(
+                    f"{self._wire.server} hands out no more of {self._queue}."
+                )
 
     def _note(self, delivery: Any) -> None:
         holder = delivery.consumer_tag, time.monotonic()
@@ -164,15 +174,15 @@ class Consumption:
         return first
 
 
-class MostDeliveries:
+class DeliveryLimits:
     """How often each queue hands a message out before it gives up on it.
 
     Nothing in a message tells it, so the management plugin is asked, once for each
     queue and reader; None where that cannot tell.
     """
 
-    def __init__(self, address: Address) -> None:
-        self._management = Management(address)
+    def __init__(self, address: RabbitAddress) -> None:
+        self._management = RabbitManagement(address)
         self._limits: dict[str, int | None] = {}
 
     def of(self, queue: str) -> int | None:
@@ -189,7 +199,7 @@ class MostDeliveries:
         except (Unavailable, Refused) as why:
             _LOG.info("%s", why)
             return None
-        limit = Declared.of(details).delivery_limit if details else None
+        limit = RabbitQueue.of(details).delivery_limit if details else None
         # A message is given up when it comes back once more than the limit says.
         return None if limit is None else limit + 1
 
@@ -197,20 +207,20 @@ class MostDeliveries:
 class RabbitDeadLetterReader:
     """Reads one dead-letter queue; consumes from the first `read` on."""
 
-    def __init__(self, address: Address, queues: Queues) -> None:
+    def __init__(self, address: RabbitAddress, queues: RabbitQueues) -> None:
         self._address = address
         self._queue = queues.dead_letters
-        self._deliveries = MostDeliveries(address)
+        self._deliveries = DeliveryLimits(address)
         self._largest = 0
-        self._consumption: Consumption | None = None
+        self._consumption: RabbitConsumption | None = None
 
     def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
         try:
             return self._batch(limit, wait)
-        except (Broken, Unavailable) as trouble:
+        except (RabbitRejected, Unavailable) as trouble:
             self.close()
-            if isinstance(trouble, Broken) and trouble.wants_queue:
-                raise missing(self._address.place, self._queue) from trouble
+            if isinstance(trouble, RabbitRejected) and trouble.names_no_queue:
+                raise queue_missing(self._address.server, self._queue) from trouble
             raise
 
     def peek(self, *, limit: int) -> list[DeadLetter]:
@@ -223,7 +233,7 @@ class RabbitDeadLetterReader:
         tags = self._tags(handles)
         if len(tags) < len(handles) or self._consumption is None:
             self.close()
-            where = f"{self._address.place}, on a connection that is gone"
+            where = f"{self._address.server}, on a connection that is gone"
             raise Unavailable(f"They were read from {where}: they come again.")
         self._settle(self._consumption.acknowledge, tags)
 
@@ -259,12 +269,12 @@ class RabbitDeadLetterReader:
             self._largest = max(self._largest, letters[-1].size)
         return letters
 
-    def _consuming(self) -> Consumption:
+    def _consuming(self) -> RabbitConsumption:
         if self._consumption is None:
-            self._consumption = Consumption(self._address, self._queue)
+            self._consumption = RabbitConsumption(self._address, self._queue)
         if self._consumption.longest_held > LONGEST_HELD_SECONDS:
             raise Unavailable(
-                f"{self._address.place} wants every message settled within half an "
+                f"{self._address.server} wants every message settled within half an "
                 "hour: those that are held are given back, and read again."
             )
         return self._consumption
@@ -278,7 +288,7 @@ class RabbitDeadLetterReader:
     def _settle(self, how: Callable[[Iterable[int]], None], tags: list[int]) -> None:
         try:
             how(tags)
-        except (Broken, Unavailable):
+        except (RabbitRejected, Unavailable):
             self.close()
             raise
 
@@ -292,8 +302,8 @@ class RabbitDeadLetterReader:
             if handle_epoch == epoch and tag.isdigit()
         ]
 
-    def _letter(self, arrival: Arrival, epoch: str) -> DeadLetter:
-        headers = properties.read(arrival.properties)
+    def _letter(self, arrival: RabbitArrival, epoch: str) -> DeadLetter:
+        headers = properties.decode(arrival.properties)
         death = latest_death(headers)
         return DeadLetter(
             queue=self._queue,

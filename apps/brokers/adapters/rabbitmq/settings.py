@@ -22,7 +22,7 @@ _MANAGEMENT_SCHEMES = {"amqp": "http", "amqps": "https"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Address:
+class RabbitAddress:
     """A server, one of its virtual hosts, and who we are there.
 
     `management_url` is where its management usually is, unless somebody told it.
@@ -39,7 +39,7 @@ class Address:
     dial: Dial = field(default=usual_dial, repr=False, compare=False)
 
     @property
-    def place(self) -> str:
+    def server(self) -> str:
         return f"RabbitMQ at {self.host}:{self.port}"
 
     @classmethod
@@ -70,7 +70,7 @@ class Address:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Queues:
+class RabbitQueues:
     """The queue of a topic and that of its dead letters."""
 
     topic: str
@@ -96,8 +96,8 @@ class Queues:
         return cls(topic=settings.topic, dead_letters=queue)
 
 
-def missing(place: str, queue: str) -> QueueMissing:
-    return QueueMissing(f"{place} has no queue {queue}.")
+def queue_missing(server: str, queue: str) -> QueueMissing:
+    return QueueMissing(f"{server} has no queue {queue}.")
 
 
 def is_name(text: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Declared:
+class RabbitQueue:
     """A queue as it was declared; `exchange` is None where it drops its dead letters.
 
     `routing_key` is None where dead letters keep the one they came with.
@@ -37,7 +37,7 @@ class Declared:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Exchange:
+class RabbitExchange:
     """An exchange, and the queues bound to it with their routing keys."""
 
     kind: str
@@ -50,7 +50,9 @@ class Exchange:
         return cls(kind=kind, bindings=pairs)
 
 
-def partner(queue: Declared, exchange_of: Callable[[str], Exchange | None]) -> str:
+def partner(
+    queue: RabbitQueue, exchange_of: Callable[[str], RabbitExchange | None]
+) -> str:
     """Name the queue that gets the dead letters of this one, "" if none does.
 
     Of several, the first by name. Where only the messages know their routing key, it

@@ -14,8 +14,8 @@ import weakref
 from collections import deque
 from contextlib import suppress
 
-from apps.brokers.adapters.rabbitmq.settings import Address
-from apps.core.errors import Unavailable
+from apps.brokers.adapters.rabbitmq.settings import RabbitAddress
+from apps.brokers.errors import MaybeSent, NotSent
 
 CONNECT_SECONDS = 5.0
 CHUNK = 2**18
@@ -29,15 +29,11 @@ _NOT_NOW = (
 )
 
 
-class Lost(Unavailable):
-    """The connection is gone, and the broker did not say why."""
-
-
-class Link:
+class RabbitLink:
     """One connection; not thread-safe."""
 
-    def __init__(self, address: Address) -> None:
-        self.place = address.place
+    def __init__(self, address: RabbitAddress) -> None:
+        self.server = address.server
         self._socket = _connected(address)
         # A link that is forgotten is closed with it.
         self._close = weakref.finalize(self, _close, self._socket)
@@ -66,7 +62,7 @@ class Link:
     def turn(self, *, wait: float) -> bytes:
         """Send what can be sent and return what came, waiting for one of the two.
 
-        Raises `Lost` once the broker has gone and everything it said was returned.
+        Raises `MaybeSent` once the broker has gone and everything it said was returned.
         """
         until = time.monotonic() + wait
         while True:
@@ -116,9 +112,9 @@ class Link:
         self._poll.register(self._socket, events)
         self._poll.poll(seconds * 1000)
 
-    def _lost(self, error: OSError | None) -> Lost:
+    def _lost(self, error: OSError | None) -> MaybeSent:
         why = reason_of(error) if error else "it closed the connection."
-        return Lost(f"{self.place} is away: {why}")
+        return MaybeSent(f"{self.server} is away: {why}")
 
 
 def reason_of(error: Exception) -> str:
@@ -127,7 +123,7 @@ def reason_of(error: Exception) -> str:
     return " ".join(words.split())[:REASON_LIMIT] or type(error).__name__
 
 
-def _connected(address: Address) -> socket.socket:
+def _connected(address: RabbitAddress) -> socket.socket:
     try:
         connection = address.dial(address.host, address.port, seconds=CONNECT_SECONDS)
         try:
@@ -138,12 +134,12 @@ def _connected(address: Address) -> socket.socket:
             raise
     # ValueError: a host name that no resolver would take.
     except (OSError, ValueError) as error:
-        reason = f"{address.place} is away: {reason_of(error)}"
-        raise Unavailable(reason) from error
+        reason = f"{address.server} is away: {reason_of(error)}"
+        raise NotSent(reason) from error
     return connection
 
 
-def _with_tls(plain: socket.socket, address: Address) -> socket.socket:
+def _with_tls(plain: socket.socket, address: RabbitAddress) -> socket.socket:
     if not address.tls:
         return plain
     context = ssl.create_default_context()

@@ -16,8 +16,9 @@ from typing import Any
 
 from pika import spec
 
-from apps.brokers.adapters.rabbitmq.settings import Address
-from apps.brokers.adapters.rabbitmq.transport import Link, Lost
+from apps.brokers.adapters.rabbitmq.settings import RabbitAddress
+from apps.brokers.adapters.rabbitmq.transport import RabbitLink
+from apps.brokers.errors import MaybeSent, NotSent, Rejected
 from apps.core.errors import Refused, Unavailable
 
 REPLY_SECONDS = 20.0
@@ -52,7 +53,7 @@ _WHO_WE_ARE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class RabbitArrival:
     """A method that the broker sent, with its content where it has one."""
 
     method: Any  # of pika.spec, which leaves them untyped
@@ -60,17 +61,17 @@ class Arrival:
     body: bytes = b""
 
 
-class Broken(Refused):
-    """The broker closed the channel, or the `whole` connection, and said why."""
+class RabbitRejected(Rejected):
+    """The broker closed the channel, or with it the connection, and said why."""
 
-    def __init__(self, place: str, close: Any, *, whole: bool) -> None:
+    def __init__(self, server: str, close: Any, *, closes_connection: bool) -> None:
         self.code: int = close.reply_code
         self.words = text_of(close.reply_text)
-        self.whole = whole
-        super().__init__(f"{place} says: {self.words}")
+        self.closes_connection = closes_connection
+        super().__init__(f"{server} says: {self.words}")
 
     @property
-    def wants_queue(self) -> bool:
+    def names_no_queue(self) -> bool:
         """Tell that there is no such queue; one whose node is down is another thing."""
         return self.code == _NOT_FOUND and _NO_QUEUE in self.words
 
@@ -86,25 +87,25 @@ class _Content:
     remaining: int
 
 
-class Wire:
+class RabbitWire:
     """One connection with one channel, for one thread."""
 
-    def __init__(self, address: Address) -> None:
-        self.place = address.place
+    def __init__(self, address: RabbitAddress) -> None:
+        self.server = address.server
         self.blocked = ""
         self.version = ""
         self.largest_frame = LARGEST_FRAME
         self.is_open = self.has_channel = False
         self._buffer = bytearray()
-        self._arrived: deque[Arrival | Exception] = deque()
+        self._arrived: deque[RabbitArrival | Exception] = deque()
         self._content: _Content | None = None
-        self._link = Link(address)
+        self._link = RabbitLink(address)
         self._sent_at = self._heard_at = time.monotonic()
         try:
             self._introduce(address)
-        except Broken as refusal:
+        except RabbitRejected as refusal:
             self._link.close()
-            raise Unavailable(str(refusal)) from refusal
+            raise NotSent(str(refusal)) from refusal
         except BaseException:
             self._link.close()
             raise
@@ -142,7 +143,7 @@ class Wire:
 
     def answer(self, kind: type, *, within: float = REPLY_SECONDS) -> Any:
         """Wait for a method of this kind; what else came, comes afterwards."""
-        others = list[Arrival]()
+        others = list[RabbitArrival]()
         until = time.monotonic() + within
         try:
             while (remaining := until - time.monotonic()) > 0:
@@ -151,15 +152,17 @@ class Wire:
                     return arrival.method
                 others += [arrival] if arrival else []
                 if self.blocked:
-                    raise Unavailable(f"{self.place} takes no message: {self.blocked}.")
+                    raise Unavailable(
+                        f"{self.server} takes no message: {self.blocked}."
+                    )
         finally:
             self._arrived.extendleft(reversed(others))
         raise self._lost(f"no {kind.__qualname__} came within {within:g} seconds.")
 
-    def receive(self, *, wait: float) -> Arrival | None:
+    def receive(self, *, wait: float) -> RabbitArrival | None:
         """Return the next that came, None when nothing does in time.
 
-        Raises `Broken` or `Lost`, but only behind all that came before it.
+        Raises `RabbitRejected` or `MaybeSent` after all that came before it.
         """
         until = time.monotonic() + wait
         while (arrival := self.next()) is None:
@@ -169,7 +172,7 @@ class Wire:
                 return self.next()
         return arrival
 
-    def next(self) -> Arrival | None:
+    def next(self) -> RabbitArrival | None:
         """Return the next of what came already; raises as `receive` does."""
         arrival = self._arrived.popleft() if self._arrived else None
         if isinstance(arrival, Exception):
@@ -183,7 +186,7 @@ class Wire:
             self.write(frame(spec.FRAME_HEARTBEAT, b"", channel=0))
         try:
             data = self._link.turn(wait=min(wait, HEARTBEAT / 4))
-        except Lost as lost:
+        except MaybeSent as lost:
             self._end(lost)
             return
         if data:
@@ -205,7 +208,7 @@ class Wire:
             self.is_open = self.has_channel = False
             self._link.close()
 
-    def _introduce(self, address: Address) -> None:
+    def _introduce(self, address: RabbitAddress) -> None:
         self._link.write(_PROTOCOL)
         start = self.answer(spec.Connection.Start)
         server = start.server_properties
@@ -237,15 +240,15 @@ class Wire:
 
     def _feed(self, data: bytes) -> None:
         self._buffer += data
-        place = 0
-        while len(self._buffer) - place >= FRAME_OVERHEAD:
-            kind, channel, size = _FRAME.unpack_from(self._buffer, place)
-            start, end = place + _FRAME.size, place + FRAME_OVERHEAD + size
+        offset = 0
+        while len(self._buffer) - offset >= FRAME_OVERHEAD:
+            kind, channel, size = _FRAME.unpack_from(self._buffer, offset)
+            start, end = offset + _FRAME.size, offset + FRAME_OVERHEAD + size
             if end > len(self._buffer):
                 break
             self._take(kind, channel, bytes(self._buffer[start : end - 1]))
-            place = end
-        del self._buffer[:place]
+            offset = end
+        del self._buffer[:offset]
 
     def _take(self, kind: int, channel: int, payload: bytes) -> None:
         if kind == spec.FRAME_METHOD:
@@ -270,10 +273,12 @@ class Wire:
         elif isinstance(method, spec.Channel.Close):
             self.has_channel = False
             self.send(spec.Channel.CloseOk(), channel=channel)
-            self._arrived.append(Broken(self.place, method, whole=False))
+            self._arrived.append(
+                RabbitRejected(self.server, method, closes_connection=False)
+            )
         else:
             self._take_blocking(method)
-            self._arrived.append(Arrival(method))
+            self._arrived.append(RabbitArrival(method))
 
     def _take_blocking(self, method: Any) -> None:
         if isinstance(method, spec.Connection.Blocked):
@@ -282,7 +287,7 @@ class Wire:
             self.blocked = ""
 
     def _take_goodbye(self, close: Any) -> None:
-        error: Exception = Broken(self.place, close, whole=True)
+        error: Exception = RabbitRejected(self.server, close, closes_connection=True)
         if close.reply_code == _CONNECTION_FORCED:
             error = self._lost(text_of(close.reply_text))
         self._link.write(
@@ -294,7 +299,7 @@ class Wire:
         )
         try:
             self._link.turn(wait=0)
-        except Lost:
+        except MaybeSent:
             # The answer is a courtesy.
             self.is_open = False
         self._end(error)
@@ -305,11 +310,13 @@ class Wire:
             body = (
                 content.parts[0] if len(content.parts) == 1 else b"".join(content.parts)
             )
-            self._arrived.append(Arrival(content.method, content.properties, body))
+            self._arrived.append(
+                RabbitArrival(content.method, content.properties, body)
+            )
             self._content = None
 
-    def _lost(self, why: str) -> Lost:
-        return Lost(f"{self.place} is away: {why}")
+    def _lost(self, why: str) -> MaybeSent:
+        return MaybeSent(f"{self.server} is away: {why}")
 
 
 def frame(kind: int, payload: bytes, *, channel: int = CHANNEL) -> bytes:

@@ -84,7 +84,7 @@ class RedisWire:
 
     def __init__(self, url: str, *, dial: Dial = usual_dial) -> None:
         settings = _connection_settings(url)
-        self._place = f"Redis at {settings['host']}:{settings['port']}"
+        self._server = f"Redis at {settings['host']}:{settings['port']}"
         self._pool = ConnectionPool(
             **settings,
             dial=dial,
@@ -108,7 +108,7 @@ class RedisWire:
             # Replies read before an error stay in the list.
             replies.extend(_reply(connection) for _ in commands)
         except (RedisError, OSError) as error:
-            no_reply = MaybeSent(f"{self._place} is away: {reason_of(error)}")
+            no_reply = MaybeSent(f"{self._server} is away: {reason_of(error)}")
             replies += [no_reply] * (len(commands) - len(replies))
         finally:
             self._pool.release(connection)
@@ -135,7 +135,7 @@ class RedisWire:
             raise reply
         if isinstance(reply, ResponseError):
             if is_passing(reply):
-                raise NotSent(f"{self._place} says: {reason_of(reply)}")
+                raise NotSent(f"{self._server} says: {reason_of(reply)}")
             raise RedisRejected(reply, command=command)
         return reply
 
@@ -147,7 +147,7 @@ class RedisWire:
             return self._pool.get_connection()
         # ValueError: a host name that no resolver would take.
         except (RedisError, OSError, ValueError) as error:
-            reason = f"{self._place} is away: {reason_of(error)}"
+            reason = f"{self._server} is away: {reason_of(error)}"
             raise NotSent(reason) from error
 
 
