@@ -17,7 +17,7 @@ from types import ModuleType
 import pytest
 
 from apps.brokers import adapters
-from apps.brokers.adapters import Kind
+from apps.brokers.adapters import BrokerKind
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.memory import CAPABILITIES
 from apps.brokers.errors import QueueExpected, QueueMissing
@@ -248,7 +248,7 @@ def adapted(broker: Queues) -> Iterator[None]:
     """Make it the kind `queues`, as if it were one of the adapters."""
     module = ModuleType(f"{adapters.__name__}.{KIND}")
     module.ADAPTER = broker  # type: ignore[attr-defined]
-    kind = Kind(name=KIND, title="Queues", client="redis", url="")
+    kind = BrokerKind(name=KIND, title="Queues", client="redis", url="")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(adapters.KINDS, KIND, kind)
         patch.setitem(sys.modules, module.__name__, module)

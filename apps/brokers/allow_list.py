@@ -18,7 +18,12 @@ from django.db.models import F, Func, Q, Value
 from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers import adapters, secrets
-from apps.brokers.address_policy import METADATA, Place, places, places_of_options
+from apps.brokers.address_policy import (
+    METADATA,
+    HostPort,
+    host_ports_in_options,
+    host_ports_in_url,
+)
 from apps.brokers.models import Broker
 from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid, Unavailable
@@ -130,16 +135,16 @@ def _write(broker: Broker, *, actor: Actor, now: datetime) -> int:
 def _entries_of(broker: Broker) -> set[str]:
     """Name what a broker uses and a new one might not."""
     try:
-        used = list(places_of_options(broker.options).values())
+        used = list(host_ports_in_options(broker.options).values())
         if broker.url.startswith(secrets.FROM_ENVIRONMENT):
             return {*map(str, used), *_variable_of(broker)}
         url = secrets.revealed(broker.url)
-        used += places(url)
-        lends = adapters.kind_named(broker.kind).calls_as_this_machine(url)
+        used += host_ports_in_url(url)
+        kind = adapters.kind_named(broker.kind)
+        metadata = {METADATA} if kind.calls_as_this_machine(url) else set()
     except (Invalid, Unavailable):
         return set()  # it leads nowhere, so nothing that works would stop
-    role = {METADATA} if lends else set()
-    return role | {str(place) for place in used if _was_allowed(place)}
+    return metadata | {str(host_port) for host_port in used if _was_allowed(host_port)}
 
 
 def _variable_of(broker: Broker) -> set[str]:
@@ -148,10 +153,10 @@ def _variable_of(broker: Broker) -> set[str]:
     return set() if is_usual or secrets.is_own_setting(name) else {broker.url}
 
 
-def _was_allowed(place: Place) -> bool:
+def _was_allowed(host_port: HostPort) -> bool:
     """Tell whether the setting, which was asked before the upgrade, let it through."""
     named = settings.POISONWEB_BROKER_HOSTS
-    return not named or any(map(place.is_named_by, named))
+    return not named or any(map(host_port.is_named_by, named))
 
 
 def require_all_topics(principal: Principal) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from django.conf import settings
 
-from apps.brokers.address_policy import Place, addresses_of
+from apps.brokers.address_policy import HostPort, addresses_of
 from apps.core.errors import Invalid
 
 FAMILIES = {"redis": "redis", "rediss": "redis"}
@@ -25,7 +25,7 @@ LOOPBACK_NAME = "localhost"
 class Store:
     """A database of a Redis, by its number, or a virtual host of a RabbitMQ."""
 
-    place: Place
+    host_port: HostPort
     family: str
     name: str
 
@@ -37,7 +37,7 @@ class Store:
             family = FAMILIES.get(parts.scheme)
             if family is None:
                 return None
-            return cls(Place.of(url), family, _name(family, unquote(parts.path)))
+            return cls(HostPort.of(url), family, _name(family, unquote(parts.path)))
         except (ValueError, Invalid):
             return None
 
@@ -67,10 +67,10 @@ def _name(family: str, path: str) -> str:
 
 
 def _are_one(one: Store, other: Store, *, resolve: bool) -> bool:
-    beside = (one.family, one.name, one.place.port)
-    if beside != (other.family, other.name, other.place.port):
+    beside = (one.family, one.name, one.host_port.port)
+    if beside != (other.family, other.name, other.host_port.port):
         return False
-    here, there = one.place.host, other.place.host
+    here, there = one.host_port.host, other.host_port.host
     if here == there:
         return True
     reached = [_addresses(host, resolve=resolve) for host in (here, there)]

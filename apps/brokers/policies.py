@@ -193,7 +193,7 @@ def pasted(
     return {**data, **policies, "options": {**options, **pasted_options}}
 
 
-def _host_json_of(topic: Topic) -> adapters.Pasted | None:
+def _host_json_of(topic: Topic) -> adapters.HostJsonReader | None:
     if topic.broker is None:
         return None
     return adapters.reader_of_host_json(topic.broker.kind)

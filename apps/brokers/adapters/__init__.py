@@ -16,11 +16,11 @@ from apps.brokers.adapters.adapter import Adapter
 from apps.brokers.address_policy import has_user
 from apps.core.errors import Invalid, Unavailable
 
-Pasted = Callable[[str], dict[str, object]]
+HostJsonReader = Callable[[str], dict[str, object]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kind:
+class BrokerKind:
     """A kind of broker, as people know it.
 
     `client` is the Python module it needs. `url`, `broker_options` and `topic_options`
@@ -48,7 +48,7 @@ class Kind:
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind(
+        BrokerKind(
             name="redis_streams",
             title="Redis Streams",
             client="redis",
@@ -56,7 +56,7 @@ KINDS = {
             broker_options='{"body_field": "body"}',
             topic_options='{"body_field": "body"}',
         ),
-        Kind(
+        BrokerKind(
             name="rabbitmq",
             title="RabbitMQ",
             client="pika",
@@ -64,7 +64,7 @@ KINDS = {
             broker_options='{"management_url": "https://host:15671"}',
             sends_password_by_options=True,
         ),
-        Kind(
+        BrokerKind(
             name="azure_queue",
             title="Azure Storage Queues",
             client="urllib3",
@@ -73,7 +73,7 @@ KINDS = {
             topic_options='{"maxPollingInterval": "00:00:10"}',
             host_json="azure_queue.settings",
         ),
-        Kind(
+        BrokerKind(
             name="sqs",
             title="Amazon SQS",
             client="boto3",
@@ -86,7 +86,7 @@ KINDS = {
 }
 
 
-def kind_named(kind: str) -> Kind:
+def kind_named(kind: str) -> BrokerKind:
     """Give a kind by its name; raise `Invalid` for one that is none."""
     if kind not in KINDS:
         raise Invalid("kind", f"{kind} is unknown: use one of {', '.join(KINDS)}.")
@@ -114,12 +114,13 @@ def missing_client(kind: str) -> str:
     return ""
 
 
-def reader_of_host_json(kind: str) -> Pasted | None:
+def reader_of_host_json(kind: str) -> HostJsonReader | None:
     """Give what makes a topic's options of a `host.json`; None where there is none."""
     module_name = kind_named(kind).host_json
     if not module_name:
         return None
-    reader: Pasted = import_module(f"{__name__}.{module_name}").settings_from_host_json
+    module = import_module(f"{__name__}.{module_name}")
+    reader: HostJsonReader = module.settings_from_host_json
     return reader
 
 

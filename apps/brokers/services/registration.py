@@ -14,7 +14,7 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers import adapters, allow_list, celery_broker, secrets
 from apps.brokers.adapters.adapter import BrokerSettings
-from apps.brokers.address_policy import places_of_options
+from apps.brokers.address_policy import host_ports_in_options
 from apps.brokers.allow_list import require_all_topics
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import FoundTopic
@@ -203,15 +203,15 @@ def _check_change(broker: Broker, values: Mapping[str, Any]) -> None:
 def _require_address_again(broker: Broker, changed: Broker) -> None:
     """Refuse an option that leads what is sealed to another host than it knew."""
     try:
-        known_hosts = {place.host for place in target_of(broker).places}
+        known_hosts = {host_port.host for host_port in target_of(broker).host_ports}
     except Unavailable:
         return  # sealed under another key: nothing can be sent anywhere
-    for option, place in places_of_options(changed.options).items():
-        if place.host not in known_hosts:
+    for option, host_port in host_ports_in_options(changed.options).items():
+        if host_port.host not in known_hosts:
             raise Invalid(
                 "url",
-                f"{option} names another host, {place.host}: enter the address again, "
-                "with its password, so that it is sent there on purpose.",
+                f"{option} names another host, {host_port.host}: enter the address "
+                "again, with its password, so that it is sent there on purpose.",
             )
 
 

@@ -362,15 +362,15 @@ class RoutingPublisher:
         """
         answers: dict[int, Outcome] = {}
         routes: dict[Broker, list[int]] = {}
-        for place, message in enumerate(messages):
+        for index, message in enumerate(messages):
             if message.topic.broker is None:
-                answers[place] = _refused(f"the topic {message.topic} has no broker")
+                answers[index] = _refused(f"the topic {message.topic} has no broker")
             else:
-                routes.setdefault(message.topic.broker, []).append(place)
-        for broker, places in routes.items():
-            outcomes = self._publish(broker, [_outbound(messages[p]) for p in places])
-            answers.update(zip(places, outcomes, strict=True))
-        return [answers[place] for place in range(len(messages))]
+                routes.setdefault(message.topic.broker, []).append(index)
+        for broker, indexes in routes.items():
+            outcomes = self._publish(broker, [_outbound(messages[p]) for p in indexes])
+            answers.update(zip(indexes, outcomes, strict=True))
+        return [answers[index] for index in range(len(messages))]
 
     def _publish(self, broker: Broker, batch: list[Outbound]) -> list[Outcome]:
         try:

@@ -11,7 +11,7 @@ import redis
 
 from apps.audit.models import Entry
 from apps.brokers import secrets
-from apps.brokers.adapters import KINDS, Kind
+from apps.brokers.adapters import KINDS, BrokerKind
 from apps.brokers.models import Broker, Topic
 from apps.capture.models import HeldDeadLetter, Lane
 from apps.core import clock
@@ -208,7 +208,7 @@ def test_a_test_is_a_real_answer_either_way(admin: Caller, ours: int) -> None:
 def test_a_client_that_is_missing_leaves_out_what_it_can(
     admin: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    absent = Kind(name="sqs", title="Absent", client="apps", url="")
+    absent = BrokerKind(name="sqs", title="Absent", client="apps", url="")
     monkeypatch.setitem(KINDS, "sqs_absent", absent)
     Broker.objects.create(name="a", kind="sqs_absent", url="env:BROKER_NOWHERE")
     number = Broker.objects.get().pk
@@ -221,7 +221,7 @@ def test_a_client_that_is_missing_leaves_out_what_it_can(
 def test_a_broker_of_a_kind_without_its_client_is_a_422_that_names_the_remedy(
     admin: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    absent = Kind(name="absent", title="Absent", client="apps", url="")
+    absent = BrokerKind(name="absent", title="Absent", client="apps", url="")
     monkeypatch.setitem(KINDS, "absent", absent)
 
     told = admin.post("brokers", new(kind="absent"))

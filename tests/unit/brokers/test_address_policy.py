@@ -8,7 +8,7 @@ import pytest
 from django.test import override_settings
 
 from apps.brokers import address_policy
-from apps.brokers.address_policy import Place, Target
+from apps.brokers.address_policy import HostPort, Target
 from apps.core.errors import Invalid
 
 PROXY = "UseDevelopmentStorage=true;DevelopmentStorageProxyUri=http://proxy:99"
@@ -35,27 +35,27 @@ def refused(url: str, **options: object) -> bool:
 @pytest.mark.parametrize(
     ("url", "found"),
     [
-        ("redis://:secret@Redis.Internal.:6380/0", [Place("redis.internal", 6380)]),
-        ("redis://allowed@evil", [Place("evil", 6379)]),
-        ("redis://%65vil", [Place("evil", 6379)]),
-        ("redis://evil#@allowed", [Place("evil", 6379)]),
-        ("redis://[::1]:1", [Place("::1", 1)]),
-        ("amqps://u:secret@mq/vhost", [Place("mq", 5671)]),
-        (AZURE, [Place("acme.queue.core.windows.net", 443)]),
-        (AZURE + ";EndpointSuffix=evil.cn", [Place("acme.queue.evil.cn", 443)]),
-        (AZURE + ";QueueEndpoint=http://q:10001/acme", [Place("q", 10001)]),
-        (PROXY, [Place("proxy", 99), Place("127.0.0.1", None)]),
-        (SQS, [Place("sqs.eu-central-1.amazonaws.com", 443)]),
+        ("redis://:secret@Redis.Internal.:6380/0", [HostPort("redis.internal", 6380)]),
+        ("redis://allowed@evil", [HostPort("evil", 6379)]),
+        ("redis://%65vil", [HostPort("evil", 6379)]),
+        ("redis://evil#@allowed", [HostPort("evil", 6379)]),
+        ("redis://[::1]:1", [HostPort("::1", 1)]),
+        ("amqps://u:secret@mq/vhost", [HostPort("mq", 5671)]),
+        (AZURE, [HostPort("acme.queue.core.windows.net", 443)]),
+        (AZURE + ";EndpointSuffix=evil.cn", [HostPort("acme.queue.evil.cn", 443)]),
+        (AZURE + ";QueueEndpoint=http://q:10001/acme", [HostPort("q", 10001)]),
+        (PROXY, [HostPort("proxy", 99), HostPort("127.0.0.1", None)]),
+        (SQS, [HostPort("sqs.eu-central-1.amazonaws.com", 443)]),
         (
             SQS + "?endpoint=http%3A%2F%2Fevil%3A9",
-            [Place("sqs.eu-central-1.amazonaws.com", 443), Place("evil", 9)],
+            [HostPort("sqs.eu-central-1.amazonaws.com", 443), HostPort("evil", 9)],
         ),
     ],
 )
 def test_every_place_is_found_that_an_address_leads_to(
-    url: str, found: list[Place]
+    url: str, found: list[HostPort]
 ) -> None:
-    assert address_policy.places(url) == found
+    assert address_policy.host_ports_in_url(url) == found
 
 
 def test_an_option_that_is_an_address_leads_somewhere_too() -> None:

@@ -68,7 +68,7 @@ def test_another_module_that_is_missing_is_a_fault_and_no_remedy(
     monkeypatch.setitem(
         adapters.KINDS,
         "nowhere",
-        adapters.Kind(name="nowhere", title="Nowhere", client="x", url=""),
+        adapters.BrokerKind(name="nowhere", title="Nowhere", client="x", url=""),
     )
 
     with pytest.raises(ModuleNotFoundError):
