@@ -1,13 +1,13 @@
-"""Where an address that people enter may lead (SSRF): a guard in front of every broker.
+"""Rules for the hosts that an entered broker address may name (protection from SSRF).
 
-Never to a link-local address, nor to one where a cloud tells a machine its secrets;
-into a private network or to this machine only with a word from who runs the server.
-Where `POISONWEB_BROKER_HOSTS` names hosts, to no others. The address itself may stand
-in the environment (`env:NAME`): it was given by who runs the server, and only its
-options are checked. A broker's allow-list names what it used before these rules.
+No broker may lead to a link-local address or to a cloud's metadata service. A private
+network or this machine needs the operator's permission. Where `POISONWEB_BROKER_HOSTS`
+names hosts, no others are allowed. An address from the environment (`env:NAME`) was set
+by the operator: only the options beside it are checked. A broker's allow-list names the
+hosts that it used before these rules.
 
-What is checked is what is dialled (`Target.dial`): a name that leads elsewhere the next
-time it is resolved (DNS rebinding) is checked that time, too.
+`Target.dial` checks the very address that it dials, so a name that later resolves to
+another address (DNS rebinding) is checked again.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from apps.core.patterns import matches
 
 IPAddress = IPv4Address | IPv6Address
 
-# Where a cloud tells a machine the keys of its role.
+# A cloud gives a machine the keys of its role here.
 METADATA = "169.254.169.254:80"
 USUAL_PORTS = {"redis": 6379, "rediss": 6379, "amqp": 5672, "amqps": 5671}
 USUAL_PORTS |= {"pyamqp": 5672, "http": 80, "https": 443, "sqs": 443}
-# Where no broker is: link-local, and where clouds answer for any machine of theirs;
+# Networks without brokers: link-local, and the metadata services of clouds;
 LINK_LOCAL = tuple(
     map(
         ip_network,
@@ -74,14 +74,14 @@ LONGEST_CONNECT_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class HostPort:
-    """A host as it is written, and a port; None where nothing says which."""
+    """A host as it is written, and a port; None where the address names no port."""
 
     host: str
     port: int | None
 
     @classmethod
     def of(cls, url: str) -> Self:
-        """Read it as the clients do; raises Invalid for what names no host."""
+        """Parse a URL as the clients do; raise Invalid where it names no host."""
         try:
             parts = urlsplit(url)
             host, port = unquote(parts.hostname or ""), parts.port
@@ -96,7 +96,7 @@ class HostPort:
         return host if self.port is None else f"{host}:{self.port}"
 
     def is_named_by(self, pattern: str) -> bool:
-        """Tell whether `host` or `host:port` stands for it; `*` is any text."""
+        """Tell whether the pattern `host` or `host:port` matches; `*` is any text."""
         port = _split_pattern(pattern)[1]
         return self.has_host_matching(pattern) and port in {"*", str(self.port)}
 
@@ -105,13 +105,13 @@ class HostPort:
 
 
 def _split_pattern(pattern: str) -> tuple[str, str]:
-    """Take `host` or `host:port` apart; without a port it stands for any."""
+    """Split `host` or `host:port`; without a port the pattern matches any."""
     host, colon, port = pattern.rpartition(":")
     return (pattern, "*") if not colon or pattern.endswith("]") else (host, port)
 
 
 class Dial(Protocol):
-    """Connects to a host and a port; raises OSError, `NotAllowed` among others."""
+    """Function that connects to a host and a port; raises OSError or `NotAllowed`."""
 
     def __call__(
         self, host: str, port: int, *, seconds: float | None
@@ -119,7 +119,7 @@ class Dial(Protocol):
 
 
 class NotAllowed(PermissionError):
-    """A name led to an address to which none of our clients may connect."""
+    """The name resolves to an address that our clients must not connect to."""
 
     def __init__(self, why: str) -> None:
         super().__init__(errno.EACCES, why)
@@ -130,12 +130,12 @@ class NotAllowed(PermissionError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """All that one broker's address and options lead to.
+    """All hosts that a broker's address and options lead to.
 
-    `is_trusted` tells that the address stands in the environment. `keeps_to_address`
-    tells that options may name another host only with the operator's word: where a
-    password goes with them, or whoever enters an option did not enter what the calls
-    are made with: an address in the environment, or the rights of this machine.
+    `is_trusted`: the address comes from the environment. `keeps_to_address`: options
+    may name another host only with the operator's permission. That holds where a
+    password is sent along, and where the person who enters an option did not enter the
+    credentials: those come from the environment, or are the rights of this machine.
     """
 
     of_address: tuple[HostPort, ...] = ()
@@ -154,7 +154,7 @@ class Target:
         keeps_to_address: bool = False,
         allowed: Iterable[str] = (),
     ) -> Self:
-        """Read an address in the clear; raises Invalid where it names no place."""
+        """Parse an address in the clear; raise Invalid where it names no host."""
         return cls(
             of_address=tuple(host_ports_in_url(url)),
             of_options=host_ports_in_options(options),
@@ -173,10 +173,10 @@ class Target:
         return [*self.of_address, *self.of_options.values()]
 
     def check(self, *, resolve: bool) -> None:
-        """Raise Invalid where an address or an option must not lead.
+        """Raise Invalid where the address or an option leads to a forbidden host.
 
-        To `resolve` asks for the address behind each name, so never in a transaction.
-        What has none leads nowhere: its client will say so.
+        `resolve` looks up the address of each name: never use it in a transaction. A
+        name without an address passes, since its client will report it.
         """
         for host_port in () if self.is_trusted else self.of_address:
             self._check(host_port, "url", resolve=resolve)
@@ -189,10 +189,10 @@ class Target:
             self._check(host_port, "options", resolve=resolve)
 
     def dial(self, host: str, port: int, *, seconds: float | None) -> socket.socket:
-        """Connect to the first address of a host that may be dialled and answers.
+        """Connect to the first allowed address of a host that answers.
 
-        The name is resolved once, and what it gives is checked before it is dialled.
-        Raises OSError as `socket.create_connection` does, `NotAllowed` among others.
+        Resolves the name once and checks each address before dialling it. Raises
+        OSError as `socket.create_connection` does, `NotAllowed` among others.
         """
         host_port = HostPort(host.lower().rstrip("."), port)
         trouble: OSError = NotAllowed(f"{host} leads nowhere.")
@@ -216,7 +216,7 @@ class Target:
                 raise Invalid(field, why)
 
     def _reason_against(self, host_port: HostPort, address: IPAddress) -> str:
-        """Say why an address may not be dialled; "" where it may."""
+        """Return why an address may not be dialled; "" where it may."""
         address = innermost(address)
         if self.is_trusted and host_port.host in {
             address.host for address in self.of_address
@@ -258,12 +258,12 @@ class Target:
         return str(host_port) in self.allowed or any(map(host_port.is_named_by, named))
 
 
-# For an address that no operator has allowed: it reaches what is allowed by default.
+# Dials only what is allowed by default: for addresses without a `Target`.
 usual_dial: Dial = Target().dial
 
 
 def host_ports_in_url(url: str) -> list[HostPort]:
-    """List every place that an address leads to; raises Invalid where it names none."""
+    """List the hosts that an address names; raise Invalid where it names none."""
     listed = list(_host_ports_of_address(url))
     if not listed:
         raise _invalid_address()
@@ -271,13 +271,13 @@ def host_ports_in_url(url: str) -> list[HostPort]:
 
 
 def host_ports_in_options(options: Mapping[str, object]) -> dict[str, HostPort]:
-    """Give the place of each option that is an address, by the option's name."""
+    """Map the name of each option that is an address to its host and port."""
     urls = {name: str(value) for name, value in options.items() if "://" in str(value)}
     return {name: HostPort.of(url) for name, url in urls.items()}
 
 
 def has_user(url: str) -> bool:
-    """Tell whether an address says as whom to call."""
+    """Tell whether an address names a user."""
     try:
         return bool(urlsplit(url).username)
     except ValueError:
@@ -285,7 +285,7 @@ def has_user(url: str) -> bool:
 
 
 def innermost(address: IPAddress) -> IPAddress:
-    """Give the IPv4 address that an IPv6 one stands for, or else the address itself."""
+    """Return the IPv4 address inside an IPv6 one, or else the address itself."""
     if isinstance(address, IPv4Address) or address in {NO_ADDRESS, THIS_MACHINE}:
         return address
     if any(address in network for network in ENDING_IN_IPV4):
@@ -299,8 +299,8 @@ def is_forbidden(address: IPAddress) -> bool:
 
 
 def addresses_of(host: str, *, resolve: bool) -> set[IPAddress]:
-    """Give the addresses of a host; of a name only if they may be asked for."""
-    # The resolver reads 0xA9FEA9FE and 2852039166 as addresses, too.
+    """List the addresses of a host; look a name up only to `resolve`."""
+    # The resolver also reads 0xA9FEA9FE and 2852039166 as addresses.
     flags = 0 if resolve else socket.AI_NUMERICHOST
     try:
         results = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=flags)
@@ -310,7 +310,7 @@ def addresses_of(host: str, *, resolve: bool) -> set[IPAddress]:
 
 
 def _address_in(sockaddr: tuple[str | int, ...] | tuple[int, bytes]) -> IPAddress:
-    """Read the address of what a socket connects to, without its zone."""
+    """Parse the address of a socket address, without its zone."""
     return ip_address(str(sockaddr[0]).partition("%")[0])
 
 
@@ -335,7 +335,7 @@ def _connected(
 
 
 def _host_ports_of_address(url: str) -> Iterator[HostPort]:
-    """Read a URL, with those in its query, or a string of `Name=Value;` pairs."""
+    """Parse a URL and those in its query, or a string of `Name=Value;` pairs."""
     head = url.partition("://")[0]
     if "=" not in head and "://" in url:
         yield HostPort.of(url)
@@ -362,7 +362,7 @@ def _host_ports_of_pairs(pairs: Mapping[str, str]) -> Iterator[HostPort]:
 
 
 def _normalized_host(host: str) -> str:
-    """Give a host in one spelling; raises Invalid for what only looks like one."""
+    """Normalize the spelling of a host; raise Invalid for what is no host name."""
     plain = host.lower().rstrip(".")
     if not plain or not plain.isascii() or set(plain) - set(_IN_A_HOST):
         raise _invalid_address()
@@ -373,7 +373,7 @@ _IN_A_HOST = "abcdefghijklmnopqrstuvwxyz0123456789-._:%"
 
 
 def _invalid_address() -> Invalid:
-    # It is not quoted: it may hold a password.
+    # The address is not quoted: it may hold a password.
     return Invalid("url", "it names no host that can be read, in plain ASCII.")
 
 

@@ -1,7 +1,8 @@
-"""Celery's own broker is no message broker of people's.
+"""Refuse Celery's own broker as a message broker.
 
-A stream under the name of Celery's queue stops our worker, and what is requeued there
-would be taken for a task. Another database or virtual host of the same server is fine.
+A stream under the name of Celery's queue would stop our worker, and Celery would take a
+requeued message for a task. Another database or virtual host of the same server is
+fine.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from apps.brokers.address_policy import HostPort, addresses_of
 from apps.core.errors import Invalid
 
 FAMILIES = {"redis": "redis", "rediss": "redis"}
-# The last one is how Celery may call it.
+# Celery also accepts the last name.
 FAMILIES |= dict.fromkeys(("amqp", "amqps", "pyamqp"), "amqp")
 LOOPBACK_NAME = "localhost"
 
@@ -31,7 +32,7 @@ class Store:
 
     @classmethod
     def of(cls, url: str) -> Self | None:
-        """Read an address; None for one of another family, or that cannot be read."""
+        """Parse an address; None for another family or an unreadable address."""
         try:
             parts = urlsplit(url)
             family = FAMILIES.get(parts.scheme)
@@ -45,7 +46,7 @@ class Store:
 def refuse(url: str, *, resolve: bool) -> None:
     """Raise Invalid for the address of Celery's own broker, however it is written.
 
-    To `resolve` asks for the addresses behind names, so never in a transaction.
+    `resolve` looks up the addresses of names: never use it in a transaction.
     """
     store = Store.of(url)
     if store is None:
@@ -78,8 +79,8 @@ def _are_one(one: Store, other: Store, *, resolve: bool) -> bool:
 
 
 def _addresses(host: str, *, resolve: bool) -> set[str]:
-    """Give the addresses of a host; all of loopback are one."""
-    # This name is not asked for: it is loopback everywhere.
+    """List the addresses of a host; all loopback addresses count as one."""
+    # This name needs no lookup: it is loopback everywhere.
     host = "127.0.0.1" if host == LOOPBACK_NAME else host
     addresses = addresses_of(host, resolve=resolve)
     return {LOOPBACK_NAME if each.is_loopback else str(each) for each in addresses}

@@ -1,8 +1,7 @@
-"""Asking a broker itself, while somebody waits: is it there, and what does it have.
+"""Ask a broker whether it answers and what it has, while a person waits.
 
-Never inside a transaction, and never for long: a client that hangs is left behind in a
-thread of its own. What a client says goes through `concealed`, though none should tell
-a secret.
+Never call this inside a transaction. A client that hangs is left behind in its own
+thread. Texts of clients go through `concealed`, in case one quotes a secret.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from apps.core.errors import Invalid, PoisonwebError, Refused, Unavailable
 
 PING_SECONDS = 10.0
 DISCOVER_SECONDS = 30.0
-# Questions that hang at the same time; whoever asks beyond that is told so.
+# Calls that may run at the same time; further ones are refused.
 MOST_ASKED = 16
 CONCEALED = "•••"
-# What is shorter stands in ordinary words, too.
+# Shorter values also occur in ordinary words.
 SHORTEST_SECRET = 3
 SECRET_NAMES = ("key", "secret", "signature", "password", "token")
 
@@ -38,9 +37,9 @@ _asking = threading.BoundedSemaphore(MOST_ASKED)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reached:
-    """What came of a try: `told` is the broker's own words, or what is wrong.
+    """Result of a connectivity test; `detail` is the broker's answer or what is wrong.
 
-    It `answers` also where it refuses something.
+    `answers` is also true where the broker refuses something.
     """
 
     ok: bool
@@ -50,7 +49,7 @@ class Reached:
 
 
 def reach(*, broker: Broker, within: float = PING_SECONDS) -> Reached:
-    """Reach a broker with its credentials, and tell in words how that went."""
+    """Connect to a broker with its credentials and report the result."""
     began = time.monotonic()
     trouble: PoisonwebError | None = None
     try:
@@ -67,12 +66,12 @@ def reach(*, broker: Broker, within: float = PING_SECONDS) -> Reached:
 
 
 def discover(*, broker: Broker, within: float = DISCOVER_SECONDS) -> list[FoundTopic]:
-    """List what a broker has; raises Unavailable or Refused, without its secrets."""
+    """List the topics of a broker; raise Unavailable or Refused without secrets."""
     return _ask(broker, lambda admin: admin.discover(), within=within)
 
 
 def concealed(text: str, *, url: str) -> str:
-    """Blot out of a text what is secret in an address."""
+    """Replace the secrets of an address in a text."""
     for secret in sorted(_secrets_in(url), key=len, reverse=True):
         text = text.replace(secret, CONCEALED)
     return text
@@ -99,7 +98,7 @@ def _ask_admin(broker: Broker, question: Callable[[BrokerAdmin], T]) -> T:
 
 
 def _answer(ask: Callable[[], T], *, within: float) -> T:
-    """Ask in a thread; raises Unavailable where no answer comes in time."""
+    """Call in a thread; raise Unavailable where no answer comes in time."""
     if not _asking.acquire(blocking=False):
         raise Unavailable("Too many brokers are being asked; try again in a moment.")
     answer: Future[T] = Future()

@@ -1,7 +1,7 @@
-"""One package for each kind of broker, and the way to it by the kind's name.
+"""One package for each kind of broker, found by the kind's name.
 
-A package is imported only when a broker of its kind is offered or spoken to: clients
-are optional extras, and a sentence says how to install one that is missing.
+A package is imported only when a broker of its kind is offered or used: clients are
+optional extras, and an error says how to install a missing one.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class BrokerKind:
 
     `client` is the Python module it needs. `url`, `broker_options` and `topic_options`
     are examples of an address and of options in JSON; "" where a kind has no options.
-    `host_json` names the module that reads what can be pasted of a `host.json`.
-    `sends_password_by_options` tells that the password goes, in the clear over http,
-    to a place that an option names. `lends_identity` tells that without a key in its
-    address it calls as this machine, whose rights no one entered here.
+    `host_json` names the module that reads a pasted `host.json`.
+    `sends_password_by_options`: an option names a host that gets the password, in the
+    clear over http. `lends_identity`: without a key in its address, calls use the
+    rights of this machine, which were never entered here.
     """
 
     name: str
@@ -87,20 +87,20 @@ KINDS = {
 
 
 def kind_named(kind: str) -> BrokerKind:
-    """Give a kind by its name; raise `Invalid` for one that is none."""
+    """Return a kind by its name; raise `Invalid` for an unknown one."""
     if kind not in KINDS:
         raise Invalid("kind", f"{kind} is unknown: use one of {', '.join(KINDS)}.")
     return KINDS[kind]
 
 
 def title_of(kind: str) -> str:
-    """Give what people call a kind; one that is none any more by its own name."""
+    """Return the title of a kind; the name itself for an unknown one."""
     return KINDS[kind].title if kind in KINDS else kind
 
 
 @cache
 def adapter(kind: str) -> Adapter:
-    """Give the adapter of a kind; raise `Unavailable` where its client is missing."""
+    """Return the adapter of a kind; raise `Unavailable` without its client."""
     instance: Adapter = _module(kind).ADAPTER
     return instance
 
@@ -115,7 +115,7 @@ def missing_client(kind: str) -> str:
 
 
 def reader_of_host_json(kind: str) -> HostJsonReader | None:
-    """Give what makes a topic's options of a `host.json`; None where there is none."""
+    """Return the function that makes topic options of a `host.json`, or None."""
     module_name = kind_named(kind).host_json
     if not module_name:
         return None

@@ -1,4 +1,4 @@
-"""Brokers as people enter and change them, and the topics that they take from them."""
+"""Add and change brokers, and register the topics that they have."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def add(
     principal: Principal,
     now: datetime,
 ) -> Broker:
-    """Add a broker; raises Invalid for a value of no use, or a kind without its client.
+    """Add a broker; raise Invalid for unusable values or a missing client.
 
-    `url` is an address in the clear, which is kept sealed, or env:NAME.
+    `url` is env:NAME, or an address in the clear, which is stored sealed.
     """
     require_all_topics(principal)
     adapters.kind_named(kind)
@@ -74,10 +74,10 @@ def alter(
     principal: Principal,
     now: datetime,
 ) -> Broker:
-    """Change what is given, and leave the rest; its kind stays what it is."""
+    """Change the given values and leave the others; a broker keeps its kind."""
     require_all_topics(principal)
     if broker.predates_address_rules:
-        # Before anything of it changes: the list tells what it used until now.
+        # Write the list before any change: it names what the broker used so far.
         allow_list.write(actor=principal.actor, now=now)
         broker = one(broker_id=broker.pk)
     values: dict[str, Any] = {}
@@ -102,14 +102,14 @@ def _alter(
     if others.filter(name=values.get("name")).exists():
         raise Invalid("name", f"there is a broker {values['name']} already.")
     Broker.objects.filter(pk=broker.pk).update(**values)
-    # What an address or an option was may be a secret: only that it changed is told.
+    # An address or option may be a secret: record only that it changed.
     detail = {"changed": sorted(values), "name": values.get("name", "")}
     _record(Action.BROKER_ALTERED, broker.name, principal, now, detail)
     return Broker.objects.get(pk=broker.pk)
 
 
 def one(*, broker_id: int) -> Broker:
-    """Find a broker; raises Absent where there is none."""
+    """Return a broker; raise Absent without one."""
     broker = Broker.objects.filter(pk=broker_id).first()
     if broker is None:
         raise Absent(f"There is no broker {broker_id} here.")
@@ -124,11 +124,12 @@ def adopt_topics(
     principal: Principal,
     now: datetime,
 ) -> list[Topic]:
-    """Register topics that a broker was found to have; what is known stays as it is.
+    """Register topics that a broker has; leave registered ones as they are.
 
-    One without a dead-letter queue gets that of its kind's convention, made or not.
-    One whose queue another topic reads is registered without: it can have no lane. A
-    name that another broker's topic has already is told apart by this broker's.
+    A topic without a dead-letter queue gets the one by convention of its kind, even if
+    that does not exist yet. A topic whose queue another topic reads is registered
+    without one, so it can have no lane. If a topic of another broker has the name, this
+    broker's name is appended.
     """
     principal.require(Scope.BROKERS_WRITE)
     return [_adopt(broker, topic, principal, now=now) for topic in topics]
@@ -162,7 +163,7 @@ def _adopt(
 
 
 def is_keepable(topic: FoundTopic) -> bool:
-    """Tell whether its names are text, as Postgres and HTTP know it."""
+    """Tell whether Postgres and HTTP can carry its names as text."""
     names = (topic.name, topic.dead_letter_queue)
     return all(name == storable(name) for name in names)
 
@@ -178,7 +179,7 @@ def _check_name(name: str) -> None:
 
 
 def _storable_url(url: str) -> str:
-    """Give what is stored of an address that somebody entered."""
+    """Return the form to store of an address that a person entered."""
     if len(url) > URL_LIMIT or not url.isprintable():
         raise Invalid("url", f"give at most {URL_LIMIT} characters that can be seen.")
     if url.startswith(secrets.SEALED):
@@ -187,7 +188,7 @@ def _storable_url(url: str) -> str:
 
 
 def _check_change(broker: Broker, values: Mapping[str, Any]) -> None:
-    """Raise Invalid where a changed address or option cannot work, or may not lead."""
+    """Raise Invalid where a changed address or option is unusable or forbidden."""
     changed = copy(broker)
     for name, value in values.items():
         setattr(changed, name, value)
@@ -201,7 +202,7 @@ def _check_change(broker: Broker, values: Mapping[str, Any]) -> None:
 
 
 def _require_address_again(broker: Broker, changed: Broker) -> None:
-    """Refuse an option that leads what is sealed to another host than it knew."""
+    """Refuse an option that sends a sealed password to a new host."""
     try:
         known_hosts = {host_port.host for host_port in target_of(broker).host_ports}
     except Unavailable:
@@ -216,15 +217,15 @@ def _require_address_again(broker: Broker, changed: Broker) -> None:
 
 
 def _check_address(broker: Broker) -> None:
-    """Raise Invalid for what can never work, as far as that can be told by now.
+    """Raise Invalid for an address that can never work, as far as is known now.
 
-    Where a client or a variable of the environment is missing, using it will tell.
+    A missing client or variable of the environment shows only when it is used.
     """
     try:
         settings = BrokerSettings(
             url=secrets.revealed(broker.url), options=broker.options
         )
-        # First, for it says best what is wrong with an address; it dials nothing.
+        # Check this first: it explains best what is wrong, and dials nothing.
         adapters.adapter(broker.kind).broker_admin(settings).close()
     except Unavailable as later:
         log.info("an address of %s is not looked at: %s", broker.kind, later)

@@ -1,6 +1,6 @@
-"""Celery: the headers of a task (protocol 2). It says what ran, never why it failed.
+"""Celery: the headers of a task (protocol 2). They name the task, never the failure.
 
-Its names are anybody's words, so only a message that has them all is taken for a task.
+The names are common words, so only a message that has them all counts as a task.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def read_story(headers: HeaderMap) -> PartialStory:
 
 
 def failure_headers(headers: HeaderMap) -> Collection[bytes]:
-    # Optional, and 0 without: with it the task would have no retry left.
+    # The header is optional; without it the task starts at 0 retries.
     return headers.among(("retries",)) if _is_task(headers) else ()
 
 

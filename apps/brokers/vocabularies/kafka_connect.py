@@ -14,7 +14,7 @@ _CONVERTERS = frozenset({"KEY_CONVERTER", "VALUE_CONVERTER", "HEADER_CONVERTER"}
 
 
 def read_story(headers: HeaderMap) -> PartialStory:
-    """Read the context; Connect writes every value as text."""
+    """Read the context headers; Connect writes every value as text."""
     kind = headers.text(f"{PREFIX}exception.class.name")
     topic = headers.text(f"{PREFIX}topic")
     if not kind and not topic:
@@ -32,7 +32,7 @@ def read_story(headers: HeaderMap) -> PartialStory:
 
 
 def failure_headers(headers: HeaderMap) -> Collection[bytes]:
-    # Connect adds them again whatever is there, and a header twice has two meanings.
+    # Connect always adds them, and a header that occurs twice has two meanings.
     return headers.among(prefixes=(PREFIX,))
 
 

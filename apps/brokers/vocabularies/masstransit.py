@@ -1,4 +1,4 @@
-"""MassTransit: what it adds to a message in an `_error` or `_skipped` queue."""
+"""MassTransit: the headers of a message in an `_error` or `_skipped` queue."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ NAME = "masstransit"
 
 FAULT = "mt-fault-"
 REASON = "mt-reason"
-# The count of redeliveries must begin anew, else the policy of the endpoint is used up
-# before it starts; the faults belong to a failure that is over.
+# The redelivery count must start again, or the endpoint's policy is used up before it
+# starts; the faults belong to a past failure.
 _FAILURE_HEADERS = (REASON, "mt-redelivery-count")
 _CAUSES = {"fault": contract.Cause.EXHAUSTED, "dead-letter": contract.Cause.REJECTED}
 

@@ -1,4 +1,4 @@
-"""NServiceBus: what it adds to a message that it moves to the error queue."""
+"""NServiceBus: the headers of a message that it moved to the error queue."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ NAME = "nservicebus"
 
 PREFIX = "nservicebus."
 EXCEPTION = f"{PREFIX}exceptioninfo."
-# An endpoint must not find its retries used up, nor a message that failed already. What
-# is left is the message: its id, its types, who sent it, what it belongs to.
+# An endpoint must neither find its retries used up nor a message that already failed.
+# The other headers are the message: its id, its types, its sender.
 _FAILURE_HEADERS = tuple(
     f"{PREFIX}{name}"
     for name in (
@@ -30,7 +30,7 @@ _FAILURE_HEADERS = tuple(
         "processingended",
     )
 )
-# yyyy-MM-dd HH:mm:ss:ffffff Z, which is no ISO-8601.
+# yyyy-MM-dd HH:mm:ss:ffffff Z, which is not ISO-8601.
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)[:.](\d{6}) Z", re.ASCII)
 
 
@@ -60,7 +60,7 @@ def failure_headers(headers: HeaderMap) -> Collection[bytes]:
 
 
 def _first_type(type_names: str) -> str:
-    """Return the full name of the message itself, without the assembly it is from."""
+    """Return the full name of the message's type, without its assembly."""
     return type_names.partition(";")[0].partition(",")[0].strip()
 
 

@@ -1,4 +1,4 @@
-"""Our own documented headers, as any producer may have written them."""
+"""Poisonweb: our own documented headers, which any producer may have written."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from poisonguard import contract
 
 NAME = "poisonweb"
 
-# The last is a property of AMQP, which is no header of the message's own.
+# The last is a property of AMQP, not a header of the message.
 _CONTENT_TYPE = ("content-type", "content_type", "amqp.content_type")
 _MESSAGE_TYPE = frozenset(
     {b"type", b"message-type", b"message_type", b"ce-type", b"amqp.type"}
 )
 _STAYS_BEHIND = (*contract.DEAD_LETTER_HEADERS, contract.REDRIVE_HEADER)
-# Spring AMQP's name for a stack; it has a header that is called like one of ours.
+# Spring AMQP's name for a stack; another of its headers has the name of ours.
 _SPRING_STACK = "x-exception-stacktrace"
 
 
 def read_story(headers: HeaderMap) -> PartialStory:
-    """Read the story; a number or a date that is none becomes None, nothing raises."""
+    """Read the story; an unreadable number or date becomes None, nothing raises."""
     of_spring = _SPRING_STACK in headers
     message = "" if of_spring else headers.text(contract.EXCEPTION_MESSAGE_HEADER)
     return PartialStory(
@@ -42,7 +42,7 @@ def read_story(headers: HeaderMap) -> PartialStory:
 
 
 def failure_headers(headers: HeaderMap) -> Collection[bytes]:
-    """The story belongs to the failure, and the mark to the redrive before."""
+    """Return the headers of the failure, and the mark of the previous redrive."""
     return headers.among(_STAYS_BEHIND)
 
 
@@ -59,7 +59,7 @@ def content_type(headers: Sequence[Header]) -> str | None:
 
 
 def message_type(headers: Sequence[Header]) -> str | None:
-    """Return what kind of message the producer says this is."""
+    """Return the message type that the producer named."""
     values = (value for name, value in headers if name.lower() in _MESSAGE_TYPE)
     return next((value.decode("utf-8", "replace") for value in values if value), None)
 
@@ -72,9 +72,9 @@ def exhausted(
     attempts: int,
     failed_at: datetime,
 ) -> tuple[Header, ...]:
-    """Write the story of a message handed out too often; no client name may be known.
+    """Write the story of a message handed out too often; `client_name` may be b"".
 
-    Whatever the broker calls these stays as it is, even where that is no UTF-8.
+    The broker's own names stay as they are, even where they are not UTF-8.
     """
     story = {
         contract.CAUSE_HEADER: contract.Cause.MAX_DEQUEUE_COUNT.encode(),

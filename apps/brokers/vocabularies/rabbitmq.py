@@ -1,4 +1,4 @@
-"""RabbitMQ itself: what it adds to a message that it dead-letters.
+"""RabbitMQ itself: the headers that it adds when it dead-letters a message.
 
 Our adapter keeps the array `x-death` as JSON; its first entry is the latest death.
 """
@@ -16,10 +16,10 @@ from poisonguard import contract
 NAME = "rabbitmq"
 
 DEATHS = "x-death"
-# Of the queue it lies in now: it counts our own reads, and no consumer's.
+# Of the dead-letter queue: it counts our own reads, not those of consumers.
 DELIVERIES = "x-delivery-count"
-# A message that came back with the deaths it died could be taken for one that goes
-# round in a circle, which RabbitMQ drops; and counts would go on where they stopped.
+# RabbitMQ drops a message whose deaths look like a cycle, so a redriven one must not
+# bring them along; counts would continue where they stopped.
 _FAILURE_HEADERS = (DEATHS, DELIVERIES, "x-acquired-count")
 _PREFIXES = ("x-first-death-", "x-last-death-")
 _CAUSES = {
@@ -75,7 +75,7 @@ def _text(value: object) -> str:
 
 
 def _moment(value: object) -> datetime | None:
-    """Read the seconds since 1970, bare or as our adapter marks a timestamp."""
+    """Parse seconds since 1970, bare or as our adapter marks a timestamp."""
     seconds = value.get("$T") if isinstance(value, dict) else value
     if not isinstance(seconds, int) or isinstance(seconds, bool):
         return None

@@ -1,6 +1,6 @@
-"""Rebus: what it adds to a message that it moves to the error queue.
+"""Rebus: the headers of a message that it moved to the error queue.
 
-The exceptions stand in one text, as .NET prints them.
+The exceptions are in one text, as .NET prints them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ NAME = "rebus"
 DETAILS = "rbs2-error-details"
 SOURCE = "rbs2-source-queue"
 DELIVERIES = "rbs2-delivery-count"
-# Rebus goes by the counts where it finds them: a message with its deliveries used up
-# would go straight back to the error queue.
+# Rebus obeys these counts: it would move a message whose deliveries are used up
+# straight back to the error queue.
 _FAILURE_HEADERS = (DETAILS, SOURCE, DELIVERIES, "rbs2-defer-count")
 
 

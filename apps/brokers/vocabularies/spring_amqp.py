@@ -1,6 +1,6 @@
-"""Spring AMQP: what RepublishMessageRecoverer adds.
+"""Spring AMQP: the headers that RepublishMessageRecoverer adds.
 
-It names no type: that stands in the stack, where Spring's own wrapper comes first.
+No header names the exception's type: only the stack does, behind Spring's own wrapper.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ NAME = "spring-amqp"
 STACK = "x-exception-stacktrace"
 MESSAGE = "x-exception-message"
 EXCHANGE, ROUTING_KEY = "x-original-exchange", "x-original-routingkey"
-# Of a failure that is over: Spring would write them anew, and whoever looks into the
-# queue would take the message for one that has just failed.
+# They belong to a past failure: a reader of the queue would take the message for one
+# that has just failed, and Spring writes them again.
 _FAILURE_HEADERS = (STACK, MESSAGE, EXCHANGE, ROUTING_KEY)
 _WRAPPERS = frozenset(
     {

@@ -1,8 +1,8 @@
-"""Spring for Apache Kafka: what DeadLetterPublishingRecoverer and retry topics add.
+"""Spring for Apache Kafka: headers of DeadLetterPublishingRecoverer and retry topics.
 
 Numbers are big-endian: four bytes for a partition and for attempts, eight for an
 offset. `exception-fqcn` is most often Spring's own wrapper around every exception of a
-listener; what names a problem is its cause.
+listener; its cause names the problem.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from poisonguard import contract
 NAME = "spring-kafka"
 
 DLT = "kafka_dlt-"
-# The same in the topics between, as long as Spring tries again.
+# The same headers on retry topics, while Spring still tries.
 BETWEEN = "kafka_"
-# A redriven message that kept its count of attempts would be given up on at once, and
-# what Spring finds here of an original it keeps instead of noting the new one.
+# Spring gives up at once on a redriven message that kept its count of attempts, and
+# keeps the original's headers that it finds instead of writing new ones.
 _FAILURE_HEADER_PREFIXES = (DLT, "kafka_exception-", "kafka_original-", "retry_topic-")
 _ATTEMPTS = ("retry_topic-attempts", "kafka_deliveryattempt")
 
@@ -58,7 +58,7 @@ def _cause(kind: str) -> contract.Cause:
 
 
 def _bookmark(headers: HeaderMap, prefix: str) -> str | None:
-    """Name the original by its partition and offset, which is what Kafka knows."""
+    """Return the partition and offset of the original."""
     partition = _number(headers.raw(f"{prefix}original-partition"), size=4)
     offset = _number(headers.raw(f"{prefix}original-offset"), size=8)
     return None if partition is None or offset is None else f"{partition}:{offset}"
@@ -71,7 +71,7 @@ def _attempts(headers: HeaderMap) -> int | None:
 
 
 def _number(value: bytes, *, size: int) -> int | None:
-    """Read a big-endian number; who wrote these by hand, wrote digits."""
+    """Parse a big-endian number, or the digits of a header written by hand."""
     if len(value) == size:
         number = int.from_bytes(value, "big", signed=True)
         return number if number >= 0 else None

@@ -1,4 +1,4 @@
-"""Amazon SQS itself: a message that its redrive policy moved tells where it was."""
+"""Amazon SQS itself: the attribute of a message that its redrive policy moved."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from poisonguard import contract
 
 NAME = "amazon-sqs"
 
-# As our adapter writes it down; no attribute of a message has a name with a colon.
+# Our adapter's name for it; no attribute of a message has a colon in its name.
 CAME_FROM = "sqs:DeadLetterQueueSourceArn"
 
 
 def read_story(headers: HeaderMap) -> PartialStory:
-    """Read the one way there is: received too often, and never deleted."""
+    """Read the only cause there is: received too often, and never deleted."""
     source = headers.text(CAME_FROM.lower())
     if not source:
         return PartialStory()
@@ -24,5 +24,5 @@ def read_story(headers: HeaderMap) -> PartialStory:
 
 
 def failure_headers(headers: HeaderMap) -> Collection[bytes]:
-    # SQS says it of a message in a dead-letter queue, and only SQS can.
+    # Only SQS sets it, on each message in a dead-letter queue.
     return headers.among((CAME_FROM.lower(),))

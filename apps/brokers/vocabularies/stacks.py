@@ -1,11 +1,11 @@
-"""Exceptions named inside of a stack, where no header names them."""
+"""Parse exceptions out of a stack, where no header names them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-# Stacks are read to here: what wraps what is told long before.
+# Stacks are read up to here: the wrapping exceptions come first.
 _LIMIT = 262_144
 _TYPE = r"(?>(?:[A-Za-z_$][\w$]*+\.)+)[A-Za-z_$][\w$]*+"
 _JAVA = re.compile(rf"(?:Caused by: )?({_TYPE})(?:: (.*))?")
@@ -22,7 +22,7 @@ def java(stack: str) -> Iterator[tuple[str, str]]:
 
 
 def dotnet(text: str) -> tuple[str, str]:
-    """Return the type and message of the first exception; twice "" if none is told."""
+    """Return the type and message of the first exception, or "" twice."""
     for line in text[:_LIMIT].splitlines():
         for name in _NAME.finditer(line):
             if "." in name[0] and name[0].endswith("Exception"):

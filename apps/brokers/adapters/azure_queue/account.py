@@ -1,8 +1,8 @@
-"""Where an Azure storage account is, and what opens it, parsed once.
+"""The address and credentials of an Azure storage account, parsed once.
 
-A connection string, `UseDevelopmentStorage=true`, or the address of the account with a
-shared access signature. Nothing here repeats what it was given: any piece of it may be
-a part of a secret.
+The input is a connection string, `UseDevelopmentStorage=true`, or the address of the
+account with a shared access signature. No error here quotes the input: any piece of it
+may be part of a secret.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, parse_qs, urlsplit
 from apps.core.errors import Invalid
 
 DEVELOPMENT = "devstoreaccount1"
-# The same in every emulator, printed in Azure's documentation: it opens nothing else.
+# Every emulator has this key, printed in Azure's documentation: no secret.
 DEVELOPMENT_KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeks"
     "oGMGw=="
@@ -31,7 +31,7 @@ NAME, KEY, SIGNATURE = "AccountName", "AccountKey", "SharedAccessSignature"
 ENDPOINT = "QueueEndpoint"
 EMULATED, EMULATOR = "UseDevelopmentStorage", "DevelopmentStorageProxyUri"
 SETTINGS = (PROTOCOL, SUFFIX, NAME, KEY, SIGNATURE, ENDPOINT, EMULATED, EMULATOR)
-# Of other services; a connection string names them all.
+# Endpoints of other services; a connection string names them all.
 OTHERS = tuple(
     f"{service}{place}"
     for service in ("Blob", "File", "Table", "Dfs", "Queue")
@@ -43,7 +43,7 @@ _KNOWN = {name.lower(): name for name in (*SETTINGS, *OTHERS)}
 _ACCOUNT_NAME = re.compile(r"[a-z0-9]{3,24}")
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
 _HOST = re.compile(rf"{_LABEL}(?>(?:\.{_LABEL})*)")
-# What an address holds as it is: nothing that could end or break a line of a request.
+# Characters that an address may hold: none ends or breaks a request's line.
 _PRINTABLE = re.compile(r"[!-~]+")
 
 
@@ -51,7 +51,7 @@ _PRINTABLE = re.compile(r"[!-~]+")
 class AzureAccount:
     """One storage account's queues; `key` signs requests, else `signature` is added.
 
-    `path` is "" or, where the account is no host of its own, `/` and its name.
+    `path` is "", or `/` and the account's name where the host does not name it.
     """
 
     name: str

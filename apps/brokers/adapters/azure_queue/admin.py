@@ -1,4 +1,4 @@
-"""Looks at queues of Azure without touching them."""
+"""Admin ports of Azure's queues, which change nothing."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MOST_TOPICS = 10_000
 
 
 class AzureTopicAdmin:
-    """Looks at a queue and its poison queue; consumers are unknown to Azure."""
+    """Admin of a queue and its poison queue; Azure does not know consumers."""
 
     def __init__(self, wire: AzureWire, settings: AzureQueueSettings) -> None:
         self._wire = wire
         self._queue = settings.poison_queue
 
     def consumers(self) -> list[ConsumerPosition]:
-        """A queue keeps no positions: what is settled is gone."""
+        """Return []: a queue keeps no positions, settled messages are gone."""
         return []
 
     def depth(self) -> int | None:
@@ -41,7 +41,7 @@ class AzureTopicAdmin:
         return depth
 
     def oldest_at(self) -> datetime | None:
-        """Look at the first that are visible: nobody is shown the others."""
+        """Peek at the first visible messages: Azure shows the others to no reader."""
         look = partial(self._wire.peek, self._queue, count=LARGEST_PAGE)
         messages = if_there(look, otherwise=list[AzureMessage]())
         return min((message.inserted_at for message in messages), default=None)
@@ -54,7 +54,7 @@ class AzureTopicAdmin:
 
 
 class AzureBrokerAdmin:
-    """Looks at all queues of one account."""
+    """Admin of all queues of one account."""
 
     def __init__(self, wire: AzureWire) -> None:
         self._wire = wire
@@ -90,7 +90,7 @@ class AzureBrokerAdmin:
         return names[:MOST_TOPICS]
 
     def _depth(self, queue: str) -> int | None:
-        """Count one queue; None if it went away since it was listed."""
+        """Count one queue; None if it was deleted since it was listed."""
         count: Callable[[], int | None] = partial(self._wire.depth, queue)
         return if_there(count, otherwise=None)
 

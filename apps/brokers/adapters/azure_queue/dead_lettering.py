@@ -1,8 +1,9 @@
 """Dead-lettering in place of the Functions runtime, for queues without a function app.
 
-A message that was handed out `maxDequeueCount` times and is visible again has failed
-as often, or whoever had it last is gone. It goes to the poison queue to the letter, and
-only then out of its own: killed in between, it is in both, never in none.
+A message that was handed out `maxDequeueCount` times and is visible again either failed
+each time, or its last consumer is gone. It is first copied to the poison queue, byte
+for byte, and then deleted from its own: a kill in between leaves it in both, never in
+none.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from apps.brokers.adapters.azure_queue.wire import (
 )
 from apps.core.errors import Refused
 
-# Time enough to write a message to the poison queue and to delete it, both slowly.
+# Enough for a slow write to the poison queue and a slow delete.
 HELD_SECONDS = 120
 MOST_BATCHES = 20
 
@@ -32,9 +33,9 @@ _LOG = logging.getLogger(__name__)
 class AzureDeadLettering:
     """Moves the messages of one queue that failed too often.
 
-    Nothing in Azure takes a message by its name, only those that come first. So this
-    looks first, which changes nothing, and takes as many as lead the queue and are used
-    up: behind a message that is not, they wait until its consumers took that away.
+    Azure hands out the first messages of a queue, never one by its id. So this peeks
+    first, which changes nothing, and takes the exhausted messages at the head of the
+    queue. Those behind another message wait until its consumer settles it.
     """
 
     def __init__(self, wire: AzureWire, settings: AzureQueueSettings) -> None:
@@ -42,10 +43,10 @@ class AzureDeadLettering:
         self._settings = settings
 
     def move(self) -> int:
-        """Move some, `batchSize` at a time, and give their number.
+        """Move some messages, `batchSize` at a time; return their number.
 
-        As in the runtime, the next batch is taken when no more than
-        `newBatchThreshold` are left of those before.
+        As in the runtime, the next batch starts when at most `newBatchThreshold`
+        messages of the earlier batches are left.
         """
         moved, futures = 0, set[Future[bool]]()
         for _ in range(MOST_BATCHES):
@@ -67,7 +68,7 @@ class AzureDeadLettering:
         if not leading:
             return []
         messages = self._wire.get(queue, count=len(leading), hidden_for=HELD_SECONDS)
-        # Others may have come first in the meantime. The count includes this time.
+        # Other messages may be first by now. The count includes this delivery.
         for message in messages:
             if message.dequeue_count <= limit:
                 self._give_back(message, seconds=0)

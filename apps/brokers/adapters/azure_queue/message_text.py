@@ -1,9 +1,9 @@
-"""How a body stands as text in a message of Azure Storage Queues.
+"""Conversion between a body and the text of a message of Azure Storage Queues.
 
 A message is text that XML can carry. Most producers write base64 of their bytes, as
-Azure Functions expect by default; others write plain text. What came as the one leaves
-as the same, to the letter: a message that did not come as base64 bears a mark, in place
-of the headers that this broker does not have.
+Azure Functions expect by default; others write plain text. A message leaves with the
+encoding that it came with, to the letter: one that did not come as base64 bears a mark,
+which stands for the headers that this broker does not have.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from apps.brokers.ports import Header
 from apps.core.errors import Refused
 from poisonguard import contract
 
-# Counted in bytes of UTF-8.
+# In bytes of UTF-8.
 LARGEST_TEXT = 64 * 2**10
-# As much of any bytes as base64 puts into the largest text.
+# The most bytes whose base64 fits into the largest text.
 LARGEST_BODY = LARGEST_TEXT // 4 * 3
 NAMED_HEADERS = 5
 
@@ -31,7 +31,7 @@ _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Encoding(StrEnum):
-    """What a message's text is of its body, in the words of `messageEncoding`."""
+    """Encoding of a message's text, in the words of `messageEncoding`."""
 
     BASE64 = "base64"
     NONE = "none"
@@ -39,17 +39,17 @@ class Encoding(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MessageContent:
-    """What is in a message: its body, and the mark that tells how it was written."""
+    """Content of a message: its body, and the mark that names its encoding."""
 
     body: bytes
     headers: tuple[Header, ...]
 
 
 def read(text: str, *, expected: Encoding, usual: Encoding) -> MessageContent:
-    """Take a body out of its text, so that `write` makes the very same text of it.
+    """Decode the text of a message, so that `write` restores the very same text.
 
     `expected` is what the queue's producers write, `usual` what `write` makes of a body
-    without a mark. What was to be base64 and is not, is plain.
+    without a mark. Text that should be base64 and is not counts as plain.
     """
     body = _decoded(text) if expected is Encoding.BASE64 else None
     if body is None:
@@ -59,9 +59,9 @@ def read(text: str, *, expected: Encoding, usual: Encoding) -> MessageContent:
 
 
 def write(body: bytes, headers: Sequence[Header], *, usual: Encoding) -> str:
-    """Make the text of a message; raise `Refused` where that would lose or alter any.
+    """Encode a body as text; raise `Refused` where that would lose or change it.
 
-    Our redrive mark stays behind, as this broker carries no headers.
+    Our redrive mark is left out, since this broker carries no headers.
     """
     if _encoding_of(headers, usual=usual) is Encoding.BASE64:
         text = base64.b64encode(body).decode()
@@ -77,7 +77,7 @@ def write(body: bytes, headers: Sequence[Header], *, usual: Encoding) -> str:
 
 
 def _decoded(text: str) -> bytes | None:
-    """Undo base64, if making it again gives the same letters."""
+    """Decode base64, if encoding the bytes again gives the same letters."""
     try:
         body = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

@@ -1,4 +1,4 @@
-"""Puts messages into queues, and gives the outcome of each message."""
+"""Publish to Azure's queues and return the outcome of each message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from apps.core.errors import Invalid, Refused, Unavailable
 
 
 class AzurePublisher:
-    """Puts messages side by side; Azure's answer with an id is the confirmation."""
+    """Publisher that sends in parallel; Azure's answer with an id confirms it."""
 
     def __init__(self, wire: AzureWire, *, usual: Encoding) -> None:
         self._wire = wire
@@ -36,7 +36,7 @@ class AzurePublisher:
         self._wire.close()
 
     def _outcome(self, message: Outbound, *, outage: Event) -> Outcome | NotSent:
-        """Send one message, unless another one has just found Azure `gone`."""
+        """Send one message, unless another one has just found an `outage`."""
         try:
             queue = queue_name(message.topic, field="topic")
             text = message_text.write(message.body, message.headers, usual=self._usual)

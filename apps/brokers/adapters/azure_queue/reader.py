@@ -1,4 +1,4 @@
-"""Empties a poison queue, and keeps from others what it has read of it."""
+"""Read a poison queue and hide from others what was read."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from apps.brokers.ports import BATCH_BYTES, DeadLetter
 from apps.core.errors import Unavailable
 
 SHORTEST_PAUSE = 0.1
-# So that a reader that holds very many comes to an end, too.
+# Lets a reader that holds very many messages come to an end.
 MOST_CALLS = 1_000
 
 _LOG = logging.getLogger(__name__)
 
 
 class AzureDeadLetterReader:
-    """Reads a poison queue, and keeps from others what it has read of it.
+    """Reader of a poison queue, which hides from others what it has read.
 
-    What was handed out and is left unacknowledged becomes visible again after a while;
-    it is then taken once more, and kept. Each time its receipt is another one: whoever
-    took it last has it in hand.
+    An unacknowledged message becomes visible again after a while; the reader then takes
+    it once more, and keeps it. Each time the receipt is another one: only the last is
+    valid.
     """
 
     def __init__(self, wire: AzureWire, settings: AzureQueueSettings) -> None:
@@ -53,7 +53,7 @@ class AzureDeadLetterReader:
                 if not self._rest(deadline):
                     return []
         except Unavailable:
-            # An answer that was lost may have hidden some: they come in time, as all.
+            # A lost answer may have hidden some messages: they become visible in time.
             self._handed_out.clear()
             raise
         self._pause = SHORTEST_PAUSE
@@ -111,9 +111,9 @@ class AzureDeadLetterReader:
         return True
 
     def _rest(self, deadline: float) -> bool:
-        """Wait until it is time to ask again; False where that is after the deadline.
+        """Wait for the next time to ask; return False where it is after the deadline.
 
-        An empty queue is asked ever less often, up to `maxPollingInterval`.
+        The pause on an empty queue grows up to `maxPollingInterval`.
         """
         pause = min(self._pause, self._settings.max_polling_interval)
         until = self._asked_at + pause * random.uniform(0.8, 1.2)  # noqa: S311
@@ -156,9 +156,9 @@ class AzureDeadLetterReader:
             self._let_go(handle, error)
 
     def _let_go(self, handle: str, error: AzureRejected) -> None:
-        """Accept that others took a message when its time was over, or removed it.
+        """Accept that another reader took or removed a message after its time-out.
 
-        If it is still there, it comes again: its record knows it.
+        If the message still exists, it comes again and is recognized by its id.
         """
         if not (error.names_no_message or error.names_no_queue):
             raise error

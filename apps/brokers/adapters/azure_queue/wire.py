@@ -1,7 +1,7 @@
-"""Azure's queues over plain HTTP: one try, one answer, and no secret in any word of it.
+"""Calls of Azure's queues over plain HTTP: one attempt each, without secrets in errors.
 
-The client that Azure offers tries again by itself, which sends messages twice, and with
-as many threads it sends about half as many messages (`benchmarks/azure.py`).
+Azure's own client repeats calls by itself, which sends messages twice, and with as many
+threads it sends about half as many messages (`benchmarks/azure.py`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from apps.brokers.errors import MaybeSent, NotSent, Rejected
 from apps.core.errors import Unavailable
 
 VERSION = "2021-12-02"
-# A lane keeps its connections as long as it lives, and there may be many lanes.
+# A lane keeps its connections while it lives, and there may be many lanes.
 CONNECTIONS = 8
 CONNECT_SECONDS = 5.0
 REPLY_SECONDS = 20.0
@@ -44,11 +44,11 @@ LARGEST_PAGE = 32
 QUEUES_PAGE = 5_000
 REASON_LIMIT = 300
 
-# The service is over-run and did nothing; and: it is in trouble and may have done it.
+# Overloaded, so it did nothing; and: in trouble, so it may have acted.
 TURNED_AWAY = frozenset({429, 503})
 IN_TROUBLE = frozenset({408, 500, 502, 504})
 
-# By these an answer is known for Azure's; the words of another service are not quoted.
+# These headers identify Azure; answers of other services are not quoted.
 NOT_AZURE = b"<Message>What answers there is not Azure.</Message>"
 OWN_HEADERS = ("x-ms-request-id", "x-ms-error-code", "x-ms-version")
 _CODE = re.compile(rb"<Code>([A-Za-z]{1,100})</Code>")
@@ -60,11 +60,11 @@ R = TypeVar("R")
 
 
 class AzureTimeout(MaybeSent):
-    """Azure did not answer in time, and is not likely to answer others."""
+    """Azure did not answer in time, and is not likely to answer other calls."""
 
 
 class AzureRejected(Rejected):
-    """Azure answered that it will not do it; `code` is its own word for why."""
+    """Azure refused the call; `code` is Azure's own name for the reason."""
 
     def __init__(self, *, status: int, code: str, about: str, words: str) -> None:
         super().__init__(f"Azure refuses {about}: {status} {code} {words}".strip())
@@ -76,13 +76,13 @@ class AzureRejected(Rejected):
 
     @property
     def names_no_message(self) -> bool:
-        """Tell that the message is gone, or in somebody else's hands by now."""
+        """Tell whether the message is gone, or another reader has it by now."""
         return self.code in {"MessageNotFound", "PopReceiptMismatch"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AzureMessage:
-    """A message as it is in its queue; `receipt` is "" where it was only looked at."""
+    """A message in its queue; `receipt` is "" after a mere peek."""
 
     id: str
     text: str
@@ -97,7 +97,7 @@ class AzureReply:
     body: bytes
 
     def xml(self) -> ElementTree.Element:
-        # Azure sends no DTD: so there is nothing here that could expand.
+        # Azure never sends a DTD, so refuse one: its entities could expand.
         if b"<!DOCTYPE" in self.body:
             raise MaybeSent("What answers there is not Azure: it sends a DTD.")
         try:
@@ -107,7 +107,7 @@ class AzureReply:
 
 
 class AzureWire:
-    """The queues of one account. Its calls may come from several threads at once."""
+    """Client for the queues of one account; it is thread-safe."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class AzureWire:
         return self._account.name
 
     def each(self, call: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Make one call for each, many at a time, and return their results in order."""
+        """Call once for each item, in parallel; return the results in order."""
         if len(items) == 1:
             return [call(items[0])]
         return list(self._threads.map(call, items))
@@ -145,10 +145,10 @@ class AzureWire:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._pool.close()
 
-    # --- what the service can do
+    # --- operations of the service
 
     def put(self, queue: str, text: str) -> AzureMessage:
-        """Add a message that never expires, and tell which one it became."""
+        """Add a message that never expires; return it with its id."""
         escaped = escape(text, {"\r": "&#13;"})
         body = f"<QueueMessage><MessageText>{escaped}</MessageText></QueueMessage>"
         query = {"messagettl": "-1"}
@@ -164,12 +164,12 @@ class AzureWire:
         return _messages(self._ask("GET", f"/{queue}/messages", query))
 
     def peek(self, queue: str, *, count: int) -> list[AzureMessage]:
-        """Look at the first messages that are visible, and change nothing."""
+        """Return the first visible messages and change nothing."""
         query = {"numofmessages": str(min(count, LARGEST_PAGE)), "peekonly": "true"}
         return _messages(self._ask("GET", f"/{queue}/messages", query))
 
     def hide(self, queue: str, message: str, receipt: str, *, seconds: int) -> str:
-        """Hide a message that is in our hands from now on; give its new receipt."""
+        """Hide a message that we took for so many seconds; return its new receipt."""
         query = {"popreceipt": receipt, "visibilitytimeout": str(seconds)}
         reply = self._ask("PUT", f"/{queue}/messages/{quote(message, safe='')}", query)
         return reply.headers.get("x-ms-popreceipt", "")
@@ -179,16 +179,16 @@ class AzureWire:
         self._ask("DELETE", f"/{queue}/messages/{quote(message, safe='')}", query)
 
     def depth(self, queue: str) -> int:
-        """Count the messages, hidden ones too, about."""
+        """Count the messages approximately, with the hidden ones."""
         reply = self._ask("GET", f"/{queue}", {"comp": "metadata"})
         return int(reply.headers.get("x-ms-approximate-messages-count", "0"))
 
     def make(self, queue: str) -> None:
-        """Make a queue; one that is there already is left as it is."""
+        """Create a queue; leave an existing one as it is."""
         self._ask("PUT", f"/{queue}", {})
 
     def queues(self, *, after: str = "") -> tuple[list[str], str]:
-        """List some queues by name, and where to go on; "" at the end."""
+        """List a page of queues by name, and the marker of the next; "" at the end."""
         query = {"comp": "list", "maxresults": str(QUEUES_PAGE)}
         if after:
             query["marker"] = after
@@ -197,7 +197,7 @@ class AzureWire:
         return names, listing.findtext("NextMarker") or ""
 
     def server(self) -> str:
-        """Ask for nothing but an answer, and say what answers."""
+        """Make the cheapest request; return the name of the server that answers."""
         query = {"comp": "list", "maxresults": "1"}
         return self._ask("GET", "/", query).headers.get("server", "")
 
@@ -215,7 +215,7 @@ class AzureWire:
             reply = self._pool.urlopen(
                 method, url, body=body or None, headers=headers, redirect=False
             )
-        # What these errors say may hold the address, and the address the signature.
+        # The text of these errors may hold the address, and that the signature.
         except (HTTPError, OSError) as error:
             raise self._transport_error(error) from None
         if reply.status >= 300:
@@ -262,7 +262,7 @@ def _to_sign(
     headers: Mapping[str, str],
     body: bytes,
 ) -> str:
-    """Put together what the service puts together, too, to check a signature."""
+    """Build the string to sign, as the service does to check the signature."""
     unused = "\n" * 2
     length = str(len(body)) if body else ""
     kind = headers.get("Content-Type", "")
@@ -290,13 +290,13 @@ def _message(element: ElementTree.Element) -> AzureMessage:
 
 
 def _line(match: re.Match[bytes] | None) -> str:
-    """Give what the service says in one short line, and nothing that it was sent."""
+    """Return the service's message as one short line without signatures."""
     words = " ".join(match[1].decode(errors="replace").split()) if match else ""
     return _SIGNATURE.sub("sig=...", words)[:REASON_LIMIT]
 
 
 def if_there(call: Callable[[], T], *, otherwise: T) -> T:
-    """Ask about a queue that need not be there: the first poison makes its own."""
+    """Call for a queue that may be missing: the first dead letter creates it."""
     try:
         return call()
     except AzureRejected as error:
@@ -306,7 +306,7 @@ def if_there(call: Callable[[], T], *, otherwise: T) -> T:
 
 
 class _WithoutSignature(logging.Filter):
-    """Keep signatures out of what urllib3 tells a log that asks for every detail."""
+    """Keep signatures out of urllib3's debug log."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.msg, record.args = _SIGNATURE.sub("sig=...", record.getMessage()), None
