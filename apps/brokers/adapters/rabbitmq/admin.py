@@ -1,4 +1,4 @@
-"""Looks at queues without touching them: by AMQP what is exact, by HTTP the rest."""
+"""Admin ports of RabbitMQ: AMQP gives exact counts, HTTP the rest; nothing changes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from apps.core import clock
 from apps.core.errors import Refused, Unavailable
 
 MOST_TOPICS = 10_000
-# A management that is not there is not asked again for so long.
+# A missing management plugin is not asked again for so long.
 ABSENT_SECONDS = 60.0
 
 _LOG = logging.getLogger(__name__)
 
 
 class RabbitQueueCounter:
-    """Counts what is ready in queues; one connection, opened when it is needed."""
+    """Counter of ready messages; it opens one connection when it needs it."""
 
     def __init__(self, address: RabbitAddress) -> None:
         self._address = address
@@ -43,14 +43,14 @@ class RabbitQueueCounter:
         return self._wire
 
     def count(self, queue: str) -> tuple[int, int] | None:
-        """Count a queue's ready messages and its consumers; None if there is none."""
+        """Count a queue's ready messages and its consumers; None if it is missing."""
         try:
             return self._declared(queue)
         except RabbitRejected as rejection:
             if rejection.names_no_queue:
                 return None
             self.close()
-            # There is one, but the node that holds it is down, or just starting.
+            # The queue exists, but its node is down or just starting.
             raise Unavailable(str(rejection)) from rejection
         except Unavailable:
             self.close()
@@ -70,7 +70,7 @@ class RabbitQueueCounter:
 
 
 class RabbitTopicAdmin:
-    """Looks at the queue of a topic and at that of its dead letters."""
+    """Admin of the queue of a topic and of its dead-letter queue."""
 
     def __init__(self, address: RabbitAddress, queues: RabbitQueues) -> None:
         self._server = address.server
@@ -80,9 +80,10 @@ class RabbitTopicAdmin:
         self._absent_until = 0.0
 
     def consumers(self) -> list[ConsumerPosition]:
-        """Give the one position there is: all consumers of a queue share it.
+        """Return the only position: all consumers of a queue share it.
 
-        What is behind it is gone, so it has no number; what is before it can be told.
+        Settled messages are gone, so it has no number; only the messages ahead are
+        known.
         """
         counts = self._counter.count(self._queues.topic)
         if counts is None:
@@ -102,18 +103,18 @@ class RabbitTopicAdmin:
         return [position]
 
     def depth(self) -> int | None:
-        """Count what waits to be read; what a reader holds is not among it."""
+        """Count the ready messages; those that a reader holds are not included."""
         counts = self._counter.count(self._queues.dead_letters)
         if counts is None:
             raise queue_missing(self._server, self._queues.dead_letters)
         return counts[0]
 
     def oldest_at(self) -> datetime | None:
-        """Nobody can tell without taking the message."""
+        """Return None: RabbitMQ shows the time only with the message."""
         return None
 
     def delivered(self) -> Delivered | None:
-        """Count deliveries, repeated ones too; None without the management plugin."""
+        """Count deliveries, also repeated ones; None without the management plugin."""
         total = self._of_management("message_stats", "deliver_get")
         return None if total is None else Delivered(total=total, at=clock.now())
 
@@ -122,7 +123,7 @@ class RabbitTopicAdmin:
         self._management.close()
 
     def _of_management(self, *path: str) -> int | None:
-        """Give a number that only the management plugin knows of the topic's queue."""
+        """Return a number of the topic's queue from the management plugin."""
         if time.monotonic() < self._absent_until:
             return None
         try:
@@ -137,7 +138,7 @@ class RabbitTopicAdmin:
 
 
 class RabbitBrokerAdmin:
-    """Looks at one virtual host of a broker."""
+    """Admin of one virtual host of a broker."""
 
     def __init__(self, address: RabbitAddress) -> None:
         self._address = address
@@ -170,7 +171,7 @@ class RabbitBrokerAdmin:
         exchange_of = cache(self._exchange)
         names = {queue.name for queue in queues}
         partners = {queue.name: partner(queue, exchange_of) for queue in queues}
-        # One that has a partner itself is a stage on the way, and a topic as well.
+        # A dead-letter queue with one of its own is a stage on the way: a topic, too.
         ends = {end for end in partners.values() if not partners.get(end)}
         topics = sorted(names - ends)[:MOST_TOPICS]
         return [self._topic(name, partners[name]) for name in topics]
@@ -190,7 +191,7 @@ class RabbitBrokerAdmin:
         return FoundTopic(
             name=name,
             depth=self._depth(name),
-            # A dead-letter queue that was never made gets nothing.
+            # A dead-letter queue that was never created receives nothing.
             dead_letter_queue=dead_letter_queue if there is not None else "",
             dead_letters=there,
         )

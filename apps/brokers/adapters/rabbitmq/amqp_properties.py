@@ -1,17 +1,17 @@
-"""The properties of an AMQP message as our headers and back, byte for byte.
+"""Convert the properties of an AMQP message to our headers and back, byte for byte.
 
-First come its properties, in AMQP's order and under `amqp.` and their name, numbers in
+First come its properties in AMQP's order, named `amqp.` and their name, numbers in
 decimal; then its own headers (`amqp_table`), in their order:
 
     amqp.content_type  application/json
     amqp.message_id    0195...
     x-death            [{"count": 1, ...}]
 
-A header of a message's own that would be taken for a property stands behind the mark,
-`amqp.headers` without a value; so does the end of a table without any.
+The mark, `amqp.headers` without a value, precedes own headers where the first of them
+looks like a property, and stands for an empty table.
 
-What steers the broker never leaves again. Every message leaves persistent, so its
-delivery mode is not even kept.
+Properties that steer the broker are never sent. Every message is sent persistent, so
+its delivery mode is not stored.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from apps.brokers.ports import Header
 
 PREFIX = b"amqp."
 MARK: Header = (PREFIX + b"headers", b"")
-# What cannot be read as properties at all, as it is: seen, but never sent.
+# Properties that cannot be parsed, as bytes: shown, but never sent.
 UNREAD = PREFIX + b"properties"
 DELIVERY_COUNT = b"x-delivery-count"
-# CC and BCC are further recipients, and the broker makes others of the rest: a message
-# that expires at once is confirmed and gone, one of another user breaks the channel.
+# CC and BCC add recipients, and the others change what the broker does: it confirms and
+# drops a message that expires at once, and closes the channel over one of another user.
 RESERVED = frozenset(
     {b"CC", b"BCC", DELIVERY_COUNT, PREFIX + b"expiration", PREFIX + b"user_id"}
 )
@@ -79,7 +79,7 @@ _INDEXES = {
 
 
 def decode(properties: bytes) -> tuple[Header, ...]:
-    """Give the properties of a message, with their flags, as headers."""
+    """Convert the properties of a message, with their flags, to headers."""
     try:
         values = dict(_fields(properties))
         table = values.pop(_HEADERS.name, None)
@@ -89,14 +89,14 @@ def decode(properties: bytes) -> tuple[Header, ...]:
     values.pop(_DELIVERY_MODE.name, None)
     pairs = tuple(values.items())
     own = [entry for entry in entries or () if entry[0] != DELIVERY_COUNT]
-    # No table, or one that holds nothing but what the broker itself put there.
+    # There is no table, or only the broker itself put entries into it.
     if entries is None or (entries and not own):
         return pairs
     return (*pairs, *((MARK,) if _needs_mark(own, behind=pairs) else ()), *own)
 
 
 def encode(headers: Sequence[Header]) -> bytes:
-    """Give headers as the properties of a persistent message, less the reserved ones.
+    """Convert headers to the properties of a persistent message, less the reserved.
 
     Raises `AmqpMalformed` for what no AMQP message can carry.
     """
@@ -109,14 +109,14 @@ def encode(headers: Sequence[Header]) -> bytes:
 
 
 def message_id(headers: Sequence[Header]) -> bytes:
-    """Give the name that its producer gave a message, b"" where it gave none."""
+    """Return the message id that its producer set, b"" without one."""
     key = PREFIX + b"message_id"
     pairs, _ = _split(headers)
     return next((value for name, value in pairs if name == key), b"")
 
 
 def _split(headers: Sequence[Header]) -> tuple[Sequence[Header], list[Header] | None]:
-    """Tell a message's properties from its own headers; None where it has no table."""
+    """Split headers into AMQP properties and own headers; None without a table."""
     if headers and headers[0][0] == UNREAD and decode(headers[0][1]) == (headers[0],):
         raise AmqpMalformed("its properties could not be read, so they cannot be sent")
     count = 0
@@ -134,7 +134,7 @@ def _needs_mark(entries: Sequence[Header], *, behind: Sequence[Header]) -> bool:
 
 
 def _continues(header: Header, *, behind: Sequence[Header]) -> bool:
-    """Tell whether this is the next of the properties, and no header of its own."""
+    """Tell whether this header is the next property, not an own header."""
     index = _INDEXES.get(header[0], -1)
     last = _INDEXES[behind[-1][0]] if behind else -1
     return index > last and _fits(header[1], _IN_ORDER[index].kind)
@@ -155,7 +155,7 @@ def _fields(data: bytes) -> Iterator[Header]:
         if flags & one.flag:
             value, offset = _READERS[one.kind](data, offset)
             yield one.name, value
-    # Behind the properties of today there may be more flags, and more properties.
+    # A later AMQP may have more flags, and more properties.
     if flags & _NO_PROPERTY or offset != len(data):
         raise AmqpMalformed("there is more than AMQP 0-9-1 knows")
 

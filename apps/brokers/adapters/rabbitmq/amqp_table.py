@@ -1,15 +1,15 @@
-"""Tables of AMQP 0-9-1, which are a message's headers, as pairs of bytes and back.
+"""Convert tables of AMQP 0-9-1, a message's headers, to pairs of bytes and back.
 
-A long string stays what it is, its bytes. A value of any other type becomes JSON: a
-type that JSON does not know is an object whose one key is `$` and its letter on the
-wire, like `{"$I": 5}` for a 32-bit number. Inside of arrays and tables, JSON's own
-texts are long strings (`S`), its numbers have 64 bits (`l`), and true, false and null
-are `t` and `V`. So the story that the broker itself adds to a dead letter reads
+A long string is kept as its bytes. A value of any other type becomes JSON: a type that
+JSON does not have is an object whose only key is `$` and its letter on the wire, like
+`{"$I": 5}` for a 32-bit number. Inside arrays and tables, JSON's own strings are long
+strings (`S`), its numbers have 64 bits (`l`), and true, false and null are `t` and `V`.
+So the header that the broker itself adds to a dead letter reads
 
     x-death  [{"count": 1, "reason": "rejected", "time": {"$T": 1700000000}}]
 
-What JSON would not give back byte for byte is `{"$raw": <base64>}`. A long string that
-happens to read like one of all these becomes `{"$S": <the string>}`.
+A value that JSON would not restore byte for byte is `{"$raw": <base64>}`. A long string
+that reads like any of these becomes `{"$S": <the string>}`.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _SIZES = {letter: form.size for letter, form in _NUMBERS.items()} | {
     "D": _DECIMAL.size,
 }
 _HAVE_LENGTH = frozenset("SxAF")
-# What a text raises on the way to a value when it stands for none.
+# Errors of parsing a text that stands for no value.
 _NOT_OURS = (ValueError, TypeError, struct.error, RecursionError)
 
 
 class AmqpMalformed(ValueError):
-    """This is no table as AMQP knows it, or nothing that may be in one."""
+    """The bytes are no AMQP table, or the value cannot be in one."""
 
 
 def decode(table: bytes) -> list[Header]:
@@ -71,9 +71,9 @@ def _text(value: bytes) -> bytes:
 
 
 def _meant(text: bytes) -> bytes | None:
-    """Give the value that a text stands for; None where it stands for itself.
+    """Parse the value that a text stands for; None where it stands for itself.
 
-    Only the very text that `_text` makes of a value stands for it.
+    Only the exact text that `_text` makes of a value stands for that value.
     """
     if text[:1] not in {b"[", b"{"}:
         return None
@@ -97,16 +97,16 @@ def _unescaped(inner: bytes, text: bytes) -> bytes | None:
 
 
 def _as_json(value: bytes) -> bytes:
-    """Write a value that is no long string as JSON, or as it is."""
+    """Convert a value other than a long string to JSON, or to its raw bytes."""
     try:
         plain = _plain(value, deep=0)
-        # Only what is in an array or a table may do without its letter.
+        # Only values in an array or a table may omit their letter.
         bare = not isinstance(plain, list | dict) or not plain
         json_text = _json({f"${chr(value[0])}": plain} if bare else plain)
         if _value(json.loads(json_text)) == value:
             return json_text
     except _NOT_OURS:
-        # No JSON for this one: not UTF-8, not a number, too deep.
+        # JSON cannot express it: not UTF-8, not a number, or too deep.
         return _raw(value)
     return _raw(value)
 
@@ -169,7 +169,7 @@ def _scalar(plain: object) -> bytes:
 
 
 def _entry(name: str, plain: object) -> bytes:
-    # Too long a name is no byte's worth, which is a ValueError.
+    # bytes() raises ValueError where the name is too long for one byte.
     return bytes([len(name.encode())]) + name.encode() + _value(plain)
 
 
@@ -217,7 +217,7 @@ def _values(array: bytes) -> Iterator[bytes]:
 
 
 def _end(data: bytes, offset: int) -> int:
-    """Tell where the value ends that begins here with its letter."""
+    """Return the end of the value that begins here with its letter."""
     letter = chr(data[offset]) if offset < len(data) else ""
     end = offset + 1 + _SIZES.get(letter, 0)
     if letter in _HAVE_LENGTH and end + 4 <= len(data):

@@ -1,6 +1,6 @@
-"""What only RabbitMQ's management plugin tells: its queues, their arguments, counts.
+"""Client of RabbitMQ's management plugin: queues, their arguments, and counts.
 
-It counts every few seconds, so what has to be exact comes from the broker itself.
+The plugin updates counts every few seconds, so exact counts come by AMQP.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NOT_FOUND = 404
 
 
 class RabbitManagement:
-    """The HTTP API of one broker, of which it needs only what can be read."""
+    """The HTTP API of one broker, of which only reading calls are used."""
 
     def __init__(self, address: RabbitAddress) -> None:
         self._url = address.management_url
@@ -40,11 +40,11 @@ class RabbitManagement:
         self._pool: urllib3.PoolManager | None = None
 
     def try_out(self) -> None:
-        """Ask as discovery does; raises Unavailable or Refused as it would."""
+        """Make the call of discovery; raise Unavailable or Refused as it would."""
         self._get("queues", self._vhost, page=1, page_size=1, columns="name")
 
     def queues(self) -> Iterator[Mapping[str, Any]]:
-        """Give every queue of the virtual host, with its arguments and policy."""
+        """Yield every queue of the virtual host, with its arguments and policy."""
         page, pages = 1, 1
         while page <= pages:
             listing = self._get(
@@ -62,7 +62,7 @@ class RabbitManagement:
         return exchange
 
     def bindings_of(self, exchange: str) -> list[Mapping[str, Any]]:
-        """Give what is bound to an exchange to be sent to."""
+        """Return the bindings from an exchange to its destinations."""
         path = ("exchanges", self._vhost, exchange, "bindings", "source")
         return self._get(*path) or []
 
@@ -84,7 +84,7 @@ class RabbitManagement:
         return self._pool
 
     def _get(self, *path: str, **query: object) -> Any:
-        """Return the answer; None where there is no such thing."""
+        """Return the answer; None where the object does not exist."""
         where = "/".join(quote(part, safe="") for part in path)
         url = f"{self._url}/api/{where}?{urlencode(query)}"
         try:
@@ -111,8 +111,8 @@ class RabbitManagement:
 
 
 def _why(error: Exception) -> str:
-    """Say in words what urllib3 tells by the names of its classes."""
-    # What the system itself said stands behind what urllib3 made of it.
+    """Describe an error that urllib3 names only by its class."""
+    # The operating system's own error is the cause of urllib3's.
     cause = error.__cause__
     if isinstance(cause, OSError) and cause.strerror:
         return reason_of(cause)
@@ -126,7 +126,7 @@ def _why(error: Exception) -> str:
 
 
 def _refusal(data: bytes) -> str:
-    """Tell a login that is wrong from a user who may not."""
+    """Distinguish a wrong login from a user without the right."""
     if _reason(data).lower().startswith("login"):
         return (
             "refused the login: check the user and the password in the broker's "
@@ -138,12 +138,12 @@ def _refusal(data: bytes) -> str:
 
 
 def _says_so(data: bytes) -> bool:
-    """Tell the plugin's own 404 from that of any web server."""
+    """Distinguish the plugin's own 404 from that of any web server."""
     return bool(_reason(data))
 
 
 def _reason(data: bytes) -> str:
-    """Give the plugin's own word on a failure; "" where it is not the plugin's."""
+    """Return the plugin's reason of a failure; "" for another server's answer."""
     try:
         answer = json.loads(data)
     except ValueError:

@@ -1,14 +1,14 @@
-"""Publishes to queues by their names, pipelined, each message confirmed or refused.
+"""Publish to queues by their names, pipelined, each message confirmed or refused.
 
-A message goes to the default exchange, persistent and mandatory: one that no queue
-takes comes back before its confirmation, so it is never told as sent.
+A message goes to the default exchange, persistent and mandatory: RabbitMQ returns one
+without a queue before it confirms it, so such a message never counts as sent.
 
-A hostile message breaks the channel, and with it go the confirmations of those before
-it. Then what is unconfirmed is split by a rehearsal, in which the messages go to a
-queue that does not exist: the broker looks at each as closely as ever and puts it
-nowhere. Whichever breaks the channel there alone is refused, in the broker's words; the
-others are sent. So a message leaves twice only if it was unconfirmed at the break, at
-most `IN_FLIGHT` of them, and one that was confirmed never.
+A malformed message closes the channel, and the confirmations of the messages before it
+are lost. Then a rehearsal sends the unconfirmed messages to a queue that does not
+exist: the broker checks each as usual and stores none. A message that closes the
+channel there alone is refused, in the broker's words; the others are sent. So a message
+is sent twice only if it was unconfirmed at the break (at most `IN_FLIGHT` are), and a
+confirmed one never.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from apps.core.errors import Unavailable
 
 MOST_BYTES = 2**27
 IN_FLIGHT = 1_000
-# As much is kept ready for the socket, in steps of so many messages.
+# So many bytes are kept ready for the socket, filled in steps of so many messages.
 AHEAD_BYTES = 2**18
 AT_ONCE = 32
 CONFIRM_SECONDS = 30.0
-# How long an alarm of the broker may last before its messages' fate is left open.
+# An alarm of the broker may last so long before unconfirmed messages are unknown.
 BLOCKED_SECONDS = 5.0
-# A connection that has rested for so long is tried before anything is entrusted to it.
+# A connection idle for so long is probed before it gets messages.
 RESTED_SECONDS = 1.0
 
 _CONTENT = struct.Struct(">HHQ")
@@ -84,7 +84,7 @@ class RabbitParcel:
 
 
 class RabbitChannel:
-    """A channel in confirm mode, and what is in flight on it."""
+    """A channel in confirm mode, and its messages in flight."""
 
     def __init__(self, wire: RabbitWire) -> None:
         self.returns = 0
@@ -97,16 +97,17 @@ class RabbitChannel:
         wire.call(spec.Confirm.Select(), spec.Confirm.SelectOk)
 
     def probe(self) -> None:
-        """Make sure that the broker takes messages now, with one that goes nowhere.
+        """Check with a message to no queue that the broker takes messages now.
 
-        It tells of an alarm only when it is given a message, and then it would keep
-        all that follows for as long as that lasts. What follows here is a question.
+        The broker reports an alarm only when it gets a message, and then handles
+        nothing that follows while the alarm lasts. The call after the message detects
+        that.
         """
         self._write([RabbitParcel(_PROBE, self._nowhere, b"\0\0", b"")])
         self._wire.call(spec.Basic.Qos(), spec.Basic.QosOk)
 
     def rehearse(self, parcels: Sequence[RabbitParcel]) -> None:
-        """Let the broker look at messages without putting them anywhere."""
+        """Let the broker check messages without storing them."""
         self.send([replace(one, queue=self._nowhere) for one in parcels], {}, set())
 
     def send(
@@ -115,7 +116,7 @@ class RabbitChannel:
         outcomes: dict[int, Outcome],
         written: set[int],
     ) -> None:
-        """Send all, and note each outcome as soon as it is known.
+        """Send all messages, and set each outcome as soon as it is known.
 
         Raises `RabbitRejected` or `MaybeSent`. The broker may then have messages of
         `written` that have no outcome; it has none of the others.
@@ -137,7 +138,7 @@ class RabbitChannel:
         return BLOCKED_SECONDS if self._wire.blocked else CONFIRM_SECONDS
 
     def _fill(self, ahead: Iterator[RabbitParcel]) -> bool:
-        """Write on until enough is in flight; tell whether there was more to write."""
+        """Write until enough is in flight; return False when all are written."""
         while self._wire.unwritten < AHEAD_BYTES:
             room = min(IN_FLIGHT - len(self._waiting), AT_ONCE)
             batch = list(islice(ahead, room))
@@ -171,7 +172,7 @@ class RabbitChannel:
                 for one in self._settled(tag, multiple=multiple):
                     self._note(one, _NOT_TAKEN, outcomes)
             case _:
-                # An alarm, or its end, which the wire has noted.
+                # An alarm or its end: the wire has recorded it.
                 pass
 
     def _note(self, tag: int, outcome: Outcome, outcomes: dict[int, Outcome]) -> None:
@@ -185,7 +186,7 @@ class RabbitChannel:
         return [one for one in self._waiting if one <= last]
 
     def _take_back(self, arrival: RabbitArrival) -> None:
-        """Note which message no queue took: the first in flight that is this one."""
+        """Record the first message in flight that equals the returned one."""
         queue = arrival.method.routing_key
         for tag, parcel in self._waiting.items():
             if tag not in self._returned and parcel.is_what_came_back(arrival):
@@ -196,7 +197,7 @@ class RabbitChannel:
 
 
 class RabbitPublisher:
-    """Publishes on one connection, which it opens when it is first needed."""
+    """Publisher with one connection, which it opens when it needs it."""
 
     def __init__(self, address: RabbitAddress) -> None:
         self._address = address
@@ -230,7 +231,7 @@ class RabbitPublisher:
     def _deliver(
         self, parcels: list[RabbitParcel], outcomes: dict[int, Outcome]
     ) -> str:
-        """Note the outcomes as far as they can be had, and say what cut them short."""
+        """Set the outcomes that can be had; return why the others are missing."""
         try:
             try:
                 self._send(parcels, outcomes)
@@ -250,7 +251,7 @@ class RabbitPublisher:
     def _harmless(
         self, parcels: list[RabbitParcel], outcomes: dict[int, Outcome]
     ) -> list[RabbitParcel]:
-        """Split a window until each hostile message stands alone, and is refused."""
+        """Split a window until each malformed message is alone, and is refused."""
         harmless, parts = list[RabbitParcel](), [parcels]
         while parts:
             part = parts.pop()
@@ -262,7 +263,7 @@ class RabbitPublisher:
             if len(part) == 1:
                 outcomes[part[0].index] = refused(str(rejection))
             elif rest:
-                # Of a channel it is known which message broke it: the next one.
+                # A closed channel tells which message closed it: the next one.
                 half = len(rest) // 2 if rejection.closes_connection else 1
                 parts += [some for some in (rest[half:], rest[:half]) if some]
         return harmless
@@ -270,7 +271,7 @@ class RabbitPublisher:
     def _rehearse(
         self, part: Sequence[RabbitParcel]
     ) -> tuple[int, RabbitRejected | None]:
-        """Tell how many of these the broker bore, and what it said to the next."""
+        """Return how many messages passed, and what the broker said to the next."""
         channel = self._open_channel()
         before = channel.returns
         try:
@@ -283,7 +284,7 @@ class RabbitPublisher:
     def _send_one_by_one(
         self, parcels: list[RabbitParcel], outcomes: dict[int, Outcome]
     ) -> None:
-        """Send what passed the rehearsal, singly if even that breaks the channel."""
+        """Send what passed the rehearsal; singly if even that closes the channel."""
         try:
             self._send(parcels, outcomes)
         except RabbitRejected:
@@ -306,14 +307,14 @@ class RabbitPublisher:
             raise
 
     def _ready(self) -> RabbitWire:
-        """Give a connection that takes messages; raise `Unavailable` if none does."""
+        """Return a connection that takes messages; raise `Unavailable` without one."""
         try:
             if self._wire is not None and self._wire.rested > RESTED_SECONDS:
                 self._open_channel().probe()
             elif self._wire is not None:
                 self._wire.turn(wait=0)
         except Unavailable:
-            # It went while nobody looked, and nothing was under way: a new one.
+            # It broke while idle, with no message under way: open another.
             self.close()
         return self._open_wire()
 
@@ -356,7 +357,7 @@ def pack(index: int, message: Outbound, *, largest: int) -> RabbitParcel:
 def _noting(
     parcels: Sequence[RabbitParcel], written: set[int]
 ) -> Iterator[RabbitParcel]:
-    """Give the parcels, and note the place of each as it is taken to be written."""
+    """Yield the parcels, and add the index of each to `written` before that."""
     for parcel in parcels:
         written.add(parcel.index)
         yield parcel

@@ -1,4 +1,4 @@
-"""Where a RabbitMQ is and which of its queues are meant, parsed once."""
+"""The address of a RabbitMQ and the queues of a topic, parsed once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from apps.brokers.errors import QueueMissing
 from apps.core.errors import Invalid
 
 SUFFIX = "-dead"
-# What AMQP takes for the name of a queue, in bytes.
+# AMQP's limit for the name of a queue, in bytes.
 LONGEST_NAME = 255
 
 _PORTS = {"amqp": 5672, "amqps": 5671}
@@ -23,9 +23,9 @@ _MANAGEMENT_SCHEMES = {"amqp": "http", "amqps": "https"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RabbitAddress:
-    """A server, one of its virtual hosts, and who we are there.
+    """A server, one of its virtual hosts, and our user there.
 
-    `management_url` is where its management usually is, unless somebody told it.
+    `management_url` is an option, or else the usual address of the management plugin.
     """
 
     host: str
@@ -44,7 +44,7 @@ class RabbitAddress:
 
     @classmethod
     def of(cls, settings: BrokerSettings) -> Self:
-        # Errors of the URL parser quote what they stumble over, which may be a secret.
+        # Errors of the URL parser quote the text, which may hold a secret.
         try:
             parts = urlsplit(settings.url)
             port = parts.port or _PORTS[parts.scheme]
@@ -71,7 +71,7 @@ class RabbitAddress:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RabbitQueues:
-    """The queue of a topic and that of its dead letters."""
+    """The queue of a topic and its dead-letter queue."""
 
     topic: str
     dead_letters: str
@@ -108,7 +108,7 @@ def is_name(text: str) -> bool:
 
 
 def _nested(path: str) -> bool:
-    """Tell a path of more than one part: a slash in a virtual host is written %2F."""
+    """Tell whether a path has several parts: a virtual host spells / as %2F."""
     return "/" in path[1:]
 
 

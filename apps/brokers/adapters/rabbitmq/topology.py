@@ -1,4 +1,4 @@
-"""Where the dead letters of a queue go, from its arguments, policies and bindings."""
+"""Find dead-letter queues by the arguments, policies and bindings of queues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RabbitQueue:
     @classmethod
     def of(cls, details: Mapping[str, Any]) -> Self:
         def setting(name: str) -> Any:
-            # Arguments win over policies.
+            # Arguments take precedence over policies.
             return arguments.get(f"x-{name}", policy.get(name))
 
         arguments = _mapping(details.get("arguments"))
@@ -53,10 +53,10 @@ class RabbitExchange:
 def partner(
     queue: RabbitQueue, exchange_of: Callable[[str], RabbitExchange | None]
 ) -> str:
-    """Name the queue that gets the dead letters of this one, "" if none does.
+    """Return the queue that gets the dead letters of this one, or "".
 
-    Of several, the first by name. Where only the messages know their routing key, it
-    is taken that they were sent to the queue by its name.
+    Of several, it is the first by name. Where only the messages hold their routing key,
+    that is assumed to be the queue's name.
     """
     if queue.exchange is None:
         return ""
@@ -71,7 +71,7 @@ def partner(
     ]
     every = {name for name, _ in exchange.bindings}
     if not fit and queue.routing_key is None and len(every) == 1:
-        # Whatever the key is: there is only one queue to go to.
+        # Only one queue is bound, so the key does not matter.
         fit = list(every)
     return next((name for name in fit if name != queue.name), "")
 
@@ -87,7 +87,7 @@ def _leads(kind: str, bound: str, key: str) -> bool:
 
 
 def _matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
-    """Tell whether a topic's pattern fits: `*` is one word, `#` any number of them."""
+    """Match a topic pattern: `*` is one word, `#` any number of words."""
     if not pattern:
         return not words
     if pattern[0] == "#":
@@ -97,7 +97,7 @@ def _matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
-    # An empty one is told as [] by some versions.
+    # Some versions write an empty one as [].
     return value if isinstance(value, Mapping) else {}
 
 

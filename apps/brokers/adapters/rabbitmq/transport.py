@@ -1,7 +1,7 @@
-"""Bytes to and from a RabbitMQ, over TCP or TLS, both ways at the same time.
+"""A socket to a RabbitMQ, over TCP or TLS, that reads and writes at the same time.
 
-It is never read from without being written to: a broker that waits for us to take its
-confirmations while we wait for it to take our messages would wait for ever.
+It always does both: a broker that waits for us to read its confirmations, while we wait
+for it to read our messages, would wait for ever.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _NOT_NOW = (
 
 
 class RabbitLink:
-    """One connection; not thread-safe."""
+    """One connection; it is not thread-safe."""
 
     def __init__(self, address: RabbitAddress) -> None:
         self.server = address.server
         self._socket = _connected(address)
-        # A link that is forgotten is closed with it.
+        # Closes the socket when the link is garbage-collected.
         self._close = weakref.finalize(self, _close, self._socket)
         self._poll = select.poll()
         self._out: deque[memoryview] = deque()
@@ -44,7 +44,7 @@ class RabbitLink:
 
     @property
     def tls(self) -> str:
-        """Tell the version of TLS, "" where there is none."""
+        """Return the version of TLS, "" without it."""
         if not isinstance(self._socket, ssl.SSLSocket):
             return ""
         return self._socket.version() or "TLS"
@@ -55,14 +55,14 @@ class RabbitLink:
         return self._unwritten
 
     def write(self, data: bytes) -> None:
-        """Send this with the next turns."""
+        """Queue data; the next calls of `turn` send it."""
         self._out.append(memoryview(data))
         self._unwritten += len(data)
 
     def turn(self, *, wait: float) -> bytes:
-        """Send what can be sent and return what came, waiting for one of the two.
+        """Send and receive what is possible now; wait until one of the two is.
 
-        Raises `MaybeSent` once the broker has gone and everything it said was returned.
+        Raises `MaybeSent` when the broker has closed and all its data was returned.
         """
         until = time.monotonic() + wait
         while True:
@@ -86,9 +86,10 @@ class RabbitLink:
                 if rest:
                     self._out.appendleft(rest)
         except _NOT_NOW:
-            return self._unwritten != before  # the kernel is full: the rest goes later
+            # The kernel's buffer is full: send the rest later.
+            return self._unwritten != before
         except OSError as refusal:
-            # It may have said why before it closed: that is read first.
+            # The broker may have sent a reason before it closed: read that first.
             self._refusal = refusal
             self._out.clear()
             self._unwritten = before = 0
@@ -118,7 +119,7 @@ class RabbitLink:
 
 
 def reason_of(error: Exception) -> str:
-    """Say in one short line what the system said."""
+    """Return the system's error as one short line."""
     words = (isinstance(error, OSError) and error.strerror) or str(error)
     return " ".join(words.split())[:REASON_LIMIT] or type(error).__name__
 
@@ -132,7 +133,7 @@ def _connected(address: RabbitAddress) -> socket.socket:
         except BaseException:
             connection.close()
             raise
-    # ValueError: a host name that no resolver would take.
+    # The resolver raises ValueError for an impossible host name.
     except (OSError, ValueError) as error:
         reason = f"{address.server} is away: {reason_of(error)}"
         raise NotSent(reason) from error

@@ -1,9 +1,9 @@
-"""A conversation with RabbitMQ in AMQP 0-9-1, on one channel, that changes nothing.
+"""An AMQP 0-9-1 connection to RabbitMQ with one channel, which keeps every byte.
 
-Of pika, this uses the grammar of the protocol (`pika.spec`). Its connections would not
-do: they make dicts of tables, in which repeated names, widths of numbers and fractions
-are lost, and when a channel breaks they drop the confirmations that came before. So
-properties stay bytes here, and whatever came is handed over before the break is raised.
+It uses only the protocol's grammar of pika (`pika.spec`). pika's connections convert
+tables to dicts, which loses repeated names, widths of numbers and fractions; and when a
+channel closes, they drop the confirmations before that. So properties stay bytes here,
+and everything received is returned before the error is raised.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from apps.core.errors import Refused, Unavailable
 
 REPLY_SECONDS = 20.0
 GOODBYE_SECONDS = 2.0
-# Ours to send; after two of them without a sign of life either side gives up.
+# We send these; either side gives up after two intervals of silence.
 HEARTBEAT = 60
 CHANNEL = 1
 LARGEST_FRAME = 2**17
@@ -34,7 +34,7 @@ _METHOD = struct.Struct(">I")
 _CONTENT = struct.Struct(">HHQ")
 _FRAME_END = bytes([spec.FRAME_END])
 _PROTOCOL = b"AMQP\0\0\x09\x01"
-# It goes down, or was told to close: no word about what was asked of it.
+# The server shuts down or was told to close: no verdict on our call.
 _CONNECTION_FORCED = 320
 _NOT_FOUND = 404
 _NO_QUEUE = "no queue"
@@ -54,7 +54,7 @@ _WHO_WE_ARE = {
 
 @dataclass(frozen=True, slots=True)
 class RabbitArrival:
-    """A method that the broker sent, with its content where it has one."""
+    """A method from the broker, with its content where it has one."""
 
     method: Any  # of pika.spec, which leaves them untyped
     properties: bytes = b""
@@ -62,7 +62,7 @@ class RabbitArrival:
 
 
 class RabbitRejected(Rejected):
-    """The broker closed the channel, or with it the connection, and said why."""
+    """The broker closed the channel or the whole connection, with a reason."""
 
     def __init__(self, server: str, close: Any, *, closes_connection: bool) -> None:
         self.code: int = close.reply_code
@@ -72,13 +72,13 @@ class RabbitRejected(Rejected):
 
     @property
     def names_no_queue(self) -> bool:
-        """Tell that there is no such queue; one whose node is down is another thing."""
+        """Tell whether the queue does not exist; a node that is down differs."""
         return self.code == _NOT_FOUND and _NO_QUEUE in self.words
 
 
 @dataclass(slots=True)
 class _Content:
-    """What came of a method with content, until its last frame is here."""
+    """The frames so far of a method with content."""
 
     method: Any
     properties: bytes
@@ -120,7 +120,7 @@ class RabbitWire:
 
     @property
     def rested(self) -> float:
-        """Count the seconds since the broker was last heard."""
+        """Return the seconds since the broker last sent anything."""
         return time.monotonic() - self._heard_at
 
     def open_channel(self) -> None:
@@ -137,12 +137,12 @@ class RabbitWire:
         self._sent_at = time.monotonic()
 
     def call(self, method: Any, answer: type, *, channel: int = CHANNEL) -> Any:
-        """Send a method and return its answer; what else came, comes afterwards."""
+        """Send a method and return its answer; keep other arrivals for later."""
         self.send(method, channel=channel)
         return self.answer(answer)
 
     def answer(self, kind: type, *, within: float = REPLY_SECONDS) -> Any:
-        """Wait for a method of this kind; what else came, comes afterwards."""
+        """Wait for a method of this kind; keep other arrivals for later."""
         others = list[RabbitArrival]()
         until = time.monotonic() + within
         try:
@@ -160,7 +160,7 @@ class RabbitWire:
         raise self._lost(f"no {kind.__qualname__} came within {within:g} seconds.")
 
     def receive(self, *, wait: float) -> RabbitArrival | None:
-        """Return the next that came, None when nothing does in time.
+        """Return the next arrival; None when none comes in time.
 
         Raises `RabbitRejected` or `MaybeSent` after all that came before it.
         """
@@ -173,14 +173,14 @@ class RabbitWire:
         return arrival
 
     def next(self) -> RabbitArrival | None:
-        """Return the next of what came already; raises as `receive` does."""
+        """Return the next arrival that is already here; raise as `receive` does."""
         arrival = self._arrived.popleft() if self._arrived else None
         if isinstance(arrival, Exception):
             raise arrival
         return arrival
 
     def turn(self, *, wait: float) -> None:
-        """Send what can be sent and take what came, waiting for one of the two."""
+        """Send and receive what is possible now; wait until one of the two is."""
         now = time.monotonic()
         if now - self._sent_at > HEARTBEAT / 2 and self.is_open:
             self.write(frame(spec.FRAME_HEARTBEAT, b"", channel=0))
@@ -196,13 +196,13 @@ class RabbitWire:
             self._end(self._lost("it gives no sign of life."))
 
     def close(self) -> None:
-        """Say goodbye if anybody listens: then all that was not settled is back."""
+        """Close; a broker that answers has returned the unsettled messages by then."""
         try:
             if self.is_open and not self.blocked:
                 self.send(spec.Connection.Close(200, "Goodbye", 0, 0), channel=0)
                 self.answer(spec.Connection.CloseOk, within=GOODBYE_SECONDS)
         except (Refused, Unavailable):
-            # It is gone already, which is what was wanted.
+            # The connection is already closed.
             self.is_open = False
         finally:
             self.is_open = self.has_channel = False
@@ -233,7 +233,7 @@ class RabbitWire:
         self.is_open = True
 
     def _end(self, error: Exception) -> None:
-        """Note the end, behind all that came before it."""
+        """Close the link and queue the error behind all earlier arrivals."""
         self.is_open = self.has_channel = False
         self._link.close()
         self._arrived.append(error)
@@ -300,7 +300,7 @@ class RabbitWire:
         try:
             self._link.turn(wait=0)
         except MaybeSent:
-            # The answer is a courtesy.
+            # The CloseOk is only a courtesy.
             self.is_open = False
         self._end(error)
 
@@ -324,6 +324,6 @@ def frame(kind: int, payload: bytes, *, channel: int = CHANNEL) -> bytes:
 
 
 def text_of(value: str | bytes | None) -> str:
-    """Give a short text of the broker's, which pika leaves as bytes if it is odd."""
+    """Decode a short text, which pika leaves as bytes if it is not UTF-8."""
     text = value.decode(errors="replace") if isinstance(value, bytes) else value or ""
     return " ".join(text.split())

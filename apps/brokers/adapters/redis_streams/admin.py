@@ -1,4 +1,4 @@
-"""Looks at a stream, and at a Redis as a whole, without changing anything."""
+"""Admin ports of a stream and of a Redis as a whole, which change nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_TOPICS = 10_000
 
 
 class RedisTopicAdmin:
-    """Looks at a stream with XINFO and XPENDING."""
+    """Admin of a stream, by XINFO and XPENDING."""
 
     def __init__(self, settings: RedisSettings) -> None:
         self._wire = RedisWire(settings.url, dial=settings.dial)
@@ -35,7 +35,7 @@ class RedisTopicAdmin:
 
     def consumers(self) -> list[ConsumerPosition]:
         stream = self._settings.stream
-        # This brings the first and the last entry along; Redis has no call without.
+        # The reply includes the first and the last entry; no other call omits them.
         info = optional(self._wire, "XINFO", "STREAM", stream)
         if info is None:
             return []
@@ -52,7 +52,7 @@ class RedisTopicAdmin:
         return _moment_of(entries[0].bookmark) if entries else None
 
     def delivered(self) -> Delivered | None:
-        """Add up what every group read, which Redis counts since 7.0."""
+        """Add up the reads of all groups, which Redis counts since 7.0."""
         groups = optional(self._wire, "XINFO", "GROUPS", self._settings.stream) or ()
         read_counts = [pairs(group).get("entries-read") for group in groups]
         counts = [count for count in read_counts if count is not None]
@@ -74,7 +74,7 @@ class RedisTopicAdmin:
             seq=seq_of(last),
             head_bookmark=text(head),
             head_seq=seq_of(head),
-            # Redis counts it since 7.0; before, only "nothing is left" is certain.
+            # Redis counts it since 7.0; before, only a lag of 0 is certain.
             lag=0 if last == head else group.get("lag"),
             pending=group["pending"],
             oldest_pending_seconds=_age(oldest[0][0], now=now) if oldest else None,
@@ -88,7 +88,7 @@ class RedisTopicAdmin:
 
 
 class RedisBrokerAdmin:
-    """Looks at one server with INFO and SCAN; in a cluster, at the node it is given."""
+    """Admin of one server, by INFO and SCAN; in a cluster, of the configured node."""
 
     def __init__(self, settings: RedisSettings) -> None:
         self._wire = RedisWire(settings.url, dial=settings.dial)
@@ -116,7 +116,7 @@ class RedisBrokerAdmin:
         self._wire.close()
 
     def _streams(self) -> set[bytes]:
-        """Go through all keys; one that comes or goes meanwhile may be missed."""
+        """Scan all keys; a key that comes or goes meanwhile may be missed."""
         streams: set[bytes] = set()
         cursor: Argument = "0"
         while True:
@@ -139,7 +139,7 @@ def _age(bookmark: bytes, *, now: datetime) -> float:
 
 
 def _moment_of(bookmark: bytes) -> datetime | None:
-    """Tell when an entry was added; None for an id that is no time."""
+    """Return when an entry was added; None for an id that is no time."""
     try:
         return datetime.fromtimestamp(_milliseconds(bookmark) / 1000, UTC)
     except (OverflowError, ValueError, OSError):

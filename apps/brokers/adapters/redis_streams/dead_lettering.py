@@ -1,6 +1,6 @@
-"""Dead-lettering of what consumers were handed too often and did not settle.
+"""Dead-lettering of messages that consumers received too often and did not settle.
 
-Redis counts how often it hands out a message, and leaves the rest to those who read.
+Redis counts the deliveries of a message, and leaves the rest to its readers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOG = logging.getLogger(__name__)
 class RedisDeadLettering:
     """Moves the messages of one stream that were handed out too often.
 
-    The queue has to be a stream already.
+    The dead-letter queue must already be a stream.
     """
 
     def __init__(self, wire: RedisWire, settings: RedisSettings) -> None:
@@ -46,7 +46,7 @@ class RedisDeadLettering:
         self._looked_at: dict[bytes, bytes] = {}
 
     def move(self) -> int:
-        """Move some, a page of each consumer group's, and give their number."""
+        """Move a page of each consumer group's messages; return the number moved."""
         moved = 0
         for group in self._groups():
             now = server_time(self._wire)
@@ -55,7 +55,7 @@ class RedisDeadLettering:
         return moved
 
     def _used_up(self, group: bytes) -> list[_Pending]:
-        """Look at the next page of a group's overdue entries, for those used up."""
+        """Return the exhausted entries of the next page of a group's overdue ones."""
         start = self._looked_at.get(group, b"-")
         idle = int(self._settings.visibility_timeout * 1000)
         page = self._wire.call(
@@ -71,11 +71,11 @@ class RedisDeadLettering:
     def _dead_letter(self, pending: _Pending, *, now: datetime) -> bool:
         """Move one message, unless a consumer took it since we looked.
 
-        1. Claim it, which fails when it is no longer overdue: nobody else gets it now.
-           One that was trimmed is overdue without bytes; from Redis 7 on, claiming it
-           settles it.
-        2. In one MULTI, add it to the queue and settle it for its group. Killed in
-           between, it is pending under our name and overdue again after the timeout.
+        1. Claim it, which fails when it is no longer overdue: no other consumer gets it
+           now. A trimmed message is overdue without bytes; from Redis 7 on, claiming
+           it settles it.
+        2. In one MULTI, add it to the queue and settle it for its group. After a kill
+           in between, it is pending under our name and overdue after the timeout.
         """
         stream, idle = self._settings.stream, self._settings.visibility_timeout
         least, only = int(idle * 1000), (pending.bookmark, pending.bookmark)
@@ -104,7 +104,8 @@ class RedisDeadLettering:
             _LOG.warning("A message was not dead-lettered: %s", error)
             return False
         if isinstance(added, ResponseError):
-            # A MULTI goes on after an error: settled, but in no queue. Undo that.
+            # A MULTI goes on after an error: the message is settled, but in no queue.
+            # Undo that.
             self._wire.call(
                 *("XCLAIM", self._settings.stream, pending.group, pending.client, 0),
                 *(pending.bookmark, "RETRYCOUNT", pending.dequeue_count),
@@ -129,7 +130,7 @@ class RedisDeadLettering:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """What XPENDING says of one message, in its order."""
+    """The fields of one message in the reply of XPENDING, in its order."""
 
     group: bytes
     bookmark: bytes
@@ -139,11 +140,11 @@ class _Pending:
 
 
 def _story(pending: _Pending, *, now: datetime) -> Fields:
-    """Write down why the message is in the queue."""
+    """Write the headers that say why the message is in the queue."""
     return vocabulary.exhausted(
         bookmark=pending.bookmark,
         consumer_group=pending.group,
-        # Pending under our own name: we were killed here before, its client is lost.
+        # We were killed here before and hold it ourselves: its client is unknown.
         client_name=b"" if pending.client == FENCE else pending.client,
         attempts=pending.dequeue_count,
         failed_at=now - timedelta(milliseconds=pending.idle_ms),

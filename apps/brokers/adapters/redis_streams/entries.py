@@ -1,7 +1,7 @@
-"""Stream entries as Redis answers them, and as messages: nothing is lost between.
+"""Conversion between stream entries as Redis answers them and messages, without loss.
 
-`split` and `join` keep every entry byte for byte: what was read from a stream goes out
-with the same fields in the same order.
+`split_body` and `join_body` keep every entry byte for byte: an entry leaves with the
+same fields in the same order.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ Fields = tuple[Header, ...]
 
 @dataclass(frozen=True, slots=True)
 class RedisEntry:
-    """One entry of a stream; no fields at all when it was deleted or trimmed."""
+    """One entry of a stream; a deleted or trimmed one has no fields."""
 
     bookmark: bytes
     fields: Fields
 
 
 def split_body(fields: Fields, *, body_field: bytes) -> tuple[bytes, Fields]:
-    """Take the body out of an entry's fields and return it with the headers.
+    """Return the body of an entry's fields, and the others as headers.
 
-    The body is the first field of that name. Its place is before the headers; when it
-    stood elsewhere, a header of its name without a value marks the place. A body
-    without a value is such a mark itself, which tells it from no body at all.
+    The body is the first field of that name. Its usual place is before the headers;
+    where it stood elsewhere, a header of its name without a value marks the place. A
+    body without a value is such a mark itself, which tells it from no body at all.
     """
     index = next((n for n, (name, _) in enumerate(fields) if name == body_field), None)
     if index is None:
@@ -44,7 +44,7 @@ def split_body(fields: Fields, *, body_field: bytes) -> tuple[bytes, Fields]:
 
 
 def join_body(body: bytes, headers: Fields, *, body_field: bytes) -> Fields:
-    """Put an entry's fields together again; undoes `split` exactly."""
+    """Join a body and headers to an entry's fields; reverses `split_body`."""
     if not body:
         return headers
     mark = (body_field, b"")

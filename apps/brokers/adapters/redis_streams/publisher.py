@@ -1,4 +1,4 @@
-"""Publishes to streams by their names, pipelined, each message confirmed or refused."""
+"""Publish to streams by their names, pipelined, each message confirmed or refused."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from apps.brokers.adapters.redis_streams.wire import (
 from apps.brokers.errors import MaybeSent, NotSent
 from apps.brokers.ports import Outbound, Outcome, OutcomeKind
 
-# What Redis takes in one string and in one command; beyond that it drops the whole
-# connection, and every other message on it.
+# Redis' limits of one string and of one command; beyond them it closes the connection,
+# with every other message on it.
 LARGEST_STRING = 512 * 2**20
 MOST_FIELDS = 500_000
 
 
 class RedisPublisher:
-    """Publishes with XADD; Redis' reply with the new id is the confirmation."""
+    """Publisher by XADD; Redis' reply with the new id is the confirmation."""
 
     def __init__(self, settings: RedisSettings) -> None:
         self._wire = RedisWire(settings.url, dial=settings.dial)

@@ -1,4 +1,4 @@
-"""Reads a dead-letter queue as our own group of it, and removes what is settled."""
+"""Read a dead-letter queue in a consumer group of our own; remove what is settled."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from apps.core.errors import Unavailable
 OWN_GROUP = "poisonweb"
 OWN_CONSUMER = "lane"
 
-# How many entries of unknown size are asked for at once while a queue is large.
+# Number of entries of unknown size to ask for at once in a large queue.
 CAREFUL_STEP = 16
-# A longer queue is taken for large: entries of several MB would not fit so often.
+# A longer queue counts as large, since it cannot be measured often.
 MEASURED_LENGTH = 10_000
 
 _LOG = logging.getLogger(__name__)
 
 
 class RedisDeadLetterReader:
-    """Reads a dead-letter queue in a consumer group of our own.
+    """Reader of a dead-letter queue in a consumer group of our own.
 
-    The cursor goes through what this group was handed before (after a restart), then
-    on to new entries. It never goes back by itself: what was handed out and is left
-    unacknowledged stays behind it and blocks nothing.
+    The cursor passes the entries that this group received before (after a restart),
+    then the new ones. It never goes back by itself: an unacknowledged entry stays
+    behind it and blocks nothing.
     """
 
     BEGINNING = b"0-0"
@@ -56,7 +56,7 @@ class RedisDeadLetterReader:
         try:
             return self._batch(limit, wait)
         except Unavailable:
-            # A reply that was lost on the way is ours all the same: read it again.
+            # The entries of a lost reply are pending for us: read them again.
             self._cursor = self.BEGINNING
             raise
 
@@ -85,14 +85,14 @@ class RedisDeadLetterReader:
             self._wire.accepted(reply, command=("XDEL", self._queue))
 
     def extend(self, handles: Sequence[str]) -> None:
-        """Nothing hides an entry from others, so nothing has to be kept up."""
+        """Do nothing: no time-out ends, other readers never see the entries."""
 
     def release(self, handles: Sequence[str]) -> None:
-        """They are in the queue all the time, and a new reader begins with them."""
+        """Do nothing: the entries stay in the queue, a new reader begins with them."""
 
     def dead_letter_exhausted(self) -> int:
-        # Sees to it that the queue is a stream: else the XADD of a MULTI would fail
-        # and its XACK would stand.
+        # Make sure that the queue is a stream, or the XADD of a MULTI would fail while
+        # its XACK succeeds.
         self._make_group()
         return self._dead_lettering.move()
 
@@ -113,13 +113,13 @@ class RedisDeadLetterReader:
         return letters
 
     def _step(self, limit: int) -> int:
-        """Decide how many entries may be asked for at once, their sizes being unknown.
+        """Return how many entries of unknown size to ask for at once.
 
         A queue that fits into a batch is read in one go. Entries that were handed out
-        before may be what killed this process: they come one by one.
+        before may have killed this process, so they are read one by one.
         """
         length, size = int(self._wire.call("XLEN", self._queue)), 0
-        # Redis walks through the whole stream to measure it.
+        # MEMORY USAGE walks through the whole stream.
         if length <= MEASURED_LENGTH:
             measure = ("MEMORY", "USAGE", self._queue, "SAMPLES", 0)
             size = int(self._wire.call(*measure) or 0)
@@ -131,7 +131,7 @@ class RedisDeadLetterReader:
         return max(1, min(CAREFUL_STEP, BATCH_BYTES // likely))
 
     def _fetch(self, count: int, wait: float) -> list[RedisEntry]:
-        """Return the next entries; none at the end of what there is."""
+        """Return the next entries; [] at the end of the queue."""
         while self._cursor != self.NEW:
             handed_out = self._ask(count, 0)
             self._cursor = handed_out[-1].bookmark if handed_out else self.NEW
@@ -151,8 +151,8 @@ class RedisDeadLetterReader:
         try:
             reply = self._wire.call(*command)
         except RedisRejected as error:
-            # The first read of all, or the queue was deleted meanwhile; since Redis 7
-            # UNBLOCKED tells that of a queue deleted while we waited.
+            # This is the very first read, or the queue was deleted meanwhile; since
+            # Redis 7, UNBLOCKED reports a queue deleted while we waited.
             if error.code not in {"NOGROUP", "UNBLOCKED"}:
                 raise
             self._make_group()

@@ -1,4 +1,4 @@
-"""Where a topic of Redis Streams is, how it is read, and how its names are written."""
+"""Settings of a topic of Redis Streams, and the encoding of its names."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from apps.brokers.address_policy import Dial, usual_dial
 from apps.core.errors import Invalid
 
 SUFFIX = "-poison"
-# The consumer that holds a message of another group while we dead-letter it.
+# The consumer that claims a message of another group while we dead-letter it.
 FENCE = b"poisonweb"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RedisSettings:
-    """Where one topic is and how it is read; a publisher needs no topic."""
+    """The address of one topic and its options; a publisher needs no topic."""
 
     url: str = field(repr=False)
     topic: str = ""
@@ -38,7 +38,7 @@ class RedisSettings:
 
     @classmethod
     def from_options(cls, options: Mapping[str, object], **settings: Any) -> Self:
-        """Add a broker's free options, of which there is one: `body_field`."""
+        """Build the settings with the only free option of a broker: `body_field`."""
         unknown = set(options) - {"body_field"}
         if unknown:
             hint = 'the only option of redis_streams is "body_field".'

@@ -1,8 +1,8 @@
-"""A connection to Redis that changes nothing on the way.
+"""A connection to Redis that passes replies on unchanged.
 
 The commands of redis-py make dicts of stream entries, which loses repeated fields, try
 again by themselves, which sends messages twice, and put a failing pipeline's contents
-into the exception text. So this uses its connections only: raw replies, one try.
+into the exception text. So this uses its connections only: raw replies, one attempt.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Command = Sequence[Argument]
 
 CONNECT_SECONDS = 5.0
 REPLY_SECONDS = 20.0
-# A blocking read must end well before we would give its reply up for lost.
+# A blocking read must end well before its reply counts as lost.
 BLOCK_SECONDS = REPLY_SECONDS / 2
 REASON_LIMIT = 300
 
-# States of the whole server, over by themselves: they say nothing about a message.
+# Temporary states of the whole server: they say nothing about a message.
 PASSING = frozenset(
     {
         "BUSY",
@@ -52,7 +52,7 @@ class RedisRejected(Rejected):
 
     def __init__(self, error: ResponseError, *, command: Command) -> None:
         self.code = code_of(error)
-        # Words of the command are text, so the first bytes among them are its key.
+        # Words of the command are str, so the first bytes among them are its key.
         keys = (
             part.decode(errors="replace") for part in command if type(part) is bytes
         )
@@ -61,7 +61,7 @@ class RedisRejected(Rejected):
 
 
 class RedisConnection(Connection):
-    """A connection of redis-py that leaves the dialling to its `dial`."""
+    """A connection of redis-py that connects by `dial`."""
 
     def __init__(self, *, dial: Dial, **options: Any) -> None:
         super().__init__(**options)  # type: ignore[no-untyped-call]
@@ -76,11 +76,11 @@ class RedisConnection(Connection):
 
 
 class RedisTLSConnection(SSLConnection, RedisConnection):
-    """The same with TLS, whose certificate has to be that of the host's name."""
+    """The same with TLS, and a certificate for the host's name."""
 
 
 class RedisWire:
-    """One server of one URL, for one thread."""
+    """A client of one server, for one thread."""
 
     def __init__(self, url: str, *, dial: Dial = usual_dial) -> None:
         settings = _connection_settings(url)
@@ -115,7 +115,7 @@ class RedisWire:
         return replies
 
     def call(self, *command: Argument) -> Any:
-        """Return the raw reply; raise `RedisRejected` or `Unavailable` without one."""
+        """Return the raw reply to one call; raise `RedisRejected` or `Unavailable`."""
         (reply,) = self.exchange([command])
         return self.accepted(reply, command=command)
 
@@ -123,14 +123,14 @@ class RedisWire:
         """Run the commands in one MULTI and return their replies, errors among them."""
         whole: list[Command] = [("MULTI",), *commands, ("EXEC",)]
         replies = self.exchange(whole)
-        # The reason why a command was not queued tells more than EXEC's own error.
+        # The error of a command that was not queued says more than EXEC's own.
         for reply, command in zip(replies, whole, strict=True):
             self.accepted(reply, command=command)
         done: list[Any] = replies[-1]
         return done
 
     def accepted(self, reply: Any, *, command: Command) -> Any:
-        """Return the reply unless it is an error, which is raised."""
+        """Return the reply, or raise it if it is an error."""
         if isinstance(reply, MaybeSent):
             raise reply
         if isinstance(reply, ResponseError):
@@ -142,10 +142,10 @@ class RedisWire:
     def close(self) -> None:
         self._pool.disconnect()
 
-    def _connection(self) -> Any:  # what is called on it, redis-py leaves untyped
+    def _connection(self) -> Any:  # redis-py leaves its methods untyped
         try:
             return self._pool.get_connection()
-        # ValueError: a host name that no resolver would take.
+        # The resolver raises ValueError for an impossible host name.
         except (RedisError, OSError, ValueError) as error:
             reason = f"{self._server} is away: {reason_of(error)}"
             raise NotSent(reason) from error
@@ -160,10 +160,10 @@ def code_of(error: ResponseError) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """Say in one short line what redis-py or the server said.
+    """Return the error of redis-py or the server as one short line.
 
-    What speaks another protocol is not quoted: whoever may try a broker could read what
-    any service tells of itself.
+    The words of another service are not quoted: a person who may try out brokers could
+    read what any service tells.
     """
     if isinstance(error, InvalidResponse):
         return "what answers there is not Redis"
@@ -179,7 +179,7 @@ def _reply(connection: Any) -> Any:
 
 
 def _connection_settings(url: str) -> dict[str, Any]:
-    # Errors of the URL parser quote what they stumble over, which may be a password.
+    # Errors of the URL parser quote the text, which may hold a password.
     try:
         parts = urlsplit(url)
         port, database = parts.port or 6379, int(parts.path.strip("/") or 0)
@@ -211,7 +211,7 @@ def _unusable() -> Invalid:
 
 
 def optional(wire: RedisWire, *command: Argument) -> Any:
-    """Ask about a key that need not be there; None then."""
+    """Call for a key that may be missing; return None then."""
     try:
         return wire.call(*command)
     except RedisRejected as error:
@@ -221,6 +221,6 @@ def optional(wire: RedisWire, *command: Argument) -> Any:
 
 
 def server_time(wire: RedisWire) -> datetime:
-    # Idle times are the server's, so is this: our clock may be another.
+    # Idle times follow the server's clock, so this must, too.
     seconds, microseconds = map(int, wire.call("TIME"))
     return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=microseconds)

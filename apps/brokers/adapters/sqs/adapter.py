@@ -1,9 +1,9 @@
 """Amazon SQS: queues whose redrive policy names their dead-letter queue.
 
-SQS counts every receive, ours too: there is no looking without changing. Its parts are
-in modules beside this one: `wire` calls it and knows what an answer is worth,
-`publisher` and `reader` are the ports for messages, `admin` those for people,
-`messages` converts a message, and `topology` tells where dead letters go.
+SQS counts every receive, ours too: even looking changes the count. The modules beside
+this one: `wire` calls SQS and classifies its errors, `publisher` and `reader` are the
+ports for messages, `admin` those for people, `messages` converts a message, and
+`topology` finds dead-letter queues.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from apps.core.errors import Invalid
 
 LONGEST_HIDDEN = 12 * 60 * 60
 
-# Each receive is paid for, the long ones too; the first message ends the pause.
+# Amazon bills each receive, also the long ones; the first message ends the pause.
 USUAL_INTERVAL = 15.0
 
 CAPABILITIES = Capabilities(
@@ -33,8 +33,8 @@ CAPABILITIES = Capabilities(
     counts_headers=True,
     headers=Headers.TEXT,
     most_headers=MOST_ATTRIBUTES,
-    # FIFO queues keep the order of a group and know a send again for five minutes; the
-    # others do neither, and this is what every queue does.
+    # FIFO queues keep the order of a group and recognize a repeated send for five
+    # minutes; other queues do neither, and this describes every queue.
     ordering=Ordering.NONE,
     dedupe_window=0,
     durability=Durability.REPLICATED,
@@ -45,15 +45,15 @@ CAPABILITIES = Capabilities(
     dead_letters_itself=True,
     delivered=False,
     polling_interval=USUAL_INTERVAL,
-    # Only SQS itself says where a message came from.
+    # Only SQS itself sets the source of a message.
     reserved=frozenset({CAME_FROM}),
-    # How often a message is handed out, its queue's redrive policy says.
+    # The redrive policy of a queue limits its deliveries.
     limits=frozenset({"visibility_timeout"}),
 )
 
 
 class SqsAdapter:
-    """Speaks to SQS through `wire`."""
+    """Adapter of Amazon SQS; it calls SQS through `wire`."""
 
     capabilities = CAPABILITIES
 
@@ -74,7 +74,7 @@ class SqsAdapter:
         return SqsBrokerAdmin(_address(broker))
 
     def queue_by_convention(self, topic: str) -> str:
-        """The redrive policy of the queue names it, and discovery finds it."""
+        """Return "": the redrive policy of the queue names it, discovery finds it."""
         return ""
 
     def ordering(self, topic: str) -> Ordering:

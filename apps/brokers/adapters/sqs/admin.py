@@ -1,4 +1,4 @@
-"""Looks at queues of SQS, whose numbers are approximate."""
+"""Admin ports of SQS queues, whose numbers are approximate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
 
 QUEUES_PAGE = 1_000
 MOST_QUEUES = 10_000
-# Calls under way at once while queues are looked at one by one.
+# Number of parallel calls while each queue is looked at.
 LOOKS = 8
 
 DEPTHS = (
@@ -31,7 +31,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class SqsTopicAdmin:
-    """Looks at the dead-letter queue of one topic; SQS' numbers are approximate."""
+    """Admin of the dead-letter queue of one topic; SQS' numbers are approximate."""
 
     def __init__(self, address: SqsAddress, settings: TopicSettings) -> None:
         self._wire = SqsWire(address)
@@ -39,7 +39,7 @@ class SqsTopicAdmin:
         self._queue: SqsDeadLetterQueue | None = None
 
     def consumers(self) -> list[ConsumerPosition]:
-        """SQS knows no consumers: what they settle is gone."""
+        """Return []: SQS knows no consumers, settled messages are gone."""
         return []
 
     def depth(self) -> int | None:
@@ -47,11 +47,11 @@ class SqsTopicAdmin:
         return _depth(self._wire.attributes(self._queue.name, *DEPTHS))
 
     def oldest_at(self) -> datetime | None:
-        """Another service, CloudWatch, would know."""
+        """Return None: only another service, CloudWatch, knows."""
         return None
 
     def delivered(self) -> Delivered | None:
-        """Another service, CloudWatch, would know."""
+        """Return None: only another service, CloudWatch, knows."""
         return None
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class SqsTopicAdmin:
 
 
 class SqsBrokerAdmin:
-    """Lists the queues of one region."""
+    """Admin of the queues of one region."""
 
     def __init__(self, address: SqsAddress) -> None:
         self._wire = SqsWire(address)
@@ -100,7 +100,7 @@ class SqsBrokerAdmin:
         return urls[:MOST_QUEUES]
 
     def _attributes_of(self, url: str) -> dict[str, str]:
-        """Return a queue's attributes; none for one that is gone or closed to us."""
+        """Return a queue's attributes; {} where it is gone or we have no right."""
         names = ["QueueArn", "RedrivePolicy", *DEPTHS]
         about = f"GetQueueAttributes {_queue_of(url)}"
         try:

@@ -1,8 +1,8 @@
-"""A message as SQS carries it, and as we keep it: the one gives the other, exactly.
+"""Convert between a message of SQS and our own form of it, without loss.
 
 SQS takes text alone: a body of one character at least, and up to ten attributes, each
-with a type. A header is an attribute; what is no attribute of a message, but belongs to
-it, is a header whose name holds a colon, which no attribute's name does:
+with a type. A header is an attribute. Other parts of a message become headers with a
+colon in their names, which no attribute's name has:
 
 =====================  =============================================================
 `sqs:types`            JSON: the types of the attributes that are no plain `String`
@@ -11,9 +11,9 @@ it, is a header whose name holds a colon, which no attribute's name does:
 `sqs:DeadLetterQueueSourceArn`  where its redrive policy moved it from; never sent
 =====================  =============================================================
 
-A body that is no text of SQS' goes in base64 and with the attribute
-`x-poisonweb-body: base64`, and comes back as the bytes that it was. What SQS would
-alter or refuse raises `Refused` here, before anything is sent.
+A body that SQS would not store as text is sent in base64 with the attribute
+`x-poisonweb-body: base64`, and read back as the same bytes. A message that SQS would
+change or refuse raises `Refused` here, before anything is sent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CAME_FROM = b"sqs:DeadLetterQueueSourceArn"
 BODY_MARK = "x-poisonweb-body"
 _MARKED = ("String", b"base64")
 
-# Beyond these XML 1.0 has no characters: SQS puts U+FFFD in the place of others.
+# XML 1.0 has no characters beyond these: SQS replaces others by U+FFFD.
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NAME = re.compile(
     r"(?!aws\.|amazon\.)[a-z0-9_-]++(?>(?:\.[a-z0-9_-]++)*)", re.IGNORECASE
@@ -56,7 +56,7 @@ Attribute = tuple[str, bytes]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SqsEntry:
-    """One message, ready for SendMessageBatch; `size` is what SQS counts."""
+    """One message for SendMessageBatch; `size` is what SQS counts."""
 
     body: str
     attributes: Mapping[str, Attribute]
@@ -87,7 +87,7 @@ class SqsEntry:
 
 
 def entry_of(message: Outbound) -> SqsEntry:
-    """Make a message ready to be sent; raise `Refused` where it cannot go unaltered."""
+    """Convert a message for SQS; raise `Refused` where it cannot leave unchanged."""
     aside, headers = _split(message.headers)
     attributes = _attributes(headers, types=_types(aside.get(TYPES, b"{}")))
     body = _text(message.body)
@@ -108,7 +108,7 @@ def entry_of(message: Outbound) -> SqsEntry:
 
 
 def content_of(message: Mapping[str, Any]) -> tuple[bytes, tuple[Header, ...]]:
-    """Return the body and the headers of a message as ReceiveMessage gives it."""
+    """Return the body and the headers of a message from ReceiveMessage."""
     body = _raw(message["Body"])
     attributes = {
         name: _attribute_of(wire)
@@ -138,7 +138,7 @@ def _check(entry: SqsEntry) -> None:
 
 
 def _split(headers: Sequence[Header]) -> tuple[dict[bytes, bytes], list[Header]]:
-    """Part what is no attribute from what is one."""
+    """Split the headers that are no attributes from those that are."""
     ours = {TYPES, GROUP, TRACE, CAME_FROM}
     aside = {name: value for name, value in headers if name in ours}
     return aside, [header for header in headers if header[0] not in aside]
@@ -191,9 +191,10 @@ def _types(value: bytes) -> dict[str, str]:
 
 
 def _group(message: Outbound, aside: Mapping[bytes, bytes]) -> str:
-    """Return the group: the original's; in a FIFO queue it must have one.
+    """Return the original's group, or in a FIFO queue a group in any case.
 
-    A message that belongs to no other is a group of its own: nothing waits for it.
+    A message without a group, key and dedupe id gets a group of its own, so it never
+    waits for others.
     """
     original = aside.get(GROUP, b"").decode("utf-8", "surrogateescape")
     if not _is_fifo(message):
@@ -202,7 +203,7 @@ def _group(message: Outbound, aside: Mapping[bytes, bytes]) -> str:
 
 
 def _token(text: str) -> str:
-    """Keep what SQS takes for a group or a dedupe id; name anything else by a hash."""
+    """Return a valid group or dedupe id as it is; replace any other by its hash."""
     if _TOKEN.fullmatch(text):
         return text
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
@@ -217,7 +218,7 @@ def _is_binary(kind: str) -> bool:
 
 
 def _text(value: bytes) -> str | None:
-    """Return text that SQS keeps as it is, None if it would not."""
+    """Decode text that SQS stores unchanged; None for any other."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -230,7 +231,7 @@ def _raw(text: str) -> bytes:
 
 
 def _decode(body: bytes) -> bytes | None:
-    """Undo what `entry` did, and only that: no other body would be sent like this."""
+    """Reverse the base64 of `entry_of`; None for a body that it never writes."""
     try:
         decoded = base64.b64decode(body, validate=True)
     except binascii.Error:

@@ -1,4 +1,4 @@
-"""Publishes to queues in batches, and gives the outcome of each message."""
+"""Publish to queues in batches and return the outcome of each message."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from apps.brokers.errors import MaybeSent
 from apps.brokers.ports import Outbound, Outcome, OutcomeKind
 from apps.core.errors import Refused, Unavailable
 
-# What the messages of one call weigh together at most.
+# The largest total size of the messages of one call.
 MOST_BYTES = LARGEST
 
 _COMES_AGAIN = (OutcomeKind.UNKNOWN, OutcomeKind.UNSENT)
 
 
 class SqsPublisher:
-    """Publishes with SendMessageBatch; a message's id in the reply confirms it."""
+    """Publisher by SendMessageBatch; a message's id in the reply confirms it."""
 
     def __init__(self, address: SqsAddress) -> None:
         self._wire = SqsWire(address)
@@ -40,7 +40,7 @@ class SqsPublisher:
         except Unavailable as away:
             if not _any_sent(outcomes):
                 raise
-            # A call that got no answer has its outcomes; the others were never made.
+            # A call without an answer has set its outcomes; the others were never made.
             _leave_unsent(range(len(messages)), outcomes, reason=str(away))
         return [outcomes[index] for index in range(len(messages))]
 
@@ -61,7 +61,7 @@ class SqsPublisher:
     def _send(
         self, topic: str, call: Sequence[_Parcel], outcomes: dict[int, Outcome]
     ) -> None:
-        """Send what fits into one call; if that is refused, by halves, to the last."""
+        """Send one call; split it in halves while SQS refuses it as a whole."""
         try:
             reply = self._call_batch(topic, call, outcomes)
         except SqsRejected as refusal:
@@ -82,8 +82,8 @@ class SqsPublisher:
     def _call_batch(
         self, topic: str, call: Sequence[_Parcel], outcomes: dict[int, Outcome]
     ) -> Mapping[str, Any]:
-        """Make the call; where its answer is lost, note that and raise `MaybeSent`."""
-        # Asked apart: an answer that is lost here leaves every message unsent.
+        """Make the call; on a lost answer, set its outcomes and raise `MaybeSent`."""
+        # A separate call: if its answer is lost, every message is unsent.
         self._wire.queue_url(topic)
         entries = [parcel.entry.to_wire(n) for n, parcel in enumerate(call)]
         try:
@@ -96,7 +96,7 @@ class SqsPublisher:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Parcel:
-    """One message of a window, and its place there."""
+    """One message of a window, and its index there."""
 
     index: int
     entry: SqsEntry
@@ -105,7 +105,7 @@ class _Parcel:
 def _by_topic(
     messages: Sequence[Outbound], outcomes: dict[int, Outcome]
 ) -> dict[str, list[_Parcel]]:
-    """Sort the messages by topic, in their order; note those that cannot go."""
+    """Group the messages by topic, in order; set the outcomes of invalid ones."""
     topics: dict[str, list[_Parcel]] = {}
     for index, message in enumerate(messages):
         try:
@@ -118,7 +118,7 @@ def _by_topic(
 
 
 def _calls(parcels: Sequence[_Parcel]) -> Iterator[list[_Parcel]]:
-    """Fill one call after the other, in order."""
+    """Divide the parcels into calls, in order."""
     call: list[_Parcel] = []
     size = 0
     for parcel in parcels:
@@ -156,7 +156,7 @@ def _any_sent(outcomes: Mapping[int, Outcome]) -> bool:
 def _is_held_up(
     topic: str, call: Sequence[_Parcel], outcomes: Mapping[int, Outcome]
 ) -> bool:
-    """Tell whether what comes behind these would overtake one that is sent again."""
+    """Tell whether later messages would overtake one that may be sent again."""
     became = (outcomes.get(parcel.index) for parcel in call)
     comes_again = any(one and one.kind in _COMES_AGAIN for one in became)
     return comes_again and topic.endswith(FIFO)

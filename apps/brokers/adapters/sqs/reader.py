@@ -1,4 +1,4 @@
-"""Empties a dead-letter queue, and gives back what it does not settle."""
+"""Read a dead-letter queue, and return what is not settled."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class SqsDeadLetterReader:
-    """Reads a dead-letter queue, and remembers what it handed out by message id.
+    """Reader of a dead-letter queue, which remembers received messages by id.
 
-    A message that is not settled in time comes again, with another receipt: it is known
-    and stays held. In a FIFO queue what is held keeps the rest of its group waiting.
+    An unsettled message comes again after its time-out, with another receipt: the
+    reader recognizes it and keeps holding it. In a FIFO queue a held message makes the
+    rest of its group wait.
     """
 
     def __init__(self, address: SqsAddress, settings: TopicSettings) -> None:
@@ -69,7 +70,7 @@ class SqsDeadLetterReader:
         self._settle(handles, "change_message_visibility_batch", VisibilityTimeout=0)
 
     def dead_letter_exhausted(self) -> int:
-        """SQS does it with the next receive."""
+        """Return 0: SQS moves them itself with the next receive."""
         return 0
 
     def close(self) -> None:
@@ -85,7 +86,7 @@ class SqsDeadLetterReader:
         while len(letters) < limit and size < BATCH_BYTES:
             count = min(MOST_AT_ONCE, limit - len(letters))
             messages = self._receive(queue, count, 0 if message_ids else wait)
-            # What comes twice within one batch is no longer hidden: so is the rest.
+            # A message twice in one batch is no longer hidden: nor are the others.
             if not {message["MessageId"] for message in messages} - message_ids:
                 break
             message_ids |= {message["MessageId"] for message in messages}
@@ -110,10 +111,10 @@ class SqsDeadLetterReader:
         return messages
 
     def _is_ours(self, message: Mapping[str, Any], queue: SqsDeadLetterQueue) -> bool:
-        """Note the receipt; tell whether this is new, and of our topic.
+        """Store the receipt; tell whether the message is new, and of our topic.
 
-        A dead-letter queue may serve several queues. What came from another one is left
-        to its own topic: sent back as ours, it would go astray.
+        A dead-letter queue may serve several queues. Messages of another one are left
+        to its own topic: redriven as ours, they would reach the wrong queue.
         """
         bookmark = message["MessageId"]
         came_from = name_of(message["Attributes"].get("DeadLetterQueueSourceArn", ""))
@@ -138,9 +139,9 @@ class SqsDeadLetterReader:
     def _each(
         self, handles: Sequence[str], action: str, **parameters: int
     ) -> Iterator[str]:
-        """Do one thing with each of these and yield the ones it was done with.
+        """Call one action for these messages and yield those that succeeded.
 
-        A receipt that SQS no longer takes is forgotten: the message is gone, or comes
+        A receipt that SQS no longer accepts is forgotten: the message is gone, or comes
         again and is handed out again.
         """
         bookmarks = [one for one in dict.fromkeys(handles) if one in self._receipts]
@@ -193,10 +194,10 @@ def _letter(message: Mapping[str, Any], queue: SqsDeadLetterQueue) -> DeadLetter
 
 
 def _dequeue_count(message: Mapping[str, Any], queue: SqsDeadLetterQueue) -> int | None:
-    """Tell how often consumers had the message: SQS counts our receives with theirs.
+    """Return how often consumers received it: SQS also counts our receives.
 
-    Its policy says how many lead into the queue, which ours must not exceed. None for
-    a message that no consumer had: somebody put it there.
+    Our own receives never raise it beyond the maximum of the redrive policy. None for a
+    message that no consumer received: a producer put it there.
     """
     count = int(message["Attributes"].get("ApproximateReceiveCount", 1)) - 1
     if queue.max_receive_count is not None:

@@ -1,4 +1,4 @@
-"""Where the dead letters of a queue go, from its redrive policy."""
+"""Find the dead-letter queue of a queue by its redrive policy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from apps.core.errors import Refused
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RedrivePolicy:
-    """Where a queue's dead letters go, and after how many receives."""
+    """The dead-letter queue of a queue, and the number of receives that leads there."""
 
     dead_letter_queue: str
     max_receive_count: int
@@ -32,19 +32,19 @@ class RedrivePolicy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SqsDeadLetterQueue:
-    """A topic's dead-letter queue, and how many receives lead into it, if one knows."""
+    """A topic's dead-letter queue, and how many receives lead into it, if known."""
 
     name: str
     max_receive_count: int | None = None
 
 
 def dead_letter_queue_of(wire: SqsWire, topic: TopicSettings) -> SqsDeadLetterQueue:
-    """Find the dead-letter queue: the one that was named, or that of the policy."""
+    """Return the configured dead-letter queue, or else that of the policy."""
     named = topic.dead_letter_queue
     try:
         policy = RedrivePolicy.of(wire.attributes(topic.topic, "RedrivePolicy"))
     except SqsRejected:
-        # A queue that only its dead letters are left of.
+        # The topic's queue may be deleted while its dead letters still exist.
         if not named:
             raise
         policy = None

@@ -1,6 +1,6 @@
-"""One region of Amazon SQS, called once: what was not done, and what nobody can know.
+"""Calls of Amazon SQS in one region, one attempt each, with classified errors.
 
-botocore would try again by itself, which sends messages twice; here it may not.
+botocore would repeat a call by itself, which sends messages twice; here it must not.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from apps.brokers.errors import MaybeSent, NotSent, QueueMissing, Rejected
 from apps.core.errors import Invalid
 
 CONNECT_SECONDS = 5.0
-# The longest that SQS itself waits for a message, and time for its answer to come.
+# SQS' own limit of waiting for a message, and time for its answer to arrive.
 LONGEST_POLL = 20
 REPLY_SECONDS = LONGEST_POLL + 10.0
 REASON_LIMIT = 300
-# What a call that takes a batch takes at most.
+# SQS' limit of entries in one batch.
 MOST_AT_ONCE = 10
 
-# What AWS' services look like: 8 MB and most of the time that a client takes to make.
+# Shared descriptions of AWS' services: 8 MB, and most of a client's start-up time.
 _DESCRIPTIONS = create_loader()
 
 _PREFIX = "AWS.SimpleQueueService."
@@ -50,7 +50,7 @@ _ENDPOINT = re.compile(
 )
 _REGION = re.compile(r"[a-z]{2,}(-[a-z0-9]+)*")
 
-# Nothing left this machine.
+# Errors from before anything left this machine.
 _NEVER_SENT = (
     ConnectTimeoutError,
     CredentialRetrievalError,
@@ -60,7 +60,7 @@ _NEVER_SENT = (
     ProfileNotFound,
     ProxyConnectionError,
 )
-# SQS knows us no longer, or not yet: that says nothing about a message.
+# Codes for unknown or expired credentials: they say nothing about a message.
 _UNKNOWN_CALLER = frozenset(
     {
         "ExpiredToken",
@@ -92,7 +92,7 @@ _THROTTLED = frozenset(
     }
 )
 MISSING = frozenset({"NonExistentQueue", "QueueDoesNotExist"})
-# Of a whole queue, whatever the message.
+# Codes about a whole queue, whatever the message.
 _OF_A_QUEUE = MISSING | {
     "AccessDenied",
     "AccessDeniedException",
@@ -108,7 +108,7 @@ _OF_A_QUEUE = MISSING | {
 
 
 class SqsRejected(Rejected):
-    """SQS answered that it will not do this."""
+    """SQS refused the call."""
 
     def __init__(self, code: str, words: str, *, about: str) -> None:
         self.code = code
@@ -120,14 +120,14 @@ class SqsRejected(Rejected):
 
 
 class SqsQueueMissing(SqsRejected, QueueMissing):
-    """SQS answered that it has no such queue."""
+    """SQS has no such queue."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SqsAddress:
-    """Where SQS is, and the keys to call it with; without keys, those of this machine.
+    """A region of SQS and the keys for it; without keys, those of this machine.
 
-    The metadata service of a cloud is asked for them only if `may_ask_metadata`.
+    A cloud's metadata service is asked for keys only if `may_ask_metadata`.
     """
 
     region: str
@@ -146,8 +146,8 @@ class SqsAddress:
         dial: Dial = usual_dial,
         may_ask_metadata: bool = False,
     ) -> Self:
-        """Read an address, sqs://[access-key:secret-key@]region, and its options."""
-        # Errors of the URL parser quote what they stumble over, maybe a secret.
+        """Parse an address, sqs://[access-key:secret-key@]region, and its options."""
+        # Errors of the URL parser quote the text, which may hold a secret.
         try:
             parts = urlsplit(url)
             region, port = parts.hostname or "", parts.port
@@ -172,7 +172,7 @@ class SqsAddress:
 
 
 class SqsWire:
-    """SQS at one place, for one thread; it is reached with the first call."""
+    """A client of SQS at one address, for one thread; it connects at the first call."""
 
     def __init__(self, address: SqsAddress) -> None:
         self.address = address
@@ -180,7 +180,7 @@ class SqsWire:
         self._urls: dict[str, str] = {}
 
     def call(self, action: str, *, about: str, **parameters: object) -> dict[str, Any]:
-        """Do one thing once; `about` is what a refusal names.
+        """Call an action once; `about` is what a refusal names.
 
         Raises `SqsRejected` for a refusal, `NotSent` where nothing was done, and
         `MaybeSent` where that is unknown.
@@ -208,7 +208,7 @@ class SqsWire:
     def on(
         self, queue: str, action: str, *, about: str = "", **parameters: object
     ) -> dict[str, Any]:
-        """Do one thing with a queue, known by its name."""
+        """Call an action for a queue, by the queue's name."""
         url = self.queue_url(queue)
         about = about or f"{action} {queue}"
         try:
@@ -257,7 +257,7 @@ class SqsWire:
         details = error.response.get("Error", {})
         code, message = _code_of(details.get("Code", "")), details.get("Message", "")
         if not code or code.isdigit():
-            # botocore found no code of AWS: it is another service, not to be quoted.
+            # Without a code of AWS it is another service, which is not quoted.
             code, message = f"HTTP {status}", "what answers there is not SQS"
         words = _said(code, message)
         if code in _THROTTLED or code in _UNKNOWN_CALLER:
@@ -269,14 +269,14 @@ class SqsWire:
 
 
 def _ask_no_metadata(core: BotocoreSession) -> None:
-    """Leave out what asks a cloud who this machine is, over connections of its own."""
+    """Remove the providers that ask a cloud for this machine's credentials."""
     providers = core.get_component("credential_provider")
     for name in ("iam-role", "container-role"):
         providers.remove(name)
 
 
 def _check_addresses(client: Any, dial: Dial) -> None:
-    """Have a client's connections made by `dial`, for which botocore has no setting."""
+    """Make the client connect by `dial`, for which botocore has no setting."""
     session = client._endpoint.http_session  # noqa: SLF001 - see above
     pools = session._pool_classes_by_scheme  # noqa: SLF001
     for scheme, pool in pools.items():
@@ -284,12 +284,12 @@ def _check_addresses(client: Any, dial: Dial) -> None:
 
 
 def is_final(failed: Mapping[str, Any]) -> bool:
-    """Tell whether this member of a batch would fail again."""
+    """Tell whether this entry of a batch would fail again."""
     return bool(failed["SenderFault"]) and not is_throttled(failed)
 
 
 def is_throttled(failed: Mapping[str, Any]) -> bool:
-    """Tell whether SQS turned this member of a batch away for now, and did nothing."""
+    """Tell whether SQS throttled this entry of a batch, so did nothing."""
     return _code_of(failed["Code"]) in _THROTTLED
 
 
@@ -302,7 +302,7 @@ def _code_of(code: str) -> str:
 
 
 def _said(code: str, words: str) -> str:
-    """Say in one short line what SQS said."""
+    """Format SQS' error as one short line."""
     return _line(f"{_code_of(code)}: {words}" if words else _code_of(code))
 
 
