@@ -374,7 +374,7 @@ _IN_A_HOST = "abcdefghijklmnopqrstuvwxyz0123456789-._:%"
 
 def _invalid_address() -> Invalid:
     # The address is not quoted: it may hold a password.
-    return Invalid("url", "it names no host that can be read, in plain ASCII.")
+    return Invalid("url", "it names no readable host in plain ASCII.")
 
 
 def _not_allowed(host_port: HostPort) -> str:

@@ -111,7 +111,7 @@ def strike(*, chosen: Iterable[Choice], principal: Principal, now: datetime) -> 
             allowed_confirmed=_without("allowed_confirmed", entry),
         )
         if not struck:
-            raise Absent(f"{entry} does not stand in the allow-list.")
+            raise Absent(f"{entry} is not in the allow-list.")
         _record(Action.ALLOWANCE_STRUCK, broker_id, entry, principal, now=now)
 
 

@@ -164,7 +164,7 @@ def limits_of(topic: Topic) -> frozenset[str]:
     try:
         return adapters.adapter(topic.broker.kind).capabilities.limits
     except Unavailable as client:
-        log.info("which limits %s goes by is not known: %s", topic.name, client)
+        log.info("the limits of %s are not known: %s", topic.name, client)
         return LIMITS
 
 
@@ -227,7 +227,7 @@ def _check_with_broker(topic: Topic, policies: Policies) -> None:
     except Invalid as wrong:
         raise _of_a_field(wrong) from None
     except Unavailable as later:
-        log.info("policies of %s are not looked at: %s", topic.name, later)
+        log.info("policies of %s were not checked: %s", topic.name, later)
 
 
 def _of_a_field(wrong: Invalid) -> Invalid:

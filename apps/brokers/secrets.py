@@ -41,7 +41,7 @@ def revealed(url: str) -> str:
         name = url.removeprefix(FROM_ENVIRONMENT)
         if name not in os.environ:
             raise Unavailable(
-                f"The broker's address is to be in {name}, which is not set."
+                f"The broker's address must be in {name}, which is not set."
             )
         return os.environ[name]
     if not url.startswith(SEALED):
@@ -51,7 +51,7 @@ def revealed(url: str) -> str:
     except sealing.OtherKey as broken:
         raise Unavailable(
             "The broker's address was sealed under another POISONWEB_SECRET_KEY: "
-            "enter it again, or start with the key of then."
+            "enter it again, or start with that key."
         ) from broken
 
 

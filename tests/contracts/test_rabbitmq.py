@@ -198,8 +198,7 @@ def test_a_full_queue_refuses_what_it_does_not_take(stage: RabbitStage) -> None:
     assert there == Counter(sent)
     assert len(sent) < 50
     assert refusals == {
-        "RabbitMQ did not take it (nack): its queue is full, as a rule, or cannot be "
-        "had."
+        "RabbitMQ did not take it (nack): its queue is full, as a rule, or unavailable."
     }
 
 
@@ -539,7 +538,7 @@ def test_a_ping_tries_the_management_too_where_it_is_told(stage: RabbitStage) ->
 
     assert f"with its management at {url}, virtual host /" in tried
     assert "http://127.0.0.1:1" in str(absent.value)
-    assert "no management_url is told" in untold
+    assert "no management_url is set" in untold
 
 
 @pytest.mark.parametrize(

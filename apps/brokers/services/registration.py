@@ -144,7 +144,7 @@ def _adopt(
     name = existing.name if existing else _free_name(broker, topic.name)
     sees_it = principal.sees(name) and (existing or principal.sees(topic.name))
     if not sees_it:
-        raise Forbidden(f"The topic {name} is none of yours.")
+        raise Forbidden(f"The topic {name} is outside your topics.")
     if existing and existing.dead_letter_queue:
         return existing
     convention = convention_of(kind=broker.kind, topic=topic.name)
@@ -228,12 +228,12 @@ def _check_address(broker: Broker) -> None:
         # Check this first: it explains best what is wrong, and dials nothing.
         adapters.adapter(broker.kind).broker_admin(settings).close()
     except Unavailable as later:
-        log.info("an address of %s is not looked at: %s", broker.kind, later)
+        log.info("an address of %s was not checked: %s", broker.kind, later)
     try:
         celery_broker.refuse(secrets.revealed(broker.url), resolve=False)
         target_of(broker).check(resolve=False)
     except Unavailable as later:
-        log.info("where %s leads is not known yet: %s", broker.kind, later)
+        log.info("the hosts of %s are not known yet: %s", broker.kind, later)
 
 
 def _record(

@@ -90,8 +90,8 @@ def test_only_what_a_bare_body_would_not_become_is_marked() -> None:
         (b"a\0b", r"U\+0000 at 1"),
         (b"\x1b[31m", r"U\+001B at 0"),
         ("ab\ufffe".encode(), r"U\+FFFE at 2"),
-        (b"\xff", "no UTF-8"),
-        (b"\xed\xa0\x80", "no UTF-8"),
+        (b"\xff", "not UTF-8"),
+        (b"\xed\xa0\x80", "not UTF-8"),
     ],
 )
 def test_plain_text_that_xml_cannot_carry_is_refused(body: bytes, why: str) -> None:

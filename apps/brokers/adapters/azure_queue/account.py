@@ -116,11 +116,11 @@ def _pieces(text: str) -> dict[str, str]:
         name = _KNOWN.get(written.strip().lower())
         if not is_one or name is None:
             raise _unusable(
-                "there is a piece in it that is none of its settings, perhaps because "
+                "a part of it is not one of its settings, perhaps because "
                 "of a semicolon inside a value"
             )
         if name in settings:
-            raise _unusable(f"{name} is in it twice")
+            raise _unusable(f"{name} occurs twice")
         settings[name] = value.strip()
     return settings
 

@@ -35,7 +35,7 @@ class AzureTopicAdmin:
         depth = if_there(count, otherwise=None)
         if depth is None:
             raise QueueExpected(
-                f"There is no queue {self._queue} yet. Azure Functions makes "
+                f"There is no queue {self._queue} yet. Azure Functions creates "
                 f"<queue>{SUFFIX} with the first dead letter."
             )
         return depth

@@ -89,10 +89,10 @@ def _plain(body: bytes) -> str:
     try:
         text = body.decode()
     except UnicodeDecodeError:
-        raise Refused("This message is to be plain text, and is no UTF-8.") from None
+        raise Refused("This message must be plain text, but is not UTF-8.") from None
     if illegal := _ILLEGAL.search(text):
         raise Refused(
-            f"This message is to be plain text, and holds U+{ord(illegal[0]):04X} at "
+            f"This message must be plain text, but holds U+{ord(illegal[0]):04X} at "
             f"{illegal.start():,}, which Azure's XML cannot carry."
         )
     return text

@@ -152,8 +152,8 @@ class RabbitBrokerAdmin:
         where = f", virtual host {self._address.vhost}{over}"
         if not self._address.has_management_url:
             return (
-                f"{wire.version} (its management was not asked: no management_url is "
-                f"told){where}"
+                f"{wire.version} (its management plugin was not asked: "
+                f"no management_url is set){where}"
             )
         try:
             self._management.try_out()

@@ -193,7 +193,7 @@ class RabbitChannel:
                 self._returned[tag] = f"RabbitMQ has no queue {queue} (NO_ROUTE)."
                 self.returns += parcel.index != _PROBE
                 return
-        raise MaybeSent(f"{self._wire.server} gave back a message that nobody sent.")
+        raise MaybeSent(f"{self._wire.server} returned a message that was never sent.")
 
 
 class RabbitPublisher:
@@ -369,7 +369,7 @@ def refused(reason: str) -> Outcome:
 
 _SENT = Outcome(kind=OutcomeKind.SENT)
 _NOT_TAKEN = refused(
-    "RabbitMQ did not take it (nack): its queue is full, as a rule, or cannot be had."
+    "RabbitMQ did not take it (nack): its queue is full, as a rule, or unavailable."
 )
 
 

@@ -125,7 +125,7 @@ class RabbitConsumption:
                 return arrival
             if isinstance(arrival.method, spec.Basic.Cancel):
                 raise MaybeSent(
-                    f"{self._wire.server} hands out no more of {self._queue}."
+                    f"{self._wire.server} stopped our consumer of {self._queue}."
                 )
 
     def _note(self, delivery: Any) -> None:
@@ -234,7 +234,7 @@ class RabbitDeadLetterReader:
         if len(tags) < len(handles) or self._consumption is None:
             self.close()
             where = f"{self._address.server}, on a connection that is gone"
-            raise Unavailable(f"They were read from {where}: they come again.")
+            raise Unavailable(f"The messages were read from {where}: they come again.")
         self._settle(self._consumption.acknowledge, tags)
 
     def extend(self, handles: Sequence[str]) -> None:

@@ -193,7 +193,7 @@ class RabbitWire:
             self._heard_at = time.monotonic()
             self._feed(data)
         elif self.rested > 2 * HEARTBEAT:
-            self._end(self._lost("it gives no sign of life."))
+            self._end(self._lost("it stopped sending heartbeats."))
 
     def close(self) -> None:
         """Close; a broker that answers has returned the unsettled messages by then."""

@@ -108,7 +108,7 @@ class SqsBrokerAdmin:
                 "get_queue_attributes", about=about, QueueUrl=url, AttributeNames=names
             )
         except SqsRejected as refusal:
-            _LOG.warning("left out of what is found: %s", refusal)
+            _LOG.warning("discovery leaves out a queue: %s", refusal)
             return {}
         attributes: dict[str, str] = reply.get("Attributes", {})
         return attributes

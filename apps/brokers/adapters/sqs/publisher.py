@@ -75,7 +75,9 @@ class SqsPublisher:
                 self._send(topic, call[half:], outcomes)
             return
         by_id = _outcomes_by_id(reply)
-        silent = Outcome(kind=OutcomeKind.UNKNOWN, detail="SQS said nothing of it.")
+        silent = Outcome(
+            kind=OutcomeKind.UNKNOWN, detail="The answer of SQS does not mention it."
+        )
         for number, parcel in enumerate(call):
             outcomes[parcel.index] = by_id.get(str(number), silent)
 

@@ -152,7 +152,9 @@ class SqsDeadLetterReader:
             yield from (call[int(done["Id"])] for done in reply.get("Successful", []))
             for refusal in reply.get("Failed", []):
                 if is_final(refusal):
-                    _LOG.warning("a receipt is void: %s", words_of(refusal))
+                    _LOG.warning(
+                        "SQS no longer accepts a receipt: %s", words_of(refusal)
+                    )
                     self._forget(call[int(refusal["Id"])])
                 else:
                     failed.append(words_of(refusal))
