@@ -65,11 +65,11 @@ class Queues:
     consumers: list[ConsumerPosition] = field(default_factory=list)
     answer: Callable[[Outbound], Outcome] = lambda _: SENT
     queues: dict[str, list[Message]] = field(default_factory=dict)
-    made: set[str] = field(default_factory=set)
+    existing: set[str] = field(default_factory=set)
     readers: list[Reader] = field(default_factory=list)
     published: list[Outbound] = field(default_factory=list)
     reads: int = 0
-    asked: int = 0
+    call_count: int = 0
     extended: list[str] = field(default_factory=list)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
@@ -78,7 +78,7 @@ class Queues:
     def put(self, queue: str, body: bytes, headers: Sequence[Header] = ()) -> str:
         message = Message(next(self.numbers), body, tuple(headers))
         self.queues.setdefault(queue, []).append(message)
-        self.made.add(queue)
+        self.existing.add(queue)
         return str(message.number)
 
     def contents(self, queue: str) -> list[tuple[bytes, tuple[Header, ...]]]:
@@ -120,7 +120,7 @@ class Queues:
         return self.capabilities.ordering
 
     def reach(self) -> None:
-        self.asked += 1
+        self.call_count += 1
         if self.away:
             raise Unavailable("The queues in memory are away.")
         if self.missing:
@@ -166,7 +166,7 @@ class Reader:
 
     def peek(self, *, limit: int) -> list[DeadLetter]:
         self.broker.reach()
-        return [self._told(message, "") for message in self._messages()[:limit]]
+        return [self._dead_letter(message, "") for message in self._messages()[:limit]]
 
     def acknowledge(self, handles: Sequence[str]) -> None:
         self.broker.reach()
@@ -199,9 +199,9 @@ class Reader:
     def _letter(self, message: Message) -> DeadLetter:
         receipt = f"r{next(self.receipts)}"
         self.in_hand[receipt] = message
-        return self._told(message, receipt)
+        return self._dead_letter(message, receipt)
 
-    def _told(self, message: Message, receipt: str) -> DeadLetter:
+    def _dead_letter(self, message: Message, receipt: str) -> DeadLetter:
         return DeadLetter(
             queue=self.queue,
             bookmark=str(message.number) if self.broker.names else "",
@@ -223,7 +223,7 @@ class Admin:
         return self.broker.consumers
 
     def depth(self) -> int | None:
-        if self.broker.expects_queues and self.queue not in self.broker.made:
+        if self.broker.expects_queues and self.queue not in self.broker.existing:
             raise QueueExpected(f"There is no queue {self.queue} yet.")
         return len(self.broker.queues.get(self.queue, []))
 

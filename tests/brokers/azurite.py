@@ -76,7 +76,7 @@ def missing() -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class QueuedMessage:
     """A message as Azurite keeps it."""
 
     text: str
@@ -124,11 +124,11 @@ class Server:
         self.process.kill()
         self.process.wait()
 
-    def look(self, queue: str) -> list[Seen]:
+    def look(self, queue: str) -> list[QueuedMessage]:
         """Return what is in a queue, hidden or not, oldest first."""
         url = f"http://{LOOPBACK}:{self._look_port}/{queue}"
         with urlopen(url, timeout=10) as reply:
-            return [Seen(**found) for found in json.load(reply)]
+            return [QueuedMessage(**fields) for fields in json.load(reply)]
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         log = self._folder / "log"
@@ -156,8 +156,8 @@ class Server:
 def _program() -> Path | None:
     """Find `azurite-queue`, as a script that Node runs."""
     ours = Path(sys.prefix, "azurite", "node_modules", ".bin")
-    found = shutil.which("azurite-queue", path=ours) or shutil.which("azurite-queue")
-    return Path(found).resolve() if found else None
+    path = shutil.which("azurite-queue", path=ours) or shutil.which("azurite-queue")
+    return Path(path).resolve() if path else None
 
 
 def _listens(port: int) -> bool:

@@ -43,7 +43,7 @@ def missing() -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class QueuedMessage:
     """A message as moto keeps it."""
 
     body: str
@@ -87,11 +87,11 @@ class Server:
         self.process.kill()
         self.process.wait()
 
-    def look(self, queue: str) -> list[Seen]:
+    def look(self, queue: str) -> list[QueuedMessage]:
         """Return what is in a queue, hidden or not, oldest first."""
         url = f"http://{LOOPBACK}:{self.port}{LOOK}?queue={quote(queue)}"
         with urlopen(url, timeout=10) as reply:
-            return [_seen(found) for found in json.load(reply)]
+            return [_message_of(fields) for fields in json.load(reply)]
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         with (self._folder / "log").open("wb") as log:
@@ -180,9 +180,9 @@ def _answers(port: int) -> bool:
         return False
 
 
-def _seen(found: dict[str, Any]) -> Seen:
+def _message_of(fields: dict[str, Any]) -> QueuedMessage:
     attributes = {
         name: (kind, base64.b64decode(value))
-        for name, (kind, value) in found.pop("attributes").items()
+        for name, (kind, value) in fields.pop("attributes").items()
     }
-    return Seen(attributes=attributes, **found)
+    return QueuedMessage(attributes=attributes, **fields)

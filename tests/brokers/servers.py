@@ -78,5 +78,5 @@ def _run(*command: str, environment: dict[str, str] | None = None) -> None:
         check=False,
     )
     if done.returncode:
-        told = (done.stderr or done.stdout).strip().splitlines()
-        raise Unable(f"{command[0]} failed: {told[-1] if told else done.returncode}")
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise Unable(f"{command[0]} failed: {lines[-1] if lines else done.returncode}")

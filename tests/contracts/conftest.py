@@ -53,12 +53,12 @@ def stage_of(servers: Callable[[str], BrokerServer]) -> Iterator[StageOf]:
 
 def _close_later(stage: Stage, ports: ExitStack) -> None:
     def remembering(make: Callable[[], Any]) -> Callable[[], Any]:
-        def made() -> Any:
+        def make_and_remember() -> Any:
             port = make()
             ports.callback(port.close)
             return port
 
-        return made
+        return make_and_remember
 
     for name in ("publisher", "reader", "admin", "broker_admin"):
         setattr(stage, name, remembering(getattr(stage, name)))

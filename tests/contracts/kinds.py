@@ -46,12 +46,12 @@ class Kind:
     settings: Mapping[str, object] = field(default_factory=dict)
 
     def start(self, folder: Path) -> BrokerServer:
-        made: BrokerServer = _named(self.server)(folder)
-        return made
+        broker_server: BrokerServer = _named(self.server)(folder)
+        return broker_server
 
     def stage_on(self, server: BrokerServer) -> Stage:
-        made: Stage = _named(self.stage)(server, **self.settings)
-        return made
+        stage: Stage = _named(self.stage)(server, **self.settings)
+        return stage
 
     def param(self) -> Any:
         marks = [pytest.mark.needs(self.need)] if self.need else []
@@ -60,8 +60,8 @@ class Kind:
 
 def _named(path: str) -> Callable[..., Any]:
     module, _, name = path.partition(":")
-    found: Callable[..., Any] = getattr(import_module(module), name)
-    return found
+    factory: Callable[..., Any] = getattr(import_module(module), name)
+    return factory
 
 
 KINDS = {

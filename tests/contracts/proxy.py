@@ -87,7 +87,7 @@ class Counter:
         server = socket.create_connection((LOOPBACK, self._behind))
         answered = True
 
-        def asked() -> None:
+        def count_request() -> None:
             nonlocal answered
             # What comes in several pieces is one request, until it is answered.
             self.requests += answered
@@ -100,15 +100,15 @@ class Counter:
         for end in (client, server):
             self._ends.enter_context(end)
             self._ends.callback(_shut, end)
-        self._start(lambda: _pump(client, server, heard=asked))
+        self._start(lambda: _pump(client, server, heard=count_request))
         self._start(lambda: _pump(server, client, heard=replied))
 
 
 @contextmanager
 def counting(broker: BrokerSettings) -> Iterator[tuple[BrokerSettings, Counter]]:
     """Lead to a broker on this machine by a way on which requests are counted."""
-    told = [broker.url, *map(str, broker.options.values())]
-    address = re.search(rf"{re.escape(LOOPBACK)}:(\d+)", " ".join(told))
+    addresses = [broker.url, *map(str, broker.options.values())]
+    address = re.search(rf"{re.escape(LOOPBACK)}:(\d+)", " ".join(addresses))
     assert address, "it is nowhere on this machine"
     counter = Counter(int(address[1]))
 
@@ -126,14 +126,17 @@ def counting(broker: BrokerSettings) -> Iterator[tuple[BrokerSettings, Counter]]
 def _pump(
     source: socket.socket,
     target: socket.socket,
-    left: int | None = None,
+    remaining: int | None = None,
     heard: Callable[[], None] = lambda: None,
 ) -> None:
     with suppress(OSError):
-        while left != 0 and (data := source.recv(CHUNK if left is None else left)):
+        while remaining != 0:
+            data = source.recv(CHUNK if remaining is None else remaining)
+            if not data:
+                break
             heard()
             target.sendall(data)
-            left = None if left is None else left - len(data)
+            remaining = None if remaining is None else remaining - len(data)
     for end in (source, target):
         _shut(end)
 

@@ -82,13 +82,13 @@ class RabbitStage(Doors):
     def contents(self, topic: str) -> list[Message]:
         """Look at a queue; everything goes back as it was when the connection ends."""
         with self.wire() as wire:
-            return [message_of(arrival) for arrival in taken(wire, topic)]
+            return [message_of(arrival) for arrival in receive_all(wire, topic)]
 
     def consume(self, topic: str) -> list[Message]:
         with self.wire() as wire:
-            found = list(taken(wire, topic))
+            arrivals = list(receive_all(wire, topic))
             wire.send(spec.Basic.Ack(0, multiple=True))
-            return [message_of(arrival) for arrival in found]
+            return [message_of(arrival) for arrival in arrivals]
 
     @contextmanager
     def wire(self) -> Iterator[RabbitWire]:
@@ -103,8 +103,8 @@ class RabbitStage(Doors):
         self, name: str, kind: str, arguments: dict[str, object] | None = None
     ) -> None:
         with self.channel() as channel:
-            told = {"x-queue-type": kind, **(arguments or {})}
-            channel.queue_declare(name, durable=True, arguments=told)
+            all_arguments = {"x-queue-type": kind, **(arguments or {})}
+            channel.queue_declare(name, durable=True, arguments=all_arguments)
 
     @contextmanager
     def channel(self) -> Iterator[BlockingChannel]:
@@ -122,7 +122,7 @@ class RabbitStage(Doors):
         self.server.start()
 
 
-def taken(wire: RabbitWire, queue: str) -> Iterator[RabbitArrival]:
+def receive_all(wire: RabbitWire, queue: str) -> Iterator[RabbitArrival]:
     """Take what is in a queue, without settling it; nothing where there is none."""
     try:
         while True:

@@ -74,11 +74,11 @@ class SqsStage(Doors):
         """Send as it is; give the message's id."""
         wire = {"MessageBody": body} | {k: v for k, v in wire.items() if k != "Id"}
         url = self.url_of(topic)
-        sent: str = self.client.send_message(QueueUrl=url, **wire)["MessageId"]
-        return sent
+        message_id: str = self.client.send_message(QueueUrl=url, **wire)["MessageId"]
+        return message_id
 
     def contents(self, topic: str) -> list[Message]:
-        return [content_of(_received(seen)) for seen in self.server.look(topic)]
+        return [content_of(_received(message)) for message in self.server.look(topic)]
 
     def receive(self, topic: str, **wire: Any) -> list[Any]:
         """Be handed up to ten messages, as boto3 gives them."""
@@ -89,18 +89,18 @@ class SqsStage(Doors):
             MessageSystemAttributeNames=["All"],
             **wire,
         )
-        found: list[Any] = reply.get("Messages", [])
-        return found
+        messages: list[Any] = reply.get("Messages", [])
+        return messages
 
     def consume(self, topic: str) -> list[Message]:
-        taken: list[Message] = []
-        while found := self.receive(topic):
-            for message in found:
-                taken.append(content_of(message))
+        contents: list[Message] = []
+        while messages := self.receive(topic):
+            for message in messages:
+                contents.append(content_of(message))
                 self.client.delete_message(
                     QueueUrl=self.url_of(topic), ReceiptHandle=message["ReceiptHandle"]
                 )
-        return taken
+        return contents
 
     def fail(self, topic: str) -> None:
         """Be handed everything once, and give it back unsettled."""
@@ -126,16 +126,16 @@ def _client(server: Server) -> Any:  # boto3 makes its clients at run time
     return session.client("sqs", endpoint_url=server.endpoint, config=config)
 
 
-def _received(seen: Any) -> dict[str, Any]:
+def _received(message: Any) -> dict[str, Any]:
     """Bring what moto keeps into the form in which a consumer would be given it."""
     attributes = {}
-    for name, (kind, value) in seen.attributes.items():
+    for name, (kind, value) in message.attributes.items():
         binary = kind.startswith("Binary")
-        told = {"BinaryValue": value} if binary else {"StringValue": value.decode()}
-        attributes[name] = {"DataType": kind, **told}
-    system = {"MessageGroupId": seen.group} if seen.group else {}
+        typed = {"BinaryValue": value} if binary else {"StringValue": value.decode()}
+        attributes[name] = {"DataType": kind, **typed}
+    system = {"MessageGroupId": message.group} if message.group else {}
     return {
-        "Body": seen.body,
+        "Body": message.body,
         "MessageAttributes": attributes,
         "Attributes": system,
     }

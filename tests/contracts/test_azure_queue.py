@@ -147,7 +147,7 @@ def test_any_number_goes_back_to_its_queue_or_to_a_temporary_one(
     assert moved == len(letters) == number
     assert {outcome.kind for outcome in outcomes} == {SENT}
     assert sorted(article.texts(target)) == sorted(body.decode() for body in requests)
-    assert {seen.dequeue_count for seen in article.look(target)} == {0}
+    assert {message.dequeue_count for message in article.look(target)} == {0}
     assert article.texts(article.queue) == []
 
 
@@ -238,9 +238,9 @@ def test_the_redrive_mark_stays_behind_and_other_headers_are_refused_by_name(
         topic=azure.topic, body=b"b", headers=((b"trace-id", b"1"), mark)
     )
 
-    sent, refused = azure.publisher().publish([marked, foreign])
+    accepted, refused = azure.publisher().publish([marked, foreign])
 
-    assert (sent.kind, refused.kind) == (SENT, REFUSED)
+    assert (accepted.kind, refused.kind) == (SENT, REFUSED)
     assert "'trace-id'." in refused.detail
     assert azure.contents(azure.topic) == [(b"a", ())]
 
@@ -254,7 +254,7 @@ def test_what_we_put_never_expires(azure: AzureStage) -> None:
 
     there = azure.look(azure.queue)
     assert len(there) == 2
-    assert {seen.expires_at[:4] for seen in there} == {"9999"}
+    assert {message.expires_at[:4] for message in there} == {"9999"}
 
 
 def test_a_message_may_be_delayed_for_a_week_and_no_longer(azure: AzureStage) -> None:
@@ -309,13 +309,13 @@ def test_what_others_took_meanwhile_is_theirs_and_comes_again_if_they_leave_it(
     reader, others = azure.reader(), azure.client(azure.queue)
     (letter,) = reader.read(limit=1, wait=0)
     time.sleep(VISIBILITY_TIMEOUT + 0.1)
-    taken = others.receive_message(visibility_timeout=1)
+    message = others.receive_message(visibility_timeout=1)
 
     reader.extend([letter.handle])
     reader.release([letter.handle])
     reader.acknowledge([letter.handle])
 
-    assert taken is not None
+    assert message is not None
     assert azure.contents(azure.queue) == [(b"ours", ())]
     (again,) = reader.read(limit=1, wait=3)
     assert again.bookmark == letter.bookmark
@@ -352,7 +352,7 @@ def test_looking_changes_no_count_and_hides_nothing(azure: AzureStage) -> None:
     azure.broker_admin().discover()
 
     assert len(letters) == 32
-    assert {seen.dequeue_count for seen in before} == {0}
+    assert {message.dequeue_count for message in before} == {0}
     assert azure.look(azure.queue) == before
     assert len(azure.client(azure.queue).peek_messages(32)) == 32
     assert oldest == min(letter.enqueued_at for letter in letters if letter.enqueued_at)
@@ -384,13 +384,13 @@ def test_an_innocent_message_ahead_is_neither_counted_nor_taken(
     azure.put(azure.topic, b"poison")
     azure.fail(MAX_DEQUEUE_COUNT - 1)
     azure.put(azure.topic, b"innocent")
-    taken = azure.client(azure.topic).receive_message()
-    assert taken is not None
-    azure.client(azure.topic).update_message(taken, visibility_timeout=1)
+    message = azure.client(azure.topic).receive_message()
+    assert message is not None
+    azure.client(azure.topic).update_message(message, visibility_timeout=1)
     time.sleep(1.1)
 
     behind = azure.reader().dead_letter_exhausted()
-    counts = {seen.text: seen.dequeue_count for seen in azure.look(azure.topic)}
+    counts = {one.text: one.dequeue_count for one in azure.look(azure.topic)}
     azure.client(azure.topic).delete_message(
         azure.client(azure.topic).receive_message() or ""
     )
@@ -427,11 +427,11 @@ class Overtaken(AzureWire):
         self._stage = stage
 
     def peek(self, queue: str, *, count: int) -> list[AzureMessage]:
-        seen = super().peek(queue, count=count)
+        messages = super().peek(queue, count=count)
         if len(self._stage.look(queue)) == 1:
             self._stage.client(queue).receive_message(visibility_timeout=60)
             self._stage.put(queue, b"innocent")
-        return seen
+        return messages
 
 
 def test_many_are_moved_in_batches_of_the_size_that_was_set(azure: AzureStage) -> None:
@@ -515,26 +515,26 @@ def test_sent_is_what_azure_confirmed_wherever_the_link_was_cut(
 
     with cutting(azure.server.port, **cuts) as port:
         azure.url = azure.server.url.replace(f":{azure.server.port}/", f":{port}/")
-        told = published_one_by_one(azure, 12)
+        kinds = published_one_by_one(azure, 12)
 
     there = sorted(int(body) for body, _ in azure.contents(azure.topic))
-    sent = [number for number, kind in told.items() if kind is SENT]
-    assert set(told.values()) <= {SENT, UNKNOWN}
-    assert set(sent) <= set(there) <= set(told)
+    confirmed = [number for number, kind in kinds.items() if kind is SENT]
+    assert set(kinds.values()) <= {SENT, UNKNOWN}
+    assert set(confirmed) <= set(there) <= set(kinds)
     assert len(there) == len(set(there))
 
 
 def published_one_by_one(stage: AzureStage, count: int) -> dict[int, OutcomeKind]:
     """Send over one connection, until there is none any more."""
-    publisher, told = stage.publisher(), dict[int, OutcomeKind]()
+    publisher, kinds = stage.publisher(), dict[int, OutcomeKind]()
     for number in range(count):
         try:
             (outcome,) = publisher.publish([to(stage.topic, b"%d" % number)])
         except Unavailable:
             break
-        told[number] = outcome.kind
+        kinds[number] = outcome.kind
     publisher.close()
-    return told
+    return kinds
 
 
 def test_an_azure_that_hangs_leaves_unknown_only_what_it_was_asked_to_take(
@@ -625,12 +625,12 @@ def test_queues_are_found_page_by_page_and_beside_their_poison(
     azure.make(lone)
     azure.put(azure.topic, b"one")
 
-    found = {one.name: one for one in azure.broker_admin().discover()}
+    topics = {one.name: one for one in azure.broker_admin().discover()}
 
-    assert (found[azure.topic].depth, found[azure.topic].dead_letters) == (1, 0)
-    assert found[azure.topic].dead_letter_queue == azure.queue
-    assert azure.queue not in found
-    assert (found[lone].dead_letter_queue, found[lone].dead_letters) == ("", None)
+    assert (topics[azure.topic].depth, topics[azure.topic].dead_letters) == (1, 0)
+    assert topics[azure.topic].dead_letter_queue == azure.queue
+    assert azure.queue not in topics
+    assert (topics[lone].dead_letter_queue, topics[lone].dead_letters) == ("", None)
 
 
 def signed(stage: AzureStage, permission: str) -> str:

@@ -132,19 +132,19 @@ def test_a_reserved_header_stays_behind_and_all_others_arrive(
     real_stage: Stage, name: bytes
 ) -> None:
     capabilities = real_stage.capabilities
-    given = ((name, b"0"), *HEADER)
-    message = Outbound(topic=real_stage.topic, body=b"body", headers=given)
+    headers_in = ((name, b"0"), *HEADER)
+    message = Outbound(topic=real_stage.topic, body=b"body", headers=headers_in)
 
     (outcome,) = real_stage.publisher().publish([message])
 
-    kept = tuple(h for h in given if h[0] not in capabilities.reserved)
+    expected = tuple(h for h in headers_in if h[0] not in capabilities.reserved)
     if capabilities.headers is Headers.NONE:
         # Nothing is left out in silence: what cannot come along is refused.
         assert (outcome.kind, capabilities.reserved) == (REFUSED, frozenset())
     else:
         assert (outcome.kind, outcome.detail) == (SENT, "")
         ((body, headers),) = real_stage.contents(real_stage.topic)
-        assert (body, sorted(headers)) == (b"body", sorted(kept))
+        assert (body, sorted(headers)) == (b"body", sorted(expected))
 
 
 def test_redriven_dead_letters_are_the_messages_that_came(stage: Stage) -> None:
@@ -172,13 +172,13 @@ def test_a_message_of_the_limit_arrives_and_a_byte_more_is_refused(
     fits = limit <= LARGEST_OF_EVERY_DAY or "SOAK" in os.environ
     sizes = [limit + 1, *([limit - 1, limit] if fits else [])]
 
-    refused, *sent = (
+    refused, *accepted = (
         real_stage.publisher().publish([sized(real_stage, b"x" * size)])[0]
         for size in sizes
     )
 
     assert (refused.kind, bool(refused.detail)) == (REFUSED, True)
-    assert {outcome.kind for outcome in sent} <= {SENT}
+    assert {outcome.kind for outcome in accepted} <= {SENT}
     there = [len(body) for body, _ in real_stage.contents(real_stage.topic)]
     assert sorted(there) == sizes[1:]
 
@@ -208,12 +208,12 @@ def test_as_many_headers_as_can_be_arrive_and_one_more_is_refused(
     window = [sized(real_stage, b"body", headers=number)] * few
     over = sized(real_stage, b"over", headers=number + 1)
 
-    *sent, refused = real_stage.publisher().publish([*window, over])
+    *accepted, refused = real_stage.publisher().publish([*window, over])
 
     there = [len(headers) for _, headers in real_stage.contents(real_stage.topic)]
     without_end = most is None and number > 0
     assert refused.kind is (SENT if without_end else REFUSED)
-    assert {outcome.kind for outcome in sent} <= {SENT}
+    assert {outcome.kind for outcome in accepted} <= {SENT}
     assert there == [number] * few + [number + 1] * without_end
 
 
@@ -324,11 +324,11 @@ def test_a_broker_that_refuses_connections_leaves_every_message_unsent(
     topic = Topic(name="t", native_name=real_stage.topic, broker=broker)
     window = [Addressed(topic=topic, body=b"%d" % n, headers=()) for n in range(30)]
 
-    with RoutingPublisher() as connected, RoutingPublisher() as fresh:
+    with RoutingPublisher() as connected, RoutingPublisher() as idle:
         (before,) = connected.publish(window[:1])
         real_stage.go_away()
         try:
-            outcomes = [*connected.publish(window[1:]), *fresh.publish(window[1:])]
+            outcomes = [*connected.publish(window[1:]), *idle.publish(window[1:])]
         finally:
             real_stage.come_back()
 
@@ -350,25 +350,25 @@ def test_a_kill_loses_nothing_that_was_sent_and_the_unknown_is_sent_again(
         real_stage, windows=chance.randrange(1, 4), moment=chance.uniform(0, 0.02)
     )
     real_stage.come_back()
-    told = list(zip(tried, outcomes, strict=True))
-    unknown = [message for message, one in told if one.kind is UNKNOWN]
-    unsent = {message.body for message, one in told if one.kind is UNSENT}
+    results = list(zip(tried, outcomes, strict=True))
+    unknown = [message for message, one in results if one.kind is UNKNOWN]
+    unsent = {message.body for message, one in results if one.kind is UNSENT}
 
     again = real_stage.publisher().publish(unknown)
 
     there = Counter(body for body, _ in real_stage.contents(real_stage.topic))
-    sent = {message.body for message, one in told if one.kind is SENT}
+    confirmed = {message.body for message, one in results if one.kind is SENT}
     assert {one.kind for one in outcomes} <= {SENT, UNKNOWN, UNSENT}
     assert unsent.isdisjoint(there)
     assert {one.kind for one in again} <= {SENT, OutcomeKind.DUPLICATE}, again[:1]
-    assert set(there) >= sent | {message.body for message in unknown}
-    assert all(there[body] == 1 for body in sent)
+    assert set(there) >= confirmed | {message.body for message in unknown}
+    assert all(there[body] == 1 for body in confirmed)
     assert max(there.values()) <= 2
     # So much a kill shows, for it leaves what the operating system has; a power cut
     # would show more, and nobody claims it. That a service has it on many machines is
     # that service's word: what stands in for it here keeps its books itself.
-    shown = Durability.REPLICATED if KINDS[kind].stands_in else Durability.PAGE_CACHE
-    assert real_stage.capabilities.durability is shown
+    expected = Durability.REPLICATED if KINDS[kind].stands_in else Durability.PAGE_CACHE
+    assert real_stage.capabilities.durability is expected
 
 
 def test_a_producer_may_have_a_message_held_back_where_the_capabilities_say_so(
@@ -507,12 +507,12 @@ def test_what_was_not_acknowledged_comes_back_after_a_restart(stage: Stage) -> N
 def test_held_dead_letters_come_once_and_block_nothing(stage: Stage) -> None:
     put_numbered(stage, 30)
     reader = stage.reader()
-    held = read_all(reader, 30)
+    letters = read_all(reader, 30)
     stage.put(stage.queue, b"next")
 
     rounds = [reader.read(limit=10, wait=0.2) for _ in range(3)]
 
-    assert len(held) == 30
+    assert len(letters) == 30
     assert [letter.body for batch in rounds for letter in batch] == [b"next"]
 
 
@@ -543,11 +543,11 @@ def test_peeking_changes_nothing(stage: Stage) -> None:
     stage.put(stage.queue, b"unseen")
     (unseen,) = read_all(reader, 1)
 
-    told = {(letter.dequeue_count, letter.redelivered) for letter in letters}
-    assert told == {(unseen.dequeue_count, False)}
+    counts = {(letter.dequeue_count, letter.redelivered) for letter in letters}
+    assert counts == {(unseen.dequeue_count, False)}
     for look in looks:
-        seen = [letter.body for letter in look]
-        assert seen == (bodies(2) if stage.capabilities.peeks else [])
+        peeked = [letter.body for letter in look]
+        assert peeked == (bodies(2) if stage.capabilities.peeks else [])
 
 
 def test_the_queue_is_counted_and_dated(stage: Stage) -> None:
@@ -594,12 +594,12 @@ def test_a_broker_says_what_it_is_and_which_topics_it_has(real_stage: Stage) -> 
     real_stage.put(real_stage.topic, b"0")
     put_numbered(real_stage, 2)
 
-    told = real_stage.broker_admin().ping()
-    found = {topic.name: topic for topic in real_stage.broker_admin().discover()}
+    description = real_stage.broker_admin().ping()
+    topics = {topic.name: topic for topic in real_stage.broker_admin().discover()}
 
-    assert told
-    assert real_stage.queue not in found
-    topic = found[real_stage.topic]
+    assert description
+    assert real_stage.queue not in topics
+    topic = topics[real_stage.topic]
     assert topic.dead_letter_queue == real_stage.queue
     assert (topic.depth, topic.dead_letters) == (1, 2)
 
@@ -647,17 +647,17 @@ def same(message: Case | DeadLetter, stage: Stage) -> Message:
     return message.body, headers
 
 
-def in_order(stage: Stage, found: list[bytes]) -> list[bytes]:
+def in_order(stage: Stage, bodies: list[bytes]) -> list[bytes]:
     """Give what was found as it came, or sorted where the broker keeps no order."""
     keeps = stage.capabilities.ordering is Ordering.TOPIC
-    return found if keeps else sorted(found)
+    return bodies if keeps else sorted(bodies)
 
 
 def sized(stage: Stage, body: bytes, *, headers: int = 0) -> Outbound:
     many = headers > MOST_HEADERS_OF_EVERY_DAY
     names = (b"h" if many else b"h%d" % n for n in range(headers))
-    made = tuple((name, b"v") for name in names)
-    return Outbound(topic=stage.topic, body=body, headers=made)
+    fields = tuple((name, b"v") for name in names)
+    return Outbound(topic=stage.topic, body=body, headers=fields)
 
 
 def outbound(topic: str, number: int) -> Outbound:

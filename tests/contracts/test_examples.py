@@ -58,14 +58,14 @@ def example_of(poisonweb: FakePoisonweb, tmp_path: Path) -> Callable[..., Exampl
 
 def refusing_once(poisonweb: FakePoisonweb) -> list[FailureReport]:
     """Reject the first report, so that its message is released; list them all."""
-    told: list[FailureReport] = []
+    reports: list[FailureReport] = []
 
     def is_first(report: FailureReport) -> bool:
-        told.append(report)
-        return len(told) == 1
+        reports.append(report)
+        return len(reports) == 1
 
     poisonweb.reject(is_first)
-    return told
+    return reports
 
 
 def requeue(stage: RealStage, failure: FailureReport, mark: str, body: bytes) -> None:
@@ -90,14 +90,14 @@ def test_the_consumer_of_sqs(
     stage_of: StageOf, poisonweb: FakePoisonweb, example_of: Callable[..., Example]
 ) -> None:
     stage = cast("SqsStage", stage_of("sqs"))
-    told = refusing_once(poisonweb)
+    reports = refusing_once(poisonweb)
     example = example_of(
         stage.topic,
         "sqs_consumer.py",
         stage.url_of(stage.topic),
         **environ_of_boto3(stage),
     )
-    sent = stage.send(stage.topic, text(BAD).decode())
+    message_id = stage.send(stage.topic, text(BAD).decode())
     stage.send(stage.topic, text(GOOD).decode())
     with example.running():
         example.until(lambda: poisonweb.failures and example.charged(GOOD))
@@ -107,8 +107,8 @@ def test_the_consumer_of_sqs(
         example.until(lambda: poisonweb.confirmations)
         example.until(lambda: not stage.contents(stage.topic))
 
-    assert failure.bookmark == sent
-    assert len(told) > 1  # it was released, and came again
+    assert failure.bookmark == message_id
+    assert len(reports) > 1  # it was released, and came again
     assert [one.redrive for one in poisonweb.confirmations] == [mark]
     assert (example.charged(GOOD), example.charged(LATER)) == (1, 1)
     assert stage.contents(stage.queue) == []
@@ -119,7 +119,7 @@ def test_the_consumer_of_azure_queues(
     stage_of: StageOf, poisonweb: FakePoisonweb, example_of: Callable[..., Example]
 ) -> None:
     stage = cast("AzureStage", stage_of("azure_queue"))
-    told = refusing_once(poisonweb)
+    reports = refusing_once(poisonweb)
     example = example_of(
         stage.topic,
         "azure_queue_consumer.py",
@@ -136,7 +136,7 @@ def test_the_consumer_of_azure_queues(
         example.until(lambda: not stage.contents(stage.topic))
 
     assert failure.body == text(BAD)
-    assert len(told) > 1  # it was released, and came again
+    assert len(reports) > 1  # it was released, and came again
     assert (example.charged(GOOD), example.charged(LATER)) == (1, 1)
     # The mark stays behind: nothing tells the guard that this one was requeued.
     assert poisonweb.confirmations == []
@@ -149,7 +149,7 @@ def test_the_consumer_of_aio_pika(
     stage = cast("RabbitStage", stage_of("rabbitmq"))
     queue = f"orders-{uuid4().hex}"  # the stage's own name is none for this client
     stage.declare(queue, "quorum")
-    told = refusing_once(poisonweb)
+    reports = refusing_once(poisonweb)
     example = example_of(
         queue, "aio_pika_consumer.py", queue, AMQP_URL=stage.server.url
     )
@@ -167,10 +167,10 @@ def test_the_consumer_of_aio_pika(
         example.until(lambda: not stage.contents(queue))
 
     assert (failure.bookmark, failure.headers) == ("m-1", (kind, name, typed))
-    assert len(told) > 1  # it was released, and came again
+    assert len(reports) > 1  # it was released, and came again
     assert [one.redrive for one in poisonweb.confirmations] == [mark]
     assert (example.charged(GOOD), example.charged(LATER)) == (1, 1)
-    assert told[-1].dequeue_count == 2
+    assert reports[-1].dequeue_count == 2
 
 
 @pytest.mark.needs("rabbitmq")
@@ -179,7 +179,7 @@ def test_the_task_of_celery_and_its_requeue_on_rabbitmq(
 ) -> None:
     stage = cast("RabbitStage", stage_of("rabbitmq"))
     queue = f"orders-{uuid4().hex}"
-    told = refusing_once(poisonweb)
+    reports = refusing_once(poisonweb)
     worker = ("worker", "-Q", queue, "-c", "2", "-l", "INFO", "--without-mingle")
     example = example_of(
         queue,
@@ -205,7 +205,7 @@ def test_the_task_of_celery_and_its_requeue_on_rabbitmq(
     assert (
         failure.bookmark == failure.message_id == dict(failure.headers)[b"id"].decode()
     )
-    assert len(told) > 1  # it was released, and came again
+    assert len(reports) > 1  # it was released, and came again
     assert [one.redrive for one in poisonweb.confirmations] == [mark]
     assert (example.charged(GOOD), example.charged(LATER)) == (1, 1)
 

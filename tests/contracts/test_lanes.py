@@ -127,15 +127,15 @@ def test_what_fails_again_is_the_same_poison(
     poisons = set(Poison.objects.values_list("pk", flat=True))
 
     ended = redrive(operator, clock.now())
-    sent = stage.consume(stage.topic)
-    for body, kept in sent:
-        stage.put(stage.queue, body, kept)
+    redriven = stage.consume(stage.topic)
+    for body, headers in redriven:
+        stage.put(stage.queue, body, headers)
     drain_all(mail, clock.now())
 
-    assert (ended, len(sent)) == (Ended.DONE, 2)
+    assert (ended, len(redriven)) == (Ended.DONE, 2)
     assert set(Poison.objects.values_list("pk", flat=True)) == poisons
-    told = Poison.objects.values_list("state", "recurrences", "failures")
-    assert list(told) == [("open", 1, 2)] * 2
+    rows = Poison.objects.values_list("state", "recurrences", "failures")
+    assert list(rows) == [("open", 1, 2)] * 2
 
 
 @pytest.mark.parametrize("stage", AT_ONCE, indirect=True)
@@ -165,8 +165,8 @@ def test_a_cause_that_nobody_told_is_the_policys_only_where_it_must_be(
 
     failure = Failure.objects.get()
     if stage.capabilities.counting is Counting.POLICY:
-        told = (failure.cause, failure.dequeue_count, failure.dequeue_count_source)
-        assert told == ("max_dequeue_count", 5, "policy")
+        facts = (failure.cause, failure.dequeue_count, failure.dequeue_count_source)
+        assert facts == ("max_dequeue_count", 5, "policy")
     else:
         assert failure.dequeue_count_source in {"", "broker"}
         assert failure.cause == "rejected"

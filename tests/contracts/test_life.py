@@ -93,7 +93,7 @@ def fifo(servers: Callable[[str], BrokerServer]) -> SqsStage:
 
 def registered(stage: RealStage, kind: str, now: datetime) -> Topic:
     """Give the stage's topic as the product knows it, with a lane that captures."""
-    actor, given = Actor.system("test"), stage.settings
+    actor, settings = Actor.system("test"), stage.settings
     broker = brokers.register_broker(
         name=kind, kind=kind, url=stage.broker.url, actor=actor, now=now
     )
@@ -103,11 +103,11 @@ def registered(stage: RealStage, kind: str, now: datetime) -> Topic:
         native_name=stage.topic,
         broker=Broker.objects.get(pk=broker.pk),
         dead_letter_queue=stage.queue,
-        policy={"visibility_timeout": given.visibility_timeout},
+        policy={"visibility_timeout": settings.visibility_timeout},
         actor=actor,
         now=now,
     )
-    Topic.objects.update(options=dict(given.options))
+    Topic.objects.update(options=dict(settings.options))
     Lane.objects.create(topic=topic, mode=Mode.CAPTURE.value)
     return Topic.objects.select_related("broker").get(pk=topic.pk)
 
@@ -142,11 +142,11 @@ class Child:
         os.close(writing)
 
     def _work(
-        self, work: Callable[[Callable[[], None]], None], told: Callable[[], object]
+        self, work: Callable[[Callable[[], None]], None], report: Callable[[], object]
     ) -> None:
         code = 1
         try:
-            work(lambda: void(told()))
+            work(lambda: void(report()))
             code = 0
         except BaseException:  # noqa: BLE001 - told, and told by the code
             traceback.print_exc()
@@ -265,18 +265,21 @@ def work_on(operation: Operation, publisher: RoutingPublisher) -> None:
         time.sleep(0.01)
 
 
-def unmarked(found: list[Message]) -> list[Message]:
+def unmarked(contents: list[Message]) -> list[Message]:
     """Give messages without the mark that redrives bear."""
-    return [(body, tuple(h for h in told if h[0] != MARK)) for body, told in found]
+    return [
+        (body, tuple(h for h in headers if h[0] != MARK)) for body, headers in contents
+    ]
 
 
-def marks(found: list[Message]) -> list[str]:
-    return [value.decode() for _, told in found for name, value in told if name == MARK]
+def marks(contents: list[Message]) -> list[str]:
+    fields = [field for _, headers in contents for field in headers]
+    return [value.decode() for name, value in fields if name == MARK]
 
 
-def in_order(stage: RealStage, found: list[Message]) -> list[Message]:
+def in_order(stage: RealStage, messages: list[Message]) -> list[Message]:
     keeps = stage.capabilities.ordering is Ordering.TOPIC
-    return found if keeps else sorted(found)
+    return messages if keeps else sorted(messages)
 
 
 def headers_of(stage: RealStage) -> tuple[tuple[bytes, bytes], ...]:
@@ -292,8 +295,8 @@ def test_a_poison_is_requeued_fails_again_as_itself_and_then_is_handled(
     before = Poison.objects.get()
 
     carry_out(decide(operator))
-    (sent,) = real_stage.consume(real_stage.topic)
-    real_stage.put(real_stage.queue, *sent)
+    (redriven,) = real_stage.consume(real_stage.topic)
+    real_stage.put(real_stage.queue, *redriven)
     drain_until(topic, Poison.objects.filter(recurrences=1).exists)
     failed = Poison.objects.get()
     carry_out(decide(operator))
@@ -303,13 +306,13 @@ def test_a_poison_is_requeued_fails_again_as_itself_and_then_is_handled(
     after = Poison.objects.get()
     assert (before.state, failed.state) == ("open", "open")
     assert before.pk == failed.pk == after.pk
-    assert unmarked([sent, handled]) == [message, message]
+    assert unmarked([redriven, handled]) == [message, message]
     assert (after.redrives, after.recurrences) == (2, 1)
     assert real_stage.contents(real_stage.queue) == []
     # Where no message can bear a mark, nobody can tell that it was handled.
     bears = real_stage.capabilities.headers is not Headers.NONE
     assert after.state == ("confirmed" if bears else "redriven")
-    assert len(marks([sent, handled])) == (2 if bears else 0)
+    assert len(marks([redriven, handled])) == (2 if bears else 0)
 
 
 @pytest.mark.parametrize("lives", [True, False])
@@ -402,13 +405,16 @@ def test_redriving_under_kills_loses_none_and_repeats_only_what_was_in_flight(
             kills += kill_at_random(child, chance)
         carry_out(operation)
 
-    found = real_stage.contents(real_stage.topic)
-    there = Counter(body for body, _ in found)
+    contents = real_stage.contents(real_stage.topic)
+    there = Counter(body for body, _ in contents)
     assert set(there) == {b"%d" % n for n in range(number)}
-    assert len(found) - number <= kills * WINDOW
+    assert len(contents) - number <= kills * WINDOW
     assert set(Poison.objects.values_list("state", "redrives")) == {("redriven", 1)}
     if real_stage.capabilities.headers is not Headers.NONE:
-        bears = {(body, redrive_of(marks([(body, told)])[0])) for body, told in found}
+        bears = {
+            (body, redrive_of(marks([(body, headers)])[0]))
+            for body, headers in contents
+        }
         assert {redrive for _, redrive in bears} == set(
             Redrive.objects.values_list("id", flat=True)
         )
@@ -443,13 +449,13 @@ def test_an_idle_lane_asks_ever_less_often_where_each_look_is_paid_for(
             for _ in range(IDLE):
                 work.once()
                 at += 1.0
-            asked = counter.requests
+            request_count = counter.requests
             real_stage.put(real_stage.queue, b"at last")
             at += 15.0
             work.once()
 
     assert Poison.objects.count() == 1
-    assert asked < IDLE / 2
+    assert request_count < IDLE / 2
 
 
 def test_what_is_given_back_leaves_the_queue_as_it_was(
@@ -484,8 +490,8 @@ def test_an_order_that_is_asked_for_is_kept_under_kills_or_refused(
     kill_after(child, random.Random(0).randrange(number))
     carry_out(operation)
 
-    found = [int(body) for body, _ in real_stage.contents(real_stage.topic)]
-    assert list(dict.fromkeys(found)) == list(range(number))
+    numbers = [int(body) for body, _ in real_stage.contents(real_stage.topic)]
+    assert list(dict.fromkeys(numbers)) == list(range(number))
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -504,9 +510,9 @@ def test_an_order_of_each_key_is_kept_under_kills_where_it_is_asked_for(
 
     arrived = groups_in(fifo)
     put = {b"g%d" % n: list(range(n, GROUPED, GROUPS)) for n in range(GROUPS)}
-    assert {group: sorted(set(found)) for group, found in arrived.items()} == put
+    assert {group: sorted(set(numbers)) for group, numbers in arrived.items()} == put
     if ordered:
-        assert {g: list(dict.fromkeys(found)) for g, found in arrived.items()} == put
+        assert {g: list(dict.fromkeys(each)) for g, each in arrived.items()} == put
 
 
 def put_in_groups(stage: SqsStage) -> None:

@@ -43,7 +43,7 @@ from apps.core.errors import Refused, Unavailable
 from poisonguard.contract import Cause
 from tests.contracts.conftest import StageOf
 from tests.contracts.proxy import cutting
-from tests.contracts.rabbitmq_stage import RabbitStage, taken
+from tests.contracts.rabbitmq_stage import RabbitStage, receive_all
 
 SENT, REFUSED, UNKNOWN = OutcomeKind.SENT, OutcomeKind.REFUSED, OutcomeKind.UNKNOWN
 CUTS = 500 if os.environ.get("SOAK") else 20
@@ -142,14 +142,14 @@ def test_every_type_of_header_goes_through_the_broker(stage: RabbitStage) -> Non
     (letter,) = read_all(stage, 1)
 
     with stage.channel() as channel:
-        _, seen, _ = channel.basic_get(stage.queue)
+        _, got, _ = channel.basic_get(stage.queue)
     assert letter.headers == headers
-    assert (seen.headers["I"], seen.headers["V"], seen.headers["S"]) == (
+    assert (got.headers["I"], got.headers["V"], got.headers["S"]) == (
         5,
         None,
         "text",
     )
-    assert (seen.message_id, seen.priority, seen.delivery_mode) == ("m-1", 3, 2)
+    assert (got.message_id, got.priority, got.delivery_mode) == ("m-1", 3, 2)
 
 
 def test_a_quorum_queue_sorts_headers_and_adds_a_count_that_is_not_ours(
@@ -192,11 +192,11 @@ def test_a_full_queue_refuses_what_it_does_not_take(stage: RabbitStage) -> None:
 
     outcomes = stage.publisher().publish([outbound(full, n) for n in range(50)])
 
-    sent = [n for n, outcome in enumerate(outcomes) if outcome.kind is SENT]
+    confirmed = [n for n, outcome in enumerate(outcomes) if outcome.kind is SENT]
     refusals = {outcome.detail for outcome in outcomes if outcome.kind is REFUSED}
     there = Counter(int(body) for body, _ in stage.contents(full))
-    assert there == Counter(sent)
-    assert len(sent) < 50
+    assert there == Counter(confirmed)
+    assert len(confirmed) < 50
     assert refusals == {
         "RabbitMQ did not take it (nack): its queue is full, as a rule, or unavailable."
     }
@@ -205,19 +205,19 @@ def test_a_full_queue_refuses_what_it_does_not_take(stage: RabbitStage) -> None:
 def test_a_queue_deleted_between_windows_is_told_by_its_name(
     stage: RabbitStage,
 ) -> None:
-    gone = f"going  {stage.topic}"
-    stage.declare(gone, "classic")
+    queue = f"going  {stage.topic}"
+    stage.declare(queue, "classic")
     publisher = stage.publisher()
-    first = publisher.publish([outbound(gone, 0)])
+    first = publisher.publish([outbound(queue, 0)])
     with stage.channel() as channel:
-        channel.queue_delete(gone)
+        channel.queue_delete(queue)
 
-    window = [outbound(gone if n % 2 else stage.topic, n) for n in range(100)]
+    window = [outbound(queue if n % 2 else stage.topic, n) for n in range(100)]
     outcomes = publisher.publish(window)
 
     assert [outcome.kind for outcome in first] == [SENT]
     assert [outcome.kind for outcome in outcomes] == [SENT, REFUSED] * 50
-    assert gone in outcomes[1].detail
+    assert queue in outcomes[1].detail
     assert len(stage.contents(stage.topic)) == 50
 
 
@@ -362,7 +362,7 @@ def test_what_was_never_written_to_a_link_that_hung_is_unsent(
 def test_an_alarm_of_the_broker_is_told_before_anything_is_sent(
     stage: RabbitStage,
 ) -> None:
-    resting, fresh = stage.publisher(), stage.publisher()
+    resting, unused = stage.publisher(), stage.publisher()
     resting.publish([outbound(stage.topic, 0)])
     stage.server.ctl("set_vm_memory_high_watermark", "0")
     try:
@@ -372,16 +372,16 @@ def test_an_alarm_of_the_broker_is_told_before_anything_is_sent(
         unknown = Outcome(kind=UNKNOWN)
     try:
         with pytest.raises(Unavailable, match="memory"):
-            fresh.publish([outbound(stage.topic, 2)])
+            unused.publish([outbound(stage.topic, 2)])
         with pytest.raises(Unavailable, match="memory"):
             resting.publish([outbound(stage.topic, 3)])
     finally:
         stage.server.ctl("set_vm_memory_high_watermark", "0.6")
 
-    (sent,) = fresh.publish([outbound(stage.topic, 4)])
+    (confirmed,) = unused.publish([outbound(stage.topic, 4)])
 
     there = {body for body, _ in stage.contents(stage.topic)}
-    assert (unknown.kind, sent.kind) == (UNKNOWN, SENT)
+    assert (unknown.kind, confirmed.kind) == (UNKNOWN, SENT)
     assert {b"0", b"4"} <= there <= {b"0", b"1", b"4"}
 
 
@@ -442,12 +442,12 @@ def test_a_reader_is_handed_no_more_bytes_ahead_than_a_batch_may_have(
         stage.put(stage.queue, b"x" * 20_000)
     reader = stage.reader()
 
-    known = len(reader.read(limit=1, wait=1))
+    first = len(reader.read(limit=1, wait=1))
     batch = len(reader.read(limit=100, wait=1))
     waiting = stage.admin().depth() or 0
 
-    ahead = 40 - known - batch - waiting
-    assert (known, batch <= 4, ahead * 20_000 <= 64_000) == (1, True, True)
+    ahead = 40 - first - batch - waiting
+    assert (first, batch <= 4, ahead * 20_000 <= 64_000) == (1, True, True)
 
 
 def test_a_queue_that_is_not_there_is_named(stage: RabbitStage) -> None:
@@ -459,7 +459,7 @@ def test_a_queue_that_is_not_there_is_named(stage: RabbitStage) -> None:
     with pytest.raises(QueueMissing, match="no queue") as counted:
         stage.admin().depth()
 
-    assert all(stage.queue in str(told.value) for told in (read, counted))
+    assert all(stage.queue in str(error.value) for error in (read, counted))
 
 
 def test_a_queue_deleted_under_its_reader_is_told(stage: RabbitStage) -> None:
@@ -517,13 +517,13 @@ def test_over_tls_it_says_so_and_an_unknown_certificate_is_refused(
         stage.broker_admin().ping()
     monkeypatch.setenv("SSL_CERT_FILE", str(stage.server.certificate))
 
-    told = stage.broker_admin().ping()
+    description = stage.broker_admin().ping()
     (outcome,) = stage.publisher().publish(
         [Outbound(topic=stage.topic, body=b"x" * 3_000_000, headers=())]
     )
 
-    assert told.startswith("RabbitMQ 3.")
-    assert told.endswith("over TLSv1.3")
+    assert description.startswith("RabbitMQ 3.")
+    assert description.endswith("over TLSv1.3")
     assert outcome.kind is SENT
 
 
@@ -542,16 +542,16 @@ def test_a_ping_tries_the_management_too_where_it_is_told(stage: RabbitStage) ->
 
 
 @pytest.mark.parametrize(
-    ("user", "told"),
+    ("user", "message"),
     [("guest:wrong", "refused the login"), ("plain:plain", "the tag monitoring")],
 )
 def test_a_login_that_is_wrong_is_another_thing_than_a_user_who_may_not(
-    stage: RabbitStage, user: str, told: str
+    stage: RabbitStage, user: str, message: str
 ) -> None:
     stage.server.manage("PUT", "users", "plain", password="plain", tags="")
     stage.url = stage.url.replace("guest:guest", user)
 
-    with pytest.raises(Refused, match=told) as refused:
+    with pytest.raises(Refused, match=message) as refused:
         stage.broker_admin().discover()
 
     assert "plugin" not in str(refused.value)
@@ -585,11 +585,11 @@ def test_without_the_management_plugin_it_says_what_to_enable(
 def test_no_password_is_ever_told(stage: RabbitStage, address: str) -> None:
     stage.url = address.format(port=urlsplit(stage.url).port)
 
-    with pytest.raises(Unavailable) as told:
+    with pytest.raises(Unavailable) as error:
         stage.publisher().publish([outbound("orders", 0)])
 
-    assert "s3cret" not in str(told.value)
-    assert "s3cret" not in repr(told.value.__cause__)
+    assert "s3cret" not in str(error.value)
+    assert "s3cret" not in repr(error.value.__cause__)
 
 
 def test_dead_letter_queues_are_found_through_policies_and_exchanges(
@@ -610,18 +610,18 @@ def test_dead_letter_queues_are_found_through_policies_and_exchanges(
         },
     )
 
-    found: dict[str, FoundTopic] = {}
+    topics: dict[str, FoundTopic] = {}
     until = time.monotonic() + 20
     # The management plugin tells of a new policy with its next statistics.
-    while f"{mine} its dead" not in {one.dead_letter_queue for one in found.values()}:
-        assert time.monotonic() < until, found
+    while f"{mine} its dead" not in {one.dead_letter_queue for one in topics.values()}:
+        assert time.monotonic() < until, topics
         time.sleep(0.3)
-        found = {one.name: one for one in stage.broker_admin().discover()}
+        topics = {one.name: one for one in stage.broker_admin().discover()}
 
-    by_policy = found[f"{mine} by policy"]
+    by_policy = topics[f"{mine} by policy"]
     assert by_policy.dead_letter_queue == f"{mine} its dead"
-    assert found[mine].dead_letter_queue == stage.queue
-    assert f"{mine} its dead" not in found
+    assert topics[mine].dead_letter_queue == stage.queue
+    assert f"{mine} its dead" not in topics
 
 
 def quorum(stage: RabbitStage, *, limit: int) -> str:
@@ -642,7 +642,7 @@ def quorum(stage: RabbitStage, *, limit: int) -> str:
 def take_all(stage: RabbitStage, queue: str) -> list[bytes]:
     """Take everything, settle nothing, and end: what a consumer does that dies."""
     with stage.wire() as wire:
-        return [arrival.body for arrival in taken(wire, queue)]
+        return [arrival.body for arrival in receive_all(wire, queue)]
 
 
 def until_there(stage: RabbitStage, queue: str) -> list[bytes]:
@@ -655,7 +655,7 @@ def until_there(stage: RabbitStage, queue: str) -> list[bytes]:
 
 def reject_all(stage: RabbitStage, queue: str) -> None:
     with stage.wire() as wire:
-        for arrival in list(taken(wire, queue)):
+        for arrival in list(receive_all(wire, queue)):
             tag = arrival.method.delivery_tag
             wire.send(spec.Basic.Nack(tag, requeue=False))
 
@@ -672,8 +672,8 @@ def read_all(stage: RabbitStage, count: int) -> list[DeadLetter]:
 
 def consumers_of(stage: RabbitStage, queue: str) -> int:
     with stage.channel() as channel:
-        told = channel.queue_declare(queue, passive=True).method
-    return int(told.consumer_count)
+        answer = channel.queue_declare(queue, passive=True).method
+    return int(answer.consumer_count)
 
 
 def die(reader: RabbitDeadLetterReader) -> None:

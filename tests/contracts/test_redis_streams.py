@@ -87,9 +87,9 @@ def test_one_bad_message_keeps_no_other_from_being_sent(
 
     outcomes = redis_stage.publisher().publish(window)
 
-    sent, refused = OutcomeKind.SENT, OutcomeKind.REFUSED
+    yes, no = OutcomeKind.SENT, OutcomeKind.REFUSED
     kinds = [outcome.kind for outcome in outcomes]
-    assert kinds == [sent, refused, refused, sent, refused, sent]
+    assert kinds == [yes, no, no, yes, no, yes]
     assert "WRONGTYPE" in outcomes[1].detail
     assert "no stream entry" in outcomes[2].detail
     assert redis_stage.contents(redis_stage.topic) == [
@@ -121,13 +121,13 @@ def test_a_redis_that_fills_up_midway_leaves_the_rest_unsent(
     finally:
         redis_stage.client.config_set("maxmemory", 0)
 
-    sent = [each for each in outcomes if each.kind is OutcomeKind.SENT]
+    confirmed = [each for each in outcomes if each.kind is OutcomeKind.SENT]
     unsent = [each for each in outcomes if each.kind is OutcomeKind.UNSENT]
-    assert sent
+    assert confirmed
     assert unsent
-    assert len(sent) + len(unsent) == len(outcomes)
+    assert len(confirmed) + len(unsent) == len(outcomes)
     assert all("OOM" in each.detail for each in unsent)
-    assert len(redis_stage.contents(redis_stage.topic)) == len(sent)
+    assert len(redis_stage.contents(redis_stage.topic)) == len(confirmed)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -142,12 +142,12 @@ def test_nothing_is_claimed_that_was_not_answered(
         redis_stage.url = with_port(redis_stage.url, port)
         outcomes = redis_stage.publisher().publish(window)
 
-    sent = [n for n, one in enumerate(outcomes) if one.kind is OutcomeKind.SENT]
+    confirmed = [n for n, one in enumerate(outcomes) if one.kind is OutcomeKind.SENT]
     stored = [int(body) for body, _ in redis_stage.contents(redis_stage.topic)]
-    assert {one.kind for one in outcomes[len(sent) :]} <= {OutcomeKind.UNKNOWN}
-    assert sent == list(range(len(sent)))
-    assert len(sent) >= (cut - handshake) // reply - 20
-    assert set(sent) <= set(stored)
+    assert {one.kind for one in outcomes[len(confirmed) :]} <= {OutcomeKind.UNKNOWN}
+    assert confirmed == list(range(len(confirmed)))
+    assert len(confirmed) >= (cut - handshake) // reply - 20
+    assert set(confirmed) <= set(stored)
     assert len(stored) == len(set(stored))
 
 
@@ -164,10 +164,10 @@ def test_what_was_sent_before_redis_was_killed_is_there_afterwards(
 
     entries = mortal_stage.raw("XRANGE", mortal_stage.topic, "-", "+")
     there = {entry[0].decode() for entry in entries}
-    sent = {o.bookmark for o in outcomes if o.kind is OutcomeKind.SENT}
+    confirmed = {o.bookmark for o in outcomes if o.kind is OutcomeKind.SENT}
     unknown = [o for o in outcomes if o.kind is OutcomeKind.UNKNOWN]
-    assert sent <= there
-    assert len(there) <= len(sent) + len(unknown) == len(outcomes)
+    assert confirmed <= there
+    assert len(there) <= len(confirmed) + len(unknown) == len(outcomes)
 
 
 def test_a_redis_that_hangs_is_away(
@@ -395,12 +395,12 @@ def test_no_password_is_ever_told(
 ) -> None:
     redis_stage.url = address.format(port=port_of(redis_stage))
 
-    with pytest.raises(error) as told:
+    with pytest.raises(error) as raised:
         redis_stage.publisher().publish([outbound("orders", 0)])
 
-    assert "s3cret" not in str(told.value)
+    assert "s3cret" not in str(raised.value)
     assert "s3cret" not in repr(RedisSettings(url=redis_stage.url))
-    assert told.value.__cause__ is None or "s3cret" not in str(told.value.__cause__)
+    assert raised.value.__cause__ is None or "s3cret" not in str(raised.value.__cause__)
 
 
 def test_an_address_may_come_from_the_environment(
@@ -471,10 +471,10 @@ def redis_reader(stage: RedisStage) -> RedisDeadLetterReader:
 
 def batches(reader: object) -> list[list[int]]:
     assert isinstance(reader, RedisDeadLetterReader)
-    found = []
+    sizes = []
     while batch := reader.read(limit=500, wait=0):
-        found.append([letter.size for letter in batch])
-    return found
+        sizes.append([letter.size for letter in batch])
+    return sizes
 
 
 def exhausted(stage: RedisStage) -> str:

@@ -100,8 +100,8 @@ def test_text_that_only_says_it_is_base64_is_left_alone(stage: SqsStage) -> None
 
     letters = stage.reader().read(limit=2, wait=0)
 
-    found = [(letter.body, letter.headers) for letter in letters]
-    assert found == [(b"dGV4dA==", mark), (b"AA", mark)]
+    contents = [(letter.body, letter.headers) for letter in letters]
+    assert contents == [(b"dGV4dA==", mark), (b"AA", mark)]
 
 
 @pytest.mark.parametrize(("messages", "calls"), [(1, 1), (10, 1), (11, 2), (25, 3)])
@@ -226,11 +226,11 @@ def test_a_group_keeps_its_name_and_its_order(fifo: SqsStage) -> None:
     )
 
     assert {one.kind for one in outcomes} == {SENT}
-    found = fifo.server.look(fifo.topic)
-    assert {m.group for m in found} == {"customer-0", "customer-1"}
-    assert [m.dedupe for m in found] == [f"poisonweb-7-{n}" for n in range(12)]
+    messages = fifo.server.look(fifo.topic)
+    assert {m.group for m in messages} == {"customer-0", "customer-1"}
+    assert [m.dedupe for m in messages] == [f"poisonweb-7-{n}" for n in range(12)]
     for rest in (0, 1):
-        bodies = [m.body for m in found if m.group == f"customer-{rest}"]
+        bodies = [m.body for m in messages if m.group == f"customer-{rest}"]
         assert bodies == [f"{n}" for n in range(12) if n % 2 == rest]
     assert ADAPTER.ordering(fifo.topic) is Ordering.KEY
 
@@ -268,8 +268,8 @@ def test_in_a_fair_queue_the_tenant_stays(stage: SqsStage) -> None:
 
     stage.publisher().publish([outbound(stage.topic, letter.body, letter.headers)])
 
-    (sent,) = stage.server.look(stage.topic)
-    assert (sent.group, sent.attributes, sent.dedupe) == ("tenant-1", {}, None)
+    (message,) = stage.server.look(stage.topic)
+    assert (message.group, message.attributes, message.dedupe) == ("tenant-1", {}, None)
 
 
 def test_sqs_dead_letters_by_itself_and_tells_the_count(stage: SqsStage) -> None:
@@ -350,12 +350,12 @@ def test_what_is_held_comes_once_however_often_it_is_shown_again(
     for n in range(12):
         stage.put(stage.queue, b"%d" % n)
     reader = stage.reader()
-    held = reader.read(limit=12, wait=0)
+    letters = reader.read(limit=12, wait=0)
     time.sleep(1.1)
     stage.put(stage.queue, b"next")
 
     rounds = [reader.read(limit=20, wait=0) for _ in range(2)]
-    reader.acknowledge([letter.handle for letter in held])
+    reader.acknowledge([letter.handle for letter in letters])
 
     assert [[one.body for one in batch] for batch in rounds] == [[b"next"], []]
     assert stage.contents(stage.queue) == [(b"next", ())]
@@ -368,12 +368,12 @@ def test_what_is_extended_stays_hidden_and_what_is_released_does_not(
         stage.put(stage.queue, b"%d" % n)
     reader, other = stage.reader(), stage.reader()
     extended, released, _ = reader.read(limit=3, wait=0)
-    before = {seen.body: seen.visible_at for seen in stage.server.look(stage.queue)}
+    before = {one.body: one.visible_at for one in stage.server.look(stage.queue)}
 
     reader.release([released.handle, "unheard of"])
     at_once = other.read(limit=3, wait=0)
     reader.extend([extended.handle])
-    after = {seen.body: seen.visible_at for seen in stage.server.look(stage.queue)}
+    after = {one.body: one.visible_at for one in stage.server.look(stage.queue)}
 
     assert [one.body for one in at_once] == [b"1"]
     assert after["0"] > before["0"]
@@ -431,18 +431,18 @@ def test_queues_are_found_page_by_page_with_their_dead_letter_queues(
     stage.put(stage.queue, b"y")
     stage.declare(f"{stage.topic}-alone")
 
-    found = {topic.name: topic for topic in stage.broker_admin().discover()}
+    topics = {topic.name: topic for topic in stage.broker_admin().discover()}
 
-    ours = found[stage.topic]
+    ours = topics[stage.topic]
     assert (ours.depth, ours.dead_letter_queue, ours.dead_letters) == (
         1,
         stage.queue,
         1,
     )
-    assert found[f"{stage.topic}-alone"].dead_letter_queue == ""
-    assert found[f"{stage.topic}-alone"].dead_letters is None
-    assert stage.queue not in found
-    assert list(found) == sorted(found)
+    assert topics[f"{stage.topic}-alone"].dead_letter_queue == ""
+    assert topics[f"{stage.topic}-alone"].dead_letters is None
+    assert stage.queue not in topics
+    assert list(topics) == sorted(topics)
 
 
 def test_a_ping_says_where_sqs_is_or_that_it_is_away(stage: SqsStage) -> None:
@@ -494,11 +494,11 @@ def test_nothing_is_claimed_that_was_not_answered(stage: SqsStage, seed: int) ->
         outcomes = publisher.publish(window)
         publisher.close()
 
-    sent = {n for n, one in enumerate(outcomes) if one.kind is SENT}
+    confirmed = {n for n, one in enumerate(outcomes) if one.kind is SENT}
     stored = [int(body) for body, _ in stage.contents(stage.topic)]
     unsent = {n for n, one in enumerate(outcomes) if one.kind is UNSENT}
     assert {one.kind for one in outcomes} <= {SENT, UNKNOWN, UNSENT}
-    assert sent <= set(stored)
+    assert confirmed <= set(stored)
     assert unsent.isdisjoint(stored)
     assert len(stored) == len(set(stored))
     # The proxy takes one connection only: the second call never comes through.

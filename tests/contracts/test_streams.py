@@ -57,15 +57,15 @@ def test_a_dead_lettered_message_is_settled_for_its_group(streams: StreamStage) 
 def test_dead_lettering_leaves_what_may_still_be_handled(streams: StreamStage) -> None:
     for n in range(4):
         streams.put(streams.topic, b"%d" % n)
-    seldom, overdue, taken, settled = streams.receive(
+    seldom, overdue, claimed, settled = streams.receive(
         consumer_group="billing", client_name="billing-1"
     )
-    for bookmark in (overdue, taken, settled):
+    for bookmark in (overdue, claimed, settled):
         hand_out_again(streams, bookmark, times=MAX_DEQUEUE_COUNT - 1)
     hand_out_again(streams, seldom, times=MAX_DEQUEUE_COUNT - 2)
     streams.settle(settled, consumer_group="billing")
     streams.advance(VISIBILITY_TIMEOUT)
-    hand_out_again(streams, taken, times=1)
+    hand_out_again(streams, claimed, times=1)
 
     moved = streams.reader().dead_letter_exhausted()
 

@@ -16,7 +16,7 @@ AZURE = "DefaultEndpointsProtocol=https;AccountName=acme;AccountKey=c2VjcmV0=="
 SQS = "sqs://key:secret@eu-central-1"
 
 
-def told(url: str, **options: object) -> str:
+def remedy_for(url: str, **options: object) -> str:
     """Give what is said against an address; "" for one that may be entered."""
     try:
         Target.read(url, options).check(resolve=False)
@@ -26,14 +26,14 @@ def told(url: str, **options: object) -> str:
 
 
 def refused(url: str, **options: object) -> bool:
-    said = told(url, **options)
+    said = remedy_for(url, **options)
     assert said == "" or said.startswith(("url: ", "options: "))
     assert "secret" not in said
     return bool(said)
 
 
 @pytest.mark.parametrize(
-    ("url", "found"),
+    ("url", "expected"),
     [
         ("redis://:secret@Redis.Internal.:6380/0", [HostPort("redis.internal", 6380)]),
         ("redis://allowed@evil", [HostPort("evil", 6379)]),
@@ -53,9 +53,9 @@ def refused(url: str, **options: object) -> bool:
     ],
 )
 def test_every_place_is_found_that_an_address_leads_to(
-    url: str, found: list[HostPort]
+    url: str, expected: list[HostPort]
 ) -> None:
-    assert address_policy.host_ports_in_url(url) == found
+    assert address_policy.host_ports_in_url(url) == expected
 
 
 def test_an_option_that_is_an_address_leads_somewhere_too() -> None:
@@ -136,11 +136,11 @@ def test_this_machine_may_be_entered_with_a_word_of_the_operator_only(
     url = f"redis://:secret@{host}:6379/0"
 
     with override_settings(POISONWEB_LOOPBACK_BROKERS=False):
-        assert "POISONWEB_LOOPBACK_BROKERS=1" in told(url)
+        assert "POISONWEB_LOOPBACK_BROKERS=1" in remedy_for(url)
         with override_settings(POISONWEB_BROKER_HOSTS=("*",)):
-            assert not told(url)
+            assert not remedy_for(url)
     with override_settings(POISONWEB_LOOPBACK_BROKERS=True):
-        assert not told(url)
+        assert not remedy_for(url)
 
 
 @pytest.mark.parametrize(
@@ -155,9 +155,9 @@ def test_a_private_network_may_be_entered_with_a_word_of_the_operator_only(
 ) -> None:
     url = f"redis://:secret@{host}:6379/0"
 
-    assert "POISONWEB_BROKER_HOSTS" in told(url)
+    assert "POISONWEB_BROKER_HOSTS" in remedy_for(url)
     with override_settings(POISONWEB_BROKER_HOSTS=("*",)):
-        assert not told(url)
+        assert not remedy_for(url)
 
 
 @override_settings(POISONWEB_BROKER_HOSTS=("*.eu.example:5671", "10.0.0.*", "[::1]"))
@@ -195,7 +195,7 @@ def test_only_hosts_of_the_setting_may_be_entered(url: str, *, wrong: bool) -> N
 def test_a_refusal_names_host_and_port_and_what_of_them_is_missing(
     url: str, says: str
 ) -> None:
-    assert says in told(url)
+    assert says in remedy_for(url)
 
 
 @pytest.mark.parametrize(
@@ -207,11 +207,11 @@ def test_a_refusal_names_host_and_port_and_what_of_them_is_missing(
     ],
 )
 def test_a_refusal_says_what_kind_of_address_it_is(host: str, kind: str) -> None:
-    assert f"leads to where no broker is: {kind}" in told(f"redis://{host}")
+    assert f"leads to where no broker is: {kind}" in remedy_for(f"redis://{host}")
 
 
 def test_who_is_told_to_name_a_host_is_told_that_it_forbids_the_others() -> None:
-    assert "which then allows no others" in told("redis://10.0.0.5")
+    assert "which then allows no others" in remedy_for("redis://10.0.0.5")
 
 
 def test_a_name_is_judged_by_what_it_leads_to() -> None:

@@ -128,7 +128,7 @@ def test_an_account_shows_no_secret() -> None:
     by_key = AzureAccount.parse(f"AccountName=acme1;AccountKey={SECRET}")
     signed = AzureAccount.parse(f"https://acme1.queue.core.windows.net/?{SIGNATURE}")
 
-    shown = f"{by_key!r} {signed!r} {by_key} {signed}"
+    text = f"{by_key!r} {signed!r} {by_key} {signed}"
 
-    assert "s3cret" not in shown
-    assert SECRET not in shown
+    assert "s3cret" not in text
+    assert SECRET not in text

@@ -73,15 +73,15 @@ def test_what_base64_would_not_give_again_is_plain(text: str) -> None:
 
 
 def test_only_what_a_bare_body_would_not_become_is_marked() -> None:
-    found = {
+    read = {
         (expected, usual): message_text.read("dGVzdA==", expected=expected, usual=usual)
         for expected in Encoding
         for usual in Encoding
     }
 
-    assert found[BASE64, BASE64].headers == ()
-    assert found[BASE64, PLAIN].headers == MARKED_BASE64
-    assert found[PLAIN, BASE64].headers == found[PLAIN, PLAIN].headers == MARKED_PLAIN
+    assert read[BASE64, BASE64].headers == ()
+    assert read[BASE64, PLAIN].headers == MARKED_BASE64
+    assert read[PLAIN, BASE64].headers == read[PLAIN, PLAIN].headers == MARKED_PLAIN
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,8 @@ class Pretender(ThreadingHTTPServer):
         self.status, self.body = 200, NO_MESSAGES
         self.refusing = ""
         self.hangs = False
-        self.asked: list[str] = []
-        self.sent = b""
+        self.requests: list[str] = []
+        self.last_body = b""
 
     @property
     def url(self) -> str:
@@ -67,8 +67,9 @@ class Answering(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
-        self.server.sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.server.asked.append(f"{self.command} {self.path}")
+        length = int(self.headers.get("Content-Length", 0))
+        self.server.last_body = self.rfile.read(length)
+        self.server.requests.append(f"{self.command} {self.path}")
         if self.server.hangs:
             time.sleep(1)
             self.close_connection = True
@@ -117,11 +118,11 @@ def test_an_answer_is_taken_for_what_it_is(
     pretender.say(status, body)
     wire = AzureWire(AzureAccount.parse(pretender.url))
 
-    with pytest.raises(error) as told:
+    with pytest.raises(error) as raised:
         wire.peek("orders", count=1)
 
-    assert "\n" not in str(told.value)
-    assert len(pretender.asked) == 1, "one try, and no redirect is followed"
+    assert "\n" not in str(raised.value)
+    assert len(pretender.requests) == 1, "one try, and no redirect is followed"
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def test_what_reads_xml_by_the_book_reads_the_very_text(
     wire.close()
 
     # A bare carriage return would become a line feed, which Azurite does not do.
-    read = ElementTree.fromstring(pretender.sent).findtext("MessageText")
+    read = ElementTree.fromstring(pretender.last_body).findtext("MessageText")
     assert read == text
 
 
@@ -191,7 +192,7 @@ def test_a_service_that_hangs_is_not_waited_for_by_each_message(
     assert set(kinds) == {OutcomeKind.UNKNOWN, OutcomeKind.UNSENT}
     # What was asked for may have been done; nothing was asked for the others. The
     # service may not have read yet what lies in its sockets.
-    assert 0 < len(pretender.asked) <= kinds[OutcomeKind.UNKNOWN] <= 64
+    assert 0 < len(pretender.requests) <= kinds[OutcomeKind.UNKNOWN] <= 64
 
 
 def test_an_empty_queue_is_asked_ever_less_often(pretender: Pretender) -> None:
@@ -204,7 +205,7 @@ def test_an_empty_queue_is_asked_ever_less_often(pretender: Pretender) -> None:
     reader.close()
 
     # Without jitter: after 0, 0.1, 0.3 and 0.7 seconds, and then not before 1.5.
-    assert 3 <= len(pretender.asked) <= 6
+    assert 3 <= len(pretender.requests) <= 6
 
 
 def test_an_empty_queue_is_asked_as_often_as_it_says(pretender: Pretender) -> None:
@@ -215,7 +216,7 @@ def test_an_empty_queue_is_asked_as_often_as_it_says(pretender: Pretender) -> No
     reader.read(limit=1, wait=1)
     reader.close()
 
-    assert 7 <= len(pretender.asked) <= 14
+    assert 7 <= len(pretender.requests) <= 14
 
 
 def test_no_signature_is_told_to_anybody(
@@ -226,12 +227,12 @@ def test_no_signature_is_told_to_anybody(
     )
     wire = AzureWire(AzureAccount.parse(pretender.signed_url))
 
-    with caplog.at_level(logging.DEBUG), pytest.raises(AzureRejected) as told:
+    with caplog.at_level(logging.DEBUG), pytest.raises(AzureRejected) as raised:
         wire.peek("orders", count=1)
 
-    assert "sig=s3cret" in pretender.asked[0]
+    assert "sig=s3cret" in pretender.requests[0]
     assert "/orders/messages" in caplog.text
-    assert "s3cret" not in caplog.text + str(told.value)
+    assert "s3cret" not in caplog.text + str(raised.value)
 
 
 def test_no_secret_is_told_of_an_azure_that_is_away() -> None:
@@ -242,12 +243,12 @@ def test_no_secret_is_told_of_an_azure_that_is_away() -> None:
     ):
         publisher = ADAPTER.publisher(BrokerSettings(url=url))
 
-        with pytest.raises(Unavailable, match="takes no connection") as told:
+        with pytest.raises(Unavailable, match="takes no connection") as raised:
             publisher.publish([outbound()])
 
-        assert "s3cret" not in str(told.value)
-        assert SECRET not in str(told.value)
-        assert told.value.__cause__ is None
+        assert "s3cret" not in str(raised.value)
+        assert SECRET not in str(raised.value)
+        assert raised.value.__cause__ is None
 
 
 def outbound() -> Outbound:

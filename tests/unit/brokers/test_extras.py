@@ -45,13 +45,13 @@ def without(
 
 @pytest.mark.parametrize("without", CLIENTS, indirect=True)
 def test_a_client_that_is_missing_is_told_with_the_way_to_it(without: str) -> None:
-    with pytest.raises(Unavailable) as told:
+    with pytest.raises(Unavailable) as raised:
         adapters.adapter(without)
 
-    assert adapters.KINDS[without].title in str(told.value)
+    assert adapters.KINDS[without].title in str(raised.value)
     remedy = f"run pip install -r apps/brokers/requirements/{without}.txt"
-    assert remedy in str(told.value)
-    assert adapters.missing_client(without) == str(told.value)
+    assert remedy in str(raised.value)
+    assert adapters.missing_client(without) == str(raised.value)
     assert adapters.missing_client("redis_streams") == ""
 
 

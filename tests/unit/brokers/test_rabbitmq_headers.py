@@ -79,20 +79,20 @@ VALUES = {
 
 @pytest.mark.parametrize("name", VALUES)
 def test_a_value_of_any_type_is_told_and_comes_back(name: str) -> None:
-    value, told = VALUES[name]
+    value, text = VALUES[name]
     table = named(b"h", value)
 
-    found = tables.decode(table)
+    headers = tables.decode(table)
 
-    assert found == [(b"h", told)]
-    assert tables.encode((b"h", told)) == table
+    assert headers == [(b"h", text)]
+    assert tables.encode((b"h", text)) == table
 
 
 @pytest.mark.parametrize("name", VALUES)
 def test_a_text_is_only_ever_read_as_itself(name: str) -> None:
-    value, told = VALUES[name]
+    value, json = VALUES[name]
 
-    for text in (told, told + b" ", b" " + told, told.replace(b" ", b""), value):
+    for text in (json, json + b" ", b" " + json, json.replace(b" ", b""), value):
         assert tables.decode(tables.encode((b"h", text))) == [(b"h", text)]
 
 
@@ -103,10 +103,10 @@ def test_no_depth_is_too_deep(depth: int) -> None:
         value = sized(b"A", value)
     table = named(b"h", value)
 
-    (found,) = tables.decode(table)
+    (header,) = tables.decode(table)
 
-    assert tables.encode(found) == table
-    assert found[1].startswith(b'{"$raw"') is (depth > tables.DEEPEST)
+    assert tables.encode(header) == table
+    assert header[1].startswith(b'{"$raw"') is (depth > tables.DEEPEST)
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ LISTS: dict[str, tuple[Header, ...]] = {
 
 @pytest.mark.parametrize("name", LISTS)
 def test_headers_come_back_as_they_were_sent(name: str) -> None:
-    sent = properties.encode(LISTS[name])
+    encoded = properties.encode(LISTS[name])
 
-    assert properties.decode(sent) == LISTS[name]
+    assert properties.decode(encoded) == LISTS[name]
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -200,9 +200,9 @@ def test_what_steers_the_broker_is_seen_and_never_sent() -> None:
         (b"x-delivery-count", b'{"$l": 3}'),
     ]
 
-    left = properties.decode(properties.encode(headers))
+    decoded = properties.decode(properties.encode(headers))
 
-    assert left == ((b"amqp.message_id", b"m-1"), (b"cc", b"me"))
+    assert decoded == ((b"amqp.message_id", b"m-1"), (b"cc", b"me"))
     assert properties.decode(properties.encode(headers[3:5])) == ()
 
 
@@ -219,11 +219,11 @@ def test_the_count_of_this_very_delivery_is_no_header_of_the_message() -> None:
 
 @pytest.mark.parametrize("broken", [b"", b"\x80\0", b"\x80\0\5abc", b"\0\0x", b"\0\1"])
 def test_what_cannot_be_read_is_kept_and_not_sent(broken: bytes) -> None:
-    kept = properties.decode(broken)
+    headers = properties.decode(broken)
 
-    assert kept == ((b"amqp.properties", broken),)
+    assert headers == ((b"amqp.properties", broken),)
     with pytest.raises(AmqpMalformed):
-        properties.encode(kept)
+        properties.encode(headers)
 
 
 def test_the_message_id_is_the_property_and_no_header_of_that_name() -> None:

@@ -41,10 +41,10 @@ def test_an_address_is_read_with_what_is_usual() -> None:
     ],
 )
 def test_an_address_that_is_none_is_refused_without_its_secret(url: str) -> None:
-    with pytest.raises(Invalid, match="url") as told:
+    with pytest.raises(Invalid, match="url") as raised:
         RabbitAddress.of(BrokerSettings(url=url))
 
-    assert "s3cret" not in str(told.value)
+    assert "s3cret" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,10 @@ def test_an_address_that_is_none_is_refused_without_its_secret(url: str) -> None
     ],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, object]) -> None:
-    with pytest.raises(Invalid, match="options") as told:
+    with pytest.raises(Invalid, match="options") as raised:
         RabbitAddress.of(BrokerSettings(url="amqp://host", options=options))
 
-    assert "s3cret" not in str(told.value)
+    assert "s3cret" not in str(raised.value)
 
 
 def test_a_topic_and_its_dead_letters_are_two_queues() -> None:

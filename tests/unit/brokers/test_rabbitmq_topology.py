@@ -22,7 +22,7 @@ ONE = BINDINGS[1:2]
 
 
 @pytest.mark.parametrize(
-    ("settings", "kind", "bindings", "found"),
+    ("settings", "kind", "bindings", "expected"),
     [
         ({}, "direct", BINDINGS, ""),
         ({"dead-letter-exchange": ""}, "direct", BINDINGS, ""),
@@ -68,19 +68,19 @@ def test_the_partner_of_a_queue(
     settings: Mapping[str, str],
     kind: str,
     bindings: list[Mapping[str, Any]],
-    found: str,
+    expected: str,
     by_policy: bool,
 ) -> None:
-    told: dict[str, Any] = {"name": "orders", "arguments": []}
+    details: dict[str, Any] = {"name": "orders", "arguments": []}
     if by_policy:
-        told["effective_policy_definition"] = settings
+        details["effective_policy_definition"] = settings
     else:
-        told["arguments"] = {f"x-{name}": value for name, value in settings.items()}
+        details["arguments"] = {f"x-{name}": value for name, value in settings.items()}
     exchange = RabbitExchange.of(kind, bindings)
 
-    name = partner(RabbitQueue.of(told), {"x": exchange}.get)
+    name = partner(RabbitQueue.of(details), {"x": exchange}.get)
 
-    assert name == found
+    assert name == expected
 
 
 def test_arguments_win_over_policies() -> None:

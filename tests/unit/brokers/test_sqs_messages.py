@@ -42,13 +42,13 @@ def received(entry: SqsEntry) -> dict[str, Any]:
 
 @given(st.binary(min_size=1, max_size=200))
 def test_every_body_comes_back_and_goes_out_the_same_again(body: bytes) -> None:
-    made = entry_of(message(body))
+    entry = entry_of(message(body))
 
-    came, headers = content_of(received(made))
+    came, headers = content_of(received(entry))
     again = entry_of(message(came, headers))
 
     assert (came, headers) == (body, ())
-    assert (again.body, again.attributes) == (made.body, made.attributes)
+    assert (again.body, again.attributes) == (entry.body, entry.attributes)
 
 
 @given(
@@ -61,11 +61,11 @@ def test_whatever_sqs_holds_goes_out_as_it_came(
 ) -> None:
     attributes = {n: {"DataType": "String", "StringValue": t} for n, t in texts.items()}
     if mark:
-        told = {"DataType": "String", "StringValue": mark}
-        attributes["x-poisonweb-body"] = told
-    held = {"Body": body, "MessageAttributes": attributes}
+        attribute = {"DataType": "String", "StringValue": mark}
+        attributes["x-poisonweb-body"] = attribute
+    stored = {"Body": body, "MessageAttributes": attributes}
 
-    came, headers = content_of(held)
+    came, headers = content_of(stored)
     wire = entry_of(message(came, headers)).to_wire(0)
 
     assert wire["MessageBody"] == body
@@ -93,22 +93,24 @@ def test_a_type_belongs_to_the_message_and_not_to_its_headers_name() -> None:
 
 
 def test_a_type_without_its_header_is_forgotten() -> None:
-    made = entry_of(message(b"x", ((b"sqs:types", b'{"x-attempts":"Number"}'),)))
+    entry = entry_of(message(b"x", ((b"sqs:types", b'{"x-attempts":"Number"}'),)))
 
-    assert made.attributes == {}
+    assert entry.attributes == {}
 
 
-@pytest.mark.parametrize("told", [b"", b"{", b"[]", b'{"a":1}', b"\xff", b"[" * 99_999])
-def test_types_that_are_none_are_refused(told: bytes) -> None:
+@pytest.mark.parametrize(
+    "value", [b"", b"{", b"[]", b'{"a":1}', b"\xff", b"[" * 99_999]
+)
+def test_types_that_are_none_are_refused(value: bytes) -> None:
     with pytest.raises(Refused, match="sqs:types"):
-        entry_of(message(b"x", ((b"sqs:types", told),)))
+        entry_of(message(b"x", ((b"sqs:types", value),)))
 
 
 def test_the_size_is_what_sqs_counts() -> None:
     types = (b"sqs:types", b'{"n":"Number"}')
-    made = entry_of(message("ü".encode(), ((b"n", b"12"), (b"name", b"v"), types)))
+    entry = entry_of(message("ü".encode(), ((b"n", b"12"), (b"name", b"v"), types)))
 
-    assert made.size == 2 + len("n" + "Number" + "12") + len("name" + "String" + "v")
+    assert entry.size == 2 + len("n" + "Number" + "12") + len("name" + "String" + "v")
 
 
 def test_a_body_in_base64_counts_with_what_it_grows_by() -> None:
@@ -142,9 +144,9 @@ def test_in_a_fifo_queue_every_message_has_a_group(
 ) -> None:
     headers = ((b"sqs:MessageGroupId", header.encode()),) if header else ()
 
-    made = entry_of(message(b"x", headers, topic="a.fifo", key=key, dedupe=dedupe))
+    entry = entry_of(message(b"x", headers, topic="a.fifo", key=key, dedupe=dedupe))
 
-    assert (made.group, made.dedupe) == (group, dedupe)
+    assert (entry.group, entry.dedupe) == (group, dedupe)
 
 
 def test_what_is_no_token_of_sqs_is_named_by_a_hash() -> None:
@@ -165,6 +167,6 @@ def test_no_two_messages_without_a_dedupe_id_are_taken_for_one() -> None:
 
 
 def test_a_standard_queue_gets_neither_a_dedupe_id_nor_a_key_for_a_group() -> None:
-    made = entry_of(message(dedupe="poisonweb-1-1", key="key"))
+    entry = entry_of(message(dedupe="poisonweb-1-1", key="key"))
 
-    assert (made.group, made.dedupe) == ("", "")
+    assert (entry.group, entry.dedupe) == ("", "")
