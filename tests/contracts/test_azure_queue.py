@@ -99,7 +99,7 @@ def article_reader(stage: AzureStage) -> DeadLetterReader:
     return ADAPTER.dead_letter_reader(stage.broker, topic)
 
 
-def test_five_failures_in_a_row_lead_to_the_poison_queue(article: AzureStage) -> None:
+def test_five_failures_move_a_message_to_the_poison_queue(article: AzureStage) -> None:
     article.put_text(article.topic, '{"request": 1}')
     reader = article_reader(article)
 
@@ -161,7 +161,7 @@ def drained(reader: DeadLetterReader) -> int:
 # --- texts
 
 
-def test_what_was_captured_leaves_to_the_letter(azure: AzureStage) -> None:
+def test_a_captured_message_is_redriven_with_the_same_text(azure: AzureStage) -> None:
     for text in TEXTS:
         azure.put_text(azure.queue, text)
     letters = azure.reader().read(limit=50, wait=0)
@@ -207,7 +207,7 @@ def test_the_largest_text_in_the_most_escaped_form_arrives(azure: AzureStage) ->
     assert azure.texts(azure.topic) == azure.texts(azure.queue)
 
 
-def test_hostile_messages_keep_no_other_from_being_sent(azure: AzureStage) -> None:
+def test_unsendable_messages_stop_no_other(azure: AzureStage) -> None:
     hostile = [
         to("No Such Name", b""),
         to("../orders/messages", b""),
@@ -286,7 +286,7 @@ def test_what_we_read_is_hidden_from_others_for_as_long_as_we_extend_it(
     assert azure.texts(azure.queue) == []
 
 
-def test_what_became_visible_again_is_taken_once_more_and_not_handed_out_twice(
+def test_a_message_that_is_visible_again_is_not_returned_twice(
     azure: AzureStage,
 ) -> None:
     azure.put(azure.queue, b"ours")
@@ -302,7 +302,7 @@ def test_what_became_visible_again_is_taken_once_more_and_not_handed_out_twice(
     assert azure.texts(azure.queue) == []
 
 
-def test_what_others_took_meanwhile_is_theirs_and_comes_again_if_they_leave_it(
+def test_a_message_taken_by_another_reader_is_left_to_it(
     azure: AzureStage,
 ) -> None:
     azure.put(azure.queue, b"ours")
@@ -342,7 +342,7 @@ def test_a_batch_is_put_together_from_several_calls(azure: AzureStage) -> None:
     assert len({letter.bookmark for letter in first}) == 90
 
 
-def test_looking_changes_no_count_and_hides_nothing(azure: AzureStage) -> None:
+def test_peeking_changes_no_count_and_hides_nothing(azure: AzureStage) -> None:
     azure.publisher().publish([to(azure.queue, b"%d" % n) for n in range(40)])
     before = azure.look(azure.queue)
 
@@ -370,7 +370,7 @@ def test_a_poison_queue_that_is_not_there_yet_has_nothing_to_read(
     assert (admin.oldest_at(), admin.consumers()) == (None, [])
 
 
-def test_nobody_has_read_or_counts_what_a_queue_delivered(azure: AzureStage) -> None:
+def test_azure_reports_neither_consumers_nor_deliveries(azure: AzureStage) -> None:
     assert azure.admin().delivered() is None
     assert not ADAPTER.capabilities.delivered
 
@@ -378,7 +378,7 @@ def test_nobody_has_read_or_counts_what_a_queue_delivered(azure: AzureStage) -> 
 # --- dead-lettering in place of the runtime
 
 
-def test_an_innocent_message_ahead_is_neither_counted_nor_taken(
+def test_dead_lettering_leaves_an_unexhausted_message_at_the_head_alone(
     azure: AzureStage,
 ) -> None:
     azure.put(azure.topic, b"poison")
@@ -402,7 +402,7 @@ def test_an_innocent_message_ahead_is_neither_counted_nor_taken(
     assert azure.contents(azure.queue) == [(b"poison", ())]
 
 
-def test_an_innocent_message_that_slips_in_front_is_given_back_at_once(
+def test_an_unexhausted_message_taken_by_dead_lettering_is_returned_at_once(
     azure: AzureStage,
 ) -> None:
     azure.put(azure.topic, b"poison")
@@ -446,7 +446,7 @@ def test_many_are_moved_in_batches_of_the_size_that_was_set(azure: AzureStage) -
     assert len(azure.texts(azure.queue)) == 50
 
 
-def test_a_poison_queue_is_made_by_its_first_poison(azure: AzureStage) -> None:
+def test_the_first_dead_letter_creates_the_poison_queue(azure: AzureStage) -> None:
     azure.client(azure.queue).delete_queue()
     azure.put_text(azure.topic, "one\rtwo")
     azure.fail(MAX_DEQUEUE_COUNT)
@@ -457,7 +457,7 @@ def test_a_poison_queue_is_made_by_its_first_poison(azure: AzureStage) -> None:
     assert azure.texts(azure.queue) == ["one\rtwo"]
 
 
-def test_what_the_poison_queue_refuses_goes_back_and_waits(
+def test_a_message_that_the_poison_queue_refuses_is_returned_after_a_pause(
     azure: AzureStage, caplog: pytest.LogCaptureFixture
 ) -> None:
     azure.put(azure.topic, b"poison")
@@ -537,7 +537,7 @@ def published_one_by_one(stage: AzureStage, count: int) -> dict[int, OutcomeKind
     return kinds
 
 
-def test_an_azure_that_hangs_leaves_unknown_only_what_it_was_asked_to_take(
+def test_only_requested_messages_are_unknown_when_azure_hangs(
     azure: AzureStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as impatient:
@@ -583,7 +583,7 @@ def test_a_shared_access_signature_opens_all_ports(azure: AzureStage) -> None:
     )
 
 
-def test_what_a_signature_does_not_allow_is_refused_in_azures_words(
+def test_a_call_beyond_the_signature_is_refused_in_azures_words(
     azure: AzureStage,
 ) -> None:
     azure.put(azure.queue, b"body")
@@ -605,7 +605,7 @@ def test_what_a_signature_does_not_allow_is_refused_in_azures_words(
     assert len(azure.reader().peek(limit=1)) == 1
 
 
-def test_a_wrong_key_is_told_and_not_repeated(azure: AzureStage) -> None:
+def test_the_error_of_a_wrong_key_does_not_quote_it(azure: AzureStage) -> None:
     wrong = "c2VjcmV0c2VjcmV0c2VjcmV0"
     azure.url = azure.url.replace(KEY, wrong)
 

@@ -217,7 +217,7 @@ def test_as_many_headers_as_can_be_arrive_and_one_more_is_refused(
     assert there == [number] * few + [number + 1] * without_end
 
 
-def test_what_has_an_order_keeps_it(real_stage: Stage) -> None:
+def test_ordered_messages_keep_their_order(real_stage: Stage) -> None:
     messages = [
         Outbound(topic=real_stage.topic, body=b"%d" % n, headers=(), key=f"k{n % 3}")
         for n in range(60)
@@ -236,7 +236,7 @@ def test_what_has_an_order_keeps_it(real_stage: Stage) -> None:
             assert sorted(there) == list(range(60))
 
 
-def test_a_send_that_is_tried_again_is_told_where_the_broker_remembers_it(
+def test_a_repeated_send_is_a_duplicate_where_the_broker_dedupes(
     real_stage: Stage,
 ) -> None:
     message = Outbound(
@@ -263,7 +263,7 @@ def test_sent_means_it_is_in_the_topic(stage: Stage) -> None:
     assert len(set(names)) == len(names)
 
 
-def test_what_has_nowhere_to_go_is_never_sent_and_stops_no_other(
+def test_a_message_without_a_queue_is_not_sent_and_stops_no_other(
     stage: Stage,
 ) -> None:
     nowhere = f"{stage.topic}-nowhere"
@@ -286,7 +286,7 @@ def test_messages_go_each_to_its_own_topic(stage: Stage) -> None:
     assert stage.contents(stage.queue) == [(b"1", ())]
 
 
-def test_publishing_nothing_is_no_work(stage: Stage) -> None:
+def test_publishing_no_messages_returns_no_outcomes(stage: Stage) -> None:
     assert stage.publisher().publish([]) == []
 
 
@@ -550,7 +550,7 @@ def test_peeking_changes_nothing(stage: Stage) -> None:
         assert peeked == (bodies(2) if stage.capabilities.peeks else [])
 
 
-def test_the_queue_is_counted_and_dated(stage: Stage) -> None:
+def test_depth_and_oldest_at_describe_the_queue(stage: Stage) -> None:
     empty = stage.admin().depth(), stage.admin().oldest_at()
     put_numbered(stage, 3)
 
@@ -575,7 +575,7 @@ def test_what_was_delivered_is_counted_where_the_broker_does(stage: Stage) -> No
     assert counted is None or stage.capabilities.delivered
 
 
-def test_a_batch_ends_where_it_grows_heavy(stage: Stage) -> None:
+def test_a_batch_ends_at_its_limit_of_bytes(stage: Stage) -> None:
     # Of what can be no larger, no eight grow heavy.
     body = b"x" * (20_000_000 if stage.capabilities.max_message > 20_000_000 else 1)
     for _ in range(8):
@@ -604,7 +604,7 @@ def test_a_broker_says_what_it_is_and_which_topics_it_has(real_stage: Stage) -> 
     assert (topic.depth, topic.dead_letters) == (1, 2)
 
 
-def test_a_test_and_a_discovery_change_nothing_at_the_broker(real_stage: Stage) -> None:
+def test_ping_and_discovery_change_nothing_at_the_broker(real_stage: Stage) -> None:
     put_numbered(real_stage, 2)
     real_stage.put(real_stage.topic, b"0")
     admin = real_stage.broker_admin()
@@ -629,7 +629,7 @@ def test_a_test_and_a_discovery_change_nothing_at_the_broker(real_stage: Stage) 
     assert real_stage.contents(real_stage.topic) == [(b"0", ())]
 
 
-def test_closing_twice_is_as_good_as_once(stage: Stage) -> None:
+def test_closing_twice_does_no_harm(stage: Stage) -> None:
     ports = (stage.publisher(), stage.reader(), stage.admin(), stage.broker_admin())
     for port in ports:
         port.close()

@@ -142,7 +142,7 @@ def test_a_task_that_fails_comes_again_and_its_last_error_is_celerys(
     worker.until(lambda: "raised unexpected: ValueError('not yet')" in worker.said)
 
 
-def test_a_task_comes_again_where_its_guard_could_not_start(
+def test_a_task_is_retried_when_its_guard_could_not_start(
     worker: Worker, poisonweb: FakePoisonweb
 ) -> None:
     with poisonweb.away():

@@ -119,7 +119,7 @@ def test_capture_then_give_back_leaves_the_queue_as_it_was(
 
 
 @pytest.mark.parametrize("stage", kinds.REAL, indirect=True)
-def test_what_fails_again_is_the_same_poison(
+def test_a_redriven_message_that_fails_again_is_the_same_poison(
     stage: Any, mail: Topic, operator: Principal
 ) -> None:
     put(stage, [b'{"n": 1}', b'{"n": 2}'])
@@ -139,7 +139,7 @@ def test_what_fails_again_is_the_same_poison(
 
 
 @pytest.mark.parametrize("stage", AT_ONCE, indirect=True)
-def test_none_is_lost_and_none_is_twice_whatever_step_a_lane_dies_at(
+def test_no_message_is_lost_or_doubled_at_whatever_step_a_lane_dies(
     stage: Any, mail: Topic
 ) -> None:
     for at in range(1, 9):
@@ -156,7 +156,7 @@ def test_none_is_lost_and_none_is_twice_whatever_step_a_lane_dies_at(
 
 
 @pytest.mark.parametrize("stage", kinds.REAL, indirect=True)
-def test_a_cause_that_nobody_told_is_the_policys_only_where_it_must_be(
+def test_a_missing_cause_is_max_dequeue_count_only_where_the_policy_proves_it(
     stage: Any, mail: Topic
 ) -> None:
     put(stage, [b"x"])

@@ -57,7 +57,7 @@ def letters(size: int) -> bytes:
         pytest.param(DOCUMENTED, None, id="the largest"),
     ],
 )
-def test_a_header_of_any_length_is_captured_and_holds_up_no_other_letter(
+def test_a_header_of_any_length_is_captured_and_delays_no_other_dead_letter(
     real_stage: RealStage, topic: Topic, kind: str, names: list[bytes], size: int | None
 ) -> None:
     size = min(size or LARGEST[kind], LARGEST[kind])

@@ -434,7 +434,7 @@ def is_unfinished(operation: Operation) -> bool:
     return Operation.objects.unfinished().filter(pk=operation.pk).exists()
 
 
-def test_an_idle_lane_asks_ever_less_often_where_each_look_is_paid_for(
+def test_an_idle_lane_polls_less_often_where_the_broker_bills_requests(
     real_stage: RealStage, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not real_stage.capabilities.polling_interval:
@@ -458,9 +458,7 @@ def test_an_idle_lane_asks_ever_less_often_where_each_look_is_paid_for(
     assert request_count < IDLE / 2
 
 
-def test_what_is_given_back_leaves_the_queue_as_it_was(
-    real_stage: RealStage, topic: Topic
-) -> None:
+def test_give_back_restores_the_queue(real_stage: RealStage, topic: Topic) -> None:
     for n in range(20):
         real_stage.put(real_stage.queue, b"%d" % n, headers_of(real_stage))
     before = real_stage.contents(real_stage.queue)
@@ -476,7 +474,7 @@ def test_what_is_given_back_leaves_the_queue_as_it_was(
     assert set(Poison.objects.values_list("state", flat=True)) == {"moved"}
 
 
-def test_an_order_that_is_asked_for_is_kept_under_kills_or_refused(
+def test_a_requested_order_is_kept_under_kills_or_refused(
     real_stage: RealStage, topic: Topic, operator: Principal, forked: Fork
 ) -> None:
     number = put_on_record(REDRIVEN // 4, after=0)
@@ -495,7 +493,7 @@ def test_an_order_that_is_asked_for_is_kept_under_kills_or_refused(
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_an_order_of_each_key_is_kept_under_kills_where_it_is_asked_for(
+def test_the_order_of_each_key_is_kept_under_kills_where_requested(
     fifo: SqsStage, now: datetime, operator: Principal, forked: Fork, *, ordered: bool
 ) -> None:
     topic = registered(fifo, "sqs", now)

@@ -77,7 +77,9 @@ def test_a_message_that_kills_its_consumer_becomes_a_dead_letter(
     assert (b"tenant", b"a") in letter.headers
 
 
-def test_how_often_it_was_handed_out_is_not_made_up(stage: RabbitStage) -> None:
+def test_the_dequeue_count_is_none_where_rabbitmq_does_not_know_it(
+    stage: RabbitStage,
+) -> None:
     queue = quorum(stage, limit=1)
     stage.put(queue, b"deadly")
     for _ in range(2):
@@ -90,7 +92,7 @@ def test_how_often_it_was_handed_out_is_not_made_up(stage: RabbitStage) -> None:
     assert vocabularies.read(letter.headers).cause is Cause.MAX_DEQUEUE_COUNT
 
 
-def test_each_death_of_a_message_has_a_name_of_its_own(stage: RabbitStage) -> None:
+def test_each_death_of_a_message_has_its_own_bookmark(stage: RabbitStage) -> None:
     queue = quorum(stage, limit=100)
     for body in (b"1", b"2"):
         stage.put(queue, body, ((b"amqp.message_id", b"same"),))
@@ -152,7 +154,7 @@ def test_every_type_of_header_goes_through_the_broker(stage: RabbitStage) -> Non
     assert (got.message_id, got.priority, got.delivery_mode) == ("m-1", 3, 2)
 
 
-def test_a_quorum_queue_sorts_headers_and_adds_a_count_that_is_not_ours(
+def test_the_delivery_count_of_a_quorum_queue_is_no_header_of_the_message(
     stage: RabbitStage,
 ) -> None:
     queue = quorum(stage, limit=100)
@@ -167,7 +169,7 @@ def test_a_quorum_queue_sorts_headers_and_adds_a_count_that_is_not_ours(
     assert sorted(letter.headers) == sorted(headers)
 
 
-def test_what_steers_the_broker_does_not_steer_it(stage: RabbitStage) -> None:
+def test_headers_that_steer_the_broker_are_not_sent(stage: RabbitStage) -> None:
     victim = f"victim {stage.topic}"
     stage.declare(victim, "classic")
     steering: tuple[Header, ...] = (
@@ -202,7 +204,7 @@ def test_a_full_queue_refuses_what_it_does_not_take(stage: RabbitStage) -> None:
     }
 
 
-def test_a_queue_deleted_between_windows_is_told_by_its_name(
+def test_a_queue_deleted_between_windows_is_named(
     stage: RabbitStage,
 ) -> None:
     queue = f"going  {stage.topic}"
@@ -221,7 +223,7 @@ def test_a_queue_deleted_between_windows_is_told_by_its_name(
     assert len(stage.contents(stage.topic)) == 50
 
 
-def test_of_equal_messages_as_many_are_sent_as_are_there(stage: RabbitStage) -> None:
+def test_equal_messages_are_counted_as_often_as_they_arrive(stage: RabbitStage) -> None:
     nowhere = f"nowhere {stage.topic}"
     window = [
         Outbound(topic=nowhere if n % 3 else stage.topic, body=b"same", headers=())
@@ -310,7 +312,7 @@ def test_headers_that_fill_more_than_a_frame_are_refused_before(
 
 
 @pytest.mark.parametrize("seed", range(CUTS))
-def test_a_cut_link_never_makes_sent_what_is_not_there(
+def test_a_message_is_never_sent_when_the_cut_link_lost_it(
     stage: RabbitStage, seed: int
 ) -> None:
     cut = random.Random(seed).randrange(400, 12_000)
@@ -331,7 +333,7 @@ def test_a_cut_link_never_makes_sent_what_is_not_there(
     assert set(there.values()) <= {1}
 
 
-def test_what_was_never_written_to_a_link_that_hung_is_unsent(
+def test_a_message_not_written_to_a_hanging_link_is_unsent(
     stage: RabbitStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher = stage.publisher()
@@ -359,7 +361,7 @@ def test_what_was_never_written_to_a_link_that_hung_is_unsent(
     assert unsent.isdisjoint(body for body, _ in stage.contents(stage.topic))
 
 
-def test_an_alarm_of_the_broker_is_told_before_anything_is_sent(
+def test_publishing_during_an_alarm_is_unavailable_and_sends_nothing(
     stage: RabbitStage,
 ) -> None:
     resting, unused = stage.publisher(), stage.publisher()
@@ -450,7 +452,7 @@ def test_a_reader_is_handed_no_more_bytes_ahead_than_a_batch_may_have(
     assert (first, batch <= 4, ahead * 20_000 <= 64_000) == (1, True, True)
 
 
-def test_a_queue_that_is_not_there_is_named(stage: RabbitStage) -> None:
+def test_a_missing_queue_is_named(stage: RabbitStage) -> None:
     with stage.channel() as channel:
         channel.queue_delete(stage.queue)
 
@@ -462,7 +464,7 @@ def test_a_queue_that_is_not_there_is_named(stage: RabbitStage) -> None:
     assert all(stage.queue in str(error.value) for error in (read, counted))
 
 
-def test_a_queue_deleted_under_its_reader_is_told(stage: RabbitStage) -> None:
+def test_a_queue_deleted_while_it_is_read_is_reported(stage: RabbitStage) -> None:
     reader = stage.reader()
     reader.read(limit=1, wait=0)
     with stage.channel() as channel:
@@ -491,7 +493,7 @@ def test_what_was_read_on_a_connection_that_is_gone_is_not_acknowledged(
     assert again.handle != letter.handle
 
 
-def test_what_is_held_too_long_is_given_back_before_the_broker_insists(
+def test_a_message_held_too_long_is_returned_before_rabbitmqs_limit(
     stage: RabbitStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.put(stage.queue, b"0")
@@ -509,7 +511,7 @@ def test_what_is_held_too_long_is_given_back_before_the_broker_insists(
     assert (again.body, again.redelivered) == (b"0", True)
 
 
-def test_over_tls_it_says_so_and_an_unknown_certificate_is_refused(
+def test_ping_names_tls_and_refuses_an_unknown_certificate(
     stage: RabbitStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.url = stage.server.tls_url
@@ -527,7 +529,9 @@ def test_over_tls_it_says_so_and_an_unknown_certificate_is_refused(
     assert outcome.kind is SENT
 
 
-def test_a_ping_tries_the_management_too_where_it_is_told(stage: RabbitStage) -> None:
+def test_ping_tries_the_management_plugin_where_its_url_is_set(
+    stage: RabbitStage,
+) -> None:
     url = stage.server.management_url
     tried = stage.broker_admin().ping()
     stage.options = {"management_url": "http://127.0.0.1:1"}
@@ -545,7 +549,7 @@ def test_a_ping_tries_the_management_too_where_it_is_told(stage: RabbitStage) ->
     ("user", "message"),
     [("guest:wrong", "refused the login"), ("plain:plain", "the tag monitoring")],
 )
-def test_a_login_that_is_wrong_is_another_thing_than_a_user_who_may_not(
+def test_a_wrong_login_and_a_missing_right_have_different_errors(
     stage: RabbitStage, user: str, message: str
 ) -> None:
     stage.server.manage("PUT", "users", "plain", password="plain", tags="")
@@ -558,7 +562,7 @@ def test_a_login_that_is_wrong_is_another_thing_than_a_user_who_may_not(
     assert stage.server.management_url in str(refused.value)
 
 
-def test_without_the_management_plugin_it_says_what_to_enable(
+def test_the_error_without_the_management_plugin_says_how_to_enable_it(
     stage: RabbitStage,
 ) -> None:
     stage.put(stage.queue, b"0")
@@ -582,7 +586,7 @@ def test_without_the_management_plugin_it_says_what_to_enable(
         "amqp://guest:s3cret@a..b/",
     ],
 )
-def test_no_password_is_ever_told(stage: RabbitStage, address: str) -> None:
+def test_errors_never_hold_the_password(stage: RabbitStage, address: str) -> None:
     stage.url = address.format(port=urlsplit(stage.url).port)
 
     with pytest.raises(Unavailable) as error:

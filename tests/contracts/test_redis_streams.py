@@ -44,7 +44,7 @@ ENTRIES: dict[str, tuple[Header, ...]] = {
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_an_entry_goes_out_with_the_fields_it_came_with(
+def test_a_redriven_entry_has_the_same_fields(
     redis_stage: RedisStage, name: str
 ) -> None:
     redis_stage.add(redis_stage.queue, *ENTRIES[name])
@@ -131,7 +131,7 @@ def test_a_redis_that_fills_up_midway_leaves_the_rest_unsent(
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_nothing_is_claimed_that_was_not_answered(
+def test_a_message_is_sent_only_when_redis_answered(
     redis_stage: RedisStage, seed: int
 ) -> None:
     handshake, reply = 150, len("$15\r\n1700000000000-0\r\n") + 2
@@ -190,7 +190,7 @@ def test_a_redis_that_hangs_is_away(
     assert outcome.kind is OutcomeKind.UNKNOWN
 
 
-def test_a_key_that_is_no_stream_is_refused_by_name(redis_stage: RedisStage) -> None:
+def test_a_key_of_another_type_is_refused_by_name(redis_stage: RedisStage) -> None:
     redis_stage.client.set(redis_stage.queue, "text")
     redis_stage.client.set(redis_stage.topic, "text")
 
@@ -390,7 +390,7 @@ def test_many_overdue_messages_are_looked_at_page_by_page(
         ("unix:///tmp/s3cret", Invalid),
     ],
 )
-def test_no_password_is_ever_told(
+def test_errors_never_hold_the_password(
     redis_stage: RedisStage, address: str, error: type[Exception]
 ) -> None:
     redis_stage.url = address.format(port=port_of(redis_stage))

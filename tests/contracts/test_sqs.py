@@ -76,7 +76,7 @@ def test_attributes_of_every_type_go_out_as_they_came(stage: SqsStage) -> None:
     assert (went.body, went.attributes) == (came.body, came.attributes)
 
 
-def test_a_body_that_is_no_text_goes_in_base64_and_comes_back(stage: SqsStage) -> None:
+def test_a_binary_body_is_sent_in_base64_and_read_back(stage: SqsStage) -> None:
     bodies = [EVERY_BYTE, b"\0", b"a\xff", "\ufffe".encode()]
 
     outcomes = stage.publisher().publish([outbound(stage.queue, b) for b in bodies])
@@ -93,7 +93,7 @@ def test_a_body_that_is_no_text_goes_in_base64_and_comes_back(stage: SqsStage) -
     ]
 
 
-def test_text_that_only_says_it_is_base64_is_left_alone(stage: SqsStage) -> None:
+def test_text_marked_as_base64_that_is_not_ours_stays_as_it_is(stage: SqsStage) -> None:
     mark = ((b"x-poisonweb-body", b"base64"),)
     stage.put(stage.queue, b"dGV4dA==", mark)  # would be text: nobody had to encode it
     stage.put(stage.queue, b"AA", mark)
@@ -105,7 +105,9 @@ def test_text_that_only_says_it_is_base64_is_left_alone(stage: SqsStage) -> None
 
 
 @pytest.mark.parametrize(("messages", "calls"), [(1, 1), (10, 1), (11, 2), (25, 3)])
-def test_messages_are_sent_by_tens(stage: SqsStage, messages: int, calls: int) -> None:
+def test_one_call_sends_ten_messages(
+    stage: SqsStage, messages: int, calls: int
+) -> None:
     window = [outbound(stage.topic, b"%d" % n) for n in range(messages)]
     before = stage.server.gate.calls["SendMessageBatch"]
 
@@ -190,7 +192,7 @@ def test_one_hostile_message_keeps_no_other_from_being_sent(stage: SqsStage) -> 
     ]  # fmt: skip
 
 
-def test_a_queue_that_is_gone_refuses_by_name_and_no_other_does(
+def test_messages_to_a_missing_queue_are_refused_by_name(
     stage: SqsStage,
 ) -> None:
     publisher = stage.publisher()
@@ -235,7 +237,7 @@ def test_a_group_keeps_its_name_and_its_order(fifo: SqsStage) -> None:
     assert ADAPTER.ordering(fifo.topic) is Ordering.KEY
 
 
-def test_without_a_group_of_its_own_a_message_goes_by_its_key(fifo: SqsStage) -> None:
+def test_the_key_is_the_group_of_a_message_without_one(fifo: SqsStage) -> None:
     window = [
         outbound(fifo.topic, b"0", dedupe="a", key="billing"),
         outbound(fifo.topic, b"1", dedupe="b", key="ü " * 100),
@@ -252,7 +254,7 @@ def test_without_a_group_of_its_own_a_message_goes_by_its_key(fifo: SqsStage) ->
     assert len(set(groups)) == 3
 
 
-def test_the_same_send_again_is_in_a_fifo_queue_once(fifo: SqsStage) -> None:
+def test_a_repeated_send_is_in_a_fifo_queue_once(fifo: SqsStage) -> None:
     once, again = (outbound(fifo.topic, b"x", dedupe="poisonweb-7-1") for _ in "ab")
     another = outbound(fifo.topic, b"x", dedupe="poisonweb-7-2")
 
@@ -262,7 +264,7 @@ def test_the_same_send_again_is_in_a_fifo_queue_once(fifo: SqsStage) -> None:
     assert len(fifo.contents(fifo.topic)) == 2
 
 
-def test_in_a_fair_queue_the_tenant_stays(stage: SqsStage) -> None:
+def test_a_message_of_a_fair_queue_keeps_its_tenant(stage: SqsStage) -> None:
     stage.send(stage.queue, "x", MessageGroupId="tenant-1")
     (letter,) = stage.reader().read(limit=1, wait=0)
 
@@ -343,7 +345,7 @@ def test_dead_letters_of_another_topic_are_left_to_it(
     assert len(stage.contents(stage.queue)) == 2
 
 
-def test_what_is_held_comes_once_however_often_it_is_shown_again(
+def test_a_held_message_is_returned_once_though_sqs_shows_it_again(
     stage: SqsStage,
 ) -> None:
     stage.visibility_timeout = 1.0
@@ -361,7 +363,7 @@ def test_what_is_held_comes_once_however_often_it_is_shown_again(
     assert stage.contents(stage.queue) == [(b"next", ())]
 
 
-def test_what_is_extended_stays_hidden_and_what_is_released_does_not(
+def test_extended_messages_stay_hidden_and_released_ones_are_visible(
     stage: SqsStage,
 ) -> None:
     for n in range(3):
@@ -380,7 +382,7 @@ def test_what_is_extended_stays_hidden_and_what_is_released_does_not(
     assert after["2"] == before["2"]
 
 
-def test_acknowledging_what_is_gone_does_no_harm(stage: SqsStage) -> None:
+def test_acknowledging_a_removed_message_does_no_harm(stage: SqsStage) -> None:
     for n in range(12):
         stage.put(stage.queue, b"%d" % n)
     reader = stage.reader()
@@ -394,7 +396,7 @@ def test_acknowledging_what_is_gone_does_no_harm(stage: SqsStage) -> None:
     assert stage.contents(stage.queue) == [(b"after", ())]
 
 
-def test_nothing_can_be_looked_at_and_nothing_changes(stage: SqsStage) -> None:
+def test_peek_returns_nothing_and_changes_no_count(stage: SqsStage) -> None:
     stage.put(stage.queue, b"x")
 
     assert stage.reader().peek(limit=10) == []
@@ -455,7 +457,7 @@ def test_a_ping_says_where_sqs_is_or_that_it_is_away(stage: SqsStage) -> None:
         admin.ping()
 
 
-def test_a_frozen_sqs_leaves_it_unknown_what_was_sent(
+def test_a_message_is_unknown_when_sqs_hangs(
     stage: SqsStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("apps.brokers.adapters.sqs.wire.REPLY_SECONDS", 3.0)
@@ -479,7 +481,7 @@ def test_a_frozen_sqs_leaves_it_unknown_what_was_sent(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_nothing_is_claimed_that_was_not_answered(stage: SqsStage, seed: int) -> None:
+def test_a_message_is_sent_only_when_sqs_answered(stage: SqsStage, seed: int) -> None:
     # One reply has 10 times 100 bytes, behind 300 of its head; a request 600.
     cut = random.Random(seed).randrange(1_400)
     cuts = {"after_requests": cut} if seed % 2 else {"after_replies": cut}
@@ -515,7 +517,7 @@ def test_a_message_may_be_held_back_for_a_quarter_of_an_hour(stage: SqsStage) ->
     assert stage.receive(stage.topic) == []
 
 
-def test_what_a_standard_queue_does_not_promise_is_not_claimed(
+def test_the_capabilities_claim_only_what_a_standard_queue_does(
     stage: SqsStage,
 ) -> None:
     again = [outbound(stage.topic, b"x", dedupe="poisonweb-7-1") for _ in "ab"]

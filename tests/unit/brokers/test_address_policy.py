@@ -52,13 +52,11 @@ def refused(url: str, **options: object) -> bool:
         ),
     ],
 )
-def test_every_place_is_found_that_an_address_leads_to(
-    url: str, expected: list[HostPort]
-) -> None:
+def test_every_host_of_an_address_is_found(url: str, expected: list[HostPort]) -> None:
     assert address_policy.host_ports_in_url(url) == expected
 
 
-def test_an_option_that_is_an_address_leads_somewhere_too() -> None:
+def test_the_host_of_an_option_is_checked() -> None:
     assert refused(SQS, endpoint_url="http://169.254.169.254/")
     assert not refused(SQS, endpoint_url="http://127.0.0.1:4566/", batch=10)
 
@@ -94,7 +92,7 @@ def test_an_option_that_is_an_address_leads_somewhere_too() -> None:
         "[::]",
     ],
 )
-def test_where_a_cloud_tells_its_secrets_no_broker_is(host: str) -> None:
+def test_link_local_and_metadata_addresses_are_refused(host: str) -> None:
     assert refused(f"redis://:secret@{host}:6379/0")
     assert refused(f"amqp://u:secret@{host}/")
     assert refused(f"{AZURE};QueueEndpoint=http://{host}/acme")
@@ -130,7 +128,7 @@ THIS_MACHINE = ["127.0.0.1", "127.9.9.9", "[::1]", "[::ffff:127.0.0.1]", "0x7f00
 
 
 @pytest.mark.parametrize("host", THIS_MACHINE)
-def test_this_machine_may_be_entered_with_a_word_of_the_operator_only(
+def test_loopback_needs_the_operators_permission(
     host: str,
 ) -> None:
     url = f"redis://:secret@{host}:6379/0"
@@ -150,7 +148,7 @@ def test_this_machine_may_be_entered_with_a_word_of_the_operator_only(
         *("[fd12::5]", "[::ffff:10.0.0.5]", "[64:ff9b::10.0.0.5]", "[2002:a00:5::]"),
     ],
 )
-def test_a_private_network_may_be_entered_with_a_word_of_the_operator_only(
+def test_a_private_network_needs_the_operators_permission(
     host: str,
 ) -> None:
     url = f"redis://:secret@{host}:6379/0"
@@ -210,11 +208,11 @@ def test_a_refusal_says_what_kind_of_address_it_is(host: str, kind: str) -> None
     assert f"leads to where no broker is: {kind}" in remedy_for(f"redis://{host}")
 
 
-def test_who_is_told_to_name_a_host_is_told_that_it_forbids_the_others() -> None:
+def test_the_advice_to_name_a_host_says_that_it_forbids_others() -> None:
     assert "which then allows no others" in remedy_for("redis://10.0.0.5")
 
 
-def test_a_name_is_judged_by_what_it_leads_to() -> None:
+def test_a_name_is_checked_by_its_addresses() -> None:
     Target.read("redis://localhost", {}).check(resolve=True)
     Target.read("redis://nowhere.invalid", {}).check(resolve=True)
 
@@ -234,7 +232,7 @@ def said_of_options(url: str, **changes: object) -> str:
 RABBIT = "amqp://u:secret@mq:5672/v"
 
 
-def test_a_password_goes_to_no_other_host_than_that_of_the_address() -> None:
+def test_a_password_goes_only_to_the_host_of_the_address() -> None:
     said = said_of_options(RABBIT, keeps_to_address=True)
 
     assert said.startswith("options: the option management_url names other, which")

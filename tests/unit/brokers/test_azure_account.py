@@ -25,7 +25,7 @@ def test_a_connection_string_as_the_portal_gives_it() -> None:
     assert (account.name, account.key) == ("acme1", b"s3cret! s3cret! s3cret!")
 
 
-def test_endpoints_of_other_services_are_passed_over() -> None:
+def test_endpoints_of_other_services_are_ignored() -> None:
     account = AzureAccount.parse(
         "BlobEndpoint=https://acme1.blob.core.windows.net/;"
         "QueueEndpoint=https://queues.example.com:8443/;"
@@ -114,7 +114,7 @@ def test_a_shared_access_signature_needs_no_key(url: str) -> None:
         (f"UseDevelopmentStorage=true;AccountKey={SECRET}", "stands alone"),
     ],
 )
-def test_what_cannot_work_is_refused_without_repeating_it(url: str, why: str) -> None:
+def test_an_unusable_address_is_refused_without_quoting_it(url: str, why: str) -> None:
     with pytest.raises(Invalid, match=why) as refused:
         AzureAccount.parse(url)
 

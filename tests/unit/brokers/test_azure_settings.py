@@ -92,7 +92,7 @@ def test_the_defaults_are_those_of_the_article() -> None:
     assert settings.message_encoding is settings.usual_encoding is Encoding.BASE64
 
 
-def test_plain_seconds_will_do() -> None:
+def test_durations_may_be_plain_seconds() -> None:
     settings = parsed(options={"visibilityTimeout": 1.5, "maxPollingInterval": 2})
 
     assert (settings.visibility_timeout, settings.max_polling_interval) == (1.5, 2)
@@ -225,7 +225,7 @@ def test_the_longest_name_that_has_a_poison_queue() -> None:
     assert parsed_settings.poison_queue == "a" * 56 + "-poison"
 
 
-def test_what_we_read_is_hidden_for_whole_seconds_of_a_week_at_most() -> None:
+def test_hidden_for_is_whole_seconds_and_at_most_a_week() -> None:
     assert parsed(visibility_timeout=0.2).hidden_for == 1
     assert parsed(visibility_timeout=90.5).hidden_for == 91
     for seconds in (0, -1, 604_801, float("nan"), float("inf")):
@@ -233,7 +233,7 @@ def test_what_we_read_is_hidden_for_whole_seconds_of_a_week_at_most() -> None:
             parsed(visibility_timeout=seconds)
 
 
-def test_a_broker_has_one_option() -> None:
+def test_a_broker_accepts_only_message_encoding() -> None:
     broker = BrokerSettings(url="", options={"retries": 3})
 
     with pytest.raises(Invalid, match="'retries' is unknown"):

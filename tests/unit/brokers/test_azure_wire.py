@@ -112,7 +112,7 @@ def pretender() -> Iterator[Pretender]:
         (200, b"", MaybeSent),
     ],
 )
-def test_an_answer_is_taken_for_what_it_is(
+def test_each_answer_raises_its_error(
     pretender: Pretender, status: int, body: bytes, error: type[Exception]
 ) -> None:
     pretender.say(status, body)
@@ -150,9 +150,7 @@ def test_sent_is_only_what_azure_confirms(
 
 
 @pytest.mark.parametrize("text", ["one\rtwo\r\n", " <&>]]>\"' \t", "\u0085\u2028", ""])
-def test_what_reads_xml_by_the_book_reads_the_very_text(
-    pretender: Pretender, text: str
-) -> None:
+def test_an_xml_parser_reads_the_very_text(pretender: Pretender, text: str) -> None:
     pretender.say(201, MADE)
     wire = AzureWire(AzureAccount.parse(pretender.url))
 
@@ -164,7 +162,9 @@ def test_what_reads_xml_by_the_book_reads_the_very_text(
     assert read == text
 
 
-def test_where_all_were_turned_away_nothing_was_sent(pretender: Pretender) -> None:
+def test_publish_raises_unavailable_when_all_were_turned_away(
+    pretender: Pretender,
+) -> None:
     pretender.say(503, BUSY)
     publisher = ADAPTER.publisher(BrokerSettings(url=pretender.url))
     refused = Outbound(topic="No Queue", body=b"", headers=())
@@ -175,7 +175,7 @@ def test_where_all_were_turned_away_nothing_was_sent(pretender: Pretender) -> No
     publisher.close()
 
 
-def test_a_service_that_hangs_is_not_waited_for_by_each_message(
+def test_one_timeout_ends_a_window_when_azure_hangs(
     pretender: Pretender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wire, "REPLY_SECONDS", 0.3)
@@ -195,7 +195,7 @@ def test_a_service_that_hangs_is_not_waited_for_by_each_message(
     assert 0 < len(pretender.requests) <= kinds[OutcomeKind.UNKNOWN] <= 64
 
 
-def test_an_empty_queue_is_asked_ever_less_often(pretender: Pretender) -> None:
+def test_an_empty_queue_is_polled_less_and_less_often(pretender: Pretender) -> None:
     options = {"maxPollingInterval": "00:00:10"}
     topic = TopicSettings(topic="orders", options=options)
     reader = ADAPTER.dead_letter_reader(BrokerSettings(url=pretender.url), topic)
@@ -208,7 +208,9 @@ def test_an_empty_queue_is_asked_ever_less_often(pretender: Pretender) -> None:
     assert 3 <= len(pretender.requests) <= 6
 
 
-def test_an_empty_queue_is_asked_as_often_as_it_says(pretender: Pretender) -> None:
+def test_an_empty_queue_is_polled_at_its_max_polling_interval(
+    pretender: Pretender,
+) -> None:
     options = {"maxPollingInterval": 0.1}
     topic = TopicSettings(topic="orders", options=options)
     reader = ADAPTER.dead_letter_reader(BrokerSettings(url=pretender.url), topic)
@@ -219,7 +221,7 @@ def test_an_empty_queue_is_asked_as_often_as_it_says(pretender: Pretender) -> No
     assert 7 <= len(pretender.requests) <= 14
 
 
-def test_no_signature_is_told_to_anybody(
+def test_logs_and_errors_never_hold_the_signature(
     pretender: Pretender, caplog: pytest.LogCaptureFixture
 ) -> None:
     pretender.say(
@@ -235,7 +237,7 @@ def test_no_signature_is_told_to_anybody(
     assert "s3cret" not in caplog.text + str(raised.value)
 
 
-def test_no_secret_is_told_of_an_azure_that_is_away() -> None:
+def test_the_error_of_an_absent_azure_holds_no_secret() -> None:
     for url in (
         f"http://127.0.0.1:1/?{SIGNATURE}",
         f"https://nowhere.test/?{SIGNATURE}",

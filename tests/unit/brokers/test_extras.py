@@ -44,7 +44,7 @@ def without(
 
 
 @pytest.mark.parametrize("without", CLIENTS, indirect=True)
-def test_a_client_that_is_missing_is_told_with_the_way_to_it(without: str) -> None:
+def test_the_error_of_a_missing_client_says_how_to_install_it(without: str) -> None:
     with pytest.raises(Unavailable) as raised:
         adapters.adapter(without)
 
@@ -56,13 +56,13 @@ def test_a_client_that_is_missing_is_told_with_the_way_to_it(without: str) -> No
 
 
 @pytest.mark.parametrize("without", ["rabbitmq"], indirect=True)
-def test_a_client_that_is_missing_keeps_no_other_kind_from_its_work(
+def test_a_missing_client_does_not_affect_other_kinds(
     without: str,
 ) -> None:
     assert adapters.adapter("redis_streams").capabilities.max_message > 0
 
 
-def test_another_module_that_is_missing_is_a_fault_and_no_remedy(
+def test_a_missing_module_other_than_the_client_raises(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(

@@ -78,7 +78,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_a_value_of_any_type_is_told_and_comes_back(name: str) -> None:
+def test_a_value_of_any_type_is_decoded_and_encoded_back(name: str) -> None:
     value, text = VALUES[name]
     table = named(b"h", value)
 
@@ -89,7 +89,7 @@ def test_a_value_of_any_type_is_told_and_comes_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_a_text_is_only_ever_read_as_itself(name: str) -> None:
+def test_a_text_that_looks_like_a_value_stays_a_text(name: str) -> None:
     value, json = VALUES[name]
 
     for text in (json, json + b" ", b" " + json, json.replace(b" ", b""), value):
@@ -97,7 +97,7 @@ def test_a_text_is_only_ever_read_as_itself(name: str) -> None:
 
 
 @pytest.mark.parametrize("depth", [10, 100, 20_000])
-def test_no_depth_is_too_deep(depth: int) -> None:
+def test_a_table_of_any_depth_is_encoded_back(depth: int) -> None:
     value = b"t\1"
     for _ in range(depth):
         value = sized(b"A", value)
@@ -112,7 +112,7 @@ def test_no_depth_is_too_deep(depth: int) -> None:
 @pytest.mark.parametrize(
     "table", [b"\1hZ", b"\1hS\0\0\0\5text", b"\1hI\0", b"\5h", b"\1hA\0\0\0\1Z"]
 )
-def test_what_is_no_table_is_not_taken_for_one(table: bytes) -> None:
+def test_malformed_tables_are_refused(table: bytes) -> None:
     if table == b"\1hA\0\0\0\1Z":
         # The array can be told from what follows it, so it is kept as it is.
         assert tables.encode(*tables.decode(table)) == table
@@ -189,7 +189,7 @@ def test_a_message_goes_out_as_it_came(seed: int) -> None:
     assert properties.encode(properties.decode(came)) == came
 
 
-def test_what_steers_the_broker_is_seen_and_never_sent() -> None:
+def test_headers_that_steer_the_broker_are_decoded_but_never_sent() -> None:
     headers: list[Header] = [
         (b"amqp.expiration", b"0"),
         (b"amqp.message_id", b"m-1"),
@@ -210,7 +210,7 @@ def test_a_transient_message_leaves_persistent() -> None:
     assert properties.encode(properties.decode(b"\x10\0\1")) == b"\x10\0\2"
 
 
-def test_the_count_of_this_very_delivery_is_no_header_of_the_message() -> None:
+def test_the_delivery_count_is_no_header_of_the_message() -> None:
     count = tables.encode((b"x-delivery-count", b'{"$l": 3}'))
     came = struct.pack(">HI", 1 << 13, len(count)) + count
 
@@ -218,7 +218,7 @@ def test_the_count_of_this_very_delivery_is_no_header_of_the_message() -> None:
 
 
 @pytest.mark.parametrize("broken", [b"", b"\x80\0", b"\x80\0\5abc", b"\0\0x", b"\0\1"])
-def test_what_cannot_be_read_is_kept_and_not_sent(broken: bytes) -> None:
+def test_unreadable_properties_are_kept_and_not_sent(broken: bytes) -> None:
     headers = properties.decode(broken)
 
     assert headers == ((b"amqp.properties", broken),)

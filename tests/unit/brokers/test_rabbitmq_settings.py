@@ -9,7 +9,7 @@ from apps.brokers.adapters.rabbitmq.settings import RabbitAddress, RabbitQueues
 from apps.core.errors import Invalid
 
 
-def test_an_address_is_read_with_what_is_usual() -> None:
+def test_an_address_is_parsed_with_defaults() -> None:
     plain = RabbitAddress.of(BrokerSettings(url="amqp://host"))
     full = RabbitAddress.of(
         BrokerSettings(
@@ -40,7 +40,7 @@ def test_an_address_is_read_with_what_is_usual() -> None:
         "amqp://",
     ],
 )
-def test_an_address_that_is_none_is_refused_without_its_secret(url: str) -> None:
+def test_an_unusable_address_is_refused_without_its_secret(url: str) -> None:
     with pytest.raises(Invalid, match="url") as raised:
         RabbitAddress.of(BrokerSettings(url=url))
 

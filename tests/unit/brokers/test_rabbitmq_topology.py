@@ -63,7 +63,7 @@ ONE = BINDINGS[1:2]
     ],
 )
 @pytest.mark.parametrize("by_policy", [False, True])
-def test_the_partner_of_a_queue(
+def test_the_dead_letter_queue_is_found_by_exchange_and_bindings(
     *,
     settings: Mapping[str, str],
     kind: str,

@@ -22,7 +22,7 @@ def test_join_undoes_split_for_every_entry(fields: tuple[Header, ...]) -> None:
     assert join_body(body, headers, body_field=BODY) == fields
 
 
-def test_the_body_stands_first_and_leaves_no_trace_among_the_headers() -> None:
+def test_a_body_in_first_place_needs_no_mark() -> None:
     body, headers = split_body(((BODY, b"x"), (b"a", b"1")), body_field=BODY)
 
     assert (body, headers) == (b"x", ((b"a", b"1"),))

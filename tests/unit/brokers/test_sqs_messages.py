@@ -56,7 +56,7 @@ def test_every_body_comes_back_and_goes_out_the_same_again(body: bytes) -> None:
     st.sampled_from(["base64", "Base64", ""]),
     st.dictionaries(NAMES, TEXT, max_size=5),
 )
-def test_whatever_sqs_holds_goes_out_as_it_came(
+def test_any_message_of_sqs_is_sent_back_unchanged(
     body: str, mark: str, texts: dict[str, str]
 ) -> None:
     attributes = {n: {"DataType": "String", "StringValue": t} for n, t in texts.items()}
@@ -101,7 +101,7 @@ def test_a_type_without_its_header_is_forgotten() -> None:
 @pytest.mark.parametrize(
     "value", [b"", b"{", b"[]", b'{"a":1}', b"\xff", b"[" * 99_999]
 )
-def test_types_that_are_none_are_refused(value: bytes) -> None:
+def test_invalid_types_are_refused(value: bytes) -> None:
     with pytest.raises(Refused, match="sqs:types"):
         entry_of(message(b"x", ((b"sqs:types", value),)))
 
@@ -113,12 +113,12 @@ def test_the_size_is_what_sqs_counts() -> None:
     assert entry.size == 2 + len("n" + "Number" + "12") + len("name" + "String" + "v")
 
 
-def test_a_body_in_base64_counts_with_what_it_grows_by() -> None:
+def test_the_size_of_a_base64_body_is_that_of_its_text() -> None:
     with pytest.raises(Refused, match=str(LARGEST)):
         entry_of(message(b"\0" * (LARGEST * 3 // 4)))
 
 
-def test_the_trace_goes_along() -> None:
+def test_the_trace_is_sent_along() -> None:
     trace = b"Root=1-5759e988-bd862e3fe1be46a994272793;Sampled=1"
     system = {"AWSTraceHeader": trace.decode()}
 
@@ -149,7 +149,7 @@ def test_in_a_fifo_queue_every_message_has_a_group(
     assert (entry.group, entry.dedupe) == (group, dedupe)
 
 
-def test_what_is_no_token_of_sqs_is_named_by_a_hash() -> None:
+def test_an_invalid_group_or_dedupe_id_is_replaced_by_its_hash() -> None:
     odd = [
         entry_of(message(topic="a.fifo", key=k)).group for k in ("ü", "a b", "x" * 129)
     ]
@@ -159,7 +159,7 @@ def test_what_is_no_token_of_sqs_is_named_by_a_hash() -> None:
     assert odd[0] == entry_of(message(topic="a.fifo", key="ü")).group
 
 
-def test_no_two_messages_without_a_dedupe_id_are_taken_for_one() -> None:
+def test_each_message_without_a_dedupe_id_gets_its_own() -> None:
     one, two = (entry_of(message(topic="a.fifo")) for _ in "ab")
 
     assert one.dedupe != two.dedupe

@@ -171,7 +171,7 @@ def test_unusable_topics_are_refused(settings: TopicSettings, field: str) -> Non
         (ConnectionResetError("reset"), MaybeSent),
     ],
 )
-def test_each_failure_is_what_it_is_worth(
+def test_each_failure_is_translated_into_its_error(
     failure: Exception, expected: type[Exception]
 ) -> None:
     wire = SqsWire(ADDRESS)
@@ -183,7 +183,7 @@ def test_each_failure_is_what_it_is_worth(
     assert type(raised.value) is expected
 
 
-def test_part_of_a_call_may_fail() -> None:
+def test_each_message_of_a_partly_failed_call_has_its_outcome() -> None:
     answer = ok(0, 4)
     answer["Failed"] = [
         failed(1, "InvalidMessageContents", sender=True),
@@ -200,7 +200,7 @@ def test_part_of_a_call_may_fail() -> None:
     assert (outcomes[0].bookmark, outcomes[4].bookmark) == ("m0", "m4")
 
 
-def test_when_nothing_was_sent_sqs_is_away() -> None:
+def test_publish_raises_unavailable_when_nothing_was_sent() -> None:
     for answer in (error("RequestThrottled"), error("ExpiredToken", 403)):
         sqs, _ = publisher(answer)
 
@@ -224,7 +224,7 @@ def test_only_the_call_whose_answer_was_lost_is_unknown_and_the_rest_is_unsent()
         assert len(script.heard) == 2
 
 
-def test_an_answer_that_may_have_been_lost_is_never_away() -> None:
+def test_publish_does_not_raise_when_an_answer_may_be_lost() -> None:
     sqs, _ = publisher(error("InternalError", 500))
 
     assert [one.kind for one in sqs.publish([outbound(0)])] == [UNKNOWN]
@@ -241,7 +241,7 @@ def test_a_refused_call_is_split_to_the_last_message_and_sends_none_twice() -> N
     assert sizes == [4, 2, 2, 1, 1]
 
 
-def test_what_a_whole_queue_refuses_is_not_split() -> None:
+def test_a_refusal_of_the_whole_queue_is_not_split() -> None:
     sqs, script = publisher(error("KmsDisabled"))
 
     outcomes = sqs.publish([outbound(n) for n in range(4)])
@@ -267,7 +267,7 @@ def test_in_a_fifo_queue_nothing_overtakes_what_may_have_to_be_sent_again() -> N
     ]
 
 
-def test_nor_does_it_where_the_call_was_split() -> None:
+def test_in_a_fifo_queue_nothing_overtakes_when_the_call_was_split() -> None:
     half = ok(0) | {"Failed": [failed(1, "InternalError", sender=False)]}
     sqs, script = publisher(error("InvalidMessageContents"), half)
 
@@ -286,7 +286,7 @@ def received(number: int, receipt: str = "r") -> dict[str, Any]:
     }
 
 
-def test_a_removal_that_failed_at_sqs_is_told_and_the_rest_is_done() -> None:
+def test_a_failed_removal_raises_after_the_others_are_done() -> None:
     sqs, script = reader(
         {"Messages": [received(0), received(1), received(2)]},
         {},
@@ -309,7 +309,7 @@ def test_a_removal_that_failed_at_sqs_is_told_and_the_rest_is_done() -> None:
     assert [one["ReceiptHandle"] for one in again] == ["r1"]
 
 
-def test_a_message_whose_receipt_was_void_is_handed_out_again() -> None:
+def test_a_message_with_an_invalid_receipt_is_returned_again() -> None:
     void = {"Failed": [failed(0, "ReceiptHandleIsInvalid", sender=True)]}
     sqs, _ = reader(
         {"Messages": [received(0)]}, {}, void, {"Messages": [received(0, "new")]}, {}
@@ -319,7 +319,7 @@ def test_a_message_whose_receipt_was_void_is_handed_out_again() -> None:
     assert [one.bookmark for one in sqs.read(limit=9, wait=0)] == ["m0"]
 
 
-def test_what_is_shown_again_is_removed_by_its_newest_receipt() -> None:
+def test_a_message_received_again_is_removed_by_its_newest_receipt() -> None:
     sqs, script = reader(
         {"Messages": [received(0)]},
         {},
@@ -350,7 +350,7 @@ def test_after_an_outage_everything_is_handed_out_again() -> None:
     assert sqs.read(limit=9, wait=0) == before
 
 
-def test_waiting_is_done_by_sqs_and_no_longer_than_it_can() -> None:
+def test_a_read_waits_at_sqs_for_at_most_twenty_seconds() -> None:
     sqs, script = reader({}, {}, {})
 
     for wait in (0.9, 1.0, 90.0):
