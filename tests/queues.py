@@ -1,7 +1,7 @@
-"""A broker of queues in memory that hands out and takes back, for tests of lanes.
+"""A broker of queues in memory for tests of lanes.
 
-It gives a message a name only if it is told to, as brokers do and do not. A reader that
-is cut off loses what it had in hand to its queue again, in the old order.
+It names its messages only if `names`. When a reader is cut off, the messages that it
+held return to their queue in the old order.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Message:
 
 @dataclass(slots=True)
 class Queues:
-    """The broker, and its adapter: queues by name, and the faults to come.
+    """The broker and its adapter: queues by name, and the failures to come.
 
-    `answer` decides what becomes of a message that is published; what it answers with
-    SENT or DUPLICATE is put.
+    `answer` decides the outcome of a published message; a SENT or DUPLICATE one is put
+    into its queue.
     """
 
     capabilities: Capabilities = CAPABILITIES
@@ -85,7 +85,7 @@ class Queues:
         return [(m.body, m.headers) for m in self.queues.get(queue, [])]
 
     def cut(self) -> None:
-        """Cut every reader off, as the end of its process would."""
+        """Cut off every reader, as the end of its process would."""
         for reader in list(self.readers):
             reader.close()
 
@@ -144,7 +144,7 @@ class Publisher:
         return replace(outcome, bookmark=number if self.broker.names else "")
 
     def close(self) -> None:
-        """Hold nothing, so give nothing back."""
+        """Do nothing: there is no connection."""
 
 
 @dataclass(slots=True)
@@ -240,12 +240,12 @@ class Admin:
         return []
 
     def close(self) -> None:
-        """Hold nothing, so give nothing back."""
+        """Do nothing: there is no connection."""
 
 
 @contextmanager
 def adapted(broker: Queues) -> Iterator[None]:
-    """Make it the kind `queues`, as if it were one of the adapters."""
+    """Register the broker as the kind `queues`."""
     module = ModuleType(f"{adapters.__name__}.{KIND}")
     module.ADAPTER = broker  # type: ignore[attr-defined]
     kind = BrokerKind(name=KIND, title="Queues", client="redis", url="")

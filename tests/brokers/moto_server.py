@@ -1,7 +1,7 @@
-"""moto's SQS with a side door: what is in a queue, told without receiving it.
+"""moto's SQS with an extra path that shows a queue without receiving.
 
-It also tells what SQS does and moto does not: which queue a dead letter came from. And
-it does not count a whole queue for each message that is sent to it.
+It also reports what SQS does and moto does not: the queue that a dead letter came from.
+And it does not count a whole queue for each message sent to it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def receive_message(response: SQSResponse) -> Any:
 
 
 def attributes(queue: Any) -> dict[str, Any]:
-    """Give them all, or to who sends the one that is asked for then."""
+    """Return all attributes; to a sender, only the one that it asks for."""
     if not _request.sends:
         values: dict[str, Any] = _attributes.fget(queue)
         return values
@@ -69,7 +69,9 @@ def serve(port: int) -> None:
     moto_answers.receive_message = receive_message
     app = DomainDispatcherApplication(create_backend_app)
 
-    def door(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+    def application(
+        environ: dict[str, Any], start: Callable[..., Any]
+    ) -> Iterable[bytes]:
         _request.sends = environ.get("HTTP_X_AMZ_TARGET", "").startswith(SENDS)
         if environ["PATH_INFO"] != LOOK:
             answer: Iterable[bytes] = app(environ, start)
@@ -78,7 +80,9 @@ def serve(port: int) -> None:
         start("200 OK", [("Content-Type", "application/json")])
         return [json.dumps(_contents(queue)).encode()]
 
-    run_simple(LOOPBACK, port, door, threaded=True, request_handler=MotoRequestHandler)
+    run_simple(
+        LOOPBACK, port, application, threaded=True, request_handler=MotoRequestHandler
+    )
 
 
 def _contents(queue: str) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
-"""The kinds of brokers that the contract suite knows, and how each gets its stage.
+"""The kinds of brokers in the contract suite, and how to get a stage of each.
 
-Whoever adds a broker adds a line here: a server to test against (`tests/brokers`) and a
-stage on it. The suite reads every other difference from the capabilities.
+A new kind needs a line here: a server to test against (`tests/brokers`) and a stage on
+it. The suite reads all other differences from the capabilities.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class BrokerServer(Protocol):
 class Kind:
     """One kind: the class of its server and that of its stage, as `module:name`.
 
-    `settings` are for the stage; `need` is what has to be on the machine, by its name
-    in `tests.needs`. A server that `stands_in` for somebody's service is one process,
-    and shows nothing of what that does on its many machines.
+    `settings` are for the stage; `need` names what the machine must have, as in
+    `tests.needs`. A server that `stands_in` for a cloud service is one process: it
+    shows nothing of the service's many machines.
     """
 
     name: str

@@ -18,9 +18,9 @@ CHUNK = 65_536
 def cutting(
     port: int, *, after_replies: int | None = None, after_requests: int | None = None
 ) -> Iterator[int]:
-    """Pass one connection on to `port` until it is cut; yield the port to call.
+    """Forward one connection to `port` until it is cut; yield the port to call.
 
-    At the end it is cut anyway, whoever still holds it.
+    The exit cuts it in any case, even while a client holds it.
     """
     links: list[socket.socket] = []
     with socket.create_server((LOOPBACK, 0)) as listener:
@@ -29,7 +29,7 @@ def cutting(
         )
         relay.start()
         yield listener.getsockname()[1]
-        # Whoever never called lets the relay go.
+        # Frees the relay where no client ever connected.
         with suppress(OSError), socket.create_connection(listener.getsockname()):
             pass
         for link in links:
@@ -55,7 +55,7 @@ def _serve(
 
 
 class Counter:
-    """Passes connections on, and counts each time that a client asks for something."""
+    """Proxy that counts the requests of its clients."""
 
     def __init__(self, port: int) -> None:
         self.requests = 0
@@ -67,7 +67,7 @@ class Counter:
         self._start(self._accept)
 
     def close(self) -> None:
-        """Take no more calls, and end those under way."""
+        """Refuse new connections, and cut the open ones."""
         _shut(self._listener)
         self._ends.close()
         for thread in self._threads:
@@ -89,7 +89,7 @@ class Counter:
 
         def count_request() -> None:
             nonlocal answered
-            # What comes in several pieces is one request, until it is answered.
+            # Several pieces are one request until an answer comes.
             self.requests += answered
             answered = False
 
@@ -106,7 +106,7 @@ class Counter:
 
 @contextmanager
 def counting(broker: BrokerSettings) -> Iterator[tuple[BrokerSettings, Counter]]:
-    """Lead to a broker on this machine by a way on which requests are counted."""
+    """Route a local broker's settings through a counting proxy."""
     addresses = [broker.url, *map(str, broker.options.values())]
     address = re.search(rf"{re.escape(LOOPBACK)}:(\d+)", " ".join(addresses))
     assert address, "it is nowhere on this machine"

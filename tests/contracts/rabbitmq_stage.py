@@ -1,8 +1,8 @@
 """A topic and its dead-letter queue on a RabbitMQ, each for one test.
 
-Both are classic queues: one of the quorum kind sorts the headers of what it hands out,
-and forgets itself when its broker is killed within its first second. What is other with
-those is in `test_rabbitmq`.
+Both are classic queues: a quorum queue sorts the headers of its messages, and is lost
+when its broker is killed within its first second. `test_rabbitmq` tests the differences
+of quorum queues.
 """
 
 from __future__ import annotations
@@ -30,10 +30,15 @@ from apps.brokers.ports import (
     Publisher,
 )
 from tests.brokers.rabbitmq import Server
-from tests.contracts.stages import MAX_DEQUEUE_COUNT, VISIBILITY_TIMEOUT, Doors, Message
+from tests.contracts.stages import (
+    MAX_DEQUEUE_COUNT,
+    VISIBILITY_TIMEOUT,
+    Message,
+    StagePorts,
+)
 
 
-class RabbitStage(Doors):
+class RabbitStage(StagePorts):
     adapter = ADAPTER
 
     def __init__(self, server: Server) -> None:
@@ -69,18 +74,18 @@ class RabbitStage(Doors):
         )
 
     def put(self, topic: str, body: bytes, headers: Sequence[Header] = ()) -> None:
-        """Add a message; pika could not write any bytes as its headers."""
+        """Add a message; pika could not send arbitrary bytes as headers."""
         self._producer = self._producer or self.publisher()
         message = Outbound(topic=topic, body=body, headers=tuple(headers))
         (outcome,) = self._producer.publish([message])
         assert outcome.kind is OutcomeKind.SENT, outcome.detail
 
     def put_later(self, topic: str, body: bytes, *, seconds: int) -> None:
-        """Ask as a producer would: only an exchange of a plugin's would hear it."""
+        """Ask for a delay as producers do: only a plugin's exchange obeys it."""
         self.put(topic, body, ((b"x-delay", b'{"$I": %d}' % (seconds * 1_000)),))
 
     def contents(self, topic: str) -> list[Message]:
-        """Look at a queue; everything goes back as it was when the connection ends."""
+        """Return a queue's messages; they return to it when the connection ends."""
         with self.wire() as wire:
             return [message_of(arrival) for arrival in receive_all(wire, topic)]
 
@@ -123,7 +128,7 @@ class RabbitStage(Doors):
 
 
 def receive_all(wire: RabbitWire, queue: str) -> Iterator[RabbitArrival]:
-    """Take what is in a queue, without settling it; nothing where there is none."""
+    """Receive all messages of a queue without settling; [] if it is missing."""
     try:
         while True:
             wire.send(spec.Basic.Get(queue=queue))

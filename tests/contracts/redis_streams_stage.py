@@ -13,11 +13,16 @@ from apps.brokers.adapters.redis_streams.adapter import ADAPTER
 from apps.brokers.adapters.redis_streams.entries import join_body, split_body
 from apps.brokers.ports import Header
 from tests.brokers.redis import Server
-from tests.contracts.stages import MAX_DEQUEUE_COUNT, VISIBILITY_TIMEOUT, Doors, Message
+from tests.contracts.stages import (
+    MAX_DEQUEUE_COUNT,
+    VISIBILITY_TIMEOUT,
+    Message,
+    StagePorts,
+)
 
 
-class RedisStage(Doors):
-    """A stream of its own on a shared server; the world uses redis-py itself."""
+class RedisStage(StagePorts):
+    """A stream of its own on a shared server; other programs use redis-py."""
 
     adapter = ADAPTER
 
@@ -47,11 +52,11 @@ class RedisStage(Doors):
         self.add(topic, *join_body(body, tuple(headers), body_field=b"body"))
 
     def put_later(self, topic: str, body: bytes, *, seconds: int) -> None:
-        """Put it: XADD has no word for later."""
+        """Put the message without a delay: XADD has none."""
         self.put(topic, body)
 
     def add(self, topic: str, *fields: Header) -> str:
-        """Add an entry as it is; redis-py's own xadd knows no repeated fields."""
+        """Add an entry as it is; redis-py's xadd allows no repeated fields."""
         flat = [part for pair in fields for part in pair]
         return cast("bytes", self.raw("XADD", topic, "*", *flat)).decode()
 
@@ -103,7 +108,7 @@ class RedisStage(Doors):
         self.client.xack(self.topic, consumer_group, bookmark)
 
     def advance(self, seconds: float) -> None:
-        """Let everything pending look as idle as if that time had passed."""
+        """Make all pending entries look as idle as if that time had passed."""
         for group in self.client.xinfo_groups(self.topic):
             name = group["name"].decode()
             for one in self.raw("XPENDING", self.topic, name, "-", "+", 100_000):

@@ -1,4 +1,4 @@
-"""One queue of SQS with its dead-letter queue, and the world around them."""
+"""One queue of SQS with its dead-letter queue, used by boto3."""
 
 from __future__ import annotations
 
@@ -19,11 +19,16 @@ from apps.brokers.ports import (
     Outbound,
 )
 from tests.brokers.moto import REGION, Server
-from tests.contracts.stages import MAX_DEQUEUE_COUNT, VISIBILITY_TIMEOUT, Doors, Message
+from tests.contracts.stages import (
+    MAX_DEQUEUE_COUNT,
+    VISIBILITY_TIMEOUT,
+    Message,
+    StagePorts,
+)
 
 
-class SqsStage(Doors):
-    """Queues of its own on a shared moto; the world uses boto3 itself."""
+class SqsStage(StagePorts):
+    """Queues of its own on a shared moto; other programs use boto3 itself."""
 
     adapter = ADAPTER
 
@@ -71,7 +76,7 @@ class SqsStage(Doors):
         self.send(topic, body.decode(), DelaySeconds=seconds)
 
     def send(self, topic: str, body: str = "", **wire: Any) -> str:
-        """Send as it is; give the message's id."""
+        """Send a message as it is; return its id."""
         wire = {"MessageBody": body} | {k: v for k, v in wire.items() if k != "Id"}
         url = self.url_of(topic)
         message_id: str = self.client.send_message(QueueUrl=url, **wire)["MessageId"]
@@ -81,7 +86,7 @@ class SqsStage(Doors):
         return [content_of(_received(message)) for message in self.server.look(topic)]
 
     def receive(self, topic: str, **wire: Any) -> list[Any]:
-        """Be handed up to ten messages, as boto3 gives them."""
+        """Receive up to ten messages, as boto3 returns them."""
         reply = self.client.receive_message(
             QueueUrl=self.url_of(topic),
             MaxNumberOfMessages=10,
@@ -103,7 +108,7 @@ class SqsStage(Doors):
         return contents
 
     def fail(self, topic: str) -> None:
-        """Be handed everything once, and give it back unsettled."""
+        """Receive everything once, and return it unsettled."""
         self.receive(topic, VisibilityTimeout=0)
 
     def url_of(self, queue: str) -> str:
@@ -127,7 +132,7 @@ def _client(server: Server) -> Any:  # boto3 makes its clients at run time
 
 
 def _received(message: Any) -> dict[str, Any]:
-    """Bring what moto keeps into the form in which a consumer would be given it."""
+    """Convert a message of moto to the form in which a consumer receives it."""
     attributes = {}
     for name, (kind, value) in message.attributes.items():
         binary = kind.startswith("Binary")

@@ -1,4 +1,4 @@
-"""What only Azure Storage Queues can do to us, and what its users are promised."""
+"""What only Azure Storage Queues do, and what the docs promise their users."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_five_failures_move_a_message_to_the_poison_queue(article: AzureStage) -
     assert (too_early, in_time) == (0, 1)
     assert (letter.queue, letter.body) == (article.queue, b'{"request": 1}')
     assert article.texts(article.topic) == []
-    # What it had is the policy of its topic: its own count is that of our reads.
+    # The count is the policy of the topic: the queue's own counts our reads.
     captured = from_dead_letter(
         letter,
         topic=Topic(name=article.topic),
@@ -420,7 +420,7 @@ def test_an_unexhausted_message_taken_by_dead_lettering_is_returned_at_once(
 
 
 class Overtaken(AzureWire):
-    """What it sees, a consumer takes before it does, and another message comes."""
+    """A consumer takes what this has peeked at, and another message comes."""
 
     def __init__(self, account: AzureAccount, *, stage: AzureStage) -> None:
         super().__init__(account)
@@ -525,7 +525,7 @@ def test_sent_is_what_azure_confirmed_wherever_the_link_was_cut(
 
 
 def published_one_by_one(stage: AzureStage, count: int) -> dict[int, OutcomeKind]:
-    """Send over one connection, until there is none any more."""
+    """Send one by one over a connection until it breaks."""
     publisher, kinds = stage.publisher(), dict[int, OutcomeKind]()
     for number in range(count):
         try:

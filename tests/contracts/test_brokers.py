@@ -1,4 +1,4 @@
-"""The contract of the broker ports, kept by every adapter and by the twin in memory.
+"""The contract of the broker ports, for every adapter and the broker in memory.
 
 Where brokers differ, the tests read it from their capabilities, and nowhere else.
 """
@@ -42,18 +42,18 @@ UNSENT = OutcomeKind.UNSENT
 KILLS = 20 if os.environ.get("SOAK") else 1
 WINDOW = 50
 RIPE = 1.0
-# Redis tells how long a queue is and how large, before it is read.
+# Redis reports how long and how large a queue is, before it is read.
 FEW_REQUESTS = 3
-# A larger message is sent to the server in the soak only; its refusal costs nothing.
+# Only the soak sends a larger message to the server; its refusal costs nothing.
 LARGEST_OF_EVERY_DAY = 2**24
 MOST_HEADERS_OF_EVERY_DAY = 20_000
-# How long a visibility timeout of a stage may hide what was read, and a little more.
+# The visibility timeout of a stage, and a little more.
 PATIENCE = 60.0
 EVERY_BYTE = bytes(range(256))
 HEADER = ((b"content-type", b"text/plain"),)
 
 
-# Of any kind: what one reserves is a header like others to the rest.
+# Headers of all kinds: one kind's reserved header is an ordinary one to others.
 RESERVED_SOMEWHERE = frozenset().union(
     *(adapters.adapter(kind).capabilities.reserved for kind in KINDS)
 )
@@ -61,9 +61,9 @@ RESERVED_SOMEWHERE = frozenset().union(
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A message, and the least that a broker must carry for it to arrive.
+    """A message, and the capability that a broker needs to carry it.
 
-    What a broker cannot carry it refuses; it never arrives as something else.
+    A broker refuses what it cannot carry; the message never arrives changed.
     """
 
     body: bytes
@@ -139,7 +139,7 @@ def test_a_reserved_header_stays_behind_and_all_others_arrive(
 
     expected = tuple(h for h in headers_in if h[0] not in capabilities.reserved)
     if capabilities.headers is Headers.NONE:
-        # Nothing is left out in silence: what cannot come along is refused.
+        # No header is dropped silently: what cannot come along is refused.
         assert (outcome.kind, capabilities.reserved) == (REFUSED, frozenset())
     else:
         assert (outcome.kind, outcome.detail) == (SENT, "")
@@ -343,8 +343,8 @@ def test_a_kill_loses_nothing_that_was_sent_and_the_unknown_is_sent_again(
     kind: str, real_stage: Stage, seed: int
 ) -> None:
     chance = random.Random(seed)
-    # RabbitMQ forgets a quorum queue with all that is in it, if it is killed within
-    # half a second of the declaration.
+    # RabbitMQ loses a quorum queue and its messages if it is killed within half a
+    # second of the declaration.
     time.sleep(RIPE)
     tried, outcomes = publish_until_killed(
         real_stage, windows=chance.randrange(1, 4), moment=chance.uniform(0, 0.02)
@@ -364,9 +364,9 @@ def test_a_kill_loses_nothing_that_was_sent_and_the_unknown_is_sent_again(
     assert set(there) >= confirmed | {message.body for message in unknown}
     assert all(there[body] == 1 for body in confirmed)
     assert max(there.values()) <= 2
-    # So much a kill shows, for it leaves what the operating system has; a power cut
-    # would show more, and nobody claims it. That a service has it on many machines is
-    # that service's word: what stands in for it here keeps its books itself.
+    # A kill can show no more, since the operating system keeps its data; a power cut
+    # would, and no capability claims that. That a service has several copies is the
+    # service's own claim:
     expected = Durability.REPLICATED if KINDS[kind].stands_in else Durability.PAGE_CACHE
     assert real_stage.capabilities.durability is expected
 
@@ -375,7 +375,7 @@ def test_a_producer_may_have_a_message_held_back_where_the_capabilities_say_so(
     real_stage: RealStage,
 ) -> None:
     real_stage.put_later(real_stage.topic, b"later", seconds=5)
-    # What we send is never held back.
+    # Poisonweb never sends with a delay.
     real_stage.publisher().publish([outbound(real_stage.topic, 0)])
 
     at_once = sorted(body for body, _ in real_stage.consume(real_stage.topic))
@@ -405,14 +405,14 @@ def test_looking_for_dead_letters_costs_what_the_capabilities_say(
 
     *looks, waiting = costs
     is_paid_for = real_stage.capabilities.polling_interval > 0
-    # A service bills each request; to a broker of one's own nobody pays any.
+    # A service bills each request; one's own broker bills none.
     assert is_paid_for is KINDS[kind].stands_in
     if is_paid_for:
-        # Whoever looks half as often pays half as much.
+        # Half as many looks cost half as much.
         assert looks == [1, 1]
     else:
-        # The broker keeps who waits, however long: there is nothing to save. What is
-        # sent in two pieces may be counted as two.
+        # The broker keeps a waiting request for any time: there is nothing to save. A
+        # request sent in two pieces may count as two.
         assert max(*looks, waiting) <= FEW_REQUESTS
 
 
@@ -527,7 +527,7 @@ def test_released_dead_letters_go_back_unchanged(stage: Stage) -> None:
     again = read_all(stage.reader(), 3)
 
     assert in_order(stage, [letter.body for letter in again]) == bodies(3)
-    # Where they came back by the visibility timeout alone, it would take a minute.
+    # By the visibility timeout alone, their return would take a minute.
     assert time.monotonic() - begun < 30
 
 
@@ -576,7 +576,7 @@ def test_what_was_delivered_is_counted_where_the_broker_does(stage: Stage) -> No
 
 
 def test_a_batch_ends_at_its_limit_of_bytes(stage: Stage) -> None:
-    # Of what can be no larger, no eight grow heavy.
+    # Eight messages of the largest size do not fill a batch.
     body = b"x" * (20_000_000 if stage.capabilities.max_message > 20_000_000 else 1)
     for _ in range(8):
         stage.put(stage.queue, body)
@@ -641,14 +641,14 @@ def size_of(body: bytes, headers: Sequence[Header]) -> int:
 
 
 def same(message: Case | DeadLetter, stage: Stage) -> Message:
-    """Give what has to be the same; only bytes have an order among headers."""
+    """Return what must be equal; only headers of bytes have an order."""
     ordered = stage.capabilities.headers is Headers.BYTES
     headers = message.headers if ordered else tuple(sorted(message.headers))
     return message.body, headers
 
 
 def in_order(stage: Stage, bodies: list[bytes]) -> list[bytes]:
-    """Give what was found as it came, or sorted where the broker keeps no order."""
+    """Return the bodies as they came, sorted where the broker keeps no order."""
     keeps = stage.capabilities.ordering is Ordering.TOPIC
     return bodies if keeps else sorted(bodies)
 
@@ -674,7 +674,7 @@ def put_numbered(stage: Stage, count: int) -> None:
 
 
 def read_all(reader: DeadLetterReader, count: int) -> list[DeadLetter]:
-    """Read until so many came, for as long as a visibility timeout may hide them."""
+    """Read until so many came, while a visibility timeout may hide them."""
     letters = list[DeadLetter]()
     until = time.monotonic() + PATIENCE
     while len(letters) < count and time.monotonic() < until:
@@ -685,7 +685,7 @@ def read_all(reader: DeadLetterReader, count: int) -> list[DeadLetter]:
 def publish_until_killed(
     stage: Stage, *, windows: int, moment: float
 ) -> tuple[list[Outbound], list[Outcome]]:
-    """Kill the broker so long after so many windows; give all that was tried."""
+    """Kill the broker after so many windows and seconds; return all attempts."""
     publisher, tried, outcomes = stage.publisher(), list[Outbound](), list[Outcome]()
     killer = Timer(moment, stage.go_away)
     while True:

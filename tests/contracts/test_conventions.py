@@ -1,4 +1,4 @@
-"""A dead-letter queue that a convention names, also where it is made later."""
+"""Dead-letter queues by convention, also those that are created later."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.contracts.conftest import StageOf
 from tests.contracts.stages import RealStage
 from tests.lanes import serving, within
 
-# The kinds where something else than a person names the queue, and how.
+# The kinds where a convention or the broker names the queue, and how.
 SUFFIXES = {"azure_queue": "-poison"}
 
 
@@ -52,7 +52,7 @@ def test_a_dead_letter_queue_has_no_dead_letter_queue_by_convention(
 
 @pytest.fixture
 def unmade(stage_of: StageOf) -> AzureStage:
-    """Give a topic that never failed: nothing has made its poison queue."""
+    """Return a topic that never failed, so its poison queue does not exist."""
     stage = cast("AzureStage", stage_of("azure_queue"))
     stage.client(stage.queue).delete_queue()
     return stage

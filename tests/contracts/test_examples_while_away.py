@@ -1,6 +1,6 @@
-"""What the examples do with a message while Poisonweb is away: it stays theirs.
+"""The examples keep their message while Poisonweb is away.
 
-Its visibility ends several times over meanwhile, had the consumer not renewed it.
+Its visibility would end several times meanwhile, had the consumer not renewed it.
 """
 
 from __future__ import annotations

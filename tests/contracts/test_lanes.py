@@ -1,4 +1,4 @@
-"""Lanes on the brokers themselves: in, back, in again, and failing again."""
+"""Lanes on the real brokers: capture, give back, capture again, fail again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 NUMBER = 25
 HEADERS: tuple[Header, ...] = ((b"tenant", b"a"), (b"Tenant", "ü".encode()))
-# What is hidden for a time would have to be waited for after each death.
+# Hidden messages would have to be waited for after each death.
 AT_ONCE = [
     param for param in kinds.REAL if param.values[0] in {"redis_streams", "rabbitmq"}
 ]
@@ -40,7 +40,7 @@ AT_ONCE = [
 
 @pytest.fixture
 def stage(request: pytest.FixtureRequest, stage_of: StageOf) -> Any:
-    """Give one kind's topic; what only some stages have is asked of them as it is."""
+    """Return one kind's topic on its stage."""
     return stage_of(request.param)
 
 
@@ -112,7 +112,7 @@ def test_capture_then_give_back_leaves_the_queue_as_it_was(
     assert Counter(after) == Counter(before)
     if stage.capabilities.ordering is not Ordering.NONE:
         assert after == before
-    # And captured again, each is what it was.
+    # Captured again, each message is what it was.
     assert set(Poison.objects.values_list("pk", flat=True)) == poisons
     assert set(Poison.objects.values_list("state", flat=True)) == {"open"}
     assert stage.contents(stage.queue) == []

@@ -1,4 +1,4 @@
-"""No dead letter stops its lane: what its headers say is stored, however long."""
+"""Dead letters with headers of any length are stored and never stop their lane."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def topic(real_stage: RealStage, kind: str, now: datetime) -> Topic:
 
 
 def letters(size: int) -> bytes:
-    """Give text that cannot be compressed, which an index row has no room for."""
+    """Return incompressible text, which does not fit into an index row."""
     return base64.b64encode(random.randbytes(size), altchars=b"xy")[:size]
 
 

@@ -1,4 +1,4 @@
-"""What only RabbitMQ can do to us, and what it does for us."""
+"""What only RabbitMQ does."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from tests.contracts.rabbitmq_stage import RabbitStage, receive_all
 
 SENT, REFUSED, UNKNOWN = OutcomeKind.SENT, OutcomeKind.REFUSED, OutcomeKind.UNKNOWN
 CUTS = 500 if os.environ.get("SOAK") else 20
-# Erlang has no number for this one: the broker fails over it, and closes everything.
+# Erlang cannot represent this number: the broker fails, and closes the connection.
 HOSTILE: Header = (b"weight", b'{"$raw": "ZH/4AAAAAAAB"}')
 
 pytestmark = pytest.mark.needs("rabbitmq")
@@ -99,7 +99,7 @@ def test_each_death_of_a_message_has_its_own_bookmark(stage: RabbitStage) -> Non
     reject_all(stage, queue)
 
     reader = stage.reader()
-    # A queue dead-letters when it comes to it, and not both at once.
+    # A queue dead-letters when it gets to it, maybe not both at once.
     before = [letter for _ in range(2) for letter in reader.read(limit=1, wait=5)]
     reader.close()
     again = read_all(stage, 2)
@@ -262,7 +262,7 @@ def test_one_in_a_hundred_that_breaks_the_channel_is_refused_in_the_brokers_word
     parcels = [
         pack(n, outbound(stage.topic, n), largest=LARGEST_FRAME) for n in range(1_000)
     ]
-    # Our own codec never writes a user's name: so it is written here.
+    # Our own encoder never writes a user id, so it is written here.
     foreign = struct.pack(">H", 1 << 4) + b"\4anna"
     for n in range(50, 1_000, 100):
         parcels[n] = replace(parcels[n], properties=foreign)
@@ -337,7 +337,7 @@ def test_a_message_not_written_to_a_hanging_link_is_unsent(
     stage: RabbitStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher = stage.publisher()
-    # With the usual patience: on a busy machine a confirmation takes its time.
+    # With the usual timeout, since a confirmation is slow on a busy machine.
     assert [one.kind for one in publisher.publish([outbound(stage.topic, 0)])] == [SENT]
     monkeypatch.setattr("apps.brokers.adapters.rabbitmq.publisher.CONFIRM_SECONDS", 0.5)
     window = [outbound(stage.topic, n) for n in range(1, 3 * IN_FLIGHT)]
@@ -370,7 +370,7 @@ def test_publishing_during_an_alarm_is_unavailable_and_sends_nothing(
     try:
         (unknown,) = resting.publish([outbound(stage.topic, 1)])
     except Unavailable:
-        # It rested for long enough to be tried first.
+        # It was idle for long enough to be probed first.
         unknown = Outcome(kind=UNKNOWN)
     try:
         with pytest.raises(Unavailable, match="memory"):
@@ -616,7 +616,7 @@ def test_dead_letter_queues_are_found_through_policies_and_exchanges(
 
     topics: dict[str, FoundTopic] = {}
     until = time.monotonic() + 20
-    # The management plugin tells of a new policy with its next statistics.
+    # The management plugin shows a new policy with its next statistics.
     while f"{mine} its dead" not in {one.dead_letter_queue for one in topics.values()}:
         assert time.monotonic() < until, topics
         time.sleep(0.3)
@@ -644,13 +644,13 @@ def quorum(stage: RabbitStage, *, limit: int) -> str:
 
 
 def take_all(stage: RabbitStage, queue: str) -> list[bytes]:
-    """Take everything, settle nothing, and end: what a consumer does that dies."""
+    """Receive everything, settle nothing, and end: as a consumer that dies."""
     with stage.wire() as wire:
         return [arrival.body for arrival in receive_all(wire, queue)]
 
 
 def until_there(stage: RabbitStage, queue: str) -> list[bytes]:
-    """Take again until what the last consumer left behind is back."""
+    """Receive until the messages of the last consumer are back."""
     for _ in range(50):
         if bodies := take_all(stage, queue):
             return bodies
@@ -702,5 +702,5 @@ def publish_over_a_bad_link(
     except Unavailable:
         return []
     finally:
-        # Else a link that was long enough would stay open.
+        # Otherwise a long enough link would stay open.
         publisher.close()

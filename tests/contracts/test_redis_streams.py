@@ -1,4 +1,4 @@
-"""What only Redis Streams can do to us."""
+"""What only Redis Streams do."""
 
 from __future__ import annotations
 
@@ -478,7 +478,7 @@ def batches(reader: object) -> list[list[int]]:
 
 
 def exhausted(stage: RedisStage) -> str:
-    """Put a message that was handed out once too often and not settled since."""
+    """Put a message that was handed out once too often and never settled."""
     stage.put(stage.topic, b"body", ((b"tag", b"a"), (b"tag", b"b")))
     (bookmark,) = stage.receive(consumer_group="billing", client_name="billing-1")
     for _ in range(MAX_DEQUEUE_COUNT - 1):

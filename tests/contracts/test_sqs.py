@@ -1,4 +1,4 @@
-"""What only SQS can do to us: receipts, attributes with types, groups, tens."""
+"""What only SQS does: receipts, typed attributes, groups, batches of ten."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def test_a_binary_body_is_sent_in_base64_and_read_back(stage: SqsStage) -> None:
 
 def test_text_marked_as_base64_that_is_not_ours_stays_as_it_is(stage: SqsStage) -> None:
     mark = ((b"x-poisonweb-body", b"base64"),)
-    stage.put(stage.queue, b"dGV4dA==", mark)  # would be text: nobody had to encode it
+    # Decoded it would be text, which we never encode.
+    stage.put(stage.queue, b"dGV4dA==", mark)
     stage.put(stage.queue, b"AA", mark)
 
     letters = stage.reader().read(limit=2, wait=0)
@@ -475,14 +476,14 @@ def test_a_message_is_unknown_when_sqs_hangs(
     stage.come_back()
 
     assert [one.kind for one in outcomes] == [UNKNOWN] * 10 + [UNSENT] * 15
-    # Tried again, it might be there twice.
+    # A repeated call might send it twice.
     assert stage.server.gate.calls["SendMessageBatch"] - calls == 1
     assert took < 30
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_message_is_sent_only_when_sqs_answered(stage: SqsStage, seed: int) -> None:
-    # One reply has 10 times 100 bytes, behind 300 of its head; a request 600.
+    # A reply has 10 times 100 bytes and 300 of its head; a request has 600.
     cut = random.Random(seed).randrange(1_400)
     cuts = {"after_requests": cut} if seed % 2 else {"after_replies": cut}
     window = [outbound(stage.topic, b"%d" % n) for n in range(15)]
@@ -503,7 +504,7 @@ def test_a_message_is_sent_only_when_sqs_answered(stage: SqsStage, seed: int) ->
     assert confirmed <= set(stored)
     assert unsent.isdisjoint(stored)
     assert len(stored) == len(set(stored))
-    # The proxy takes one connection only: the second call never comes through.
+    # The proxy accepts one connection: the second call never gets through.
     assert SENT not in {one.kind for one in outcomes[10:]}
 
 
@@ -546,7 +547,7 @@ def outbound(
 
 
 def drain(stage: SqsStage) -> list[Any]:
-    """Read and acknowledge to the end: what is held keeps its group waiting."""
+    """Read and acknowledge to the end: a held message makes its group wait."""
     reader = stage.reader()
     letters: list[Any] = []
     while batch := reader.read(limit=100, wait=0):

@@ -1,4 +1,4 @@
-"""What only streams have: consumer groups, each of which gives up for itself."""
+"""What only streams have: several consumer groups of one topic."""
 
 from __future__ import annotations
 

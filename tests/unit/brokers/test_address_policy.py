@@ -1,4 +1,4 @@
-"""An address leads nowhere that no broker is, however it is written."""
+"""Addresses that lead to forbidden hosts are refused in every spelling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SQS = "sqs://key:secret@eu-central-1"
 
 
 def remedy_for(url: str, **options: object) -> str:
-    """Give what is said against an address; "" for one that may be entered."""
+    """Return why an address is refused; "" for an allowed one."""
     try:
         Target.read(url, options).check(resolve=False)
     except Invalid as wrong:

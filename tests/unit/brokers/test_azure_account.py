@@ -1,4 +1,4 @@
-"""What opens a storage account: parsed once, and told to nobody."""
+"""Addresses of storage accounts are parsed once and never quoted."""
 
 from __future__ import annotations
 

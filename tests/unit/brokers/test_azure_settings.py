@@ -1,4 +1,4 @@
-"""The settings of Azure Functions, as the article prints them and as people type."""
+"""Settings of Azure Functions, as the article prints them and as people type."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from apps.brokers.adapters.azure_queue.settings import (
 )
 from apps.core.errors import Invalid
 
-# As it is printed, without the braces of the file around it.
+# As printed, without the outer braces of the file.
 AS_PRINTED = """
 "extensions": {
 "queues": { // Queue settings...
@@ -137,7 +137,7 @@ def test_a_queue_writes_as_its_broker_does_unless_it_says_so() -> None:
             "is 8.00:00:00: use 00:00:00 to 7.00:00:00",
         ),
         ({"maxPollingInterval": 0}, "maxPollingInterval", "use 00:00:00.100 to"),
-        # Of version 1, which counts milliseconds.
+        # From version 1, which counts milliseconds.
         ({"maxPollingInterval": 30_000}, "maxPollingInterval", "is 08:20:00: use"),
         ({"messageEncoding": "utf-8"}, "messageEncoding", "base64 or none"),
         ({"batchsize": 16}, "options", "'batchsize' is unknown: there are maxDeq"),

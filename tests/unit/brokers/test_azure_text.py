@@ -1,4 +1,4 @@
-"""How bodies stand as text in Azure's messages, and that they leave as they came."""
+"""Bodies become text of Azure's messages and leave as they came."""
 
 from __future__ import annotations
 

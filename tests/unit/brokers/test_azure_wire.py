@@ -1,4 +1,4 @@
-"""What becomes of a request when what answers is in trouble, or is not Azure."""
+"""Requests to an Azure in trouble, or to another service."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BUSY = b"<Error><Code>ServerBusy</Code><Message>Slow down.\nTime:x</Message></Er
 
 
 class Pretender(ThreadingHTTPServer):
-    """Answers everything with what it is told, and remembers what it was asked."""
+    """Server that answers every request alike and records the requests."""
 
     daemon_threads = True
 
@@ -82,7 +82,7 @@ class Answering(BaseHTTPRequestHandler):
         self.wfile.write(self.server.body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Say nothing on the terminal."""
+        """Print nothing on the terminal."""
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_an_xml_parser_reads_the_very_text(pretender: Pretender, text: str) -> N
     wire.put("orders", text)
     wire.close()
 
-    # A bare carriage return would become a line feed, which Azurite does not do.
+    # XML turns a bare carriage return into a line feed, which Azurite does not.
     read = ElementTree.fromstring(pretender.last_body).findtext("MessageText")
     assert read == text
 
@@ -190,8 +190,8 @@ def test_one_timeout_ends_a_window_when_azure_hangs(
     assert waited < 20
     kinds = Counter(outcome.kind for outcome in outcomes)
     assert set(kinds) == {OutcomeKind.UNKNOWN, OutcomeKind.UNSENT}
-    # What was asked for may have been done; nothing was asked for the others. The
-    # service may not have read yet what lies in its sockets.
+    # Requested sends may be done; the others were never requested. The server may not
+    # have read its sockets to the end.
     assert 0 < len(pretender.requests) <= kinds[OutcomeKind.UNKNOWN] <= 64
 
 

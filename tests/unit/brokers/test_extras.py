@@ -1,4 +1,4 @@
-"""A client that is not installed is told in a line; everything else goes on."""
+"""A missing client is reported in one sentence; everything else works."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from poisonweb.embedded.install import CLIENTS
 
 
 class Blocking(MetaPathFinder):
-    """Finds nothing of one package, as if it was not installed."""
+    """Finder that hides one package, as if it were not installed."""
 
     def __init__(self, package: str) -> None:
         self._package = package
@@ -30,7 +30,7 @@ class Blocking(MetaPathFinder):
 def without(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
-    """Take a kind's client away, and forget the adapters that have it already."""
+    """Hide a kind's client, and forget the loaded adapters."""
     kind: str = request.param
     package = adapters.KINDS[kind].client.partition(".")[0]
     ours = f"{adapters.__name__}.{kind.partition('_')[0]}"

@@ -1,4 +1,4 @@
-"""What a newcomer is promised of observing is what each kind of broker can do."""
+"""The guide's promises about observing equal the capabilities of each kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every AMQP message leaves with the properties it came with, less what steers."""
+"""AMQP messages leave with their properties, less those that steer the broker."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_table_of_any_depth_is_encoded_back(depth: int) -> None:
 )
 def test_malformed_tables_are_refused(table: bytes) -> None:
     if table == b"\1hA\0\0\0\1Z":
-        # The array can be told from what follows it, so it is kept as it is.
+        # The array differs from what follows it, so it is kept as it is.
         assert tables.encode(*tables.decode(table)) == table
         return
     with pytest.raises(AmqpMalformed):

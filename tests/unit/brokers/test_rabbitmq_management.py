@@ -1,4 +1,4 @@
-"""A management plugin that does not answer is told in plain words."""
+"""Errors of an unreachable management plugin are plain sentences."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def words_of(management_url: str) -> str:
 
 @pytest.fixture
 def listening() -> Iterator[socket.socket]:
-    """Listen, and never answer."""
+    """Accept connections, and never answer."""
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         yield server
 

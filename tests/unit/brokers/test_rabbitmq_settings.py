@@ -1,4 +1,4 @@
-"""Addresses and options of a RabbitMQ that cannot work are refused at once."""
+"""Unusable addresses and options of a RabbitMQ are refused at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dead-letter queue of a queue, as RabbitMQ's settings lead to it."""
+"""The dead-letter queue of a queue, by RabbitMQ's settings."""
 
 from __future__ import annotations
 

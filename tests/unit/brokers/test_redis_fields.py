@@ -41,7 +41,8 @@ def test_an_empty_header_of_its_name_marks_the_place_of_the_body() -> None:
         (b"0-1", 1),
         (b"1-0", 2**20),
         (b"1700000000000-7", (1700000000000 << 20) + 7),
-        # More entries in a millisecond than are told apart: never past the next one.
+        # With more entries in a millisecond than the bits count, it stays below the
+        # next.
         (b"1-99999999", 2**21 - 1),
         (b"18446744073709551615-18446744073709551615", 2**63 - 2),
     ],

@@ -30,7 +30,7 @@ def message(
 
 
 def received(entry: SqsEntry) -> dict[str, Any]:
-    """Give what SQS would hand out of what was sent."""
+    """Return the message that SQS would hand out for this entry."""
     wire = entry.to_wire(0)
     group = wire.get("MessageGroupId")
     return {

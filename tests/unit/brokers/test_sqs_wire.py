@@ -28,7 +28,7 @@ UNSENT = OutcomeKind.UNSENT
 
 
 class Script:
-    """In place of boto3's client: answers as it is told to, and notes what it hears.
+    """Stand-in for boto3's client, which plays answers and records the calls.
 
     moto never throttles, fails in part or forgets its own credentials.
     """
@@ -220,7 +220,7 @@ def test_only_the_call_whose_answer_was_lost_is_unknown_and_the_rest_is_unsent()
         kinds = [one.kind for one in outcomes]
         rest = [UNKNOWN] * unknown + [UNSENT] * (25 - unknown)
         assert kinds == [SENT] * 10 + rest
-        # The first silence is enough: nobody waits for three more of them.
+        # One lost answer is enough: the other calls are not made.
         assert len(script.heard) == 2
 
 
