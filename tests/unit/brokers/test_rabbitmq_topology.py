@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
-from apps.brokers.adapters.rabbitmq.topology import RabbitExchange, RabbitQueue, partner
+from apps.brokers.adapters.rabbitmq.topology import (
+    RabbitExchange,
+    RabbitQueue,
+    dead_letter_queue_of,
+)
 
 BINDINGS = [
     {"destination": name, "destination_type": kind, "routing_key": key}
@@ -78,7 +82,7 @@ def test_the_dead_letter_queue_is_found_by_exchange_and_bindings(
         details["arguments"] = {f"x-{name}": value for name, value in settings.items()}
     exchange = RabbitExchange.of(kind, bindings)
 
-    name = partner(RabbitQueue.of(details), {"x": exchange}.get)
+    name = dead_letter_queue_of(RabbitQueue.of(details), {"x": exchange}.get)
 
     assert name == expected
 

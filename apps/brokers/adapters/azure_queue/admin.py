@@ -11,7 +11,7 @@ from apps.brokers.adapters.azure_queue.wire import (
     LARGEST_PAGE,
     AzureMessage,
     AzureWire,
-    if_there,
+    unless_missing,
 )
 from apps.brokers.errors import QueueExpected
 from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
@@ -32,7 +32,7 @@ class AzureTopicAdmin:
 
     def depth(self) -> int | None:
         count: Callable[[], int | None] = partial(self._wire.depth, self._queue)
-        depth = if_there(count, otherwise=None)
+        depth = unless_missing(count, otherwise=None)
         if depth is None:
             raise QueueExpected(
                 f"There is no queue {self._queue} yet. Azure Functions creates "
@@ -43,7 +43,7 @@ class AzureTopicAdmin:
     def oldest_at(self) -> datetime | None:
         """Peek at the first visible messages: Azure shows the others to no reader."""
         look = partial(self._wire.peek, self._queue, count=LARGEST_PAGE)
-        messages = if_there(look, otherwise=list[AzureMessage]())
+        messages = unless_missing(look, otherwise=list[AzureMessage]())
         return min((message.inserted_at for message in messages), default=None)
 
     def delivered(self) -> Delivered | None:
@@ -65,7 +65,7 @@ class AzureBrokerAdmin:
 
     def discover(self) -> list[FoundTopic]:
         names = self._names()
-        counted = zip(names, self._wire.each(self._depth, names), strict=True)
+        counted = zip(names, self._wire.map(self._depth, names), strict=True)
         depths = {name: depth for name, depth in counted if depth is not None}
         return [
             FoundTopic(
@@ -92,7 +92,7 @@ class AzureBrokerAdmin:
     def _depth(self, queue: str) -> int | None:
         """Count one queue; None if it was deleted since it was listed."""
         count: Callable[[], int | None] = partial(self._wire.depth, queue)
-        return if_there(count, otherwise=None)
+        return unless_missing(count, otherwise=None)
 
 
 def _is_queue_of_another(name: str, depths: dict[str, int]) -> bool:

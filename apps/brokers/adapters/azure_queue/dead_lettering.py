@@ -19,7 +19,7 @@ from apps.brokers.adapters.azure_queue.wire import (
     AzureMessage,
     AzureRejected,
     AzureWire,
-    if_there,
+    unless_missing,
 )
 from apps.core.errors import Refused
 
@@ -53,7 +53,7 @@ class AzureDeadLettering:
             messages = self._take()
             if not messages:
                 break
-            futures |= {self._wire.later(self._move, message) for message in messages}
+            futures |= {self._wire.submit(self._move, message) for message in messages}
             while len(futures) > self._settings.new_batch_threshold:
                 done, futures = wait(futures, return_when=FIRST_COMPLETED)
                 moved += sum(one.result() for one in done)
@@ -62,7 +62,7 @@ class AzureDeadLettering:
     def _take(self) -> list[AzureMessage]:
         queue, settings = self._settings.topic, self._settings
         look = partial(self._wire.peek, queue, count=settings.batch_size)
-        first = if_there(look, otherwise=list[AzureMessage]())
+        first = unless_missing(look, otherwise=list[AzureMessage]())
         limit = settings.max_dequeue_count
         leading = list(takewhile(lambda one: one.dequeue_count >= limit, first))
         if not leading:

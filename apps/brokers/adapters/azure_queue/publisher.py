@@ -23,7 +23,7 @@ class AzurePublisher:
         self._usual = usual
 
     def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
-        results = self._wire.each(partial(self._outcome, outage=Event()), messages)
+        results = self._wire.map(partial(self._outcome, outage=Event()), messages)
         unsent = [outcome for outcome in results if isinstance(outcome, NotSent)]
         if unsent and not any(_may_be_there(outcome) for outcome in results):
             raise unsent[0]

@@ -16,7 +16,7 @@ from apps.brokers.adapters.azure_queue.wire import (
     AzureMessage,
     AzureRejected,
     AzureWire,
-    if_there,
+    unless_missing,
 )
 from apps.brokers.ports import BATCH_BYTES, DeadLetter
 from apps.core.errors import Unavailable
@@ -61,20 +61,20 @@ class AzureDeadLetterReader:
 
     def peek(self, *, limit: int) -> list[DeadLetter]:
         look = partial(self._wire.peek, self._queue, count=limit)
-        messages = if_there(look, otherwise=list[AzureMessage]())
+        messages = unless_missing(look, otherwise=list[AzureMessage]())
         messages.sort(key=lambda message: message.inserted_at)
         return [self._letter(message) for message in messages]
 
     def acknowledge(self, handles: Sequence[str]) -> None:
-        self._wire.each(self._delete, [h for h in handles if h in self._receipts])
+        self._wire.map(self._delete, [h for h in handles if h in self._receipts])
 
     def extend(self, handles: Sequence[str]) -> None:
         keep = partial(self._hide, seconds=self._settings.hidden_for)
-        self._wire.each(keep, [h for h in handles if h in self._receipts])
+        self._wire.map(keep, [h for h in handles if h in self._receipts])
 
     def release(self, handles: Sequence[str]) -> None:
         ours = [handle for handle in handles if handle in self._receipts]
-        self._wire.each(partial(self._hide, seconds=0), ours)
+        self._wire.map(partial(self._hide, seconds=0), ours)
         for handle in ours:
             self._forget(handle)
 
@@ -101,7 +101,7 @@ class AzureDeadLetterReader:
         self._asked_at = time.monotonic()
         hidden_for = self._settings.hidden_for
         get = partial(self._wire.get, self._queue, count=count, hidden_for=hidden_for)
-        return if_there(get, otherwise=[])
+        return unless_missing(get, otherwise=[])
 
     def _is_new(self, message: AzureMessage) -> bool:
         self._receipts[message.id] = message.receipt
@@ -144,7 +144,7 @@ class AzureDeadLetterReader:
         try:
             self._wire.delete(self._queue, handle, self._receipts[handle])
         except AzureRejected as error:
-            self._let_go(handle, error)
+            self._accept_loss(handle, error)
         self._forget(handle)
 
     def _hide(self, handle: str, *, seconds: int) -> None:
@@ -153,9 +153,9 @@ class AzureDeadLetterReader:
             renewed = self._wire.hide(self._queue, handle, receipt, seconds=seconds)
             self._receipts[handle] = renewed
         except AzureRejected as error:
-            self._let_go(handle, error)
+            self._accept_loss(handle, error)
 
-    def _let_go(self, handle: str, error: AzureRejected) -> None:
+    def _accept_loss(self, handle: str, error: AzureRejected) -> None:
         """Accept that another reader took or removed a message after its time-out.
 
         If the message still exists, it comes again and is recognized by its id.

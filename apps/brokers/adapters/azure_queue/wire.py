@@ -132,13 +132,13 @@ class AzureWire:
     def account_name(self) -> str:
         return self._account.name
 
-    def each(self, call: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    def map(self, call: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """Call once for each item, in parallel; return the results in order."""
         if len(items) == 1:
             return [call(items[0])]
         return list(self._threads.map(call, items))
 
-    def later(self, call: Callable[[T], R], item: T) -> Future[R]:
+    def submit(self, call: Callable[[T], R], item: T) -> Future[R]:
         return self._threads.submit(call, item)
 
     def close(self) -> None:
@@ -295,7 +295,7 @@ def _line(match: re.Match[bytes] | None) -> str:
     return _SIGNATURE.sub("sig=...", words)[:REASON_LIMIT]
 
 
-def if_there(call: Callable[[], T], *, otherwise: T) -> T:
+def unless_missing(call: Callable[[], T], *, otherwise: T) -> T:
     """Call for a queue that may be missing: the first dead letter creates it."""
     try:
         return call()

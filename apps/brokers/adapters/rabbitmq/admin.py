@@ -15,7 +15,11 @@ from apps.brokers.adapters.rabbitmq.settings import (
     RabbitQueues,
     queue_missing,
 )
-from apps.brokers.adapters.rabbitmq.topology import RabbitExchange, RabbitQueue, partner
+from apps.brokers.adapters.rabbitmq.topology import (
+    RabbitExchange,
+    RabbitQueue,
+    dead_letter_queue_of,
+)
 from apps.brokers.adapters.rabbitmq.wire import RabbitRejected, RabbitWire
 from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
 from apps.core import clock
@@ -170,11 +174,17 @@ class RabbitBrokerAdmin:
         ]
         exchange_of = cache(self._exchange)
         names = {queue.name for queue in queues}
-        partners = {queue.name: partner(queue, exchange_of) for queue in queues}
+        dead_letter_queues = {
+            queue.name: dead_letter_queue_of(queue, exchange_of) for queue in queues
+        }
         # A dead-letter queue with one of its own is a stage on the way: a topic, too.
-        ends = {end for end in partners.values() if not partners.get(end)}
+        ends = {
+            end
+            for end in dead_letter_queues.values()
+            if not dead_letter_queues.get(end)
+        }
         topics = sorted(names - ends)[:MOST_TOPICS]
-        return [self._topic(name, partners[name]) for name in topics]
+        return [self._topic(name, dead_letter_queues[name]) for name in topics]
 
     def close(self) -> None:
         self._counter.close()

@@ -59,7 +59,7 @@ def encode(header: Header) -> bytes:
         raise AmqpMalformed(
             f"a header's name has {len(name)} bytes, and 255 is the most"
         )
-    value = _meant(text)
+    value = _parse_value(text)
     return bytes([len(name)]) + name + (_long_string(text) if value is None else value)
 
 
@@ -67,10 +67,10 @@ def _text(value: bytes) -> bytes:
     if value[:1] != b"S":
         return _as_json(value)
     text = value[5:]
-    return text if _meant(text) is None else _escaped(text)
+    return text if _parse_value(text) is None else _escaped(text)
 
 
-def _meant(text: bytes) -> bytes | None:
+def _parse_value(text: bytes) -> bytes | None:
     """Parse the value that a text stands for; None where it stands for itself.
 
     Only the exact text that `_text` makes of a value stands for that value.
@@ -92,7 +92,7 @@ def _escaped(text: bytes) -> bytes:
 
 
 def _unescaped(inner: bytes, text: bytes) -> bytes | None:
-    needed = _meant(inner) is not None and _escaped(inner) == text
+    needed = _parse_value(inner) is not None and _escaped(inner) == text
     return _long_string(inner) if needed else None
 
 

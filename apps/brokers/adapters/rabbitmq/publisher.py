@@ -121,7 +121,7 @@ class RabbitChannel:
         Raises `RabbitRejected` or `MaybeSent`. The broker may then have messages of
         `written` that have no outcome; it has none of the others.
         """
-        ahead = _noting(parcels, written)
+        ahead = _recording_written(parcels, written)
         until = time.monotonic() + CONFIRM_SECONDS
         while self._fill(ahead) or self._waiting:
             unwritten = self._wire.unwritten
@@ -164,7 +164,7 @@ class RabbitChannel:
     def _take(self, arrival: RabbitArrival, outcomes: dict[int, Outcome]) -> None:
         match arrival.method:
             case spec.Basic.Return():
-                self._take_back(arrival)
+                self._take_return(arrival)
             case spec.Basic.Ack(delivery_tag=tag, multiple=multiple):
                 for one in self._settled(tag, multiple=multiple):
                     self._note(one, _SENT, outcomes)
@@ -185,7 +185,7 @@ class RabbitChannel:
         last = tag or self._last
         return [one for one in self._waiting if one <= last]
 
-    def _take_back(self, arrival: RabbitArrival) -> None:
+    def _take_return(self, arrival: RabbitArrival) -> None:
         """Record the first message in flight that equals the returned one."""
         queue = arrival.method.routing_key
         for tag, parcel in self._waiting.items():
@@ -237,7 +237,9 @@ class RabbitPublisher:
                 self._send(parcels, outcomes)
             except RabbitRejected:
                 unconfirmed = [one for one in parcels if one.index not in outcomes]
-                self._send_one_by_one(self._harmless(unconfirmed, outcomes), outcomes)
+                self._send_one_by_one(
+                    self._split_malformed(unconfirmed, outcomes), outcomes
+                )
         except Unavailable as error:
             self.close()
             return str(error)
@@ -248,7 +250,7 @@ class RabbitPublisher:
         kind = OutcomeKind.UNKNOWN if is_written else OutcomeKind.UNSENT
         return Outcome(kind=kind, detail=reason)
 
-    def _harmless(
+    def _split_malformed(
         self, parcels: list[RabbitParcel], outcomes: dict[int, Outcome]
     ) -> list[RabbitParcel]:
         """Split a window until each malformed message is alone, and is refused."""
@@ -354,7 +356,7 @@ def pack(index: int, message: Outbound, *, largest: int) -> RabbitParcel:
     return parcel
 
 
-def _noting(
+def _recording_written(
     parcels: Sequence[RabbitParcel], written: set[int]
 ) -> Iterator[RabbitParcel]:
     """Yield the parcels, and add the index of each to `written` before that."""

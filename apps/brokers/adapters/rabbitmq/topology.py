@@ -50,7 +50,7 @@ class RabbitExchange:
         return cls(kind=kind, bindings=pairs)
 
 
-def partner(
+def dead_letter_queue_of(
     queue: RabbitQueue, exchange_of: Callable[[str], RabbitExchange | None]
 ) -> str:
     """Return the queue that gets the dead letters of this one, or "".

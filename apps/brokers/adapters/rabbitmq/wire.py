@@ -102,7 +102,7 @@ class RabbitWire:
         self._link = RabbitLink(address)
         self._sent_at = self._heard_at = time.monotonic()
         try:
-            self._introduce(address)
+            self._handshake(address)
         except RabbitRejected as refusal:
             self._link.close()
             raise NotSent(str(refusal)) from refusal
@@ -208,7 +208,7 @@ class RabbitWire:
             self.is_open = self.has_channel = False
             self._link.close()
 
-    def _introduce(self, address: RabbitAddress) -> None:
+    def _handshake(self, address: RabbitAddress) -> None:
         self._link.write(_PROTOCOL)
         start = self.answer(spec.Connection.Start)
         server = start.server_properties
@@ -269,7 +269,7 @@ class RabbitWire:
         if spec.has_content(index):
             self._content = _Content(method, b"", 0, [], 0)
         elif isinstance(method, spec.Connection.Close):
-            self._take_goodbye(method)
+            self._take_close(method)
         elif isinstance(method, spec.Channel.Close):
             self.has_channel = False
             self.send(spec.Channel.CloseOk(), channel=channel)
@@ -286,7 +286,7 @@ class RabbitWire:
         elif isinstance(method, spec.Connection.Unblocked):
             self.blocked = ""
 
-    def _take_goodbye(self, close: Any) -> None:
+    def _take_close(self, close: Any) -> None:
         error: Exception = RabbitRejected(self.server, close, closes_connection=True)
         if close.reply_code == _CONNECTION_FORCED:
             error = self._lost(text_of(close.reply_text))

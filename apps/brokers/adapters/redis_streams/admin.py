@@ -16,7 +16,7 @@ from apps.brokers.adapters.redis_streams.settings import (
 from apps.brokers.adapters.redis_streams.wire import (
     Argument,
     RedisWire,
-    optional,
+    call_or_none,
     server_time,
 )
 from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
@@ -36,7 +36,7 @@ class RedisTopicAdmin:
     def consumers(self) -> list[ConsumerPosition]:
         stream = self._settings.stream
         # The reply includes the first and the last entry; no other call omits them.
-        info = optional(self._wire, "XINFO", "STREAM", stream)
+        info = call_or_none(self._wire, "XINFO", "STREAM", stream)
         if info is None:
             return []
         head, now = pairs(info)["last-generated-id"], server_time(self._wire)
@@ -53,7 +53,9 @@ class RedisTopicAdmin:
 
     def delivered(self) -> Delivered | None:
         """Add up the reads of all groups, which Redis counts since 7.0."""
-        groups = optional(self._wire, "XINFO", "GROUPS", self._settings.stream) or ()
+        groups = (
+            call_or_none(self._wire, "XINFO", "GROUPS", self._settings.stream) or ()
+        )
         read_counts = [pairs(group).get("entries-read") for group in groups]
         counts = [count for count in read_counts if count is not None]
         if not counts or len(counts) < len(read_counts):

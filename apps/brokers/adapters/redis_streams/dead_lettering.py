@@ -21,7 +21,7 @@ from apps.brokers.adapters.redis_streams.settings import FENCE, RedisSettings, t
 from apps.brokers.adapters.redis_streams.wire import (
     Command,
     RedisWire,
-    optional,
+    call_or_none,
     reason_of,
     server_time,
 )
@@ -84,9 +84,9 @@ class RedisDeadLettering:
             ("XCLAIM", stream, pending.group, FENCE, least, pending.bookmark, "JUSTID"),
             ("XRANGE", stream, *only),
         ]
-        replies = zip(self._wire.together(*commands), commands, strict=True)
+        replies = zip(self._wire.transaction(*commands), commands, strict=True)
         is_overdue, claimed, entries = (
-            self._wire.accepted(reply, command=command) for reply, command in replies
+            self._wire.checked(reply, command=command) for reply, command in replies
         )
         if is_overdue and not entries:
             self._settle_trimmed(pending)
@@ -99,7 +99,9 @@ class RedisDeadLettering:
         fields = [part for pair in (*entry.fields, *story) for part in pair]
         settle = ("XACK", self._settings.stream, pending.group, pending.bookmark)
         try:
-            added, _ = self._wire.together(("XADD", self._queue, "*", *fields), settle)
+            added, _ = self._wire.transaction(
+                ("XADD", self._queue, "*", *fields), settle
+            )
         except Refused as error:
             _LOG.warning("A message was not dead-lettered: %s", error)
             return False
@@ -124,7 +126,7 @@ class RedisDeadLettering:
         self._wire.call("XACK", stream, pending.group, pending.bookmark)
 
     def _groups(self) -> list[bytes]:
-        groups = optional(self._wire, "XINFO", "GROUPS", self._settings.stream)
+        groups = call_or_none(self._wire, "XINFO", "GROUPS", self._settings.stream)
         return [pairs(group)["name"] for group in groups or ()]
 
 

@@ -51,7 +51,7 @@ class RedisPublisher:
         return [b"XADD", key(message.topic), b"*", *flat]
 
     def _send(self, commands: Sequence[Command]) -> list[Outcome]:
-        replies = self._wire.exchange(commands) if commands else []
+        replies = self._wire.pipeline(commands) if commands else []
         if replies and all(is_passing(reply) for reply in replies):
             raise NotSent(f"Redis takes no message now: {reason_of(replies[0])}")
         return [_outcome(reply) for reply in replies]

@@ -77,12 +77,12 @@ class RedisDeadLetterReader:
     def acknowledge(self, handles: Sequence[str]) -> None:
         if not handles:
             return
-        done = self._wire.together(
+        done = self._wire.transaction(
             ("XACK", self._queue, OWN_GROUP, *handles),
             ("XDEL", self._queue, *handles),
         )
         for reply in done:
-            self._wire.accepted(reply, command=("XDEL", self._queue))
+            self._wire.checked(reply, command=("XDEL", self._queue))
 
     def extend(self, handles: Sequence[str]) -> None:
         """Do nothing: no time-out ends, other readers never see the entries."""

@@ -95,7 +95,7 @@ class RedisWire:
             client_name="poisonweb",
         )
 
-    def exchange(self, commands: Sequence[Command]) -> list[Any]:
+    def pipeline(self, commands: Sequence[Command]) -> list[Any]:
         """Send the commands at once and return one raw reply for each, in order.
 
         An error reply is returned as `ResponseError`, a reply that never came as
@@ -116,20 +116,20 @@ class RedisWire:
 
     def call(self, *command: Argument) -> Any:
         """Return the raw reply to one call; raise `RedisRejected` or `Unavailable`."""
-        (reply,) = self.exchange([command])
-        return self.accepted(reply, command=command)
+        (reply,) = self.pipeline([command])
+        return self.checked(reply, command=command)
 
-    def together(self, *commands: Command) -> list[Any]:
+    def transaction(self, *commands: Command) -> list[Any]:
         """Run the commands in one MULTI and return their replies, errors among them."""
         whole: list[Command] = [("MULTI",), *commands, ("EXEC",)]
-        replies = self.exchange(whole)
+        replies = self.pipeline(whole)
         # The error of a command that was not queued says more than EXEC's own.
         for reply, command in zip(replies, whole, strict=True):
-            self.accepted(reply, command=command)
+            self.checked(reply, command=command)
         done: list[Any] = replies[-1]
         return done
 
-    def accepted(self, reply: Any, *, command: Command) -> Any:
+    def checked(self, reply: Any, *, command: Command) -> Any:
         """Return the reply, or raise it if it is an error."""
         if isinstance(reply, MaybeSent):
             raise reply
@@ -210,7 +210,7 @@ def _unusable() -> Invalid:
     return Invalid("url", f"{remedy}; percent-encode what is special in a password.")
 
 
-def optional(wire: RedisWire, *command: Argument) -> Any:
+def call_or_none(wire: RedisWire, *command: Argument) -> Any:
     """Call for a key that may be missing; return None then."""
     try:
         return wire.call(*command)

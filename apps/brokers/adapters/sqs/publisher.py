@@ -89,7 +89,7 @@ class SqsPublisher:
         self._wire.queue_url(topic)
         entries = [parcel.entry.to_wire(n) for n, parcel in enumerate(call)]
         try:
-            return self._wire.on(topic, "send_message_batch", Entries=entries)
+            return self._wire.call_queue(topic, "send_message_batch", Entries=entries)
         except MaybeSent as error:
             unknown = Outcome(kind=OutcomeKind.UNKNOWN, detail=str(error))
             outcomes.update((parcel.index, unknown) for parcel in call)

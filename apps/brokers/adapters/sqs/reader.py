@@ -98,7 +98,7 @@ class SqsDeadLetterReader:
         return letters
 
     def _receive(self, queue: SqsDeadLetterQueue, count: int, wait: float) -> list[Any]:
-        reply = self._wire.on(
+        reply = self._wire.call_queue(
             queue.name,
             "receive_message",
             MaxNumberOfMessages=count,
@@ -174,7 +174,7 @@ class SqsDeadLetterReader:
             {"Id": str(n), "ReceiptHandle": self._receipts[bookmark], **parameters}
             for n, bookmark in enumerate(bookmarks)
         ]
-        return self._wire.on(queue.name, action, Entries=entries)
+        return self._wire.call_queue(queue.name, action, Entries=entries)
 
     def _forget(self, bookmark: str) -> None:
         self._receipts.pop(bookmark, None)

@@ -188,7 +188,7 @@ class SqsWire:
         try:
             done: dict[str, Any] = getattr(self._connected(), action)(**parameters)
         except ClientError as error:
-            raise self._translated(error, about) from error
+            raise self._translate(error, about) from error
         except ParamValidationError as error:
             raise SqsRejected("ParamValidation", str(error), about=about) from error
         except _NEVER_SENT as error:
@@ -205,7 +205,7 @@ class SqsWire:
             self._urls[queue] = reply["QueueUrl"]
         return self._urls[queue]
 
-    def on(
+    def call_queue(
         self, queue: str, action: str, *, about: str = "", **parameters: object
     ) -> dict[str, Any]:
         """Call an action for a queue, by the queue's name."""
@@ -218,7 +218,9 @@ class SqsWire:
             raise
 
     def attributes(self, queue: str, *names: str) -> dict[str, str]:
-        reply = self.on(queue, "get_queue_attributes", AttributeNames=list(names))
+        reply = self.call_queue(
+            queue, "get_queue_attributes", AttributeNames=list(names)
+        )
         attributes: dict[str, str] = reply.get("Attributes", {})
         return attributes
 
@@ -250,7 +252,7 @@ class SqsWire:
             _check_addresses(self._client, self.address.dial)
         return self._client
 
-    def _translated(
+    def _translate(
         self, error: ClientError, about: str
     ) -> NotSent | MaybeSent | SqsRejected:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
