@@ -37,6 +37,9 @@ def without(
     for name in list(sys.modules):
         if name.partition(".")[0] == package or name.startswith(ours):
             monkeypatch.delitem(sys.modules, name)
+    if hasattr(adapters, kind):
+        # A failed import replaces the package here; restore it at the end.
+        monkeypatch.setattr(adapters, kind, getattr(adapters, kind))
     monkeypatch.setattr(sys, "meta_path", [Blocking(package), *sys.meta_path])
     adapters.adapter.cache_clear()
     yield kind
