@@ -1,4 +1,4 @@
-"""Lanes over a broker in memory, and deaths between any two of their steps."""
+"""Lanes over a broker in memory, and kills between any two of their steps."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ R = TypeVar("R")
 
 
 class Killed(BaseException):
-    """What a kill -9 looks like from within."""
+    """A kill -9, seen from inside the process."""
 
 
 class Death:
-    """Kills before or after the step it is told of; `steps` counts all there were."""
+    """Kills at step `at`; `steps` counts the steps so far."""
 
     def __init__(self) -> None:
         self.at: int | None = None
@@ -55,7 +55,7 @@ class Death:
 
 @contextmanager
 def dying(at: int) -> Iterator[Death]:
-    """Kill at a step of draining: before or after each that leaves this process."""
+    """Kill before or after a step of draining that leaves this process."""
     death = Death()
     death.at = at
     with pytest.MonkeyPatch.context() as patch:
@@ -73,7 +73,7 @@ def dying(at: int) -> Iterator[Death]:
 def topic_on_queues(
     now: datetime, *, mode: Mode = Mode.CAPTURE, name: str = "mail"
 ) -> Topic:
-    """Give a topic of the broker in memory, with its lane."""
+    """Create a topic of the broker in memory, with its lane."""
     actor = Actor.system("test")
     broker = brokers.register_broker(
         name="queues", kind=KIND, url="queues://here", actor=actor, now=now
@@ -105,7 +105,7 @@ def drain_all(topic: Topic, now: datetime, *, at_once: int = 500) -> None:
 
 @contextmanager
 def serving() -> Iterator[None]:
-    """Let all lanes run in this process."""
+    """Run all lanes in this process."""
     stop = threading.Event()
     process = threading.Thread(
         target=runner.serve, kwargs={"stop": stop, "clock": clock.now}

@@ -1,7 +1,7 @@
-"""A broker of queues in memory that hands out and takes back, for tests of lanes.
+"""A broker of queues in memory for tests of lanes.
 
-It gives a message a name only if it is told to, as brokers do and do not. A reader that
-is cut off loses what it had in hand to its queue again, in the old order.
+It names its messages only if `names`. When a reader is cut off, the messages that it
+held return to their queue in the old order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import ModuleType
 import pytest
 
 from apps.brokers import adapters
-from apps.brokers.adapters import Kind
+from apps.brokers.adapters import BrokerKind
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.memory import CAPABILITIES
 from apps.brokers.errors import QueueExpected, QueueMissing
@@ -49,10 +49,10 @@ class Message:
 
 @dataclass(slots=True)
 class Queues:
-    """The broker, and its adapter: queues by name, and the faults to come.
+    """The broker and its adapter: queues by name, and the failures to come.
 
-    `answer` decides what becomes of a message that is published; what it answers with
-    SENT or DUPLICATE is put.
+    `answer` decides the outcome of a published message; a SENT or DUPLICATE one is put
+    into its queue.
     """
 
     capabilities: Capabilities = CAPABILITIES
@@ -65,11 +65,11 @@ class Queues:
     consumers: list[ConsumerPosition] = field(default_factory=list)
     answer: Callable[[Outbound], Outcome] = lambda _: SENT
     queues: dict[str, list[Message]] = field(default_factory=dict)
-    made: set[str] = field(default_factory=set)
+    existing: set[str] = field(default_factory=set)
     readers: list[Reader] = field(default_factory=list)
     published: list[Outbound] = field(default_factory=list)
     reads: int = 0
-    asked: int = 0
+    call_count: int = 0
     extended: list[str] = field(default_factory=list)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
@@ -78,14 +78,14 @@ class Queues:
     def put(self, queue: str, body: bytes, headers: Sequence[Header] = ()) -> str:
         message = Message(next(self.numbers), body, tuple(headers))
         self.queues.setdefault(queue, []).append(message)
-        self.made.add(queue)
+        self.existing.add(queue)
         return str(message.number)
 
     def contents(self, queue: str) -> list[tuple[bytes, tuple[Header, ...]]]:
         return [(m.body, m.headers) for m in self.queues.get(queue, [])]
 
     def cut(self) -> None:
-        """Cut every reader off, as the end of its process would."""
+        """Cut off every reader, as the end of its process would."""
         for reader in list(self.readers):
             reader.close()
 
@@ -120,7 +120,7 @@ class Queues:
         return self.capabilities.ordering
 
     def reach(self) -> None:
-        self.asked += 1
+        self.call_count += 1
         if self.away:
             raise Unavailable("The queues in memory are away.")
         if self.missing:
@@ -144,7 +144,7 @@ class Publisher:
         return replace(outcome, bookmark=number if self.broker.names else "")
 
     def close(self) -> None:
-        """Hold nothing, so give nothing back."""
+        """Do nothing: there is no connection."""
 
 
 @dataclass(slots=True)
@@ -166,7 +166,7 @@ class Reader:
 
     def peek(self, *, limit: int) -> list[DeadLetter]:
         self.broker.reach()
-        return [self._told(message, "") for message in self._messages()[:limit]]
+        return [self._dead_letter(message, "") for message in self._messages()[:limit]]
 
     def acknowledge(self, handles: Sequence[str]) -> None:
         self.broker.reach()
@@ -199,9 +199,9 @@ class Reader:
     def _letter(self, message: Message) -> DeadLetter:
         receipt = f"r{next(self.receipts)}"
         self.in_hand[receipt] = message
-        return self._told(message, receipt)
+        return self._dead_letter(message, receipt)
 
-    def _told(self, message: Message, receipt: str) -> DeadLetter:
+    def _dead_letter(self, message: Message, receipt: str) -> DeadLetter:
         return DeadLetter(
             queue=self.queue,
             bookmark=str(message.number) if self.broker.names else "",
@@ -223,7 +223,7 @@ class Admin:
         return self.broker.consumers
 
     def depth(self) -> int | None:
-        if self.broker.expects_queues and self.queue not in self.broker.made:
+        if self.broker.expects_queues and self.queue not in self.broker.existing:
             raise QueueExpected(f"There is no queue {self.queue} yet.")
         return len(self.broker.queues.get(self.queue, []))
 
@@ -240,7 +240,7 @@ class Admin:
         return []
 
     def close(self) -> None:
-        """Hold nothing, so give nothing back."""
+        """Do nothing: there is no connection."""
 
 
 @contextmanager
@@ -248,7 +248,7 @@ def adapted(broker: Queues) -> Iterator[None]:
     """Make it the kind `queues`, as if it were one of the adapters."""
     module = ModuleType(f"{adapters.__name__}.{KIND}.adapter")
     module.ADAPTER = broker  # type: ignore[attr-defined]
-    kind = Kind(name=KIND, title="Queues", client="redis", url="")
+    kind = BrokerKind(name=KIND, title="Queues", client="redis", url="")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(adapters.KINDS, KIND, kind)
         patch.setitem(sys.modules, module.__name__, module)

@@ -1,13 +1,13 @@
-"""Where an address that people enter may lead (SSRF): a guard in front of every broker.
+"""Rules for the hosts that an entered broker address may name (protection from SSRF).
 
-Never to a link-local address, nor to one where a cloud tells a machine its secrets;
-into a private network or to this machine only with a word from who runs the server.
-Where `POISONWEB_BROKER_HOSTS` names hosts, to no others. The address itself may stand
-in the environment (`env:NAME`): it was given by who runs the server, and only its
-options are checked. A broker's allow-list names what it used before these rules.
+No broker may lead to a link-local address or to a cloud's metadata service. A private
+network or this machine needs the operator's permission. Where `POISONWEB_BROKER_HOSTS`
+names hosts, no others are allowed. An address from the environment (`env:NAME`) was set
+by the operator: only the options beside it are checked. A broker's allow-list names the
+hosts that it used before these rules.
 
-What is checked is what is dialled (`Target.dial`): a name that leads elsewhere the next
-time it is resolved (DNS rebinding) is checked that time, too.
+`Target.dial` checks the very address that it dials, so a name that later resolves to
+another address (DNS rebinding) is checked again.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from apps.core.patterns import matches
 
 IPAddress = IPv4Address | IPv6Address
 
-# Where a cloud tells a machine the keys of its role.
+# A cloud gives a machine the keys of its role here.
 METADATA = "169.254.169.254:80"
 USUAL_PORTS = {"redis": 6379, "rediss": 6379, "amqp": 5672, "amqps": 5671}
 USUAL_PORTS |= {"pyamqp": 5672, "http": 80, "https": 443, "sqs": 443}
-# Where no broker is: link-local, and where clouds answer for any machine of theirs;
+# Networks without brokers: link-local, and the metadata services of clouds;
 LINK_LOCAL = tuple(
     map(
         ip_network,
@@ -73,45 +73,45 @@ LONGEST_CONNECT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A host as it is written, and a port; None where nothing says which."""
+class HostPort:
+    """A host as it is written, and a port; None where the address names no port."""
 
     host: str
     port: int | None
 
     @classmethod
     def of(cls, url: str) -> Self:
-        """Read it as the clients do; raises Invalid for what names no host."""
+        """Parse a URL as the clients do; raise Invalid where it names no host."""
         try:
             parts = urlsplit(url)
             host, port = unquote(parts.hostname or ""), parts.port
         except ValueError:
-            raise _unreadable() from None
+            raise _invalid_address() from None
         if parts.scheme == "sqs":  # its host is a region of Amazon
             host = f"sqs.{host}.amazonaws.com"
-        return cls(_plain(host), port or USUAL_PORTS.get(parts.scheme))
+        return cls(_normalized_host(host), port or USUAL_PORTS.get(parts.scheme))
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port is None else f"{host}:{self.port}"
 
     def is_named_by(self, pattern: str) -> bool:
-        """Tell whether `host` or `host:port` stands for it; `*` is any text."""
-        port = _of_pattern(pattern)[1]
-        return self.has_host_of(pattern) and port in {"*", str(self.port)}
+        """Tell whether the pattern `host` or `host:port` matches; `*` is any text."""
+        port = _split_pattern(pattern)[1]
+        return self.has_host_matching(pattern) and port in {"*", str(self.port)}
 
-    def has_host_of(self, pattern: str) -> bool:
-        return matches(_of_pattern(pattern)[0].strip("[]").lower(), self.host)
+    def has_host_matching(self, pattern: str) -> bool:
+        return matches(_split_pattern(pattern)[0].strip("[]").lower(), self.host)
 
 
-def _of_pattern(pattern: str) -> tuple[str, str]:
-    """Take `host` or `host:port` apart; without a port it stands for any."""
+def _split_pattern(pattern: str) -> tuple[str, str]:
+    """Split `host` or `host:port`; without a port the pattern matches any."""
     host, colon, port = pattern.rpartition(":")
     return (pattern, "*") if not colon or pattern.endswith("]") else (host, port)
 
 
 class Dial(Protocol):
-    """Connects to a host and a port; raises OSError, `NotAllowed` among others."""
+    """Function that connects to a host and a port; raises OSError or `NotAllowed`."""
 
     def __call__(
         self, host: str, port: int, *, seconds: float | None
@@ -119,7 +119,7 @@ class Dial(Protocol):
 
 
 class NotAllowed(PermissionError):
-    """A name led to an address to which none of our clients may connect."""
+    """The name resolves to an address that our clients must not connect to."""
 
     def __init__(self, why: str) -> None:
         super().__init__(errno.EACCES, why)
@@ -130,16 +130,16 @@ class NotAllowed(PermissionError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """All that one broker's address and options lead to.
+    """All hosts that a broker's address and options lead to.
 
-    `is_trusted` tells that the address stands in the environment. `keeps_to_address`
-    tells that options may name another host only with the operator's word: where a
-    password goes with them, or whoever enters an option did not enter what the calls
-    are made with: an address in the environment, or the rights of this machine.
+    `is_trusted`: the address comes from the environment. `keeps_to_address`: options
+    may name another host only with the operator's permission. That holds where a
+    password is sent along, and where the person who enters an option did not enter the
+    credentials: those come from the environment, or are the rights of this machine.
     """
 
-    of_address: tuple[Place, ...] = ()
-    of_options: Mapping[str, Place] = field(default_factory=dict)
+    of_address: tuple[HostPort, ...] = ()
+    of_options: Mapping[str, HostPort] = field(default_factory=dict)
     is_trusted: bool = False
     keeps_to_address: bool = False
     allowed: frozenset[str] = frozenset()
@@ -154,10 +154,10 @@ class Target:
         keeps_to_address: bool = False,
         allowed: Iterable[str] = (),
     ) -> Self:
-        """Read an address in the clear; raises Invalid where it names no place."""
+        """Parse an address in the clear; raise Invalid where it names no host."""
         return cls(
-            of_address=tuple(places(url)),
-            of_options=places_of_options(options),
+            of_address=tuple(host_ports_in_url(url)),
+            of_options=host_ports_in_options(options),
             is_trusted=is_trusted,
             keeps_to_address=is_trusted or keeps_to_address,
             allowed=frozenset(allowed),
@@ -169,56 +169,56 @@ class Target:
         return self.is_trusted or METADATA in self.allowed
 
     @property
-    def places(self) -> list[Place]:
+    def host_ports(self) -> list[HostPort]:
         return [*self.of_address, *self.of_options.values()]
 
     def check(self, *, resolve: bool) -> None:
-        """Raise Invalid where an address or an option must not lead.
+        """Raise Invalid where the address or an option leads to a forbidden host.
 
-        To `resolve` asks for the address behind each name, so never in a transaction.
-        What has none leads nowhere: its client will say so.
+        `resolve` looks up the address of each name: never use it in a transaction. A
+        name without an address passes, since its client will report it.
         """
-        for place in () if self.is_trusted else self.of_address:
-            self._check(place, "url", resolve=resolve)
-        hosts = {place.host for place in self.of_address}
-        for option, place in self.of_options.items():
-            if place.host in hosts and self.is_trusted:
+        for host_port in () if self.is_trusted else self.of_address:
+            self._check(host_port, "url", resolve=resolve)
+        hosts = {host_port.host for host_port in self.of_address}
+        for option, host_port in self.of_options.items():
+            if host_port.host in hosts and self.is_trusted:
                 continue
-            if place.host not in hosts and self.keeps_to_address:
-                self._require_word(place, option)
-            self._check(place, "options", resolve=resolve)
+            if host_port.host not in hosts and self.keeps_to_address:
+                self._require_allowed(host_port, option)
+            self._check(host_port, "options", resolve=resolve)
 
     def dial(self, host: str, port: int, *, seconds: float | None) -> socket.socket:
-        """Connect to the first address of a host that may be dialled and answers.
+        """Connect to the first allowed address of a host that answers.
 
-        The name is resolved once, and what it gives is checked before it is dialled.
-        Raises OSError as `socket.create_connection` does, `NotAllowed` among others.
+        Resolves the name once and checks each address before dialling it. Raises
+        OSError as `socket.create_connection` does, `NotAllowed` among others.
         """
-        place = Place(host.lower().rstrip("."), port)
+        host_port = HostPort(host.lower().rstrip("."), port)
         trouble: OSError = NotAllowed(f"{host} leads nowhere.")
-        for family, kind, protocol, _, where in socket.getaddrinfo(
+        for family, kind, protocol, _, sockaddr in socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM
         ):
-            if why := self._reason_against(place, _address_in(where)):
+            if why := self._reason_against(host_port, _address_in(sockaddr)):
                 trouble = NotAllowed(why)
                 continue
             try:
-                return _connected(family, kind, protocol, where, seconds=seconds)
+                return _connected(family, kind, protocol, sockaddr, seconds=seconds)
             except OSError as error:
                 trouble = error
         raise trouble
 
-    def _check(self, place: Place, field: str, *, resolve: bool) -> None:
-        if settings.POISONWEB_BROKER_HOSTS and not self._has_word(place):
-            raise Invalid(field, _not_allowed(place))
-        for address in addresses_of(place.host, resolve=resolve):
-            if why := self._reason_against(place, address):
+    def _check(self, host_port: HostPort, field: str, *, resolve: bool) -> None:
+        if settings.POISONWEB_BROKER_HOSTS and not self._is_allowed(host_port):
+            raise Invalid(field, _not_allowed(host_port))
+        for address in addresses_of(host_port.host, resolve=resolve):
+            if why := self._reason_against(host_port, address):
                 raise Invalid(field, why)
 
-    def _reason_against(self, place: Place, address: IPAddress) -> str:
-        """Say why an address may not be dialled; "" where it may."""
+    def _reason_against(self, host_port: HostPort, address: IPAddress) -> str:
+        """Return why an address may not be dialled; "" where it may."""
         address = innermost(address)
-        if self.is_trusted and place.host in {
+        if self.is_trusted and host_port.host in {
             address.host for address in self.of_address
         }:
             return ""
@@ -226,58 +226,58 @@ class Target:
             kind = "reserved"
             if any(address in network for network in LINK_LOCAL):
                 kind = "link-local or cloud metadata"
-            said = f"the host {place.host} leads to where no broker is"
-            return f"{said}: {address} is {kind}."
-        if self._has_word(place):
+            reason = f"the host {host_port.host} leads to where no broker is"
+            return f"{reason}: {address} is {kind}."
+        if self._is_allowed(host_port):
             return ""
         if address.is_loopback and not settings.POISONWEB_LOOPBACK_BROKERS:
             return (
-                f"the host {place.host} leads to this machine itself: set "
+                f"the host {host_port.host} leads to this machine itself: set "
                 "POISONWEB_LOOPBACK_BROKERS=1, or name it in POISONWEB_BROKER_HOSTS, "
                 f"{NO_OTHERS}."
             )
         if any(address in network for network in PRIVATE):
             return (
-                f"the host {place.host} leads into a private network: put the address "
-                "into the environment and enter env:BROKER_NAME, or name the host in "
-                f"POISONWEB_BROKER_HOSTS, {NO_OTHERS}."
+                f"the host {host_port.host} leads into a private network: put the "
+                "address into the environment and enter env:BROKER_NAME, or name the "
+                f"host in POISONWEB_BROKER_HOSTS, {NO_OTHERS}."
             )
         return ""
 
-    def _require_word(self, place: Place, option: str) -> None:
-        if not self._has_word(place):
+    def _require_allowed(self, host_port: HostPort, option: str) -> None:
+        if not self._is_allowed(host_port):
             raise Invalid(
                 "options",
-                f"the option {option} names {place.host}, which is another host than "
-                "that of the address: leave the option out, or name that host in "
+                f"the option {option} names {host_port.host}, which is another host "
+                "than that of the address: leave the option out, or name that host in "
                 f"POISONWEB_BROKER_HOSTS, {NO_OTHERS}.",
             )
 
-    def _has_word(self, place: Place) -> bool:
+    def _is_allowed(self, host_port: HostPort) -> bool:
         named: Iterable[str] = settings.POISONWEB_BROKER_HOSTS
-        return str(place) in self.allowed or any(map(place.is_named_by, named))
+        return str(host_port) in self.allowed or any(map(host_port.is_named_by, named))
 
 
-# For an address that no operator has allowed: it reaches what is allowed by default.
+# Dials only what is allowed by default: for addresses without a `Target`.
 usual_dial: Dial = Target().dial
 
 
-def places(url: str) -> list[Place]:
-    """List every place that an address leads to; raises Invalid where it names none."""
-    listed = list(_of_address(url))
+def host_ports_in_url(url: str) -> list[HostPort]:
+    """List the hosts that an address names; raise Invalid where it names none."""
+    listed = list(_host_ports_of_address(url))
     if not listed:
-        raise _unreadable()
+        raise _invalid_address()
     return listed
 
 
-def places_of_options(options: Mapping[str, object]) -> dict[str, Place]:
-    """Give the place of each option that is an address, by the option's name."""
+def host_ports_in_options(options: Mapping[str, object]) -> dict[str, HostPort]:
+    """Map the name of each option that is an address to its host and port."""
     urls = {name: str(value) for name, value in options.items() if "://" in str(value)}
-    return {name: Place.of(url) for name, url in urls.items()}
+    return {name: HostPort.of(url) for name, url in urls.items()}
 
 
 def has_user(url: str) -> bool:
-    """Tell whether an address says as whom to call."""
+    """Tell whether an address names a user."""
     try:
         return bool(urlsplit(url).username)
     except ValueError:
@@ -285,7 +285,7 @@ def has_user(url: str) -> bool:
 
 
 def innermost(address: IPAddress) -> IPAddress:
-    """Give the IPv4 address that an IPv6 one stands for, or else the address itself."""
+    """Return the IPv4 address inside an IPv6 one, or else the address itself."""
     if isinstance(address, IPv4Address) or address in {NO_ADDRESS, THIS_MACHINE}:
         return address
     if any(address in network for network in ENDING_IN_IPV4):
@@ -299,26 +299,26 @@ def is_forbidden(address: IPAddress) -> bool:
 
 
 def addresses_of(host: str, *, resolve: bool) -> set[IPAddress]:
-    """Give the addresses of a host; of a name only if they may be asked for."""
-    # The resolver reads 0xA9FEA9FE and 2852039166 as addresses, too.
+    """List the addresses of a host; look a name up only to `resolve`."""
+    # The resolver also reads 0xA9FEA9FE and 2852039166 as addresses.
     flags = 0 if resolve else socket.AI_NUMERICHOST
     try:
         results = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=flags)
     except (OSError, UnicodeError):
         return set()
-    return {_address_in(where) for *_, where in results}
+    return {_address_in(sockaddr) for *_, sockaddr in results}
 
 
-def _address_in(where: tuple[str | int, ...] | tuple[int, bytes]) -> IPAddress:
-    """Read the address of what a socket connects to, without its zone."""
-    return ip_address(str(where[0]).partition("%")[0])
+def _address_in(sockaddr: tuple[str | int, ...] | tuple[int, bytes]) -> IPAddress:
+    """Parse the address of a socket address, without its zone."""
+    return ip_address(str(sockaddr[0]).partition("%")[0])
 
 
 def _connected(
     family: int,
     kind: int,
     protocol: int,
-    where: tuple[str | int, ...] | tuple[int, bytes],
+    sockaddr: tuple[str | int, ...] | tuple[int, bytes],
     *,
     seconds: float | None,
 ) -> socket.socket:
@@ -327,22 +327,22 @@ def _connected(
         connection.settimeout(LONGEST_CONNECT_SECONDS if seconds is None else seconds)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection.connect(where)
+        connection.connect(sockaddr)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _of_address(url: str) -> Iterator[Place]:
-    """Read a URL, with those in its query, or a string of `Name=Value;` pairs."""
+def _host_ports_of_address(url: str) -> Iterator[HostPort]:
+    """Parse a URL and those in its query, or a string of `Name=Value;` pairs."""
     head = url.partition("://")[0]
     if "=" not in head and "://" in url:
-        yield Place.of(url)
+        yield HostPort.of(url)
         values = [value for _, value in parse_qsl(urlsplit(url).query)]
-        yield from (Place.of(value) for value in values if "://" in value)
+        yield from (HostPort.of(value) for value in values if "://" in value)
     else:
-        yield from _of_pairs(dict(_pairs(url)))
+        yield from _host_ports_of_pairs(dict(_pairs(url)))
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:
@@ -352,36 +352,36 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
             yield name.strip().lower(), value.strip()
 
 
-def _of_pairs(pairs: Mapping[str, str]) -> Iterator[Place]:
-    yield from (Place.of(value) for value in pairs.values() if "://" in value)
+def _host_ports_of_pairs(pairs: Mapping[str, str]) -> Iterator[HostPort]:
+    yield from (HostPort.of(value) for value in pairs.values() if "://" in value)
     if pairs.get("usedevelopmentstorage", "").lower() == "true":
-        yield Place("127.0.0.1", None)
+        yield HostPort("127.0.0.1", None)
     if "accountname" in pairs and "queueendpoint" not in pairs:
         suffix = pairs.get("endpointsuffix") or AZURE_SUFFIX
-        yield Place(_plain(f"{pairs['accountname']}.queue.{suffix}"), 443)
+        yield HostPort(_normalized_host(f"{pairs['accountname']}.queue.{suffix}"), 443)
 
 
-def _plain(host: str) -> str:
-    """Give a host in one spelling; raises Invalid for what only looks like one."""
+def _normalized_host(host: str) -> str:
+    """Normalize the spelling of a host; raise Invalid for what is no host name."""
     plain = host.lower().rstrip(".")
     if not plain or not plain.isascii() or set(plain) - set(_IN_A_HOST):
-        raise _unreadable()
+        raise _invalid_address()
     return plain
 
 
 _IN_A_HOST = "abcdefghijklmnopqrstuvwxyz0123456789-._:%"
 
 
-def _unreadable() -> Invalid:
-    # It is not quoted: it may hold a password.
-    return Invalid("url", "it names no host that can be read, in plain ASCII.")
+def _invalid_address() -> Invalid:
+    # The address is not quoted: it may hold a password.
+    return Invalid("url", "it names no readable host in plain ASCII.")
 
 
-def _not_allowed(place: Place) -> str:
-    said = f"{place} is not among the hosts of POISONWEB_BROKER_HOSTS"
-    if any(map(place.has_host_of, settings.POISONWEB_BROKER_HOSTS)):
-        said = f"{place} is in POISONWEB_BROKER_HOSTS with another port"
+def _not_allowed(host_port: HostPort) -> str:
+    reason = f"{host_port} is not among the hosts of POISONWEB_BROKER_HOSTS"
+    if any(map(host_port.has_host_matching, settings.POISONWEB_BROKER_HOSTS)):
+        reason = f"{host_port} is in POISONWEB_BROKER_HOSTS with another port"
     return (
-        f"the host {said}: add it there, or put the address into the environment and "
+        f"the host {reason}: add it there, or put the address into the environment and "
         "enter env:BROKER_NAME."
     )

@@ -1,8 +1,9 @@
-"""What a broker may go on using although a new one might not: its allow-list.
+"""Allow-list of a broker: what it may go on using although a new broker might not.
 
-An upgrade writes the hosts and the variable of each broker that it finds, so that they
-go on; an admin confirms each entry, or strikes it out. An entry is `host:port`, or
-`env:NAME`. It holds for its own broker only, and never for a setting of ours.
+The upgrade writes the hosts and the variable of each existing broker into its list, so
+that it goes on working. An admin then confirms or strikes out each entry. An entry is
+`host:port` or `env:NAME`; it holds for its own broker only, and never for a setting of
+ours.
 """
 
 from __future__ import annotations
@@ -18,13 +19,18 @@ from django.db.models import F, Func, Q, Value
 from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers import adapters, secrets
-from apps.brokers.address_policy import METADATA, Place, places, places_of_options
+from apps.brokers.address_policy import (
+    METADATA,
+    HostPort,
+    host_ports_in_options,
+    host_ports_in_url,
+)
 from apps.brokers.models import Broker
 from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid, Unavailable
 from apps.team.rights import Principal, Scope
 
-# The number of a broker, and an entry of its list.
+# The primary key of a broker, and an entry of its list.
 Choice = tuple[int, str]
 
 
@@ -42,17 +48,17 @@ class Allowance:
 
 
 def of(broker: Broker) -> frozenset[str]:
-    """Give all entries in force, also those that the upgrade has not written yet."""
+    """Return all entries in force, with those that the upgrade has yet to write."""
     written = {*broker.allowed_confirmed, *broker.allowed_unconfirmed}
     unwritten = _entries_of(broker) if broker.predates_address_rules else ()
     return frozenset({*written, *unwritten})
 
 
 def entries(principal: Principal) -> list[Allowance]:
-    """List the entries of all brokers, those to confirm first; [] for who may not."""
+    """List the entries of all brokers, unconfirmed first; [] without the right."""
     if not (principal.may(Scope.BROKERS_WRITE) and principal.sees_every_topic):
         return []
-    found = [
+    allowances = [
         Allowance(broker=broker, entry=entry, is_confirmed=is_confirmed)
         for broker in Broker.objects.order_by("name")
         for is_confirmed, listed in (
@@ -61,18 +67,18 @@ def entries(principal: Principal) -> list[Allowance]:
         )
         for entry in sorted(listed)
     ]
-    return sorted(found, key=lambda allowance: allowance.is_confirmed)
+    return sorted(allowances, key=lambda allowance: allowance.is_confirmed)
 
 
 def write(*, actor: Actor, now: datetime) -> int:
-    """Write the lists of the brokers that predate the rules; give their number."""
+    """Write the lists of the brokers older than the rules; return their number."""
     brokers = Broker.objects.filter(predates_address_rules=True).order_by("pk")
     return sum(_write(broker, actor=actor, now=now) for broker in brokers)
 
 
 @transaction.atomic
 def confirm(*, chosen: Iterable[Choice], principal: Principal, now: datetime) -> None:
-    """Keep these entries for good; raises Absent where one is not waiting for that."""
+    """Confirm entries; raise Absent where one is not waiting for it."""
     require_all_topics(principal)
     for broker_id, entry in chosen:
         waiting = Broker.objects.filter(
@@ -89,9 +95,9 @@ def confirm(*, chosen: Iterable[Choice], principal: Principal, now: datetime) ->
 
 @transaction.atomic
 def strike(*, chosen: Iterable[Choice], principal: Principal, now: datetime) -> None:
-    """Take these entries away: their brokers then meet the rules for new ones.
+    """Remove entries, so that the rules for new brokers apply to their brokers.
 
-    Raises Absent where one does not stand in the list.
+    Raises Absent where an entry is not in the list.
     """
     require_all_topics(principal)
     for broker_id, entry in chosen:
@@ -105,39 +111,41 @@ def strike(*, chosen: Iterable[Choice], principal: Principal, now: datetime) -> 
             allowed_confirmed=_without("allowed_confirmed", entry),
         )
         if not struck:
-            raise Absent(f"{entry} does not stand in the allow-list.")
+            raise Absent(f"{entry} is not in the allow-list.")
         _record(Action.ALLOWANCE_STRUCK, broker_id, entry, principal, now=now)
 
 
 @transaction.atomic
 def _write(broker: Broker, *, actor: Actor, now: datetime) -> int:
-    found = sorted(_entries_of(broker))
+    new_entries = sorted(_entries_of(broker))
     unwritten = Broker.objects.filter(pk=broker.pk, predates_address_rules=True)
-    written = unwritten.update(predates_address_rules=False, allowed_unconfirmed=found)
-    if written and found:
+    written = unwritten.update(
+        predates_address_rules=False, allowed_unconfirmed=new_entries
+    )
+    if written and new_entries:
         audit.record(
             action=Action.ALLOWANCE_WRITTEN,
             subject=f"broker:{broker.name}",
             actor=actor,
             now=now,
-            detail={"entries": found},
+            detail={"entries": new_entries},
         )
     return written
 
 
 def _entries_of(broker: Broker) -> set[str]:
-    """Name what a broker uses and a new one might not."""
+    """Return the entries for what a broker uses and a new one might not."""
     try:
-        used = list(places_of_options(broker.options).values())
+        used = list(host_ports_in_options(broker.options).values())
         if broker.url.startswith(secrets.FROM_ENVIRONMENT):
             return {*map(str, used), *_variable_of(broker)}
         url = secrets.revealed(broker.url)
-        used += places(url)
-        lends = adapters.known(broker.kind).calls_as_this_machine(url)
+        used += host_ports_in_url(url)
+        kind = adapters.kind_named(broker.kind)
+        metadata = {METADATA} if kind.calls_as_this_machine(url) else set()
     except (Invalid, Unavailable):
-        return set()  # it leads nowhere, so nothing that works would stop
-    role = {METADATA} if lends else set()
-    return role | {str(place) for place in used if _was_allowed(place)}
+        return set()  # its address is unusable, so striking nothing stops nothing
+    return metadata | {str(host_port) for host_port in used if _was_allowed(host_port)}
 
 
 def _variable_of(broker: Broker) -> set[str]:
@@ -146,14 +154,14 @@ def _variable_of(broker: Broker) -> set[str]:
     return set() if is_usual or secrets.is_own_setting(name) else {broker.url}
 
 
-def _was_allowed(place: Place) -> bool:
-    """Tell whether the setting, which was asked before the upgrade, let it through."""
+def _was_allowed(host_port: HostPort) -> bool:
+    """Tell whether the setting allowed this host before the upgrade."""
     named = settings.POISONWEB_BROKER_HOSTS
-    return not named or any(map(place.is_named_by, named))
+    return not named or any(map(host_port.is_named_by, named))
 
 
 def require_all_topics(principal: Principal) -> None:
-    """Raise Forbidden for a key of some topics: a broker carries those of others."""
+    """Raise Forbidden for a key of some topics: a broker also carries others."""
     principal.require(Scope.BROKERS_WRITE)
     if not principal.sees_every_topic:
         raise Forbidden("Brokers carry topics that this key does not see.")

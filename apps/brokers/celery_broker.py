@@ -1,7 +1,8 @@
-"""Celery's own broker is no message broker of people's.
+"""Refuse Celery's own broker as a message broker.
 
-A stream under the name of Celery's queue stops our worker, and what is requeued there
-would be taken for a task. Another database or virtual host of the same server is fine.
+A stream under the name of Celery's queue would stop our worker, and Celery would take a
+requeued message for a task. Another database or virtual host of the same server is
+fine.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from urllib.parse import unquote, urlsplit
 
 from django.conf import settings
 
-from apps.brokers.address_policy import Place, addresses_of
+from apps.brokers.address_policy import HostPort, addresses_of
 from apps.core.errors import Invalid
 
 FAMILIES = {"redis": "redis", "rediss": "redis"}
-# The last one is how Celery may call it.
+# Celery also accepts the last name.
 FAMILIES |= dict.fromkeys(("amqp", "amqps", "pyamqp"), "amqp")
 LOOPBACK_NAME = "localhost"
 
@@ -25,19 +26,19 @@ LOOPBACK_NAME = "localhost"
 class Store:
     """A database of a Redis, by its number, or a virtual host of a RabbitMQ."""
 
-    place: Place
+    host_port: HostPort
     family: str
     name: str
 
     @classmethod
     def of(cls, url: str) -> Self | None:
-        """Read an address; None for one of another family, or that cannot be read."""
+        """Parse an address; None for another family or an unreadable address."""
         try:
             parts = urlsplit(url)
             family = FAMILIES.get(parts.scheme)
             if family is None:
                 return None
-            return cls(Place.of(url), family, _name(family, unquote(parts.path)))
+            return cls(HostPort.of(url), family, _name(family, unquote(parts.path)))
         except (ValueError, Invalid):
             return None
 
@@ -45,15 +46,15 @@ class Store:
 def refuse(url: str, *, resolve: bool) -> None:
     """Raise Invalid for the address of Celery's own broker, however it is written.
 
-    To `resolve` asks for the addresses behind names, so never in a transaction.
+    `resolve` looks up the addresses of names: never use it in a transaction.
     """
-    asked = Store.of(url)
-    if asked is None:
+    store = Store.of(url)
+    if store is None:
         return
     for own in (settings.CELERY_BROKER_URL or "").split(";"):
-        ours = Store.of(own)
-        if ours is not None and _are_one(asked, ours, resolve=resolve):
-            another = "database" if ours.family == "redis" else "virtual host"
+        own_store = Store.of(own)
+        if own_store is not None and _are_one(store, own_store, resolve=resolve):
+            another = "database" if own_store.family == "redis" else "virtual host"
             raise Invalid(
                 "url",
                 f"Poisonweb keeps its own tasks there: choose another {another}.",
@@ -67,10 +68,10 @@ def _name(family: str, path: str) -> str:
 
 
 def _are_one(one: Store, other: Store, *, resolve: bool) -> bool:
-    beside = (one.family, one.name, one.place.port)
-    if beside != (other.family, other.name, other.place.port):
+    beside = (one.family, one.name, one.host_port.port)
+    if beside != (other.family, other.name, other.host_port.port):
         return False
-    here, there = one.place.host, other.place.host
+    here, there = one.host_port.host, other.host_port.host
     if here == there:
         return True
     reached = [_addresses(host, resolve=resolve) for host in (here, there)]
@@ -78,8 +79,8 @@ def _are_one(one: Store, other: Store, *, resolve: bool) -> bool:
 
 
 def _addresses(host: str, *, resolve: bool) -> set[str]:
-    """Give the addresses of a host; all of loopback are one."""
-    # This name is not asked for: it is loopback everywhere.
+    """List the addresses of a host; all loopback addresses count as one."""
+    # This name needs no lookup: it is loopback everywhere.
     host = "127.0.0.1" if host == LOOPBACK_NAME else host
-    found = addresses_of(host, resolve=resolve)
-    return {LOOPBACK_NAME if each.is_loopback else str(each) for each in found}
+    addresses = addresses_of(host, resolve=resolve)
+    return {LOOPBACK_NAME if each.is_loopback else str(each) for each in addresses}

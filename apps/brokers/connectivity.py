@@ -1,8 +1,7 @@
-"""Asking a broker itself, while somebody waits: is it there, and what does it have.
+"""Ask a broker whether it answers and what it has, while a person waits.
 
-Never inside a transaction, and never for long: a client that hangs is left behind in a
-thread of its own. What a client says goes through `concealed`, though none should tell
-a secret.
+Never call this inside a transaction. A client that hangs is left behind in its own
+thread. Texts of clients go through `concealed`, in case one quotes a secret.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from apps.core.errors import Invalid, PoisonwebError, Refused, Unavailable
 
 PING_SECONDS = 10.0
 DISCOVER_SECONDS = 30.0
-# Questions that hang at the same time; whoever asks beyond that is told so.
+# Calls that may run at the same time; further ones are refused.
 MOST_ASKED = 16
 CONCEALED = "•••"
-# What is shorter stands in ordinary words, too.
+# Shorter values also occur in ordinary words.
 SHORTEST_SECRET = 3
 SECRET_NAMES = ("key", "secret", "signature", "password", "token")
 
@@ -38,41 +37,41 @@ _asking = threading.BoundedSemaphore(MOST_ASKED)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reached:
-    """What came of a try: `told` is the broker's own words, or what is wrong.
+    """Result of a connectivity test; `detail` is the broker's answer or what is wrong.
 
-    It `answers` also where it refuses something.
+    `answers` is also true where the broker refuses something.
     """
 
     ok: bool
-    told: str
+    detail: str
     milliseconds: int
     answers: bool
 
 
 def reach(*, broker: Broker, within: float = PING_SECONDS) -> Reached:
-    """Reach a broker with its credentials, and tell in words how that went."""
+    """Connect to a broker with its credentials and report the result."""
     began = time.monotonic()
     trouble: PoisonwebError | None = None
     try:
-        told = _ask(broker, lambda admin: admin.ping(), within=within)
+        detail = _ask(broker, lambda admin: admin.ping(), within=within)
     except PoisonwebError as wrong:
-        told, trouble = _in_words(wrong), wrong
+        detail, trouble = _in_words(wrong), wrong
     lasted = time.monotonic() - began
     return Reached(
         ok=trouble is None,
-        told=told,
+        detail=detail,
         milliseconds=round(lasted * 1000),
         answers=trouble is None or isinstance(trouble, Refused),
     )
 
 
 def discover(*, broker: Broker, within: float = DISCOVER_SECONDS) -> list[FoundTopic]:
-    """List what a broker has; raises Unavailable or Refused, without its secrets."""
+    """List the topics of a broker; raise Unavailable or Refused without secrets."""
     return _ask(broker, lambda admin: admin.discover(), within=within)
 
 
 def concealed(text: str, *, url: str) -> str:
-    """Blot out of a text what is secret in an address."""
+    """Replace the secrets of an address in a text."""
     for secret in sorted(_secrets_in(url), key=len, reverse=True):
         text = text.replace(secret, CONCEALED)
     return text
@@ -81,7 +80,7 @@ def concealed(text: str, *, url: str) -> str:
 def _ask(broker: Broker, question: Callable[[BrokerAdmin], T], *, within: float) -> T:
     url = secrets.revealed(broker.url)
     try:
-        return _answer(partial(_asked, broker, question), within=within)
+        return _answer(partial(_ask_admin, broker, question), within=within)
     except Unavailable as away:
         raise Unavailable(concealed(str(away), url=url)) from None
     except Invalid as wrong:
@@ -90,7 +89,7 @@ def _ask(broker: Broker, question: Callable[[BrokerAdmin], T], *, within: float)
         raise Refused(concealed(str(refusal), url=url)) from None
 
 
-def _asked(broker: Broker, question: Callable[[BrokerAdmin], T]) -> T:
+def _ask_admin(broker: Broker, question: Callable[[BrokerAdmin], T]) -> T:
     admin = topics.broker_admin_of(broker)
     try:
         return question(admin)
@@ -99,7 +98,7 @@ def _asked(broker: Broker, question: Callable[[BrokerAdmin], T]) -> T:
 
 
 def _answer(ask: Callable[[], T], *, within: float) -> T:
-    """Ask in a thread; raises Unavailable where no answer comes in time."""
+    """Call in a thread; raise Unavailable where no answer comes in time."""
     if not _asking.acquire(blocking=False):
         raise Unavailable("Too many brokers are being asked; try again in a moment.")
     answer: Future[T] = Future()
@@ -124,11 +123,11 @@ def _in_words(trouble: PoisonwebError) -> str:
 
 
 def _secrets_in(url: str) -> Iterator[str]:
-    found = [_password(url), *_values(url)]
-    spelt = [
-        word for each in found for word in (each, unquote(each), quote(each, safe=""))
+    values = [_password(url), *_values(url)]
+    spellings = [
+        word for each in values for word in (each, unquote(each), quote(each, safe=""))
     ]
-    yield from (word for word in {url, *spelt} if len(word) >= SHORTEST_SECRET)
+    yield from (word for word in {url, *spellings} if len(word) >= SHORTEST_SECRET)
 
 
 def _password(url: str) -> str:

@@ -8,10 +8,10 @@ _CLOCK = re.compile(r"(?:(\d{1,2})\.)?(\d{1,2}):([0-5]\d):([0-5]\d(?:\.\d{1,7})?
 
 
 def seconds_of(text: str) -> float | None:
-    """Read seconds, hh:mm:ss or d.hh:mm:ss; None for anything else."""
-    found = _CLOCK.fullmatch(text.strip())
-    if found:
-        days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    """Parse seconds, hh:mm:ss or d.hh:mm:ss; None for anything else."""
+    match = _CLOCK.fullmatch(text.strip())
+    if match:
+        days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
         return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     try:
         return float(text)

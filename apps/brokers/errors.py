@@ -1,17 +1,33 @@
-"""What can happen to a topic, or to its queue, while somebody is at work with it."""
+"""What can go wrong with a topic, with its queue, and with one call to a broker.
+
+Adapters translate what their clients raise into `NotSent`, `MaybeSent` and `Rejected`,
+once, in their `wire`.
+"""
 
 from __future__ import annotations
 
 from apps.core.errors import Refused, Unavailable
 
 
+class NotSent(Unavailable):
+    """The broker was not reached, or turned the call away: it has done nothing."""
+
+
+class MaybeSent(Unavailable):
+    """The broker did not answer: it may have done what was asked, or not."""
+
+
+class Rejected(Refused):
+    """The broker answered that it will not do what was asked."""
+
+
 class Removed(Unavailable):
-    """A topic was removed just now; ask again, and what is told of it makes it anew."""
+    """The topic was just removed; ask again, and its next report registers it again."""
 
 
 class QueueMissing(Refused):
-    """The broker answers, and has no queue of this name: make it, or name another."""
+    """The broker has no queue of this name: create it, or name another."""
 
 
 class QueueExpected(QueueMissing):
-    """There is no such queue yet: it is made with the first dead letter."""
+    """The queue does not exist yet: it is created with the first dead letter."""

@@ -12,7 +12,7 @@ ONE_READER = "brokers_topic_dead_letter_queue_once"
 
 
 class Broker(models.Model):
-    """One message broker; `url` is as `secrets` keeps it, never in the clear."""
+    """One message broker; `url` is sealed or env:NAME, never in the clear."""
 
     name = models.CharField(max_length=100, unique=True)
     kind = models.CharField(max_length=40)
@@ -21,7 +21,7 @@ class Broker(models.Model):
     is_sample = models.BooleanField(
         default=False, db_default=False, help_text="what it carries is made up"
     )
-    # Its allow-list: hosts, and variables as env:NAME, of before the address rules.
+    # Its allow-list: hosts, and variables as env:NAME, from before the address rules.
     allowed_unconfirmed = ArrayField(models.TextField(), default=list, db_default=[])
     allowed_confirmed = ArrayField(models.TextField(), default=list, db_default=[])
     predates_address_rules = models.BooleanField(
@@ -38,7 +38,7 @@ class Broker(models.Model):
 
 
 class Topic(models.Model):
-    """Where messages are read. Without a broker it is only known by report."""
+    """A topic that messages are read from; without a broker only reports name it."""
 
     name = models.TextField(unique=True)
     broker = models.ForeignKey(

@@ -1,4 +1,4 @@
-"""What is known of a topic beside its name: limits, retention, and whom to ask."""
+"""Policies of a topic: limits, retention, owner and runbook."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ LONGEST_TIMEOUT = 7 * 86_400.0
 TEXT_LIMIT = 200
 LINK_LIMIT = 2_000
 OPTIONS_LIMIT = 10_000
-# What a kind of broker may have its own mind about.
+# Policies that a kind of broker may restrict.
 OF_THE_BROKER = {
     *("dead_letter_queue", "max_dequeue_count", "visibility_timeout", "options"),
 }
-# What a `host.json` calls a policy of ours, whatever the kind of broker.
+# Policies of ours that a `host.json` names differently, for each kind of broker.
 OURS_IN_HOST_JSON = {"maxDequeueCount": "max_dequeue_count"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policies:
-    """One topic's; times in seconds.
+    """The policies of one topic; times in seconds.
 
-    `retention_days` is how long the broker keeps its messages; None where nobody told.
+    `retention_days` is how long the broker keeps messages; None where it is unknown.
     """
 
     dead_letter_queue: str = ""
@@ -61,15 +61,15 @@ class Policies:
     def of(cls, topic: Topic) -> Self:
         return cls(**{name: getattr(topic, name) for name in NAMES})
 
-    def changed(self, told: Mapping[str, object]) -> Self:
-        """Give these with what is told instead; raises Invalid naming the field."""
+    def changed(self, data: Mapping[str, object]) -> Self:
+        """Return a copy with these values; raise Invalid naming the field."""
         values: dict[str, Any] = {
-            name: _READ[name](name, value) for name, value in told.items()
+            name: _READ[name](name, value) for name, value in data.items()
         }
         return replace(self, **values)
 
     def differences(self, other: Self) -> dict[str, list[object]]:
-        """Tell what is another, as [here, there]."""
+        """Map the name of each differing policy to [ours, theirs]."""
         here, there = asdict(self), asdict(other)
         return {
             name: [value, there[name]]
@@ -86,7 +86,7 @@ def set_policies(
     principal: Principal,
     now: datetime,
 ) -> Topic:
-    """Make these the policies of a topic; raises Invalid for what cannot work."""
+    """Set the policies of a topic; raise Invalid for values that cannot work."""
     principal.require(Scope.BROKERS_WRITE)
     if not principal.sees(topic.name):
         raise Absent(f"There is no topic {topic.name} here.")
@@ -94,7 +94,7 @@ def set_policies(
     if not changes:
         return topic
     if OF_THE_BROKER & changes.keys():
-        _check_told_once(policies)
+        _check_set_once(policies)
         _check_with_broker(topic, policies)
     values = {name: after for name, (_, after) in changes.items()}
     queue = values.get("dead_letter_queue")
@@ -123,9 +123,9 @@ def set_policies(
 
 
 def require_queue(principal: Principal, topic: Topic, queue: str) -> None:
-    """Raise Forbidden where a key of some topics names a queue outside its patterns.
+    """Raise Forbidden where a limited key names a queue outside its patterns.
 
-    The queue that its kind's convention gives a topic is the topic's own.
+    The queue by convention of the broker's kind counts as the topic's own.
     """
     if queue in {"", convention_of_topic(topic).queue} or principal.sees(queue):
         return
@@ -136,7 +136,7 @@ def require_queue(principal: Principal, topic: Topic, queue: str) -> None:
 
 
 def options_from(text: str, *, example: str = "") -> dict[str, object]:
-    """Read options as people write them: a JSON object, or nothing."""
+    """Parse options as people write them: a JSON object, or nothing."""
     if not text.strip():
         return {}
     try:
@@ -147,7 +147,7 @@ def options_from(text: str, *, example: str = "") -> dict[str, object]:
 
 
 def read_options(value: object, *, example: str = "") -> dict[str, object]:
-    """Read options of any kind; an `example` of its kind stands in the error."""
+    """Validate options of any kind; the error quotes an `example` of the kind."""
     if not isinstance(value, dict) or not all(isinstance(each, str) for each in value):
         such = f"such as {example}, or nothing" if example else "or nothing"
         raise Invalid("options", f"give a JSON object, {such}.")
@@ -158,49 +158,49 @@ def read_options(value: object, *, example: str = "") -> dict[str, object]:
 
 
 def limits_of(topic: Topic) -> frozenset[str]:
-    """Name the limits that its kind of broker leaves to us; all, where nobody knows."""
+    """Name the limits that Poisonweb applies; all where the adapter is missing."""
     if topic.broker is None:
         return LIMITS
     try:
         return adapters.adapter(topic.broker.kind).capabilities.limits
     except Unavailable as client:
-        log.info("which limits %s goes by is not known: %s", topic.name, client)
+        log.info("the limits of %s are not known: %s", topic.name, client)
         return LIMITS
 
 
 def takes_host_json(topic: Topic) -> bool:
-    """Tell whether its kind of broker is set up in a `host.json` that can be pasted."""
+    """Tell whether its kind of broker takes a pasted `host.json`."""
     return _host_json_of(topic) is not None
 
 
 def pasted(
-    topic: Topic, host_json: str, told: Mapping[str, object]
+    topic: Topic, host_json: str, data: Mapping[str, object]
 ) -> dict[str, object]:
-    """Put what a pasted `host.json` says of queues in front of what else is told."""
+    """Merge the queue settings of a pasted `host.json` into the other values."""
     read = _host_json_of(topic)
     if read is None:
         raise Invalid("host_json", "its kind of broker is not set up in one.")
     try:
-        found = read(host_json)
+        pasted_options = read(host_json)
     except Invalid as wrong:
         raise Invalid("host_json", str(wrong)) from None
     policies = {
-        ours: found.pop(name)
+        ours: pasted_options.pop(name)
         for name, ours in OURS_IN_HOST_JSON.items()
-        if name in found
+        if name in pasted_options
     }
-    known = read_options(told.get("options"))
-    return {**told, **policies, "options": {**known, **found}}
+    options = read_options(data.get("options"))
+    return {**data, **policies, "options": {**options, **pasted_options}}
 
 
-def _host_json_of(topic: Topic) -> adapters.Pasted | None:
+def _host_json_of(topic: Topic) -> adapters.HostJsonReader | None:
     if topic.broker is None:
         return None
     return adapters.reader_of_host_json(topic.broker.kind)
 
 
-def _check_told_once(policies: Policies) -> None:
-    """Refuse a policy as an option, too: the lane would go by the one or the other."""
+def _check_set_once(policies: Policies) -> None:
+    """Refuse an option that repeats a policy: the lane could obey only one of them."""
     for name, ours in OURS_IN_HOST_JSON.items():
         if name in policies.options:
             remedy = f"{name} is a policy of its own: set {ours}, and leave it out."
@@ -208,7 +208,7 @@ def _check_told_once(policies: Policies) -> None:
 
 
 def _check_with_broker(topic: Topic, policies: Policies) -> None:
-    """Let the adapter look at them: it knows what its kind can do."""
+    """Let the adapter check the policies: it knows what its kind can do."""
     if topic.broker is None:
         if policies.dead_letter_queue or policies.options:
             raise Invalid("broker", "say first which broker carries the topic.")
@@ -227,11 +227,11 @@ def _check_with_broker(topic: Topic, policies: Policies) -> None:
     except Invalid as wrong:
         raise _of_a_field(wrong) from None
     except Unavailable as later:
-        log.info("policies of %s are not looked at: %s", topic.name, later)
+        log.info("policies of %s were not checked: %s", topic.name, later)
 
 
 def _of_a_field(wrong: Invalid) -> Invalid:
-    """Name the field alone; which of its options is wrong, the remedy says."""
+    """Name the field alone; the remedy says which of its options is wrong."""
     field_, _, option = wrong.field.partition(".")
     return Invalid(field_, f"{option} {wrong.remedy}") if option else wrong
 
@@ -248,7 +248,7 @@ def _days(name: str, value: object) -> int | None:
 
 def _whole(name: str, value: object, most: int) -> int:
     text = value.strip() if isinstance(value, str) else value
-    # A bool is an int to Python; int() would read other scripts' digits, too.
+    # A bool is an int in Python, and int() also accepts digits of other scripts.
     if isinstance(text, str) and text.isascii() and text.isdigit():
         text = int(text[:20])
     if type(text) is not int or not 1 <= text <= most:
@@ -257,7 +257,7 @@ def _whole(name: str, value: object, most: int) -> int:
 
 
 def _seconds(name: str, value: object) -> float:
-    """Read seconds, or a time span as hh:mm:ss."""
+    """Parse seconds, or a time span as hh:mm:ss."""
     seconds = seconds_of(value) if isinstance(value, str) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise Invalid(name, "give seconds, or hh:mm:ss.")
@@ -275,12 +275,12 @@ def _text(name: str, value: object) -> str:
 
 
 def _queue(name: str, value: object) -> str:
-    # Spaces at its ends are part of a queue's name.
+    # Spaces at either end are part of a queue's name.
     return value if _text(name, value) and isinstance(value, str) else ""
 
 
 def _link(name: str, value: object) -> str:
-    """Read a link that is safe to follow: nothing that a page would run."""
+    """Validate a link that is safe to follow: no page may run it."""
     if value == "":
         return ""
     if not isinstance(value, str) or len(value) > LINK_LIMIT:

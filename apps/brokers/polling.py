@@ -1,4 +1,4 @@
-"""How far apart two looks at an empty dead-letter queue are, where each is paid for."""
+"""Polling interval of an empty dead-letter queue whose broker bills each request."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from apps.brokers.durations import seconds_of
 from apps.core.errors import Invalid
 
-# Of a topic, as Azure Functions call it.
+# The option of a topic, under its name in Azure Functions.
 OPTION = "maxPollingInterval"
 LONGEST = 86_400
 
 
 def longest_interval(options: Mapping[str, object], *, usual: float) -> float:
-    """Read the option, seconds or hh:mm:ss; raises Invalid for neither."""
-    told = options.get(OPTION, usual)
-    seconds = seconds_of(told) if isinstance(told, str) else told
+    """Read the option as seconds or hh:mm:ss; raise Invalid for anything else."""
+    value = options.get(OPTION, usual)
+    seconds = seconds_of(value) if isinstance(value, str) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise Invalid(f"options.{OPTION}", "is a number of seconds, or hh:mm:ss.")
     if not 0 < seconds <= LONGEST:

@@ -1,9 +1,9 @@
-"""What an adapter must do: the ports, with their contract in the docstrings.
+"""The ports: what an adapter must do, with the contract in the docstrings.
 
-Every adapter passes the same suite, `tests/contracts`; where they differ, their
-`Capabilities` say so, and each entry of these is tested, too. A port belongs to one
-thread. All of them raise `Unavailable` when the broker is away and `Refused` when it
-will never do what was asked, `QueueMissing` for want of a queue; no text holds a
+Every adapter passes the same suite, `tests/contracts`. Where adapters differ, their
+`Capabilities` say so, and the suite tests these as well. A port belongs to one thread.
+All ports raise `Unavailable` when the broker is away, `Refused` when it will never do
+what was asked, and `QueueMissing` when it has no such queue; no error text holds a
 password.
 """
 
@@ -17,14 +17,14 @@ from typing import Protocol
 
 Header = tuple[bytes, bytes]
 
-# A topic's limits, which some brokers leave to who reads from them.
+# Limits of a topic that some brokers leave to their readers.
 LIMITS = frozenset({"max_dequeue_count", "visibility_timeout"})
-# Where a batch of dead letters ends, however many were asked for.
+# Size at which a batch of dead letters ends, whatever its limit.
 BATCH_BYTES = 64 * 2**20
 
 
 class Headers(StrEnum):
-    """What a broker carries beside a body: nothing, text, or any bytes."""
+    """Headers that a broker carries beside a body: none, text, or any bytes."""
 
     NONE = "none"
     TEXT = "text"
@@ -32,7 +32,7 @@ class Headers(StrEnum):
 
 
 class Ordering(StrEnum):
-    """What stays in order: nothing, the messages of one key, or all of a topic."""
+    """Messages that stay in order: none, those of one key, or all of a topic."""
 
     NONE = "none"
     KEY = "key"
@@ -40,7 +40,7 @@ class Ordering(StrEnum):
 
 
 class Durability(StrEnum):
-    """What a confirmation is worth: where the message is when it comes."""
+    """Where a message is stored when the broker confirms it."""
 
     FSYNCED = "fsynced"
     REPLICATED = "replicated"
@@ -48,10 +48,10 @@ class Durability(StrEnum):
 
 
 class Counting(StrEnum):
-    """Who knows how often a dead letter was handed out before it became one.
+    """Source of a dead letter's dequeue count.
 
-    The broker tells it; or nobody does, but only the topic's `max_dequeue_count` leads
-    into the queue; or nobody does at all.
+    The broker reports it; or it equals the topic's `max_dequeue_count`, since only that
+    leads into the queue; or it is unknown.
     """
 
     BROKER = "broker"
@@ -63,17 +63,16 @@ class Counting(StrEnum):
 class Capabilities:
     """What one kind of broker can do; sizes in bytes, times in seconds.
 
-    `max_message` bounds body and headers together where `counts_headers`, else the
-    body alone. `peeks` tells that looking at dead letters changes nothing, not even a
-    count. `dedupe_window` and `delay` are 0 where there is none; a delay is a
-    producer's to ask for, we never do. `polling_interval` tells that each look for dead
-    letters is a request that somebody pays for: where there are none it is made less
-    and less often, down to one in so many seconds unless a topic says otherwise; 0
-    where waiting costs nothing. `seq_bits` tells that the `seq` of a bookmark is a time
-    in milliseconds, with so many bits below it that only count; None where it is no
-    time. `reserved` names the headers that are never sent, whoever asks: they would
-    steer the broker, or are its own to write. `limits` names those of a topic's limits
-    that are ours to go by; the others are set at the broker, or there are none.
+    `max_message` limits body and headers together where `counts_headers`, else the body
+    alone. `peeks`: looking at dead letters changes nothing, not even a count.
+    `dedupe_window` and `delay` are 0 where the broker has none; only producers use a
+    delay. `polling_interval`: the broker bills each look for dead letters, so an empty
+    queue is asked less and less often, down to once in so many seconds unless the topic
+    sets another interval; 0 where waiting costs nothing. `seq_bits`: the `seq` of a
+    bookmark is a time in milliseconds above so many bits of a counter; None where it is
+    no time. `reserved` names headers that Poisonweb never sends: they would steer the
+    broker, or only the broker writes them. `limits` names the limits of a topic that
+    Poisonweb applies; the broker sets the others, or has none.
     """
 
     max_message: int
@@ -97,10 +96,10 @@ class Capabilities:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outbound:
-    """One message on its way to a topic, which goes by the broker's own name.
+    """One message to send to a topic, which has the broker's own name.
 
-    `dedupe` is the same whenever this very send is tried again, and no other's. `key`
-    is what it shares with the messages among which it has an order.
+    `dedupe` is the same for each attempt of one send, and differs between sends. `key`
+    is shared by the messages that keep their order.
     """
 
     topic: str
@@ -111,12 +110,12 @@ class Outbound:
 
 
 class OutcomeKind(StrEnum):
-    """What is known of one message after one attempt to send it.
+    """Result of one attempt to send a message.
 
-    Sent: the broker has it. Refused: the broker will never take it. Unknown: it left
-    this process, and the broker may have it or not. Unsent: the broker does not have
-    it from this attempt, and may take it later. Duplicate: the broker says that it had
-    this very send before.
+    Sent: the broker has it. Refused: the broker will never take it. Unknown: the
+    message left this process, and the broker may have it. Unsent: the broker does not
+    have it from this attempt, and may take it later. Duplicate: the broker already had
+    this very send.
     """
 
     SENT = "sent"
@@ -128,7 +127,7 @@ class OutcomeKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What became of one message: `detail` says why, `bookmark` is where it is now."""
+    """Result for one message: `detail` says why, `bookmark` is its new place."""
 
     kind: OutcomeKind
     detail: str = ""
@@ -139,11 +138,11 @@ class Outcome:
 class DeadLetter:
     """One message in a dead-letter queue, verbatim; `bookmark` is its place there.
 
-    `bookmark` is "" where the broker gives a message no name that lasts: then
-    `receipt` alone names this delivery, and `redelivered` tells that it was handed to
-    us before. `size` counts body, header names and header values. `dequeue_count` is
-    None where the broker does not tell it. `enqueued_at` is when it came into this
-    queue, where that is known.
+    `bookmark` is "" where the broker gives a message no lasting name: then `receipt`
+    alone names this delivery, and `redelivered` tells that we received it before.
+    `size` counts body, header names and header values. `dequeue_count` is None where
+    the broker does not report it. `enqueued_at` is when it came into this queue, if
+    known.
     """
 
     queue: str
@@ -158,16 +157,17 @@ class DeadLetter:
 
     @property
     def handle(self) -> str:
-        """What to acknowledge, extend or release it by."""
+        """The name to acknowledge, extend or release it by."""
         return self.receipt or self.bookmark
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConsumerPosition:
-    """How far a consumer group has read, as the broker itself knows it.
+    """Position of a consumer group, as the broker itself reports it.
 
     `seq` and `head_seq` order bookmarks (0 .. 2^63-2). `lag` is None where the broker
-    cannot count what is left. `pending` were handed out and are not settled.
+    cannot count the unread messages. `pending` counts messages handed out and not
+    settled.
     """
 
     consumer_group: str
@@ -183,7 +183,7 @@ class ConsumerPosition:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundTopic:
-    """A topic that the broker has, by its own name, with its dead-letter queue.
+    """A topic that discovery found, by its own name, with its dead-letter queue.
 
     `dead_letter_queue` is "" where it has none; the depths are None where the broker
     does not count.
@@ -197,10 +197,10 @@ class FoundTopic:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delivered:
-    """How many messages of a topic the broker ever delivered, as of a moment.
+    """Number of messages of a topic that the broker delivered up to a moment.
 
-    The number only grows, but begins again with the broker or with its queue; `since`
-    names the beginning, where the broker tells it.
+    The number only grows, but starts again with the broker or with its queue; `since`
+    names the start, where the broker reports it.
     """
 
     total: int
@@ -214,30 +214,29 @@ class Publisher(Protocol):
     def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
         """Send the messages pipelined and return one outcome for each, in order.
 
-        A message leaves byte for byte as it is given, less the reserved headers. One
-        that the broker refuses never keeps another from being sent: where it would
-        break the connection, the window is split until it stands alone. `sent` is
-        claimed only on the broker's confirmation; what was handed over and not
-        answered before the connection broke is `unknown`; what was never handed over,
-        or what the broker turned away for now, is `unsent`.
-        Raises `Unavailable` only when none of the messages can have been sent.
+        A message leaves byte for byte as it is given, less the reserved headers. A
+        message that the broker refuses never stops another: where it would break the
+        connection, the window is split until that message is alone. An outcome is
+        `sent` only on the broker's confirmation, `unknown` where the connection broke
+        before the broker answered, and `unsent` where the message never left or the
+        broker turned it away for now. Raises `Unavailable` only when none of the
+        messages can have been sent.
         """
 
     def close(self) -> None:
-        """Give the connection back; twice is as good as once."""
+        """Close the connection; calling it twice does no harm."""
 
 
 class DeadLetterReader(Protocol):
     """Empties one dead-letter queue for its only lane, which holds the lock."""
 
     def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
-        """Return the next dead letters, waiting for the first at most `wait` seconds.
+        """Return the next dead letters; wait at most `wait` seconds for the first.
 
-        At most `limit`, and fewer when they are large: a batch stays near 64 MB. A
-        reader hands each out once, so one left unacknowledged is held and blocks
-        nothing. A new reader, or this one after it raised `Unavailable`, begins
-        again with everything that was not acknowledged, where a visibility timeout
-        hides it, after that.
+        Returns at most `limit`, and fewer large ones: a batch stays near 64 MB. A
+        reader returns each dead letter once, so an unacknowledged one blocks nothing. A
+        new reader, or this one after it raised `Unavailable`, starts again with all
+        that is unacknowledged; where a visibility timeout hides these, after that.
         """
 
     def peek(self, *, limit: int) -> list[DeadLetter]:
@@ -247,61 +246,61 @@ class DeadLetterReader(Protocol):
         """
 
     def acknowledge(self, handles: Sequence[str]) -> None:
-        """Remove these from the queue; those already gone do no harm."""
+        """Remove these from the queue; ignore those already gone."""
 
     def extend(self, handles: Sequence[str]) -> None:
-        """Keep these from being handed to anybody for another visibility timeout."""
+        """Hide these from other readers for another visibility timeout."""
 
     def release(self, handles: Sequence[str]) -> None:
-        """Give these back to their queue at once, unchanged, for whoever reads next."""
+        """Return these to their queue at once, unchanged, for the next reader."""
 
     def dead_letter_exhausted(self) -> int:
-        """Move what was handed out `max_dequeue_count` times and not settled.
+        """Move messages that were handed out `max_dequeue_count` times and not settled.
 
-        Only when nobody has settled or taken a message for the visibility timeout
-        does it go to the dead-letter queue, settled for its consumer group in the
-        same step. One call looks at a bounded number; call it again. Returns how many
-        were moved: 0 where the broker does this itself.
+        A message moves to the dead-letter queue only when no consumer settled or took
+        it for the visibility timeout; the same step settles it for its consumer group.
+        One call looks at a bounded number: call it again. Returns the number of moved
+        messages: 0 where the broker does this itself.
         """
 
     def close(self) -> None:
-        """Give the connection back; twice is as good as once."""
+        """Close the connection; calling it twice does no harm."""
 
 
 class TopicAdmin(Protocol):
     """Looks at one topic without touching it."""
 
     def consumers(self) -> list[ConsumerPosition]:
-        """Return every consumer group's position; none when there is no topic yet."""
+        """Return the position of every consumer group; [] while there is no topic."""
 
     def depth(self) -> int | None:
         """Count the dead-letter queue; None where the broker cannot.
 
-        Raises `QueueMissing` where somebody has to make it, and nobody did, and
-        `QueueExpected` where it is made with the first dead letter.
+        Raises `QueueMissing` where an operator has to create the queue, and
+        `QueueExpected` where the first dead letter creates it.
         """
 
     def oldest_at(self) -> datetime | None:
-        """Tell when the oldest dead letter came; None if there is none, or unknown."""
+        """Return when the oldest dead letter came; None if empty or unknown."""
 
     def delivered(self) -> Delivered | None:
-        """Count what was delivered to consumers; None where the broker does not."""
+        """Count the deliveries to consumers; None where the broker does not."""
 
     def close(self) -> None:
-        """Give the connection back; twice is as good as once."""
+        """Close the connection; calling it twice does no harm."""
 
 
 class BrokerAdmin(Protocol):
     """Looks at a broker as a whole."""
 
     def ping(self) -> str:
-        """Reach it with these credentials, and say what it is, in a few words.
+        """Connect with these credentials and describe the broker in a few words.
 
-        Raises `Refused` where it is there, and a part that it was told to have is not.
+        Raises `Refused` where the broker answers, but a configured part of it does not.
         """
 
     def discover(self) -> list[FoundTopic]:
-        """List its topics by name; dead-letter queues stand only beside theirs."""
+        """List its topics by name; a dead-letter queue appears only with its topic."""
 
     def close(self) -> None:
-        """Give the connection back; twice is as good as once."""
+        """Close the connection; calling it twice does no harm."""

@@ -1,4 +1,4 @@
-"""Topics, asked for in sentences."""
+"""Query sets of topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dead-letter queue belongs to one topic of its broker.
+"""Enforce that a dead-letter queue belongs to one topic of its broker.
 
 Two lanes on one queue would each capture a part of it under the wrong topic. Topics
 that shared a queue before this rule go on: `Topic.shares_queue` marks them.
@@ -17,7 +17,7 @@ from apps.team.rights import Principal
 
 
 def reader_of_queue(*, broker: Broker, queue: str, besides: str) -> Topic | None:
-    """Find the topic, other than the one named `besides`, that reads a queue."""
+    """Find the topic other than `besides` that reads a queue."""
     if not queue:
         return None
     readers = broker.topics.filter(dead_letter_queue=queue).exclude(name=besides)
@@ -28,9 +28,9 @@ def reader_of_queue(*, broker: Broker, queue: str, besides: str) -> Topic | None
 def one_reader(
     *, broker: Broker | None, queue: str, topic: str, principal: Principal | None = None
 ) -> Iterator[None]:
-    """Write a topic's dead-letter queue inside; raises Invalid where another reads it.
+    """Write a topic's queue inside; raise Invalid where another topic reads it.
 
-    A `principal` that does not see the other topic is not told its name.
+    The error does not name a topic that the `principal` does not see.
     """
     if broker is None:
         yield
@@ -42,7 +42,7 @@ def one_reader(
     except IntegrityError as conflict:
         if ONE_READER not in str(conflict):
             raise
-        # It was written between our look and our write.
+        # Another transaction wrote it between our check and our write.
         _refuse_other_reader(broker, queue, topic, principal)
         raise
 

@@ -1,7 +1,7 @@
-"""A topic that is at work goes nowhere: whoever writes of it holds it, or learns.
+"""Row locks that keep a topic or broker from being removed while we write about it.
 
-A foreign key would ask, too, but only at the commit, when it is too late to say which
-topic went; and not every table that tells of topics has one.
+A foreign key would fail only at the commit, without saying which topic is gone; and not
+every table that names topics has one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from apps.brokers.errors import Removed
 from apps.brokers.models import Broker
 from apps.core.errors import Absent
 
-# The weakest lock that stops a removal: others may hold it and change the row, too.
+# The weakest lock that stops a removal: others may share it, or change the row.
 _TOPICS = """
 SELECT count(*) FROM (
     SELECT FROM brokers_topic WHERE id = ANY(%s) ORDER BY id FOR KEY SHARE
@@ -24,20 +24,20 @@ _BROKER = "SELECT id FROM brokers_broker WHERE id = %s FOR KEY SHARE"
 
 
 def hold(*, topics: Collection[int]) -> None:
-    """Let nobody remove these topics before the transaction ends.
+    """Lock topics against removal until the transaction ends.
 
-    Raises Removed where one of them is gone already.
+    Raises Removed where one of them is already gone.
     """
-    wanted = set(topics)
+    ids = set(topics)
     with connection.cursor() as cursor:
-        cursor.execute(_TOPICS, [list(wanted)])
-        (held,) = cursor.fetchone()
-    if held < len(wanted):
+        cursor.execute(_TOPICS, [list(ids)])
+        (locked_count,) = cursor.fetchone()
+    if locked_count < len(ids):
         raise Removed
 
 
 def hold_broker(broker: Broker) -> None:
-    """Let nobody remove a broker before the transaction ends; raises Absent."""
+    """Lock a broker against removal until the transaction ends; raise Absent."""
     with connection.cursor() as cursor:
         cursor.execute(_BROKER, [broker.pk])
         if cursor.fetchone() is None:

@@ -1,8 +1,8 @@
-"""A broker's address, whose secret is never shown again once it was given.
+"""Storage of a broker's address; no page ever shows its secret again.
 
-It is kept in one of two ways: `env:NAME` names the variable that holds it, so that the
-database never does; anything else is sealed with a key derived from the installation's
-own (`apps.core.sealing`).
+An address is stored in one of two ways: `env:NAME` names the variable that holds it, so
+the database never does; anything else is sealed with a key derived from the
+installation's own (`apps.core.sealing`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _PURPOSE = "brokers"
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 VARIABLE_PREFIX = "BROKER_"
-# The one of our own settings that is a message broker's address: the sample's.
+# The only setting of ours that holds a message broker's address: the sample's.
 SAMPLE_VARIABLE = "POISONWEB_REDIS_URL"
 _OWN_PREFIX = "POISONWEB_"
 _OWN_VARIABLES = frozenset({"DATABASE_URL", "CELERY_BROKER_URL"})
 
 
 def sealed(url: str) -> str:
-    """Give what may be stored of an address; what is sealed already stays so."""
+    """Return the form of an address to store; a sealed one stays as it is."""
     if url.startswith((FROM_ENVIRONMENT, SEALED)):
         return url
     if "\0" in url or not url.strip():
@@ -36,12 +36,12 @@ def sealed(url: str) -> str:
 
 
 def revealed(url: str) -> str:
-    """Give the address in the clear; raise `Unavailable` where it cannot be had."""
+    """Return the address in the clear; raise `Unavailable` where that fails."""
     if url.startswith(FROM_ENVIRONMENT):
         name = url.removeprefix(FROM_ENVIRONMENT)
         if name not in os.environ:
             raise Unavailable(
-                f"The broker's address is to be in {name}, which is not set."
+                f"The broker's address must be in {name}, which is not set."
             )
         return os.environ[name]
     if not url.startswith(SEALED):
@@ -51,7 +51,7 @@ def revealed(url: str) -> str:
     except sealing.OtherKey as broken:
         raise Unavailable(
             "The broker's address was sealed under another POISONWEB_SECRET_KEY: "
-            "enter it again, or start with the key of then."
+            "enter it again, or start with that key."
         ) from broken
 
 
@@ -77,11 +77,11 @@ def check_variable(
 
 
 def is_own_setting(name: str) -> bool:
-    """Tell a variable that is a setting of ours and no message broker's address."""
+    """Tell whether a variable is a setting of ours other than the sample's address."""
     is_ours = name.startswith(_OWN_PREFIX) and name != SAMPLE_VARIABLE
     return is_ours or name in _OWN_VARIABLES
 
 
 def described(url: str) -> str:
-    """Say in a word where an address is kept, and nothing of what it is."""
+    """Say where an address is stored, without any part of it."""
     return url if url.startswith(FROM_ENVIRONMENT) else "kept, sealed"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 SEQ_LIMIT = 2**63 - 2
-# Below the milliseconds of an id, for the number that counts within one.
+# The low bits count the entries within one millisecond.
 SEQ_BITS = 20
 
 
 def seq_of(stream_id: bytes) -> int:
-    """Order an id in one number: milliseconds, then the bits to count in one."""
+    """Convert an id to one number: the milliseconds, then the counter's bits."""
     milliseconds, _, number = stream_id.partition(b"-")
     low = min(int(number or 0), (1 << SEQ_BITS) - 1)
     return min(int(milliseconds) << SEQ_BITS | low, SEQ_LIMIT)

@@ -1,7 +1,7 @@
-"""Names and patterns of topics, resolved to ids before a large table is asked.
+"""Resolve names and patterns of topics to ids before querying a large table.
 
-Behind a join by name Postgres cannot see which topic is meant, nor how few rows it has:
-it walks the newest rows of all topics. With the id it takes the index of that topic.
+Behind a join by name, Postgres does not know the topic or how few rows it has: it scans
+the newest rows of all topics. With the id it uses the index of that topic.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ def matching(patterns: Iterable[str]) -> Q:
 
 
 def named(name: str) -> Q:
-    """Select the rows of the topic with this very name: a star in it is a star."""
+    """Select the rows of the topic with this exact name: a star is a star."""
     topics = Topic.objects.filter(name=name)
     return Q(topic_id__in=list(topics.values_list("pk", flat=True)))

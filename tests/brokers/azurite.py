@@ -1,9 +1,9 @@
 """Azurite's queues on a free loopback port, which can be killed and started again.
 
-Azurite confirms a message at once but saves its books only every five seconds; Azure
-has it in three places before it answers. So `kill` has the books saved in the same
-instant in which it dies: no request is answered in between, and all are cut off.
-`look` tells what is in a queue, hidden or not, and changes nothing.
+Azurite confirms a message at once but writes to disk only every five seconds; Azure has
+three copies before it answers. So `kill` makes Azurite save and die in one step: it
+answers no request in between, and cuts off all clients. `look` shows a queue's
+messages, hidden or not, and changes nothing.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from urllib.request import urlopen
 from poisonweb.embedded.ports import LOOPBACK, free_port
 
 ACCOUNT = "devstoreaccount1"
-# The key of every Azurite, printed in its documentation: it opens nothing else.
+# Every Azurite has this key, printed in its documentation: no secret.
 KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeks"
     "oGMGw=="
 )
 REMEDY = "npm install --prefix .venv/azurite azurite@3.35 (and Node 18 or newer)"
 
-# Loaded into Azurite before its own code: on SIGUSR2, save everything and die; on a
-# port of its own, show a queue.
+# Loaded into Azurite before its own code: on SIGUSR2 it saves everything and dies; on
+# another port it shows a queue.
 OURS = """
 const fs = require("fs");
 const http = require("http");
@@ -71,13 +71,13 @@ http.createServer((request, answer) => {
 
 
 def missing() -> str:
-    """Say what to install, if anything."""
+    """Say what to install; "" for nothing."""
     return "" if shutil.which("node") and _program() else REMEDY
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
-    """A message as Azurite keeps it."""
+class QueuedMessage:
+    """A message as Azurite stores it."""
 
     text: str
     dequeue_count: int
@@ -114,7 +114,7 @@ class Server:
         self.process.wait()
 
     def freeze(self) -> None:
-        """Take calls and answer none."""
+        """Accept calls and answer none."""
         self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -124,11 +124,11 @@ class Server:
         self.process.kill()
         self.process.wait()
 
-    def look(self, queue: str) -> list[Seen]:
+    def look(self, queue: str) -> list[QueuedMessage]:
         """Return what is in a queue, hidden or not, oldest first."""
         url = f"http://{LOOPBACK}:{self._look_port}/{queue}"
         with urlopen(url, timeout=10) as reply:
-            return [Seen(**found) for found in json.load(reply)]
+            return [QueuedMessage(**fields) for fields in json.load(reply)]
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         log = self._folder / "log"
@@ -156,8 +156,8 @@ class Server:
 def _program() -> Path | None:
     """Find `azurite-queue`, as a script that Node runs."""
     ours = Path(sys.prefix, "azurite", "node_modules", ".bin")
-    found = shutil.which("azurite-queue", path=ours) or shutil.which("azurite-queue")
-    return Path(found).resolve() if found else None
+    path = shutil.which("azurite-queue", path=ours) or shutil.which("azurite-queue")
+    return Path(path).resolve() if path else None
 
 
 def _listens(port: int) -> bool:

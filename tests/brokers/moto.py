@@ -1,7 +1,7 @@
 """moto's SQS on free loopback ports, behind a gate that counts calls and can be shut.
 
-moto keeps everything in memory: it is frozen and cut off, never killed. `look` tells
-what is in a queue without receiving it, which would count.
+moto keeps everything in memory, so tests freeze it and cut it off but never kill it.
+`look` shows a queue's messages without receiving them, which would count.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ CHUNK = 65_536
 
 
 def missing() -> str:
-    """Say what to install, if anything."""
+    """Say what to install; "" for nothing."""
     return "" if find_spec("moto") else "pip install -r requirements-dev.txt (moto)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
-    """A message as moto keeps it."""
+class QueuedMessage:
+    """A message as moto stores it."""
 
     body: str
     attributes: dict[str, tuple[str, bytes]]
@@ -70,16 +70,16 @@ class Server:
         return f"http://{LOOPBACK}:{self.gate.port}"
 
     def start(self) -> None:
-        """Let calls in again, and let moto go on."""
+        """Open the gate again and resume moto."""
         self.process.send_signal(signal.SIGCONT)
         self.gate.open()
 
     def kill(self) -> None:
-        """Make it look dead: whoever calls is turned away. What it had, it keeps."""
+        """Make moto look dead: refuse all calls, but keep its messages."""
         self.gate.shut()
 
     def freeze(self) -> None:
-        """Take calls and answer none."""
+        """Accept calls and answer none."""
         self.process.send_signal(signal.SIGSTOP)
 
     def stop(self) -> None:
@@ -87,11 +87,11 @@ class Server:
         self.process.kill()
         self.process.wait()
 
-    def look(self, queue: str) -> list[Seen]:
+    def look(self, queue: str) -> list[QueuedMessage]:
         """Return what is in a queue, hidden or not, oldest first."""
         url = f"http://{LOOPBACK}:{self.port}{LOOK}?queue={quote(queue)}"
         with urlopen(url, timeout=10) as reply:
-            return [_seen(found) for found in json.load(reply)]
+            return [_message_of(fields) for fields in json.load(reply)]
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         with (self._folder / "log").open("wb") as log:
@@ -112,7 +112,7 @@ class Server:
 
 
 class Gate:
-    """A loopback port in front of another one. `calls` counts SQS' actions by name."""
+    """A loopback port in front of another one; `calls` counts SQS' actions by name."""
 
     def __init__(self, behind: int) -> None:
         self._behind = behind
@@ -130,7 +130,7 @@ class Gate:
             Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
     def shut(self) -> None:
-        """Refuse whoever calls, and cut those who talk."""
+        """Refuse new connections, and cut the open ones."""
         listener, self._listener = self._listener, None
         if listener is not None:
             # Only this wakes a thread that waits in accept().
@@ -180,9 +180,9 @@ def _answers(port: int) -> bool:
         return False
 
 
-def _seen(found: dict[str, Any]) -> Seen:
+def _message_of(fields: dict[str, Any]) -> QueuedMessage:
     attributes = {
         name: (kind, base64.b64decode(value))
-        for name, (kind, value) in found.pop("attributes").items()
+        for name, (kind, value) in fields.pop("attributes").items()
     }
-    return Seen(attributes=attributes, **found)
+    return QueuedMessage(attributes=attributes, **fields)

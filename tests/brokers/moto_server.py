@@ -1,7 +1,7 @@
-"""moto's SQS with a side door: what is in a queue, told without receiving it.
+"""moto's SQS with an extra path that shows a queue without receiving.
 
-It also tells what SQS does and moto does not: which queue a dead letter came from. And
-it does not count a whole queue for each message that is sent to it.
+It also reports what SQS does and moto does not: the queue that a dead letter came from.
+And it does not count a whole queue for each message sent to it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BY_CONTENT = "ContentBasedDeduplication"
 _add, _receive = Queue.add_message, SQSResponse.receive_message
 _attributes: Any = Queue.attributes
 _homes: dict[str, str] = {}
-_asked = threading.local()
+_request = threading.local()
 
 
 def add_message(queue: Queue, message: Message) -> None:
@@ -52,10 +52,10 @@ def receive_message(response: SQSResponse) -> Any:
 
 
 def attributes(queue: Any) -> dict[str, Any]:
-    """Give them all, or to who sends the one that is asked for then."""
-    if not _asked.sends:
-        found: dict[str, Any] = _attributes.fget(queue)
-        return found
+    """Return all attributes; to a sender, only the one that it asks for."""
+    if not _request.sends:
+        values: dict[str, Any] = _attributes.fget(queue)
+        return values
     if not queue.fifo_queue:
         return {}
     return {BY_CONTENT: str(queue.content_based_deduplication).lower()}
@@ -69,8 +69,10 @@ def serve(port: int) -> None:
     moto_answers.receive_message = receive_message
     app = DomainDispatcherApplication(create_backend_app)
 
-    def door(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        _asked.sends = environ.get("HTTP_X_AMZ_TARGET", "").startswith(SENDS)
+    def application(
+        environ: dict[str, Any], start: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        _request.sends = environ.get("HTTP_X_AMZ_TARGET", "").startswith(SENDS)
         if environ["PATH_INFO"] != LOOK:
             answer: Iterable[bytes] = app(environ, start)
             return answer
@@ -78,12 +80,14 @@ def serve(port: int) -> None:
         start("200 OK", [("Content-Type", "application/json")])
         return [json.dumps(_contents(queue)).encode()]
 
-    run_simple(LOOPBACK, port, door, threaded=True, request_handler=MotoRequestHandler)
+    run_simple(
+        LOOPBACK, port, application, threaded=True, request_handler=MotoRequestHandler
+    )
 
 
 def _contents(queue: str) -> list[dict[str, Any]]:
-    found = sqs_backends[DEFAULT_ACCOUNT_ID][REGION].queues.get(queue)
-    return [_plain(message) for message in (found._messages if found else ())]
+    backend = sqs_backends[DEFAULT_ACCOUNT_ID][REGION].queues.get(queue)
+    return [_plain(message) for message in (backend._messages if backend else ())]
 
 
 def _plain(message: Any) -> dict[str, Any]:
@@ -101,9 +105,9 @@ def _plain(message: Any) -> dict[str, Any]:
 
 
 def _base64(value: dict[str, Any]) -> str:
-    told = value.get("BinaryValue") or value["StringValue"].encode()
+    content = value.get("BinaryValue") or value["StringValue"].encode()
     # moto keeps a binary value as it came over the wire, which is in base64.
-    return told if isinstance(told, str) else base64.b64encode(told).decode()
+    return content if isinstance(content, str) else base64.b64encode(content).decode()
 
 
 if __name__ == "__main__":

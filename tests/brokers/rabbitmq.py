@@ -1,8 +1,8 @@
 """A RabbitMQ on free loopback ports, with a folder of its own, that can be killed.
 
-It is started without its wrapper, which would change the user, and with an epmd of its
-own: the process is the broker, and nothing of it stays behind. Its management plugin
-is on; `manage` speaks to it.
+It runs without its wrapper, which would change the user, and with an epmd of its own:
+the process is the broker, and nothing of it survives. Its management plugin is enabled;
+`manage` calls it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ log.file.level = warning
 
 
 def missing() -> str:
-    """Say what to install, if anything."""
+    """Say what to install; "" for nothing."""
     there = PROGRAM.exists() and EPMD.exists()
     return "" if there else "apt-get install rabbitmq-server"
 
@@ -107,11 +107,11 @@ class Server:
         self._pool.clear()
 
     def connection(self) -> pika.BlockingConnection:
-        """Connect as the rest of the world does."""
+        """Connect with pika, as other programs do."""
         return pika.BlockingConnection(pika.URLParameters(f"{self.url}%2F"))
 
     def manage(self, method: str, *path: str, **body: object) -> Any:
-        """Ask the management plugin; each part of a path is quoted."""
+        """Call the management plugin; each part of a path is quoted."""
         where = "/".join(quote(part, safe="") for part in ("api", *path))
         reply = self._pool.request(
             method,
@@ -124,7 +124,7 @@ class Server:
         return json.loads(reply.data) if reply.data else None
 
     def ctl(self, *command: str) -> None:
-        """Tell the broker something as its operator; slow, so seldom."""
+        """Run rabbitmqctl; it is slow, so use it seldom."""
         subprocess.run(
             [str(PROGRAM.with_name("rabbitmqctl")), *command],
             env=self._environment(),
@@ -135,7 +135,7 @@ class Server:
 
     def _serves(self) -> bool:
         try:
-            # It opens its ports last, and answers no earlier.
+            # RabbitMQ opens its ports last, and answers no earlier.
             socket.create_connection((LOOPBACK, self.port), timeout=5).close()
             self.manage("GET", "overview")
         except (AssertionError, OSError, urllib3.exceptions.HTTPError):
@@ -163,7 +163,7 @@ class Server:
         return {
             "PATH": os.environ["PATH"],
             "LANG": "C.UTF-8",
-            # The cookie of Erlang is made there.
+            # Erlang creates its cookie there.
             "HOME": folder,
             "ERL_EPMD_ADDRESS": LOOPBACK,
             "ERL_EPMD_PORT": str(self._epmd_port),
@@ -174,7 +174,7 @@ class Server:
             "RABBITMQ_CONFIG_FILE": f"{folder}/rabbitmq.conf",
             "RABBITMQ_ENABLED_PLUGINS_FILE": f"{folder}/plugins",
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"{distribution} {self._erlang}",
-            # Then the script becomes the broker, instead of waiting for it.
+            # Lets the script become the broker, instead of waiting for it.
             "RABBITMQ_ALLOW_INPUT": "1",
         }
 
@@ -186,7 +186,7 @@ class Server:
 
 
 def _make_certificate(folder: Path) -> None:
-    """Make a certificate that vouches for itself; who trusts it names its file."""
+    """Create a self-signed certificate and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a test")])
     now = datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""A Redis that can be killed and started again; what it was told, it remembers."""
+"""A Redis that can be killed and started again without losing what it stored."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ class Server:
             assert process.poll() is None, processes.last_line(log)
             time.sleep(0.01)
         with redis.Redis.from_url(self.url) as client:
-            # Else Redis may put a write off for two seconds while the disk is busy.
+            # Without this, Redis may delay a write for two seconds on a busy disk.
             client.config_set("appendfsync", "always")
         return process

@@ -1,6 +1,6 @@
-"""How this machine gets the servers to test against, and starts none of them.
+"""Install the servers to test against, without starting any.
 
-Each test that wants one starts its own, on free loopback ports and in a folder of its
+Each test that needs one starts its own, on free loopback ports and in a folder of its
 own (the modules beside this one), and stops it by its pid.
 """
 
@@ -14,20 +14,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# Debian's packages ask this before they start a service; 101 means: you may not.
+# Debian's packages run this before they start a service; 101 forbids it.
 POLICY = Path("/usr/sbin/policy-rc.d")
 FORBIDDEN = "#!/bin/sh\nexit 101\n"
-# Versions and integrity of Azurite and all that it needs.
+# Versions and checksums of Azurite and its dependencies.
 PINS = Path(__file__).with_name("npm")
 AZURITE = Path(sys.prefix) / "azurite"
 
 
 class Unable(Exception):
-    """It cannot be had here; the message says why."""
+    """The server cannot be installed here; the message says why."""
 
 
 def from_debian(*packages: str) -> None:
-    """Install packages as root, without starting what is in them."""
+    """Install packages as root, without starting their services."""
     if os.geteuid() != 0:
         raise Unable("only root can install it")
     if shutil.which("apt-get") is None:
@@ -40,7 +40,7 @@ def from_debian(*packages: str) -> None:
 
 
 def azurite() -> None:
-    """Install Azurite beside our own packages; what it pins is checked by npm."""
+    """Install Azurite beside our own packages; npm checks the pins."""
     if shutil.which("npm") is None:
         from_debian("nodejs", "npm")
     AZURITE.mkdir(exist_ok=True)
@@ -56,7 +56,7 @@ def with_our_packages() -> None:
 
 @contextmanager
 def starting_nothing(policy: Path = POLICY) -> Iterator[None]:
-    """Keep packages from starting services; whoever decided before us is obeyed."""
+    """Keep packages from starting services; obey an existing policy."""
     if policy.exists():
         yield
         return
@@ -78,5 +78,5 @@ def _run(*command: str, environment: dict[str, str] | None = None) -> None:
         check=False,
     )
     if done.returncode:
-        told = (done.stderr or done.stdout).strip().splitlines()
-        raise Unable(f"{command[0]} failed: {told[-1] if told else done.returncode}")
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise Unable(f"{command[0]} failed: {lines[-1] if lines else done.returncode}")

@@ -1,4 +1,4 @@
-"""A queue and its poison queue on Azurite; the world uses Azure's own client."""
+"""A queue and its poison queue on Azurite, used by Azure's own client."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from azure.storage.queue import QueueClient, QueueServiceClient
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.azure_queue.adapter import ADAPTER
 from apps.brokers.ports import Header
-from tests.brokers.azurite import Seen, Server
-from tests.contracts.stages import MAX_DEQUEUE_COUNT, Doors, Message
+from tests.brokers.azurite import QueuedMessage, Server
+from tests.contracts.stages import MAX_DEQUEUE_COUNT, Message, StagePorts
 
 VISIBILITY_TIMEOUT = 2.0
-# Of a consumer, in seconds.
+# Visibility timeout of a consumer, in seconds.
 SHORTEST_TIMEOUT = 1
 A_FEW = 4
 
 
-class AzureStage(Doors):
+class AzureStage(StagePorts):
     """Two queues of its own on a shared server, whose producers write base64."""
 
     adapter = ADAPTER
@@ -71,34 +71,34 @@ class AzureStage(Doors):
         return [(body_of(text), ()) for text in self.texts(topic)]
 
     def texts(self, topic: str) -> list[str]:
-        return [seen.text for seen in self.look(topic)]
+        return [message.text for message in self.look(topic)]
 
-    def look(self, topic: str) -> list[Seen]:
+    def look(self, topic: str) -> list[QueuedMessage]:
         return self.server.look(topic)
 
     def consume(self, topic: str) -> list[Message]:
-        client, taken = self.client(topic), list[str]()
+        client, texts = self.client(topic), list[str]()
         for message in client.receive_messages(messages_per_page=32):
             client.delete_message(message)
-            taken.append(message.content)
-        return [(body_of(text), ()) for text in taken]
+            texts.append(message.content)
+        return [(body_of(text), ()) for text in texts]
 
     def fail(self, times: int) -> None:
-        """Take every message of the topic so often, and settle none of them.
+        """Receive every message of the topic so often without settling.
 
-        A few are given back, which takes a call for each; many come back in time.
+        A few messages are returned by one call each; many come back by their timeout.
         """
         client = self.client(self.topic)
         for _ in range(times):
-            taken = list(
+            messages = list(
                 client.receive_messages(
                     messages_per_page=32, visibility_timeout=SHORTEST_TIMEOUT
                 )
             )
-            if len(taken) > A_FEW:
+            if len(messages) > A_FEW:
                 time.sleep(SHORTEST_TIMEOUT + 0.01)
                 continue
-            for message in taken:
+            for message in messages:
                 client.update_message(message, visibility_timeout=0)
 
     def make(self, queue: str) -> None:
@@ -116,7 +116,7 @@ class AzureStage(Doors):
 
 
 def body_of(text: str) -> bytes:
-    """Decode as Azure Functions do, and give plain text as it is."""
+    """Decode as Azure Functions do; return plain text as it is."""
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:

@@ -23,7 +23,7 @@ StageOf = Callable[[str], Stage]
 def servers(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[[str], BrokerServer]]:
-    """Start the server of a kind when it is first asked for, and stop it at the end."""
+    """Start the server of a kind at its first use, and stop it at the end."""
     running: dict[str, BrokerServer] = {}
 
     def server_of(kind: str) -> BrokerServer:
@@ -38,7 +38,7 @@ def servers(
 
 @pytest.fixture
 def stage_of(servers: Callable[[str], BrokerServer]) -> Iterator[StageOf]:
-    """Make stages; whatever ports they give out are closed with the test."""
+    """Make stages; close all ports that they opened at the end of the test."""
     with ExitStack() as ports:
 
         def make(kind: str) -> Stage:
@@ -53,12 +53,12 @@ def stage_of(servers: Callable[[str], BrokerServer]) -> Iterator[StageOf]:
 
 def _close_later(stage: Stage, ports: ExitStack) -> None:
     def remembering(make: Callable[[], Any]) -> Callable[[], Any]:
-        def made() -> Any:
+        def make_and_remember() -> Any:
             port = make()
             ports.callback(port.close)
             return port
 
-        return made
+        return make_and_remember
 
     for name in ("publisher", "reader", "admin", "broker_admin"):
         setattr(stage, name, remembering(getattr(stage, name)))
@@ -66,7 +66,7 @@ def _close_later(stage: Stage, ports: ExitStack) -> None:
 
 @pytest.fixture(params=kinds.EVERY)
 def stage(request: pytest.FixtureRequest, stage_of: StageOf) -> Stage:
-    """Give each kind in turn, the twin in memory among them."""
+    """Yield each kind in turn, also the broker in memory."""
     return stage_of(request.param)
 
 
@@ -93,7 +93,7 @@ def redis_stage(stage_of: StageOf) -> RedisStage:
 
 @pytest.fixture
 def mortal_stage(tmp_path: Path) -> Iterator[RedisStage]:
-    """Give a Redis to one test, which remembers nothing of the others."""
+    """Give one test an empty Redis of its own."""
     stage = RedisStage(Server(tmp_path))
     yield stage
     stage.client.close()

@@ -1,4 +1,4 @@
-"""A task of Celery that kills its process where its order says so."""
+"""A Celery task that kills its process where its order says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The consumers of `sdk/examples`, run as processes, with the folder they are in."""
+"""Run the consumers of `sdk/examples` as processes, in the folder they are in."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BAD = {"id": 13}  # without a total
 
 
 class Example:
-    """One consumer: a process that is started again, and what it has said."""
+    """One consumer: a process that can be restarted, and its output."""
 
     def __init__(self, command: list[str], environ: dict[str, str], log: Path) -> None:
         self.command, self.environ, self.log = command, environ, log
@@ -61,7 +61,7 @@ class Example:
 
 
 def environ_of(url: str, topic: str, folder: Path) -> dict[str, str]:
-    """Give what each example is told; the url bears the key."""
+    """Return the environment of an example; the url holds the key."""
     return {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(ROOT / "sdk"),

@@ -1,7 +1,7 @@
-"""The kinds of brokers that the contract suite knows, and how each gets its stage.
+"""The kinds of brokers in the contract suite, and how to get a stage of each.
 
-Whoever adds a broker adds a line here: a server to test against (`tests/brokers`) and a
-stage on it. The suite reads every other difference from the capabilities.
+A new kind needs a line here: a server to test against (`tests/brokers`) and a stage on
+it. The suite reads all other differences from the capabilities.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class BrokerServer(Protocol):
 class Kind:
     """One kind: the class of its server and that of its stage, as `module:name`.
 
-    `settings` are for the stage; `need` is what has to be on the machine, by its name
-    in `tests.needs`. A server that `stands_in` for somebody's service is one process,
-    and shows nothing of what that does on its many machines.
+    `settings` are for the stage; `need` names what the machine must have, as in
+    `tests.needs`. A server that `stands_in` for a cloud service is one process: it
+    shows nothing of the service's many machines.
     """
 
     name: str
@@ -46,12 +46,12 @@ class Kind:
     settings: Mapping[str, object] = field(default_factory=dict)
 
     def start(self, folder: Path) -> BrokerServer:
-        made: BrokerServer = _named(self.server)(folder)
-        return made
+        broker_server: BrokerServer = _named(self.server)(folder)
+        return broker_server
 
     def stage_on(self, server: BrokerServer) -> Stage:
-        made: Stage = _named(self.stage)(server, **self.settings)
-        return made
+        stage: Stage = _named(self.stage)(server, **self.settings)
+        return stage
 
     def param(self) -> Any:
         marks = [pytest.mark.needs(self.need)] if self.need else []
@@ -60,8 +60,8 @@ class Kind:
 
 def _named(path: str) -> Callable[..., Any]:
     module, _, name = path.partition(":")
-    found: Callable[..., Any] = getattr(import_module(module), name)
-    return found
+    factory: Callable[..., Any] = getattr(import_module(module), name)
+    return factory
 
 
 KINDS = {

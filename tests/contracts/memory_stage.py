@@ -1,4 +1,4 @@
-"""A topic in memory, with a clock that goes when it is told to."""
+"""A topic in memory, with a clock that tests advance."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ CHUNK = 65_536
 def cutting(
     port: int, *, after_replies: int | None = None, after_requests: int | None = None
 ) -> Iterator[int]:
-    """Pass one connection on to `port` until it is cut; yield the port to call.
+    """Forward one connection to `port` until it is cut; yield the port to call.
 
-    At the end it is cut anyway, whoever still holds it.
+    The exit cuts it in any case, even while a client holds it.
     """
     links: list[socket.socket] = []
     with socket.create_server((LOOPBACK, 0)) as listener:
@@ -29,7 +29,7 @@ def cutting(
         )
         relay.start()
         yield listener.getsockname()[1]
-        # Whoever never called lets the relay go.
+        # Frees the relay where no client ever connected.
         with suppress(OSError), socket.create_connection(listener.getsockname()):
             pass
         for link in links:
@@ -55,7 +55,7 @@ def _serve(
 
 
 class Counter:
-    """Passes connections on, and counts each time that a client asks for something."""
+    """Proxy that counts the requests of its clients."""
 
     def __init__(self, port: int) -> None:
         self.requests = 0
@@ -67,7 +67,7 @@ class Counter:
         self._start(self._accept)
 
     def close(self) -> None:
-        """Take no more calls, and end those under way."""
+        """Refuse new connections, and cut the open ones."""
         _shut(self._listener)
         self._ends.close()
         for thread in self._threads:
@@ -87,9 +87,9 @@ class Counter:
         server = socket.create_connection((LOOPBACK, self._behind))
         answered = True
 
-        def asked() -> None:
+        def count_request() -> None:
             nonlocal answered
-            # What comes in several pieces is one request, until it is answered.
+            # Several pieces are one request until an answer comes.
             self.requests += answered
             answered = False
 
@@ -100,15 +100,15 @@ class Counter:
         for end in (client, server):
             self._ends.enter_context(end)
             self._ends.callback(_shut, end)
-        self._start(lambda: _pump(client, server, heard=asked))
+        self._start(lambda: _pump(client, server, heard=count_request))
         self._start(lambda: _pump(server, client, heard=replied))
 
 
 @contextmanager
 def counting(broker: BrokerSettings) -> Iterator[tuple[BrokerSettings, Counter]]:
-    """Lead to a broker on this machine by a way on which requests are counted."""
-    told = [broker.url, *map(str, broker.options.values())]
-    address = re.search(rf"{re.escape(LOOPBACK)}:(\d+)", " ".join(told))
+    """Route a local broker's settings through a counting proxy."""
+    addresses = [broker.url, *map(str, broker.options.values())]
+    address = re.search(rf"{re.escape(LOOPBACK)}:(\d+)", " ".join(addresses))
     assert address, "it is nowhere on this machine"
     counter = Counter(int(address[1]))
 
@@ -126,14 +126,17 @@ def counting(broker: BrokerSettings) -> Iterator[tuple[BrokerSettings, Counter]]
 def _pump(
     source: socket.socket,
     target: socket.socket,
-    left: int | None = None,
+    remaining: int | None = None,
     heard: Callable[[], None] = lambda: None,
 ) -> None:
     with suppress(OSError):
-        while left != 0 and (data := source.recv(CHUNK if left is None else left)):
+        while remaining != 0:
+            data = source.recv(CHUNK if remaining is None else remaining)
+            if not data:
+                break
             heard()
             target.sendall(data)
-            left = None if left is None else left - len(data)
+            remaining = None if remaining is None else remaining - len(data)
     for end in (source, target):
         _shut(end)
 

@@ -1,8 +1,8 @@
 """A topic and its dead-letter queue on a RabbitMQ, each for one test.
 
-Both are classic queues: one of the quorum kind sorts the headers of what it hands out,
-and forgets itself when its broker is killed within its first second. What is other with
-those is in `test_rabbitmq`.
+Both are classic queues: a quorum queue sorts the headers of its messages, and is lost
+when its broker is killed within its first second. `test_rabbitmq` tests the differences
+of quorum queues.
 """
 
 from __future__ import annotations
@@ -17,8 +17,12 @@ from pika.adapters.blocking_connection import BlockingChannel
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.rabbitmq import amqp_properties as properties
 from apps.brokers.adapters.rabbitmq.adapter import ADAPTER
-from apps.brokers.adapters.rabbitmq.settings import Address
-from apps.brokers.adapters.rabbitmq.wire import Arrival, Broken, Wire
+from apps.brokers.adapters.rabbitmq.settings import RabbitAddress
+from apps.brokers.adapters.rabbitmq.wire import (
+    RabbitArrival,
+    RabbitRejected,
+    RabbitWire,
+)
 from apps.brokers.ports import (
     Header,
     Outbound,
@@ -26,10 +30,15 @@ from apps.brokers.ports import (
     Publisher,
 )
 from tests.brokers.rabbitmq import Server
-from tests.contracts.stages import MAX_DEQUEUE_COUNT, VISIBILITY_TIMEOUT, Doors, Message
+from tests.contracts.stages import (
+    MAX_DEQUEUE_COUNT,
+    VISIBILITY_TIMEOUT,
+    Message,
+    StagePorts,
+)
 
 
-class RabbitStage(Doors):
+class RabbitStage(StagePorts):
     adapter = ADAPTER
 
     def __init__(self, server: Server) -> None:
@@ -65,30 +74,30 @@ class RabbitStage(Doors):
         )
 
     def put(self, topic: str, body: bytes, headers: Sequence[Header] = ()) -> None:
-        """Add a message; pika could not write any bytes as its headers."""
+        """Add a message; pika could not send arbitrary bytes as headers."""
         self._producer = self._producer or self.publisher()
         message = Outbound(topic=topic, body=body, headers=tuple(headers))
         (outcome,) = self._producer.publish([message])
         assert outcome.kind is OutcomeKind.SENT, outcome.detail
 
     def put_later(self, topic: str, body: bytes, *, seconds: int) -> None:
-        """Ask as a producer would: only an exchange of a plugin's would hear it."""
+        """Ask for a delay as producers do: only a plugin's exchange obeys it."""
         self.put(topic, body, ((b"x-delay", b'{"$I": %d}' % (seconds * 1_000)),))
 
     def contents(self, topic: str) -> list[Message]:
-        """Look at a queue; everything goes back as it was when the connection ends."""
+        """Return a queue's messages; they return to it when the connection ends."""
         with self.wire() as wire:
-            return [message_of(arrival) for arrival in taken(wire, topic)]
+            return [message_of(arrival) for arrival in receive_all(wire, topic)]
 
     def consume(self, topic: str) -> list[Message]:
         with self.wire() as wire:
-            found = list(taken(wire, topic))
+            arrivals = list(receive_all(wire, topic))
             wire.send(spec.Basic.Ack(0, multiple=True))
-            return [message_of(arrival) for arrival in found]
+            return [message_of(arrival) for arrival in arrivals]
 
     @contextmanager
-    def wire(self) -> Iterator[Wire]:
-        wire = Wire(Address.of(self.broker))
+    def wire(self) -> Iterator[RabbitWire]:
+        wire = RabbitWire(RabbitAddress.of(self.broker))
         wire.open_channel()
         try:
             yield wire
@@ -99,8 +108,8 @@ class RabbitStage(Doors):
         self, name: str, kind: str, arguments: dict[str, object] | None = None
     ) -> None:
         with self.channel() as channel:
-            told = {"x-queue-type": kind, **(arguments or {})}
-            channel.queue_declare(name, durable=True, arguments=told)
+            all_arguments = {"x-queue-type": kind, **(arguments or {})}
+            channel.queue_declare(name, durable=True, arguments=all_arguments)
 
     @contextmanager
     def channel(self) -> Iterator[BlockingChannel]:
@@ -118,8 +127,8 @@ class RabbitStage(Doors):
         self.server.start()
 
 
-def taken(wire: Wire, queue: str) -> Iterator[Arrival]:
-    """Take what is in a queue, without settling it; nothing where there is none."""
+def receive_all(wire: RabbitWire, queue: str) -> Iterator[RabbitArrival]:
+    """Receive all messages of a queue without settling; [] if it is missing."""
     try:
         while True:
             wire.send(spec.Basic.Get(queue=queue))
@@ -127,10 +136,10 @@ def taken(wire: Wire, queue: str) -> Iterator[Arrival]:
             if arrival is None or not isinstance(arrival.method, spec.Basic.GetOk):
                 return
             yield arrival
-    except Broken as broken:
-        if broken.code != 404:
+    except RabbitRejected as rejection:
+        if rejection.code != 404:
             raise
 
 
-def message_of(arrival: Arrival) -> Message:
-    return arrival.body, properties.read(arrival.properties)
+def message_of(arrival: RabbitArrival) -> Message:
+    return arrival.body, properties.decode(arrival.properties)

@@ -10,14 +10,19 @@ import redis
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.redis_streams.adapter import ADAPTER
-from apps.brokers.adapters.redis_streams.entries import join, split
+from apps.brokers.adapters.redis_streams.entries import join_body, split_body
 from apps.brokers.ports import Header
 from tests.brokers.redis import Server
-from tests.contracts.stages import MAX_DEQUEUE_COUNT, VISIBILITY_TIMEOUT, Doors, Message
+from tests.contracts.stages import (
+    MAX_DEQUEUE_COUNT,
+    VISIBILITY_TIMEOUT,
+    Message,
+    StagePorts,
+)
 
 
-class RedisStage(Doors):
-    """A stream of its own on a shared server; the world uses redis-py itself."""
+class RedisStage(StagePorts):
+    """A stream of its own on a shared server; other programs use redis-py."""
 
     adapter = ADAPTER
 
@@ -44,14 +49,14 @@ class RedisStage(Doors):
         )
 
     def put(self, topic: str, body: bytes, headers: Sequence[Header] = ()) -> None:
-        self.add(topic, *join(body, tuple(headers), body_field=b"body"))
+        self.add(topic, *join_body(body, tuple(headers), body_field=b"body"))
 
     def put_later(self, topic: str, body: bytes, *, seconds: int) -> None:
-        """Put it: XADD has no word for later."""
+        """Put the message without a delay: XADD has none."""
         self.put(topic, body)
 
     def add(self, topic: str, *fields: Header) -> str:
-        """Add an entry as it is; redis-py's own xadd knows no repeated fields."""
+        """Add an entry as it is; redis-py's xadd allows no repeated fields."""
         flat = [part for pair in fields for part in pair]
         return cast("bytes", self.raw("XADD", topic, "*", *flat)).decode()
 
@@ -69,14 +74,14 @@ class RedisStage(Doors):
         return [tuple(zip(flat[::2], flat[1::2], strict=True)) for _, flat in entries]
 
     def contents(self, topic: str) -> list[Message]:
-        return [split(fields, body_field=b"body") for fields in self.fields(topic)]
+        return [split_body(fields, body_field=b"body") for fields in self.fields(topic)]
 
     def consume(self, topic: str) -> list[Message]:
         entries = self._hand_out(topic, consumer_group="world", client_name="world")
         for bookmark, _ in entries:
             self.client.xack(topic, "world", bookmark)
         paired = (zip(flat[::2], flat[1::2], strict=True) for _, flat in entries)
-        return [split(tuple(fields), body_field=b"body") for fields in paired]
+        return [split_body(tuple(fields), body_field=b"body") for fields in paired]
 
     def receive(self, *, consumer_group: str, client_name: str) -> list[str]:
         entries = self._hand_out(
@@ -103,7 +108,7 @@ class RedisStage(Doors):
         self.client.xack(self.topic, consumer_group, bookmark)
 
     def advance(self, seconds: float) -> None:
-        """Let everything pending look as idle as if that time had passed."""
+        """Make all pending entries look as idle as if that time had passed."""
         for group in self.client.xinfo_groups(self.topic):
             name = group["name"].decode()
             for one in self.raw("XPENDING", self.topic, name, "-", "+", 100_000):

@@ -1,4 +1,4 @@
-"""One queue of SQS with its dead-letter queue, and the world around them."""
+"""One queue of SQS with its dead-letter queue, used by boto3."""
 
 from __future__ import annotations
 
@@ -13,17 +13,22 @@ from botocore.config import Config
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.sqs.adapter import ADAPTER
-from apps.brokers.adapters.sqs.messages import entry, stored
+from apps.brokers.adapters.sqs.messages import content_of, entry_of
 from apps.brokers.ports import (
     Header,
     Outbound,
 )
 from tests.brokers.moto import REGION, Server
-from tests.contracts.stages import MAX_DEQUEUE_COUNT, VISIBILITY_TIMEOUT, Doors, Message
+from tests.contracts.stages import (
+    MAX_DEQUEUE_COUNT,
+    VISIBILITY_TIMEOUT,
+    Message,
+    StagePorts,
+)
 
 
-class SqsStage(Doors):
-    """Queues of its own on a shared moto; the world uses boto3 itself."""
+class SqsStage(StagePorts):
+    """Queues of its own on a shared moto; other programs use boto3 itself."""
 
     adapter = ADAPTER
 
@@ -64,24 +69,24 @@ class SqsStage(Doors):
         self.client.create_queue(QueueName=queue, Attributes=attributes)
 
     def put(self, topic: str, body: bytes, headers: Sequence[Header] = ()) -> None:
-        message = entry(Outbound(topic=topic, body=body, headers=tuple(headers)))
+        message = entry_of(Outbound(topic=topic, body=body, headers=tuple(headers)))
         self.send(topic, **message.to_wire(0))
 
     def put_later(self, topic: str, body: bytes, *, seconds: int) -> None:
         self.send(topic, body.decode(), DelaySeconds=seconds)
 
     def send(self, topic: str, body: str = "", **wire: Any) -> str:
-        """Send as it is; give the message's id."""
+        """Send a message as it is; return its id."""
         wire = {"MessageBody": body} | {k: v for k, v in wire.items() if k != "Id"}
         url = self.url_of(topic)
-        sent: str = self.client.send_message(QueueUrl=url, **wire)["MessageId"]
-        return sent
+        message_id: str = self.client.send_message(QueueUrl=url, **wire)["MessageId"]
+        return message_id
 
     def contents(self, topic: str) -> list[Message]:
-        return [stored(_received(seen)) for seen in self.server.look(topic)]
+        return [content_of(_received(message)) for message in self.server.look(topic)]
 
     def receive(self, topic: str, **wire: Any) -> list[Any]:
-        """Be handed up to ten messages, as boto3 gives them."""
+        """Receive up to ten messages, as boto3 returns them."""
         reply = self.client.receive_message(
             QueueUrl=self.url_of(topic),
             MaxNumberOfMessages=10,
@@ -89,21 +94,21 @@ class SqsStage(Doors):
             MessageSystemAttributeNames=["All"],
             **wire,
         )
-        found: list[Any] = reply.get("Messages", [])
-        return found
+        messages: list[Any] = reply.get("Messages", [])
+        return messages
 
     def consume(self, topic: str) -> list[Message]:
-        taken: list[Message] = []
-        while found := self.receive(topic):
-            for message in found:
-                taken.append(stored(message))
+        contents: list[Message] = []
+        while messages := self.receive(topic):
+            for message in messages:
+                contents.append(content_of(message))
                 self.client.delete_message(
                     QueueUrl=self.url_of(topic), ReceiptHandle=message["ReceiptHandle"]
                 )
-        return taken
+        return contents
 
     def fail(self, topic: str) -> None:
-        """Be handed everything once, and give it back unsettled."""
+        """Receive everything once, and return it unsettled."""
         self.receive(topic, VisibilityTimeout=0)
 
     def url_of(self, queue: str) -> str:
@@ -126,16 +131,16 @@ def _client(server: Server) -> Any:  # boto3 makes its clients at run time
     return session.client("sqs", endpoint_url=server.endpoint, config=config)
 
 
-def _received(seen: Any) -> dict[str, Any]:
-    """Bring what moto keeps into the form in which a consumer would be given it."""
+def _received(message: Any) -> dict[str, Any]:
+    """Convert a message of moto to the form in which a consumer receives it."""
     attributes = {}
-    for name, (kind, value) in seen.attributes.items():
+    for name, (kind, value) in message.attributes.items():
         binary = kind.startswith("Binary")
-        told = {"BinaryValue": value} if binary else {"StringValue": value.decode()}
-        attributes[name] = {"DataType": kind, **told}
-    system = {"MessageGroupId": seen.group} if seen.group else {}
+        typed = {"BinaryValue": value} if binary else {"StringValue": value.decode()}
+        attributes[name] = {"DataType": kind, **typed}
+    system = {"MessageGroupId": message.group} if message.group else {}
     return {
-        "Body": seen.body,
+        "Body": message.body,
         "MessageAttributes": attributes,
         "Attributes": system,
     }

@@ -1,7 +1,7 @@
-"""What the contract suite needs of a broker besides its ports: the rest of the world.
+"""Stages: what the contract suite needs of a broker besides its ports.
 
-A stage is one topic of one broker: its other producers and consumers, and the power to
-take the broker away. Each kind has its stage in a module of its own.
+A stage is one topic of one broker, with its other producers and consumers, and can take
+the broker away. Each kind has its stage in a module of its own.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class Stage(Protocol):
         """Add a message as any producer would."""
 
     def contents(self, topic: str) -> list[Message]:
-        """Return what is in a topic or a queue, oldest first, and leave it there."""
+        """Return the messages of a topic or a queue, oldest first; take none."""
 
     def consume(self, topic: str) -> list[Message]:
-        """Take everything and settle it, as any consumer would."""
+        """Take and settle everything, as any consumer would."""
 
     def go_away(self) -> None: ...
     def come_back(self) -> None: ...
 
 
 class RealStage(Stage, Protocol):
-    """A stage on a real server, which the whole product can be led to."""
+    """A stage on a real server, which the whole product can use."""
 
     @property
     def broker(self) -> BrokerSettings: ...
@@ -61,25 +61,25 @@ class RealStage(Stage, Protocol):
     def settings(self) -> TopicSettings: ...
 
     def put_later(self, topic: str, body: bytes, *, seconds: int) -> None:
-        """Ask the broker to hold a message back, as far as it can be asked."""
+        """Publish with a delay, as far as the broker has one."""
 
 
 class StreamStage(Stage, Protocol):
-    """A topic that consumer groups read, each for itself, and a clock."""
+    """A topic that several consumer groups read, and a clock."""
 
     def receive(self, *, consumer_group: str, client_name: str) -> list[str]:
-        """Hand everything new to a consumer and return the bookmarks."""
+        """Deliver all new messages to a consumer and return their bookmarks."""
 
     def receive_again(
         self, bookmark: str, *, consumer_group: str, client_name: str
     ) -> None:
-        """Hand out once more what is pending."""
+        """Deliver pending messages once more."""
 
     def settle(self, bookmark: str, *, consumer_group: str) -> None: ...
     def advance(self, seconds: float) -> None: ...
 
 
-class Doors(ABC):
+class StagePorts(ABC):
     """The ports of a stage on a server, opened as the product opens them."""
 
     adapter: ClassVar[Adapter]

@@ -1,4 +1,4 @@
-"""What only Azure Storage Queues can do to us, and what its users are promised."""
+"""What only Azure Storage Queues do, and what the docs promise their users."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from azure.storage.queue import (
 
 from apps.brokers.adapters.adapter import TopicSettings
 from apps.brokers.adapters.azure_queue import wire
-from apps.brokers.adapters.azure_queue.account import Account
+from apps.brokers.adapters.azure_queue.account import AzureAccount
 from apps.brokers.adapters.azure_queue.adapter import ADAPTER
-from apps.brokers.adapters.azure_queue.dead_lettering import Exhausted
+from apps.brokers.adapters.azure_queue.dead_lettering import AzureDeadLettering
 from apps.brokers.adapters.azure_queue.message_text import ENCODING_HEADER, LARGEST_TEXT
-from apps.brokers.adapters.azure_queue.settings import QueueSettings
-from apps.brokers.adapters.azure_queue.wire import Message, Wire
+from apps.brokers.adapters.azure_queue.settings import AzureQueueSettings
+from apps.brokers.adapters.azure_queue.wire import AzureMessage, AzureWire
 from apps.brokers.models import Topic
 from apps.brokers.ports import (
     DeadLetter,
@@ -99,7 +99,7 @@ def article_reader(stage: AzureStage) -> DeadLetterReader:
     return ADAPTER.dead_letter_reader(stage.broker, topic)
 
 
-def test_five_failures_in_a_row_lead_to_the_poison_queue(article: AzureStage) -> None:
+def test_five_failures_move_a_message_to_the_poison_queue(article: AzureStage) -> None:
     article.put_text(article.topic, '{"request": 1}')
     reader = article_reader(article)
 
@@ -113,7 +113,7 @@ def test_five_failures_in_a_row_lead_to_the_poison_queue(article: AzureStage) ->
     assert (too_early, in_time) == (0, 1)
     assert (letter.queue, letter.body) == (article.queue, b'{"request": 1}')
     assert article.texts(article.topic) == []
-    # What it had is the policy of its topic: its own count is that of our reads.
+    # The count is the policy of the topic: the queue's own counts our reads.
     captured = from_dead_letter(
         letter,
         topic=Topic(name=article.topic),
@@ -147,7 +147,7 @@ def test_any_number_goes_back_to_its_queue_or_to_a_temporary_one(
     assert moved == len(letters) == number
     assert {outcome.kind for outcome in outcomes} == {SENT}
     assert sorted(article.texts(target)) == sorted(body.decode() for body in requests)
-    assert {seen.dequeue_count for seen in article.look(target)} == {0}
+    assert {message.dequeue_count for message in article.look(target)} == {0}
     assert article.texts(article.queue) == []
 
 
@@ -161,7 +161,7 @@ def drained(reader: DeadLetterReader) -> int:
 # --- texts
 
 
-def test_what_was_captured_leaves_to_the_letter(azure: AzureStage) -> None:
+def test_a_captured_message_is_redriven_with_the_same_text(azure: AzureStage) -> None:
     for text in TEXTS:
         azure.put_text(azure.queue, text)
     letters = azure.reader().read(limit=50, wait=0)
@@ -207,7 +207,7 @@ def test_the_largest_text_in_the_most_escaped_form_arrives(azure: AzureStage) ->
     assert azure.texts(azure.topic) == azure.texts(azure.queue)
 
 
-def test_hostile_messages_keep_no_other_from_being_sent(azure: AzureStage) -> None:
+def test_unsendable_messages_stop_no_other(azure: AzureStage) -> None:
     hostile = [
         to("No Such Name", b""),
         to("../orders/messages", b""),
@@ -238,9 +238,9 @@ def test_the_redrive_mark_stays_behind_and_other_headers_are_refused_by_name(
         topic=azure.topic, body=b"b", headers=((b"trace-id", b"1"), mark)
     )
 
-    sent, refused = azure.publisher().publish([marked, foreign])
+    accepted, refused = azure.publisher().publish([marked, foreign])
 
-    assert (sent.kind, refused.kind) == (SENT, REFUSED)
+    assert (accepted.kind, refused.kind) == (SENT, REFUSED)
     assert "'trace-id'." in refused.detail
     assert azure.contents(azure.topic) == [(b"a", ())]
 
@@ -254,7 +254,7 @@ def test_what_we_put_never_expires(azure: AzureStage) -> None:
 
     there = azure.look(azure.queue)
     assert len(there) == 2
-    assert {seen.expires_at[:4] for seen in there} == {"9999"}
+    assert {message.expires_at[:4] for message in there} == {"9999"}
 
 
 def test_a_message_may_be_delayed_for_a_week_and_no_longer(azure: AzureStage) -> None:
@@ -286,7 +286,7 @@ def test_what_we_read_is_hidden_from_others_for_as_long_as_we_extend_it(
     assert azure.texts(azure.queue) == []
 
 
-def test_what_became_visible_again_is_taken_once_more_and_not_handed_out_twice(
+def test_a_message_that_is_visible_again_is_not_returned_twice(
     azure: AzureStage,
 ) -> None:
     azure.put(azure.queue, b"ours")
@@ -302,20 +302,20 @@ def test_what_became_visible_again_is_taken_once_more_and_not_handed_out_twice(
     assert azure.texts(azure.queue) == []
 
 
-def test_what_others_took_meanwhile_is_theirs_and_comes_again_if_they_leave_it(
+def test_a_message_taken_by_another_reader_is_left_to_it(
     azure: AzureStage,
 ) -> None:
     azure.put(azure.queue, b"ours")
     reader, others = azure.reader(), azure.client(azure.queue)
     (letter,) = reader.read(limit=1, wait=0)
     time.sleep(VISIBILITY_TIMEOUT + 0.1)
-    taken = others.receive_message(visibility_timeout=1)
+    message = others.receive_message(visibility_timeout=1)
 
     reader.extend([letter.handle])
     reader.release([letter.handle])
     reader.acknowledge([letter.handle])
 
-    assert taken is not None
+    assert message is not None
     assert azure.contents(azure.queue) == [(b"ours", ())]
     (again,) = reader.read(limit=1, wait=3)
     assert again.bookmark == letter.bookmark
@@ -342,7 +342,7 @@ def test_a_batch_is_put_together_from_several_calls(azure: AzureStage) -> None:
     assert len({letter.bookmark for letter in first}) == 90
 
 
-def test_looking_changes_no_count_and_hides_nothing(azure: AzureStage) -> None:
+def test_peeking_changes_no_count_and_hides_nothing(azure: AzureStage) -> None:
     azure.publisher().publish([to(azure.queue, b"%d" % n) for n in range(40)])
     before = azure.look(azure.queue)
 
@@ -352,7 +352,7 @@ def test_looking_changes_no_count_and_hides_nothing(azure: AzureStage) -> None:
     azure.broker_admin().discover()
 
     assert len(letters) == 32
-    assert {seen.dequeue_count for seen in before} == {0}
+    assert {message.dequeue_count for message in before} == {0}
     assert azure.look(azure.queue) == before
     assert len(azure.client(azure.queue).peek_messages(32)) == 32
     assert oldest == min(letter.enqueued_at for letter in letters if letter.enqueued_at)
@@ -370,7 +370,7 @@ def test_a_poison_queue_that_is_not_there_yet_has_nothing_to_read(
     assert (admin.oldest_at(), admin.consumers()) == (None, [])
 
 
-def test_nobody_has_read_or_counts_what_a_queue_delivered(azure: AzureStage) -> None:
+def test_azure_reports_neither_consumers_nor_deliveries(azure: AzureStage) -> None:
     assert azure.admin().delivered() is None
     assert not ADAPTER.capabilities.delivered
 
@@ -378,19 +378,19 @@ def test_nobody_has_read_or_counts_what_a_queue_delivered(azure: AzureStage) -> 
 # --- dead-lettering in place of the runtime
 
 
-def test_an_innocent_message_ahead_is_neither_counted_nor_taken(
+def test_dead_lettering_leaves_an_unexhausted_message_at_the_head_alone(
     azure: AzureStage,
 ) -> None:
     azure.put(azure.topic, b"poison")
     azure.fail(MAX_DEQUEUE_COUNT - 1)
     azure.put(azure.topic, b"innocent")
-    taken = azure.client(azure.topic).receive_message()
-    assert taken is not None
-    azure.client(azure.topic).update_message(taken, visibility_timeout=1)
+    message = azure.client(azure.topic).receive_message()
+    assert message is not None
+    azure.client(azure.topic).update_message(message, visibility_timeout=1)
     time.sleep(1.1)
 
     behind = azure.reader().dead_letter_exhausted()
-    counts = {seen.text: seen.dequeue_count for seen in azure.look(azure.topic)}
+    counts = {one.text: one.dequeue_count for one in azure.look(azure.topic)}
     azure.client(azure.topic).delete_message(
         azure.client(azure.topic).receive_message() or ""
     )
@@ -402,15 +402,15 @@ def test_an_innocent_message_ahead_is_neither_counted_nor_taken(
     assert azure.contents(azure.queue) == [(b"poison", ())]
 
 
-def test_an_innocent_message_that_slips_in_front_is_given_back_at_once(
+def test_an_unexhausted_message_taken_by_dead_lettering_is_returned_at_once(
     azure: AzureStage,
 ) -> None:
     azure.put(azure.topic, b"poison")
     azure.fail(MAX_DEQUEUE_COUNT)
-    settings = QueueSettings.parse(azure.broker, azure.settings)
-    wire = Overtaken(Account.parse(azure.url), stage=azure)
+    settings = AzureQueueSettings.parse(azure.broker, azure.settings)
+    wire = Overtaken(AzureAccount.parse(azure.url), stage=azure)
 
-    moved = Exhausted(wire, settings).move()
+    moved = AzureDeadLettering(wire, settings).move()
     wire.close()
 
     (visible,) = azure.client(azure.topic).peek_messages()
@@ -419,19 +419,19 @@ def test_an_innocent_message_that_slips_in_front_is_given_back_at_once(
     assert azure.contents(azure.queue) == []
 
 
-class Overtaken(Wire):
-    """What it sees, a consumer takes before it does, and another message comes."""
+class Overtaken(AzureWire):
+    """A consumer takes what this has peeked at, and another message comes."""
 
-    def __init__(self, account: Account, *, stage: AzureStage) -> None:
+    def __init__(self, account: AzureAccount, *, stage: AzureStage) -> None:
         super().__init__(account)
         self._stage = stage
 
-    def peek(self, queue: str, *, count: int) -> list[Message]:
-        seen = super().peek(queue, count=count)
+    def peek(self, queue: str, *, count: int) -> list[AzureMessage]:
+        messages = super().peek(queue, count=count)
         if len(self._stage.look(queue)) == 1:
             self._stage.client(queue).receive_message(visibility_timeout=60)
             self._stage.put(queue, b"innocent")
-        return seen
+        return messages
 
 
 def test_many_are_moved_in_batches_of_the_size_that_was_set(azure: AzureStage) -> None:
@@ -446,7 +446,7 @@ def test_many_are_moved_in_batches_of_the_size_that_was_set(azure: AzureStage) -
     assert len(azure.texts(azure.queue)) == 50
 
 
-def test_a_poison_queue_is_made_by_its_first_poison(azure: AzureStage) -> None:
+def test_the_first_dead_letter_creates_the_poison_queue(azure: AzureStage) -> None:
     azure.client(azure.queue).delete_queue()
     azure.put_text(azure.topic, "one\rtwo")
     azure.fail(MAX_DEQUEUE_COUNT)
@@ -457,7 +457,7 @@ def test_a_poison_queue_is_made_by_its_first_poison(azure: AzureStage) -> None:
     assert azure.texts(azure.queue) == ["one\rtwo"]
 
 
-def test_what_the_poison_queue_refuses_goes_back_and_waits(
+def test_a_message_that_the_poison_queue_refuses_is_returned_after_a_pause(
     azure: AzureStage, caplog: pytest.LogCaptureFixture
 ) -> None:
     azure.put(azure.topic, b"poison")
@@ -515,29 +515,29 @@ def test_sent_is_what_azure_confirmed_wherever_the_link_was_cut(
 
     with cutting(azure.server.port, **cuts) as port:
         azure.url = azure.server.url.replace(f":{azure.server.port}/", f":{port}/")
-        told = published_one_by_one(azure, 12)
+        kinds = published_one_by_one(azure, 12)
 
     there = sorted(int(body) for body, _ in azure.contents(azure.topic))
-    sent = [number for number, kind in told.items() if kind is SENT]
-    assert set(told.values()) <= {SENT, UNKNOWN}
-    assert set(sent) <= set(there) <= set(told)
+    confirmed = [number for number, kind in kinds.items() if kind is SENT]
+    assert set(kinds.values()) <= {SENT, UNKNOWN}
+    assert set(confirmed) <= set(there) <= set(kinds)
     assert len(there) == len(set(there))
 
 
 def published_one_by_one(stage: AzureStage, count: int) -> dict[int, OutcomeKind]:
-    """Send over one connection, until there is none any more."""
-    publisher, told = stage.publisher(), dict[int, OutcomeKind]()
+    """Send one by one over a connection until it breaks."""
+    publisher, kinds = stage.publisher(), dict[int, OutcomeKind]()
     for number in range(count):
         try:
             (outcome,) = publisher.publish([to(stage.topic, b"%d" % number)])
         except Unavailable:
             break
-        told[number] = outcome.kind
+        kinds[number] = outcome.kind
     publisher.close()
-    return told
+    return kinds
 
 
-def test_an_azure_that_hangs_leaves_unknown_only_what_it_was_asked_to_take(
+def test_only_requested_messages_are_unknown_when_azure_hangs(
     azure: AzureStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as impatient:
@@ -583,7 +583,7 @@ def test_a_shared_access_signature_opens_all_ports(azure: AzureStage) -> None:
     )
 
 
-def test_what_a_signature_does_not_allow_is_refused_in_azures_words(
+def test_a_call_beyond_the_signature_is_refused_in_azures_words(
     azure: AzureStage,
 ) -> None:
     azure.put(azure.queue, b"body")
@@ -605,7 +605,7 @@ def test_what_a_signature_does_not_allow_is_refused_in_azures_words(
     assert len(azure.reader().peek(limit=1)) == 1
 
 
-def test_a_wrong_key_is_told_and_not_repeated(azure: AzureStage) -> None:
+def test_the_error_of_a_wrong_key_does_not_quote_it(azure: AzureStage) -> None:
     wrong = "c2VjcmV0c2VjcmV0c2VjcmV0"
     azure.url = azure.url.replace(KEY, wrong)
 
@@ -625,12 +625,12 @@ def test_queues_are_found_page_by_page_and_beside_their_poison(
     azure.make(lone)
     azure.put(azure.topic, b"one")
 
-    found = {one.name: one for one in azure.broker_admin().discover()}
+    topics = {one.name: one for one in azure.broker_admin().discover()}
 
-    assert (found[azure.topic].depth, found[azure.topic].dead_letters) == (1, 0)
-    assert found[azure.topic].dead_letter_queue == azure.queue
-    assert azure.queue not in found
-    assert (found[lone].dead_letter_queue, found[lone].dead_letters) == ("", None)
+    assert (topics[azure.topic].depth, topics[azure.topic].dead_letters) == (1, 0)
+    assert topics[azure.topic].dead_letter_queue == azure.queue
+    assert azure.queue not in topics
+    assert (topics[lone].dead_letter_queue, topics[lone].dead_letters) == ("", None)
 
 
 def signed(stage: AzureStage, permission: str) -> str:

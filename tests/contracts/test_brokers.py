@@ -1,4 +1,4 @@
-"""The contract of the broker ports, kept by every adapter and by the twin in memory.
+"""The contract of the broker ports, for every adapter and the broker in memory.
 
 Where brokers differ, the tests read it from their capabilities, and nowhere else.
 """
@@ -42,18 +42,18 @@ UNSENT = OutcomeKind.UNSENT
 KILLS = 20 if os.environ.get("SOAK") else 1
 WINDOW = 50
 RIPE = 1.0
-# Redis tells how long a queue is and how large, before it is read.
+# Redis reports how long and how large a queue is, before it is read.
 FEW_REQUESTS = 3
-# A larger message is sent to the server in the soak only; its refusal costs nothing.
+# Only the soak sends a larger message to the server; its refusal costs nothing.
 LARGEST_OF_EVERY_DAY = 2**24
 MOST_HEADERS_OF_EVERY_DAY = 20_000
-# How long a visibility timeout of a stage may hide what was read, and a little more.
+# The visibility timeout of a stage, and a little more.
 PATIENCE = 60.0
 EVERY_BYTE = bytes(range(256))
 HEADER = ((b"content-type", b"text/plain"),)
 
 
-# Of any kind: what one reserves is a header like others to the rest.
+# Headers of all kinds: one kind's reserved header is an ordinary one to others.
 RESERVED_SOMEWHERE = frozenset().union(
     *(adapters.adapter(kind).capabilities.reserved for kind in KINDS)
 )
@@ -61,9 +61,9 @@ RESERVED_SOMEWHERE = frozenset().union(
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A message, and the least that a broker must carry for it to arrive.
+    """A message, and the capability that a broker needs to carry it.
 
-    What a broker cannot carry it refuses; it never arrives as something else.
+    A broker refuses what it cannot carry; the message never arrives changed.
     """
 
     body: bytes
@@ -132,19 +132,19 @@ def test_a_reserved_header_stays_behind_and_all_others_arrive(
     real_stage: Stage, name: bytes
 ) -> None:
     capabilities = real_stage.capabilities
-    given = ((name, b"0"), *HEADER)
-    message = Outbound(topic=real_stage.topic, body=b"body", headers=given)
+    headers_in = ((name, b"0"), *HEADER)
+    message = Outbound(topic=real_stage.topic, body=b"body", headers=headers_in)
 
     (outcome,) = real_stage.publisher().publish([message])
 
-    kept = tuple(h for h in given if h[0] not in capabilities.reserved)
+    expected = tuple(h for h in headers_in if h[0] not in capabilities.reserved)
     if capabilities.headers is Headers.NONE:
-        # Nothing is left out in silence: what cannot come along is refused.
+        # No header is dropped silently: what cannot come along is refused.
         assert (outcome.kind, capabilities.reserved) == (REFUSED, frozenset())
     else:
         assert (outcome.kind, outcome.detail) == (SENT, "")
         ((body, headers),) = real_stage.contents(real_stage.topic)
-        assert (body, sorted(headers)) == (b"body", sorted(kept))
+        assert (body, sorted(headers)) == (b"body", sorted(expected))
 
 
 def test_redriven_dead_letters_are_the_messages_that_came(stage: Stage) -> None:
@@ -172,13 +172,13 @@ def test_a_message_of_the_limit_arrives_and_a_byte_more_is_refused(
     fits = limit <= LARGEST_OF_EVERY_DAY or "SOAK" in os.environ
     sizes = [limit + 1, *([limit - 1, limit] if fits else [])]
 
-    refused, *sent = (
+    refused, *accepted = (
         real_stage.publisher().publish([sized(real_stage, b"x" * size)])[0]
         for size in sizes
     )
 
     assert (refused.kind, bool(refused.detail)) == (REFUSED, True)
-    assert {outcome.kind for outcome in sent} <= {SENT}
+    assert {outcome.kind for outcome in accepted} <= {SENT}
     there = [len(body) for body, _ in real_stage.contents(real_stage.topic)]
     assert sorted(there) == sizes[1:]
 
@@ -208,16 +208,16 @@ def test_as_many_headers_as_can_be_arrive_and_one_more_is_refused(
     window = [sized(real_stage, b"body", headers=number)] * few
     over = sized(real_stage, b"over", headers=number + 1)
 
-    *sent, refused = real_stage.publisher().publish([*window, over])
+    *accepted, refused = real_stage.publisher().publish([*window, over])
 
     there = [len(headers) for _, headers in real_stage.contents(real_stage.topic)]
     without_end = most is None and number > 0
     assert refused.kind is (SENT if without_end else REFUSED)
-    assert {outcome.kind for outcome in sent} <= {SENT}
+    assert {outcome.kind for outcome in accepted} <= {SENT}
     assert there == [number] * few + [number + 1] * without_end
 
 
-def test_what_has_an_order_keeps_it(real_stage: Stage) -> None:
+def test_ordered_messages_keep_their_order(real_stage: Stage) -> None:
     messages = [
         Outbound(topic=real_stage.topic, body=b"%d" % n, headers=(), key=f"k{n % 3}")
         for n in range(60)
@@ -236,7 +236,7 @@ def test_what_has_an_order_keeps_it(real_stage: Stage) -> None:
             assert sorted(there) == list(range(60))
 
 
-def test_a_send_that_is_tried_again_is_told_where_the_broker_remembers_it(
+def test_a_repeated_send_is_a_duplicate_where_the_broker_dedupes(
     real_stage: Stage,
 ) -> None:
     message = Outbound(
@@ -263,7 +263,7 @@ def test_sent_means_it_is_in_the_topic(stage: Stage) -> None:
     assert len(set(names)) == len(names)
 
 
-def test_what_has_nowhere_to_go_is_never_sent_and_stops_no_other(
+def test_a_message_without_a_queue_is_not_sent_and_stops_no_other(
     stage: Stage,
 ) -> None:
     nowhere = f"{stage.topic}-nowhere"
@@ -286,7 +286,7 @@ def test_messages_go_each_to_its_own_topic(stage: Stage) -> None:
     assert stage.contents(stage.queue) == [(b"1", ())]
 
 
-def test_publishing_nothing_is_no_work(stage: Stage) -> None:
+def test_publishing_no_messages_returns_no_outcomes(stage: Stage) -> None:
     assert stage.publisher().publish([]) == []
 
 
@@ -324,11 +324,11 @@ def test_a_broker_that_refuses_connections_leaves_every_message_unsent(
     topic = Topic(name="t", native_name=real_stage.topic, broker=broker)
     window = [Addressed(topic=topic, body=b"%d" % n, headers=()) for n in range(30)]
 
-    with RoutingPublisher() as connected, RoutingPublisher() as fresh:
+    with RoutingPublisher() as connected, RoutingPublisher() as idle:
         (before,) = connected.publish(window[:1])
         real_stage.go_away()
         try:
-            outcomes = [*connected.publish(window[1:]), *fresh.publish(window[1:])]
+            outcomes = [*connected.publish(window[1:]), *idle.publish(window[1:])]
         finally:
             real_stage.come_back()
 
@@ -343,39 +343,39 @@ def test_a_kill_loses_nothing_that_was_sent_and_the_unknown_is_sent_again(
     kind: str, real_stage: Stage, seed: int
 ) -> None:
     chance = random.Random(seed)
-    # RabbitMQ forgets a quorum queue with all that is in it, if it is killed within
-    # half a second of the declaration.
+    # RabbitMQ loses a quorum queue and its messages if it is killed within half a
+    # second of the declaration.
     time.sleep(RIPE)
     tried, outcomes = publish_until_killed(
         real_stage, windows=chance.randrange(1, 4), moment=chance.uniform(0, 0.02)
     )
     real_stage.come_back()
-    told = list(zip(tried, outcomes, strict=True))
-    unknown = [message for message, one in told if one.kind is UNKNOWN]
-    unsent = {message.body for message, one in told if one.kind is UNSENT}
+    results = list(zip(tried, outcomes, strict=True))
+    unknown = [message for message, one in results if one.kind is UNKNOWN]
+    unsent = {message.body for message, one in results if one.kind is UNSENT}
 
     again = real_stage.publisher().publish(unknown)
 
     there = Counter(body for body, _ in real_stage.contents(real_stage.topic))
-    sent = {message.body for message, one in told if one.kind is SENT}
+    confirmed = {message.body for message, one in results if one.kind is SENT}
     assert {one.kind for one in outcomes} <= {SENT, UNKNOWN, UNSENT}
     assert unsent.isdisjoint(there)
     assert {one.kind for one in again} <= {SENT, OutcomeKind.DUPLICATE}, again[:1]
-    assert set(there) >= sent | {message.body for message in unknown}
-    assert all(there[body] == 1 for body in sent)
+    assert set(there) >= confirmed | {message.body for message in unknown}
+    assert all(there[body] == 1 for body in confirmed)
     assert max(there.values()) <= 2
-    # So much a kill shows, for it leaves what the operating system has; a power cut
-    # would show more, and nobody claims it. That a service has it on many machines is
-    # that service's word: what stands in for it here keeps its books itself.
-    shown = Durability.REPLICATED if KINDS[kind].stands_in else Durability.PAGE_CACHE
-    assert real_stage.capabilities.durability is shown
+    # A kill can show no more, since the operating system keeps its data; a power cut
+    # would, and no capability claims that. That a service has several copies is the
+    # service's own claim:
+    expected = Durability.REPLICATED if KINDS[kind].stands_in else Durability.PAGE_CACHE
+    assert real_stage.capabilities.durability is expected
 
 
 def test_a_producer_may_have_a_message_held_back_where_the_capabilities_say_so(
     real_stage: RealStage,
 ) -> None:
     real_stage.put_later(real_stage.topic, b"later", seconds=5)
-    # What we send is never held back.
+    # Poisonweb never sends with a delay.
     real_stage.publisher().publish([outbound(real_stage.topic, 0)])
 
     at_once = sorted(body for body, _ in real_stage.consume(real_stage.topic))
@@ -405,14 +405,14 @@ def test_looking_for_dead_letters_costs_what_the_capabilities_say(
 
     *looks, waiting = costs
     is_paid_for = real_stage.capabilities.polling_interval > 0
-    # A service bills each request; to a broker of one's own nobody pays any.
+    # A service bills each request; one's own broker bills none.
     assert is_paid_for is KINDS[kind].stands_in
     if is_paid_for:
-        # Whoever looks half as often pays half as much.
+        # Half as many looks cost half as much.
         assert looks == [1, 1]
     else:
-        # The broker keeps who waits, however long: there is nothing to save. What is
-        # sent in two pieces may be counted as two.
+        # The broker keeps a waiting request for any time: there is nothing to save. A
+        # request sent in two pieces may count as two.
         assert max(*looks, waiting) <= FEW_REQUESTS
 
 
@@ -507,12 +507,12 @@ def test_what_was_not_acknowledged_comes_back_after_a_restart(stage: Stage) -> N
 def test_held_dead_letters_come_once_and_block_nothing(stage: Stage) -> None:
     put_numbered(stage, 30)
     reader = stage.reader()
-    held = read_all(reader, 30)
+    letters = read_all(reader, 30)
     stage.put(stage.queue, b"next")
 
     rounds = [reader.read(limit=10, wait=0.2) for _ in range(3)]
 
-    assert len(held) == 30
+    assert len(letters) == 30
     assert [letter.body for batch in rounds for letter in batch] == [b"next"]
 
 
@@ -527,7 +527,7 @@ def test_released_dead_letters_go_back_unchanged(stage: Stage) -> None:
     again = read_all(stage.reader(), 3)
 
     assert in_order(stage, [letter.body for letter in again]) == bodies(3)
-    # Where they came back by the visibility timeout alone, it would take a minute.
+    # By the visibility timeout alone, their return would take a minute.
     assert time.monotonic() - begun < 30
 
 
@@ -543,14 +543,14 @@ def test_peeking_changes_nothing(stage: Stage) -> None:
     stage.put(stage.queue, b"unseen")
     (unseen,) = read_all(reader, 1)
 
-    told = {(letter.dequeue_count, letter.redelivered) for letter in letters}
-    assert told == {(unseen.dequeue_count, False)}
+    counts = {(letter.dequeue_count, letter.redelivered) for letter in letters}
+    assert counts == {(unseen.dequeue_count, False)}
     for look in looks:
-        seen = [letter.body for letter in look]
-        assert seen == (bodies(2) if stage.capabilities.peeks else [])
+        peeked = [letter.body for letter in look]
+        assert peeked == (bodies(2) if stage.capabilities.peeks else [])
 
 
-def test_the_queue_is_counted_and_dated(stage: Stage) -> None:
+def test_depth_and_oldest_at_describe_the_queue(stage: Stage) -> None:
     empty = stage.admin().depth(), stage.admin().oldest_at()
     put_numbered(stage, 3)
 
@@ -575,8 +575,8 @@ def test_what_was_delivered_is_counted_where_the_broker_does(stage: Stage) -> No
     assert counted is None or stage.capabilities.delivered
 
 
-def test_a_batch_ends_where_it_grows_heavy(stage: Stage) -> None:
-    # Of what can be no larger, no eight grow heavy.
+def test_a_batch_ends_at_its_limit_of_bytes(stage: Stage) -> None:
+    # Eight messages of the largest size do not fill a batch.
     body = b"x" * (20_000_000 if stage.capabilities.max_message > 20_000_000 else 1)
     for _ in range(8):
         stage.put(stage.queue, body)
@@ -594,17 +594,17 @@ def test_a_broker_says_what_it_is_and_which_topics_it_has(real_stage: Stage) -> 
     real_stage.put(real_stage.topic, b"0")
     put_numbered(real_stage, 2)
 
-    told = real_stage.broker_admin().ping()
-    found = {topic.name: topic for topic in real_stage.broker_admin().discover()}
+    description = real_stage.broker_admin().ping()
+    topics = {topic.name: topic for topic in real_stage.broker_admin().discover()}
 
-    assert told
-    assert real_stage.queue not in found
-    topic = found[real_stage.topic]
+    assert description
+    assert real_stage.queue not in topics
+    topic = topics[real_stage.topic]
     assert topic.dead_letter_queue == real_stage.queue
     assert (topic.depth, topic.dead_letters) == (1, 2)
 
 
-def test_a_test_and_a_discovery_change_nothing_at_the_broker(real_stage: Stage) -> None:
+def test_ping_and_discovery_change_nothing_at_the_broker(real_stage: Stage) -> None:
     put_numbered(real_stage, 2)
     real_stage.put(real_stage.topic, b"0")
     admin = real_stage.broker_admin()
@@ -629,7 +629,7 @@ def test_a_test_and_a_discovery_change_nothing_at_the_broker(real_stage: Stage) 
     assert real_stage.contents(real_stage.topic) == [(b"0", ())]
 
 
-def test_closing_twice_is_as_good_as_once(stage: Stage) -> None:
+def test_closing_twice_does_no_harm(stage: Stage) -> None:
     ports = (stage.publisher(), stage.reader(), stage.admin(), stage.broker_admin())
     for port in ports:
         port.close()
@@ -641,23 +641,23 @@ def size_of(body: bytes, headers: Sequence[Header]) -> int:
 
 
 def same(message: Case | DeadLetter, stage: Stage) -> Message:
-    """Give what has to be the same; only bytes have an order among headers."""
+    """Return what must be equal; only headers of bytes have an order."""
     ordered = stage.capabilities.headers is Headers.BYTES
     headers = message.headers if ordered else tuple(sorted(message.headers))
     return message.body, headers
 
 
-def in_order(stage: Stage, found: list[bytes]) -> list[bytes]:
-    """Give what was found as it came, or sorted where the broker keeps no order."""
+def in_order(stage: Stage, bodies: list[bytes]) -> list[bytes]:
+    """Return the bodies as they came, sorted where the broker keeps no order."""
     keeps = stage.capabilities.ordering is Ordering.TOPIC
-    return found if keeps else sorted(found)
+    return bodies if keeps else sorted(bodies)
 
 
 def sized(stage: Stage, body: bytes, *, headers: int = 0) -> Outbound:
     many = headers > MOST_HEADERS_OF_EVERY_DAY
     names = (b"h" if many else b"h%d" % n for n in range(headers))
-    made = tuple((name, b"v") for name in names)
-    return Outbound(topic=stage.topic, body=body, headers=made)
+    fields = tuple((name, b"v") for name in names)
+    return Outbound(topic=stage.topic, body=body, headers=fields)
 
 
 def outbound(topic: str, number: int) -> Outbound:
@@ -674,7 +674,7 @@ def put_numbered(stage: Stage, count: int) -> None:
 
 
 def read_all(reader: DeadLetterReader, count: int) -> list[DeadLetter]:
-    """Read until so many came, for as long as a visibility timeout may hide them."""
+    """Read until so many came, while a visibility timeout may hide them."""
     letters = list[DeadLetter]()
     until = time.monotonic() + PATIENCE
     while len(letters) < count and time.monotonic() < until:
@@ -685,7 +685,7 @@ def read_all(reader: DeadLetterReader, count: int) -> list[DeadLetter]:
 def publish_until_killed(
     stage: Stage, *, windows: int, moment: float
 ) -> tuple[list[Outbound], list[Outcome]]:
-    """Kill the broker so long after so many windows; give all that was tried."""
+    """Kill the broker after so many windows and seconds; return all attempts."""
     publisher, tried, outcomes = stage.publisher(), list[Outbound](), list[Outcome]()
     killer = Timer(moment, stage.go_away)
     while True:

@@ -25,7 +25,7 @@ PATIENCE = 120.0
 
 
 class Worker:
-    """A worker with some processes, and what their tasks have begun."""
+    """A worker with several processes, and the tasks that it began."""
 
     def __init__(self, poisonweb: FakePoisonweb, folder: Path) -> None:
         self.queue = f"deadly-{uuid4().hex}"
@@ -123,8 +123,8 @@ def test_a_task_that_kills_its_process_is_poison_and_no_other_is(
     worker.until(lambda: "the task" in worker.said and "is poisoned" in worker.said)
 
 
-# Of two processes, the one that runs it last may not yet know how often the other has,
-# and finds out at the next delivery, which has no error.
+# Of two processes, the last to run the task may not know yet how often the other did;
+# it learns that at the next delivery, which has no error.
 @pytest.mark.parametrize("worker", [1], indirect=True)
 def test_a_task_that_fails_comes_again_and_its_last_error_is_celerys(
     worker: Worker, poisonweb: FakePoisonweb
@@ -142,7 +142,7 @@ def test_a_task_that_fails_comes_again_and_its_last_error_is_celerys(
     worker.until(lambda: "raised unexpected: ValueError('not yet')" in worker.said)
 
 
-def test_a_task_comes_again_where_its_guard_could_not_start(
+def test_a_task_is_retried_when_its_guard_could_not_start(
     worker: Worker, poisonweb: FakePoisonweb
 ) -> None:
     with poisonweb.away():

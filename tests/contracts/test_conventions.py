@@ -1,4 +1,4 @@
-"""A dead-letter queue that a convention names, also where it is made later."""
+"""Dead-letter queues by convention, also those that are created later."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.contracts.conftest import StageOf
 from tests.contracts.stages import RealStage
 from tests.lanes import serving, within
 
-# The kinds where something else than a person names the queue, and how.
+# The kinds where a convention or the broker names the queue, and how.
 SUFFIXES = {"azure_queue": "-poison"}
 
 
-def test_a_kind_names_the_queue_that_its_dead_letters_come_to_or_none(
+def test_each_kind_names_its_dead_letter_queue_by_convention_or_none(
     kind: str, real_stage: RealStage
 ) -> None:
     queue = adapters.adapter(kind).queue_by_convention(real_stage.topic)
@@ -40,7 +40,7 @@ def test_a_kind_names_the_queue_that_its_dead_letters_come_to_or_none(
 
 
 @pytest.mark.parametrize("kind", sorted(SUFFIXES))
-def test_a_convention_gives_no_dead_letter_queue_of_a_dead_letter_queue(
+def test_a_dead_letter_queue_has_no_dead_letter_queue_by_convention(
     kind: str,
 ) -> None:
     adapter = adapters.adapter(kind)
@@ -52,14 +52,14 @@ def test_a_convention_gives_no_dead_letter_queue_of_a_dead_letter_queue(
 
 @pytest.fixture
 def unmade(stage_of: StageOf) -> AzureStage:
-    """Give a topic that never failed: nothing has made its poison queue."""
+    """Return a topic that never failed, so its poison queue does not exist."""
     stage = cast("AzureStage", stage_of("azure_queue"))
     stage.client(stage.queue).delete_queue()
     return stage
 
 
 @pytest.mark.needs("azurite")
-def test_a_queue_that_the_first_dead_letter_makes_is_expected_until_then(
+def test_a_queue_is_expected_until_its_first_dead_letter(
     unmade: AzureStage,
 ) -> None:
     admin = unmade.admin()
@@ -76,7 +76,7 @@ def test_a_queue_that_the_first_dead_letter_makes_is_expected_until_then(
 @pytest.mark.needs("azurite")
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.CAPTURE])
-def test_a_lane_takes_up_a_queue_that_is_made_after_it_began(
+def test_a_lane_reads_a_queue_created_after_its_start(
     unmade: AzureStage, operator: Principal, mode: Mode
 ) -> None:
     topic = declared(unmade, operator, mode)
@@ -96,7 +96,7 @@ def test_a_lane_takes_up_a_queue_that_is_made_after_it_began(
 
 @pytest.mark.needs("azurite")
 @pytest.mark.django_db(transaction=True)
-def test_a_lane_that_dead_letters_itself_makes_the_queue(
+def test_a_lane_that_dead_letters_creates_the_queue(
     unmade: AzureStage, operator: Principal
 ) -> None:
     unmade.put(unmade.topic, b"nothing settles it")

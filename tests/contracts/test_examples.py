@@ -1,7 +1,7 @@
 """The consumers of `sdk/examples`, each a process on the real client and a real broker.
 
-Poisonweb is the fake that users get for their own tests; what it requeues is sent by
-the product's publishers, with a mark that the fake has made.
+Poisonweb is the fake that users get for their own tests; the product's publishers send
+what it requeues, with a mark that the fake made.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ def example_of(poisonweb: FakePoisonweb, tmp_path: Path) -> Callable[..., Exampl
 
 
 def refusing_once(poisonweb: FakePoisonweb) -> list[FailureReport]:
-    """Reject the first report, so that its message is released; list them all."""
-    told: list[FailureReport] = []
+    """Reject the first report, so that its message is released; collect all."""
+    reports: list[FailureReport] = []
 
     def is_first(report: FailureReport) -> bool:
-        told.append(report)
-        return len(told) == 1
+        reports.append(report)
+        return len(reports) == 1
 
     poisonweb.reject(is_first)
-    return told
+    return reports
 
 
 def requeue(stage: RealStage, failure: FailureReport, mark: str, body: bytes) -> None:
-    """Send a message again as Poisonweb does, with a body that somebody has mended."""
+    """Send a message again as Poisonweb does, with an edited body."""
     headers = (*failure.headers, (REDRIVE_HEADER.encode(), mark.encode()))
     message = Outbound(topic=failure.topic, body=body, headers=headers)
     (outcome,) = stage.publisher().publish([message])
@@ -90,14 +90,14 @@ def test_the_consumer_of_sqs(
     stage_of: StageOf, poisonweb: FakePoisonweb, example_of: Callable[..., Example]
 ) -> None:
     stage = cast("SqsStage", stage_of("sqs"))
-    told = refusing_once(poisonweb)
+    reports = refusing_once(poisonweb)
     example = example_of(
         stage.topic,
         "sqs_consumer.py",
         stage.url_of(stage.topic),
         **environ_of_boto3(stage),
     )
-    sent = stage.send(stage.topic, text(BAD).decode())
+    message_id = stage.send(stage.topic, text(BAD).decode())
     stage.send(stage.topic, text(GOOD).decode())
     with example.running():
         example.until(lambda: poisonweb.failures and example.charged(GOOD))
@@ -107,8 +107,8 @@ def test_the_consumer_of_sqs(
         example.until(lambda: poisonweb.confirmations)
         example.until(lambda: not stage.contents(stage.topic))
 
-    assert failure.bookmark == sent
-    assert len(told) > 1  # it was released, and came again
+    assert failure.bookmark == message_id
+    assert len(reports) > 1  # it was released, and came again
     assert [one.redrive for one in poisonweb.confirmations] == [mark]
     assert (example.charged(GOOD), example.charged(LATER)) == (1, 1)
     assert stage.contents(stage.queue) == []
@@ -119,7 +119,7 @@ def test_the_consumer_of_azure_queues(
     stage_of: StageOf, poisonweb: FakePoisonweb, example_of: Callable[..., Example]
 ) -> None:
     stage = cast("AzureStage", stage_of("azure_queue"))
-    told = refusing_once(poisonweb)
+    reports = refusing_once(poisonweb)
     example = example_of(
         stage.topic,
         "azure_queue_consumer.py",
@@ -136,9 +136,9 @@ def test_the_consumer_of_azure_queues(
         example.until(lambda: not stage.contents(stage.topic))
 
     assert failure.body == text(BAD)
-    assert len(told) > 1  # it was released, and came again
+    assert len(reports) > 1  # it was released, and came again
     assert (example.charged(GOOD), example.charged(LATER)) == (1, 1)
-    # The mark stays behind: nothing tells the guard that this one was requeued.
+    # This broker drops the mark: the guard does not learn of the requeue.
     assert poisonweb.confirmations == []
 
 
@@ -147,9 +147,9 @@ def test_the_consumer_of_aio_pika(
     stage_of: StageOf, poisonweb: FakePoisonweb, example_of: Callable[..., Example]
 ) -> None:
     stage = cast("RabbitStage", stage_of("rabbitmq"))
-    queue = f"orders-{uuid4().hex}"  # the stage's own name is none for this client
+    queue = f"orders-{uuid4().hex}"  # this client does not accept the stage's own name
     stage.declare(queue, "quorum")
-    told = refusing_once(poisonweb)
+    reports = refusing_once(poisonweb)
     example = example_of(
         queue, "aio_pika_consumer.py", queue, AMQP_URL=stage.server.url
     )
@@ -167,10 +167,10 @@ def test_the_consumer_of_aio_pika(
         example.until(lambda: not stage.contents(queue))
 
     assert (failure.bookmark, failure.headers) == ("m-1", (kind, name, typed))
-    assert len(told) > 1  # it was released, and came again
+    assert len(reports) > 1  # it was released, and came again
     assert [one.redrive for one in poisonweb.confirmations] == [mark]
     assert (example.charged(GOOD), example.charged(LATER)) == (1, 1)
-    assert told[-1].dequeue_count == 2
+    assert reports[-1].dequeue_count == 2
 
 
 @pytest.mark.needs("rabbitmq")
@@ -179,7 +179,7 @@ def test_the_task_of_celery_and_its_requeue_on_rabbitmq(
 ) -> None:
     stage = cast("RabbitStage", stage_of("rabbitmq"))
     queue = f"orders-{uuid4().hex}"
-    told = refusing_once(poisonweb)
+    reports = refusing_once(poisonweb)
     worker = ("worker", "-Q", queue, "-c", "2", "-l", "INFO", "--without-mingle")
     example = example_of(
         queue,
@@ -205,13 +205,13 @@ def test_the_task_of_celery_and_its_requeue_on_rabbitmq(
     assert (
         failure.bookmark == failure.message_id == dict(failure.headers)[b"id"].decode()
     )
-    assert len(told) > 1  # it was released, and came again
+    assert len(reports) > 1  # it was released, and came again
     assert [one.redrive for one in poisonweb.confirmations] == [mark]
     assert (example.charged(GOOD), example.charged(LATER)) == (1, 1)
 
 
 def send(example: Example, queue: str, *orders: dict[str, Any]) -> None:
-    """Send tasks as an application does that knows the same module."""
+    """Send tasks as an application with the same module does."""
     program = "import json, sys, celery_tasks\n" + (
         "for order in json.loads(sys.argv[2]):\n"
         "    celery_tasks.charge.apply_async([order], queue=sys.argv[1])"
@@ -227,7 +227,7 @@ def send(example: Example, queue: str, *orders: dict[str, Any]) -> None:
 def test_on_redis_a_message_of_celery_is_an_envelope(
     poisonweb: FakePoisonweb, example_of: Callable[..., Example]
 ) -> None:
-    """So a requeue does not reach the task there: Poisonweb sends no such envelope."""
+    """Poisonweb sends no such envelope, so a requeue does not reach the task."""
     broker = os.environ["CELERY_BROKER_URL"].rpartition("/")[0] + "/14"
     queue = f"orders-{uuid4().hex}"
     worker = ("worker", "-Q", queue, "-c", "1", "-l", "INFO", "--without-mingle")

@@ -1,6 +1,6 @@
-"""What the product requeues, on real brokers, to consumers of `sdk/examples`.
+"""Requeues of the product on real brokers to consumers of `sdk/examples`.
 
-The web server is a process, and so is the consumer; the requeue is an operation.
+The web server and the consumer are processes; the requeue is an operation.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def test_what_is_requeued_on_rabbitmq_is_known_again(
     stage_of: StageOf, consumer_of: Callable[..., Example], operator: Principal
 ) -> None:
     stage = cast("RabbitStage", stage_of("rabbitmq"))
-    stage.topic = f"orders-{uuid4().hex}"  # the client takes no name of any letters
+    stage.topic = f"orders-{uuid4().hex}"  # the client does not accept every name
     stage.declare(stage.topic, "classic")
     command = ("aio_pika_consumer.py", stage.topic)
 
@@ -83,7 +83,7 @@ def test_what_is_requeued_on_rabbitmq_is_known_again(
 def requeued_is_known(
     stage: RealStage, kind: str, consumer: Example, operator: Principal
 ) -> None:
-    """Requeue one that is handled now, and one that fails as before."""
+    """Requeue one message that is handled now, and one that fails as before."""
     registered(stage, kind, clock.now())
     mended = failure(clock.now(), body=json.dumps(GOOD).encode())
     reports.capture(clock.now(), mended)

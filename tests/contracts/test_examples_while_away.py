@@ -1,6 +1,6 @@
-"""What the examples do with a message while Poisonweb is away: it stays theirs.
+"""The examples keep their message while Poisonweb is away.
 
-Its visibility ends several times over meanwhile, had the consumer not renewed it.
+Its visibility would end several times meanwhile, had the consumer not renewed it.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def environ(
     poisonweb: FakePoisonweb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., None]:
     def put(topic: str, **more: str) -> None:
-        told = environ_of(poisonweb.url, topic, tmp_path) | {
+        variables = environ_of(poisonweb.url, topic, tmp_path) | {
             "POISONGUARD_API_KEY": poisonweb.key,
             "POISONGUARD_HOLD_FOR": str(PATIENCE),
         }
-        for name, value in {**told, **more}.items():
+        for name, value in {**variables, **more}.items():
             monkeypatch.setenv(name, value)
 
     return put
@@ -91,10 +91,10 @@ def test_a_message_of_sqs_stays_hidden_while_poisonweb_is_away(
             poisonweb.wait_for(
                 lambda: calls["ChangeMessageVisibility"] >= before + RENEWALS, PATIENCE
             )
-            (seen,) = stage.server.look(stage.topic)
+            (message,) = stage.server.look(stage.topic)
         poisonweb.wait_for(lambda: not stage.contents(stage.topic), PATIENCE)
 
-    assert seen.receives == 1
+    assert message.receives == 1
     (failure,) = poisonweb.failures
     assert failure.dequeue_count == 1
 
@@ -112,7 +112,7 @@ def test_a_message_of_azure_stays_hidden_while_poisonweb_is_away(
     hidden_until: set[str] = set()
 
     def has_been_renewed() -> bool:
-        hidden_until.update(seen.visible_at for seen in stage.server.look(stage.topic))
+        hidden_until.update(one.visible_at for one in stage.server.look(stage.topic))
         return len(hidden_until) > RENEWALS
 
     queue = QueueClient.from_connection_string(stage.server.url, stage.topic)
@@ -121,9 +121,9 @@ def test_a_message_of_azure_stays_hidden_while_poisonweb_is_away(
         with poisonweb.away():
             stage.put(stage.topic, json.dumps(BAD).encode())
             poisonweb.wait_for(has_been_renewed, PATIENCE)
-            (seen,) = stage.server.look(stage.topic)
+            (one,) = stage.server.look(stage.topic)
         poisonweb.wait_for(lambda: not stage.contents(stage.topic), PATIENCE)
 
-    assert seen.dequeue_count == 1
+    assert one.dequeue_count == 1
     (failure,) = poisonweb.failures
     assert (failure.body, failure.dequeue_count) == (json.dumps(BAD).encode(), 1)

@@ -1,4 +1,4 @@
-"""Lanes on the brokers themselves: in, back, in again, and failing again."""
+"""Lanes on the real brokers: capture, give back, capture again, fail again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 NUMBER = 25
 HEADERS: tuple[Header, ...] = ((b"tenant", b"a"), (b"Tenant", "ü".encode()))
-# What is hidden for a time would have to be waited for after each death.
+# Hidden messages would have to be waited for after each death.
 AT_ONCE = [
     param for param in kinds.REAL if param.values[0] in {"redis_streams", "rabbitmq"}
 ]
@@ -40,7 +40,7 @@ AT_ONCE = [
 
 @pytest.fixture
 def stage(request: pytest.FixtureRequest, stage_of: StageOf) -> Any:
-    """Give one kind's topic; what only some stages have is asked of them as it is."""
+    """Return one kind's topic on its stage."""
     return stage_of(request.param)
 
 
@@ -112,14 +112,14 @@ def test_capture_then_give_back_leaves_the_queue_as_it_was(
     assert Counter(after) == Counter(before)
     if stage.capabilities.ordering is not Ordering.NONE:
         assert after == before
-    # And captured again, each is what it was.
+    # Captured again, each message is what it was.
     assert set(Poison.objects.values_list("pk", flat=True)) == poisons
     assert set(Poison.objects.values_list("state", flat=True)) == {"open"}
     assert stage.contents(stage.queue) == []
 
 
 @pytest.mark.parametrize("stage", kinds.REAL, indirect=True)
-def test_what_fails_again_is_the_same_poison(
+def test_a_redriven_message_that_fails_again_is_the_same_poison(
     stage: Any, mail: Topic, operator: Principal
 ) -> None:
     put(stage, [b'{"n": 1}', b'{"n": 2}'])
@@ -127,15 +127,15 @@ def test_what_fails_again_is_the_same_poison(
     poisons = set(Poison.objects.values_list("pk", flat=True))
 
     ended = redrive(operator, clock.now())
-    sent = stage.consume(stage.topic)
-    for body, kept in sent:
-        stage.put(stage.queue, body, kept)
+    redriven = stage.consume(stage.topic)
+    for body, headers in redriven:
+        stage.put(stage.queue, body, headers)
     drain_all(mail, clock.now())
 
-    assert (ended, len(sent)) == (SliceEnd.DONE, 2)
+    assert (ended, len(redriven)) == (SliceEnd.DONE, 2)
     assert set(Poison.objects.values_list("pk", flat=True)) == poisons
-    told = Poison.objects.values_list("state", "recurrences", "failures")
-    assert list(told) == [("open", 1, 2)] * 2
+    rows = Poison.objects.values_list("state", "recurrences", "failures")
+    assert list(rows) == [("open", 1, 2)] * 2
 
 
 @pytest.mark.parametrize("stage", AT_ONCE, indirect=True)
@@ -156,7 +156,7 @@ def test_each_letter_is_captured_once_at_whatever_step_a_lane_dies(
 
 
 @pytest.mark.parametrize("stage", kinds.REAL, indirect=True)
-def test_a_cause_that_nobody_told_is_the_policys_only_where_it_must_be(
+def test_a_missing_cause_is_max_dequeue_count_only_where_the_policy_proves_it(
     stage: Any, mail: Topic
 ) -> None:
     put(stage, [b"x"])
@@ -165,8 +165,8 @@ def test_a_cause_that_nobody_told_is_the_policys_only_where_it_must_be(
 
     failure = Failure.objects.get()
     if stage.capabilities.counting is Counting.POLICY:
-        told = (failure.cause, failure.dequeue_count, failure.dequeue_count_source)
-        assert told == ("max_dequeue_count", 5, "policy")
+        facts = (failure.cause, failure.dequeue_count, failure.dequeue_count_source)
+        assert facts == ("max_dequeue_count", 5, "policy")
     else:
         assert failure.dequeue_count_source in {"", "broker"}
         assert failure.cause == "rejected"

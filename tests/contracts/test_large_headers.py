@@ -1,4 +1,4 @@
-"""No dead letter stops its lane: what its headers say is stored, however long."""
+"""Dead letters with headers of any length are stored and never stop their lane."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def topic(real_stage: RealStage, kind: str, now: datetime) -> Topic:
 
 
 def letters(size: int) -> bytes:
-    """Give text that cannot be compressed, which an index row has no room for."""
+    """Return incompressible text, which does not fit into an index row."""
     return base64.b64encode(random.randbytes(size), altchars=b"xy")[:size]
 
 
@@ -57,7 +57,7 @@ def letters(size: int) -> bytes:
         pytest.param(DOCUMENTED, None, id="the largest"),
     ],
 )
-def test_a_header_of_any_length_is_captured_and_holds_up_no_other_letter(
+def test_a_header_of_any_length_is_captured_and_delays_no_other_dead_letter(
     real_stage: RealStage, topic: Topic, kind: str, names: list[bytes], size: int | None
 ) -> None:
     size = min(size or LARGEST[kind], LARGEST[kind])
@@ -73,11 +73,11 @@ def test_a_header_of_any_length_is_captured_and_holds_up_no_other_letter(
             ]
         )
     real_stage.put(real_stage.queue, b"good")
-    sent = [outcome for outcome in outcomes if outcome.kind is OutcomeKind.SENT]
+    confirmed = [outcome for outcome in outcomes if outcome.kind is OutcomeKind.SENT]
 
     drain(topic)
 
-    assert len(sent) > len(names) // 2 or kind == "azure_queue"
+    assert len(confirmed) > len(names) // 2 or kind == "azure_queue"
     assert HeldDeadLetter.objects.count() == 0
-    assert Poison.objects.count() == len(sent) + 1
+    assert Poison.objects.count() == len(confirmed) + 1
     assert real_stage.contents(real_stage.queue) == []

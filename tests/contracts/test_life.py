@@ -59,16 +59,16 @@ pytestmark = pytest.mark.django_db(transaction=True)
 SOAK = "SOAK" in os.environ
 DRAINED, DRAIN_KILLS = (20_000, 200) if SOAK else (400, 20)
 REDRIVEN, REDRIVE_KILLS = (10_000, 200) if SOAK else (400, 20)
-# So many letters at once that a kill leaves some of a queue behind.
+# So many messages that a kill leaves some in the queue.
 AT_ONCE = 20
-# What moto does with a FIFO queue takes the square of what it holds.
+# moto's time for a FIFO queue grows with the square of its length.
 GROUPED, GROUPED_KILLS = (400, 200) if SOAK else (30, 20)
 GROUPS = 3
 SHORTLY_HIDDEN = 2.0
 LONGEST_LIFE = 0.15
-# Seconds in which nothing comes.
+# Seconds in which no message comes.
 IDLE = 120
-# A server in Python takes its time over ten thousand.
+# A server in Python is slow with ten thousand messages.
 PATIENCE = 600.0 if SOAK else 60.0
 MARK = b"x-poisonweb-redrive"
 HEADER = ((b"content-type", b"text/plain"),)
@@ -86,14 +86,14 @@ def topic(real_stage: RealStage, kind: str, now: datetime) -> Topic:
 
 @pytest.fixture
 def fifo(servers: Callable[[str], BrokerServer]) -> SqsStage:
-    """Give what keeps an order for each key: a queue of SQS' other sort."""
+    """Return a stage that keeps the order of each key: for SQS, a FIFO queue."""
     server = cast("Server", servers("sqs"))
     return SqsStage(server, fifo=True, visibility_timeout=SHORTLY_HIDDEN)
 
 
 def registered(stage: RealStage, kind: str, now: datetime) -> Topic:
-    """Give the stage's topic as the product knows it, with a lane that captures."""
-    actor, given = Actor.system("test"), stage.settings
+    """Register the stage's topic with the product, with a lane that captures."""
+    actor, settings = Actor.system("test"), stage.settings
     broker = brokers.register_broker(
         name=kind, kind=kind, url=stage.broker.url, actor=actor, now=now
     )
@@ -103,18 +103,18 @@ def registered(stage: RealStage, kind: str, now: datetime) -> Topic:
         native_name=stage.topic,
         broker=Broker.objects.get(pk=broker.pk),
         dead_letter_queue=stage.queue,
-        policy={"visibility_timeout": given.visibility_timeout},
+        policy={"visibility_timeout": settings.visibility_timeout},
         actor=actor,
         now=now,
     )
-    Topic.objects.update(options=dict(given.options))
+    Topic.objects.update(options=dict(settings.options))
     Lane.objects.create(topic=topic, mode=Mode.CAPTURE.value)
     return Topic.objects.select_related("broker").get(pk=topic.pk)
 
 
 @pytest.fixture
 def forked() -> Iterator[Callable[[Callable[[Callable[[], None]], None]], Child]]:
-    """Run work in processes of their own; what is left of them ends with the test."""
+    """Run work in processes of their own; kill the remaining ones at the end."""
     children: list[Child] = []
 
     def fork(work: Callable[[Callable[[], None]], None]) -> Child:
@@ -127,14 +127,14 @@ def forked() -> Iterator[Callable[[Callable[[Callable[[], None]], None]], Child]
 
 
 class Child:
-    """A process that works, and tells by a pipe of each step it has made."""
+    """A process that works, and reports each of its steps by a pipe."""
 
     def __init__(self, work: Callable[[Callable[[], None]], None]) -> None:
         # Two processes cannot share a connection.
         connections.close_all()
         self._reading, writing = os.pipe()
         with warnings.catch_warnings():
-            # Threads of this process do not come along, and nobody waits for them.
+            # A fork has no threads, and the process does not wait for any.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._pid: int | None = os.fork()
         if self._pid == 0:
@@ -142,11 +142,11 @@ class Child:
         os.close(writing)
 
     def _work(
-        self, work: Callable[[Callable[[], None]], None], told: Callable[[], object]
+        self, work: Callable[[Callable[[], None]], None], report: Callable[[], object]
     ) -> None:
         code = 1
         try:
-            work(lambda: void(told()))
+            work(lambda: void(report()))
             code = 0
         except BaseException:  # noqa: BLE001 - told, and told by the code
             traceback.print_exc()
@@ -154,11 +154,11 @@ class Child:
             os._exit(code)
 
     def has_made(self, steps: int) -> bool:
-        """Wait for its word of so many; without it, it has ended before."""
+        """Wait until it reports so many steps; False where it ended before."""
         return all(os.read(self._reading, 1) == b"." for _ in range(steps))
 
     def kill(self) -> bool:
-        """Kill it, and tell whether it was still at work."""
+        """Kill the process, and tell whether it was still at work."""
         if self._pid is None:
             return False
         with suppress(ProcessLookupError):
@@ -174,11 +174,11 @@ Fork = Callable[[Callable[[Callable[[], None]], None]], Child]
 
 
 def void(_: object) -> None:
-    """Nobody asks how many bytes a pipe took."""
+    """Ignore the number of written bytes."""
 
 
 def drain(topic: Topic, *, step: Callable[[], None] = lambda: None) -> None:
-    """Drain until nothing comes; the first alone, for it takes a client to be made."""
+    """Drain until nothing comes; one message first, since the client starts slowly."""
     with draining(topic) as work:
         work.size.value = 1
         while work.drain_batch(wait=1.0):
@@ -187,7 +187,7 @@ def drain(topic: Topic, *, step: Callable[[], None] = lambda: None) -> None:
 
 
 def drain_until(topic: Topic, enough: Callable[[], bool]) -> None:
-    """Drain, as long as a visibility timeout may hide what a dead lane had."""
+    """Drain while a visibility timeout may hide messages of a dead lane."""
     until = time.monotonic() + PATIENCE
     with draining(topic) as work:
         while not enough():
@@ -210,7 +210,7 @@ def kill_at_random(child: Child, chance: random.Random) -> bool:
 
 
 def kill_after(child: Child, steps: int) -> bool:
-    """Kill it between two sends, or at the next; tell whether that met it at work."""
+    """Kill it between two sends, or at the next; tell whether it was at work."""
     return child.has_made(1 + steps) and child.kill()
 
 
@@ -228,14 +228,14 @@ def decide(who: Principal, **ask: object) -> Operation:
 
 
 def carry_out(operation: Operation) -> None:
-    """Work as a worker does, until it is done."""
+    """Run the operation as a worker does, until it is done."""
     with RoutingPublisher() as publisher:
         work_on(operation, publisher)
 
 
 def carry_out_in_steps(operation: Operation, *, step: Callable[[], None]) -> None:
-    """Do so telling of each answer; the first is of nothing, but makes the client."""
-    with Telling(step) as publisher:
+    """Run the operation and report each answer; a first send makes the client."""
+    with ReportingPublisher(step) as publisher:
         topic = Topic.objects.select_related("broker").get(name="orders")
         nowhere = f"{topic.native_name}-nowhere"
         publisher.publish(
@@ -244,16 +244,16 @@ def carry_out_in_steps(operation: Operation, *, step: Callable[[], None]) -> Non
         work_on(operation, publisher)
 
 
-class Telling(RoutingPublisher):
-    """Tells each time that brokers have answered."""
+class ReportingPublisher(RoutingPublisher):
+    """Publisher that reports each answer of a broker."""
 
-    def __init__(self, tell: Callable[[], None]) -> None:
+    def __init__(self, report: Callable[[], None]) -> None:
         super().__init__()
-        self._tell = tell
+        self._report = report
 
     def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
         outcomes = super().publish(messages)
-        self._tell()
+        self._report()
         return outcomes
 
 
@@ -265,18 +265,21 @@ def work_on(operation: Operation, publisher: RoutingPublisher) -> None:
         time.sleep(0.01)
 
 
-def unmarked(found: list[Message]) -> list[Message]:
-    """Give messages without the mark that redrives bear."""
-    return [(body, tuple(h for h in told if h[0] != MARK)) for body, told in found]
+def unmarked(contents: list[Message]) -> list[Message]:
+    """Return the messages without the mark of a redrive."""
+    return [
+        (body, tuple(h for h in headers if h[0] != MARK)) for body, headers in contents
+    ]
 
 
-def marks(found: list[Message]) -> list[str]:
-    return [value.decode() for _, told in found for name, value in told if name == MARK]
+def marks(contents: list[Message]) -> list[str]:
+    fields = [field for _, headers in contents for field in headers]
+    return [value.decode() for name, value in fields if name == MARK]
 
 
-def in_order(stage: RealStage, found: list[Message]) -> list[Message]:
+def in_order(stage: RealStage, messages: list[Message]) -> list[Message]:
     keeps = stage.capabilities.ordering is Ordering.TOPIC
-    return found if keeps else sorted(found)
+    return messages if keeps else sorted(messages)
 
 
 def headers_of(stage: RealStage) -> tuple[tuple[bytes, bytes], ...]:
@@ -292,8 +295,8 @@ def test_a_poison_is_requeued_fails_again_as_itself_and_then_is_handled(
     before = Poison.objects.get()
 
     carry_out(decide(operator))
-    (sent,) = real_stage.consume(real_stage.topic)
-    real_stage.put(real_stage.queue, *sent)
+    (redriven,) = real_stage.consume(real_stage.topic)
+    real_stage.put(real_stage.queue, *redriven)
     drain_until(topic, Poison.objects.filter(recurrences=1).exists)
     failed = Poison.objects.get()
     carry_out(decide(operator))
@@ -303,13 +306,13 @@ def test_a_poison_is_requeued_fails_again_as_itself_and_then_is_handled(
     after = Poison.objects.get()
     assert (before.state, failed.state) == ("open", "open")
     assert before.pk == failed.pk == after.pk
-    assert unmarked([sent, handled]) == [message, message]
+    assert unmarked([redriven, handled]) == [message, message]
     assert (after.redrives, after.recurrences) == (2, 1)
     assert real_stage.contents(real_stage.queue) == []
-    # Where no message can bear a mark, nobody can tell that it was handled.
+    # A message that cannot bear a mark cannot be known as handled.
     bears = real_stage.capabilities.headers is not Headers.NONE
     assert after.state == ("confirmed" if bears else "redriven")
-    assert len(marks([sent, handled])) == (2 if bears else 0)
+    assert len(marks([redriven, handled])) == (2 if bears else 0)
 
 
 @pytest.mark.parametrize("lives", [True, False])
@@ -323,7 +326,7 @@ def test_a_poison_may_be_requeued_before_its_lane_has_let_go_of_it(
         requeue_when_committed(work, operator, lives=lives)
         take_one(work)
     if not lives:
-        # It was left in its queue: the next lane meets it, and knows it.
+        # It is still in its queue: the next lane reads it, and recognizes it.
         with draining(topic) as work:
             take_one(work)
     (handled,) = real_stage.consume(real_stage.topic)
@@ -338,7 +341,7 @@ def test_a_poison_may_be_requeued_before_its_lane_has_let_go_of_it(
 
 
 def requeue_when_committed(work: Drain, who: Principal, *, lives: bool) -> None:
-    """Be quicker than the lane's acknowledgement, and let it live or die there."""
+    """Redrive before the lane's acknowledgement, which then succeeds or dies."""
     acknowledge = work.reader.acknowledge
 
     def requeue_first(handles: Sequence[str]) -> None:
@@ -357,7 +360,7 @@ def take_one(work: Drain) -> None:
 
 
 def confirm(handled: Message) -> None:
-    """Tell what a guard tells when its handler returns."""
+    """Report what a guard reports when its handler returns."""
     now = clock.now()
     members: list[object] = []
     for redrive in marks([handled]):
@@ -379,9 +382,9 @@ def test_draining_under_kills_loses_none_and_writes_none_twice(
         kills += kill_at_random(child, chance)
 
     drain_until(topic, lambda: Poison.objects.count() >= put)
-    # What the last to die had written down and not removed is hidden for a time.
+    # The messages that the last lane stored and did not remove are hidden for a time.
     drain_until(topic, lambda: real_stage.contents(real_stage.queue) == [])
-    # Whatever came twice would come now.
+    # A message that came twice would come now.
     drain(topic)
 
     bodies = Counter(bytes(body.content) for body in Body.objects.all())
@@ -402,13 +405,16 @@ def test_redriving_under_kills_loses_none_and_repeats_only_what_was_in_flight(
             kills += kill_at_random(child, chance)
         carry_out(operation)
 
-    found = real_stage.contents(real_stage.topic)
-    there = Counter(body for body, _ in found)
+    contents = real_stage.contents(real_stage.topic)
+    there = Counter(body for body, _ in contents)
     assert set(there) == {b"%d" % n for n in range(number)}
-    assert len(found) - number <= kills * WINDOW
+    assert len(contents) - number <= kills * WINDOW
     assert set(Poison.objects.values_list("state", "redrives")) == {("redriven", 1)}
     if real_stage.capabilities.headers is not Headers.NONE:
-        bears = {(body, redrive_of(marks([(body, told)])[0])) for body, told in found}
+        bears = {
+            (body, redrive_of(marks([(body, headers)])[0]))
+            for body, headers in contents
+        }
         assert {redrive for _, redrive in bears} == set(
             Redrive.objects.values_list("id", flat=True)
         )
@@ -416,7 +422,7 @@ def test_redriving_under_kills_loses_none_and_repeats_only_what_was_in_flight(
 
 
 def put_on_record(count: int, *, after: int) -> int:
-    """Have so many failures reported, and give how many there were."""
+    """Report so many failures, and return their number."""
     now = clock.now()
     for start in range(after, after + count, 500):
         end = min(start + 500, after + count)
@@ -428,7 +434,7 @@ def is_unfinished(operation: Operation) -> bool:
     return Operation.objects.unfinished().filter(pk=operation.pk).exists()
 
 
-def test_an_idle_lane_asks_ever_less_often_where_each_look_is_paid_for(
+def test_an_idle_lane_polls_less_often_where_the_broker_bills_requests(
     real_stage: RealStage, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not real_stage.capabilities.polling_interval:
@@ -443,18 +449,16 @@ def test_an_idle_lane_asks_ever_less_often_where_each_look_is_paid_for(
             for _ in range(IDLE):
                 work.step()
                 at += 1.0
-            asked = counter.requests
+            request_count = counter.requests
             real_stage.put(real_stage.queue, b"at last")
             at += 15.0
             work.step()
 
     assert Poison.objects.count() == 1
-    assert asked < IDLE / 2
+    assert request_count < IDLE / 2
 
 
-def test_what_is_given_back_leaves_the_queue_as_it_was(
-    real_stage: RealStage, topic: Topic
-) -> None:
+def test_give_back_restores_the_queue(real_stage: RealStage, topic: Topic) -> None:
     for n in range(20):
         real_stage.put(real_stage.queue, b"%d" % n, headers_of(real_stage))
     before = real_stage.contents(real_stage.queue)
@@ -470,7 +474,7 @@ def test_what_is_given_back_leaves_the_queue_as_it_was(
     assert set(Poison.objects.values_list("state", flat=True)) == {"moved"}
 
 
-def test_an_order_that_is_asked_for_is_kept_under_kills_or_refused(
+def test_a_requested_order_is_kept_under_kills_or_refused(
     real_stage: RealStage, topic: Topic, operator: Principal, forked: Fork
 ) -> None:
     number = put_on_record(REDRIVEN // 4, after=0)
@@ -484,12 +488,12 @@ def test_an_order_that_is_asked_for_is_kept_under_kills_or_refused(
     kill_after(child, random.Random(0).randrange(number))
     carry_out(operation)
 
-    found = [int(body) for body, _ in real_stage.contents(real_stage.topic)]
-    assert list(dict.fromkeys(found)) == list(range(number))
+    numbers = [int(body) for body, _ in real_stage.contents(real_stage.topic)]
+    assert list(dict.fromkeys(numbers)) == list(range(number))
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_an_order_of_each_key_is_kept_under_kills_where_it_is_asked_for(
+def test_the_order_of_each_key_is_kept_under_kills_where_requested(
     fifo: SqsStage, now: datetime, operator: Principal, forked: Fork, *, ordered: bool
 ) -> None:
     topic = registered(fifo, "sqs", now)
@@ -504,13 +508,13 @@ def test_an_order_of_each_key_is_kept_under_kills_where_it_is_asked_for(
 
     arrived = groups_in(fifo)
     put = {b"g%d" % n: list(range(n, GROUPED, GROUPS)) for n in range(GROUPS)}
-    assert {group: sorted(set(found)) for group, found in arrived.items()} == put
+    assert {group: sorted(set(numbers)) for group, numbers in arrived.items()} == put
     if ordered:
-        assert {g: list(dict.fromkeys(found)) for g, found in arrived.items()} == put
+        assert {g: list(dict.fromkeys(each)) for g, each in arrived.items()} == put
 
 
 def put_in_groups(stage: SqsStage) -> None:
-    """Fill its dead-letter queue with messages of several groups, one after another."""
+    """Fill the dead-letter queue with messages of several groups in turn."""
     window = [
         Outbound(
             topic=stage.queue,
@@ -524,7 +528,7 @@ def put_in_groups(stage: SqsStage) -> None:
 
 
 def groups_in(stage: SqsStage) -> dict[bytes, list[int]]:
-    """Give what is in its topic, group by group, as it came."""
+    """Return the messages of the topic by group, in their order."""
     arrived: dict[bytes, list[int]] = {}
     for body, headers in stage.contents(stage.topic):
         arrived.setdefault(dict(headers)[GROUP], []).append(int(body))

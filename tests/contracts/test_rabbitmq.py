@@ -1,4 +1,4 @@
-"""What only RabbitMQ can do to us, and what it does for us."""
+"""What only RabbitMQ does."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from apps.brokers.adapters.rabbitmq.adapter import ADAPTER
 from apps.brokers.adapters.rabbitmq.publisher import (
     IN_FLIGHT,
     RabbitPublisher,
-    packed,
+    pack,
 )
 from apps.brokers.adapters.rabbitmq.reader import (
     LONGEST_HELD_SECONDS,
-    Consumption,
+    RabbitConsumption,
     RabbitDeadLetterReader,
 )
-from apps.brokers.adapters.rabbitmq.transport import Link
+from apps.brokers.adapters.rabbitmq.transport import RabbitLink
 from apps.brokers.adapters.rabbitmq.wire import LARGEST_FRAME
 from apps.brokers.errors import QueueMissing
 from apps.brokers.ports import (
@@ -43,11 +43,11 @@ from apps.core.errors import Refused, Unavailable
 from poisonguard.contract import Cause
 from tests.contracts.conftest import StageOf
 from tests.contracts.proxy import cutting
-from tests.contracts.rabbitmq_stage import RabbitStage, taken
+from tests.contracts.rabbitmq_stage import RabbitStage, receive_all
 
 SENT, REFUSED, UNKNOWN = OutcomeKind.SENT, OutcomeKind.REFUSED, OutcomeKind.UNKNOWN
 CUTS = 500 if os.environ.get("SOAK") else 20
-# Erlang has no number for this one: the broker fails over it, and closes everything.
+# Erlang cannot represent this number: the broker fails, and closes the connection.
 HOSTILE: Header = (b"weight", b'{"$raw": "ZH/4AAAAAAAB"}')
 
 pytestmark = pytest.mark.needs("rabbitmq")
@@ -77,7 +77,9 @@ def test_a_message_that_kills_its_consumer_becomes_a_dead_letter(
     assert (b"tenant", b"a") in letter.headers
 
 
-def test_how_often_it_was_handed_out_is_not_made_up(stage: RabbitStage) -> None:
+def test_the_dequeue_count_is_none_where_rabbitmq_does_not_know_it(
+    stage: RabbitStage,
+) -> None:
     queue = quorum(stage, limit=1)
     stage.put(queue, b"deadly")
     for _ in range(2):
@@ -90,14 +92,14 @@ def test_how_often_it_was_handed_out_is_not_made_up(stage: RabbitStage) -> None:
     assert vocabularies.read(letter.headers).cause is Cause.MAX_DEQUEUE_COUNT
 
 
-def test_each_death_of_a_message_has_a_name_of_its_own(stage: RabbitStage) -> None:
+def test_each_death_of_a_message_has_its_own_bookmark(stage: RabbitStage) -> None:
     queue = quorum(stage, limit=100)
     for body in (b"1", b"2"):
         stage.put(queue, body, ((b"amqp.message_id", b"same"),))
     reject_all(stage, queue)
 
     reader = stage.reader()
-    # A queue dead-letters when it comes to it, and not both at once.
+    # A queue dead-letters when it gets to it, maybe not both at once.
     before = [letter for _ in range(2) for letter in reader.read(limit=1, wait=5)]
     reader.close()
     again = read_all(stage, 2)
@@ -142,17 +144,17 @@ def test_every_type_of_header_goes_through_the_broker(stage: RabbitStage) -> Non
     (letter,) = read_all(stage, 1)
 
     with stage.channel() as channel:
-        _, seen, _ = channel.basic_get(stage.queue)
+        _, got, _ = channel.basic_get(stage.queue)
     assert letter.headers == headers
-    assert (seen.headers["I"], seen.headers["V"], seen.headers["S"]) == (
+    assert (got.headers["I"], got.headers["V"], got.headers["S"]) == (
         5,
         None,
         "text",
     )
-    assert (seen.message_id, seen.priority, seen.delivery_mode) == ("m-1", 3, 2)
+    assert (got.message_id, got.priority, got.delivery_mode) == ("m-1", 3, 2)
 
 
-def test_a_quorum_queue_sorts_headers_and_adds_a_count_that_is_not_ours(
+def test_the_delivery_count_of_a_quorum_queue_is_no_header_of_the_message(
     stage: RabbitStage,
 ) -> None:
     queue = quorum(stage, limit=100)
@@ -167,7 +169,7 @@ def test_a_quorum_queue_sorts_headers_and_adds_a_count_that_is_not_ours(
     assert sorted(letter.headers) == sorted(headers)
 
 
-def test_what_steers_the_broker_does_not_steer_it(stage: RabbitStage) -> None:
+def test_headers_that_steer_the_broker_are_not_sent(stage: RabbitStage) -> None:
     victim = f"victim {stage.topic}"
     stage.declare(victim, "classic")
     steering: tuple[Header, ...] = (
@@ -192,37 +194,36 @@ def test_a_full_queue_refuses_what_it_does_not_take(stage: RabbitStage) -> None:
 
     outcomes = stage.publisher().publish([outbound(full, n) for n in range(50)])
 
-    sent = [n for n, outcome in enumerate(outcomes) if outcome.kind is SENT]
+    confirmed = [n for n, outcome in enumerate(outcomes) if outcome.kind is SENT]
     refusals = {outcome.detail for outcome in outcomes if outcome.kind is REFUSED}
     there = Counter(int(body) for body, _ in stage.contents(full))
-    assert there == Counter(sent)
-    assert len(sent) < 50
+    assert there == Counter(confirmed)
+    assert len(confirmed) < 50
     assert refusals == {
-        "RabbitMQ did not take it (nack): its queue is full, as a rule, or cannot be "
-        "had."
+        "RabbitMQ did not take it (nack): its queue is full, as a rule, or unavailable."
     }
 
 
-def test_a_queue_deleted_between_windows_is_told_by_its_name(
+def test_a_queue_deleted_between_windows_is_named(
     stage: RabbitStage,
 ) -> None:
-    gone = f"going  {stage.topic}"
-    stage.declare(gone, "classic")
+    queue = f"going  {stage.topic}"
+    stage.declare(queue, "classic")
     publisher = stage.publisher()
-    first = publisher.publish([outbound(gone, 0)])
+    first = publisher.publish([outbound(queue, 0)])
     with stage.channel() as channel:
-        channel.queue_delete(gone)
+        channel.queue_delete(queue)
 
-    window = [outbound(gone if n % 2 else stage.topic, n) for n in range(100)]
+    window = [outbound(queue if n % 2 else stage.topic, n) for n in range(100)]
     outcomes = publisher.publish(window)
 
     assert [outcome.kind for outcome in first] == [SENT]
     assert [outcome.kind for outcome in outcomes] == [SENT, REFUSED] * 50
-    assert gone in outcomes[1].detail
+    assert queue in outcomes[1].detail
     assert len(stage.contents(stage.topic)) == 50
 
 
-def test_of_equal_messages_as_many_are_sent_as_are_there(stage: RabbitStage) -> None:
+def test_equal_messages_are_counted_as_often_as_they_arrive(stage: RabbitStage) -> None:
     nowhere = f"nowhere {stage.topic}"
     window = [
         Outbound(topic=nowhere if n % 3 else stage.topic, body=b"same", headers=())
@@ -259,9 +260,9 @@ def test_one_in_a_hundred_that_breaks_the_channel_is_refused_in_the_brokers_word
     publisher = stage.publisher()
     assert isinstance(publisher, RabbitPublisher)
     parcels = [
-        packed(n, outbound(stage.topic, n), largest=LARGEST_FRAME) for n in range(1_000)
+        pack(n, outbound(stage.topic, n), largest=LARGEST_FRAME) for n in range(1_000)
     ]
-    # Our own codec never writes a user's name: so it is written here.
+    # Our own encoder never writes a user id, so it is written here.
     foreign = struct.pack(">H", 1 << 4) + b"\4anna"
     for n in range(50, 1_000, 100):
         parcels[n] = replace(parcels[n], properties=foreign)
@@ -311,7 +312,7 @@ def test_headers_that_fill_more_than_a_frame_are_refused_before(
 
 
 @pytest.mark.parametrize("seed", range(CUTS))
-def test_a_cut_link_never_makes_sent_what_is_not_there(
+def test_a_message_is_never_sent_when_the_cut_link_lost_it(
     stage: RabbitStage, seed: int
 ) -> None:
     cut = random.Random(seed).randrange(400, 12_000)
@@ -332,11 +333,11 @@ def test_a_cut_link_never_makes_sent_what_is_not_there(
     assert set(there.values()) <= {1}
 
 
-def test_what_was_never_written_to_a_link_that_hung_is_unsent(
+def test_a_message_not_written_to_a_hanging_link_is_unsent(
     stage: RabbitStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher = stage.publisher()
-    # With the usual patience: on a busy machine a confirmation takes its time.
+    # With the usual timeout, since a confirmation is slow on a busy machine.
     assert [one.kind for one in publisher.publish([outbound(stage.topic, 0)])] == [SENT]
     monkeypatch.setattr("apps.brokers.adapters.rabbitmq.publisher.CONFIRM_SECONDS", 0.5)
     window = [outbound(stage.topic, n) for n in range(1, 3 * IN_FLIGHT)]
@@ -360,29 +361,29 @@ def test_what_was_never_written_to_a_link_that_hung_is_unsent(
     assert unsent.isdisjoint(body for body, _ in stage.contents(stage.topic))
 
 
-def test_an_alarm_of_the_broker_is_told_before_anything_is_sent(
+def test_publishing_during_an_alarm_is_unavailable_and_sends_nothing(
     stage: RabbitStage,
 ) -> None:
-    resting, fresh = stage.publisher(), stage.publisher()
+    resting, unused = stage.publisher(), stage.publisher()
     resting.publish([outbound(stage.topic, 0)])
     stage.server.ctl("set_vm_memory_high_watermark", "0")
     try:
         (unknown,) = resting.publish([outbound(stage.topic, 1)])
     except Unavailable:
-        # It rested for long enough to be tried first.
+        # It was idle for long enough to be probed first.
         unknown = Outcome(kind=UNKNOWN)
     try:
         with pytest.raises(Unavailable, match="memory"):
-            fresh.publish([outbound(stage.topic, 2)])
+            unused.publish([outbound(stage.topic, 2)])
         with pytest.raises(Unavailable, match="memory"):
             resting.publish([outbound(stage.topic, 3)])
     finally:
         stage.server.ctl("set_vm_memory_high_watermark", "0.6")
 
-    (sent,) = fresh.publish([outbound(stage.topic, 4)])
+    (confirmed,) = unused.publish([outbound(stage.topic, 4)])
 
     there = {body for body, _ in stage.contents(stage.topic)}
-    assert (unknown.kind, sent.kind) == (UNKNOWN, SENT)
+    assert (unknown.kind, confirmed.kind) == (UNKNOWN, SENT)
     assert {b"0", b"4"} <= there <= {b"0", b"1", b"4"}
 
 
@@ -443,15 +444,15 @@ def test_a_reader_is_handed_no_more_bytes_ahead_than_a_batch_may_have(
         stage.put(stage.queue, b"x" * 20_000)
     reader = stage.reader()
 
-    known = len(reader.read(limit=1, wait=1))
+    first = len(reader.read(limit=1, wait=1))
     batch = len(reader.read(limit=100, wait=1))
     waiting = stage.admin().depth() or 0
 
-    ahead = 40 - known - batch - waiting
-    assert (known, batch <= 4, ahead * 20_000 <= 64_000) == (1, True, True)
+    ahead = 40 - first - batch - waiting
+    assert (first, batch <= 4, ahead * 20_000 <= 64_000) == (1, True, True)
 
 
-def test_a_queue_that_is_not_there_is_named(stage: RabbitStage) -> None:
+def test_a_missing_queue_is_named(stage: RabbitStage) -> None:
     with stage.channel() as channel:
         channel.queue_delete(stage.queue)
 
@@ -460,10 +461,10 @@ def test_a_queue_that_is_not_there_is_named(stage: RabbitStage) -> None:
     with pytest.raises(QueueMissing, match="no queue") as counted:
         stage.admin().depth()
 
-    assert all(stage.queue in str(told.value) for told in (read, counted))
+    assert all(stage.queue in str(error.value) for error in (read, counted))
 
 
-def test_a_queue_deleted_under_its_reader_is_told(stage: RabbitStage) -> None:
+def test_a_queue_deleted_while_it_is_read_is_reported(stage: RabbitStage) -> None:
     reader = stage.reader()
     reader.read(limit=1, wait=0)
     with stage.channel() as channel:
@@ -492,14 +493,14 @@ def test_what_was_read_on_a_connection_that_is_gone_is_not_acknowledged(
     assert again.handle != letter.handle
 
 
-def test_what_is_held_too_long_is_given_back_before_the_broker_insists(
+def test_a_message_held_too_long_is_returned_before_rabbitmqs_limit(
     stage: RabbitStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.put(stage.queue, b"0")
     reader = stage.reader()
     reader.read(limit=1, wait=1)
     monkeypatch.setattr(
-        Consumption, "longest_held", property(lambda _: LONGEST_HELD_SECONDS + 1)
+        RabbitConsumption, "longest_held", property(lambda _: LONGEST_HELD_SECONDS + 1)
     )
     with pytest.raises(Unavailable, match="half an hour"):
         reader.read(limit=1, wait=0)
@@ -510,7 +511,7 @@ def test_what_is_held_too_long_is_given_back_before_the_broker_insists(
     assert (again.body, again.redelivered) == (b"0", True)
 
 
-def test_over_tls_it_says_so_and_an_unknown_certificate_is_refused(
+def test_ping_names_tls_and_refuses_an_unknown_certificate(
     stage: RabbitStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.url = stage.server.tls_url
@@ -518,17 +519,19 @@ def test_over_tls_it_says_so_and_an_unknown_certificate_is_refused(
         stage.broker_admin().ping()
     monkeypatch.setenv("SSL_CERT_FILE", str(stage.server.certificate))
 
-    told = stage.broker_admin().ping()
+    description = stage.broker_admin().ping()
     (outcome,) = stage.publisher().publish(
         [Outbound(topic=stage.topic, body=b"x" * 3_000_000, headers=())]
     )
 
-    assert told.startswith("RabbitMQ 3.")
-    assert told.endswith("over TLSv1.3")
+    assert description.startswith("RabbitMQ 3.")
+    assert description.endswith("over TLSv1.3")
     assert outcome.kind is SENT
 
 
-def test_a_ping_tries_the_management_too_where_it_is_told(stage: RabbitStage) -> None:
+def test_ping_tries_the_management_plugin_where_its_url_is_set(
+    stage: RabbitStage,
+) -> None:
     url = stage.server.management_url
     tried = stage.broker_admin().ping()
     stage.options = {"management_url": "http://127.0.0.1:1"}
@@ -539,27 +542,27 @@ def test_a_ping_tries_the_management_too_where_it_is_told(stage: RabbitStage) ->
 
     assert f"with its management at {url}, virtual host /" in tried
     assert "http://127.0.0.1:1" in str(absent.value)
-    assert "no management_url is told" in untold
+    assert "no management_url is set" in untold
 
 
 @pytest.mark.parametrize(
-    ("user", "told"),
+    ("user", "message"),
     [("guest:wrong", "refused the login"), ("plain:plain", "the tag monitoring")],
 )
-def test_a_login_that_is_wrong_is_another_thing_than_a_user_who_may_not(
-    stage: RabbitStage, user: str, told: str
+def test_a_wrong_login_and_a_missing_right_have_different_errors(
+    stage: RabbitStage, user: str, message: str
 ) -> None:
     stage.server.manage("PUT", "users", "plain", password="plain", tags="")
     stage.url = stage.url.replace("guest:guest", user)
 
-    with pytest.raises(Refused, match=told) as refused:
+    with pytest.raises(Refused, match=message) as refused:
         stage.broker_admin().discover()
 
     assert "plugin" not in str(refused.value)
     assert stage.server.management_url in str(refused.value)
 
 
-def test_without_the_management_plugin_it_says_what_to_enable(
+def test_the_error_without_the_management_plugin_says_how_to_enable_it(
     stage: RabbitStage,
 ) -> None:
     stage.put(stage.queue, b"0")
@@ -583,14 +586,14 @@ def test_without_the_management_plugin_it_says_what_to_enable(
         "amqp://guest:s3cret@a..b/",
     ],
 )
-def test_no_password_is_ever_told(stage: RabbitStage, address: str) -> None:
+def test_errors_never_hold_the_password(stage: RabbitStage, address: str) -> None:
     stage.url = address.format(port=urlsplit(stage.url).port)
 
-    with pytest.raises(Unavailable) as told:
+    with pytest.raises(Unavailable) as error:
         stage.publisher().publish([outbound("orders", 0)])
 
-    assert "s3cret" not in str(told.value)
-    assert "s3cret" not in repr(told.value.__cause__)
+    assert "s3cret" not in str(error.value)
+    assert "s3cret" not in repr(error.value.__cause__)
 
 
 def test_dead_letter_queues_are_found_through_policies_and_exchanges(
@@ -611,18 +614,18 @@ def test_dead_letter_queues_are_found_through_policies_and_exchanges(
         },
     )
 
-    found: dict[str, FoundTopic] = {}
+    topics: dict[str, FoundTopic] = {}
     until = time.monotonic() + 20
-    # The management plugin tells of a new policy with its next statistics.
-    while f"{mine} its dead" not in {one.dead_letter_queue for one in found.values()}:
-        assert time.monotonic() < until, found
+    # The management plugin shows a new policy with its next statistics.
+    while f"{mine} its dead" not in {one.dead_letter_queue for one in topics.values()}:
+        assert time.monotonic() < until, topics
         time.sleep(0.3)
-        found = {one.name: one for one in stage.broker_admin().discover()}
+        topics = {one.name: one for one in stage.broker_admin().discover()}
 
-    by_policy = found[f"{mine} by policy"]
+    by_policy = topics[f"{mine} by policy"]
     assert by_policy.dead_letter_queue == f"{mine} its dead"
-    assert found[mine].dead_letter_queue == stage.queue
-    assert f"{mine} its dead" not in found
+    assert topics[mine].dead_letter_queue == stage.queue
+    assert f"{mine} its dead" not in topics
 
 
 def quorum(stage: RabbitStage, *, limit: int) -> str:
@@ -641,13 +644,13 @@ def quorum(stage: RabbitStage, *, limit: int) -> str:
 
 
 def take_all(stage: RabbitStage, queue: str) -> list[bytes]:
-    """Take everything, settle nothing, and end: what a consumer does that dies."""
+    """Receive everything, settle nothing, and end: as a consumer that dies."""
     with stage.wire() as wire:
-        return [arrival.body for arrival in taken(wire, queue)]
+        return [arrival.body for arrival in receive_all(wire, queue)]
 
 
 def until_there(stage: RabbitStage, queue: str) -> list[bytes]:
-    """Take again until what the last consumer left behind is back."""
+    """Receive until the messages of the last consumer are back."""
     for _ in range(50):
         if bodies := take_all(stage, queue):
             return bodies
@@ -656,7 +659,7 @@ def until_there(stage: RabbitStage, queue: str) -> list[bytes]:
 
 def reject_all(stage: RabbitStage, queue: str) -> None:
     with stage.wire() as wire:
-        for arrival in list(taken(wire, queue)):
+        for arrival in list(receive_all(wire, queue)):
             tag = arrival.method.delivery_tag
             wire.send(spec.Basic.Nack(tag, requeue=False))
 
@@ -673,14 +676,14 @@ def read_all(stage: RabbitStage, count: int) -> list[DeadLetter]:
 
 def consumers_of(stage: RabbitStage, queue: str) -> int:
     with stage.channel() as channel:
-        told = channel.queue_declare(queue, passive=True).method
-    return int(told.consumer_count)
+        answer = channel.queue_declare(queue, passive=True).method
+    return int(answer.consumer_count)
 
 
 def die(reader: RabbitDeadLetterReader) -> None:
     """End its connection as the end of its process would."""
     if reader._consumption is not None:
-        link: Link = reader._consumption._wire._link
+        link: RabbitLink = reader._consumption._wire._link
         link.close()
         reader._consumption._wire.is_open = False
         reader._consumption = None
@@ -699,5 +702,5 @@ def publish_over_a_bad_link(
     except Unavailable:
         return []
     finally:
-        # Else a link that was long enough would stay open.
+        # Otherwise a long enough link would stay open.
         publisher.close()

@@ -1,4 +1,4 @@
-"""What only Redis Streams can do to us."""
+"""What only Redis Streams do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from apps.brokers import adapters
 from apps.brokers.adapters.redis_streams.reader import RedisDeadLetterReader
-from apps.brokers.adapters.redis_streams.settings import RedisStreams
+from apps.brokers.adapters.redis_streams.settings import RedisSettings
 from apps.brokers.models import Broker
 from apps.brokers.ports import BATCH_BYTES, Header, Outbound, Outcome, OutcomeKind
 from apps.brokers.services import topics as brokers
@@ -44,7 +44,7 @@ ENTRIES: dict[str, tuple[Header, ...]] = {
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_an_entry_goes_out_with_the_fields_it_came_with(
+def test_a_redriven_entry_has_the_same_fields(
     redis_stage: RedisStage, name: str
 ) -> None:
     redis_stage.add(redis_stage.queue, *ENTRIES[name])
@@ -87,9 +87,9 @@ def test_one_bad_message_keeps_no_other_from_being_sent(
 
     outcomes = redis_stage.publisher().publish(window)
 
-    sent, refused = OutcomeKind.SENT, OutcomeKind.REFUSED
+    yes, no = OutcomeKind.SENT, OutcomeKind.REFUSED
     kinds = [outcome.kind for outcome in outcomes]
-    assert kinds == [sent, refused, refused, sent, refused, sent]
+    assert kinds == [yes, no, no, yes, no, yes]
     assert "WRONGTYPE" in outcomes[1].detail
     assert "no stream entry" in outcomes[2].detail
     assert redis_stage.contents(redis_stage.topic) == [
@@ -121,17 +121,17 @@ def test_a_redis_that_fills_up_midway_leaves_the_rest_unsent(
     finally:
         redis_stage.client.config_set("maxmemory", 0)
 
-    sent = [each for each in outcomes if each.kind is OutcomeKind.SENT]
+    confirmed = [each for each in outcomes if each.kind is OutcomeKind.SENT]
     unsent = [each for each in outcomes if each.kind is OutcomeKind.UNSENT]
-    assert sent
+    assert confirmed
     assert unsent
-    assert len(sent) + len(unsent) == len(outcomes)
+    assert len(confirmed) + len(unsent) == len(outcomes)
     assert all("OOM" in each.detail for each in unsent)
-    assert len(redis_stage.contents(redis_stage.topic)) == len(sent)
+    assert len(redis_stage.contents(redis_stage.topic)) == len(confirmed)
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_nothing_is_claimed_that_was_not_answered(
+def test_a_message_is_sent_only_when_redis_answered(
     redis_stage: RedisStage, seed: int
 ) -> None:
     handshake, reply = 150, len("$15\r\n1700000000000-0\r\n") + 2
@@ -142,12 +142,12 @@ def test_nothing_is_claimed_that_was_not_answered(
         redis_stage.url = with_port(redis_stage.url, port)
         outcomes = redis_stage.publisher().publish(window)
 
-    sent = [n for n, one in enumerate(outcomes) if one.kind is OutcomeKind.SENT]
+    confirmed = [n for n, one in enumerate(outcomes) if one.kind is OutcomeKind.SENT]
     stored = [int(body) for body, _ in redis_stage.contents(redis_stage.topic)]
-    assert {one.kind for one in outcomes[len(sent) :]} <= {OutcomeKind.UNKNOWN}
-    assert sent == list(range(len(sent)))
-    assert len(sent) >= (cut - handshake) // reply - 20
-    assert set(sent) <= set(stored)
+    assert {one.kind for one in outcomes[len(confirmed) :]} <= {OutcomeKind.UNKNOWN}
+    assert confirmed == list(range(len(confirmed)))
+    assert len(confirmed) >= (cut - handshake) // reply - 20
+    assert set(confirmed) <= set(stored)
     assert len(stored) == len(set(stored))
 
 
@@ -164,10 +164,10 @@ def test_what_was_sent_before_redis_was_killed_is_there_afterwards(
 
     entries = mortal_stage.raw("XRANGE", mortal_stage.topic, "-", "+")
     there = {entry[0].decode() for entry in entries}
-    sent = {o.bookmark for o in outcomes if o.kind is OutcomeKind.SENT}
+    confirmed = {o.bookmark for o in outcomes if o.kind is OutcomeKind.SENT}
     unknown = [o for o in outcomes if o.kind is OutcomeKind.UNKNOWN]
-    assert sent <= there
-    assert len(there) <= len(sent) + len(unknown) == len(outcomes)
+    assert confirmed <= there
+    assert len(there) <= len(confirmed) + len(unknown) == len(outcomes)
 
 
 def test_a_redis_that_hangs_is_away(
@@ -190,7 +190,7 @@ def test_a_redis_that_hangs_is_away(
     assert outcome.kind is OutcomeKind.UNKNOWN
 
 
-def test_a_key_that_is_no_stream_is_refused_by_name(redis_stage: RedisStage) -> None:
+def test_a_key_of_another_type_is_refused_by_name(redis_stage: RedisStage) -> None:
     redis_stage.client.set(redis_stage.queue, "text")
     redis_stage.client.set(redis_stage.topic, "text")
 
@@ -268,12 +268,12 @@ def test_a_consumer_that_takes_the_message_first_keeps_it(
 ) -> None:
     bookmark = exhausted(redis_stage)
     reader = redis_reader(redis_stage)
-    (pending,) = reader._exhausted._used_up(b"billing")
+    (pending,) = reader._dead_lettering._used_up(b"billing")
     redis_stage.receive_again(
         bookmark, consumer_group="billing", client_name="billing-2"
     )
 
-    moved = reader._exhausted._dead_letter(pending, now=NOON)
+    moved = reader._dead_lettering._dead_letter(pending, now=NOON)
 
     (entry,) = redis_stage.client.xpending_range(
         redis_stage.topic, "billing", "-", "+", 10
@@ -390,17 +390,17 @@ def test_many_overdue_messages_are_looked_at_page_by_page(
         ("unix:///tmp/s3cret", Invalid),
     ],
 )
-def test_no_password_is_ever_told(
+def test_errors_never_hold_the_password(
     redis_stage: RedisStage, address: str, error: type[Exception]
 ) -> None:
     redis_stage.url = address.format(port=port_of(redis_stage))
 
-    with pytest.raises(error) as told:
+    with pytest.raises(error) as raised:
         redis_stage.publisher().publish([outbound("orders", 0)])
 
-    assert "s3cret" not in str(told.value)
-    assert "s3cret" not in repr(RedisStreams(url=redis_stage.url))
-    assert told.value.__cause__ is None or "s3cret" not in str(told.value.__cause__)
+    assert "s3cret" not in str(raised.value)
+    assert "s3cret" not in repr(RedisSettings(url=redis_stage.url))
+    assert raised.value.__cause__ is None or "s3cret" not in str(raised.value.__cause__)
 
 
 def test_an_address_may_come_from_the_environment(
@@ -421,15 +421,15 @@ def test_settings_that_cannot_work_are_refused_at_once() -> None:
     url = "redis://127.0.0.1:1"
 
     with pytest.raises(Invalid, match="dead_letter_queue"):
-        RedisStreams(url=url, topic="orders-poison")
+        RedisSettings(url=url, topic="orders-poison")
     with pytest.raises(Invalid, match="dead_letter_queue"):
-        RedisStreams(url=url, topic="orders", dead_letter_queue="orders")
+        RedisSettings(url=url, topic="orders", dead_letter_queue="orders")
     with pytest.raises(Invalid, match="body_fild"):
-        RedisStreams.from_options({"body_fild": "x"}, url=url)
+        RedisSettings.from_options({"body_fild": "x"}, url=url)
     with pytest.raises(Invalid, match="body_field"):
-        RedisStreams.from_options({"body_field": ""}, url=url)
+        RedisSettings.from_options({"body_field": ""}, url=url)
     with pytest.raises(Invalid, match="body_field"):
-        RedisStreams.from_options({"body_field": 7}, url=url)
+        RedisSettings.from_options({"body_field": 7}, url=url)
     with pytest.raises(Invalid, match="kafka"):
         adapters.adapter("kafka")
 
@@ -471,14 +471,14 @@ def redis_reader(stage: RedisStage) -> RedisDeadLetterReader:
 
 def batches(reader: object) -> list[list[int]]:
     assert isinstance(reader, RedisDeadLetterReader)
-    found = []
+    sizes = []
     while batch := reader.read(limit=500, wait=0):
-        found.append([letter.size for letter in batch])
-    return found
+        sizes.append([letter.size for letter in batch])
+    return sizes
 
 
 def exhausted(stage: RedisStage) -> str:
-    """Put a message that was handed out once too often and not settled since."""
+    """Put a message that was handed out once too often and never settled."""
     stage.put(stage.topic, b"body", ((b"tag", b"a"), (b"tag", b"b")))
     (bookmark,) = stage.receive(consumer_group="billing", client_name="billing-1")
     for _ in range(MAX_DEQUEUE_COUNT - 1):

@@ -1,4 +1,4 @@
-"""What only SQS can do to us: receipts, attributes with types, groups, tens."""
+"""What only SQS does: receipts, typed attributes, groups, batches of ten."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from apps.brokers import vocabularies
 from apps.brokers.adapters.sqs.adapter import ADAPTER, CAPABILITIES
 from apps.brokers.adapters.sqs.publisher import SqsPublisher
-from apps.brokers.adapters.sqs.wire import Place
+from apps.brokers.adapters.sqs.wire import SqsAddress
 from apps.brokers.errors import QueueMissing
 from apps.brokers.ports import (
     Counting,
@@ -76,7 +76,7 @@ def test_attributes_of_every_type_go_out_as_they_came(stage: SqsStage) -> None:
     assert (went.body, went.attributes) == (came.body, came.attributes)
 
 
-def test_a_body_that_is_no_text_goes_in_base64_and_comes_back(stage: SqsStage) -> None:
+def test_a_binary_body_is_sent_in_base64_and_read_back(stage: SqsStage) -> None:
     bodies = [EVERY_BYTE, b"\0", b"a\xff", "\ufffe".encode()]
 
     outcomes = stage.publisher().publish([outbound(stage.queue, b) for b in bodies])
@@ -93,19 +93,22 @@ def test_a_body_that_is_no_text_goes_in_base64_and_comes_back(stage: SqsStage) -
     ]
 
 
-def test_text_that_only_says_it_is_base64_is_left_alone(stage: SqsStage) -> None:
+def test_text_marked_as_base64_that_is_not_ours_stays_as_it_is(stage: SqsStage) -> None:
     mark = ((b"x-poisonweb-body", b"base64"),)
-    stage.put(stage.queue, b"dGV4dA==", mark)  # would be text: nobody had to encode it
+    # Decoded it would be text, which we never encode.
+    stage.put(stage.queue, b"dGV4dA==", mark)
     stage.put(stage.queue, b"AA", mark)
 
     letters = stage.reader().read(limit=2, wait=0)
 
-    found = [(letter.body, letter.headers) for letter in letters]
-    assert found == [(b"dGV4dA==", mark), (b"AA", mark)]
+    contents = [(letter.body, letter.headers) for letter in letters]
+    assert contents == [(b"dGV4dA==", mark), (b"AA", mark)]
 
 
 @pytest.mark.parametrize(("messages", "calls"), [(1, 1), (10, 1), (11, 2), (25, 3)])
-def test_messages_are_sent_by_tens(stage: SqsStage, messages: int, calls: int) -> None:
+def test_one_call_sends_ten_messages(
+    stage: SqsStage, messages: int, calls: int
+) -> None:
     window = [outbound(stage.topic, b"%d" % n) for n in range(messages)]
     before = stage.server.gate.calls["SendMessageBatch"]
 
@@ -190,7 +193,7 @@ def test_one_hostile_message_keeps_no_other_from_being_sent(stage: SqsStage) -> 
     ]  # fmt: skip
 
 
-def test_a_queue_that_is_gone_refuses_by_name_and_no_other_does(
+def test_messages_to_a_missing_queue_are_refused_by_name(
     stage: SqsStage,
 ) -> None:
     publisher = stage.publisher()
@@ -226,16 +229,16 @@ def test_a_group_keeps_its_name_and_its_order(fifo: SqsStage) -> None:
     )
 
     assert {one.kind for one in outcomes} == {SENT}
-    found = fifo.server.look(fifo.topic)
-    assert {m.group for m in found} == {"customer-0", "customer-1"}
-    assert [m.dedupe for m in found] == [f"poisonweb-7-{n}" for n in range(12)]
+    messages = fifo.server.look(fifo.topic)
+    assert {m.group for m in messages} == {"customer-0", "customer-1"}
+    assert [m.dedupe for m in messages] == [f"poisonweb-7-{n}" for n in range(12)]
     for rest in (0, 1):
-        bodies = [m.body for m in found if m.group == f"customer-{rest}"]
+        bodies = [m.body for m in messages if m.group == f"customer-{rest}"]
         assert bodies == [f"{n}" for n in range(12) if n % 2 == rest]
     assert ADAPTER.ordering(fifo.topic) is Ordering.KEY
 
 
-def test_without_a_group_of_its_own_a_message_goes_by_its_key(fifo: SqsStage) -> None:
+def test_the_key_is_the_group_of_a_message_without_one(fifo: SqsStage) -> None:
     window = [
         outbound(fifo.topic, b"0", dedupe="a", key="billing"),
         outbound(fifo.topic, b"1", dedupe="b", key="ü " * 100),
@@ -252,7 +255,7 @@ def test_without_a_group_of_its_own_a_message_goes_by_its_key(fifo: SqsStage) ->
     assert len(set(groups)) == 3
 
 
-def test_the_same_send_again_is_in_a_fifo_queue_once(fifo: SqsStage) -> None:
+def test_a_repeated_send_is_in_a_fifo_queue_once(fifo: SqsStage) -> None:
     once, again = (outbound(fifo.topic, b"x", dedupe="poisonweb-7-1") for _ in "ab")
     another = outbound(fifo.topic, b"x", dedupe="poisonweb-7-2")
 
@@ -262,14 +265,14 @@ def test_the_same_send_again_is_in_a_fifo_queue_once(fifo: SqsStage) -> None:
     assert len(fifo.contents(fifo.topic)) == 2
 
 
-def test_in_a_fair_queue_the_tenant_stays(stage: SqsStage) -> None:
+def test_a_message_of_a_fair_queue_keeps_its_tenant(stage: SqsStage) -> None:
     stage.send(stage.queue, "x", MessageGroupId="tenant-1")
     (letter,) = stage.reader().read(limit=1, wait=0)
 
     stage.publisher().publish([outbound(stage.topic, letter.body, letter.headers)])
 
-    (sent,) = stage.server.look(stage.topic)
-    assert (sent.group, sent.attributes, sent.dedupe) == ("tenant-1", {}, None)
+    (message,) = stage.server.look(stage.topic)
+    assert (message.group, message.attributes, message.dedupe) == ("tenant-1", {}, None)
 
 
 def test_sqs_dead_letters_by_itself_and_tells_the_count(stage: SqsStage) -> None:
@@ -343,44 +346,44 @@ def test_dead_letters_of_another_topic_are_left_to_it(
     assert len(stage.contents(stage.queue)) == 2
 
 
-def test_what_is_held_comes_once_however_often_it_is_shown_again(
+def test_a_held_message_is_returned_once_though_sqs_shows_it_again(
     stage: SqsStage,
 ) -> None:
     stage.visibility_timeout = 1.0
     for n in range(12):
         stage.put(stage.queue, b"%d" % n)
     reader = stage.reader()
-    held = reader.read(limit=12, wait=0)
+    letters = reader.read(limit=12, wait=0)
     time.sleep(1.1)
     stage.put(stage.queue, b"next")
 
     rounds = [reader.read(limit=20, wait=0) for _ in range(2)]
-    reader.acknowledge([letter.handle for letter in held])
+    reader.acknowledge([letter.handle for letter in letters])
 
     assert [[one.body for one in batch] for batch in rounds] == [[b"next"], []]
     assert stage.contents(stage.queue) == [(b"next", ())]
 
 
-def test_what_is_extended_stays_hidden_and_what_is_released_does_not(
+def test_extended_messages_stay_hidden_and_released_ones_are_visible(
     stage: SqsStage,
 ) -> None:
     for n in range(3):
         stage.put(stage.queue, b"%d" % n)
     reader, other = stage.reader(), stage.reader()
     extended, released, _ = reader.read(limit=3, wait=0)
-    before = {seen.body: seen.visible_at for seen in stage.server.look(stage.queue)}
+    before = {one.body: one.visible_at for one in stage.server.look(stage.queue)}
 
     reader.release([released.handle, "unheard of"])
     at_once = other.read(limit=3, wait=0)
     reader.extend([extended.handle])
-    after = {seen.body: seen.visible_at for seen in stage.server.look(stage.queue)}
+    after = {one.body: one.visible_at for one in stage.server.look(stage.queue)}
 
     assert [one.body for one in at_once] == [b"1"]
     assert after["0"] > before["0"]
     assert after["2"] == before["2"]
 
 
-def test_acknowledging_what_is_gone_does_no_harm(stage: SqsStage) -> None:
+def test_acknowledging_a_removed_message_does_no_harm(stage: SqsStage) -> None:
     for n in range(12):
         stage.put(stage.queue, b"%d" % n)
     reader = stage.reader()
@@ -394,7 +397,7 @@ def test_acknowledging_what_is_gone_does_no_harm(stage: SqsStage) -> None:
     assert stage.contents(stage.queue) == [(b"after", ())]
 
 
-def test_nothing_can_be_looked_at_and_nothing_changes(stage: SqsStage) -> None:
+def test_peek_returns_nothing_and_changes_no_count(stage: SqsStage) -> None:
     stage.put(stage.queue, b"x")
 
     assert stage.reader().peek(limit=10) == []
@@ -431,18 +434,18 @@ def test_queues_are_found_page_by_page_with_their_dead_letter_queues(
     stage.put(stage.queue, b"y")
     stage.declare(f"{stage.topic}-alone")
 
-    found = {topic.name: topic for topic in stage.broker_admin().discover()}
+    topics = {topic.name: topic for topic in stage.broker_admin().discover()}
 
-    ours = found[stage.topic]
+    ours = topics[stage.topic]
     assert (ours.depth, ours.dead_letter_queue, ours.dead_letters) == (
         1,
         stage.queue,
         1,
     )
-    assert found[f"{stage.topic}-alone"].dead_letter_queue == ""
-    assert found[f"{stage.topic}-alone"].dead_letters is None
-    assert stage.queue not in found
-    assert list(found) == sorted(found)
+    assert topics[f"{stage.topic}-alone"].dead_letter_queue == ""
+    assert topics[f"{stage.topic}-alone"].dead_letters is None
+    assert stage.queue not in topics
+    assert list(topics) == sorted(topics)
 
 
 def test_a_ping_says_where_sqs_is_or_that_it_is_away(stage: SqsStage) -> None:
@@ -455,7 +458,7 @@ def test_a_ping_says_where_sqs_is_or_that_it_is_away(stage: SqsStage) -> None:
         admin.ping()
 
 
-def test_a_frozen_sqs_leaves_it_unknown_what_was_sent(
+def test_a_message_is_unknown_when_sqs_hangs(
     stage: SqsStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("apps.brokers.adapters.sqs.wire.REPLY_SECONDS", 3.0)
@@ -473,33 +476,35 @@ def test_a_frozen_sqs_leaves_it_unknown_what_was_sent(
     stage.come_back()
 
     assert [one.kind for one in outcomes] == [UNKNOWN] * 10 + [UNSENT] * 15
-    # Tried again, it might be there twice.
+    # A repeated call might send it twice.
     assert stage.server.gate.calls["SendMessageBatch"] - calls == 1
     assert took < 30
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_nothing_is_claimed_that_was_not_answered(stage: SqsStage, seed: int) -> None:
-    # One reply has 10 times 100 bytes, behind 300 of its head; a request 600.
+def test_a_message_is_sent_only_when_sqs_answered(stage: SqsStage, seed: int) -> None:
+    # A reply has 10 times 100 bytes and 300 of its head; a request has 600.
     cut = random.Random(seed).randrange(1_400)
     cuts = {"after_requests": cut} if seed % 2 else {"after_replies": cut}
     window = [outbound(stage.topic, b"%d" % n) for n in range(15)]
 
     with cutting(stage.server.port, **cuts) as port:
-        place = Place.of(stage.server.url, {"endpoint_url": f"http://127.0.0.1:{port}"})
-        publisher = SqsPublisher(place)
+        address = SqsAddress.of(
+            stage.server.url, {"endpoint_url": f"http://127.0.0.1:{port}"}
+        )
+        publisher = SqsPublisher(address)
         publisher._wire._urls[stage.topic] = stage.url_of(stage.topic)
         outcomes = publisher.publish(window)
         publisher.close()
 
-    sent = {n for n, one in enumerate(outcomes) if one.kind is SENT}
+    confirmed = {n for n, one in enumerate(outcomes) if one.kind is SENT}
     stored = [int(body) for body, _ in stage.contents(stage.topic)]
     unsent = {n for n, one in enumerate(outcomes) if one.kind is UNSENT}
     assert {one.kind for one in outcomes} <= {SENT, UNKNOWN, UNSENT}
-    assert sent <= set(stored)
+    assert confirmed <= set(stored)
     assert unsent.isdisjoint(stored)
     assert len(stored) == len(set(stored))
-    # The proxy takes one connection only: the second call never comes through.
+    # The proxy accepts one connection: the second call never gets through.
     assert SENT not in {one.kind for one in outcomes[10:]}
 
 
@@ -513,7 +518,7 @@ def test_a_message_may_be_held_back_for_a_quarter_of_an_hour(stage: SqsStage) ->
     assert stage.receive(stage.topic) == []
 
 
-def test_what_a_standard_queue_does_not_promise_is_not_claimed(
+def test_the_capabilities_claim_only_what_a_standard_queue_does(
     stage: SqsStage,
 ) -> None:
     again = [outbound(stage.topic, b"x", dedupe="poisonweb-7-1") for _ in "ab"]
@@ -542,7 +547,7 @@ def outbound(
 
 
 def drain(stage: SqsStage) -> list[Any]:
-    """Read and acknowledge to the end: what is held keeps its group waiting."""
+    """Read and acknowledge to the end: a held message makes its group wait."""
     reader = stage.reader()
     letters: list[Any] = []
     while batch := reader.read(limit=100, wait=0):

@@ -1,4 +1,4 @@
-"""What only streams have: consumer groups, each of which gives up for itself."""
+"""What only streams have: several consumer groups of one topic."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def test_a_dead_lettered_message_is_settled_for_its_group(streams: StreamStage) 
 def test_dead_lettering_leaves_what_may_still_be_handled(streams: StreamStage) -> None:
     for n in range(4):
         streams.put(streams.topic, b"%d" % n)
-    seldom, overdue, taken, settled = streams.receive(
+    seldom, overdue, claimed, settled = streams.receive(
         consumer_group="billing", client_name="billing-1"
     )
-    for bookmark in (overdue, taken, settled):
+    for bookmark in (overdue, claimed, settled):
         hand_out_again(streams, bookmark, times=MAX_DEQUEUE_COUNT - 1)
     hand_out_again(streams, seldom, times=MAX_DEQUEUE_COUNT - 2)
     streams.settle(settled, consumer_group="billing")
     streams.advance(VISIBILITY_TIMEOUT)
-    hand_out_again(streams, taken, times=1)
+    hand_out_again(streams, claimed, times=1)
 
     moved = streams.reader().dead_letter_exhausted()
 
@@ -75,7 +75,7 @@ def test_dead_lettering_leaves_what_may_still_be_handled(streams: StreamStage) -
     assert position.pending == 2
 
 
-def test_each_consumer_group_gives_up_for_itself(streams: StreamStage) -> None:
+def test_a_message_is_dead_lettered_per_consumer_group(streams: StreamStage) -> None:
     streams.put(streams.topic, b"body")
     for group in ("billing", "shipping", "mail"):
         (bookmark,) = streams.receive(consumer_group=group, client_name=f"{group}-1")
@@ -92,7 +92,9 @@ def test_each_consumer_group_gives_up_for_itself(streams: StreamStage) -> None:
     assert {story.consumer_group for story in stories} == {"billing", "shipping"}
 
 
-def test_a_topic_that_is_not_there_has_nothing_to_tell(streams: StreamStage) -> None:
+def test_a_missing_topic_has_neither_positions_nor_dead_letters(
+    streams: StreamStage,
+) -> None:
     assert streams.reader().dead_letter_exhausted() == 0
     assert streams.admin().consumers() == []
     assert streams.admin().depth() == 0
@@ -120,7 +122,7 @@ def test_positions_tell_how_far_each_group_has_read(streams: StreamStage) -> Non
     assert behind.lag in {1, None}
 
 
-def test_numbers_tell_the_time_where_the_capabilities_say_so(
+def test_seq_holds_the_time_where_seq_bits_say_so(
     redis_stage: RedisStage,
 ) -> None:
     before = time.time_ns() // 10**6

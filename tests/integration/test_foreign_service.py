@@ -73,6 +73,6 @@ def test_the_banner_of_a_foreign_service_is_not_quoted(kind: str, said: str) -> 
         reached = connectivity.reach(broker=broker(kind, port))
 
     assert not reached.ok
-    assert SECRET.decode() not in reached.told
-    assert "SSH" not in reached.told
-    assert reached.told
+    assert SECRET.decode() not in reached.detail
+    assert "SSH" not in reached.detail
+    assert reached.detail

@@ -137,7 +137,7 @@ def test_a_discovered_topic_with_a_queue_of_another_is_registered_without_one(
     ]
 
     topics = registration.adopt_topics(
-        broker=broker, found=found_topics, principal=operator, now=now
+        broker=broker, topics=found_topics, principal=operator, now=now
     )
     observed = lane_settings.observe_all(topics=topics, principal=operator, now=now)
 

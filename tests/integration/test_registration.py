@@ -43,7 +43,7 @@ def adopt(
 ) -> list[str]:
     topics = registration.adopt_topics(
         broker=broker,
-        found=[found_topic(name, f"{name}-poison") for name in names],
+        topics=[found_topic(name, f"{name}-poison") for name in names],
         principal=principal,
         now=now,
     )
@@ -180,7 +180,7 @@ def test_the_connectivity_test_names_the_brokers_product(stored_broker: Broker) 
     reached = connectivity.reach(broker=stored_broker)
 
     assert reached.ok
-    assert reached.told.startswith("Redis ")
+    assert reached.detail.startswith("Redis ")
 
 
 def test_a_wrong_password_is_reported_without_quoting_it(
@@ -193,8 +193,8 @@ def test_a_wrong_password_is_reported_without_quoting_it(
     reached = connectivity.reach(broker=broker)
 
     assert not reached.ok
-    assert reached.told
-    assert not any(part in reached.told for part in ("not!mine", "not%21mine", wrong))
+    assert reached.detail
+    assert not any(part in reached.detail for part in ("not!mine", "not%21mine", wrong))
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_the_wait_for_a_silent_broker_is_bounded(
 
     reached = connectivity.reach(broker=broker, within=0.1)
 
-    assert (reached.ok, reached.told) == (False, "It did not answer within 0.1 s.")
+    assert (reached.ok, reached.detail) == (False, "It did not answer within 0.1 s.")
     assert reached.milliseconds < 20_000
 
 
@@ -242,7 +242,7 @@ def test_a_missing_variable_is_reported(
     after = connectivity.reach(broker=broker)
 
     assert broker.url == "env:BROKER_OURS"
-    assert (before.ok, "BROKER_OURS" in before.told) == (False, True)
+    assert (before.ok, "BROKER_OURS" in before.detail) == (False, True)
     assert after.ok
 
 
@@ -255,7 +255,7 @@ def test_the_address_policy_is_checked_at_each_connection(
     reached = connectivity.reach(broker=Broker.objects.get())
 
     assert not reached.ok
-    assert "no broker is" in reached.told
+    assert "no broker is" in reached.detail
 
 
 def test_a_connectivity_test_leaves_no_thread_behind(stored_broker: Broker) -> None:
@@ -276,7 +276,7 @@ def test_the_topics_of_a_broker_are_discovered_and_adopted(
 
     topics_found = connectivity.discover(broker=stored_broker)
     registration.adopt_topics(
-        broker=stored_broker, found=topics_found, principal=operator, now=now
+        broker=stored_broker, topics=topics_found, principal=operator, now=now
     )
 
     facts = [

@@ -299,7 +299,7 @@ def test_observing_adopting_and_removing_never_deadlock(
     def adopt(broker: Broker) -> None:
         with suppress(Absent):
             registration.adopt_topics(
-                broker=broker, found=[discovered], principal=ADA, now=now
+                broker=broker, topics=[discovered], principal=ADA, now=now
             )
 
     def remove(broker: Broker) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.brokers.adapters.redis_streams.entries import join
+from apps.brokers.adapters.redis_streams.entries import join_body
 from poisonguard.readers import Reader, header_pairs, number_of
 from poisonguard.readers.amps import AmpsReader
 from poisonguard.readers.pika import PikaReader
@@ -185,7 +185,7 @@ def test_an_entry_can_be_put_together_again_as_it_was(
 ) -> None:
     reader, entry = RedisStreamsReader(), (b"1-0", fields)
 
-    whole = join(reader.body(entry), reader.headers(entry), body_field=b"body")
+    whole = join_body(reader.body(entry), reader.headers(entry), body_field=b"body")
 
     assert whole == tuple(fields)
 

@@ -24,7 +24,7 @@ from apps.brokers.adapters.azure_queue import message_text
 from apps.brokers.adapters.azure_queue.message_text import Encoding
 from apps.brokers.adapters.rabbitmq import amqp_properties
 from apps.brokers.adapters.rabbitmq import amqp_table as tables
-from apps.brokers.adapters.sqs.messages import entry, stored
+from apps.brokers.adapters.sqs.messages import content_of, entry_of
 from apps.brokers.ports import Outbound
 from poisonguard.errors import Misconfigured
 from poisonguard.readers import Reader, amqp
@@ -69,7 +69,7 @@ def test_headers_of_amqp_go_back_with_their_types(value: Any) -> None:
     headers = {"first": "x", "value": value}
     received = as_received(as_sent(content_type="text/plain", headers=headers))
 
-    again = as_received(amqp_properties.written(read(received)))
+    again = as_received(amqp_properties.encode(read(received)))
 
     assert again.headers == received.headers
     assert again.content_type == "text/plain"
@@ -94,7 +94,7 @@ def test_a_message_of_amqp_reads_as_a_lane_reads_it() -> None:
         headers=headers,
     )
 
-    assert read(as_received(wire)) == amqp_properties.read(wire)
+    assert read(as_received(wire)) == amqp_properties.decode(wire)
 
 
 def test_an_own_header_is_not_taken_for_a_property() -> None:
@@ -102,7 +102,7 @@ def test_an_own_header_is_not_taken_for_a_property() -> None:
         as_sent(message_id="m-1", headers={"amqp.type": "mine", "other": "x"})
     )
 
-    again = as_received(amqp_properties.written(read(received)))
+    again = as_received(amqp_properties.encode(read(received)))
 
     assert (again.type, again.headers) == (None, {"other": "x", "amqp.type": "mine"})
 
@@ -110,8 +110,8 @@ def test_an_own_header_is_not_taken_for_a_property() -> None:
 def test_a_number_that_pika_does_not_write_goes_back_as_well() -> None:
     ((_, value),) = amqp.pairs({}, {"rate": 1.5})
 
-    assert tables.read(tables.written((b"rate", value))) == [(b"rate", value)]
-    assert tables.written((b"rate", value))[5:6] == b"d"
+    assert tables.decode(tables.encode((b"rate", value))) == [(b"rate", value)]
+    assert tables.encode((b"rate", value))[5:6] == b"d"
 
 
 def test_a_header_without_an_amqp_type_is_written_as_bytes() -> None:
@@ -188,7 +188,7 @@ def test_an_aio_pika_message_without_an_id_is_known_by_its_place_and_body() -> N
 
 def received(message: Outbound, **system: str) -> dict[str, Any]:
     """Give what boto3 gives of a message that Poisonweb sends."""
-    wire = entry(message).to_wire(0)
+    wire = entry_of(message).to_wire(0)
     return {
         "MessageId": "m-1",
         "ReceiptHandle": "r-1",
@@ -209,7 +209,7 @@ def test_a_message_of_sqs_reads_as_a_lane_reads_it(body: bytes) -> None:
     )
     reader = SqsReader()
 
-    assert (reader.body(message), reader.headers(message)) == stored(message)
+    assert (reader.body(message), reader.headers(message)) == content_of(message)
     assert reader.body(message) == body
     assert (reader.bookmark(message), reader.dequeue_count(message)) == ("m-1", 3)
     assert reader.enqueued_at(message) == datetime.fromtimestamp(1_700_000_000, UTC)
@@ -243,7 +243,7 @@ def test_a_body_that_others_mark_as_base64_stays_what_it_is() -> None:
         "MessageAttributes": {"x-poisonweb-body": mark},
     }
 
-    assert (SqsReader().body(message), SqsReader().headers(message)) == stored(
+    assert (SqsReader().body(message), SqsReader().headers(message)) == content_of(
         {**message, "Attributes": {}}
     )
 

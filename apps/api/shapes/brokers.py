@@ -45,7 +45,7 @@ def capabilities(can: Capabilities) -> Shape:
 
 
 def reached(test: Reached) -> Shape:
-    return {"ok": test.ok, "detail": test.told, "milliseconds": test.milliseconds}
+    return {"ok": test.ok, "detail": test.detail, "milliseconds": test.milliseconds}
 
 
 def discovered_topic(discovered: DiscoveredTopic) -> Shape:

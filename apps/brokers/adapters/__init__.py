@@ -1,7 +1,7 @@
-"""One package for each kind of broker, and the way to it by the kind's name.
+"""One package for each kind of broker, found by the kind's name.
 
-A package is imported only when a broker of its kind is offered or spoken to: clients
-are optional extras, and a sentence says how to install one that is missing.
+A package is imported only when a broker of its kind is offered or used: clients are
+optional extras, and an error says how to install a missing one.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from apps.brokers.adapters.adapter import Adapter
 from apps.brokers.address_policy import has_user
 from apps.core.errors import Invalid, Unavailable
 
-Pasted = Callable[[str], dict[str, object]]
+HostJsonReader = Callable[[str], dict[str, object]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kind:
+class BrokerKind:
     """A kind of broker, as people know it.
 
     `client` is the Python module it needs. `url`, `broker_options` and `topic_options`
     are examples of an address and of options in JSON; "" where a kind has no options.
-    `host_json` names the module that reads what can be pasted of a `host.json`.
-    `sends_password_by_options` tells that the password goes, in the clear over http,
-    to a place that an option names. `lends_identity` tells that without a key in its
-    address it calls as this machine, whose rights no one entered here.
+    `host_json` names the module that reads a pasted `host.json`.
+    `sends_password_by_options`: an option names a host that gets the password, in the
+    clear over http. `lends_identity`: without a key in its address, calls use the
+    rights of this machine, which were never entered here.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Kind:
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind(
+        BrokerKind(
             name="redis_streams",
             title="Redis Streams",
             client="redis",
@@ -56,7 +56,7 @@ KINDS = {
             broker_options='{"body_field": "body"}',
             topic_options='{"body_field": "body"}',
         ),
-        Kind(
+        BrokerKind(
             name="rabbitmq",
             title="RabbitMQ",
             client="pika",
@@ -64,7 +64,7 @@ KINDS = {
             broker_options='{"management_url": "https://host:15671"}',
             sends_password_by_options=True,
         ),
-        Kind(
+        BrokerKind(
             name="azure_queue",
             title="Azure Storage Queues",
             client="urllib3",
@@ -73,7 +73,7 @@ KINDS = {
             topic_options='{"maxPollingInterval": "00:00:10"}',
             host_json="azure_queue.settings",
         ),
-        Kind(
+        BrokerKind(
             name="sqs",
             title="Amazon SQS",
             client="boto3",
@@ -86,23 +86,23 @@ KINDS = {
 }
 
 
-def known(kind: str) -> Kind:
-    """Give a kind by its name; raise `Invalid` for one that is none."""
+def kind_named(kind: str) -> BrokerKind:
+    """Return a kind by its name; raise `Invalid` for an unknown one."""
     if kind not in KINDS:
         raise Invalid("kind", f"{kind} is unknown: use one of {', '.join(KINDS)}.")
     return KINDS[kind]
 
 
 def title_of(kind: str) -> str:
-    """Give what people call a kind; one that is none any more by its own name."""
+    """Return the title of a kind; the name itself for an unknown one."""
     return KINDS[kind].title if kind in KINDS else kind
 
 
 @cache
 def adapter(kind: str) -> Adapter:
-    """Give the adapter of a kind; raise `Unavailable` where its client is missing."""
-    found: Adapter = _module(kind).ADAPTER
-    return found
+    """Return the adapter of a kind; raise `Unavailable` without its client."""
+    instance: Adapter = _module(kind).ADAPTER
+    return instance
 
 
 def missing_client(kind: str) -> str:
@@ -114,17 +114,18 @@ def missing_client(kind: str) -> str:
     return ""
 
 
-def reader_of_host_json(kind: str) -> Pasted | None:
-    """Give what makes a topic's options of a `host.json`; None where there is none."""
-    named = known(kind).host_json
-    if not named:
+def reader_of_host_json(kind: str) -> HostJsonReader | None:
+    """Return the function that makes topic options of a `host.json`, or None."""
+    module_name = kind_named(kind).host_json
+    if not module_name:
         return None
-    found: Pasted = import_module(f"{__name__}.{named}").settings_from_host_json
-    return found
+    module = import_module(f"{__name__}.{module_name}")
+    reader: HostJsonReader = module.settings_from_host_json
+    return reader
 
 
 def _module(kind: str) -> ModuleType:
-    client = known(kind).client
+    client = kind_named(kind).client
     try:
         return import_module(f"{__name__}.{kind}.adapter")
     except ModuleNotFoundError as missing:

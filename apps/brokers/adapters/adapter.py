@@ -1,4 +1,4 @@
-"""What each module of this package offers: how one kind of broker is spoken to."""
+"""The interface that each package here offers for its kind of broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from apps.brokers.ports import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerSettings:
-    """Where a broker is: `url` with its secret in the clear, and its free options.
+    """Address of a broker: `url` with its secret in the clear, and free options.
 
     A client connects by `target.dial`, which checks the address that it dials.
     """
@@ -33,7 +33,7 @@ class BrokerSettings:
 class TopicSettings:
     """One topic, by the broker's own name; times in seconds.
 
-    `dead_letter_queue` "" stands for the broker's own default.
+    A `dead_letter_queue` of "" means the broker's own default.
     """
 
     topic: str
@@ -44,7 +44,7 @@ class TopicSettings:
 
 
 class Adapter(Protocol):
-    """One kind of broker. Each call connects to nothing yet.
+    """One kind of broker; no call here connects yet.
 
     All of them raise `Invalid` for values that cannot work, naming the field.
     """
@@ -65,10 +65,10 @@ class Adapter(Protocol):
     def broker_admin(self, broker: BrokerSettings) -> BrokerAdmin: ...
 
     def queue_by_convention(self, topic: str) -> str:
-        """Name the dead-letter queue that every topic of this kind has; "" for none.
+        """Return the dead-letter queue that this kind gives each topic; "" for none.
 
-        Raises `Invalid` where the convention leaves no name for this topic's.
+        Raises `Invalid` where the convention allows no name for this topic.
         """
 
     def ordering(self, topic: str) -> Ordering:
-        """Tell what stays in order on this very topic, which may be more or less."""
+        """Return the ordering of this very topic, which may differ from its kind's."""

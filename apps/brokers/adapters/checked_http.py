@@ -17,7 +17,7 @@ from apps.brokers.address_policy import Dial
 
 
 def pools(dial: Dial) -> dict[str, type[HTTPConnectionPool]]:
-    """Give urllib3's pools for http and https, whose connections `dial` makes."""
+    """Return urllib3's pools for http and https with connections made by `dial`."""
     return {
         "http": derived(HTTPConnectionPool, dial),
         "https": derived(HTTPSConnectionPool, dial),
@@ -25,10 +25,10 @@ def pools(dial: Dial) -> dict[str, type[HTTPConnectionPool]]:
 
 
 def derived(pool: type[HTTPConnectionPool], dial: Dial) -> type[HTTPConnectionPool]:
-    """Derive a kind of pool, urllib3's or one made from it, that leaves dialling."""
+    """Derive a pool class whose connections are made by `dial`."""
 
     def connect(connection: HTTPConnection) -> socket.socket:
-        """Raise what urllib3's own would, so that who calls need not know."""
+        """Connect by `dial`; raise the same errors as urllib3's own function."""
         host, timeout = connection.host, connection.timeout
         seconds = timeout if isinstance(timeout, int | float) else None
         try:

@@ -1,6 +1,6 @@
-"""A broker in memory, under the same contract as the real ones, for tests.
+"""A broker in memory for tests, under the same contract as the real ones.
 
-Its time passes only by `advance`, and it fails in the ways it is told to.
+Its time passes only by `advance`, and tests tell it how to fail.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _Topic:
 
 
 class MemoryBroker:
-    """The topics, the consumers that read them, and the faults to come."""
+    """The topics, the consumers that read them, and the failures to come."""
 
     def __init__(self) -> None:
         self.now = START
@@ -91,7 +91,7 @@ class MemoryBroker:
     # --- what a test arranges
 
     def refuse(self, why: Callable[[Outbound], str]) -> None:
-        """Refuse the messages for which this gives a reason."""
+        """Refuse each message for which the function returns a reason."""
         self.refusal = why
 
     def go_away(self) -> None:
@@ -101,7 +101,7 @@ class MemoryBroker:
         self._away, self.answers_left = False, None
 
     def stop_answering(self, *, after: int, keep: bool) -> None:
-        """Answer `after` more messages; `keep` those behind, or lose them."""
+        """Answer `after` more messages; then `keep` the others, or lose them."""
         self.answers_left, self.keeps_unanswered = after, keep
 
     def advance(self, seconds: float) -> None:
@@ -110,19 +110,19 @@ class MemoryBroker:
     def receive(
         self, topic: str, *, consumer_group: str, client_name: str
     ) -> list[tuple[str, Outbound]]:
-        """Hand everything new to a consumer, which then settles it or does not."""
+        """Hand all new messages to a consumer, which settles them or does not."""
         state = self.topic(topic)
         group = state.groups.setdefault(consumer_group, _Group())
-        fresh = [(n, m) for n, m in state.messages.items() if n > group.position]
+        new_messages = [(n, m) for n, m in state.messages.items() if n > group.position]
         group.position = state.head
-        for number, _ in fresh:
+        for number, _ in new_messages:
             group.pending[number] = _HandedOut(client_name, self.now, 1)
-        return [(str(number), message) for number, message in fresh]
+        return [(str(number), message) for number, message in new_messages]
 
     def receive_again(
         self, topic: str, bookmark: str, *, consumer_group: str, client_name: str
     ) -> None:
-        """Hand one message out once more, as a restarted consumer would get it."""
+        """Hand a message out once more, as a restarted consumer would get it."""
         pending = self.topic(topic).groups[consumer_group].pending
         count = pending[int(bookmark)].dequeue_count + 1
         pending[int(bookmark)] = _HandedOut(client_name, self.now, count)
@@ -133,7 +133,7 @@ class MemoryBroker:
     # --- what a test looks at
 
     def published(self, topic: str) -> list[Outbound]:
-        """Return what is in a topic or a dead-letter queue, oldest first."""
+        """Return the messages of a topic or a dead-letter queue, oldest first."""
         return list(self.topic(topic).messages.values())
 
     # --- the ports
@@ -180,7 +180,7 @@ class MemoryBroker:
         ]
 
     def close(self) -> None:
-        """Hold nothing, so give nothing back."""
+        """Do nothing: there is no connection."""
 
     def topic(self, name: str) -> _Topic:
         return self._topics.setdefault(name, _Topic())
@@ -204,7 +204,7 @@ class MemoryPublisher:
         return outcomes
 
     def close(self) -> None:
-        """Hold nothing, so give nothing back."""
+        """Do nothing: there is no connection."""
 
     def _publish(self, message: Outbound) -> Outcome:
         broker = self.broker
@@ -246,7 +246,7 @@ class MemoryDeadLetterReader:
             except Unavailable:
                 self._cursor = 0
                 raise
-            if not self._fresh():
+            if not self._unread():
                 self._broker.changed.wait(wait)
             return self._batch(limit)
 
@@ -272,15 +272,15 @@ class MemoryDeadLetterReader:
         return sum(self._dead_letter(name, group) for name, group in groups.items())
 
     def close(self) -> None:
-        """Hold nothing, so give nothing back."""
+        """Do nothing: there is no connection."""
 
-    def _fresh(self) -> list[int]:
+    def _unread(self) -> list[int]:
         messages = self._broker.topic(self._queue).messages
         return [number for number in messages if number > self._cursor]
 
     def _batch(self, limit: int) -> list[DeadLetter]:
         letters: list[DeadLetter] = []
-        for number in self._fresh()[:limit]:
+        for number in self._unread()[:limit]:
             letters.append(self._letter(number))
             self._cursor = number
             if sum(letter.size for letter in letters) >= BATCH_BYTES:
@@ -346,7 +346,7 @@ class MemoryTopicAdmin:
         return len(self._broker.topic(self._queue).messages)
 
     def oldest_at(self) -> datetime | None:
-        """Its messages bear no time."""
+        """Return None: the messages hold no time."""
         self._broker.reach()
         return None
 
@@ -357,7 +357,7 @@ class MemoryTopicAdmin:
         return Delivered(total=total, at=self._broker.now)
 
     def close(self) -> None:
-        """Hold nothing, so give nothing back."""
+        """Do nothing: there is no connection."""
 
     def _position(self, name: str, group: _Group, *, head: int) -> ConsumerPosition:
         handed_out = group.pending.values()

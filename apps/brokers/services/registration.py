@@ -1,4 +1,4 @@
-"""Brokers as people enter and change them, and the topics that they take from them."""
+"""Add and change brokers, and register the topics that they have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers import adapters, allow_list, celery_broker, secrets
 from apps.brokers.adapters.adapter import BrokerSettings
-from apps.brokers.address_policy import places_of_options
+from apps.brokers.address_policy import host_ports_in_options
 from apps.brokers.allow_list import require_all_topics
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import FoundTopic
@@ -40,24 +40,24 @@ def add(
     principal: Principal,
     now: datetime,
 ) -> Broker:
-    """Add a broker; raises Invalid for a value of no use, or a kind without its client.
+    """Add a broker; raise Invalid for unusable values or a missing client.
 
-    `url` is an address in the clear, which is kept sealed, or env:NAME.
+    `url` is env:NAME, or an address in the clear, which is stored sealed.
     """
     require_all_topics(principal)
-    adapters.known(kind)
+    adapters.kind_named(kind)
     if remedy := adapters.missing_client(kind):
         raise Invalid("kind", remedy)
     _check_name(name)
-    kept = _kept(url)
-    secrets.check_variable(kept)
-    _check_address(Broker(kind=kind, url=kept, options=options))
+    stored_url = _storable_url(url)
+    secrets.check_variable(stored_url)
+    _check_address(Broker(kind=kind, url=stored_url, options=options))
     with transaction.atomic():
-        broker, made = Broker.objects.get_or_create(
+        broker, is_new = Broker.objects.get_or_create(
             name=name,
-            defaults={"kind": kind, "url": kept, "options": options},
+            defaults={"kind": kind, "url": stored_url, "options": options},
         )
-        if not made:
+        if not is_new:
             raise Invalid("name", f"there is a broker {name} already.")
         _record(
             Action.BROKER_REGISTERED, broker.name, principal, now, {"kind": broker.kind}
@@ -74,10 +74,10 @@ def alter(
     principal: Principal,
     now: datetime,
 ) -> Broker:
-    """Change what is given, and leave the rest; its kind stays what it is."""
+    """Change the given values and leave the others; a broker keeps its kind."""
     require_all_topics(principal)
     if broker.predates_address_rules:
-        # Before anything of it changes: the list tells what it used until now.
+        # Write the list before any change: it names what the broker used so far.
         allow_list.write(actor=principal.actor, now=now)
         broker = one(broker_id=broker.pk)
     values: dict[str, Any] = {}
@@ -87,14 +87,14 @@ def alter(
     if options is not None and dict(options) != broker.options:
         values["options"] = dict(options)
     if url is not None:
-        values["url"] = _kept(url)
+        values["url"] = _storable_url(url)
     if {"url", "options"} & values.keys():
         _check_change(broker, values)
-    return _altered(broker, values, principal, now=now) if values else broker
+    return _alter(broker, values, principal, now=now) if values else broker
 
 
 @transaction.atomic
-def _altered(
+def _alter(
     broker: Broker, values: Mapping[str, object], principal: Principal, *, now: datetime
 ) -> Broker:
     hold_broker(broker)
@@ -102,14 +102,14 @@ def _altered(
     if others.filter(name=values.get("name")).exists():
         raise Invalid("name", f"there is a broker {values['name']} already.")
     Broker.objects.filter(pk=broker.pk).update(**values)
-    # What an address or an option was may be a secret: only that it changed is told.
+    # An address or option may be a secret: record only that it changed.
     detail = {"changed": sorted(values), "name": values.get("name", "")}
     _record(Action.BROKER_ALTERED, broker.name, principal, now, detail)
     return Broker.objects.get(pk=broker.pk)
 
 
 def one(*, broker_id: int) -> Broker:
-    """Find a broker; raises Absent where there is none."""
+    """Return a broker; raise Absent without one."""
     broker = Broker.objects.filter(pk=broker_id).first()
     if broker is None:
         raise Absent(f"There is no broker {broker_id} here.")
@@ -120,56 +120,57 @@ def one(*, broker_id: int) -> Broker:
 def adopt_topics(
     *,
     broker: Broker,
-    found: Sequence[FoundTopic],
+    topics: Sequence[FoundTopic],
     principal: Principal,
     now: datetime,
 ) -> list[Topic]:
-    """Register topics that a broker was found to have; what is known stays as it is.
+    """Register topics that a broker has; leave registered ones as they are.
 
-    One without a dead-letter queue gets that of its kind's convention, made or not.
-    One whose queue another topic reads is registered without: it can have no lane. A
-    name that another broker's topic has already is told apart by this broker's.
+    A topic without a dead-letter queue gets the one by convention of its kind, even if
+    that does not exist yet. A topic whose queue another topic reads is registered
+    without one, so it can have no lane. If a topic of another broker has the name, this
+    broker's name is appended.
     """
     principal.require(Scope.BROKERS_WRITE)
-    return [_adopted(broker, each, principal, now=now) for each in found]
+    return [_adopt(broker, topic, principal, now=now) for topic in topics]
 
 
-def _adopted(
-    broker: Broker, found: FoundTopic, principal: Principal, *, now: datetime
+def _adopt(
+    broker: Broker, topic: FoundTopic, principal: Principal, *, now: datetime
 ) -> Topic:
-    if not is_keepable(found):
+    if not is_keepable(topic):
         raise Refused("A topic whose name is no text cannot be kept here.")
-    known = broker.topics.filter(native_name=found.name).first()
-    name = known.name if known else _free_name(broker, found.name)
-    sees_it = principal.sees(name) and (known or principal.sees(found.name))
+    existing = broker.topics.filter(native_name=topic.name).first()
+    name = existing.name if existing else _free_name(broker, topic.name)
+    sees_it = principal.sees(name) and (existing or principal.sees(topic.name))
     if not sees_it:
-        raise Forbidden(f"The topic {name} is none of yours.")
-    if known and known.dead_letter_queue:
-        return known
-    convention = convention_of(kind=broker.kind, topic=found.name)
-    queue = found.dead_letter_queue or convention.queue
+        raise Forbidden(f"The topic {name} is outside your topics.")
+    if existing and existing.dead_letter_queue:
+        return existing
+    convention = convention_of(kind=broker.kind, topic=topic.name)
+    queue = topic.dead_letter_queue or convention.queue
     is_taken = reader_of_queue(broker=broker, queue=queue, besides=name) is not None
     return register_topic(
         name=name,
         broker=broker,
         dead_letter_queue="" if is_taken else queue,
         policy={},
-        native_name=found.name,
+        native_name=topic.name,
         actor=principal.actor,
         principal=principal,
         now=now,
     )
 
 
-def is_keepable(found: FoundTopic) -> bool:
-    """Tell whether its names are text, as Postgres and HTTP know it."""
-    names = (found.name, found.dead_letter_queue)
+def is_keepable(topic: FoundTopic) -> bool:
+    """Tell whether Postgres and HTTP can carry its names as text."""
+    names = (topic.name, topic.dead_letter_queue)
     return all(name == storable(name) for name in names)
 
 
 def _free_name(broker: Broker, name: str) -> str:
-    taken = Topic.objects.filter(name=name).exclude(broker=None)
-    return f"{name}@{broker.name}" if taken.exists() else name
+    namesakes = Topic.objects.filter(name=name).exclude(broker=None)
+    return f"{name}@{broker.name}" if namesakes.exists() else name
 
 
 def _check_name(name: str) -> None:
@@ -177,8 +178,8 @@ def _check_name(name: str) -> None:
         raise Invalid("name", f"give up to {NAME_LIMIT} characters that can be seen.")
 
 
-def _kept(url: str) -> str:
-    """Give what is stored of an address that somebody entered."""
+def _storable_url(url: str) -> str:
+    """Return the form to store of an address that a person entered."""
     if len(url) > URL_LIMIT or not url.isprintable():
         raise Invalid("url", f"give at most {URL_LIMIT} characters that can be seen.")
     if url.startswith(secrets.SEALED):
@@ -187,7 +188,7 @@ def _kept(url: str) -> str:
 
 
 def _check_change(broker: Broker, values: Mapping[str, Any]) -> None:
-    """Raise Invalid where a changed address or option cannot work, or may not lead."""
+    """Raise Invalid where a changed address or option is unusable or forbidden."""
     changed = copy(broker)
     for name, value in values.items():
         setattr(changed, name, value)
@@ -201,38 +202,38 @@ def _check_change(broker: Broker, values: Mapping[str, Any]) -> None:
 
 
 def _require_address_again(broker: Broker, changed: Broker) -> None:
-    """Refuse an option that leads what is sealed to another host than it knew."""
+    """Refuse an option that sends a sealed password to a new host."""
     try:
-        known = {place.host for place in target_of(broker).places}
+        known_hosts = {host_port.host for host_port in target_of(broker).host_ports}
     except Unavailable:
         return  # sealed under another key: nothing can be sent anywhere
-    for option, place in places_of_options(changed.options).items():
-        if place.host not in known:
+    for option, host_port in host_ports_in_options(changed.options).items():
+        if host_port.host not in known_hosts:
             raise Invalid(
                 "url",
-                f"{option} names another host, {place.host}: enter the address again, "
-                "with its password, so that it is sent there on purpose.",
+                f"{option} names another host, {host_port.host}: enter the address "
+                "again, with its password, so that it is sent there on purpose.",
             )
 
 
 def _check_address(broker: Broker) -> None:
-    """Raise Invalid for what can never work, as far as that can be told by now.
+    """Raise Invalid for an address that can never work, as far as is known now.
 
-    Where a client or a variable of the environment is missing, using it will tell.
+    A missing client or variable of the environment shows only when it is used.
     """
     try:
         settings = BrokerSettings(
             url=secrets.revealed(broker.url), options=broker.options
         )
-        # First, for it says best what is wrong with an address; it dials nothing.
+        # Check this first: it explains best what is wrong, and dials nothing.
         adapters.adapter(broker.kind).broker_admin(settings).close()
     except Unavailable as later:
-        log.info("an address of %s is not looked at: %s", broker.kind, later)
+        log.info("an address of %s was not checked: %s", broker.kind, later)
     try:
         celery_broker.refuse(secrets.revealed(broker.url), resolve=False)
         target_of(broker).check(resolve=False)
     except Unavailable as later:
-        log.info("where %s leads is not known yet: %s", broker.kind, later)
+        log.info("the hosts of %s are not known yet: %s", broker.kind, later)
 
 
 def _record(

@@ -1,4 +1,4 @@
-"""Topics and brokers as rows, and one publisher in front of all brokers."""
+"""Services for the rows of topics and brokers, and a publisher for all brokers."""
 
 from __future__ import annotations
 
@@ -47,31 +47,31 @@ from apps.team.rights import Principal
 class Convention:
     """The dead-letter queue that a convention gives a topic, or why it gives none.
 
-    Both are empty where its kind of broker has no such convention.
+    Both are empty where the kind of broker has no convention.
     """
 
     queue: str = ""
     refusal: Invalid | None = None
 
     def require(self) -> str:
-        """Give the queue; raises Invalid where the convention leaves no name for it."""
+        """Return the queue; raise Invalid where the convention allows no name."""
         if self.refusal is not None:
             raise self.refusal
         return self.queue
 
 
 def topics_named(*, names: Collection[str]) -> dict[str, Topic]:
-    """Give every topic by name; make one that was never heard of, without a broker."""
-    known = {topic.name: topic for topic in Topic.objects.filter(name__in=names)}
-    unknown = sorted(set(names) - known.keys())
+    """Return topics by name; create unknown ones, without a broker."""
+    topics = {topic.name: topic for topic in Topic.objects.filter(name__in=names)}
+    unknown = sorted(set(names) - topics.keys())
     if unknown:
         Topic.objects.bulk_create(
             [Topic(name=name, native_name=name) for name in unknown],
             ignore_conflicts=True,
         )
-        made = Topic.objects.filter(name__in=unknown)
-        known |= {topic.name: topic for topic in made}
-    return known
+        new_topics = Topic.objects.filter(name__in=unknown)
+        topics |= {topic.name: topic for topic in new_topics}
+    return topics
 
 
 @transaction.atomic
@@ -84,8 +84,8 @@ def register_broker(
     actor: Actor,
     now: datetime,
 ) -> Broker:
-    """Add a broker, or change the address of a known one; idempotent."""
-    adapters.known(kind)
+    """Add a broker, or change the address of an existing one; idempotent."""
+    adapters.kind_named(kind)
     values = {"kind": kind, "url": url, "is_sample": is_sample}
     broker, created = Broker.objects.get_or_create(name=name, defaults=values)
     same = all(getattr(broker, field) == value for field, value in values.items())
@@ -114,12 +114,12 @@ def register_topic(
     principal: Principal | None = None,
     now: datetime,
 ) -> Topic:
-    """Say which broker carries a topic and where its dead letters are; idempotent.
+    """Set the broker and the dead-letter queue of a topic; idempotent.
 
     `policy` may hold max_dequeue_count and visibility_timeout (seconds). `native_name`
-    is the broker's own, where that is another. A queue of None is that of the kind's
-    convention; raises Invalid where that leaves no name for it, and where another
-    topic reads the queue.
+    is the broker's own name, where it differs. None as the queue means that of the
+    kind's convention. Raises Invalid where the convention allows no name, and where
+    another topic reads the queue.
     """
     if dead_letter_queue is None:
         convention = convention_of(kind=broker.kind, topic=native_name or name)
@@ -128,9 +128,11 @@ def register_topic(
     if native_name is not None:
         values["native_name"] = native_name
     hold_broker(broker)
-    known = Topic.objects.filter(name=name).first()
-    if known and all(getattr(known, field) == here for field, here in values.items()):
-        return known
+    existing = Topic.objects.filter(name=name).first()
+    if existing and all(
+        getattr(existing, field) == here for field, here in values.items()
+    ):
+        return existing
     with one_reader(
         broker=broker, queue=dead_letter_queue, topic=name, principal=principal
     ):
@@ -152,11 +154,11 @@ def register_topic(
 def name_queue_by_convention(
     *, topic: Topic, principal: Principal, reason: str = "", now: datetime
 ) -> Topic:
-    """Give a topic without a dead-letter queue that of its kind's convention.
+    """Give a topic without a dead-letter queue the one by convention of its kind.
 
-    Raises Invalid where the convention leaves no name for it, or another topic reads
-    it; where its kind has none, or a queue was named meanwhile, the topic is given
-    back as it is.
+    Raises Invalid where the convention allows no name, or another topic reads the
+    queue. Returns the topic unchanged where its kind has no convention, or a queue was
+    named meanwhile.
     """
     queue = convention_of_topic(topic).require()
     unnamed = Topic.objects.filter(pk=topic.pk, dead_letter_queue="")
@@ -184,17 +186,17 @@ def convention_of_topic(topic: Topic) -> Convention:
 
 
 def convention_of(*, kind: str, topic: str) -> Convention:
-    """Ask the adapter which dead-letter queue a topic has, without being named one."""
+    """Ask the adapter for the dead-letter queue by convention of a topic."""
     try:
         return Convention(queue=adapters.adapter(kind).queue_by_convention(topic))
     except Invalid as refusal:
         return Convention(refusal=refusal)
     except Unavailable:
-        return Convention()  # its client is missing: nothing can be looked at either
+        return Convention()  # its client is missing, so nothing can be checked
 
 
 def note_replays(*, topics: Collection[Topic]) -> None:
-    """Remember that these topics hand old messages out again to who starts anew."""
+    """Record that these topics deliver old messages again to a new reader."""
     unknown = [topic.pk for topic in topics if not topic.replays]
     if unknown:
         Topic.objects.filter(pk__in=unknown).update(replays=True)
@@ -205,9 +207,9 @@ def capabilities_of(topic: Topic) -> Capabilities:
 
 
 def time_between(topic: Topic, seq: int, later: int) -> timedelta | None:
-    """Give the time between two places, where its broker's numbers tell it."""
+    """Return the time between two positions, where the broker's ids hold a time."""
     bits = capabilities_of(topic).seq_bits if topic.broker else None
-    # Who stands at 0 has read nothing yet, and was there at no time.
+    # A reader at 0 has read nothing yet: its position has no time.
     if bits is None or not seq >> bits:
         return None
     return timedelta(milliseconds=max((later >> bits) - (seq >> bits), 0))
@@ -219,36 +221,36 @@ def ordering_of(topic: Topic) -> Ordering:
 
 
 def polling_interval_of(topic: Topic) -> float:
-    """Give the longest pause between two looks for dead letters; 0 where none pays."""
+    """Return the longest polling interval in seconds; 0 where polling is free."""
     usual = capabilities_of(topic).polling_interval
     return polling.longest_interval(topic.options, usual=usual) if usual else 0.0
 
 
-def left_out_of(topic: Topic) -> frozenset[bytes]:
-    """Name the headers that a message would lose on its way to this topic.
+def lost_headers_of(topic: Topic) -> frozenset[bytes]:
+    """Name the headers that a message loses on its way to this topic.
 
-    Those that tell of a failure stay behind in any case, so they are no loss.
+    Headers about a failure never go along, so they are no loss.
     """
     try:
         reserved = capabilities_of(topic).reserved
     except Unavailable:
-        return frozenset()  # its client is missing: nothing can be sent there at all
+        return frozenset()  # its client is missing, so nothing can be sent there
     return frozenset(name for name in reserved if vocabularies.leaving(((name, b""),)))
 
 
-def unmarked_topics() -> set[int]:
-    """Give the topics whose messages have no headers, so cannot bear a mark."""
+def topics_without_headers() -> set[int]:
+    """Return the ids of topics whose messages carry no headers, so no mark."""
     kinds = Broker.objects.order_by().values_list("kind", flat=True).distinct()
     without = [kind for kind in kinds if not _has_headers(kind)]
-    found = Topic.objects.filter(broker__kind__in=without) if without else ()
-    return {topic.pk for topic in found}
+    topics = Topic.objects.filter(broker__kind__in=without) if without else ()
+    return {topic.pk for topic in topics}
 
 
 def _has_headers(kind: str) -> bool:
     try:
         return adapters.adapter(kind).capabilities.headers is not Headers.NONE
     except Unavailable:
-        return True  # its client is missing: nothing can be sent there either way
+        return True  # its client is missing, so nothing can be sent there
 
 
 def reader_of(topic: Topic) -> DeadLetterReader:
@@ -268,9 +270,9 @@ def broker_admin_of(broker: Broker) -> BrokerAdmin:
 
 
 def settings_of(broker: Broker) -> BrokerSettings:
-    """Give what an adapter needs, in the clear; raises Invalid where it may not lead.
+    """Return the settings for an adapter; raise Invalid for a forbidden host.
 
-    That is looked at each time: what a name leads to may have changed.
+    Checks the address each time, since the same name may resolve to another address.
     """
     secrets.check_variable(
         broker.url, is_sample=broker.is_sample, allowed=allow_list.of(broker)
@@ -283,8 +285,8 @@ def settings_of(broker: Broker) -> BrokerSettings:
 
 
 def target_of(broker: Broker) -> Target:
-    """Tell where a broker leads; raises Unavailable where its address cannot be had."""
-    url, kind = secrets.revealed(broker.url), adapters.known(broker.kind)
+    """Return the hosts of a broker; raise Unavailable without its address."""
+    url, kind = secrets.revealed(broker.url), adapters.kind_named(broker.kind)
     return Target.read(
         url,
         broker.options,
@@ -314,9 +316,9 @@ def _settings_of(topic: Topic) -> TopicSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Addressed:
-    """One message on its way; its topic comes with its broker, read beforehand.
+    """One message to send; its topic comes with its broker already loaded.
 
-    With a `queue`, by the broker's own name, it goes there instead.
+    A `queue`, by the broker's own name, replaces the topic as destination.
     """
 
     topic: Topic
@@ -328,9 +330,9 @@ class Addressed:
 
 
 class RoutingPublisher:
-    """Publish to whatever broker carries each message's topic.
+    """Publisher that routes each message to the broker of its topic.
 
-    It asks the database nothing, so it may run in a thread of its own.
+    It runs no queries, so it may run in a thread of its own.
     """
 
     def __init__(self) -> None:
@@ -353,22 +355,22 @@ class RoutingPublisher:
             publisher.close()
 
     def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
-        """Send the messages, pipelined broker by broker; answer in their order.
+        """Send the messages, pipelined per broker; return outcomes in their order.
 
-        Never raises for a broker: what a broker that is away was never given is
-        `unsent`, what has nowhere to go is `refused`.
+        Never raises because of a broker: a message is `unsent` where its broker is
+        away, and `refused` where it has no destination.
         """
         answers: dict[int, Outcome] = {}
         routes: dict[Broker, list[int]] = {}
-        for place, message in enumerate(messages):
+        for index, message in enumerate(messages):
             if message.topic.broker is None:
-                answers[place] = _refused(f"the topic {message.topic} has no broker")
+                answers[index] = _refused(f"the topic {message.topic} has no broker")
             else:
-                routes.setdefault(message.topic.broker, []).append(place)
-        for broker, places in routes.items():
-            outcomes = self._publish(broker, [_outbound(messages[p]) for p in places])
-            answers.update(zip(places, outcomes, strict=True))
-        return [answers[place] for place in range(len(messages))]
+                routes.setdefault(message.topic.broker, []).append(index)
+        for broker, indexes in routes.items():
+            outcomes = self._publish(broker, [_outbound(messages[p]) for p in indexes])
+            answers.update(zip(indexes, outcomes, strict=True))
+        return [answers[index] for index in range(len(messages))]
 
     def _publish(self, broker: Broker, batch: list[Outbound]) -> list[Outcome]:
         try:

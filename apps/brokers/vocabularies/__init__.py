@@ -1,8 +1,7 @@
-"""How producers describe why a message became a dead letter, one module for each.
+"""The headers in which producers say why a message is a dead letter, by framework.
 
-All are asked in a fixed order: our own headers first, then the frameworks, and at last
-the broker, which knows that a message was given up on, but seldom why. Whoever says
-something first is believed.
+All vocabularies are asked in a fixed order: our own headers first, then the frameworks,
+and at last the broker, which seldom knows the reason. The first answer wins.
 """
 
 from __future__ import annotations
@@ -25,30 +24,30 @@ from apps.brokers.vocabularies import (
     spring_kafka,
     sqs,
 )
-from apps.brokers.vocabularies.story import Found, Story, Told, is_said
+from apps.brokers.vocabularies.story import HeaderMap, PartialStory, Story, has_value
 
 __all__ = ["VOCABULARIES", "Story", "leaving", "read"]
 
-# Longer lists of names than any message has that was not made to be hostile.
+# More bytes of names than any message has that was not made to do harm.
 REMEMBERED_BYTES = 4096
 
 
 class Vocabulary(Protocol):
-    """What each module of this package offers. Nothing in a message makes it raise."""
+    """The interface of each module here; no message makes it raise."""
 
     @property
     def NAME(self) -> str: ...  # noqa: N802, a constant of a module
 
-    def told(self, found: Found) -> Told:
-        """Read what the headers tell, in this vocabulary."""
+    def read_story(self, headers: HeaderMap) -> PartialStory:
+        """Read what the headers say, in this vocabulary."""
 
-    def wrote(self, found: Found) -> Collection[bytes]:
+    def failure_headers(self, headers: HeaderMap) -> Collection[bytes]:
         """Return the names, in small letters, of the headers about the failure.
 
-        Their names alone decide, whatever they say.
+        Only the names decide, not the values.
 
-        These stay behind: a redriven message has not failed yet, and none of its
-        retries is used up. What belongs to the message itself goes along.
+        A redrive leaves these headers out: the redriven message has not failed yet, and
+        has all its retries. Headers of the message itself go along.
         """
 
 
@@ -67,32 +66,38 @@ VOCABULARIES: tuple[Vocabulary, ...] = (
 
 
 def read(headers: Sequence[Header]) -> Story:
-    """Read the story of a dead letter, of whoever tells it."""
-    found = Found(headers)
-    tellers = [(one.NAME, one.told(found)) for one in VOCABULARIES]
+    """Read the story of a dead letter in all vocabularies."""
+    header_map = HeaderMap(headers)
+    stories = [(one.NAME, one.read_story(header_map)) for one in VOCABULARIES]
     merged: dict[str, Any] = {}
-    for field in fields(Told):
-        said = (getattr(told, field.name) for _, told in tellers)
-        first = next(filter(is_said, said), None)
+    for field in fields(PartialStory):
+        values = (getattr(story, field.name) for _, story in stories)
+        first = next(filter(has_value, values), None)
         if first is not None:
             merged[field.name] = first
     return Story(
-        **merged, told_by=tuple(name for name, told in tellers if told.says_why)
+        **merged, told_by=tuple(name for name, story in stories if story.says_why)
     )
 
 
 def leaving(headers: Sequence[Header]) -> tuple[Header, ...]:
-    """Return the headers for a redrive: as stored, less all that tells of a failure."""
+    """Return the headers for a redrive: as stored, less those about the failure."""
     names = frozenset(name.lower() for name, _ in headers)
     is_usual = sum(map(len, names)) <= REMEMBERED_BYTES
-    behind = _remembered(names) if is_usual else _behind(names)
-    return tuple(header for header in headers if header[0].lower() not in behind)
+    failure_headers = (
+        _cached_failure_headers(names) if is_usual else _failure_headers(names)
+    )
+    return tuple(
+        header for header in headers if header[0].lower() not in failure_headers
+    )
 
 
-def _behind(names: frozenset[bytes]) -> frozenset[bytes]:
-    found = Found([(name, b"") for name in names])
-    return frozenset(name for one in VOCABULARIES for name in one.wrote(found))
+def _failure_headers(names: frozenset[bytes]) -> frozenset[bytes]:
+    header_map = HeaderMap([(name, b"") for name in names])
+    return frozenset(
+        name for one in VOCABULARIES for name in one.failure_headers(header_map)
+    )
 
 
-# The messages of a topic have the same headers, as a rule.
-_remembered = lru_cache(maxsize=256)(_behind)
+# As a rule, the messages of a topic have the same headers.
+_cached_failure_headers = lru_cache(maxsize=256)(_failure_headers)

@@ -1,32 +1,32 @@
-"""Celery: the headers of a task (protocol 2). It says what ran, never why it failed.
+"""Celery: the headers of a task (protocol 2). They name the task, never the failure.
 
-Its names are anybody's words, so only a message that has them all is taken for a task.
+The names are common words, so only a message that has them all counts as a task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from apps.brokers.vocabularies.story import Found, Told, one_more
+from apps.brokers.vocabularies.story import HeaderMap, PartialStory, attempts_of_retries
 
 NAME = "celery"
 
 _EVERY_TASK_HAS = ("lang", "task", "id")
 
 
-def told(found: Found) -> Told:
-    if not _is_task(found):
-        return Told()
-    return Told(
-        attempts=one_more(found.count("retries")),
-        message_type=found.text("task"),
+def read_story(headers: HeaderMap) -> PartialStory:
+    if not _is_task(headers):
+        return PartialStory()
+    return PartialStory(
+        attempts=attempts_of_retries(headers.count("retries")),
+        message_type=headers.text("task"),
     )
 
 
-def wrote(found: Found) -> Collection[bytes]:
-    # Optional, and 0 without: with it the task would have no retry left.
-    return found.among(("retries",)) if _is_task(found) else ()
+def failure_headers(headers: HeaderMap) -> Collection[bytes]:
+    # The header is optional; without it the task starts at 0 retries.
+    return headers.among(("retries",)) if _is_task(headers) else ()
 
 
-def _is_task(found: Found) -> bool:
-    return all(name in found for name in _EVERY_TASK_HAS)
+def _is_task(headers: HeaderMap) -> bool:
+    return all(name in headers for name in _EVERY_TASK_HAS)

@@ -1,39 +1,39 @@
-"""MassTransit: what it adds to a message in an `_error` or `_skipped` queue."""
+"""MassTransit: the headers of a message in an `_error` or `_skipped` queue."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from apps.brokers.vocabularies.story import Found, Told, one_more
+from apps.brokers.vocabularies.story import HeaderMap, PartialStory, attempts_of_retries
 from poisonguard import contract
 
 NAME = "masstransit"
 
 FAULT = "mt-fault-"
 REASON = "mt-reason"
-# The count of redeliveries must begin anew, else the policy of the endpoint is used up
-# before it starts; the faults belong to a failure that is over.
-_WROTE = (REASON, "mt-redelivery-count")
+# The redelivery count must start again, or the endpoint's policy is used up before it
+# starts; the faults belong to a past failure.
+_FAILURE_HEADERS = (REASON, "mt-redelivery-count")
 _CAUSES = {"fault": contract.Cause.EXHAUSTED, "dead-letter": contract.Cause.REJECTED}
 
 
-def told(found: Found) -> Told:
-    kind = found.text(f"{FAULT}exceptiontype")
-    reason = found.text(REASON).strip().lower()
+def read_story(headers: HeaderMap) -> PartialStory:
+    kind = headers.text(f"{FAULT}exceptiontype")
+    reason = headers.text(REASON).strip().lower()
     if not kind and reason not in _CAUSES:
-        return Told()
-    return Told(
+        return PartialStory()
+    return PartialStory(
         cause=_CAUSES.get(reason, contract.Cause.EXHAUSTED),
         exception_type=kind,
-        exception_message=found.text(f"{FAULT}message"),
-        exception_traceback=found.text(f"{FAULT}stacktrace"),
-        origin=found.text(f"{FAULT}inputaddress"),
-        consumer_group=found.text(f"{FAULT}consumertype"),
-        attempts=one_more(found.count(f"{FAULT}retrycount")),
-        failed_at=found.moment(f"{FAULT}timestamp"),
-        message_type=found.text(f"{FAULT}messagetype"),
+        exception_message=headers.text(f"{FAULT}message"),
+        exception_traceback=headers.text(f"{FAULT}stacktrace"),
+        origin=headers.text(f"{FAULT}inputaddress"),
+        consumer_group=headers.text(f"{FAULT}consumertype"),
+        attempts=attempts_of_retries(headers.count(f"{FAULT}retrycount")),
+        failed_at=headers.moment(f"{FAULT}timestamp"),
+        message_type=headers.text(f"{FAULT}messagetype"),
     )
 
 
-def wrote(found: Found) -> Collection[bytes]:
-    return found.among(_WROTE, prefixes=(FAULT,))
+def failure_headers(headers: HeaderMap) -> Collection[bytes]:
+    return headers.among(_FAILURE_HEADERS, prefixes=(FAULT,))

@@ -1,4 +1,4 @@
-"""NServiceBus: what it adds to a message that it moves to the error queue."""
+"""NServiceBus: the headers of a message that it moved to the error queue."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
-from apps.brokers.vocabularies.story import Found, Told, moment
+from apps.brokers.vocabularies.story import HeaderMap, PartialStory, parse_moment
 from poisonguard import contract
 
 NAME = "nservicebus"
 
 PREFIX = "nservicebus."
 EXCEPTION = f"{PREFIX}exceptioninfo."
-# An endpoint must not find its retries used up, nor a message that failed already. What
-# is left is the message: its id, its types, who sent it, what it belongs to.
-_WROTE = tuple(
+# An endpoint must neither find its retries used up nor a message that already failed.
+# The other headers are the message: its id, its types, its sender.
+_FAILURE_HEADERS = tuple(
     f"{PREFIX}{name}"
     for name in (
         "failedq",
@@ -30,40 +30,40 @@ _WROTE = tuple(
         "processingended",
     )
 )
-# yyyy-MM-dd HH:mm:ss:ffffff Z, which is no ISO-8601.
+# yyyy-MM-dd HH:mm:ss:ffffff Z, which is not ISO-8601.
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)[:.](\d{6}) Z", re.ASCII)
 
 
-def told(found: Found) -> Told:
-    failed = f"{PREFIX}failedq" in found or f"{EXCEPTION}exceptiontype" in found
-    message = Told(
-        content_type=found.text(f"{PREFIX}contenttype"),
-        message_type=_first_type(found.text(f"{PREFIX}enclosedmessagetypes")),
+def read_story(headers: HeaderMap) -> PartialStory:
+    failed = f"{PREFIX}failedq" in headers or f"{EXCEPTION}exceptiontype" in headers
+    message = PartialStory(
+        content_type=headers.text(f"{PREFIX}contenttype"),
+        message_type=_first_type(headers.text(f"{PREFIX}enclosedmessagetypes")),
     )
     if not failed:
         return message
     return replace(
         message,
         cause=contract.Cause.EXHAUSTED,
-        exception_type=found.text(f"{EXCEPTION}exceptiontype"),
-        exception_message=found.text(f"{EXCEPTION}message"),
-        exception_traceback=found.text(f"{EXCEPTION}stacktrace"),
-        origin=found.text(f"{PREFIX}failedq"),
-        consumer_group=found.text(f"{PREFIX}processingendpoint"),
-        client_name=found.text(f"{PREFIX}processingmachine"),
-        failed_at=_moment(found.text(f"{PREFIX}timeoffailure")),
+        exception_type=headers.text(f"{EXCEPTION}exceptiontype"),
+        exception_message=headers.text(f"{EXCEPTION}message"),
+        exception_traceback=headers.text(f"{EXCEPTION}stacktrace"),
+        origin=headers.text(f"{PREFIX}failedq"),
+        consumer_group=headers.text(f"{PREFIX}processingendpoint"),
+        client_name=headers.text(f"{PREFIX}processingmachine"),
+        failed_at=_moment(headers.text(f"{PREFIX}timeoffailure")),
     )
 
 
-def wrote(found: Found) -> Collection[bytes]:
-    return found.among(_WROTE, prefixes=(EXCEPTION,))
+def failure_headers(headers: HeaderMap) -> Collection[bytes]:
+    return headers.among(_FAILURE_HEADERS, prefixes=(EXCEPTION,))
 
 
-def _first_type(told_types: str) -> str:
-    """Return the full name of the message itself, without the assembly it is from."""
-    return told_types.partition(";")[0].partition(",")[0].strip()
+def _first_type(type_names: str) -> str:
+    """Return the full name of the message's type, without its assembly."""
+    return type_names.partition(";")[0].partition(",")[0].strip()
 
 
 def _moment(text: str) -> datetime | None:
-    found = _MOMENT.fullmatch(text.strip())
-    return moment(f"{found[1]}T{found[2]}.{found[3]}Z") if found else None
+    match = _MOMENT.fullmatch(text.strip())
+    return parse_moment(f"{match[1]}T{match[2]}.{match[3]}Z") if match else None

@@ -1,4 +1,4 @@
-"""Our own documented headers, as any producer may have written them."""
+"""Poisonweb: our own documented headers, which any producer may have written."""
 
 from __future__ import annotations
 
@@ -6,60 +6,60 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from apps.brokers.ports import Header
-from apps.brokers.vocabularies.story import Found, Story, Told
+from apps.brokers.vocabularies.story import HeaderMap, PartialStory, Story
 from poisonguard import contract
 
 NAME = "poisonweb"
 
-# The last is a property of AMQP, which is no header of the message's own.
+# The last is a property of AMQP, not a header of the message.
 _CONTENT_TYPE = ("content-type", "content_type", "amqp.content_type")
 _MESSAGE_TYPE = frozenset(
     {b"type", b"message-type", b"message_type", b"ce-type", b"amqp.type"}
 )
 _STAYS_BEHIND = (*contract.DEAD_LETTER_HEADERS, contract.REDRIVE_HEADER)
-# Spring AMQP's name for a stack; it has a header that is called like one of ours.
+# Spring AMQP's name for a stack; another of its headers has the name of ours.
 _SPRING_STACK = "x-exception-stacktrace"
 
 
-def told(found: Found) -> Told:
-    """Read the story; a number or a date that is none becomes None, nothing raises."""
-    of_spring = _SPRING_STACK in found
-    message = "" if of_spring else found.text(contract.EXCEPTION_MESSAGE_HEADER)
-    return Told(
-        cause=_cause(found.text(contract.CAUSE_HEADER)),
-        exception_type=found.text(contract.EXCEPTION_TYPE_HEADER),
+def read_story(headers: HeaderMap) -> PartialStory:
+    """Read the story; an unreadable number or date becomes None, nothing raises."""
+    of_spring = _SPRING_STACK in headers
+    message = "" if of_spring else headers.text(contract.EXCEPTION_MESSAGE_HEADER)
+    return PartialStory(
+        cause=_cause(headers.text(contract.CAUSE_HEADER)),
+        exception_type=headers.text(contract.EXCEPTION_TYPE_HEADER),
         exception_message=message,
-        exception_traceback=found.text(contract.EXCEPTION_TRACEBACK_HEADER),
-        original_bookmark=found.text(contract.ORIGINAL_BOOKMARK_HEADER) or None,
-        consumer_group=found.text(contract.CONSUMER_GROUP_HEADER),
-        client_name=found.text(contract.CLIENT_NAME_HEADER),
-        attempts=found.count(contract.ATTEMPTS_HEADER),
-        failed_at=found.moment(contract.FAILED_AT_HEADER),
-        handler_version=found.text(contract.HANDLER_VERSION_HEADER) or None,
-        content_type=found.first(*_CONTENT_TYPE),
-        redrive=found.text(contract.REDRIVE_HEADER) or None,
+        exception_traceback=headers.text(contract.EXCEPTION_TRACEBACK_HEADER),
+        original_bookmark=headers.text(contract.ORIGINAL_BOOKMARK_HEADER) or None,
+        consumer_group=headers.text(contract.CONSUMER_GROUP_HEADER),
+        client_name=headers.text(contract.CLIENT_NAME_HEADER),
+        attempts=headers.count(contract.ATTEMPTS_HEADER),
+        failed_at=headers.moment(contract.FAILED_AT_HEADER),
+        handler_version=headers.text(contract.HANDLER_VERSION_HEADER) or None,
+        content_type=headers.first(*_CONTENT_TYPE),
+        redrive=headers.text(contract.REDRIVE_HEADER) or None,
     )
 
 
-def wrote(found: Found) -> Collection[bytes]:
-    """The story belongs to the failure, and the mark to the redrive before."""
-    return found.among(_STAYS_BEHIND)
+def failure_headers(headers: HeaderMap) -> Collection[bytes]:
+    """Return the headers of the failure, and the mark of the previous redrive."""
+    return headers.among(_STAYS_BEHIND)
 
 
 def read(headers: Sequence[Header]) -> Story:
     """Read our own story alone."""
-    mine = told(Found(headers))
+    mine = read_story(HeaderMap(headers))
     cause = mine.cause or contract.Cause.REJECTED
-    values = {name: getattr(mine, name) for name in Told.__dataclass_fields__}
+    values = {name: getattr(mine, name) for name in PartialStory.__dataclass_fields__}
     return Story(**{**values, "cause": cause})
 
 
 def content_type(headers: Sequence[Header]) -> str | None:
-    return Found(headers).first(*_CONTENT_TYPE) or None
+    return HeaderMap(headers).first(*_CONTENT_TYPE) or None
 
 
 def message_type(headers: Sequence[Header]) -> str | None:
-    """Return what kind of message the producer says this is."""
+    """Return the message type that the producer named."""
     values = (value for name, value in headers if name.lower() in _MESSAGE_TYPE)
     return next((value.decode("utf-8", "replace") for value in values if value), None)
 
@@ -72,9 +72,9 @@ def exhausted(
     attempts: int,
     failed_at: datetime,
 ) -> tuple[Header, ...]:
-    """Write the story of a message handed out too often; no client name may be known.
+    """Write the story of a message handed out too often; `client_name` may be b"".
 
-    Whatever the broker calls these stays as it is, even where that is no UTF-8.
+    The broker's own names stay as they are, even where they are not UTF-8.
     """
     story = {
         contract.CAUSE_HEADER: contract.Cause.MAX_DEQUEUE_COUNT.encode(),
@@ -89,8 +89,8 @@ def exhausted(
 
 def leaving(headers: Sequence[Header]) -> tuple[Header, ...]:
     """Return the headers less our own story and the old mark."""
-    behind = wrote(Found(headers))
-    return tuple(header for header in headers if header[0].lower() not in behind)
+    names = failure_headers(HeaderMap(headers))
+    return tuple(header for header in headers if header[0].lower() not in names)
 
 
 def _cause(text: str) -> contract.Cause | None:

@@ -1,4 +1,4 @@
-"""RabbitMQ itself: what it adds to a message that it dead-letters.
+"""RabbitMQ itself: the headers that it adds when it dead-letters a message.
 
 Our adapter keeps the array `x-death` as JSON; its first entry is the latest death.
 """
@@ -10,17 +10,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from apps.brokers.vocabularies.story import Found, Told
+from apps.brokers.vocabularies.story import HeaderMap, PartialStory
 from poisonguard import contract
 
 NAME = "rabbitmq"
 
 DEATHS = "x-death"
-# Of the queue it lies in now: it counts our own reads, and no consumer's.
+# Of the dead-letter queue: it counts our own reads, not those of consumers.
 DELIVERIES = "x-delivery-count"
-# A message that came back with the deaths it died could be taken for one that goes
-# round in a circle, which RabbitMQ drops; and counts would go on where they stopped.
-_WROTE = (DEATHS, DELIVERIES, "x-acquired-count")
+# RabbitMQ drops a message whose deaths look like a cycle, so a redriven one must not
+# bring them along; counts would continue where they stopped.
+_FAILURE_HEADERS = (DEATHS, DELIVERIES, "x-acquired-count")
 _PREFIXES = ("x-first-death-", "x-last-death-")
 _CAUSES = {
     "rejected": contract.Cause.REJECTED,
@@ -32,17 +32,17 @@ _LONGEST = 2**20
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def told(found: Found) -> Told:
-    death = _latest(found.raw(DEATHS))
-    reason = _text(death.get("reason")) or found.first(
+def read_story(headers: HeaderMap) -> PartialStory:
+    death = _latest(headers.raw(DEATHS))
+    reason = _text(death.get("reason")) or headers.first(
         "x-last-death-reason", "x-first-death-reason"
     )
-    queue = _text(death.get("queue")) or found.first(
+    queue = _text(death.get("queue")) or headers.first(
         "x-last-death-queue", "x-first-death-queue"
     )
-    properties = Told(
-        content_type=found.text("amqp.content_type"),
-        message_type=found.text("amqp.type"),
+    properties = PartialStory(
+        content_type=headers.text("amqp.content_type"),
+        message_type=headers.text("amqp.type"),
     )
     if not reason and not queue:
         return properties
@@ -54,18 +54,18 @@ def told(found: Found) -> Told:
     )
 
 
-def wrote(found: Found) -> Collection[bytes]:
-    return found.among(_WROTE, prefixes=_PREFIXES)
+def failure_headers(headers: HeaderMap) -> Collection[bytes]:
+    return headers.among(_FAILURE_HEADERS, prefixes=_PREFIXES)
 
 
 def _latest(deaths: bytes) -> Mapping[str, object]:
     if not deaths or len(deaths) > _LONGEST:
         return {}
     try:
-        told_deaths = json.loads(deaths)
+        decoded = json.loads(deaths)
     except (ValueError, RecursionError):
         return {}
-    entries = told_deaths if isinstance(told_deaths, list) else [told_deaths]
+    entries = decoded if isinstance(decoded, list) else [decoded]
     first = entries[0] if entries else {}
     return first if isinstance(first, dict) else {}
 
@@ -75,7 +75,7 @@ def _text(value: object) -> str:
 
 
 def _moment(value: object) -> datetime | None:
-    """Read the seconds since 1970, bare or as our adapter marks a timestamp."""
+    """Parse seconds since 1970, bare or as our adapter marks a timestamp."""
     seconds = value.get("$T") if isinstance(value, dict) else value
     if not isinstance(seconds, int) or isinstance(seconds, bool):
         return None

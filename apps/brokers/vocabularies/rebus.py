@@ -1,6 +1,6 @@
-"""Rebus: what it adds to a message that it moves to the error queue.
+"""Rebus: the headers of a message that it moved to the error queue.
 
-The exceptions stand in one text, as .NET prints them.
+The exceptions are in one text, as .NET prints them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from apps.brokers.vocabularies import stacks
-from apps.brokers.vocabularies.story import Found, Told
+from apps.brokers.vocabularies.story import HeaderMap, PartialStory
 from poisonguard import contract
 
 NAME = "rebus"
@@ -17,19 +17,19 @@ NAME = "rebus"
 DETAILS = "rbs2-error-details"
 SOURCE = "rbs2-source-queue"
 DELIVERIES = "rbs2-delivery-count"
-# Rebus goes by the counts where it finds them: a message with its deliveries used up
-# would go straight back to the error queue.
-_WROTE = (DETAILS, SOURCE, DELIVERIES, "rbs2-defer-count")
+# Rebus obeys these counts: it would move a message whose deliveries are used up
+# straight back to the error queue.
+_FAILURE_HEADERS = (DETAILS, SOURCE, DELIVERIES, "rbs2-defer-count")
 
 
-def told(found: Found) -> Told:
-    message = Told(
-        content_type=found.text("rbs2-content-type"),
-        message_type=found.text("rbs2-msg-type").partition(",")[0].strip(),
+def read_story(headers: HeaderMap) -> PartialStory:
+    message = PartialStory(
+        content_type=headers.text("rbs2-content-type"),
+        message_type=headers.text("rbs2-msg-type").partition(",")[0].strip(),
     )
-    if DETAILS not in found and SOURCE not in found:
+    if DETAILS not in headers and SOURCE not in headers:
         return message
-    details = found.text(DETAILS)
+    details = headers.text(DETAILS)
     kind, words = stacks.dotnet(details)
     return replace(
         message,
@@ -37,10 +37,10 @@ def told(found: Found) -> Told:
         exception_type=kind,
         exception_message=words,
         exception_traceback=details,
-        origin=found.text(SOURCE),
-        attempts=found.count(DELIVERIES),
+        origin=headers.text(SOURCE),
+        attempts=headers.count(DELIVERIES),
     )
 
 
-def wrote(found: Found) -> Collection[bytes]:
-    return found.among(_WROTE)
+def failure_headers(headers: HeaderMap) -> Collection[bytes]:
+    return headers.among(_FAILURE_HEADERS)

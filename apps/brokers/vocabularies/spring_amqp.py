@@ -1,6 +1,6 @@
-"""Spring AMQP: what RepublishMessageRecoverer adds.
+"""Spring AMQP: the headers that RepublishMessageRecoverer adds.
 
-It names no type: that stands in the stack, where Spring's own wrapper comes first.
+No header names the exception's type: only the stack does, behind Spring's own wrapper.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from apps.brokers.vocabularies import stacks
-from apps.brokers.vocabularies.story import Found, Told
+from apps.brokers.vocabularies.story import HeaderMap, PartialStory
 from poisonguard import contract
 
 NAME = "spring-amqp"
@@ -16,9 +16,9 @@ NAME = "spring-amqp"
 STACK = "x-exception-stacktrace"
 MESSAGE = "x-exception-message"
 EXCHANGE, ROUTING_KEY = "x-original-exchange", "x-original-routingkey"
-# Of a failure that is over: Spring would write them anew, and whoever looks into the
-# queue would take the message for one that has just failed.
-_WROTE = (STACK, MESSAGE, EXCHANGE, ROUTING_KEY)
+# They belong to a past failure: a reader of the queue would take the message for one
+# that has just failed, and Spring writes them again.
+_FAILURE_HEADERS = (STACK, MESSAGE, EXCHANGE, ROUTING_KEY)
 _WRAPPERS = frozenset(
     {
         "org.springframework.amqp.rabbit.support.ListenerExecutionFailedException",
@@ -30,21 +30,21 @@ _WRAPPERS = frozenset(
 )
 
 
-def told(found: Found) -> Told:
-    if STACK not in found:
-        return Told()
-    stack = found.text(STACK)
+def read_story(headers: HeaderMap) -> PartialStory:
+    if STACK not in headers:
+        return PartialStory()
+    stack = headers.text(STACK)
     chain = list(stacks.java(stack))
     named = [one for one in chain if one[0] not in _WRAPPERS] or chain or [("", "")]
     kind, words = named[0]
-    return Told(
+    return PartialStory(
         cause=contract.Cause.EXHAUSTED,
         exception_type=kind,
-        exception_message=found.text(MESSAGE) or words,
+        exception_message=headers.text(MESSAGE) or words,
         exception_traceback=stack,
-        origin=found.first(ROUTING_KEY, EXCHANGE),
+        origin=headers.first(ROUTING_KEY, EXCHANGE),
     )
 
 
-def wrote(found: Found) -> Collection[bytes]:
-    return found.among(_WROTE)
+def failure_headers(headers: HeaderMap) -> Collection[bytes]:
+    return headers.among(_FAILURE_HEADERS)

@@ -1,8 +1,8 @@
-"""Spring for Apache Kafka: what DeadLetterPublishingRecoverer and retry topics add.
+"""Spring for Apache Kafka: headers of DeadLetterPublishingRecoverer and retry topics.
 
 Numbers are big-endian: four bytes for a partition and for attempts, eight for an
 offset. `exception-fqcn` is most often Spring's own wrapper around every exception of a
-listener; what names a problem is its cause.
+listener; its cause names the problem.
 """
 
 from __future__ import annotations
@@ -10,45 +10,45 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from apps.brokers.vocabularies import stacks
-from apps.brokers.vocabularies.story import Found, Told, counted
+from apps.brokers.vocabularies.story import HeaderMap, PartialStory, parse_count
 from poisonguard import contract
 
 NAME = "spring-kafka"
 
 DLT = "kafka_dlt-"
-# The same in the topics between, as long as Spring tries again.
+# The same headers on retry topics, while Spring still tries.
 BETWEEN = "kafka_"
-# A redriven message that kept its count of attempts would be given up on at once, and
-# what Spring finds here of an original it keeps instead of noting the new one.
-_WROTE = (DLT, "kafka_exception-", "kafka_original-", "retry_topic-")
+# Spring gives up at once on a redriven message that kept its count of attempts, and
+# keeps the original's headers that it finds instead of writing new ones.
+_FAILURE_HEADER_PREFIXES = (DLT, "kafka_exception-", "kafka_original-", "retry_topic-")
 _ATTEMPTS = ("retry_topic-attempts", "kafka_deliveryattempt")
 
 
-def told(found: Found) -> Told:
-    prefix = next((p for p in (DLT, BETWEEN) if _is_there(found, p)), None)
+def read_story(headers: HeaderMap) -> PartialStory:
+    prefix = next((p for p in (DLT, BETWEEN) if _is_there(headers, p)), None)
     if prefix is None:
-        return Told()
-    stack = found.text(f"{prefix}exception-stacktrace")
-    kind = found.first(f"{prefix}exception-cause-fqcn", f"{prefix}exception-fqcn")
+        return PartialStory()
+    stack = headers.text(f"{prefix}exception-stacktrace")
+    kind = headers.first(f"{prefix}exception-cause-fqcn", f"{prefix}exception-fqcn")
     own = (words for name, words in stacks.java(stack) if name == kind and words)
-    return Told(
+    return PartialStory(
         cause=_cause(kind) if kind else None,
         exception_type=kind,
-        exception_message=next(own, found.text(f"{prefix}exception-message")),
+        exception_message=next(own, headers.text(f"{prefix}exception-message")),
         exception_traceback=stack,
-        original_bookmark=_bookmark(found, prefix),
-        origin=found.text(f"{prefix}original-topic"),
-        consumer_group=found.text(f"{prefix}original-consumer-group"),
-        attempts=_attempts(found),
+        original_bookmark=_bookmark(headers, prefix),
+        origin=headers.text(f"{prefix}original-topic"),
+        consumer_group=headers.text(f"{prefix}original-consumer-group"),
+        attempts=_attempts(headers),
     )
 
 
-def wrote(found: Found) -> Collection[bytes]:
-    return found.among(_ATTEMPTS, prefixes=_WROTE)
+def failure_headers(headers: HeaderMap) -> Collection[bytes]:
+    return headers.among(_ATTEMPTS, prefixes=_FAILURE_HEADER_PREFIXES)
 
 
-def _is_there(found: Found, prefix: str) -> bool:
-    return f"{prefix}exception-fqcn" in found or f"{prefix}original-topic" in found
+def _is_there(headers: HeaderMap, prefix: str) -> bool:
+    return f"{prefix}exception-fqcn" in headers or f"{prefix}original-topic" in headers
 
 
 def _cause(kind: str) -> contract.Cause:
@@ -57,22 +57,22 @@ def _cause(kind: str) -> contract.Cause:
     return contract.Cause.EXHAUSTED
 
 
-def _bookmark(found: Found, prefix: str) -> str | None:
-    """Name the original by its partition and offset, which is what Kafka knows."""
-    partition = _number(found.raw(f"{prefix}original-partition"), size=4)
-    offset = _number(found.raw(f"{prefix}original-offset"), size=8)
+def _bookmark(headers: HeaderMap, prefix: str) -> str | None:
+    """Return the partition and offset of the original."""
+    partition = _number(headers.raw(f"{prefix}original-partition"), size=4)
+    offset = _number(headers.raw(f"{prefix}original-offset"), size=8)
     return None if partition is None or offset is None else f"{partition}:{offset}"
 
 
-def _attempts(found: Found) -> int | None:
-    counts = (_number(found.raw(name), size=4) for name in _ATTEMPTS)
+def _attempts(headers: HeaderMap) -> int | None:
+    counts = (_number(headers.raw(name), size=4) for name in _ATTEMPTS)
     count = next((count for count in counts if count is not None), None)
     return None if count is None else min(count, contract.COUNT_LIMIT)
 
 
 def _number(value: bytes, *, size: int) -> int | None:
-    """Read a big-endian number; who wrote these by hand, wrote digits."""
+    """Parse a big-endian number, or the digits of a header written by hand."""
     if len(value) == size:
         number = int.from_bytes(value, "big", signed=True)
         return number if number >= 0 else None
-    return counted(value.decode("utf-8", "replace"))
+    return parse_count(value.decode("utf-8", "replace"))

@@ -1,28 +1,28 @@
-"""Amazon SQS itself: a message that its redrive policy moved tells where it was."""
+"""Amazon SQS itself: the attribute of a message that its redrive policy moved."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from apps.brokers.vocabularies.story import Found, Told
+from apps.brokers.vocabularies.story import HeaderMap, PartialStory
 from poisonguard import contract
 
 NAME = "amazon-sqs"
 
-# As our adapter writes it down; no attribute of a message has a name with a colon.
+# Our adapter's name for it; no attribute of a message has a colon in its name.
 CAME_FROM = "sqs:DeadLetterQueueSourceArn"
 
 
-def told(found: Found) -> Told:
-    """Read the one way there is: received too often, and never deleted."""
-    source = found.text(CAME_FROM.lower())
+def read_story(headers: HeaderMap) -> PartialStory:
+    """Read the only cause there is: received too often, and never deleted."""
+    source = headers.text(CAME_FROM.lower())
     if not source:
-        return Told()
-    return Told(
+        return PartialStory()
+    return PartialStory(
         cause=contract.Cause.MAX_DEQUEUE_COUNT, origin=source.rpartition(":")[2]
     )
 
 
-def wrote(found: Found) -> Collection[bytes]:
-    # SQS says it of a message in a dead-letter queue, and only SQS can.
-    return found.among((CAME_FROM.lower(),))
+def failure_headers(headers: HeaderMap) -> Collection[bytes]:
+    # Only SQS sets it, on each message in a dead-letter queue.
+    return headers.among((CAME_FROM.lower(),))

@@ -1,11 +1,11 @@
-"""Exceptions named inside of a stack, where no header names them."""
+"""Parse exceptions out of a stack, where no header names them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-# Stacks are read to here: what wraps what is told long before.
+# Stacks are read up to here: the wrapping exceptions come first.
 _LIMIT = 262_144
 _TYPE = r"(?>(?:[A-Za-z_$][\w$]*+\.)+)[A-Za-z_$][\w$]*+"
 _JAVA = re.compile(rf"(?:Caused by: )?({_TYPE})(?:: (.*))?")
@@ -16,13 +16,13 @@ def java(stack: str) -> Iterator[tuple[str, str]]:
     """Yield the type and message of each exception, the outermost first."""
     for number, line in enumerate(stack[:_LIMIT].splitlines()):
         if number == 0 or line.startswith("Caused by: "):
-            found = _JAVA.fullmatch(line.rstrip())
-            if found:
-                yield found[1], found[2] or ""
+            match = _JAVA.fullmatch(line.rstrip())
+            if match:
+                yield match[1], match[2] or ""
 
 
 def dotnet(text: str) -> tuple[str, str]:
-    """Return the type and message of the first exception; twice "" if none is told."""
+    """Return the type and message of the first exception, or "" twice."""
     for line in text[:_LIMIT].splitlines():
         for name in _NAME.finditer(line):
             if "." in name[0] and name[0].endswith("Exception"):

@@ -1,7 +1,7 @@
-"""What a dead letter's headers may tell, and how to read them without being hurt.
+"""The story in a dead letter's headers, and safe readers for their values.
 
-Header names are matched without regard to case. Of headers that occur twice the last
-one counts: whoever gives up on a message adds its headers behind those it found.
+Header names are matched without regard to case. Of a header that occurs twice the last
+one counts: a framework that gives up on a message appends its headers.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from datetime import UTC, datetime
 from apps.brokers.ports import Header
 from poisonguard import contract
 
-# A number in a table of AMQP, as our adapter writes its type down.
+# A number in an AMQP table, with its type as our adapter writes it.
 _TYPED = re.compile(r'\{"\$[a-zA-Z]": ?(\d+)\}', re.ASCII)
 _COUNT_DIGITS = len(str(contract.COUNT_LIMIT))
-# What a message is, whether or not it failed.
+# Fields that describe any message, failed or not.
 _OF_ANY_MESSAGE = frozenset({"content_type", "message_type", "redrive"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Told:
-    """What one vocabulary tells; what it does not tell is "" or None.
+class PartialStory:
+    """The story in one vocabulary; a missing value is "" or None.
 
     The texts are decoded with replacement and may hold NUL. `origin` is where the
-    message was read from before it failed, in the teller's words.
+    message was read before it failed, in the words of the vocabulary.
     """
 
     cause: contract.Cause | None = None
@@ -46,27 +46,27 @@ class Told:
 
     @property
     def says_why(self) -> bool:
-        """Tell whether anything here is about a failure."""
+        """Tell whether any field here is about a failure."""
         return any(
-            is_said(getattr(self, field.name))
-            for field in fields(Told)
+            has_value(getattr(self, field.name))
+            for field in fields(PartialStory)
             if field.name not in _OF_ANY_MESSAGE
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Story(Told):
-    """What all vocabularies tell together; `told_by` names those that say why.
+class Story(PartialStory):
+    """The story from all vocabularies; `told_by` names those with a failure.
 
-    A dead letter of which nobody tells a cause was simply `rejected`: somebody put it
-    there.
+    A dead letter without a cause was `rejected`: a producer or an operator put it into
+    the queue.
     """
 
     cause: contract.Cause = contract.Cause.REJECTED
     told_by: tuple[str, ...] = ()
 
 
-class Found:
+class HeaderMap:
     """The headers of one message, by their names in small letters."""
 
     def __init__(self, headers: Sequence[Header]) -> None:
@@ -82,51 +82,51 @@ class Found:
         return self.raw(name).decode("utf-8", "replace")
 
     def count(self, name: str) -> int | None:
-        """Return a decimal number from 0 on; None for anything else."""
-        return counted(self.text(name))
+        """Parse a decimal number from 0 on; None for anything else."""
+        return parse_count(self.text(name))
 
     def moment(self, name: str) -> datetime | None:
-        """Return an ISO-8601 time with a zone; None for anything else."""
-        return moment(self.text(name))
+        """Parse an ISO-8601 time with a zone; None for anything else."""
+        return parse_moment(self.text(name))
 
     def among(
         self, names: Iterable[str] = (), *, prefixes: tuple[str, ...] = ()
     ) -> set[bytes]:
-        """Return the names that are here of these, or begin like these."""
-        wanted = {name.encode() for name in names}
+        """Return the header names that equal `names` or begin with `prefixes`."""
+        exact_names = {name.encode() for name in names}
         beginnings = tuple(prefix.encode() for prefix in prefixes)
         return {
             name
             for name in self._values
-            if name in wanted or name.startswith(beginnings)
+            if name in exact_names or name.startswith(beginnings)
         }
 
     def first(self, *names: str) -> str:
-        """Return the first of these that is there and not empty."""
+        """Return the first text of these headers that is not empty."""
         return next((text for text in map(self.text, names) if text), "")
 
 
-def is_said(value: object) -> bool:
+def has_value(value: object) -> bool:
     return value is not None and value != ""
 
 
-def counted(text: str) -> int | None:
+def parse_count(text: str) -> int | None:
     typed = _TYPED.fullmatch(text)
     digits = typed[1] if typed else text.strip()
-    # int() reads other scripts' digits and underscores, and refuses 5,000 digits.
+    # int() accepts other scripts' digits and underscores, and refuses 5,000 digits.
     if not digits.isascii() or not digits.isdigit() or len(digits) > _COUNT_DIGITS:
         return None
     return min(int(digits), contract.COUNT_LIMIT)
 
 
-def one_more(count: int | None) -> int | None:
-    """Turn a number of retries into one of attempts."""
+def attempts_of_retries(count: int | None) -> int | None:
+    """Convert a number of retries into a number of attempts."""
     return None if count is None else min(count + 1, contract.COUNT_LIMIT)
 
 
-def moment(text: str) -> datetime | None:
+def parse_moment(text: str) -> datetime | None:
     try:
-        found = datetime.fromisoformat(text.strip())
-        return found.astimezone(UTC) if found.tzinfo else None
+        time = datetime.fromisoformat(text.strip())
+        return time.astimezone(UTC) if time.tzinfo else None
     except (ValueError, OverflowError):
         return None

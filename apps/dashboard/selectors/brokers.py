@@ -11,7 +11,7 @@ from django.db.models import Prefetch
 from django.template.defaultfilters import filesizeformat
 
 from apps.brokers import adapters, connectivity, secrets
-from apps.brokers.adapters import Kind
+from apps.brokers.adapters import BrokerKind
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import Capabilities, Counting, FoundTopic, Headers, Ordering
 from apps.brokers.querysets import TopicQuerySet
@@ -93,7 +93,7 @@ class BrokerDetail:
 class OfferedKind:
     """A kind of broker; if its client is missing, `remedy` says how to install it."""
 
-    kind: Kind
+    kind: BrokerKind
     remedy: str
 
 

@@ -146,7 +146,7 @@ def _observe(request: SignedIn, broker: Broker) -> int:
     if not chosen:
         raise Invalid("topics", "choose at least one of them.")
     topics = registration.adopt_topics(
-        broker=broker, found=chosen, principal=principal, now=now
+        broker=broker, topics=chosen, principal=principal, now=now
     )
     return lane_settings.observe_all(topics=topics, principal=principal, now=now)
 
@@ -181,7 +181,7 @@ def _form(
         "form": form,
         "broker": broker,
         "offered": brokers.offered_kinds(),
-        "example": adapters.known(broker.kind).url if broker else "",
+        "example": adapters.kind_named(broker.kind).url if broker else "",
         "wrong": wrong,
         "wrong_at": field_of(wrong),
         # An address is never shown again: a person who typed one must type it again.

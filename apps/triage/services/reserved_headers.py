@@ -40,7 +40,7 @@ def count_left_out(operation: Operation) -> tuple[tuple[str, int], ...]:
     pairs = [
         (topic.pk, name)
         for topic in _targets(operation)
-        for name in sorted(brokers.left_out_of(topic))
+        for name in sorted(brokers.lost_headers_of(topic))
     ]
     if not pairs:
         return ()

@@ -145,7 +145,7 @@ class OperationRun:
         self.until = clock() + SLICE
         self.trouble = ""
         self.has_orphans = True
-        self.unmarked_topics = brokers.unmarked_topics()
+        self.unmarked_topics = brokers.topics_without_headers()
         self.stuck_topics: dict[TopicId, ports.Outcome] = {}
 
     def run_slice(self) -> SliceEnd:

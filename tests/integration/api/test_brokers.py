@@ -11,7 +11,7 @@ import redis
 
 from apps.audit.models import Entry
 from apps.brokers import secrets
-from apps.brokers.adapters import KINDS, Kind
+from apps.brokers.adapters import KINDS, BrokerKind
 from apps.brokers.models import Broker, Topic
 from apps.capture.models import HeldDeadLetter, Lane
 from apps.core import clock
@@ -212,7 +212,7 @@ def test_testing_a_broker_answers_200_whether_it_is_reached_or_not(
 def test_a_broker_whose_client_is_missing_fails_its_test(
     admin: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    absent = Kind(name="sqs", title="Absent", client="apps", url="")
+    absent = BrokerKind(name="sqs", title="Absent", client="apps", url="")
     monkeypatch.setitem(KINDS, "sqs_absent", absent)
     Broker.objects.create(name="a", kind="sqs_absent", url="env:BROKER_NOWHERE")
     number = Broker.objects.get().pk
@@ -225,7 +225,7 @@ def test_a_broker_whose_client_is_missing_fails_its_test(
 def test_a_broker_of_a_kind_without_its_client_is_a_422_that_names_the_remedy(
     admin: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    absent = Kind(name="absent", title="Absent", client="apps", url="")
+    absent = BrokerKind(name="absent", title="Absent", client="apps", url="")
     monkeypatch.setitem(KINDS, "absent", absent)
 
     reply = admin.post("brokers", new(kind="absent"))

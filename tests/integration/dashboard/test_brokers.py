@@ -15,7 +15,7 @@ from django.test import Client
 
 from apps.audit.models import Entry
 from apps.brokers import secrets
-from apps.brokers.adapters import KINDS, Kind, adapter
+from apps.brokers.adapters import KINDS, BrokerKind, adapter
 from apps.brokers.adapters.redis_streams.admin import RedisBrokerAdmin
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import FoundTopic
@@ -125,9 +125,11 @@ def test_which_headers_are_never_sent_is_in_the_table(admin: Client) -> None:
 
 
 @pytest.fixture
-def absent(monkeypatch: pytest.MonkeyPatch) -> Kind:
+def absent(monkeypatch: pytest.MonkeyPatch) -> BrokerKind:
     """Return a kind of broker whose client is not installed."""
-    kind = Kind(name="absent", title="Absent MQ", client="apps", url="absent://host")
+    kind = BrokerKind(
+        name="absent", title="Absent MQ", client="apps", url="absent://host"
+    )
     monkeypatch.setitem(KINDS, "absent", kind)
     return kind
 
@@ -139,7 +141,7 @@ REMEDY = (
 
 
 def test_a_kind_without_its_client_is_disabled_with_the_remedy_beside_it(
-    admin: Client, absent: Kind
+    admin: Client, absent: BrokerKind
 ) -> None:
     page = get(admin, "/brokers/new?kind=absent")
 
@@ -154,7 +156,7 @@ def test_a_kind_without_its_client_is_disabled_with_the_remedy_beside_it(
 
 
 def test_a_broker_of_a_kind_without_its_client_is_not_added(
-    admin: Client, absent: Kind
+    admin: Client, absent: BrokerKind
 ) -> None:
     page = post(admin, "/brokers/new", 422, **filled("absent://host", kind="absent"))
 
@@ -163,7 +165,7 @@ def test_a_broker_of_a_kind_without_its_client_is_not_added(
 
 
 def test_a_broker_whose_client_is_gone_says_so_once_and_offers_nothing_that_needs_it(
-    admin: Client, absent: Kind
+    admin: Client, absent: BrokerKind
 ) -> None:
     broker = Broker.objects.create(name="a", kind="absent", url="env:BROKER_NOWHERE")
 

@@ -1,4 +1,4 @@
-"""An address leads nowhere that no broker is, however it is written."""
+"""Addresses that lead to forbidden hosts are refused in every spelling."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from django.test import override_settings
 
 from apps.brokers import address_policy
-from apps.brokers.address_policy import Place, Target
+from apps.brokers.address_policy import HostPort, Target
 from apps.core.errors import Invalid
 
 PROXY = "UseDevelopmentStorage=true;DevelopmentStorageProxyUri=http://proxy:99"
@@ -16,8 +16,8 @@ AZURE = "DefaultEndpointsProtocol=https;AccountName=acme;AccountKey=c2VjcmV0=="
 SQS = "sqs://key:secret@eu-central-1"
 
 
-def told(url: str, **options: object) -> str:
-    """Give what is said against an address; "" for one that may be entered."""
+def remedy_for(url: str, **options: object) -> str:
+    """Return why an address is refused; "" for an allowed one."""
     try:
         Target.read(url, options).check(resolve=False)
     except Invalid as wrong:
@@ -26,39 +26,37 @@ def told(url: str, **options: object) -> str:
 
 
 def refused(url: str, **options: object) -> bool:
-    said = told(url, **options)
+    said = remedy_for(url, **options)
     assert said == "" or said.startswith(("url: ", "options: "))
     assert "secret" not in said
     return bool(said)
 
 
 @pytest.mark.parametrize(
-    ("url", "found"),
+    ("url", "expected"),
     [
-        ("redis://:secret@Redis.Internal.:6380/0", [Place("redis.internal", 6380)]),
-        ("redis://allowed@evil", [Place("evil", 6379)]),
-        ("redis://%65vil", [Place("evil", 6379)]),
-        ("redis://evil#@allowed", [Place("evil", 6379)]),
-        ("redis://[::1]:1", [Place("::1", 1)]),
-        ("amqps://u:secret@mq/vhost", [Place("mq", 5671)]),
-        (AZURE, [Place("acme.queue.core.windows.net", 443)]),
-        (AZURE + ";EndpointSuffix=evil.cn", [Place("acme.queue.evil.cn", 443)]),
-        (AZURE + ";QueueEndpoint=http://q:10001/acme", [Place("q", 10001)]),
-        (PROXY, [Place("proxy", 99), Place("127.0.0.1", None)]),
-        (SQS, [Place("sqs.eu-central-1.amazonaws.com", 443)]),
+        ("redis://:secret@Redis.Internal.:6380/0", [HostPort("redis.internal", 6380)]),
+        ("redis://allowed@evil", [HostPort("evil", 6379)]),
+        ("redis://%65vil", [HostPort("evil", 6379)]),
+        ("redis://evil#@allowed", [HostPort("evil", 6379)]),
+        ("redis://[::1]:1", [HostPort("::1", 1)]),
+        ("amqps://u:secret@mq/vhost", [HostPort("mq", 5671)]),
+        (AZURE, [HostPort("acme.queue.core.windows.net", 443)]),
+        (AZURE + ";EndpointSuffix=evil.cn", [HostPort("acme.queue.evil.cn", 443)]),
+        (AZURE + ";QueueEndpoint=http://q:10001/acme", [HostPort("q", 10001)]),
+        (PROXY, [HostPort("proxy", 99), HostPort("127.0.0.1", None)]),
+        (SQS, [HostPort("sqs.eu-central-1.amazonaws.com", 443)]),
         (
             SQS + "?endpoint=http%3A%2F%2Fevil%3A9",
-            [Place("sqs.eu-central-1.amazonaws.com", 443), Place("evil", 9)],
+            [HostPort("sqs.eu-central-1.amazonaws.com", 443), HostPort("evil", 9)],
         ),
     ],
 )
-def test_every_place_is_found_that_an_address_leads_to(
-    url: str, found: list[Place]
-) -> None:
-    assert address_policy.places(url) == found
+def test_every_host_of_an_address_is_found(url: str, expected: list[HostPort]) -> None:
+    assert address_policy.host_ports_in_url(url) == expected
 
 
-def test_an_option_that_is_an_address_leads_somewhere_too() -> None:
+def test_the_host_of_an_option_is_checked() -> None:
     assert refused(SQS, endpoint_url="http://169.254.169.254/")
     assert not refused(SQS, endpoint_url="http://127.0.0.1:4566/", batch=10)
 
@@ -94,7 +92,7 @@ def test_an_option_that_is_an_address_leads_somewhere_too() -> None:
         "[::]",
     ],
 )
-def test_where_a_cloud_tells_its_secrets_no_broker_is(host: str) -> None:
+def test_link_local_and_metadata_addresses_are_refused(host: str) -> None:
     assert refused(f"redis://:secret@{host}:6379/0")
     assert refused(f"amqp://u:secret@{host}/")
     assert refused(f"{AZURE};QueueEndpoint=http://{host}/acme")
@@ -130,17 +128,17 @@ THIS_MACHINE = ["127.0.0.1", "127.9.9.9", "[::1]", "[::ffff:127.0.0.1]", "0x7f00
 
 
 @pytest.mark.parametrize("host", THIS_MACHINE)
-def test_this_machine_may_be_entered_with_a_word_of_the_operator_only(
+def test_loopback_needs_the_operators_permission(
     host: str,
 ) -> None:
     url = f"redis://:secret@{host}:6379/0"
 
     with override_settings(POISONWEB_LOOPBACK_BROKERS=False):
-        assert "POISONWEB_LOOPBACK_BROKERS=1" in told(url)
+        assert "POISONWEB_LOOPBACK_BROKERS=1" in remedy_for(url)
         with override_settings(POISONWEB_BROKER_HOSTS=("*",)):
-            assert not told(url)
+            assert not remedy_for(url)
     with override_settings(POISONWEB_LOOPBACK_BROKERS=True):
-        assert not told(url)
+        assert not remedy_for(url)
 
 
 @pytest.mark.parametrize(
@@ -150,14 +148,14 @@ def test_this_machine_may_be_entered_with_a_word_of_the_operator_only(
         *("[fd12::5]", "[::ffff:10.0.0.5]", "[64:ff9b::10.0.0.5]", "[2002:a00:5::]"),
     ],
 )
-def test_a_private_network_may_be_entered_with_a_word_of_the_operator_only(
+def test_a_private_network_needs_the_operators_permission(
     host: str,
 ) -> None:
     url = f"redis://:secret@{host}:6379/0"
 
-    assert "POISONWEB_BROKER_HOSTS" in told(url)
+    assert "POISONWEB_BROKER_HOSTS" in remedy_for(url)
     with override_settings(POISONWEB_BROKER_HOSTS=("*",)):
-        assert not told(url)
+        assert not remedy_for(url)
 
 
 @override_settings(POISONWEB_BROKER_HOSTS=("*.eu.example:5671", "10.0.0.*", "[::1]"))
@@ -195,7 +193,7 @@ def test_only_hosts_of_the_setting_may_be_entered(url: str, *, wrong: bool) -> N
 def test_a_refusal_names_host_and_port_and_what_of_them_is_missing(
     url: str, says: str
 ) -> None:
-    assert says in told(url)
+    assert says in remedy_for(url)
 
 
 @pytest.mark.parametrize(
@@ -207,14 +205,14 @@ def test_a_refusal_names_host_and_port_and_what_of_them_is_missing(
     ],
 )
 def test_a_refusal_says_what_kind_of_address_it_is(host: str, kind: str) -> None:
-    assert f"leads to where no broker is: {kind}" in told(f"redis://{host}")
+    assert f"leads to where no broker is: {kind}" in remedy_for(f"redis://{host}")
 
 
-def test_who_is_told_to_name_a_host_is_told_that_it_forbids_the_others() -> None:
-    assert "which then allows no others" in told("redis://10.0.0.5")
+def test_the_advice_to_name_a_host_says_that_it_forbids_others() -> None:
+    assert "which then allows no others" in remedy_for("redis://10.0.0.5")
 
 
-def test_a_name_is_judged_by_what_it_leads_to() -> None:
+def test_a_name_is_checked_by_its_addresses() -> None:
     Target.read("redis://localhost", {}).check(resolve=True)
     Target.read("redis://nowhere.invalid", {}).check(resolve=True)
 
@@ -234,7 +232,7 @@ def said_of_options(url: str, **changes: object) -> str:
 RABBIT = "amqp://u:secret@mq:5672/v"
 
 
-def test_a_password_goes_to_no_other_host_than_that_of_the_address() -> None:
+def test_a_password_goes_only_to_the_host_of_the_address() -> None:
     said = said_of_options(RABBIT, keeps_to_address=True)
 
     assert said.startswith("options: the option management_url names other, which")

@@ -1,4 +1,4 @@
-"""What opens a storage account: parsed once, and told to nobody."""
+"""Addresses of storage accounts are parsed once and never quoted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from apps.brokers.adapters.azure_queue.account import DEVELOPMENT_KEY, Account
+from apps.brokers.adapters.azure_queue.account import DEVELOPMENT_KEY, AzureAccount
 from apps.core.errors import Invalid
 
 SECRET = base64.b64encode(b"s3cret! s3cret! s3cret!").decode()
@@ -14,7 +14,7 @@ SIGNATURE = "sv=2024-11-04&ss=q&srt=sco&sp=rwdlacup&sig=s3cret%2Bs3cret%3D"
 
 
 def test_a_connection_string_as_the_portal_gives_it() -> None:
-    account = Account.parse(
+    account = AzureAccount.parse(
         f"DefaultEndpointsProtocol=https;AccountName=acme1;AccountKey={SECRET};"
         "EndpointSuffix=core.windows.net"
     )
@@ -25,8 +25,8 @@ def test_a_connection_string_as_the_portal_gives_it() -> None:
     assert (account.name, account.key) == ("acme1", b"s3cret! s3cret! s3cret!")
 
 
-def test_endpoints_of_other_services_are_passed_over() -> None:
-    account = Account.parse(
+def test_endpoints_of_other_services_are_ignored() -> None:
+    account = AzureAccount.parse(
         "BlobEndpoint=https://acme1.blob.core.windows.net/;"
         "QueueEndpoint=https://queues.example.com:8443/;"
         "QueueSecondaryEndpoint=https://elsewhere.example.com/;"
@@ -37,8 +37,8 @@ def test_endpoints_of_other_services_are_passed_over() -> None:
 
 
 def test_the_development_storage_is_the_one_on_this_machine() -> None:
-    account = Account.parse("UseDevelopmentStorage=true;")
-    other = Account.parse(
+    account = AzureAccount.parse("UseDevelopmentStorage=true;")
+    other = AzureAccount.parse(
         "UseDevelopmentStorage=true;DevelopmentStorageProxyUri=http://azurite"
     )
 
@@ -61,7 +61,7 @@ def test_the_development_storage_is_the_one_on_this_machine() -> None:
     ],
 )
 def test_a_shared_access_signature_needs_no_key(url: str) -> None:
-    account = Account.parse(url)
+    account = AzureAccount.parse(url)
 
     assert (account.name, account.host, account.path) == (
         *("acme1", "acme1.queue.core.windows.net", ""),
@@ -73,12 +73,15 @@ def test_a_shared_access_signature_needs_no_key(url: str) -> None:
     ("url", "why"),
     [
         ("", "either AccountKey or"),
-        ("s3cret", "none of its settings"),
+        ("s3cret", "not one of its settings"),
         ("AccountName=acme1", "either AccountKey or"),
-        (f"AccountName=acme1;AccountKey={SECRET};s3cret", "none of its settings"),
-        (f"AccountName=acme1;AccountKey={SECRET};s3cret=1", "none of its settings"),
-        (f"AccountName=acme1;AccountKey=s3;cret;{SECRET}==", "none of its settings"),
-        (f"AccountKey={SECRET};AccountName=acme1;AccountName=b", "AccountName is in"),
+        (f"AccountName=acme1;AccountKey={SECRET};s3cret", "not one of its settings"),
+        (f"AccountName=acme1;AccountKey={SECRET};s3cret=1", "not one of its settings"),
+        (f"AccountName=acme1;AccountKey=s3;cret;{SECRET}==", "not one of its settings"),
+        (
+            f"AccountKey={SECRET};AccountName=acme1;AccountName=b",
+            "AccountName occurs twice",
+        ),
         ("AccountName=acme1;AccountKey=s3cret!", "AccountKey is base64"),
         ("AccountName=acme1;AccountKey=s3cré", "AccountKey is base64"),
         (f"AccountName=s3cret.example/;AccountKey={SECRET}", "AccountName is 3"),
@@ -111,9 +114,9 @@ def test_a_shared_access_signature_needs_no_key(url: str) -> None:
         (f"UseDevelopmentStorage=true;AccountKey={SECRET}", "stands alone"),
     ],
 )
-def test_what_cannot_work_is_refused_without_repeating_it(url: str, why: str) -> None:
+def test_an_unusable_address_is_refused_without_quoting_it(url: str, why: str) -> None:
     with pytest.raises(Invalid, match=why) as refused:
-        Account.parse(url)
+        AzureAccount.parse(url)
 
     assert refused.value.field == "url"
     assert "s3cr" not in str(refused.value)
@@ -122,10 +125,10 @@ def test_what_cannot_work_is_refused_without_repeating_it(url: str, why: str) ->
 
 
 def test_an_account_shows_no_secret() -> None:
-    by_key = Account.parse(f"AccountName=acme1;AccountKey={SECRET}")
-    signed = Account.parse(f"https://acme1.queue.core.windows.net/?{SIGNATURE}")
+    by_key = AzureAccount.parse(f"AccountName=acme1;AccountKey={SECRET}")
+    signed = AzureAccount.parse(f"https://acme1.queue.core.windows.net/?{SIGNATURE}")
 
-    shown = f"{by_key!r} {signed!r} {by_key} {signed}"
+    text = f"{by_key!r} {signed!r} {by_key} {signed}"
 
-    assert "s3cret" not in shown
-    assert SECRET not in shown
+    assert "s3cret" not in text
+    assert SECRET not in text

@@ -1,4 +1,4 @@
-"""The settings of Azure Functions, as the article prints them and as people type."""
+"""Settings of Azure Functions, as the article prints them and as people type."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.azure_queue.message_text import Encoding
 from apps.brokers.adapters.azure_queue.settings import (
-    QueueSettings,
+    AzureQueueSettings,
     settings_from_host_json,
 )
 from apps.core.errors import Invalid
 
-# As it is printed, without the braces of the file around it.
+# As printed, without the outer braces of the file.
 AS_PRINTED = """
 "extensions": {
 "queues": { // Queue settings...
@@ -56,7 +56,7 @@ def test_the_settings_as_the_article_prints_them() -> None:
         "maxDequeueCount": 5,
         "newBatchThreshold": 2,
     }
-    assert parsed(options=options) == QueueSettings(
+    assert parsed(options=options) == AzureQueueSettings(
         topic="request-queue-1",
         poison_queue="request-queue-1-poison",
         max_dequeue_count=5,
@@ -92,7 +92,7 @@ def test_the_defaults_are_those_of_the_article() -> None:
     assert settings.message_encoding is settings.usual_encoding is Encoding.BASE64
 
 
-def test_plain_seconds_will_do() -> None:
+def test_durations_may_be_plain_seconds() -> None:
     settings = parsed(options={"visibilityTimeout": 1.5, "maxPollingInterval": 2})
 
     assert (settings.visibility_timeout, settings.max_polling_interval) == (1.5, 2)
@@ -102,8 +102,8 @@ def test_a_queue_writes_as_its_broker_does_unless_it_says_so() -> None:
     broker = BrokerSettings(url="", options={"messageEncoding": "none"})
     topic = TopicSettings(topic="orders", options={"messageEncoding": "base64"})
 
-    usual = QueueSettings.parse(broker, TopicSettings(topic="orders"))
-    other = QueueSettings.parse(broker, topic)
+    usual = AzureQueueSettings.parse(broker, TopicSettings(topic="orders"))
+    other = AzureQueueSettings.parse(broker, topic)
 
     assert usual.message_encoding is usual.usual_encoding is Encoding.NONE
     assert (other.message_encoding, other.usual_encoding) == (
@@ -137,7 +137,7 @@ def test_a_queue_writes_as_its_broker_does_unless_it_says_so() -> None:
             "is 8.00:00:00: use 00:00:00 to 7.00:00:00",
         ),
         ({"maxPollingInterval": 0}, "maxPollingInterval", "use 00:00:00.100 to"),
-        # Of version 1, which counts milliseconds.
+        # From version 1, which counts milliseconds.
         ({"maxPollingInterval": 30_000}, "maxPollingInterval", "is 08:20:00: use"),
         ({"messageEncoding": "utf-8"}, "messageEncoding", "base64 or none"),
         ({"batchsize": 16}, "options", "'batchsize' is unknown: there are maxDeq"),
@@ -212,7 +212,7 @@ def test_a_name_that_cannot_work_is_refused_with_the_reason(
     settings = TopicSettings(topic=topic, dead_letter_queue=named)
 
     with pytest.raises(Invalid, match=why) as refused:
-        QueueSettings.parse(BrokerSettings(url=""), settings)
+        AzureQueueSettings.parse(BrokerSettings(url=""), settings)
 
     assert refused.value.field == field
 
@@ -220,12 +220,12 @@ def test_a_name_that_cannot_work_is_refused_with_the_reason(
 def test_the_longest_name_that_has_a_poison_queue() -> None:
     settings = TopicSettings(topic="a" * 56)
 
-    parsed_settings = QueueSettings.parse(BrokerSettings(url=""), settings)
+    parsed_settings = AzureQueueSettings.parse(BrokerSettings(url=""), settings)
 
     assert parsed_settings.poison_queue == "a" * 56 + "-poison"
 
 
-def test_what_we_read_is_hidden_for_whole_seconds_of_a_week_at_most() -> None:
+def test_hidden_for_is_whole_seconds_and_at_most_a_week() -> None:
     assert parsed(visibility_timeout=0.2).hidden_for == 1
     assert parsed(visibility_timeout=90.5).hidden_for == 91
     for seconds in (0, -1, 604_801, float("nan"), float("inf")):
@@ -233,19 +233,19 @@ def test_what_we_read_is_hidden_for_whole_seconds_of_a_week_at_most() -> None:
             parsed(visibility_timeout=seconds)
 
 
-def test_a_broker_has_one_option() -> None:
+def test_a_broker_accepts_only_message_encoding() -> None:
     broker = BrokerSettings(url="", options={"retries": 3})
 
     with pytest.raises(Invalid, match="'retries' is unknown"):
-        QueueSettings.parse(broker, TopicSettings(topic="orders"))
+        AzureQueueSettings.parse(broker, TopicSettings(topic="orders"))
 
 
 def parsed(
     *, options: Mapping[str, object] | None = None, visibility_timeout: float = 60
-) -> QueueSettings:
+) -> AzureQueueSettings:
     topic = TopicSettings(
         topic="request-queue-1",
         visibility_timeout=visibility_timeout,
         options=options or {},
     )
-    return QueueSettings.parse(BrokerSettings(url=""), topic)
+    return AzureQueueSettings.parse(BrokerSettings(url=""), topic)

@@ -1,4 +1,4 @@
-"""How bodies stand as text in Azure's messages, and that they leave as they came."""
+"""Bodies become text of Azure's messages and leave as they came."""
 
 from __future__ import annotations
 
@@ -66,22 +66,22 @@ def test_a_body_without_a_mark_comes_back_without_one(body: bytes) -> None:
         "aGVs-_8=",
     ],
 )
-def test_what_base64_would_not_give_again_is_plain(text: str) -> None:
+def test_text_that_base64_would_not_restore_is_plain(text: str) -> None:
     content = message_text.read(text, expected=BASE64, usual=BASE64)
 
     assert (content.body, content.headers) == (text.encode(), MARKED_PLAIN)
 
 
-def test_only_what_a_bare_body_would_not_become_is_marked() -> None:
-    found = {
+def test_a_message_is_marked_only_where_its_encoding_is_unusual() -> None:
+    read = {
         (expected, usual): message_text.read("dGVzdA==", expected=expected, usual=usual)
         for expected in Encoding
         for usual in Encoding
     }
 
-    assert found[BASE64, BASE64].headers == ()
-    assert found[BASE64, PLAIN].headers == MARKED_BASE64
-    assert found[PLAIN, BASE64].headers == found[PLAIN, PLAIN].headers == MARKED_PLAIN
+    assert read[BASE64, BASE64].headers == ()
+    assert read[BASE64, PLAIN].headers == MARKED_BASE64
+    assert read[PLAIN, BASE64].headers == read[PLAIN, PLAIN].headers == MARKED_PLAIN
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_only_what_a_bare_body_would_not_become_is_marked() -> None:
         (b"a\0b", r"U\+0000 at 1"),
         (b"\x1b[31m", r"U\+001B at 0"),
         ("ab\ufffe".encode(), r"U\+FFFE at 2"),
-        (b"\xff", "no UTF-8"),
-        (b"\xed\xa0\x80", "no UTF-8"),
+        (b"\xff", "not UTF-8"),
+        (b"\xed\xa0\x80", "not UTF-8"),
     ],
 )
 def test_plain_text_that_xml_cannot_carry_is_refused(body: bytes, why: str) -> None:
@@ -125,7 +125,7 @@ def test_the_limit_counts_bytes_and_not_letters() -> None:
         message_text.write("é".encode() * 32_769, MARKED_PLAIN, usual=BASE64)
 
 
-def test_headers_would_be_lost_and_are_refused_by_name() -> None:
+def test_headers_are_refused_by_name() -> None:
     headers = tuple((b"h%d" % n, b"v") for n in range(7))
 
     with pytest.raises(Refused, match="'h0', 'h1', 'h2', 'h3', 'h4' and 2 more"):
@@ -137,7 +137,7 @@ def test_headers_would_be_lost_and_are_refused_by_name() -> None:
     assert r"'a\r\nb: " in str(refused.value)
 
 
-def test_our_own_redrive_mark_stays_behind() -> None:
+def test_our_own_redrive_mark_is_left_out() -> None:
     mark = (b"X-PoisonWeb-Redrive", b"1.abc")
 
     text = message_text.write(b"body", (*MARKED_PLAIN, mark), usual=BASE64)
@@ -145,7 +145,7 @@ def test_our_own_redrive_mark_stays_behind() -> None:
     assert text == "body"
 
 
-def test_a_mark_that_is_none_is_refused() -> None:
+def test_an_unknown_mark_is_refused() -> None:
     for value in (b"utf-16", b"\xff", b""):
         with pytest.raises(Refused, match="base64 or none"):
             headers = ((b"x-azure-message-encoding", value),)

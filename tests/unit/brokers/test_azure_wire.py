@@ -1,4 +1,4 @@
-"""What becomes of a request when what answers is in trouble, or is not Azure."""
+"""Requests to an Azure in trouble, or to another service."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ import pytest
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.azure_queue import wire
-from apps.brokers.adapters.azure_queue.account import Account
+from apps.brokers.adapters.azure_queue.account import AzureAccount
 from apps.brokers.adapters.azure_queue.adapter import ADAPTER
-from apps.brokers.adapters.azure_queue.wire import Answered, Unanswered, Unsent, Wire
+from apps.brokers.adapters.azure_queue.wire import AzureRejected, AzureWire
+from apps.brokers.errors import MaybeSent, NotSent
 from apps.brokers.ports import Outbound, OutcomeKind
 from apps.core.errors import Unavailable
 
@@ -33,7 +34,7 @@ BUSY = b"<Error><Code>ServerBusy</Code><Message>Slow down.\nTime:x</Message></Er
 
 
 class Pretender(ThreadingHTTPServer):
-    """Answers everything with what it is told, and remembers what it was asked."""
+    """Server that answers every request alike and records the requests."""
 
     daemon_threads = True
 
@@ -42,8 +43,8 @@ class Pretender(ThreadingHTTPServer):
         self.status, self.body = 200, NO_MESSAGES
         self.refusing = ""
         self.hangs = False
-        self.asked: list[str] = []
-        self.sent = b""
+        self.requests: list[str] = []
+        self.last_body = b""
 
     @property
     def url(self) -> str:
@@ -66,8 +67,9 @@ class Answering(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
-        self.server.sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.server.asked.append(f"{self.command} {self.path}")
+        length = int(self.headers.get("Content-Length", 0))
+        self.server.last_body = self.rfile.read(length)
+        self.server.requests.append(f"{self.command} {self.path}")
         if self.server.hangs:
             time.sleep(1)
             self.close_connection = True
@@ -80,7 +82,7 @@ class Answering(BaseHTTPRequestHandler):
         self.wfile.write(self.server.body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Say nothing on the terminal."""
+        """Print nothing on the terminal."""
 
 
 @pytest.fixture
@@ -96,31 +98,31 @@ def pretender() -> Iterator[Pretender]:
 @pytest.mark.parametrize(
     ("status", "body", "error"),
     [
-        (503, BUSY, Unsent),
-        (429, b"", Unsent),
-        (500, b"<Error><Code>InternalError</Code></Error>", Unanswered),
-        (504, b"<html>", Unanswered),
-        (408, b"", Unanswered),
-        (403, b"<Error><Code>AuthenticationFailed</Code></Error>", Answered),
-        (302, b"", Answered),
-        (404, b"\0\xff", Answered),
-        (200, b"<html>sign in here", Unanswered),
-        (200, b'<!DOCTYPE a [<!ENTITY b "c">]><QueueMessagesList/>', Unanswered),
-        (200, b"<a><QueueMessage/></a>", Unanswered),
-        (200, b"", Unanswered),
+        (503, BUSY, NotSent),
+        (429, b"", NotSent),
+        (500, b"<Error><Code>InternalError</Code></Error>", MaybeSent),
+        (504, b"<html>", MaybeSent),
+        (408, b"", MaybeSent),
+        (403, b"<Error><Code>AuthenticationFailed</Code></Error>", AzureRejected),
+        (302, b"", AzureRejected),
+        (404, b"\0\xff", AzureRejected),
+        (200, b"<html>sign in here", MaybeSent),
+        (200, b'<!DOCTYPE a [<!ENTITY b "c">]><QueueMessagesList/>', MaybeSent),
+        (200, b"<a><QueueMessage/></a>", MaybeSent),
+        (200, b"", MaybeSent),
     ],
 )
-def test_an_answer_is_taken_for_what_it_is(
+def test_each_answer_raises_its_error(
     pretender: Pretender, status: int, body: bytes, error: type[Exception]
 ) -> None:
     pretender.say(status, body)
-    wire = Wire(Account.parse(pretender.url))
+    wire = AzureWire(AzureAccount.parse(pretender.url))
 
-    with pytest.raises(error) as told:
+    with pytest.raises(error) as raised:
         wire.peek("orders", count=1)
 
-    assert "\n" not in str(told.value)
-    assert len(pretender.asked) == 1, "one try, and no redirect is followed"
+    assert "\n" not in str(raised.value)
+    assert len(pretender.requests) == 1, "one try, and no redirect is followed"
 
 
 @pytest.mark.parametrize(
@@ -148,21 +150,21 @@ def test_sent_is_only_what_azure_confirms(
 
 
 @pytest.mark.parametrize("text", ["one\rtwo\r\n", " <&>]]>\"' \t", "\u0085\u2028", ""])
-def test_what_reads_xml_by_the_book_reads_the_very_text(
-    pretender: Pretender, text: str
-) -> None:
+def test_an_xml_parser_reads_the_very_text(pretender: Pretender, text: str) -> None:
     pretender.say(201, MADE)
-    wire = Wire(Account.parse(pretender.url))
+    wire = AzureWire(AzureAccount.parse(pretender.url))
 
     wire.put("orders", text)
     wire.close()
 
-    # A bare carriage return would become a line feed, which Azurite does not do.
-    read = ElementTree.fromstring(pretender.sent).findtext("MessageText")
+    # XML turns a bare carriage return into a line feed, which Azurite does not.
+    read = ElementTree.fromstring(pretender.last_body).findtext("MessageText")
     assert read == text
 
 
-def test_where_all_were_turned_away_nothing_was_sent(pretender: Pretender) -> None:
+def test_publish_raises_unavailable_when_all_were_turned_away(
+    pretender: Pretender,
+) -> None:
     pretender.say(503, BUSY)
     publisher = ADAPTER.publisher(BrokerSettings(url=pretender.url))
     refused = Outbound(topic="No Queue", body=b"", headers=())
@@ -173,7 +175,7 @@ def test_where_all_were_turned_away_nothing_was_sent(pretender: Pretender) -> No
     publisher.close()
 
 
-def test_a_service_that_hangs_is_not_waited_for_by_each_message(
+def test_one_timeout_ends_a_window_when_azure_hangs(
     pretender: Pretender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wire, "REPLY_SECONDS", 0.3)
@@ -188,12 +190,12 @@ def test_a_service_that_hangs_is_not_waited_for_by_each_message(
     assert waited < 20
     kinds = Counter(outcome.kind for outcome in outcomes)
     assert set(kinds) == {OutcomeKind.UNKNOWN, OutcomeKind.UNSENT}
-    # What was asked for may have been done; nothing was asked for the others. The
-    # service may not have read yet what lies in its sockets.
-    assert 0 < len(pretender.asked) <= kinds[OutcomeKind.UNKNOWN] <= 64
+    # Requested sends may be done; the others were never requested. The server may not
+    # have read its sockets to the end.
+    assert 0 < len(pretender.requests) <= kinds[OutcomeKind.UNKNOWN] <= 64
 
 
-def test_an_empty_queue_is_asked_ever_less_often(pretender: Pretender) -> None:
+def test_an_empty_queue_is_polled_less_and_less_often(pretender: Pretender) -> None:
     options = {"maxPollingInterval": "00:00:10"}
     topic = TopicSettings(topic="orders", options=options)
     reader = ADAPTER.dead_letter_reader(BrokerSettings(url=pretender.url), topic)
@@ -203,10 +205,12 @@ def test_an_empty_queue_is_asked_ever_less_often(pretender: Pretender) -> None:
     reader.close()
 
     # Without jitter: after 0, 0.1, 0.3 and 0.7 seconds, and then not before 1.5.
-    assert 3 <= len(pretender.asked) <= 6
+    assert 3 <= len(pretender.requests) <= 6
 
 
-def test_an_empty_queue_is_asked_as_often_as_it_says(pretender: Pretender) -> None:
+def test_an_empty_queue_is_polled_at_its_max_polling_interval(
+    pretender: Pretender,
+) -> None:
     options = {"maxPollingInterval": 0.1}
     topic = TopicSettings(topic="orders", options=options)
     reader = ADAPTER.dead_letter_reader(BrokerSettings(url=pretender.url), topic)
@@ -214,26 +218,26 @@ def test_an_empty_queue_is_asked_as_often_as_it_says(pretender: Pretender) -> No
     reader.read(limit=1, wait=1)
     reader.close()
 
-    assert 7 <= len(pretender.asked) <= 14
+    assert 7 <= len(pretender.requests) <= 14
 
 
-def test_no_signature_is_told_to_anybody(
+def test_logs_and_errors_never_hold_the_signature(
     pretender: Pretender, caplog: pytest.LogCaptureFixture
 ) -> None:
     pretender.say(
         400, b"<Error><Code>X</Code><Message>a?sig=s3cret&b</Message></Error>"
     )
-    wire = Wire(Account.parse(pretender.signed_url))
+    wire = AzureWire(AzureAccount.parse(pretender.signed_url))
 
-    with caplog.at_level(logging.DEBUG), pytest.raises(Answered) as told:
+    with caplog.at_level(logging.DEBUG), pytest.raises(AzureRejected) as raised:
         wire.peek("orders", count=1)
 
-    assert "sig=s3cret" in pretender.asked[0]
+    assert "sig=s3cret" in pretender.requests[0]
     assert "/orders/messages" in caplog.text
-    assert "s3cret" not in caplog.text + str(told.value)
+    assert "s3cret" not in caplog.text + str(raised.value)
 
 
-def test_no_secret_is_told_of_an_azure_that_is_away() -> None:
+def test_the_error_of_an_absent_azure_holds_no_secret() -> None:
     for url in (
         f"http://127.0.0.1:1/?{SIGNATURE}",
         f"https://nowhere.test/?{SIGNATURE}",
@@ -241,12 +245,12 @@ def test_no_secret_is_told_of_an_azure_that_is_away() -> None:
     ):
         publisher = ADAPTER.publisher(BrokerSettings(url=url))
 
-        with pytest.raises(Unavailable, match="takes no connection") as told:
+        with pytest.raises(Unavailable, match="takes no connection") as raised:
             publisher.publish([outbound()])
 
-        assert "s3cret" not in str(told.value)
-        assert SECRET not in str(told.value)
-        assert told.value.__cause__ is None
+        assert "s3cret" not in str(raised.value)
+        assert SECRET not in str(raised.value)
+        assert raised.value.__cause__ is None
 
 
 def outbound() -> Outbound:

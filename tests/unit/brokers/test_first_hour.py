@@ -1,4 +1,4 @@
-"""What a newcomer is promised of observing is what each kind of broker can do."""
+"""The guide's promises about observing equal the capabilities of each kind."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_the_guide_says_which_brokers_show_samples(kind: str) -> None:
     pytest.importorskip(f"{adapters.__name__}.{kind}")
     guide = (ROOT / "docs/first-hour.md").read_text()
-    _, _, told = guide.partition("where looking changes nothing (")
-    shows, _, others = told.partition(")")
+    _, _, rest = guide.partition("where looking changes nothing (")
+    shows, _, others = rest.partition(")")
 
     title = adapters.title_of(kind)
 

@@ -1,4 +1,4 @@
-"""The faults a test can ask the broker in memory for."""
+"""Failures that a test can request of the broker in memory."""
 
 from __future__ import annotations
 

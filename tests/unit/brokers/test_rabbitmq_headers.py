@@ -1,4 +1,4 @@
-"""Every AMQP message leaves with the properties it came with, less what steers."""
+"""AMQP messages leave with their properties, less those that steer the broker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from apps.brokers.adapters.rabbitmq import amqp_properties as properties
 from apps.brokers.adapters.rabbitmq import amqp_table as tables
-from apps.brokers.adapters.rabbitmq.amqp_table import Malformed
+from apps.brokers.adapters.rabbitmq.amqp_table import AmqpMalformed
 from apps.brokers.ports import Header
 
 
@@ -78,52 +78,52 @@ VALUES = {
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_a_value_of_any_type_is_told_and_comes_back(name: str) -> None:
-    value, told = VALUES[name]
+def test_a_value_of_any_type_is_decoded_and_encoded_back(name: str) -> None:
+    value, text = VALUES[name]
     table = named(b"h", value)
 
-    found = tables.read(table)
+    headers = tables.decode(table)
 
-    assert found == [(b"h", told)]
-    assert tables.written((b"h", told)) == table
+    assert headers == [(b"h", text)]
+    assert tables.encode((b"h", text)) == table
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_a_text_is_only_ever_read_as_itself(name: str) -> None:
-    value, told = VALUES[name]
+def test_a_text_that_looks_like_a_value_stays_a_text(name: str) -> None:
+    value, json = VALUES[name]
 
-    for text in (told, told + b" ", b" " + told, told.replace(b" ", b""), value):
-        assert tables.read(tables.written((b"h", text))) == [(b"h", text)]
+    for text in (json, json + b" ", b" " + json, json.replace(b" ", b""), value):
+        assert tables.decode(tables.encode((b"h", text))) == [(b"h", text)]
 
 
 @pytest.mark.parametrize("depth", [10, 100, 20_000])
-def test_no_depth_is_too_deep(depth: int) -> None:
+def test_a_table_of_any_depth_is_encoded_back(depth: int) -> None:
     value = b"t\1"
     for _ in range(depth):
         value = sized(b"A", value)
     table = named(b"h", value)
 
-    (found,) = tables.read(table)
+    (header,) = tables.decode(table)
 
-    assert tables.written(found) == table
-    assert found[1].startswith(b'{"$raw"') is (depth > tables.DEEPEST)
+    assert tables.encode(header) == table
+    assert header[1].startswith(b'{"$raw"') is (depth > tables.DEEPEST)
 
 
 @pytest.mark.parametrize(
     "table", [b"\1hZ", b"\1hS\0\0\0\5text", b"\1hI\0", b"\5h", b"\1hA\0\0\0\1Z"]
 )
-def test_what_is_no_table_is_not_taken_for_one(table: bytes) -> None:
+def test_malformed_tables_are_refused(table: bytes) -> None:
     if table == b"\1hA\0\0\0\1Z":
-        # The array can be told from what follows it, so it is kept as it is.
-        assert tables.written(*tables.read(table)) == table
+        # The array differs from what follows it, so it is kept as it is.
+        assert tables.encode(*tables.decode(table)) == table
         return
-    with pytest.raises(Malformed):
-        tables.read(table)
+    with pytest.raises(AmqpMalformed):
+        tables.decode(table)
 
 
 def test_a_name_that_is_too_long_is_refused() -> None:
-    with pytest.raises(Malformed, match="255"):
-        properties.written([(b"n" * 256, b"v")])
+    with pytest.raises(AmqpMalformed, match="255"):
+        properties.encode([(b"n" * 256, b"v")])
 
 
 EVERY_PROPERTY: tuple[Header, ...] = (
@@ -166,9 +166,9 @@ LISTS: dict[str, tuple[Header, ...]] = {
 
 @pytest.mark.parametrize("name", LISTS)
 def test_headers_come_back_as_they_were_sent(name: str) -> None:
-    sent = properties.written(LISTS[name])
+    encoded = properties.encode(LISTS[name])
 
-    assert properties.read(sent) == LISTS[name]
+    assert properties.decode(encoded) == LISTS[name]
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -178,7 +178,7 @@ def test_a_message_goes_out_as_it_came(seed: int) -> None:
     entries = [(chance.choice(names), chance.choice((b"", b"5"))) for _ in range(3)]
     flags, pieces = 1 << 12, [b"\2"]
     if chance.random() < 0.8:
-        table = b"".join(map(tables.written, entries[: chance.randrange(4)]))
+        table = b"".join(map(tables.encode, entries[: chance.randrange(4)]))
         flags, pieces = flags | 1 << 13, [struct.pack(">I", len(table)) + table, b"\2"]
     if chance.random() < 0.5:
         flags, pieces = flags | 1 << 15, [b"\1t", *pieces]
@@ -186,10 +186,10 @@ def test_a_message_goes_out_as_it_came(seed: int) -> None:
         flags, pieces = flags | 1 << 7, [*pieces, b"\1m"]
     came = struct.pack(">H", flags) + b"".join(pieces)
 
-    assert properties.written(properties.read(came)) == came
+    assert properties.encode(properties.decode(came)) == came
 
 
-def test_what_steers_the_broker_is_seen_and_never_sent() -> None:
+def test_headers_that_steer_the_broker_are_decoded_but_never_sent() -> None:
     headers: list[Header] = [
         (b"amqp.expiration", b"0"),
         (b"amqp.message_id", b"m-1"),
@@ -200,30 +200,30 @@ def test_what_steers_the_broker_is_seen_and_never_sent() -> None:
         (b"x-delivery-count", b'{"$l": 3}'),
     ]
 
-    left = properties.read(properties.written(headers))
+    decoded = properties.decode(properties.encode(headers))
 
-    assert left == ((b"amqp.message_id", b"m-1"), (b"cc", b"me"))
-    assert properties.read(properties.written(headers[3:5])) == ()
+    assert decoded == ((b"amqp.message_id", b"m-1"), (b"cc", b"me"))
+    assert properties.decode(properties.encode(headers[3:5])) == ()
 
 
 def test_a_transient_message_leaves_persistent() -> None:
-    assert properties.written(properties.read(b"\x10\0\1")) == b"\x10\0\2"
+    assert properties.encode(properties.decode(b"\x10\0\1")) == b"\x10\0\2"
 
 
-def test_the_count_of_this_very_delivery_is_no_header_of_the_message() -> None:
-    count = tables.written((b"x-delivery-count", b'{"$l": 3}'))
+def test_the_delivery_count_is_no_header_of_the_message() -> None:
+    count = tables.encode((b"x-delivery-count", b'{"$l": 3}'))
     came = struct.pack(">HI", 1 << 13, len(count)) + count
 
-    assert properties.read(came) == ()
+    assert properties.decode(came) == ()
 
 
 @pytest.mark.parametrize("broken", [b"", b"\x80\0", b"\x80\0\5abc", b"\0\0x", b"\0\1"])
-def test_what_cannot_be_read_is_kept_and_not_sent(broken: bytes) -> None:
-    kept = properties.read(broken)
+def test_unreadable_properties_are_kept_and_not_sent(broken: bytes) -> None:
+    headers = properties.decode(broken)
 
-    assert kept == ((b"amqp.properties", broken),)
-    with pytest.raises(Malformed):
-        properties.written(kept)
+    assert headers == ((b"amqp.properties", broken),)
+    with pytest.raises(AmqpMalformed):
+        properties.encode(headers)
 
 
 def test_the_message_id_is_the_property_and_no_header_of_that_name() -> None:

@@ -1,4 +1,4 @@
-"""A management plugin that does not answer is told in plain words."""
+"""Errors of an unreachable management plugin are plain sentences."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pytest
 
 from apps.brokers.adapters.adapter import BrokerSettings
 from apps.brokers.adapters.rabbitmq import management
-from apps.brokers.adapters.rabbitmq.management import Management
-from apps.brokers.adapters.rabbitmq.settings import Address
+from apps.brokers.adapters.rabbitmq.management import RabbitManagement
+from apps.brokers.adapters.rabbitmq.settings import RabbitAddress
 from apps.core.errors import Unavailable
 
 
 def words_of(management_url: str) -> str:
     options = {"management_url": management_url}
     broker = BrokerSettings(url="amqp://guest:sesame@localhost", options=options)
-    management = Management(Address.of(broker))
+    management = RabbitManagement(RabbitAddress.of(broker))
     with closing(management), pytest.raises(Unavailable) as away:
         management.try_out()
     return str(away.value)
@@ -27,12 +27,12 @@ def words_of(management_url: str) -> str:
 
 @pytest.fixture
 def listening() -> Iterator[socket.socket]:
-    """Listen, and never answer."""
+    """Accept connections, and never answer."""
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         yield server
 
 
-def test_a_refused_connection_is_told_with_the_system_s_words() -> None:
+def test_a_refused_connection_is_reported_in_the_systems_words() -> None:
     words = words_of("http://127.0.0.1:9")
 
     assert "does not answer at http://127.0.0.1:9: Connection refused. " in words
@@ -41,7 +41,7 @@ def test_a_refused_connection_is_told_with_the_system_s_words() -> None:
     assert not any(raw in words for raw in ("HTTPConnection", "Errno", "`", "sesame"))
 
 
-def test_an_answer_that_does_not_come_is_told_with_the_time(
+def test_a_missing_answer_is_reported_with_the_timeout(
     listening: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(management, "REPLY_SECONDS", 0.1)
@@ -50,7 +50,7 @@ def test_an_answer_that_does_not_come_is_told_with_the_time(
     assert "no answer in 0.1 seconds" in words_of(f"http://127.0.0.1:{port}")
 
 
-def test_what_is_no_http_is_told_as_a_broken_connection() -> None:
+def test_an_answer_other_than_http_is_a_broken_connection() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         port = server.getsockname()[1]
         words = _words_while_closing(server, port)

@@ -1,17 +1,17 @@
-"""Addresses and options of a RabbitMQ that cannot work are refused at once."""
+"""Unusable addresses and options of a RabbitMQ are refused at once."""
 
 from __future__ import annotations
 
 import pytest
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
-from apps.brokers.adapters.rabbitmq.settings import Address, Queues
+from apps.brokers.adapters.rabbitmq.settings import RabbitAddress, RabbitQueues
 from apps.core.errors import Invalid
 
 
-def test_an_address_is_read_with_what_is_usual() -> None:
-    plain = Address.of(BrokerSettings(url="amqp://host"))
-    full = Address.of(
+def test_an_address_is_parsed_with_defaults() -> None:
+    plain = RabbitAddress.of(BrokerSettings(url="amqp://host"))
+    full = RabbitAddress.of(
         BrokerSettings(
             url="amqps://a%40b:p%2Fw@host:1234/a%2Fb",
             options={"management_url": "https://other:444/prefix/"},
@@ -40,11 +40,11 @@ def test_an_address_is_read_with_what_is_usual() -> None:
         "amqp://",
     ],
 )
-def test_an_address_that_is_none_is_refused_without_its_secret(url: str) -> None:
-    with pytest.raises(Invalid, match="url") as told:
-        Address.of(BrokerSettings(url=url))
+def test_an_unusable_address_is_refused_without_its_secret(url: str) -> None:
+    with pytest.raises(Invalid, match="url") as raised:
+        RabbitAddress.of(BrokerSettings(url=url))
 
-    assert "s3cret" not in str(told.value)
+    assert "s3cret" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -58,20 +58,20 @@ def test_an_address_that_is_none_is_refused_without_its_secret(url: str) -> None
     ],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, object]) -> None:
-    with pytest.raises(Invalid, match="options") as told:
-        Address.of(BrokerSettings(url="amqp://host", options=options))
+    with pytest.raises(Invalid, match="options") as raised:
+        RabbitAddress.of(BrokerSettings(url="amqp://host", options=options))
 
-    assert "s3cret" not in str(told.value)
+    assert "s3cret" not in str(raised.value)
 
 
 def test_a_topic_and_its_dead_letters_are_two_queues() -> None:
-    assert Queues.of(TopicSettings(topic="orders")).dead_letters == "orders-dead"
+    assert RabbitQueues.of(TopicSettings(topic="orders")).dead_letters == "orders-dead"
     for settings in (
         TopicSettings(topic="orders-dead"),
         TopicSettings(topic="orders", dead_letter_queue="orders"),
         TopicSettings(topic="orders", dead_letter_queue="d" * 256),
     ):
         with pytest.raises(Invalid, match="dead_letter_queue"):
-            Queues.of(settings)
+            RabbitQueues.of(settings)
     with pytest.raises(Invalid, match="options"):
-        Queues.of(TopicSettings(topic="orders", options={"prefetch": 7}))
+        RabbitQueues.of(TopicSettings(topic="orders", options={"prefetch": 7}))

@@ -1,4 +1,4 @@
-"""The dead-letter queue of a queue, as RabbitMQ's settings lead to it."""
+"""The dead-letter queue of a queue, by RabbitMQ's settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
-from apps.brokers.adapters.rabbitmq.topology import Declared, Exchange, partner
+from apps.brokers.adapters.rabbitmq.topology import (
+    RabbitExchange,
+    RabbitQueue,
+    dead_letter_queue_of,
+)
 
 BINDINGS = [
     {"destination": name, "destination_type": kind, "routing_key": key}
@@ -22,7 +26,7 @@ ONE = BINDINGS[1:2]
 
 
 @pytest.mark.parametrize(
-    ("settings", "kind", "bindings", "found"),
+    ("settings", "kind", "bindings", "expected"),
     [
         ({}, "direct", BINDINGS, ""),
         ({"dead-letter-exchange": ""}, "direct", BINDINGS, ""),
@@ -63,28 +67,28 @@ ONE = BINDINGS[1:2]
     ],
 )
 @pytest.mark.parametrize("by_policy", [False, True])
-def test_the_partner_of_a_queue(
+def test_the_dead_letter_queue_is_found_by_exchange_and_bindings(
     *,
     settings: Mapping[str, str],
     kind: str,
     bindings: list[Mapping[str, Any]],
-    found: str,
+    expected: str,
     by_policy: bool,
 ) -> None:
-    told: dict[str, Any] = {"name": "orders", "arguments": []}
+    details: dict[str, Any] = {"name": "orders", "arguments": []}
     if by_policy:
-        told["effective_policy_definition"] = settings
+        details["effective_policy_definition"] = settings
     else:
-        told["arguments"] = {f"x-{name}": value for name, value in settings.items()}
-    exchange = Exchange.of(kind, bindings)
+        details["arguments"] = {f"x-{name}": value for name, value in settings.items()}
+    exchange = RabbitExchange.of(kind, bindings)
 
-    name = partner(Declared.of(told), {"x": exchange}.get)
+    name = dead_letter_queue_of(RabbitQueue.of(details), {"x": exchange}.get)
 
-    assert name == found
+    assert name == expected
 
 
 def test_arguments_win_over_policies() -> None:
-    declared = Declared.of(
+    declared = RabbitQueue.of(
         {
             "name": "orders",
             "arguments": {"x-delivery-limit": 3},

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.brokers.adapters.redis_streams.entries import join, split
+from apps.brokers.adapters.redis_streams.entries import join_body, split_body
 from apps.brokers.ports import Header
 from apps.brokers.stream_ids import seq_of
 
@@ -17,19 +17,19 @@ entries = st.lists(st.tuples(names, values), max_size=6).map(tuple)
 
 @given(entries)
 def test_join_undoes_split_for_every_entry(fields: tuple[Header, ...]) -> None:
-    body, headers = split(fields, body_field=BODY)
+    body, headers = split_body(fields, body_field=BODY)
 
-    assert join(body, headers, body_field=BODY) == fields
+    assert join_body(body, headers, body_field=BODY) == fields
 
 
-def test_the_body_stands_first_and_leaves_no_trace_among_the_headers() -> None:
-    body, headers = split(((BODY, b"x"), (b"a", b"1")), body_field=BODY)
+def test_a_body_in_first_place_needs_no_mark() -> None:
+    body, headers = split_body(((BODY, b"x"), (b"a", b"1")), body_field=BODY)
 
     assert (body, headers) == (b"x", ((b"a", b"1"),))
 
 
 def test_an_empty_header_of_its_name_marks_the_place_of_the_body() -> None:
-    body, headers = split(((b"a", b"1"), (BODY, b"x")), body_field=BODY)
+    body, headers = split_body(((b"a", b"1"), (BODY, b"x")), body_field=BODY)
 
     assert (body, headers) == (b"x", ((b"a", b"1"), (BODY, b"")))
 
@@ -41,7 +41,8 @@ def test_an_empty_header_of_its_name_marks_the_place_of_the_body() -> None:
         (b"0-1", 1),
         (b"1-0", 2**20),
         (b"1700000000000-7", (1700000000000 << 20) + 7),
-        # More entries in a millisecond than are told apart: never past the next one.
+        # With more entries in a millisecond than the bits count, it stays below the
+        # next.
         (b"1-99999999", 2**21 - 1),
         (b"18446744073709551615-18446744073709551615", 2**63 - 2),
     ],

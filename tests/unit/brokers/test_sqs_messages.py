@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.brokers.adapters.sqs.messages import LARGEST, Entry, entry, stored
+from apps.brokers.adapters.sqs.messages import LARGEST, SqsEntry, content_of, entry_of
 from apps.brokers.ports import Header, Outbound
 from apps.core.errors import Refused
 
@@ -29,9 +29,9 @@ def message(
     return Outbound(topic=topic, body=body, headers=headers, dedupe=dedupe, key=key)
 
 
-def received(made: Entry) -> dict[str, Any]:
-    """Give what SQS would hand out of what was sent."""
-    wire = made.to_wire(0)
+def received(entry: SqsEntry) -> dict[str, Any]:
+    """Return the message that SQS would hand out for this entry."""
+    wire = entry.to_wire(0)
     group = wire.get("MessageGroupId")
     return {
         "Body": wire["MessageBody"],
@@ -42,13 +42,13 @@ def received(made: Entry) -> dict[str, Any]:
 
 @given(st.binary(min_size=1, max_size=200))
 def test_every_body_comes_back_and_goes_out_the_same_again(body: bytes) -> None:
-    made = entry(message(body))
+    entry = entry_of(message(body))
 
-    came, headers = stored(received(made))
-    again = entry(message(came, headers))
+    came, headers = content_of(received(entry))
+    again = entry_of(message(came, headers))
 
     assert (came, headers) == (body, ())
-    assert (again.body, again.attributes) == (made.body, made.attributes)
+    assert (again.body, again.attributes) == (entry.body, entry.attributes)
 
 
 @given(
@@ -56,17 +56,17 @@ def test_every_body_comes_back_and_goes_out_the_same_again(body: bytes) -> None:
     st.sampled_from(["base64", "Base64", ""]),
     st.dictionaries(NAMES, TEXT, max_size=5),
 )
-def test_whatever_sqs_holds_goes_out_as_it_came(
+def test_any_message_of_sqs_is_sent_back_unchanged(
     body: str, mark: str, texts: dict[str, str]
 ) -> None:
     attributes = {n: {"DataType": "String", "StringValue": t} for n, t in texts.items()}
     if mark:
-        told = {"DataType": "String", "StringValue": mark}
-        attributes["x-poisonweb-body"] = told
-    held = {"Body": body, "MessageAttributes": attributes}
+        attribute = {"DataType": "String", "StringValue": mark}
+        attributes["x-poisonweb-body"] = attribute
+    stored = {"Body": body, "MessageAttributes": attributes}
 
-    came, headers = stored(held)
-    wire = entry(message(came, headers)).to_wire(0)
+    came, headers = content_of(stored)
+    wire = entry_of(message(came, headers)).to_wire(0)
 
     assert wire["MessageBody"] == body
     assert wire.get("MessageAttributes", {}) == attributes
@@ -79,7 +79,7 @@ def test_a_type_belongs_to_the_message_and_not_to_its_headers_name() -> None:
         "name": {"DataType": "String", "StringValue": "x"},
     }
 
-    _, headers = stored({"Body": "x", "MessageAttributes": attributes})
+    _, headers = content_of({"Body": "x", "MessageAttributes": attributes})
 
     assert headers == (
         (b"count", b"1.50"),
@@ -87,39 +87,43 @@ def test_a_type_belongs_to_the_message_and_not_to_its_headers_name() -> None:
         (b"zip", b"\0"),
         (b"sqs:types", b'{"count":"Number","zip":"Binary.gzip"}'),
     )
-    assert entry(message(b"x", headers)).to_wire(0)["MessageAttributes"] == attributes
+    assert (
+        entry_of(message(b"x", headers)).to_wire(0)["MessageAttributes"] == attributes
+    )
 
 
 def test_a_type_without_its_header_is_forgotten() -> None:
-    made = entry(message(b"x", ((b"sqs:types", b'{"x-attempts":"Number"}'),)))
+    entry = entry_of(message(b"x", ((b"sqs:types", b'{"x-attempts":"Number"}'),)))
 
-    assert made.attributes == {}
+    assert entry.attributes == {}
 
 
-@pytest.mark.parametrize("told", [b"", b"{", b"[]", b'{"a":1}', b"\xff", b"[" * 99_999])
-def test_types_that_are_none_are_refused(told: bytes) -> None:
+@pytest.mark.parametrize(
+    "value", [b"", b"{", b"[]", b'{"a":1}', b"\xff", b"[" * 99_999]
+)
+def test_invalid_types_are_refused(value: bytes) -> None:
     with pytest.raises(Refused, match="sqs:types"):
-        entry(message(b"x", ((b"sqs:types", told),)))
+        entry_of(message(b"x", ((b"sqs:types", value),)))
 
 
 def test_the_size_is_what_sqs_counts() -> None:
     types = (b"sqs:types", b'{"n":"Number"}')
-    made = entry(message("ü".encode(), ((b"n", b"12"), (b"name", b"v"), types)))
+    entry = entry_of(message("ü".encode(), ((b"n", b"12"), (b"name", b"v"), types)))
 
-    assert made.size == 2 + len("n" + "Number" + "12") + len("name" + "String" + "v")
+    assert entry.size == 2 + len("n" + "Number" + "12") + len("name" + "String" + "v")
 
 
-def test_a_body_in_base64_counts_with_what_it_grows_by() -> None:
+def test_the_size_of_a_base64_body_is_that_of_its_text() -> None:
     with pytest.raises(Refused, match=str(LARGEST)):
-        entry(message(b"\0" * (LARGEST * 3 // 4)))
+        entry_of(message(b"\0" * (LARGEST * 3 // 4)))
 
 
-def test_the_trace_goes_along() -> None:
+def test_the_trace_is_sent_along() -> None:
     trace = b"Root=1-5759e988-bd862e3fe1be46a994272793;Sampled=1"
     system = {"AWSTraceHeader": trace.decode()}
 
-    _, headers = stored({"Body": "x", "Attributes": system})
-    wire = entry(message(b"x", headers)).to_wire(0)
+    _, headers = content_of({"Body": "x", "Attributes": system})
+    wire = entry_of(message(b"x", headers)).to_wire(0)
 
     assert wire["MessageSystemAttributes"] == {
         "AWSTraceHeader": {"DataType": "String", "StringValue": trace.decode()}
@@ -140,27 +144,29 @@ def test_in_a_fifo_queue_every_message_has_a_group(
 ) -> None:
     headers = ((b"sqs:MessageGroupId", header.encode()),) if header else ()
 
-    made = entry(message(b"x", headers, topic="a.fifo", key=key, dedupe=dedupe))
+    entry = entry_of(message(b"x", headers, topic="a.fifo", key=key, dedupe=dedupe))
 
-    assert (made.group, made.dedupe) == (group, dedupe)
+    assert (entry.group, entry.dedupe) == (group, dedupe)
 
 
-def test_what_is_no_token_of_sqs_is_named_by_a_hash() -> None:
-    odd = [entry(message(topic="a.fifo", key=k)).group for k in ("ü", "a b", "x" * 129)]
+def test_an_invalid_group_or_dedupe_id_is_replaced_by_its_hash() -> None:
+    odd = [
+        entry_of(message(topic="a.fifo", key=k)).group for k in ("ü", "a b", "x" * 129)
+    ]
 
     assert {len(group) for group in odd} == {64}
     assert len(set(odd)) == 3
-    assert odd[0] == entry(message(topic="a.fifo", key="ü")).group
+    assert odd[0] == entry_of(message(topic="a.fifo", key="ü")).group
 
 
-def test_no_two_messages_without_a_dedupe_id_are_taken_for_one() -> None:
-    one, two = (entry(message(topic="a.fifo")) for _ in "ab")
+def test_each_message_without_a_dedupe_id_gets_its_own() -> None:
+    one, two = (entry_of(message(topic="a.fifo")) for _ in "ab")
 
     assert one.dedupe != two.dedupe
     assert one.group != two.group
 
 
 def test_a_standard_queue_gets_neither_a_dedupe_id_nor_a_key_for_a_group() -> None:
-    made = entry(message(dedupe="poisonweb-1-1", key="key"))
+    entry = entry_of(message(dedupe="poisonweb-1-1", key="key"))
 
-    assert (made.group, made.dedupe) == ("", "")
+    assert (entry.group, entry.dedupe) == ("", "")

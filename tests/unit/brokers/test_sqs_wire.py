@@ -16,18 +16,19 @@ from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.sqs.adapter import ADAPTER
 from apps.brokers.adapters.sqs.publisher import SqsPublisher
 from apps.brokers.adapters.sqs.reader import SqsDeadLetterReader
-from apps.brokers.adapters.sqs.wire import Answered, Lost, Place, Wire
+from apps.brokers.adapters.sqs.wire import SqsAddress, SqsRejected, SqsWire
+from apps.brokers.errors import MaybeSent, NotSent
 from apps.brokers.ports import Outbound, OutcomeKind
 from apps.core.errors import Invalid, Unavailable
 
 URL = "sqs://AKIA:se%2Fcret%2B@eu-central-1"
-PLACE = Place.of(URL, {})
+ADDRESS = SqsAddress.of(URL, {})
 SENT, REFUSED, UNKNOWN = OutcomeKind.SENT, OutcomeKind.REFUSED, OutcomeKind.UNKNOWN
 UNSENT = OutcomeKind.UNSENT
 
 
 class Script:
-    """In place of boto3's client: answers as it is told to, and notes what it hears.
+    """Stand-in for boto3's client, which plays answers and records the calls.
 
     moto never throttles, fails in part or forgets its own credentials.
     """
@@ -60,16 +61,16 @@ def error(code: str, status: int = 400, message: str = "words") -> ClientError:
 
 
 def publisher(*answers: Any) -> tuple[SqsPublisher, Script]:
-    made, script = SqsPublisher(PLACE), Script(*answers)
-    made._wire._client = script
-    return made, script
+    sqs_publisher, script = SqsPublisher(ADDRESS), Script(*answers)
+    sqs_publisher._wire._client = script
+    return sqs_publisher, script
 
 
 def reader(*answers: Any) -> tuple[SqsDeadLetterReader, Script]:
     settings = TopicSettings(topic="orders", dead_letter_queue="orders-dlq")
-    made, script = SqsDeadLetterReader(PLACE, settings), Script({}, *answers)
-    made._wire._client = script
-    return made, script
+    sqs_reader, script = SqsDeadLetterReader(ADDRESS, settings), Script({}, *answers)
+    sqs_reader._wire._client = script
+    return sqs_reader, script
 
 
 def outbound(number: int, topic: str = "orders") -> Outbound:
@@ -86,13 +87,13 @@ def failed(number: int, code: str, *, sender: bool) -> dict[str, Any]:
 
 
 def test_an_address_gives_region_and_keys() -> None:
-    assert (PLACE.region, PLACE.access_key, PLACE.secret_key) == (
+    assert (ADDRESS.region, ADDRESS.access_key, ADDRESS.secret_key) == (
         "eu-central-1",
         "AKIA",
         "se/cret+",
     )
-    assert Place.of("sqs://us-east-1", {}).access_key is None
-    assert "cret" not in repr(PLACE) + str(PLACE)
+    assert SqsAddress.of("sqs://us-east-1", {}).access_key is None
+    assert "cret" not in repr(ADDRESS) + str(ADDRESS)
 
 
 @pytest.mark.parametrize(
@@ -152,29 +153,29 @@ def test_unusable_topics_are_refused(settings: TopicSettings, field: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("failure", "expected"),
     [
-        (error("RequestThrottled"), Unavailable),
-        (error("AWS.SimpleQueueService.OverLimit", 403), Unavailable),
-        (error("InvalidClientTokenId", 403), Unavailable),
-        (error("ExpiredToken", 403), Unavailable),
-        (error("InternalError", 500), Lost),
-        (error("ServiceUnavailable", 503), Lost),
-        (error("AccessDenied", 403), Answered),
-        (error("InvalidMessageContents"), Answered),
-        (EndpointConnectionError(endpoint_url="x"), Unavailable),
-        (NoCredentialsError(), Unavailable),
-        (ReadTimeoutError(endpoint_url="x"), Lost),
-        (ConnectionClosedError(endpoint_url="x"), Lost),
-        (BotoCoreError(), Lost),
-        (ConnectionResetError("reset"), Lost),
+        (error("RequestThrottled"), NotSent),
+        (error("AWS.SimpleQueueService.OverLimit", 403), NotSent),
+        (error("InvalidClientTokenId", 403), NotSent),
+        (error("ExpiredToken", 403), NotSent),
+        (error("InternalError", 500), MaybeSent),
+        (error("ServiceUnavailable", 503), MaybeSent),
+        (error("AccessDenied", 403), SqsRejected),
+        (error("InvalidMessageContents"), SqsRejected),
+        (EndpointConnectionError(endpoint_url="x"), NotSent),
+        (NoCredentialsError(), NotSent),
+        (ReadTimeoutError(endpoint_url="x"), MaybeSent),
+        (ConnectionClosedError(endpoint_url="x"), MaybeSent),
+        (BotoCoreError(), MaybeSent),
+        (ConnectionResetError("reset"), MaybeSent),
     ],
 )
-def test_each_failure_is_what_it_is_worth(
-    told: Exception, expected: type[Exception]
+def test_each_failure_is_translated_into_its_error(
+    failure: Exception, expected: type[Exception]
 ) -> None:
-    wire = Wire(PLACE)
-    wire._client = Script(told)
+    wire = SqsWire(ADDRESS)
+    wire._client = Script(failure)
 
     with pytest.raises(Exception) as raised:  # noqa: PT011, its very type is asserted
         wire.call("send_message_batch", about="orders")
@@ -182,16 +183,16 @@ def test_each_failure_is_what_it_is_worth(
     assert type(raised.value) is expected
 
 
-def test_part_of_a_call_may_fail() -> None:
+def test_each_message_of_a_partly_failed_call_has_its_outcome() -> None:
     answer = ok(0, 4)
     answer["Failed"] = [
         failed(1, "InvalidMessageContents", sender=True),
         failed(2, "InternalError", sender=False),
         failed(3, "AWS.SimpleQueueService.RequestThrottled", sender=True),
     ]
-    made, _ = publisher(answer)
+    sqs, _ = publisher(answer)
 
-    outcomes = made.publish([outbound(n) for n in range(6)])
+    outcomes = sqs.publish([outbound(n) for n in range(6)])
 
     kinds = [one.kind for one in outcomes]
     assert kinds == [SENT, REFUSED, UNKNOWN, UNSENT, SENT, UNKNOWN]
@@ -199,12 +200,12 @@ def test_part_of_a_call_may_fail() -> None:
     assert (outcomes[0].bookmark, outcomes[4].bookmark) == ("m0", "m4")
 
 
-def test_when_nothing_was_sent_sqs_is_away() -> None:
+def test_publish_raises_unavailable_when_nothing_was_sent() -> None:
     for answer in (error("RequestThrottled"), error("ExpiredToken", 403)):
-        made, _ = publisher(answer)
+        sqs, _ = publisher(answer)
 
         with pytest.raises(Unavailable):
-            made.publish([outbound(0)])
+            sqs.publish([outbound(0)])
 
 
 def test_only_the_call_whose_answer_was_lost_is_unknown_and_the_rest_is_unsent() -> (
@@ -212,38 +213,38 @@ def test_only_the_call_whose_answer_was_lost_is_unknown_and_the_rest_is_unsent()
 ):
     turned_away, lost = error("RequestThrottled"), ReadTimeoutError(endpoint_url="x")
     for trouble, unknown in ((turned_away, 0), (lost, 10)):
-        made, script = publisher(ok(*range(10)), trouble)
+        sqs, script = publisher(ok(*range(10)), trouble)
 
-        outcomes = made.publish([outbound(n) for n in range(35)])
+        outcomes = sqs.publish([outbound(n) for n in range(35)])
 
         kinds = [one.kind for one in outcomes]
         rest = [UNKNOWN] * unknown + [UNSENT] * (25 - unknown)
         assert kinds == [SENT] * 10 + rest
-        # The first silence is enough: nobody waits for three more of them.
+        # One lost answer is enough: the other calls are not made.
         assert len(script.heard) == 2
 
 
-def test_an_answer_that_may_have_been_lost_is_never_away() -> None:
-    made, _ = publisher(error("InternalError", 500))
+def test_publish_does_not_raise_when_an_answer_may_be_lost() -> None:
+    sqs, _ = publisher(error("InternalError", 500))
 
-    assert [one.kind for one in made.publish([outbound(0)])] == [UNKNOWN]
+    assert [one.kind for one in sqs.publish([outbound(0)])] == [UNKNOWN]
 
 
 def test_a_refused_call_is_split_to_the_last_message_and_sends_none_twice() -> None:
     refusal = error("InvalidMessageContents")
-    made, script = publisher(refusal, ok(0, 1), refusal, refusal, ok(0))
+    sqs, script = publisher(refusal, ok(0, 1), refusal, refusal, ok(0))
 
-    outcomes = made.publish([outbound(n) for n in range(4)])
+    outcomes = sqs.publish([outbound(n) for n in range(4)])
 
     assert [one.kind for one in outcomes] == [SENT, SENT, REFUSED, SENT]
     sizes = [len(parameters["Entries"]) for _, parameters in script.heard]
     assert sizes == [4, 2, 2, 1, 1]
 
 
-def test_what_a_whole_queue_refuses_is_not_split() -> None:
-    made, script = publisher(error("KmsDisabled"))
+def test_a_refusal_of_the_whole_queue_is_not_split() -> None:
+    sqs, script = publisher(error("KmsDisabled"))
 
-    outcomes = made.publish([outbound(n) for n in range(4)])
+    outcomes = sqs.publish([outbound(n) for n in range(4)])
 
     assert [one.kind for one in outcomes] == [REFUSED] * 4
     assert len(script.heard) == 1
@@ -253,10 +254,10 @@ def test_what_a_whole_queue_refuses_is_not_split() -> None:
 def test_in_a_fifo_queue_nothing_overtakes_what_may_have_to_be_sent_again() -> None:
     answer = ok(*range(9))
     answer["Failed"] = [failed(9, "InternalError", sender=False)]
-    made, script = publisher(answer, ok(0))
+    sqs, script = publisher(answer, ok(0))
     window = [outbound(n, "orders.fifo") for n in range(15)]
 
-    outcomes = made.publish([*window, outbound(0, "mail.fifo")])
+    outcomes = sqs.publish([*window, outbound(0, "mail.fifo")])
 
     kinds = [one.kind for one in outcomes]
     assert kinds == [SENT] * 9 + [UNKNOWN] + [UNSENT] * 5 + [SENT]
@@ -266,17 +267,17 @@ def test_in_a_fifo_queue_nothing_overtakes_what_may_have_to_be_sent_again() -> N
     ]
 
 
-def test_nor_does_it_where_the_call_was_split() -> None:
+def test_in_a_fifo_queue_nothing_overtakes_when_the_call_was_split() -> None:
     half = ok(0) | {"Failed": [failed(1, "InternalError", sender=False)]}
-    made, script = publisher(error("InvalidMessageContents"), half)
+    sqs, script = publisher(error("InvalidMessageContents"), half)
 
-    outcomes = made.publish([outbound(n, "orders.fifo") for n in range(4)])
+    outcomes = sqs.publish([outbound(n, "orders.fifo") for n in range(4)])
 
     assert [one.kind for one in outcomes] == [SENT, UNKNOWN, UNSENT, UNSENT]
     assert len(script.heard) == 2
 
 
-def found(number: int, receipt: str = "r") -> dict[str, Any]:
+def received(number: int, receipt: str = "r") -> dict[str, Any]:
     return {
         "MessageId": f"m{number}",
         "ReceiptHandle": f"{receipt}{number}",
@@ -285,9 +286,9 @@ def found(number: int, receipt: str = "r") -> dict[str, Any]:
     }
 
 
-def test_a_removal_that_failed_at_sqs_is_told_and_the_rest_is_done() -> None:
-    made, script = reader(
-        {"Messages": [found(0), found(1), found(2)]},
+def test_a_failed_removal_raises_after_the_others_are_done() -> None:
+    sqs, script = reader(
+        {"Messages": [received(0), received(1), received(2)]},
         {},
         {
             "Successful": [{"Id": "0"}],
@@ -298,62 +299,62 @@ def test_a_removal_that_failed_at_sqs_is_told_and_the_rest_is_done() -> None:
         },
         {"Successful": [{"Id": "0"}], "Failed": []},
     )
-    letters = made.read(limit=9, wait=0)
+    letters = sqs.read(limit=9, wait=0)
 
     with pytest.raises(Unavailable, match="InternalError"):
-        made.acknowledge([letter.handle for letter in letters])
-    made.acknowledge([letter.handle for letter in letters])
+        sqs.acknowledge([letter.handle for letter in letters])
+    sqs.acknowledge([letter.handle for letter in letters])
 
     again = script.heard[-1][1]["Entries"]
     assert [one["ReceiptHandle"] for one in again] == ["r1"]
 
 
-def test_a_message_whose_receipt_was_void_is_handed_out_again() -> None:
+def test_a_message_with_an_invalid_receipt_is_returned_again() -> None:
     void = {"Failed": [failed(0, "ReceiptHandleIsInvalid", sender=True)]}
-    made, _ = reader(
-        {"Messages": [found(0)]}, {}, void, {"Messages": [found(0, "new")]}, {}
+    sqs, _ = reader(
+        {"Messages": [received(0)]}, {}, void, {"Messages": [received(0, "new")]}, {}
     )
-    made.acknowledge([one.handle for one in made.read(limit=9, wait=0)])
+    sqs.acknowledge([one.handle for one in sqs.read(limit=9, wait=0)])
 
-    assert [one.bookmark for one in made.read(limit=9, wait=0)] == ["m0"]
+    assert [one.bookmark for one in sqs.read(limit=9, wait=0)] == ["m0"]
 
 
-def test_what_is_shown_again_is_removed_by_its_newest_receipt() -> None:
-    made, script = reader(
-        {"Messages": [found(0)]},
+def test_a_message_received_again_is_removed_by_its_newest_receipt() -> None:
+    sqs, script = reader(
+        {"Messages": [received(0)]},
         {},
-        {"Messages": [found(0, "new")]},
+        {"Messages": [received(0, "new")]},
         {},
         {"Successful": [{"Id": "0"}], "Failed": []},
     )
-    made.read(limit=9, wait=0)
+    sqs.read(limit=9, wait=0)
 
-    assert made.read(limit=9, wait=0) == []
-    made.acknowledge(["m0"])
+    assert sqs.read(limit=9, wait=0) == []
+    sqs.acknowledge(["m0"])
 
     assert script.heard[-1][1]["Entries"][0]["ReceiptHandle"] == "new0"
 
 
 def test_after_an_outage_everything_is_handed_out_again() -> None:
-    made, _ = reader(
-        {"Messages": [found(0)]},
+    sqs, _ = reader(
+        {"Messages": [received(0)]},
         {},
         ReadTimeoutError(endpoint_url="x"),
-        {"Messages": [found(0)]},
+        {"Messages": [received(0)]},
         {},
     )
-    before = made.read(limit=9, wait=0)
+    before = sqs.read(limit=9, wait=0)
     with pytest.raises(Unavailable):
-        made.read(limit=9, wait=0)
+        sqs.read(limit=9, wait=0)
 
-    assert made.read(limit=9, wait=0) == before
+    assert sqs.read(limit=9, wait=0) == before
 
 
-def test_waiting_is_done_by_sqs_and_no_longer_than_it_can() -> None:
-    made, script = reader({}, {}, {})
+def test_a_read_waits_at_sqs_for_at_most_twenty_seconds() -> None:
+    sqs, script = reader({}, {}, {})
 
     for wait in (0.9, 1.0, 90.0):
-        made.read(limit=1, wait=wait)
+        sqs.read(limit=1, wait=wait)
 
     waits = [p["WaitTimeSeconds"] for a, p in script.heard if a == "receive_message"]
     assert waits == [0, 1, 20]

@@ -63,7 +63,7 @@ def test_a_dead_letter_without_a_story_was_rejected() -> None:
     assert (story.exception_type, story.consumer_group) == ("", "")
 
 
-def test_names_have_no_case_and_the_last_header_counts() -> None:
+def test_header_names_ignore_case_and_the_last_one_counts() -> None:
     story = vocabulary.read(
         ((b"X-Attempts", b"1"), (b"x-attempts", b"2"), (b"X-POISON-CAUSE", b"Crash "))
     )
@@ -86,7 +86,7 @@ def test_names_have_no_case_and_the_last_header_counts() -> None:
         (b"\xff", None),
     ],
 )
-def test_a_number_that_is_none_is_left_out(value: bytes, attempts: int | None) -> None:
+def test_an_unreadable_number_is_none(value: bytes, attempts: int | None) -> None:
     assert vocabulary.read([(b"x-attempts", value)]).attempts == attempts
 
 
@@ -102,25 +102,25 @@ def test_a_number_that_is_none_is_left_out(value: bytes, attempts: int | None) -
         b"\xff",
     ],
 )
-def test_a_date_that_is_none_is_left_out(value: bytes) -> None:
+def test_an_unreadable_date_is_none(value: bytes) -> None:
     assert vocabulary.read([(b"x-failed-at", value)]).failed_at is None
 
 
 @given(headers)
-def test_reading_never_fails(found: list[Header]) -> None:
-    vocabulary.read(found)
-    vocabulary.content_type(found)
-    vocabulary.message_type(found)
-    vocabulary.leaving(found)
+def test_reading_never_fails(headers: list[Header]) -> None:
+    vocabulary.read(headers)
+    vocabulary.content_type(headers)
+    vocabulary.message_type(headers)
+    vocabulary.leaving(headers)
 
 
-def test_the_story_stays_behind_and_the_rest_leaves_as_it_is() -> None:
+def test_a_redrive_leaves_out_the_story_and_keeps_the_other_headers() -> None:
     leaving = vocabulary.leaving((*OWN, *WHOLE, (b"X-POISON-CAUSE", b""), *OWN))
 
     assert leaving == (*OWN, *OWN)
 
 
-def test_every_documented_header_stays_behind() -> None:
+def test_a_redrive_leaves_out_every_documented_header() -> None:
     documented = (*contract.DEAD_LETTER_HEADERS, contract.REDRIVE_HEADER)
 
     assert {name for name, _ in WHOLE} == {name.encode() for name in documented}
@@ -144,9 +144,10 @@ def test_what_is_written_of_an_exhausted_message_is_read_back() -> None:
     assert (story.original_bookmark, story.failed_at) == ("1-0", moment)
 
 
-def test_the_kind_of_a_message_is_what_its_producer_says() -> None:
-    found = ((b"Content-Type", b""), (b"content_type", b"text/plain"), (b"type", b"T"))
+def test_content_type_and_message_type_come_from_the_producer() -> None:
+    kind = (b"Content-Type", b""), (b"content_type", b"text/plain")
+    headers = (*kind, (b"type", b"T"))
 
-    assert vocabulary.content_type(found) == "text/plain"
-    assert vocabulary.message_type(found) == "T"
+    assert vocabulary.content_type(headers) == "text/plain"
+    assert vocabulary.message_type(headers) == "T"
     assert vocabulary.content_type(()) is None

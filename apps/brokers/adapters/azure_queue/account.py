@@ -1,8 +1,8 @@
-"""Where an Azure storage account is, and what opens it, parsed once.
+"""The address and credentials of an Azure storage account, parsed once.
 
-A connection string, `UseDevelopmentStorage=true`, or the address of the account with a
-shared access signature. Nothing here repeats what it was given: any piece of it may be
-a part of a secret.
+The input is a connection string, `UseDevelopmentStorage=true`, or the address of the
+account with a shared access signature. No error here quotes the input: any piece of it
+may be part of a secret.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, parse_qs, urlsplit
 from apps.core.errors import Invalid
 
 DEVELOPMENT = "devstoreaccount1"
-# The same in every emulator, printed in Azure's documentation: it opens nothing else.
+# Every emulator has this key, printed in Azure's documentation: no secret.
 DEVELOPMENT_KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeks"
     "oGMGw=="
@@ -31,7 +31,7 @@ NAME, KEY, SIGNATURE = "AccountName", "AccountKey", "SharedAccessSignature"
 ENDPOINT = "QueueEndpoint"
 EMULATED, EMULATOR = "UseDevelopmentStorage", "DevelopmentStorageProxyUri"
 SETTINGS = (PROTOCOL, SUFFIX, NAME, KEY, SIGNATURE, ENDPOINT, EMULATED, EMULATOR)
-# Of other services; a connection string names them all.
+# Endpoints of other services; a connection string names them all.
 OTHERS = tuple(
     f"{service}{place}"
     for service in ("Blob", "File", "Table", "Dfs", "Queue")
@@ -43,15 +43,15 @@ _KNOWN = {name.lower(): name for name in (*SETTINGS, *OTHERS)}
 _ACCOUNT_NAME = re.compile(r"[a-z0-9]{3,24}")
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
 _HOST = re.compile(rf"{_LABEL}(?>(?:\.{_LABEL})*)")
-# What an address holds as it is: nothing that could end or break a line of a request.
+# Characters that an address may hold: none ends or breaks a request's line.
 _PRINTABLE = re.compile(r"[!-~]+")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Account:
+class AzureAccount:
     """One storage account's queues; `key` signs requests, else `signature` is added.
 
-    `path` is "" or, where the account is no host of its own, `/` and its name.
+    `path` is "", or `/` and the account's name where the host does not name it.
     """
 
     name: str
@@ -68,22 +68,22 @@ class Account:
         if text.lower().startswith(("http://", "https://")):
             address, _, signature = text.partition("?")
             return cls._at(_endpoint(address), signature=_signature(signature))
-        given = _pieces(text)
-        if EMULATED in given:
-            return cls._emulated(given)
-        key, signature = given.get(KEY, ""), given.get(SIGNATURE, "")
+        settings = _pieces(text)
+        if EMULATED in settings:
+            return cls._emulated(settings)
+        key, signature = settings.get(KEY, ""), settings.get(SIGNATURE, "")
         if bool(key) == bool(signature):
             raise _unusable(f"give either {KEY} or {SIGNATURE}")
         if signature:
-            return cls._at(_endpoint_of(given), signature=_signature(signature))
-        name = _name(given.get(NAME, ""))
-        return cls._at(_endpoint_of(given), name=name, key=_key(key))
+            return cls._at(_endpoint_of(settings), signature=_signature(signature))
+        name = _name(settings.get(NAME, ""))
+        return cls._at(_endpoint_of(settings), name=name, key=_key(key))
 
     @classmethod
-    def _emulated(cls, given: Mapping[str, str]) -> Self:
-        if given[EMULATED].lower() != "true" or set(given) - {EMULATED, EMULATOR}:
+    def _emulated(cls, settings: Mapping[str, str]) -> Self:
+        if settings[EMULATED].lower() != "true" or set(settings) - {EMULATED, EMULATOR}:
             raise _unusable(f"{EMULATED} is true, and stands alone or with its proxy")
-        proxy = _endpoint(given.get(EMULATOR, "http://127.0.0.1"))
+        proxy = _endpoint(settings.get(EMULATOR, "http://127.0.0.1"))
         place = f"{proxy.scheme}://{proxy.netloc.partition(':')[0]}:{DEVELOPMENT_PORT}"
         endpoint = _endpoint(f"{place}/{DEVELOPMENT}")
         return cls._at(endpoint, name=DEVELOPMENT, key=_key(DEVELOPMENT_KEY))
@@ -110,31 +110,31 @@ class Account:
 
 
 def _pieces(text: str) -> dict[str, str]:
-    given: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for piece in filter(None, text.split(";")):
         written, is_one, value = piece.partition("=")
         name = _KNOWN.get(written.strip().lower())
         if not is_one or name is None:
             raise _unusable(
-                "there is a piece in it that is none of its settings, perhaps because "
+                "a part of it is not one of its settings, perhaps because "
                 "of a semicolon inside a value"
             )
-        if name in given:
-            raise _unusable(f"{name} is in it twice")
-        given[name] = value.strip()
-    return given
+        if name in settings:
+            raise _unusable(f"{name} occurs twice")
+        settings[name] = value.strip()
+    return settings
 
 
-def _endpoint_of(given: Mapping[str, str]) -> SplitResult:
-    if ENDPOINT in given:
-        return _endpoint(given[ENDPOINT])
-    suffix = given.get(SUFFIX, "core.windows.net")
-    protocol = given.get(PROTOCOL, "https").lower()
+def _endpoint_of(settings: Mapping[str, str]) -> SplitResult:
+    if ENDPOINT in settings:
+        return _endpoint(settings[ENDPOINT])
+    suffix = settings.get(SUFFIX, "core.windows.net")
+    protocol = settings.get(PROTOCOL, "https").lower()
     if not _HOST.fullmatch(suffix):
         raise _unusable(f"{SUFFIX} is no host name")
     if protocol not in PORTS:
         raise _unusable(f"{PROTOCOL} is https or http")
-    return _endpoint(f"{protocol}://{_name(given.get(NAME, ''))}.queue.{suffix}")
+    return _endpoint(f"{protocol}://{_name(settings.get(NAME, ''))}.queue.{suffix}")
 
 
 def _endpoint(text: str) -> SplitResult:

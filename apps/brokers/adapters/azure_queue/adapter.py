@@ -1,42 +1,42 @@
 """Azure Storage Queues: a topic is a queue, its dead letters are in `<queue>-poison`.
 
-The service itself dead-letters nothing: the Functions runtime does, in each function
-app, and `dead_lettering` where there is none. A poison queue counts its own readers,
-which is us, so the count that a message had before is the policy of its topic.
-`publisher` and `reader` are the ports for messages, `admin` those for people.
+The service itself dead-letters nothing: the Functions runtime in a function app does,
+or else our `dead_lettering`. A poison queue counts only its own readers, which is us,
+so the dequeue count of a dead letter is taken from its topic's policy. `publisher` and
+`reader` are the ports for messages, `admin` those for people.
 """
 
 from __future__ import annotations
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.azure_queue import message_text
-from apps.brokers.adapters.azure_queue.account import Account
+from apps.brokers.adapters.azure_queue.account import AzureAccount
 from apps.brokers.adapters.azure_queue.admin import AzureBrokerAdmin, AzureTopicAdmin
 from apps.brokers.adapters.azure_queue.publisher import AzurePublisher
 from apps.brokers.adapters.azure_queue.reader import AzureDeadLetterReader
 from apps.brokers.adapters.azure_queue.settings import (
     LONGEST_TIMEOUT,
     USUAL_INTERVAL,
-    QueueSettings,
+    AzureQueueSettings,
     poison_queue,
     queue_name,
     usual_encoding,
 )
-from apps.brokers.adapters.azure_queue.wire import CONNECTIONS, Wire
+from apps.brokers.adapters.azure_queue.wire import CONNECTIONS, AzureWire
 from apps.brokers.ports import Capabilities, Counting, Durability, Headers, Ordering
 
-# How many messages are on their way at once.
+# Number of messages sent at the same time.
 SIDE_BY_SIDE = 32
 
 CAPABILITIES = Capabilities(
-    # In base64; plain text may be a third longer.
+    # The limit in base64; plain text may be a third longer.
     max_message=message_text.LARGEST_BODY,
     counts_headers=False,
     headers=Headers.NONE,
     most_headers=0,
     ordering=Ordering.NONE,
     dedupe_window=0,
-    # Three copies at least before it answers, whatever redundancy was bought.
+    # Azure writes at least three copies before it answers, in each redundancy.
     durability=Durability.REPLICATED,
     delay=LONGEST_TIMEOUT,
     peeks=True,
@@ -49,7 +49,7 @@ CAPABILITIES = Capabilities(
 
 
 class AzureAdapter:
-    """Speaks to Azure through `wire`."""
+    """Adapter of Azure Storage Queues; it calls Azure through `wire`."""
 
     capabilities = CAPABILITIES
 
@@ -60,13 +60,13 @@ class AzureAdapter:
     def dead_letter_reader(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> AzureDeadLetterReader:
-        settings = QueueSettings.parse(broker, topic)
+        settings = AzureQueueSettings.parse(broker, topic)
         return AzureDeadLetterReader(_wire(broker), settings)
 
     def topic_admin(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> AzureTopicAdmin:
-        settings = QueueSettings.parse(broker, topic)
+        settings = AzureQueueSettings.parse(broker, topic)
         return AzureTopicAdmin(_wire(broker), settings)
 
     def broker_admin(self, broker: BrokerSettings) -> AzureBrokerAdmin:
@@ -83,6 +83,6 @@ class AzureAdapter:
 ADAPTER = AzureAdapter()
 
 
-def _wire(broker: BrokerSettings, *, connections: int = CONNECTIONS) -> Wire:
-    account, dial = Account.parse(broker.url), broker.target.dial
-    return Wire(account, dial=dial, connections=connections)
+def _wire(broker: BrokerSettings, *, connections: int = CONNECTIONS) -> AzureWire:
+    account, dial = AzureAccount.parse(broker.url), broker.target.dial
+    return AzureWire(account, dial=dial, connections=connections)

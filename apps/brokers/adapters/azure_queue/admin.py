@@ -1,4 +1,4 @@
-"""Looks at queues of Azure without touching them."""
+"""Admin ports of Azure's queues, which change nothing."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
-from apps.brokers.adapters.azure_queue.settings import SUFFIX, QueueSettings
-from apps.brokers.adapters.azure_queue.wire import LARGEST_PAGE, Message, Wire, if_there
+from apps.brokers.adapters.azure_queue.settings import SUFFIX, AzureQueueSettings
+from apps.brokers.adapters.azure_queue.wire import (
+    LARGEST_PAGE,
+    AzureMessage,
+    AzureWire,
+    unless_missing,
+)
 from apps.brokers.errors import QueueExpected
 from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
 
@@ -15,31 +20,31 @@ MOST_TOPICS = 10_000
 
 
 class AzureTopicAdmin:
-    """Looks at a queue and its poison queue; consumers are unknown to Azure."""
+    """Admin of a queue and its poison queue; Azure does not know consumers."""
 
-    def __init__(self, wire: Wire, settings: QueueSettings) -> None:
+    def __init__(self, wire: AzureWire, settings: AzureQueueSettings) -> None:
         self._wire = wire
         self._queue = settings.poison_queue
 
     def consumers(self) -> list[ConsumerPosition]:
-        """A queue keeps no positions: what is settled is gone."""
+        """Return []: a queue keeps no positions, settled messages are gone."""
         return []
 
     def depth(self) -> int | None:
         count: Callable[[], int | None] = partial(self._wire.depth, self._queue)
-        depth = if_there(count, otherwise=None)
+        depth = unless_missing(count, otherwise=None)
         if depth is None:
             raise QueueExpected(
-                f"There is no queue {self._queue} yet. Azure Functions makes "
+                f"There is no queue {self._queue} yet. Azure Functions creates "
                 f"<queue>{SUFFIX} with the first dead letter."
             )
         return depth
 
     def oldest_at(self) -> datetime | None:
-        """Look at the first that are visible: nobody is shown the others."""
+        """Peek at the first visible messages: Azure shows the others to no reader."""
         look = partial(self._wire.peek, self._queue, count=LARGEST_PAGE)
-        found = if_there(look, otherwise=list[Message]())
-        return min((message.inserted_at for message in found), default=None)
+        messages = unless_missing(look, otherwise=list[AzureMessage]())
+        return min((message.inserted_at for message in messages), default=None)
 
     def delivered(self) -> Delivered | None:
         return None
@@ -49,9 +54,9 @@ class AzureTopicAdmin:
 
 
 class AzureBrokerAdmin:
-    """Looks at all queues of one account."""
+    """Admin of all queues of one account."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: AzureWire) -> None:
         self._wire = wire
 
     def ping(self) -> str:
@@ -60,7 +65,7 @@ class AzureBrokerAdmin:
 
     def discover(self) -> list[FoundTopic]:
         names = self._names()
-        counted = zip(names, self._wire.each(self._depth, names), strict=True)
+        counted = zip(names, self._wire.map(self._depth, names), strict=True)
         depths = {name: depth for name, depth in counted if depth is not None}
         return [
             FoundTopic(
@@ -85,10 +90,10 @@ class AzureBrokerAdmin:
         return names[:MOST_TOPICS]
 
     def _depth(self, queue: str) -> int | None:
-        """Count one queue; None if it went away since it was listed."""
+        """Count one queue; None if it was deleted since it was listed."""
         count: Callable[[], int | None] = partial(self._wire.depth, queue)
-        return if_there(count, otherwise=None)
+        return unless_missing(count, otherwise=None)
 
 
-def _is_queue_of_another(name: str, known: dict[str, int]) -> bool:
-    return name.endswith(SUFFIX) and name.removesuffix(SUFFIX) in known
+def _is_queue_of_another(name: str, depths: dict[str, int]) -> bool:
+    return name.endswith(SUFFIX) and name.removesuffix(SUFFIX) in depths

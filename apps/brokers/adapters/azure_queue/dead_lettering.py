@@ -1,8 +1,9 @@
 """Dead-lettering in place of the Functions runtime, for queues without a function app.
 
-A message that was handed out `maxDequeueCount` times and is visible again has failed
-as often, or whoever had it last is gone. It goes to the poison queue to the letter, and
-only then out of its own: killed in between, it is in both, never in none.
+A message that was handed out `maxDequeueCount` times and is visible again either failed
+each time, or its last consumer is gone. It is first copied to the poison queue, byte
+for byte, and then deleted from its own: a kill in between leaves it in both, never in
+none.
 """
 
 from __future__ import annotations
@@ -13,62 +14,67 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from itertools import takewhile
 
-from apps.brokers.adapters.azure_queue.settings import QueueSettings
-from apps.brokers.adapters.azure_queue.wire import Answered, Message, Wire, if_there
+from apps.brokers.adapters.azure_queue.settings import AzureQueueSettings
+from apps.brokers.adapters.azure_queue.wire import (
+    AzureMessage,
+    AzureRejected,
+    AzureWire,
+    unless_missing,
+)
 from apps.core.errors import Refused
 
-# Time enough to write a message to the poison queue and to delete it, both slowly.
+# Enough for a slow write to the poison queue and a slow delete.
 HELD_SECONDS = 120
 MOST_BATCHES = 20
 
 _LOG = logging.getLogger(__name__)
 
 
-class Exhausted:
+class AzureDeadLettering:
     """Moves the messages of one queue that failed too often.
 
-    Nothing in Azure takes a message by its name, only those that come first. So this
-    looks first, which changes nothing, and takes as many as lead the queue and are used
-    up: behind a message that is not, they wait until its consumers took that away.
+    Azure hands out the first messages of a queue, never one by its id. So this peeks
+    first, which changes nothing, and takes the exhausted messages at the head of the
+    queue. Those behind another message wait until its consumer settles it.
     """
 
-    def __init__(self, wire: Wire, settings: QueueSettings) -> None:
+    def __init__(self, wire: AzureWire, settings: AzureQueueSettings) -> None:
         self._wire = wire
         self._settings = settings
 
     def move(self) -> int:
-        """Move some, `batchSize` at a time, and give their number.
+        """Move some messages, `batchSize` at a time; return their number.
 
-        As in the runtime, the next batch is taken when no more than
-        `newBatchThreshold` are left of those before.
+        As in the runtime, the next batch starts when at most `newBatchThreshold`
+        messages of the earlier batches are left.
         """
-        moved, working = 0, set[Future[bool]]()
+        moved, futures = 0, set[Future[bool]]()
         for _ in range(MOST_BATCHES):
-            taken = self._take()
-            if not taken:
+            messages = self._take()
+            if not messages:
                 break
-            working |= {self._wire.later(self._move, message) for message in taken}
-            while len(working) > self._settings.new_batch_threshold:
-                done, working = wait(working, return_when=FIRST_COMPLETED)
+            futures |= {self._wire.submit(self._move, message) for message in messages}
+            while len(futures) > self._settings.new_batch_threshold:
+                done, futures = wait(futures, return_when=FIRST_COMPLETED)
                 moved += sum(one.result() for one in done)
-        return moved + sum(one.result() for one in working)
+        return moved + sum(one.result() for one in futures)
 
-    def _take(self) -> list[Message]:
+    def _take(self) -> list[AzureMessage]:
         queue, settings = self._settings.topic, self._settings
         look = partial(self._wire.peek, queue, count=settings.batch_size)
-        first = if_there(look, otherwise=list[Message]())
+        first = unless_missing(look, otherwise=list[AzureMessage]())
         limit = settings.max_dequeue_count
         leading = list(takewhile(lambda one: one.dequeue_count >= limit, first))
         if not leading:
             return []
-        taken = self._wire.get(queue, count=len(leading), hidden_for=HELD_SECONDS)
-        # Others may have come first in the meantime. The count includes this time.
-        for message in taken:
+        messages = self._wire.get(queue, count=len(leading), hidden_for=HELD_SECONDS)
+        # Other messages may be first by now. The count includes this delivery.
+        for message in messages:
             if message.dequeue_count <= limit:
                 self._give_back(message, seconds=0)
-        return [message for message in taken if message.dequeue_count > limit]
+        return [message for message in messages if message.dequeue_count > limit]
 
-    def _move(self, message: Message) -> bool:
+    def _move(self, message: AzureMessage) -> bool:
         try:
             self._put(message)
         except Refused as refusal:
@@ -79,30 +85,30 @@ class Exhausted:
         self._settle(message)
         return True
 
-    def _put(self, message: Message) -> None:
+    def _put(self, message: AzureMessage) -> None:
         queue = self._settings.poison_queue
         try:
             self._wire.put(queue, message.text)
-        except Answered as answer:
-            if not answer.names_no_queue:
+        except AzureRejected as error:
+            if not error.names_no_queue:
                 raise
             self._wire.make(queue)
             self._wire.put(queue, message.text)
 
-    def _settle(self, message: Message) -> None:
+    def _settle(self, message: AzureMessage) -> None:
         try:
             self._wire.delete(self._settings.topic, message.id, message.receipt)
-        except Answered as answer:
-            if not answer.names_no_message:
+        except AzureRejected as error:
+            if not error.names_no_message:
                 raise
             what = "%s of %s was taken by others while it was dead-lettered"
             _LOG.warning(what, message.id, self._settings.topic)
 
-    def _give_back(self, message: Message, *, seconds: int) -> None:
+    def _give_back(self, message: AzureMessage, *, seconds: int) -> None:
         try:
             self._wire.hide(
                 self._settings.topic, message.id, message.receipt, seconds=seconds
             )
-        except Answered as answer:
-            if not answer.names_no_message:
+        except AzureRejected as error:
+            if not error.names_no_message:
                 raise

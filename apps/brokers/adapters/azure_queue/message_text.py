@@ -1,9 +1,9 @@
-"""How a body stands as text in a message of Azure Storage Queues.
+"""Conversion between a body and the text of a message of Azure Storage Queues.
 
 A message is text that XML can carry. Most producers write base64 of their bytes, as
-Azure Functions expect by default; others write plain text. What came as the one leaves
-as the same, to the letter: a message that did not come as base64 bears a mark, in place
-of the headers that this broker does not have.
+Azure Functions expect by default; others write plain text. A message leaves with the
+encoding that it came with, to the letter: one that did not come as base64 bears a mark,
+which stands for the headers that this broker does not have.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from apps.brokers.ports import Header
 from apps.core.errors import Refused
 from poisonguard import contract
 
-# Counted in bytes of UTF-8.
+# In bytes of UTF-8.
 LARGEST_TEXT = 64 * 2**10
-# As much of any bytes as base64 puts into the largest text.
+# The most bytes whose base64 fits into the largest text.
 LARGEST_BODY = LARGEST_TEXT // 4 * 3
 NAMED_HEADERS = 5
 
@@ -31,37 +31,37 @@ _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Encoding(StrEnum):
-    """What a message's text is of its body, in the words of `messageEncoding`."""
+    """Encoding of a message's text, in the words of `messageEncoding`."""
 
     BASE64 = "base64"
     NONE = "none"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Content:
-    """What is in a message: its body, and the mark that tells how it was written."""
+class MessageContent:
+    """Content of a message: its body, and the mark that names its encoding."""
 
     body: bytes
     headers: tuple[Header, ...]
 
 
-def read(text: str, *, expected: Encoding, usual: Encoding) -> Content:
-    """Take a body out of its text, so that `write` makes the very same text of it.
+def read(text: str, *, expected: Encoding, usual: Encoding) -> MessageContent:
+    """Decode the text of a message, so that `write` restores the very same text.
 
     `expected` is what the queue's producers write, `usual` what `write` makes of a body
-    without a mark. What was to be base64 and is not, is plain.
+    without a mark. Text that should be base64 and is not counts as plain.
     """
     body = _decoded(text) if expected is Encoding.BASE64 else None
     if body is None:
-        return Content(body=text.encode(), headers=(_mark(Encoding.NONE),))
+        return MessageContent(body=text.encode(), headers=(_mark(Encoding.NONE),))
     marked = () if usual is Encoding.BASE64 else (_mark(Encoding.BASE64),)
-    return Content(body=body, headers=marked)
+    return MessageContent(body=body, headers=marked)
 
 
 def write(body: bytes, headers: Sequence[Header], *, usual: Encoding) -> str:
-    """Make the text of a message; raise `Refused` where that would lose or alter any.
+    """Encode a body as text; raise `Refused` where that would lose or change it.
 
-    Our redrive mark stays behind, as this broker carries no headers.
+    Our redrive mark is left out, since this broker carries no headers.
     """
     if _encoding_of(headers, usual=usual) is Encoding.BASE64:
         text = base64.b64encode(body).decode()
@@ -77,7 +77,7 @@ def write(body: bytes, headers: Sequence[Header], *, usual: Encoding) -> str:
 
 
 def _decoded(text: str) -> bytes | None:
-    """Undo base64, if making it again gives the same letters."""
+    """Decode base64, if encoding the bytes again gives the same letters."""
     try:
         body = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -89,11 +89,11 @@ def _plain(body: bytes) -> str:
     try:
         text = body.decode()
     except UnicodeDecodeError:
-        raise Refused("This message is to be plain text, and is no UTF-8.") from None
-    if found := _ILLEGAL.search(text):
+        raise Refused("This message must be plain text, but is not UTF-8.") from None
+    if illegal := _ILLEGAL.search(text):
         raise Refused(
-            f"This message is to be plain text, and holds U+{ord(found[0]):04X} at "
-            f"{found.start():,}, which Azure's XML cannot carry."
+            f"This message must be plain text, but holds U+{ord(illegal[0]):04X} at "
+            f"{illegal.start():,}, which Azure's XML cannot carry."
         )
     return text
 
@@ -119,9 +119,11 @@ def _stays_behind(name: bytes) -> bool:
 
 
 def _named(names: Sequence[bytes]) -> str:
-    shown = [ascii(name.decode(errors="replace"))[:80] for name in names]
-    more = len(shown) - NAMED_HEADERS
-    return ", ".join(shown[:NAMED_HEADERS]) + (f" and {more} more" if more > 0 else "")
+    legible = [ascii(name.decode(errors="replace"))[:80] for name in names]
+    more = len(legible) - NAMED_HEADERS
+    return ", ".join(legible[:NAMED_HEADERS]) + (
+        f" and {more} more" if more > 0 else ""
+    )
 
 
 def _mark(encoding: Encoding) -> Header:

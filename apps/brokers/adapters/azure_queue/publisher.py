@@ -1,4 +1,4 @@
-"""Puts messages into queues, and gives the outcome of each message."""
+"""Publish to Azure's queues and return the outcome of each message."""
 
 from __future__ import annotations
 
@@ -9,58 +9,59 @@ from threading import Event
 from apps.brokers.adapters.azure_queue import message_text
 from apps.brokers.adapters.azure_queue.message_text import Encoding
 from apps.brokers.adapters.azure_queue.settings import queue_name
-from apps.brokers.adapters.azure_queue.wire import Hung, Unsent, Wire
+from apps.brokers.adapters.azure_queue.wire import AzureTimeout, AzureWire
+from apps.brokers.errors import NotSent
 from apps.brokers.ports import Outbound, Outcome, OutcomeKind
 from apps.core.errors import Invalid, Refused, Unavailable
 
 
 class AzurePublisher:
-    """Puts messages side by side; Azure's answer with an id is the confirmation."""
+    """Publisher that sends in parallel; Azure's answer with an id confirms it."""
 
-    def __init__(self, wire: Wire, *, usual: Encoding) -> None:
+    def __init__(self, wire: AzureWire, *, usual: Encoding) -> None:
         self._wire = wire
         self._usual = usual
 
     def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
-        told = self._wire.each(partial(self._outcome, gone=Event()), messages)
-        unsent = [outcome for outcome in told if isinstance(outcome, Unsent)]
-        if unsent and not any(_may_be_there(outcome) for outcome in told):
+        results = self._wire.map(partial(self._outcome, outage=Event()), messages)
+        unsent = [outcome for outcome in results if isinstance(outcome, NotSent)]
+        if unsent and not any(_may_be_there(outcome) for outcome in results):
             raise unsent[0]
         return [
-            _unsent(outcome) if isinstance(outcome, Unsent) else outcome
-            for outcome in told
+            _unsent_outcome(outcome) if isinstance(outcome, NotSent) else outcome
+            for outcome in results
         ]
 
     def close(self) -> None:
         self._wire.close()
 
-    def _outcome(self, message: Outbound, *, gone: Event) -> Outcome | Unsent:
-        """Send one message, unless another one has just found Azure `gone`."""
+    def _outcome(self, message: Outbound, *, outage: Event) -> Outcome | NotSent:
+        """Send one message, unless another one has just found an `outage`."""
         try:
             queue = queue_name(message.topic, field="topic")
             text = message_text.write(message.body, message.headers, usual=self._usual)
-            if gone.is_set():
-                return Unsent("Azure went away before this message was sent.")
-            made = self._wire.put(queue, text)
+            if outage.is_set():
+                return NotSent("Azure went away before this message was sent.")
+            azure_message = self._wire.put(queue, text)
         except (Refused, Invalid) as refusal:
             return Outcome(kind=OutcomeKind.REFUSED, detail=str(refusal))
-        except Unsent as away:
-            gone.set()
-            return away
-        except Unavailable as silence:
-            if isinstance(silence, Hung):
-                gone.set()
-            return _unknown(silence)
-        return Outcome(kind=OutcomeKind.SENT, bookmark=made.id)
+        except NotSent as error:
+            outage.set()
+            return error
+        except Unavailable as error:
+            if isinstance(error, AzureTimeout):
+                outage.set()
+            return _unknown_outcome(error)
+        return Outcome(kind=OutcomeKind.SENT, bookmark=azure_message.id)
 
 
-def _may_be_there(outcome: Outcome | Unsent) -> bool:
+def _may_be_there(outcome: Outcome | NotSent) -> bool:
     return isinstance(outcome, Outcome) and outcome.kind is not OutcomeKind.REFUSED
 
 
-def _unsent(away: Unsent) -> Outcome:
-    return Outcome(kind=OutcomeKind.UNSENT, detail=str(away))
+def _unsent_outcome(error: NotSent) -> Outcome:
+    return Outcome(kind=OutcomeKind.UNSENT, detail=str(error))
 
 
-def _unknown(silence: Unavailable) -> Outcome:
-    return Outcome(kind=OutcomeKind.UNKNOWN, detail=str(silence))
+def _unknown_outcome(error: Unavailable) -> Outcome:
+    return Outcome(kind=OutcomeKind.UNKNOWN, detail=str(error))

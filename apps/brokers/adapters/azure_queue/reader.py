@@ -1,4 +1,4 @@
-"""Empties a poison queue, and keeps from others what it has read of it."""
+"""Read a poison queue and hide from others what was read."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from collections.abc import Sequence
 from functools import partial
 
 from apps.brokers.adapters.azure_queue import message_text
-from apps.brokers.adapters.azure_queue.dead_lettering import Exhausted
-from apps.brokers.adapters.azure_queue.settings import QueueSettings
+from apps.brokers.adapters.azure_queue.dead_lettering import AzureDeadLettering
+from apps.brokers.adapters.azure_queue.settings import AzureQueueSettings
 from apps.brokers.adapters.azure_queue.wire import (
     LARGEST_PAGE,
-    Answered,
-    Message,
-    Wire,
-    if_there,
+    AzureMessage,
+    AzureRejected,
+    AzureWire,
+    unless_missing,
 )
 from apps.brokers.ports import BATCH_BYTES, DeadLetter
 from apps.core.errors import Unavailable
 
 SHORTEST_PAUSE = 0.1
-# So that a reader that holds very many comes to an end, too.
+# Lets a reader that holds very many messages come to an end.
 MOST_CALLS = 1_000
 
 _LOG = logging.getLogger(__name__)
 
 
 class AzureDeadLetterReader:
-    """Reads a poison queue, and keeps from others what it has read of it.
+    """Reader of a poison queue, which hides from others what it has read.
 
-    What was handed out and is left unacknowledged becomes visible again after a while;
-    it is then taken once more, and kept. Each time its receipt is another one: whoever
-    took it last has it in hand.
+    An unacknowledged message becomes visible again after a while; the reader then takes
+    it once more, and keeps it. Each time the receipt is another one: only the last is
+    valid.
     """
 
-    def __init__(self, wire: Wire, settings: QueueSettings) -> None:
+    def __init__(self, wire: AzureWire, settings: AzureQueueSettings) -> None:
         self._wire = wire
         self._settings = settings
         self._queue = settings.poison_queue
@@ -44,7 +44,7 @@ class AzureDeadLetterReader:
         self._handed_out: set[str] = set()
         self._pause = SHORTEST_PAUSE
         self._asked_at = 0.0
-        self._exhausted = Exhausted(wire, settings)
+        self._dead_lettering = AzureDeadLettering(wire, settings)
 
     def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
         deadline = time.monotonic() + wait
@@ -53,7 +53,7 @@ class AzureDeadLetterReader:
                 if not self._rest(deadline):
                     return []
         except Unavailable:
-            # An answer that was lost may have hidden some: they come in time, as all.
+            # A lost answer may have hidden some messages: they become visible in time.
             self._handed_out.clear()
             raise
         self._pause = SHORTEST_PAUSE
@@ -61,25 +61,25 @@ class AzureDeadLetterReader:
 
     def peek(self, *, limit: int) -> list[DeadLetter]:
         look = partial(self._wire.peek, self._queue, count=limit)
-        found = if_there(look, otherwise=list[Message]())
-        found.sort(key=lambda message: message.inserted_at)
-        return [self._letter(message) for message in found]
+        messages = unless_missing(look, otherwise=list[AzureMessage]())
+        messages.sort(key=lambda message: message.inserted_at)
+        return [self._letter(message) for message in messages]
 
     def acknowledge(self, handles: Sequence[str]) -> None:
-        self._wire.each(self._delete, [h for h in handles if h in self._receipts])
+        self._wire.map(self._delete, [h for h in handles if h in self._receipts])
 
     def extend(self, handles: Sequence[str]) -> None:
         keep = partial(self._hide, seconds=self._settings.hidden_for)
-        self._wire.each(keep, [h for h in handles if h in self._receipts])
+        self._wire.map(keep, [h for h in handles if h in self._receipts])
 
     def release(self, handles: Sequence[str]) -> None:
         ours = [handle for handle in handles if handle in self._receipts]
-        self._wire.each(partial(self._hide, seconds=0), ours)
+        self._wire.map(partial(self._hide, seconds=0), ours)
         for handle in ours:
             self._forget(handle)
 
     def dead_letter_exhausted(self) -> int:
-        return self._exhausted.move()
+        return self._dead_lettering.move()
 
     def close(self) -> None:
         self._wire.close()
@@ -89,21 +89,21 @@ class AzureDeadLetterReader:
         for _ in range(MOST_CALLS):
             if len(letters) >= limit or size >= BATCH_BYTES:
                 break
-            taken = self._take(min(LARGEST_PAGE, limit - len(letters)))
-            if not taken:
+            messages = self._take(min(LARGEST_PAGE, limit - len(letters)))
+            if not messages:
                 break
-            fresh = [self._letter(one) for one in taken if self._is_new(one)]
-            letters += fresh
-            size += sum(letter.size for letter in fresh)
+            new_letters = [self._letter(one) for one in messages if self._is_new(one)]
+            letters += new_letters
+            size += sum(letter.size for letter in new_letters)
         return letters
 
-    def _take(self, count: int) -> list[Message]:
+    def _take(self, count: int) -> list[AzureMessage]:
         self._asked_at = time.monotonic()
         hidden_for = self._settings.hidden_for
         get = partial(self._wire.get, self._queue, count=count, hidden_for=hidden_for)
-        return if_there(get, otherwise=[])
+        return unless_missing(get, otherwise=[])
 
-    def _is_new(self, message: Message) -> bool:
+    def _is_new(self, message: AzureMessage) -> bool:
         self._receipts[message.id] = message.receipt
         if message.id in self._handed_out:
             return False
@@ -111,9 +111,9 @@ class AzureDeadLetterReader:
         return True
 
     def _rest(self, deadline: float) -> bool:
-        """Wait until it is time to ask again; False where that is after the deadline.
+        """Wait for the next time to ask; return False where it is after the deadline.
 
-        An empty queue is asked ever less often, up to `maxPollingInterval`.
+        The pause on an empty queue grows up to `maxPollingInterval`.
         """
         pause = min(self._pause, self._settings.max_polling_interval)
         until = self._asked_at + pause * random.uniform(0.8, 1.2)  # noqa: S311
@@ -124,7 +124,7 @@ class AzureDeadLetterReader:
         self._pause = pause * 2
         return True
 
-    def _letter(self, message: Message) -> DeadLetter:
+    def _letter(self, message: AzureMessage) -> DeadLetter:
         content = message_text.read(
             message.text,
             expected=self._settings.message_encoding,
@@ -143,8 +143,8 @@ class AzureDeadLetterReader:
     def _delete(self, handle: str) -> None:
         try:
             self._wire.delete(self._queue, handle, self._receipts[handle])
-        except Answered as answer:
-            self._let_go(handle, answer)
+        except AzureRejected as error:
+            self._accept_loss(handle, error)
         self._forget(handle)
 
     def _hide(self, handle: str, *, seconds: int) -> None:
@@ -152,16 +152,16 @@ class AzureDeadLetterReader:
         try:
             renewed = self._wire.hide(self._queue, handle, receipt, seconds=seconds)
             self._receipts[handle] = renewed
-        except Answered as answer:
-            self._let_go(handle, answer)
+        except AzureRejected as error:
+            self._accept_loss(handle, error)
 
-    def _let_go(self, handle: str, answer: Answered) -> None:
-        """Accept that others took a message when its time was over, or removed it.
+    def _accept_loss(self, handle: str, error: AzureRejected) -> None:
+        """Accept that another reader took or removed a message after its time-out.
 
-        If it is still there, it comes again: its record knows it.
+        If the message still exists, it comes again and is recognized by its id.
         """
-        if not (answer.names_no_message or answer.names_no_queue):
-            raise answer
+        if not (error.names_no_message or error.names_no_queue):
+            raise error
         _LOG.info("%s of %s is not ours any more", handle, self._queue)
 
     def _forget(self, handle: str) -> None:

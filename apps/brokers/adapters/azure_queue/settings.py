@@ -1,9 +1,9 @@
-"""How one queue is read, under the names that Azure Functions give its settings.
+"""Settings for reading one queue, under their names in Azure Functions.
 
-They may be pasted as they stand in a `host.json`. Each is used where the Functions
-runtime would: `maxDequeueCount`, `batchSize`, `newBatchThreshold` and
-`visibilityTimeout` where we dead-letter in its place, `maxPollingInterval` and
-`messageEncoding` where we read a poison queue.
+They may be pasted from a `host.json`. Each applies where it does in the Functions
+runtime: `maxDequeueCount`, `batchSize`, `newBatchThreshold` and `visibilityTimeout`
+where we dead-letter in its place, `maxPollingInterval` and `messageEncoding` where we
+read a poison queue.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHORTEST_NAME, LONGEST_NAME = 3, 63
 LARGEST_BATCH = 32
 LONGEST_TIMEOUT = 7 * 86_400.0
 SHORTEST_INTERVAL, USUAL_INTERVAL, LONGEST_INTERVAL = 0.1, 1.0, 3_600.0
-# What Azure lets a dequeue count be; who means more means never.
+# The highest dequeue count in Azure; a higher limit means never.
 LARGEST_COUNT = 2**31 - 1
 LONGEST_HOST_JSON = 65_536
 
@@ -32,8 +32,8 @@ _NAME = re.compile(r"[a-z0-9]++(?>(?:-[a-z0-9]++)*)")
 _TIME_SPAN = re.compile(
     r"(?:(\d{1,3})\.)?(\d{1,2}):(\d{2}):(\d{2}(?:\.\d{1,7})?)", re.ASCII
 )
-# A string that is not closed goes to the end of the text, as does such a comment: to
-# look for its end again from each sign in it would take longer than linear.
+# An unclosed string or comment extends to the end of the text: searching its end again
+# from each character would take more than linear time.
 _STRING = r'"(?>(?:[^"\\]++|\\.)*)"?'
 _COMMENT = re.compile(
     rf"({_STRING})|//[^\n]*|/\*(?>(?:[^*]++|\*(?!/))*)(?:\*/|(?P<unclosed>\Z))",
@@ -43,12 +43,12 @@ _LAST_COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QueueSettings:
+class AzureQueueSettings:
     """One topic's queue and its poison queue; times in seconds.
 
-    `hidden_for` is how long we keep from others what we read of the poison queue;
-    `visibility_timeout` is how long a message that failed waits in its own. Messages
-    are written as `usual_encoding` where nothing tells how they came.
+    `hidden_for` is how long others do not see what we read of the poison queue;
+    `visibility_timeout` is how long a failed message waits in its own queue. A message
+    without a mark is written in `usual_encoding`.
     """
 
     topic: str
@@ -79,10 +79,10 @@ class QueueSettings:
 
 
 def settings_from_host_json(text: str) -> dict[str, object]:
-    """Give the queue settings of a `host.json`, to be kept as a topic's options.
+    """Return the queue settings of a `host.json` as options of a topic.
 
     Comments are allowed, and so is the fragment without the outer braces, as it is
-    often printed. Times come back as `hh:mm:ss`; what is not there is left out.
+    often printed. Times come back as `hh:mm:ss`; missing settings stay out.
     """
     section: Any = _json(text)
     path = "host.json"
@@ -97,10 +97,10 @@ def settings_from_host_json(text: str) -> dict[str, object]:
 
 
 def poison_queue(topic: str, named: str) -> str:
-    """Give the name of a topic's poison queue; raise `Invalid` for one that cannot be.
+    """Return a topic's poison queue; raise `Invalid` for an impossible name.
 
-    The Functions runtime goes without one, and says nothing, where the name would be
-    too long or the queue is a poison queue itself.
+    The Functions runtime silently uses none where the name would be too long, or the
+    queue is a poison queue itself.
     """
     field = "dead_letter_queue"
     if named and named == topic:
@@ -122,7 +122,7 @@ def poison_queue(topic: str, named: str) -> str:
 
 
 def queue_name(name: str, *, field: str) -> str:
-    """Give the name back; raise `Invalid` where Azure has no queue of such a name."""
+    """Return the name; raise `Invalid` where Azure allows no such queue name."""
     fits = SHORTEST_NAME <= len(name) <= LONGEST_NAME
     if not fits or not _NAME.fullmatch(name):
         remedy = (
@@ -134,7 +134,7 @@ def queue_name(name: str, *, field: str) -> str:
 
 
 def usual_encoding(broker: BrokerSettings) -> Encoding:
-    """Read a broker's options, of which there is one: `messageEncoding`."""
+    """Read the only option of a broker: `messageEncoding`."""
     unknown = set(broker.options) - {"messageEncoding"}
     if unknown:
         remedy = f"{_listed(unknown)} is unknown: there is only messageEncoding."
@@ -143,14 +143,14 @@ def usual_encoding(broker: BrokerSettings) -> Encoding:
     return _encoding(value, field="options.messageEncoding")
 
 
-def _checked(given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
-    unknown = set(given) - set(_SETTINGS)
+def _checked(values: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    unknown = set(values) - set(_SETTINGS)
     if unknown:
-        known = ", ".join(_SETTINGS)
-        raise Invalid(where, f"{_listed(unknown)} is unknown: there are {known}.")
+        names = ", ".join(_SETTINGS)
+        raise Invalid(where, f"{_listed(unknown)} is unknown: there are {names}.")
     return {
         name: _SETTINGS[name](value, field=f"{where}.{name}")
-        for name, value in given.items()
+        for name, value in values.items()
     }
 
 
@@ -179,10 +179,10 @@ def _duration(shortest: float, longest: float) -> Callable[..., float]:
 
 
 def _encoding(value: object, *, field: str) -> Encoding:
-    known = {encoding.value: encoding for encoding in Encoding}
-    if not isinstance(value, str) or value.lower() not in known:
+    encodings = {encoding.value: encoding for encoding in Encoding}
+    if not isinstance(value, str) or value.lower() not in encodings:
         raise Invalid(field, "is base64 or none.")
-    return known[value.lower()]
+    return encodings[value.lower()]
 
 
 _SETTINGS: dict[str, Callable[..., Any]] = {
@@ -202,10 +202,10 @@ def _field(name: str) -> str:
 def _seconds(value: object) -> float | None:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return min(float(value), 1e9) if math.isfinite(value) else None
-    found = _TIME_SPAN.fullmatch(value.strip()) if isinstance(value, str) else None
-    if found is None:
+    match = _TIME_SPAN.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
         return None
-    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
     if hours >= 24 or minutes >= 60 or seconds >= 60:
         return None
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
@@ -240,19 +240,19 @@ def _json(text: str) -> dict[str, Any]:
     if bare.startswith('"'):
         bare = f"{{{bare}}}"
     try:
-        found = json.loads(bare)
+        document = json.loads(bare)
     except (ValueError, RecursionError) as error:
         line = getattr(error, "lineno", "")
         where = f" in line {line}" if line else ""
         remedy = f"cannot be read as JSON{where}: paste the whole file."
         raise Invalid("host.json", remedy) from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise Invalid("host.json", 'is an object: it begins with "{".')
-    return found
+    return document
 
 
 def _uncommented(match: re.Match[str]) -> str:
-    # What is left of a comment without an end is no JSON, and is refused as such.
+    # An unclosed comment stays in the text, so json refuses it.
     return "/*" if match["unclosed"] is not None else match[1] or ""
 
 

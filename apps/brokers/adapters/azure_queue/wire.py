@@ -1,7 +1,7 @@
-"""Azure's queues over plain HTTP: one try, one answer, and no secret in any word of it.
+"""Calls of Azure's queues over plain HTTP: one attempt each, without secrets in errors.
 
-The client that Azure offers tries again by itself, which sends messages twice, and with
-as many threads it sends about half as many messages (`benchmarks/azure.py`).
+Azure's own client repeats calls by itself, which sends messages twice, and with as many
+threads it sends about half as many messages (`benchmarks/azure.py`).
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from urllib3.exceptions import (
 )
 
 from apps.brokers.adapters import checked_http
-from apps.brokers.adapters.azure_queue.account import Account
+from apps.brokers.adapters.azure_queue.account import AzureAccount
 from apps.brokers.address_policy import Dial, usual_dial
-from apps.core.errors import Refused, Unavailable
+from apps.brokers.errors import MaybeSent, NotSent, Rejected
+from apps.core.errors import Unavailable
 
 VERSION = "2021-12-02"
-# A lane keeps its connections as long as it lives, and there may be many lanes.
+# A lane keeps its connections while it lives, and there may be many lanes.
 CONNECTIONS = 8
 CONNECT_SECONDS = 5.0
 REPLY_SECONDS = 20.0
@@ -43,11 +44,11 @@ LARGEST_PAGE = 32
 QUEUES_PAGE = 5_000
 REASON_LIMIT = 300
 
-# The service is over-run and did nothing; and: it is in trouble and may have done it.
+# Overloaded, so it did nothing; and: in trouble, so it may have acted.
 TURNED_AWAY = frozenset({429, 503})
 IN_TROUBLE = frozenset({408, 500, 502, 504})
 
-# By these an answer is known for Azure's; the words of another service are not quoted.
+# These headers identify Azure; answers of other services are not quoted.
 NOT_AZURE = b"<Message>What answers there is not Azure.</Message>"
 OWN_HEADERS = ("x-ms-request-id", "x-ms-error-code", "x-ms-version")
 _CODE = re.compile(rb"<Code>([A-Za-z]{1,100})</Code>")
@@ -58,20 +59,12 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Unsent(Unavailable):
-    """Azure was not reached: it has done nothing of what was asked."""
+class AzureTimeout(MaybeSent):
+    """Azure did not answer in time, and is not likely to answer other calls."""
 
 
-class Unanswered(Unavailable):
-    """Azure did not answer: it may have done what was asked, or not."""
-
-
-class Hung(Unanswered):
-    """Azure did not answer in time, and is not likely to answer others."""
-
-
-class Answered(Refused):
-    """Azure answered that it will not do it; `code` is its own word for why."""
+class AzureRejected(Rejected):
+    """Azure refused the call; `code` is Azure's own name for the reason."""
 
     def __init__(self, *, status: int, code: str, about: str, words: str) -> None:
         super().__init__(f"Azure refuses {about}: {status} {code} {words}".strip())
@@ -83,13 +76,13 @@ class Answered(Refused):
 
     @property
     def names_no_message(self) -> bool:
-        """Tell that the message is gone, or in somebody else's hands by now."""
+        """Tell whether the message is gone, or another reader has it by now."""
         return self.code in {"MessageNotFound", "PopReceiptMismatch"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Message:
-    """A message as it is in its queue; `receipt` is "" where it was only looked at."""
+class AzureMessage:
+    """A message in its queue; `receipt` is "" after a mere peek."""
 
     id: str
     text: str
@@ -99,32 +92,32 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class AzureReply:
     headers: Mapping[str, str]
     body: bytes
 
     def xml(self) -> ElementTree.Element:
-        # Azure sends no DTD: so there is nothing here that could expand.
+        # Azure never sends a DTD, so refuse one: its entities could expand.
         if b"<!DOCTYPE" in self.body:
-            raise Unanswered("What answers there is not Azure: it sends a DTD.")
+            raise MaybeSent("What answers there is not Azure: it sends a DTD.")
         try:
             return ElementTree.fromstring(self.body)  # noqa: S314
         except ElementTree.ParseError:
-            raise Unanswered("What answers there is not Azure: it is no XML.") from None
+            raise MaybeSent("What answers there is not Azure: it is no XML.") from None
 
 
-class Wire:
-    """The queues of one account. Its calls may come from several threads at once."""
+class AzureWire:
+    """Client for the queues of one account; it is thread-safe."""
 
     def __init__(
         self,
-        account: Account,
+        account: AzureAccount,
         *,
         dial: Dial = usual_dial,
         connections: int = CONNECTIONS,
     ) -> None:
         self._account = account
-        self._place = f"Azure at {account.host}:{account.port}"
+        self._server = f"Azure at {account.host}:{account.port}"
         self._pool = checked_http.pools(dial)[account.scheme](
             account.host,
             account.port,
@@ -139,44 +132,44 @@ class Wire:
     def account_name(self) -> str:
         return self._account.name
 
-    def each(self, call: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Make one call for each, many at a time, and return their results in order."""
+    def map(self, call: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """Call once for each item, in parallel; return the results in order."""
         if len(items) == 1:
             return [call(items[0])]
         return list(self._threads.map(call, items))
 
-    def later(self, call: Callable[[T], R], item: T) -> Future[R]:
+    def submit(self, call: Callable[[T], R], item: T) -> Future[R]:
         return self._threads.submit(call, item)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._pool.close()
 
-    # --- what the service can do
+    # --- operations of the service
 
-    def put(self, queue: str, text: str) -> Message:
-        """Add a message that never expires, and tell which one it became."""
+    def put(self, queue: str, text: str) -> AzureMessage:
+        """Add a message that never expires; return it with its id."""
         escaped = escape(text, {"\r": "&#13;"})
         body = f"<QueueMessage><MessageText>{escaped}</MessageText></QueueMessage>"
         query = {"messagettl": "-1"}
         reply = self._ask("POST", f"/{queue}/messages", query, body.encode())
-        made = _messages(reply)
-        if len(made) != 1:
-            raise Unanswered("What answers there is not Azure: it names no message.")
-        return made[0]
+        messages = _messages(reply)
+        if len(messages) != 1:
+            raise MaybeSent("What answers there is not Azure: it names no message.")
+        return messages[0]
 
-    def get(self, queue: str, *, count: int, hidden_for: int) -> list[Message]:
+    def get(self, queue: str, *, count: int, hidden_for: int) -> list[AzureMessage]:
         """Take the first messages and hide them from others for so many seconds."""
         query = {"numofmessages": str(count), "visibilitytimeout": str(hidden_for)}
         return _messages(self._ask("GET", f"/{queue}/messages", query))
 
-    def peek(self, queue: str, *, count: int) -> list[Message]:
-        """Look at the first messages that are visible, and change nothing."""
+    def peek(self, queue: str, *, count: int) -> list[AzureMessage]:
+        """Return the first visible messages and change nothing."""
         query = {"numofmessages": str(min(count, LARGEST_PAGE)), "peekonly": "true"}
         return _messages(self._ask("GET", f"/{queue}/messages", query))
 
     def hide(self, queue: str, message: str, receipt: str, *, seconds: int) -> str:
-        """Hide a message that is in our hands from now on; give its new receipt."""
+        """Hide a message that we took for so many seconds; return its new receipt."""
         query = {"popreceipt": receipt, "visibilitytimeout": str(seconds)}
         reply = self._ask("PUT", f"/{queue}/messages/{quote(message, safe='')}", query)
         return reply.headers.get("x-ms-popreceipt", "")
@@ -186,25 +179,25 @@ class Wire:
         self._ask("DELETE", f"/{queue}/messages/{quote(message, safe='')}", query)
 
     def depth(self, queue: str) -> int:
-        """Count the messages, hidden ones too, about."""
+        """Count the messages approximately, with the hidden ones."""
         reply = self._ask("GET", f"/{queue}", {"comp": "metadata"})
         return int(reply.headers.get("x-ms-approximate-messages-count", "0"))
 
     def make(self, queue: str) -> None:
-        """Make a queue; one that is there already is left as it is."""
+        """Create a queue; leave an existing one as it is."""
         self._ask("PUT", f"/{queue}", {})
 
     def queues(self, *, after: str = "") -> tuple[list[str], str]:
-        """List some queues by name, and where to go on; "" at the end."""
+        """List a page of queues by name, and the marker of the next; "" at the end."""
         query = {"comp": "list", "maxresults": str(QUEUES_PAGE)}
         if after:
             query["marker"] = after
-        found = self._ask("GET", "/", query).xml()
-        names = [name.text or "" for name in found.iter("Name")]
-        return names, found.findtext("NextMarker") or ""
+        listing = self._ask("GET", "/", query).xml()
+        names = [name.text or "" for name in listing.iter("Name")]
+        return names, listing.findtext("NextMarker") or ""
 
     def server(self) -> str:
-        """Ask for nothing but an answer, and say what answers."""
+        """Make the cheapest request; return the name of the server that answers."""
         query = {"comp": "list", "maxresults": "1"}
         return self._ask("GET", "/", query).headers.get("server", "")
 
@@ -212,7 +205,7 @@ class Wire:
 
     def _ask(
         self, method: str, path: str, query: Mapping[str, str], body: bytes = b""
-    ) -> Reply:
+    ) -> AzureReply:
         path = self._account.path + path
         headers = self._headers(method, path, query, body)
         url = f"{path}?{urlencode(query, quote_via=quote)}"
@@ -222,14 +215,14 @@ class Wire:
             reply = self._pool.urlopen(
                 method, url, body=body or None, headers=headers, redirect=False
             )
-        # What these errors say may hold the address, and the address the signature.
+        # The text of these errors may hold the address, and that the signature.
         except (HTTPError, OSError) as error:
-            raise self._lost(error) from None
+            raise self._transport_error(error) from None
         if reply.status >= 300:
             is_azure = any(name in reply.headers for name in OWN_HEADERS)
             body = reply.data if is_azure else NOT_AZURE
-            raise self._answered(reply.status, body, f"{method} {path}")
-        return Reply(reply.headers, reply.data)
+            raise self._http_error(reply.status, body, f"{method} {path}")
+        return AzureReply(reply.headers, reply.data)
 
     def _headers(
         self, method: str, path: str, query: Mapping[str, str], body: bytes
@@ -244,22 +237,22 @@ class Wire:
             headers["Authorization"] = f"SharedKey {self._account.name}:{signature}"
         return headers
 
-    def _lost(self, error: Exception) -> Unavailable:
+    def _transport_error(self, error: Exception) -> Unavailable:
         if isinstance(error, ConnectTimeoutError | NewConnectionError):
-            return Unsent(f"{self._place} is away: it takes no connection.")
+            return NotSent(f"{self._server} is away: it takes no connection.")
         if isinstance(error, ReadTimeoutError):
             waited = f"{REPLY_SECONDS:g} seconds"
-            return Hung(f"{self._place} is away: no answer in {waited}.")
+            return AzureTimeout(f"{self._server} is away: no answer in {waited}.")
         kind = type(error).__name__
-        return Unanswered(f"{self._place} is away: the connection broke ({kind}).")
+        return MaybeSent(f"{self._server} is away: the connection broke ({kind}).")
 
-    def _answered(self, status: int, body: bytes, about: str) -> Exception:
+    def _http_error(self, status: int, body: bytes, about: str) -> Exception:
         code, words = _line(_CODE.search(body)), _line(_MESSAGE.search(body))
         if status in TURNED_AWAY:
-            return Unsent(f"{self._place} says: {status} {code} {words}".strip())
+            return NotSent(f"{self._server} says: {status} {code} {words}".strip())
         if status in IN_TROUBLE:
-            return Unanswered(f"{self._place} says: {status} {code} {words}".strip())
-        return Answered(status=status, code=code, about=about, words=words)
+            return MaybeSent(f"{self._server} says: {status} {code} {words}".strip())
+        return AzureRejected(status=status, code=code, about=about, words=words)
 
 
 def _to_sign(
@@ -269,51 +262,51 @@ def _to_sign(
     headers: Mapping[str, str],
     body: bytes,
 ) -> str:
-    """Put together what the service puts together, too, to check a signature."""
+    """Build the string to sign, as the service does to check the signature."""
     unused = "\n" * 2
     length = str(len(body)) if body else ""
     kind = headers.get("Content-Type", "")
     own = [f"{name}:{headers[name]}" for name in ("x-ms-date", "x-ms-version")]
-    asked = [f"{name}:{value}" for name, value in sorted(query.items())]
+    parameters = [f"{name}:{value}" for name, value in sorted(query.items())]
     standard = f"{method}\n{unused}{length}\n\n{kind}\n" + "\n" * 6
-    return standard + "\n".join([*own, f"/{path}", *asked])
+    return standard + "\n".join([*own, f"/{path}", *parameters])
 
 
-def _messages(reply: Reply) -> list[Message]:
+def _messages(reply: AzureReply) -> list[AzureMessage]:
     try:
-        return [_message(found) for found in reply.xml().iter("QueueMessage")]
+        return [_message(element) for element in reply.xml().iter("QueueMessage")]
     except (TypeError, ValueError):
-        raise Unanswered("What answers there is not Azure: it lacks a date.") from None
+        raise MaybeSent("What answers there is not Azure: it lacks a date.") from None
 
 
-def _message(found: ElementTree.Element) -> Message:
-    return Message(
-        id=found.findtext("MessageId") or "",
-        text=found.findtext("MessageText") or "",
-        inserted_at=parsedate_to_datetime(found.findtext("InsertionTime") or ""),
-        dequeue_count=int(found.findtext("DequeueCount") or 0),
-        receipt=found.findtext("PopReceipt") or "",
+def _message(element: ElementTree.Element) -> AzureMessage:
+    return AzureMessage(
+        id=element.findtext("MessageId") or "",
+        text=element.findtext("MessageText") or "",
+        inserted_at=parsedate_to_datetime(element.findtext("InsertionTime") or ""),
+        dequeue_count=int(element.findtext("DequeueCount") or 0),
+        receipt=element.findtext("PopReceipt") or "",
     )
 
 
-def _line(found: re.Match[bytes] | None) -> str:
-    """Give what the service says in one short line, and nothing that it was sent."""
-    words = " ".join(found[1].decode(errors="replace").split()) if found else ""
+def _line(match: re.Match[bytes] | None) -> str:
+    """Return the service's message as one short line without signatures."""
+    words = " ".join(match[1].decode(errors="replace").split()) if match else ""
     return _SIGNATURE.sub("sig=...", words)[:REASON_LIMIT]
 
 
-def if_there(call: Callable[[], T], *, otherwise: T) -> T:
-    """Ask about a queue that need not be there: the first poison makes its own."""
+def unless_missing(call: Callable[[], T], *, otherwise: T) -> T:
+    """Call for a queue that may be missing: the first dead letter creates it."""
     try:
         return call()
-    except Answered as answer:
-        if not answer.names_no_queue:
+    except AzureRejected as error:
+        if not error.names_no_queue:
             raise
         return otherwise
 
 
 class _WithoutSignature(logging.Filter):
-    """Keep signatures out of what urllib3 tells a log that asks for every detail."""
+    """Keep signatures out of urllib3's debug log."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.msg, record.args = _SIGNATURE.sub("sig=...", record.getMessage()), None

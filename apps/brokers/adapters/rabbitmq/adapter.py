@@ -1,8 +1,8 @@
 """RabbitMQ, 3.8 or later, classic and quorum queues: a topic is a queue.
 
-Its parts are in modules beside this one: `wire` speaks AMQP, `publisher` and
-`reader` are the ports for messages, `admin` those for people, and `amqp_properties` has
-what a message brings along. `docs/brokers/rabbitmq.md` tells its users the rest.
+The modules beside this one: `wire` speaks AMQP, `publisher` and `reader` are the ports
+for messages, `admin` those for people, and `amqp_properties` converts properties and
+headers. `docs/brokers/rabbitmq.md` is the page for users.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from apps.brokers.adapters.rabbitmq.admin import RabbitBrokerAdmin, RabbitTopicA
 from apps.brokers.adapters.rabbitmq.amqp_properties import RESERVED
 from apps.brokers.adapters.rabbitmq.publisher import MOST_BYTES, RabbitPublisher
 from apps.brokers.adapters.rabbitmq.reader import RabbitDeadLetterReader
-from apps.brokers.adapters.rabbitmq.settings import Address, Queues
+from apps.brokers.adapters.rabbitmq.settings import RabbitAddress, RabbitQueues
 from apps.brokers.ports import (
     Capabilities,
     Counting,
@@ -22,16 +22,16 @@ from apps.brokers.ports import (
 )
 
 CAPABILITIES = Capabilities(
-    # What a 3.x takes at most; a 4.x takes 16 MiB, and refuses the rest in its words.
+    # The limit of 3.x; 4.x takes 16 MiB, and refuses larger messages itself.
     max_message=MOST_BYTES,
     counts_headers=False,
     headers=Headers.BYTES,
     most_headers=None,
-    # A queue hands out in the order in which it took; with one consumer that stays so.
+    # A queue hands out in the order of arrival; one consumer keeps that order.
     ordering=Ordering.TOPIC,
     dedupe_window=0,
     # A quorum queue confirms what most of its nodes have on disk, a classic one what
-    # its one node has handed to the operating system: this is the weaker of the two.
+    # its only node has handed to the operating system: this is the weaker one.
     durability=Durability.PAGE_CACHE,
     delay=0,
     peeks=False,
@@ -40,35 +40,35 @@ CAPABILITIES = Capabilities(
     dead_letters_itself=True,
     delivered=True,
     reserved=RESERVED,
-    # A queue has its own delivery limit, and hides a message for as long as the
-    # connection lasts.
+    # A queue has its own delivery limit, and hides a message while the connection
+    # lasts.
     limits=frozenset(),
 )
 
 
 class RabbitAdapter:
-    """Speaks AMQP 0-9-1, and HTTP with the management plugin where that is there."""
+    """Adapter of RabbitMQ, by AMQP 0-9-1 and by HTTP with the management plugin."""
 
     capabilities = CAPABILITIES
 
     def publisher(self, broker: BrokerSettings) -> RabbitPublisher:
-        return RabbitPublisher(Address.of(broker))
+        return RabbitPublisher(RabbitAddress.of(broker))
 
     def dead_letter_reader(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> RabbitDeadLetterReader:
-        return RabbitDeadLetterReader(Address.of(broker), Queues.of(topic))
+        return RabbitDeadLetterReader(RabbitAddress.of(broker), RabbitQueues.of(topic))
 
     def topic_admin(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> RabbitTopicAdmin:
-        return RabbitTopicAdmin(Address.of(broker), Queues.of(topic))
+        return RabbitTopicAdmin(RabbitAddress.of(broker), RabbitQueues.of(topic))
 
     def broker_admin(self, broker: BrokerSettings) -> RabbitBrokerAdmin:
-        return RabbitBrokerAdmin(Address.of(broker))
+        return RabbitBrokerAdmin(RabbitAddress.of(broker))
 
     def queue_by_convention(self, topic: str) -> str:
-        """A policy or an argument of the queue names it, and discovery finds it."""
+        """Return "": a policy or argument of the queue names it, discovery finds it."""
         return ""
 
     def ordering(self, topic: str) -> Ordering:

@@ -1,4 +1,4 @@
-"""Looks at queues without touching them: by AMQP what is exact, by HTTP the rest."""
+"""Admin ports of RabbitMQ: AMQP gives exact counts, HTTP the rest; nothing changes."""
 
 from __future__ import annotations
 
@@ -9,45 +9,53 @@ from functools import cache
 
 from pika import spec
 
-from apps.brokers.adapters.rabbitmq.management import Management
-from apps.brokers.adapters.rabbitmq.settings import Address, Queues, missing
-from apps.brokers.adapters.rabbitmq.topology import Declared, Exchange, partner
-from apps.brokers.adapters.rabbitmq.wire import Broken, Wire
+from apps.brokers.adapters.rabbitmq.management import RabbitManagement
+from apps.brokers.adapters.rabbitmq.settings import (
+    RabbitAddress,
+    RabbitQueues,
+    queue_missing,
+)
+from apps.brokers.adapters.rabbitmq.topology import (
+    RabbitExchange,
+    RabbitQueue,
+    dead_letter_queue_of,
+)
+from apps.brokers.adapters.rabbitmq.wire import RabbitRejected, RabbitWire
 from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
 from apps.core import clock
 from apps.core.errors import Refused, Unavailable
 
 MOST_TOPICS = 10_000
-# A management that is not there is not asked again for so long.
+# A missing management plugin is not asked again for so long.
 ABSENT_SECONDS = 60.0
 
 _LOG = logging.getLogger(__name__)
 
 
-class Counter:
-    """Counts what is ready in queues; one connection, opened when it is needed."""
+class RabbitQueueCounter:
+    """Counter of ready messages; it opens one connection when it needs it."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: RabbitAddress) -> None:
         self._address = address
-        self._wire: Wire | None = None
+        self._wire: RabbitWire | None = None
 
     @property
-    def wire(self) -> Wire:
+    def wire(self) -> RabbitWire:
         if self._wire is None or not self._wire.is_open:
             self.close()
-            self._wire = Wire(self._address)
+            self._wire = RabbitWire(self._address)
         return self._wire
 
     def count(self, queue: str) -> tuple[int, int] | None:
-        """Count a queue's ready messages and its consumers; None if there is none."""
+        """Count a queue's ready messages and its consumers; None if it is missing."""
         try:
             return self._declared(queue)
-        except Broken as broken:
-            if broken.wants_queue:
+        except RabbitRejected as rejection:
+            if rejection.names_no_queue:
                 return None
             self.close()
-            # There is one, but the node that holds it is down, or just starting.
-            raise Unavailable(str(broken)) from broken
+            # The queue exists, but its node is down or just starting.
+            raise Unavailable(str(rejection)) from rejection
         except Unavailable:
             self.close()
             raise
@@ -61,29 +69,30 @@ class Counter:
         wire = self.wire
         wire.open_channel()
         declare = spec.Queue.Declare(queue=queue, passive=True)
-        told = wire.call(declare, spec.Queue.DeclareOk)
-        return told.message_count, told.consumer_count
+        answer = wire.call(declare, spec.Queue.DeclareOk)
+        return answer.message_count, answer.consumer_count
 
 
 class RabbitTopicAdmin:
-    """Looks at the queue of a topic and at that of its dead letters."""
+    """Admin of the queue of a topic and of its dead-letter queue."""
 
-    def __init__(self, address: Address, queues: Queues) -> None:
-        self._place = address.place
+    def __init__(self, address: RabbitAddress, queues: RabbitQueues) -> None:
+        self._server = address.server
         self._queues = queues
-        self._counter = Counter(address)
-        self._management = Management(address)
+        self._counter = RabbitQueueCounter(address)
+        self._management = RabbitManagement(address)
         self._absent_until = 0.0
 
     def consumers(self) -> list[ConsumerPosition]:
-        """Give the one position there is: all consumers of a queue share it.
+        """Return the only position: all consumers of a queue share it.
 
-        What is behind it is gone, so it has no number; what is before it can be told.
+        Settled messages are gone, so it has no number; only the messages ahead are
+        known.
         """
-        told = self._counter.count(self._queues.topic)
-        if told is None:
+        counts = self._counter.count(self._queues.topic)
+        if counts is None:
             return []
-        ready, consumers = told
+        ready, consumers = counts
         position = ConsumerPosition(
             consumer_group="",
             bookmark="",
@@ -98,18 +107,18 @@ class RabbitTopicAdmin:
         return [position]
 
     def depth(self) -> int | None:
-        """Count what waits to be read; what a reader holds is not among it."""
-        told = self._counter.count(self._queues.dead_letters)
-        if told is None:
-            raise missing(self._place, self._queues.dead_letters)
-        return told[0]
+        """Count the ready messages; those that a reader holds are not included."""
+        counts = self._counter.count(self._queues.dead_letters)
+        if counts is None:
+            raise queue_missing(self._server, self._queues.dead_letters)
+        return counts[0]
 
     def oldest_at(self) -> datetime | None:
-        """Nobody can tell without taking the message."""
+        """Return None: RabbitMQ shows the time only with the message."""
         return None
 
     def delivered(self) -> Delivered | None:
-        """Count deliveries, repeated ones too; None without the management plugin."""
+        """Count deliveries, also repeated ones; None without the management plugin."""
         total = self._of_management("message_stats", "deliver_get")
         return None if total is None else Delivered(total=total, at=clock.now())
 
@@ -118,37 +127,37 @@ class RabbitTopicAdmin:
         self._management.close()
 
     def _of_management(self, *path: str) -> int | None:
-        """Give a number that only the management plugin knows of the topic's queue."""
+        """Return a number of the topic's queue from the management plugin."""
         if time.monotonic() < self._absent_until:
             return None
         try:
-            found: object = self._management.queue(self._queues.topic)
+            value: object = self._management.queue(self._queues.topic)
         except (Unavailable, Refused) as why:
             self._absent_until = time.monotonic() + ABSENT_SECONDS
             _LOG.info("%s", why)
             return None
         for part in path:
-            found = found.get(part) if isinstance(found, dict) else None
-        return found if isinstance(found, int) else None
+            value = value.get(part) if isinstance(value, dict) else None
+        return value if isinstance(value, int) else None
 
 
 class RabbitBrokerAdmin:
-    """Looks at one virtual host of a broker."""
+    """Admin of one virtual host of a broker."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: RabbitAddress) -> None:
         self._address = address
-        self._counter = Counter(address)
-        self._management = Management(address)
+        self._counter = RabbitQueueCounter(address)
+        self._management = RabbitManagement(address)
 
     def ping(self) -> str:
         self._counter.close()
         wire = self._counter.wire
         over = f", over {wire.tls}" if wire.tls else ""
         where = f", virtual host {self._address.vhost}{over}"
-        if not self._address.management_is_told:
+        if not self._address.has_management_url:
             return (
-                f"{wire.version} (its management was not asked: no management_url is "
-                f"told){where}"
+                f"{wire.version} (its management plugin was not asked: "
+                f"no management_url is set){where}"
             )
         try:
             self._management.try_out()
@@ -159,38 +168,44 @@ class RabbitBrokerAdmin:
 
     def discover(self) -> list[FoundTopic]:
         queues = [
-            Declared.of(told)
-            for told in self._management.queues()
-            if not told.get("exclusive") and told.get("type") != "stream"
+            RabbitQueue.of(details)
+            for details in self._management.queues()
+            if not details.get("exclusive") and details.get("type") != "stream"
         ]
         exchange_of = cache(self._exchange)
         names = {queue.name for queue in queues}
-        partners = {queue.name: partner(queue, exchange_of) for queue in queues}
-        # One that has a partner itself is a stage on the way, and a topic as well.
-        ends = {found for found in partners.values() if not partners.get(found)}
+        dead_letter_queues = {
+            queue.name: dead_letter_queue_of(queue, exchange_of) for queue in queues
+        }
+        # A dead-letter queue with one of its own is a stage on the way: a topic, too.
+        ends = {
+            end
+            for end in dead_letter_queues.values()
+            if not dead_letter_queues.get(end)
+        }
         topics = sorted(names - ends)[:MOST_TOPICS]
-        return [self._found(name, partners[name]) for name in topics]
+        return [self._topic(name, dead_letter_queues[name]) for name in topics]
 
     def close(self) -> None:
         self._counter.close()
         self._management.close()
 
-    def _exchange(self, name: str) -> Exchange | None:
-        told = self._management.exchange(name)
-        if told is None:
+    def _exchange(self, name: str) -> RabbitExchange | None:
+        details = self._management.exchange(name)
+        if details is None:
             return None
-        return Exchange.of(told["type"], self._management.bindings_of(name))
+        return RabbitExchange.of(details["type"], self._management.bindings_of(name))
 
-    def _found(self, name: str, dead_letter_queue: str) -> FoundTopic:
+    def _topic(self, name: str, dead_letter_queue: str) -> FoundTopic:
         there = self._depth(dead_letter_queue) if dead_letter_queue else None
         return FoundTopic(
             name=name,
             depth=self._depth(name),
-            # A dead-letter queue that was never made gets nothing.
+            # A dead-letter queue that was never created receives nothing.
             dead_letter_queue=dead_letter_queue if there is not None else "",
             dead_letters=there,
         )
 
     def _depth(self, queue: str) -> int | None:
-        told = self._counter.count(queue)
-        return told[0] if told else None
+        counts = self._counter.count(queue)
+        return counts[0] if counts else None

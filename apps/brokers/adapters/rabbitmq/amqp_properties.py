@@ -1,17 +1,17 @@
-"""The properties of an AMQP message as our headers and back, byte for byte.
+"""Convert the properties of an AMQP message to our headers and back, byte for byte.
 
-First come its properties, in AMQP's order and under `amqp.` and their name, numbers in
+First come its properties in AMQP's order, named `amqp.` and their name, numbers in
 decimal; then its own headers (`amqp_table`), in their order:
 
     amqp.content_type  application/json
     amqp.message_id    0195...
     x-death            [{"count": 1, ...}]
 
-A header of a message's own that would be taken for a property stands behind the mark,
-`amqp.headers` without a value; so does the end of a table without any.
+The mark, `amqp.headers` without a value, precedes own headers where the first of them
+looks like a property, and stands for an empty table.
 
-What steers the broker never leaves again. Every message leaves persistent, so its
-delivery mode is not even kept.
+Properties that steer the broker are never sent. Every message is sent persistent, so
+its delivery mode is not stored.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from apps.brokers.adapters.rabbitmq import amqp_table as tables
-from apps.brokers.adapters.rabbitmq.amqp_table import Malformed
+from apps.brokers.adapters.rabbitmq.amqp_table import AmqpMalformed
 from apps.brokers.ports import Header
 
 PREFIX = b"amqp."
 MARK: Header = (PREFIX + b"headers", b"")
-# What cannot be read as properties at all, as it is: seen, but never sent.
+# Properties that cannot be parsed, as bytes: shown, but never sent.
 UNREAD = PREFIX + b"properties"
 DELIVERY_COUNT = b"x-delivery-count"
-# CC and BCC are further recipients, and the broker makes others of the rest: a message
-# that expires at once is confirmed and gone, one of another user breaks the channel.
+# CC and BCC add recipients, and the others change what the broker does: it confirms and
+# drops a message that expires at once, and closes the channel over one of another user.
 RESERVED = frozenset(
     {b"CC", b"BCC", DELIVERY_COUNT, PREFIX + b"expiration", PREFIX + b"user_id"}
 )
@@ -50,8 +50,8 @@ class _Property:
 
 
 _IN_ORDER = tuple(
-    _Property(PREFIX + name, 1 << 15 - place, kind)
-    for place, (name, kind) in enumerate(
+    _Property(PREFIX + name, 1 << 15 - index, kind)
+    for index, (name, kind) in enumerate(
         (
             (b"content_type", "text"),
             (b"content_encoding", "text"),
@@ -71,61 +71,61 @@ _IN_ORDER = tuple(
     )
 )
 _HEADERS, _DELIVERY_MODE = _IN_ORDER[2], _IN_ORDER[3]
-_PLACES = {
-    one.name: place
-    for place, one in enumerate(_IN_ORDER)
+_INDEXES = {
+    one.name: index
+    for index, one in enumerate(_IN_ORDER)
     if one not in {_HEADERS, _DELIVERY_MODE}
 }
 
 
-def read(properties: bytes) -> tuple[Header, ...]:
-    """Give the properties of a message, with their flags, as headers."""
+def decode(properties: bytes) -> tuple[Header, ...]:
+    """Convert the properties of a message, with their flags, to headers."""
     try:
-        found = dict(_fields(properties))
-        table = found.pop(_HEADERS.name, None)
-        entries = None if table is None else tables.read(table)
-    except (Malformed, struct.error, IndexError):
+        values = dict(_fields(properties))
+        table = values.pop(_HEADERS.name, None)
+        entries = None if table is None else tables.decode(table)
+    except (AmqpMalformed, struct.error, IndexError):
         return ((UNREAD, properties),)
-    found.pop(_DELIVERY_MODE.name, None)
-    told = tuple(found.items())
+    values.pop(_DELIVERY_MODE.name, None)
+    pairs = tuple(values.items())
     own = [entry for entry in entries or () if entry[0] != DELIVERY_COUNT]
-    # No table, or one that holds nothing but what the broker itself put there.
+    # There is no table, or only the broker itself put entries into it.
     if entries is None or (entries and not own):
-        return told
-    return (*told, *((MARK,) if _needs_mark(own, behind=told) else ()), *own)
+        return pairs
+    return (*pairs, *((MARK,) if _needs_mark(own, behind=pairs) else ()), *own)
 
 
-def written(headers: Sequence[Header]) -> bytes:
-    """Give headers as the properties of a persistent message, less the reserved ones.
+def encode(headers: Sequence[Header]) -> bytes:
+    """Convert headers to the properties of a persistent message, less the reserved.
 
-    Raises `Malformed` for what no AMQP message can carry.
+    Raises `AmqpMalformed` for what no AMQP message can carry.
     """
-    told, entries = _split(headers)
-    values = {name: value for name, value in told if name not in RESERVED}
+    pairs, entries = _split(headers)
+    values = {name: value for name, value in pairs if name not in RESERVED}
     if entries is None:
         return _packed(values, None)
-    own = [tables.written(entry) for entry in entries if entry[0] not in RESERVED]
+    own = [tables.encode(entry) for entry in entries if entry[0] not in RESERVED]
     return _packed(values, b"".join(own) if own or not entries else None)
 
 
 def message_id(headers: Sequence[Header]) -> bytes:
-    """Give the name that its producer gave a message, b"" where it gave none."""
-    wanted = PREFIX + b"message_id"
-    told, _ = _split(headers)
-    return next((value for name, value in told if name == wanted), b"")
+    """Return the message id that its producer set, b"" without one."""
+    key = PREFIX + b"message_id"
+    pairs, _ = _split(headers)
+    return next((value for name, value in pairs if name == key), b"")
 
 
 def _split(headers: Sequence[Header]) -> tuple[Sequence[Header], list[Header] | None]:
-    """Tell a message's properties from its own headers; None where it has no table."""
-    if headers and headers[0][0] == UNREAD and read(headers[0][1]) == (headers[0],):
-        raise Malformed("its properties could not be read, so they cannot be sent")
+    """Split headers into AMQP properties and own headers; None without a table."""
+    if headers and headers[0][0] == UNREAD and decode(headers[0][1]) == (headers[0],):
+        raise AmqpMalformed("its properties could not be read, so they cannot be sent")
     count = 0
     while count < len(headers) and _continues(headers[count], behind=headers[:count]):
         count += 1
-    told, rest = headers[:count], list(headers[count:])
-    if rest[:1] == [MARK] and _needs_mark(rest[1:], behind=told):
-        return told, rest[1:]
-    return told, rest or None
+    pairs, rest = headers[:count], list(headers[count:])
+    if rest[:1] == [MARK] and _needs_mark(rest[1:], behind=pairs):
+        return pairs, rest[1:]
+    return pairs, rest or None
 
 
 def _needs_mark(entries: Sequence[Header], *, behind: Sequence[Header]) -> bool:
@@ -134,10 +134,10 @@ def _needs_mark(entries: Sequence[Header], *, behind: Sequence[Header]) -> bool:
 
 
 def _continues(header: Header, *, behind: Sequence[Header]) -> bool:
-    """Tell whether this is the next of the properties, and no header of its own."""
-    place = _PLACES.get(header[0], -1)
-    last = _PLACES[behind[-1][0]] if behind else -1
-    return place > last and _fits(header[1], _IN_ORDER[place].kind)
+    """Tell whether this header is the next property, not an own header."""
+    index = _INDEXES.get(header[0], -1)
+    last = _INDEXES[behind[-1][0]] if behind else -1
+    return index > last and _fits(header[1], _IN_ORDER[index].kind)
 
 
 def _fits(value: bytes, kind: str) -> bool:
@@ -150,14 +150,14 @@ def _fits(value: bytes, kind: str) -> bool:
 
 def _fields(data: bytes) -> Iterator[Header]:
     (flags,) = _FLAGS.unpack_from(data)
-    place = _FLAGS.size
+    offset = _FLAGS.size
     for one in _IN_ORDER:
         if flags & one.flag:
-            value, place = _READERS[one.kind](data, place)
+            value, offset = _READERS[one.kind](data, offset)
             yield one.name, value
-    # Behind the properties of today there may be more flags, and more properties.
-    if flags & _NO_PROPERTY or place != len(data):
-        raise Malformed("there is more than AMQP 0-9-1 knows")
+    # A later AMQP may have more flags, and more properties.
+    if flags & _NO_PROPERTY or offset != len(data):
+        raise AmqpMalformed("there is more than AMQP 0-9-1 knows")
 
 
 def _packed(values: Mapping[bytes, bytes], table: bytes | None) -> bytes:
@@ -181,27 +181,27 @@ def _piece(
     return None if value is None else _WRITERS[one.kind](value)
 
 
-def _read_text(data: bytes, place: int) -> tuple[bytes, int]:
-    return _cut(data, place + 1, data[place])
+def _read_text(data: bytes, offset: int) -> tuple[bytes, int]:
+    return _cut(data, offset + 1, data[offset])
 
 
-def _read_table(data: bytes, place: int) -> tuple[bytes, int]:
-    (length,) = _LENGTH.unpack_from(data, place)
-    return _cut(data, place + _LENGTH.size, length)
+def _read_table(data: bytes, offset: int) -> tuple[bytes, int]:
+    (length,) = _LENGTH.unpack_from(data, offset)
+    return _cut(data, offset + _LENGTH.size, length)
 
 
-def _read_byte(data: bytes, place: int) -> tuple[bytes, int]:
-    return b"%d" % data[place], place + 1
+def _read_byte(data: bytes, offset: int) -> tuple[bytes, int]:
+    return b"%d" % data[offset], offset + 1
 
 
-def _read_time(data: bytes, place: int) -> tuple[bytes, int]:
-    (moment,) = _TIMESTAMP.unpack_from(data, place)
-    return b"%d" % moment, place + _TIMESTAMP.size
+def _read_time(data: bytes, offset: int) -> tuple[bytes, int]:
+    (moment,) = _TIMESTAMP.unpack_from(data, offset)
+    return b"%d" % moment, offset + _TIMESTAMP.size
 
 
 def _cut(data: bytes, start: int, length: int) -> tuple[bytes, int]:
     if start + length > len(data):
-        raise Malformed("it ends in the middle of a property")
+        raise AmqpMalformed("it ends in the middle of a property")
     return data[start : start + length], start + length
 
 

@@ -1,15 +1,15 @@
-"""Tables of AMQP 0-9-1, which are a message's headers, as pairs of bytes and back.
+"""Convert tables of AMQP 0-9-1, a message's headers, to pairs of bytes and back.
 
-A long string stays what it is, its bytes. A value of any other type becomes JSON: a
-type that JSON does not know is an object whose one key is `$` and its letter on the
-wire, like `{"$I": 5}` for a 32-bit number. Inside of arrays and tables, JSON's own
-texts are long strings (`S`), its numbers have 64 bits (`l`), and true, false and null
-are `t` and `V`. So the story that the broker itself adds to a dead letter reads
+A long string is kept as its bytes. A value of any other type becomes JSON: a type that
+JSON does not have is an object whose only key is `$` and its letter on the wire, like
+`{"$I": 5}` for a 32-bit number. Inside arrays and tables, JSON's own strings are long
+strings (`S`), its numbers have 64 bits (`l`), and true, false and null are `t` and `V`.
+So the header that the broker itself adds to a dead letter reads
 
     x-death  [{"count": 1, "reason": "rejected", "time": {"$T": 1700000000}}]
 
-What JSON would not give back byte for byte is `{"$raw": <base64>}`. A long string that
-happens to read like one of all these becomes `{"$S": <the string>}`.
+A value that JSON would not restore byte for byte is `{"$raw": <base64>}`. A long string
+that reads like any of these becomes `{"$S": <the string>}`.
 """
 
 from __future__ import annotations
@@ -39,50 +39,52 @@ _SIZES = {letter: form.size for letter, form in _NUMBERS.items()} | {
     "D": _DECIMAL.size,
 }
 _HAVE_LENGTH = frozenset("SxAF")
-# What a text raises on the way to a value when it stands for none.
+# Errors of parsing a text that stands for no value.
 _NOT_OURS = (ValueError, TypeError, struct.error, RecursionError)
 
 
-class Malformed(ValueError):
-    """This is no table as AMQP knows it, or nothing that may be in one."""
+class AmqpMalformed(ValueError):
+    """The bytes are no AMQP table, or the value cannot be in one."""
 
 
-def read(table: bytes) -> list[Header]:
-    """Give a table, without its length, as pairs; raise `Malformed` if it is none."""
+def decode(table: bytes) -> list[Header]:
+    """Read the bytes of a table, without its length; raise `AmqpMalformed`."""
     return [(name, _text(value)) for name, value in _entries(table)]
 
 
-def written(header: Header) -> bytes:
-    """Give a pair as an entry of a table; undoes `read` exactly."""
+def encode(header: Header) -> bytes:
+    """Write one pair as an entry of a table; reverses `decode` exactly."""
     name, text = header
     if len(name) > LONGEST_NAME:
-        raise Malformed(f"a header's name has {len(name)} bytes, and 255 is the most")
-    value = _meant(text)
+        raise AmqpMalformed(
+            f"a header's name has {len(name)} bytes, and 255 is the most"
+        )
+    value = _parse_value(text)
     return bytes([len(name)]) + name + (_long_string(text) if value is None else value)
 
 
 def _text(value: bytes) -> bytes:
     if value[:1] != b"S":
-        return _told(value)
+        return _as_json(value)
     text = value[5:]
-    return text if _meant(text) is None else _escaped(text)
+    return text if _parse_value(text) is None else _escaped(text)
 
 
-def _meant(text: bytes) -> bytes | None:
-    """Give the value that a text stands for; None where it stands for itself.
+def _parse_value(text: bytes) -> bytes | None:
+    """Parse the value that a text stands for; None where it stands for itself.
 
-    Only the very text that `_text` makes of a value stands for it.
+    Only the exact text that `_text` makes of a value stands for that value.
     """
     if text[:1] not in {b"[", b"{"}:
         return None
     try:
-        found = json.loads(text)
-        if isinstance(found, dict) and found.keys() == {"$S"}:
-            return _unescaped(found["$S"].encode(), text)
-        value = _value(found)
+        document = json.loads(text)
+        if isinstance(document, dict) and document.keys() == {"$S"}:
+            return _unescaped(document["$S"].encode(), text)
+        value = _value(document)
     except (*_NOT_OURS, AttributeError):
         return None
-    return value if _told(value) == text else None
+    return value if _as_json(value) == text else None
 
 
 def _escaped(text: bytes) -> bytes:
@@ -90,21 +92,21 @@ def _escaped(text: bytes) -> bytes:
 
 
 def _unescaped(inner: bytes, text: bytes) -> bytes | None:
-    needed = _meant(inner) is not None and _escaped(inner) == text
+    needed = _parse_value(inner) is not None and _escaped(inner) == text
     return _long_string(inner) if needed else None
 
 
-def _told(value: bytes) -> bytes:
-    """Write a value that is no long string as JSON, or as it is."""
+def _as_json(value: bytes) -> bytes:
+    """Convert a value other than a long string to JSON, or to its raw bytes."""
     try:
         plain = _plain(value, deep=0)
-        # Only what is in an array or a table may do without its letter.
+        # Only values in an array or a table may omit their letter.
         bare = not isinstance(plain, list | dict) or not plain
-        told = _json({f"${chr(value[0])}": plain} if bare else plain)
-        if _value(json.loads(told)) == value:
-            return told
+        json_text = _json({f"${chr(value[0])}": plain} if bare else plain)
+        if _value(json.loads(json_text)) == value:
+            return json_text
     except _NOT_OURS:
-        # No JSON for this one: not UTF-8, not a number, too deep.
+        # JSON cannot express it: not UTF-8, not a number, or too deep.
         return _raw(value)
     return _raw(value)
 
@@ -115,12 +117,12 @@ def _raw(value: bytes) -> bytes:
 
 def _plain(value: bytes, *, deep: int) -> object:
     if deep > DEEPEST:
-        raise Malformed("it is too deep")
+        raise AmqpMalformed("it is too deep")
     if value[:1] == b"A":
         return [_plain(one, deep=deep + 1) for one in _values(value[5:])]
     if value[:1] == b"F":
-        found = _entries(value[5:])
-        return {name.decode(): _plain(one, deep=deep + 1) for name, one in found}
+        entries = _entries(value[5:])
+        return {name.decode(): _plain(one, deep=deep + 1) for name, one in entries}
     return _plain_scalar(chr(value[0]), value[1:])
 
 
@@ -163,11 +165,11 @@ def _scalar(plain: object) -> bytes:
         case int():
             return b"l" + _NUMBERS["l"].pack(plain)
         case _:
-            raise Malformed("a number without its type")
+            raise AmqpMalformed("a number without its type")
 
 
 def _entry(name: str, plain: object) -> bytes:
-    # Too long a name is no byte's worth, which is a ValueError.
+    # bytes() raises ValueError where the name is too long for one byte.
     return bytes([len(name.encode())]) + name.encode() + _value(plain)
 
 
@@ -177,53 +179,53 @@ def _tagged(letter: str, inner: object) -> bytes:
             return _only(base64.b64decode(inner, validate=True))
         case "x", str():
             return b"x" + _with_length(base64.b64decode(inner, validate=True))
-        case "D", [places, number]:
-            return b"D" + _DECIMAL.pack(places, number)
+        case "D", [scale, number]:
+            return b"D" + _DECIMAL.pack(scale, number)
         case "l" | "t" | "V" | "A" | "F", _:
             return _value(inner)
         case _:
-            return letter.encode() + _NUMBERS[_known(letter)].pack(inner)
+            return letter.encode() + _NUMBERS[_checked_letter(letter)].pack(inner)
 
 
-def _known(letter: str) -> str:
+def _checked_letter(letter: str) -> str:
     if letter not in _NUMBERS:
-        raise Malformed(f"there is no type {letter}")
+        raise AmqpMalformed(f"there is no type {letter}")
     return letter
 
 
 def _only(value: bytes) -> bytes:
     if _end(value, 0) != len(value):
-        raise Malformed("more than a value")
+        raise AmqpMalformed("more than a value")
     return value
 
 
 def _entries(table: bytes) -> Iterator[Header]:
-    place = 0
-    while place < len(table):
-        start = place + 1 + table[place]
+    offset = 0
+    while offset < len(table):
+        start = offset + 1 + table[offset]
         end = _end(table, start)
-        yield table[place + 1 : start], table[start:end]
-        place = end
+        yield table[offset + 1 : start], table[start:end]
+        offset = end
 
 
 def _values(array: bytes) -> Iterator[bytes]:
-    place = 0
-    while place < len(array):
-        end = _end(array, place)
-        yield array[place:end]
-        place = end
+    offset = 0
+    while offset < len(array):
+        end = _end(array, offset)
+        yield array[offset:end]
+        offset = end
 
 
-def _end(data: bytes, place: int) -> int:
-    """Tell where the value ends that begins here with its letter."""
-    letter = chr(data[place]) if place < len(data) else ""
-    end = place + 1 + _SIZES.get(letter, 0)
+def _end(data: bytes, offset: int) -> int:
+    """Return the end of the value that begins here with its letter."""
+    letter = chr(data[offset]) if offset < len(data) else ""
+    end = offset + 1 + _SIZES.get(letter, 0)
     if letter in _HAVE_LENGTH and end + 4 <= len(data):
         end += 4 + _LENGTH.unpack_from(data, end)[0]
     elif letter not in _SIZES:
-        raise Malformed(f"there is no type {letter!r}")
+        raise AmqpMalformed(f"there is no type {letter!r}")
     if end > len(data):
-        raise Malformed("it ends in the middle of a value")
+        raise AmqpMalformed("it ends in the middle of a value")
     return end
 
 

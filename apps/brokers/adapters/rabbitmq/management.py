@@ -1,6 +1,6 @@
-"""What only RabbitMQ's management plugin tells: its queues, their arguments, counts.
+"""Client of RabbitMQ's management plugin: queues, their arguments, and counts.
 
-It counts every few seconds, so what has to be exact comes from the broker itself.
+The plugin updates counts every few seconds, so exact counts come by AMQP.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, ProtocolError
 from urllib3.exceptions import TimeoutError as NoAnswer
 
 from apps.brokers.adapters import checked_http
-from apps.brokers.adapters.rabbitmq.settings import Address
+from apps.brokers.adapters.rabbitmq.settings import RabbitAddress
 from apps.brokers.adapters.rabbitmq.transport import reason_of
 from apps.core.errors import Refused, Unavailable
 
@@ -29,10 +29,10 @@ _FORBIDDEN = frozenset({401, 403})
 _NOT_FOUND = 404
 
 
-class Management:
-    """The HTTP API of one broker, of which it needs only what can be read."""
+class RabbitManagement:
+    """The HTTP API of one broker, of which only reading calls are used."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: RabbitAddress) -> None:
         self._url = address.management_url
         self._dial = address.dial
         self._vhost = address.vhost
@@ -40,29 +40,29 @@ class Management:
         self._pool: urllib3.PoolManager | None = None
 
     def try_out(self) -> None:
-        """Ask as discovery does; raises Unavailable or Refused as it would."""
+        """Make the call of discovery; raise Unavailable or Refused as it would."""
         self._get("queues", self._vhost, page=1, page_size=1, columns="name")
 
     def queues(self) -> Iterator[Mapping[str, Any]]:
-        """Give every queue of the virtual host, with its arguments and policy."""
+        """Yield every queue of the virtual host, with its arguments and policy."""
         page, pages = 1, 1
         while page <= pages:
-            told = self._get(
+            listing = self._get(
                 "queues", self._vhost, page=page, page_size=PAGE, columns=_COLUMNS
             )
-            yield from told["items"]
-            page, pages = page + 1, told["page_count"]
+            yield from listing["items"]
+            page, pages = page + 1, listing["page_count"]
 
     def queue(self, name: str) -> Mapping[str, Any] | None:
-        found: Mapping[str, Any] | None = self._get("queues", self._vhost, name)
-        return found
+        queue: Mapping[str, Any] | None = self._get("queues", self._vhost, name)
+        return queue
 
     def exchange(self, name: str) -> Mapping[str, Any] | None:
-        found: Mapping[str, Any] | None = self._get("exchanges", self._vhost, name)
-        return found
+        exchange: Mapping[str, Any] | None = self._get("exchanges", self._vhost, name)
+        return exchange
 
     def bindings_of(self, exchange: str) -> list[Mapping[str, Any]]:
-        """Give what is bound to an exchange to be sent to."""
+        """Return the bindings from an exchange to its destinations."""
         path = ("exchanges", self._vhost, exchange, "bindings", "source")
         return self._get(*path) or []
 
@@ -84,7 +84,7 @@ class Management:
         return self._pool
 
     def _get(self, *path: str, **query: object) -> Any:
-        """Return the answer; None where there is no such thing."""
+        """Return the answer; None where the object does not exist."""
         where = "/".join(quote(part, safe="") for part in path)
         url = f"{self._url}/api/{where}?{urlencode(query)}"
         try:
@@ -111,8 +111,8 @@ class Management:
 
 
 def _why(error: Exception) -> str:
-    """Say in words what urllib3 tells by the names of its classes."""
-    # What the system itself said stands behind what urllib3 made of it.
+    """Describe an error that urllib3 names only by its class."""
+    # The operating system's own error is the cause of urllib3's.
     cause = error.__cause__
     if isinstance(cause, OSError) and cause.strerror:
         return reason_of(cause)
@@ -126,7 +126,7 @@ def _why(error: Exception) -> str:
 
 
 def _refusal(data: bytes) -> str:
-    """Tell a login that is wrong from a user who may not."""
+    """Distinguish a wrong login from a user without the right."""
     if _reason(data).lower().startswith("login"):
         return (
             "refused the login: check the user and the password in the broker's "
@@ -138,14 +138,14 @@ def _refusal(data: bytes) -> str:
 
 
 def _says_so(data: bytes) -> bool:
-    """Tell the plugin's own 404 from that of any web server."""
+    """Distinguish the plugin's own 404 from that of any web server."""
     return bool(_reason(data))
 
 
 def _reason(data: bytes) -> str:
-    """Give the plugin's own word on a failure; "" where it is not the plugin's."""
+    """Return the plugin's reason of a failure; "" for another server's answer."""
     try:
-        told = json.loads(data)
+        answer = json.loads(data)
     except ValueError:
         return ""
-    return str(told.get("reason", "")) if isinstance(told, dict) else ""
+    return str(answer.get("reason", "")) if isinstance(answer, dict) else ""

@@ -1,14 +1,14 @@
-"""Publishes to queues by their names, pipelined, each message confirmed or refused.
+"""Publish to queues by their names, pipelined, each message confirmed or refused.
 
-A message goes to the default exchange, persistent and mandatory: one that no queue
-takes comes back before its confirmation, so it is never told as sent.
+A message goes to the default exchange, persistent and mandatory: RabbitMQ returns one
+without a queue before it confirms it, so such a message never counts as sent.
 
-A hostile message breaks the channel, and with it go the confirmations of those before
-it. Then what is unconfirmed is split by a rehearsal, in which the messages go to a
-queue that does not exist: the broker looks at each as closely as ever and puts it
-nowhere. Whichever breaks the channel there alone is refused, in the broker's words; the
-others are sent. So a message leaves twice only if it was unconfirmed at the break, at
-most `IN_FLIGHT` of them, and one that was confirmed never.
+A malformed message closes the channel, and the confirmations of the messages before it
+are lost. Then a rehearsal sends the unconfirmed messages to a queue that does not
+exist: the broker checks each as usual and stores none. A message that closes the
+channel there alone is refused, in the broker's words; the others are sent. So a message
+is sent twice only if it was unconfirmed at the break (at most `IN_FLIGHT` are), and a
+confirmed one never.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from uuid import uuid4
 from pika import spec
 
 from apps.brokers.adapters.rabbitmq import amqp_properties as properties
-from apps.brokers.adapters.rabbitmq.amqp_table import Malformed
-from apps.brokers.adapters.rabbitmq.settings import Address, is_name
-from apps.brokers.adapters.rabbitmq.transport import Lost
+from apps.brokers.adapters.rabbitmq.amqp_table import AmqpMalformed
+from apps.brokers.adapters.rabbitmq.settings import RabbitAddress, is_name
 from apps.brokers.adapters.rabbitmq.wire import (
     FRAME_OVERHEAD,
-    Arrival,
-    Broken,
-    Wire,
+    RabbitArrival,
+    RabbitRejected,
+    RabbitWire,
     frame,
 )
+from apps.brokers.errors import MaybeSent
 from apps.brokers.ports import Outbound, Outcome, OutcomeKind
 from apps.core.errors import Unavailable
 
 MOST_BYTES = 2**27
 IN_FLIGHT = 1_000
-# As much is kept ready for the socket, in steps of so many messages.
+# So many bytes are kept ready for the socket, filled in steps of so many messages.
 AHEAD_BYTES = 2**18
 AT_ONCE = 32
 CONFIRM_SECONDS = 30.0
-# How long an alarm of the broker may last before its messages' fate is left open.
+# An alarm of the broker may last so long before unconfirmed messages are unknown.
 BLOCKED_SECONDS = 5.0
-# A connection that has rested for so long is tried before anything is entrusted to it.
+# A connection idle for so long is probed before it gets messages.
 RESTED_SECONDS = 1.0
 
 _CONTENT = struct.Struct(">HHQ")
@@ -53,15 +53,15 @@ _PROBE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
-    """One message as it goes over the wire; `place` is where it stood in its window."""
+class RabbitParcel:
+    """One message as it goes over the wire; `index` is its place in the window."""
 
-    place: int
+    index: int
     queue: str
     properties: bytes
     body: bytes
 
-    def is_what_came_back(self, arrival: Arrival) -> bool:
+    def is_what_came_back(self, arrival: RabbitArrival) -> bool:
         return (
             self.queue == arrival.method.routing_key
             and self.properties == arrival.properties
@@ -83,61 +83,62 @@ class Parcel:
         )
 
 
-class Channel:
-    """A channel in confirm mode, and what is in flight on it."""
+class RabbitChannel:
+    """A channel in confirm mode, and its messages in flight."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: RabbitWire) -> None:
         self.returns = 0
         self._wire = wire
         self._nowhere = f"poisonweb.nowhere.{uuid4()}"
         self._last = 0
-        self._waiting: dict[int, Parcel] = {}
+        self._waiting: dict[int, RabbitParcel] = {}
         self._returned: dict[int, str] = {}
         wire.open_channel()
         wire.call(spec.Confirm.Select(), spec.Confirm.SelectOk)
 
     def probe(self) -> None:
-        """Make sure that the broker takes messages now, with one that goes nowhere.
+        """Check with a message to no queue that the broker takes messages now.
 
-        It tells of an alarm only when it is given a message, and then it would keep
-        all that follows for as long as that lasts. What follows here is a question.
+        The broker reports an alarm only when it gets a message, and then handles
+        nothing that follows while the alarm lasts. The call after the message detects
+        that.
         """
-        self._write([Parcel(_PROBE, self._nowhere, b"\0\0", b"")])
+        self._write([RabbitParcel(_PROBE, self._nowhere, b"\0\0", b"")])
         self._wire.call(spec.Basic.Qos(), spec.Basic.QosOk)
 
-    def rehearse(self, parcels: Sequence[Parcel]) -> None:
-        """Let the broker look at messages without putting them anywhere."""
+    def rehearse(self, parcels: Sequence[RabbitParcel]) -> None:
+        """Let the broker check messages without storing them."""
         self.send([replace(one, queue=self._nowhere) for one in parcels], {}, set())
 
     def send(
         self,
-        parcels: Sequence[Parcel],
+        parcels: Sequence[RabbitParcel],
         outcomes: dict[int, Outcome],
         written: set[int],
     ) -> None:
-        """Send all, and note each outcome as soon as it is known.
+        """Send all messages, and set each outcome as soon as it is known.
 
-        Raises `Broken` or `Lost`. The broker may have what was `written` and has no
-        outcome then; it has nothing of what was not written.
+        Raises `RabbitRejected` or `MaybeSent`. The broker may then have messages of
+        `written` that have no outcome; it has none of the others.
         """
-        ahead = _noting(parcels, written)
+        ahead = _recording_written(parcels, written)
         until = time.monotonic() + CONFIRM_SECONDS
         while self._fill(ahead) or self._waiting:
             unwritten = self._wire.unwritten
             if not self._take_all(outcomes):
                 self._wire.turn(wait=BLOCKED_SECONDS)
             if self._take_all(outcomes) or self._wire.unwritten != unwritten:
-                until = time.monotonic() + self._patience
+                until = time.monotonic() + self._timeout
             elif time.monotonic() > until:
                 why = self._wire.blocked or "it confirms nothing"
-                raise Lost(f"{self._wire.place} takes no message: {why}.")
+                raise MaybeSent(f"{self._wire.server} takes no message: {why}.")
 
     @property
-    def _patience(self) -> float:
+    def _timeout(self) -> float:
         return BLOCKED_SECONDS if self._wire.blocked else CONFIRM_SECONDS
 
-    def _fill(self, ahead: Iterator[Parcel]) -> bool:
-        """Write on until enough is in flight; tell whether there was more to write."""
+    def _fill(self, ahead: Iterator[RabbitParcel]) -> bool:
+        """Write until enough is in flight; return False when all are written."""
         while self._wire.unwritten < AHEAD_BYTES:
             room = min(IN_FLIGHT - len(self._waiting), AT_ONCE)
             batch = list(islice(ahead, room))
@@ -146,7 +147,7 @@ class Channel:
             self._write(batch)
         return True
 
-    def _write(self, batch: Sequence[Parcel]) -> None:
+    def _write(self, batch: Sequence[RabbitParcel]) -> None:
         largest = self._wire.largest_frame
         for parcel in batch:
             self._last += 1
@@ -160,10 +161,10 @@ class Channel:
             some = True
         return some
 
-    def _take(self, arrival: Arrival, outcomes: dict[int, Outcome]) -> None:
+    def _take(self, arrival: RabbitArrival, outcomes: dict[int, Outcome]) -> None:
         match arrival.method:
             case spec.Basic.Return():
-                self._take_back(arrival)
+                self._take_return(arrival)
             case spec.Basic.Ack(delivery_tag=tag, multiple=multiple):
                 for one in self._settled(tag, multiple=multiple):
                     self._note(one, _SENT, outcomes)
@@ -171,12 +172,12 @@ class Channel:
                 for one in self._settled(tag, multiple=multiple):
                     self._note(one, _NOT_TAKEN, outcomes)
             case _:
-                # An alarm, or its end, which the wire has noted.
+                # An alarm or its end: the wire has recorded it.
                 pass
 
     def _note(self, tag: int, outcome: Outcome, outcomes: dict[int, Outcome]) -> None:
         parcel, why = self._waiting.pop(tag), self._returned.pop(tag, "")
-        outcomes[parcel.place] = refused(why) if why else outcome
+        outcomes[parcel.index] = refused(why) if why else outcome
 
     def _settled(self, tag: int, *, multiple: bool) -> list[int]:
         if not multiple:
@@ -184,24 +185,24 @@ class Channel:
         last = tag or self._last
         return [one for one in self._waiting if one <= last]
 
-    def _take_back(self, arrival: Arrival) -> None:
-        """Note which message no queue took: the first in flight that is this one."""
+    def _take_return(self, arrival: RabbitArrival) -> None:
+        """Record the first message in flight that equals the returned one."""
         queue = arrival.method.routing_key
         for tag, parcel in self._waiting.items():
             if tag not in self._returned and parcel.is_what_came_back(arrival):
                 self._returned[tag] = f"RabbitMQ has no queue {queue} (NO_ROUTE)."
-                self.returns += parcel.place != _PROBE
+                self.returns += parcel.index != _PROBE
                 return
-        raise Lost(f"{self._wire.place} gave back a message that nobody sent.")
+        raise MaybeSent(f"{self._wire.server} returned a message that was never sent.")
 
 
 class RabbitPublisher:
-    """Publishes on one connection, which it opens when it is first needed."""
+    """Publisher with one connection, which it opens when it needs it."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: RabbitAddress) -> None:
         self._address = address
-        self._wire: Wire | None = None
-        self._channel: Channel | None = None
+        self._wire: RabbitWire | None = None
+        self._channel: RabbitChannel | None = None
         self._written: set[int] = set()
 
     def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
@@ -209,17 +210,17 @@ class RabbitPublisher:
             return []
         largest = self._ready().largest_frame
         outcomes: dict[int, Outcome] = {}
-        parcels = list[Parcel]()
-        for place, message in enumerate(messages):
+        parcels = list[RabbitParcel]()
+        for index, message in enumerate(messages):
             try:
-                parcels.append(packed(place, message, largest=largest))
-            except Malformed as why:
-                outcomes[place] = refused(f"{why}.")
+                parcels.append(pack(index, message, largest=largest))
+            except AmqpMalformed as why:
+                outcomes[index] = refused(f"{why}.")
         self._written = set()
-        lost = self._deliver(parcels, outcomes)
+        reason = self._deliver(parcels, outcomes)
         return [
-            outcomes.get(place) or self._without_answer(place, lost)
-            for place in range(len(messages))
+            outcomes.get(index) or self._without_answer(index, reason)
+            for index in range(len(messages))
         ]
 
     def close(self) -> None:
@@ -227,132 +228,140 @@ class RabbitPublisher:
         if wire is not None:
             wire.close()
 
-    def _deliver(self, parcels: list[Parcel], outcomes: dict[int, Outcome]) -> str:
-        """Note the outcomes as far as they can be had, and say what cut them short."""
+    def _deliver(
+        self, parcels: list[RabbitParcel], outcomes: dict[int, Outcome]
+    ) -> str:
+        """Set the outcomes that can be had; return why the others are missing."""
         try:
             try:
                 self._send(parcels, outcomes)
-            except Broken:
-                left = [one for one in parcels if one.place not in outcomes]
-                self._send_one_by_one(self._harmless(left, outcomes), outcomes)
-        except Unavailable as lost:
+            except RabbitRejected:
+                unconfirmed = [one for one in parcels if one.index not in outcomes]
+                self._send_one_by_one(
+                    self._split_malformed(unconfirmed, outcomes), outcomes
+                )
+        except Unavailable as error:
             self.close()
-            return str(lost)
+            return str(error)
         return ""
 
-    def _without_answer(self, place: int, lost: str) -> Outcome:
-        is_written = place in self._written
+    def _without_answer(self, index: int, reason: str) -> Outcome:
+        is_written = index in self._written
         kind = OutcomeKind.UNKNOWN if is_written else OutcomeKind.UNSENT
-        return Outcome(kind=kind, detail=lost)
+        return Outcome(kind=kind, detail=reason)
 
-    def _harmless(
-        self, parcels: list[Parcel], outcomes: dict[int, Outcome]
-    ) -> list[Parcel]:
-        """Split a window until each hostile message stands alone, and is refused."""
-        harmless, parts = list[Parcel](), [parcels]
+    def _split_malformed(
+        self, parcels: list[RabbitParcel], outcomes: dict[int, Outcome]
+    ) -> list[RabbitParcel]:
+        """Split a window until each malformed message is alone, and is refused."""
+        harmless, parts = list[RabbitParcel](), [parcels]
         while parts:
             part = parts.pop()
-            seen, broken = self._rehearse(part)
-            harmless += part[:seen]
-            if broken is None:
+            accepted, rejection = self._rehearse(part)
+            harmless += part[:accepted]
+            if rejection is None:
                 continue
-            rest = part[seen:]
+            rest = part[accepted:]
             if len(part) == 1:
-                outcomes[part[0].place] = refused(str(broken))
+                outcomes[part[0].index] = refused(str(rejection))
             elif rest:
-                # Of a channel it is known which message broke it: the next one.
-                half = len(rest) // 2 if broken.whole else 1
+                # A closed channel tells which message closed it: the next one.
+                half = len(rest) // 2 if rejection.closes_connection else 1
                 parts += [some for some in (rest[half:], rest[:half]) if some]
         return harmless
 
-    def _rehearse(self, part: Sequence[Parcel]) -> tuple[int, Broken | None]:
-        """Tell how many of these the broker bore, and what it said to the next."""
+    def _rehearse(
+        self, part: Sequence[RabbitParcel]
+    ) -> tuple[int, RabbitRejected | None]:
+        """Return how many messages passed, and what the broker said to the next."""
         channel = self._open_channel()
         before = channel.returns
         try:
             channel.rehearse(part)
-        except Broken as broken:
+        except RabbitRejected as rejection:
             self._channel = None
-            return channel.returns - before, broken
+            return channel.returns - before, rejection
         return len(part), None
 
     def _send_one_by_one(
-        self, parcels: list[Parcel], outcomes: dict[int, Outcome]
+        self, parcels: list[RabbitParcel], outcomes: dict[int, Outcome]
     ) -> None:
-        """Send what passed the rehearsal, singly if even that breaks the channel."""
+        """Send what passed the rehearsal; singly if even that closes the channel."""
         try:
             self._send(parcels, outcomes)
-        except Broken:
+        except RabbitRejected:
             for parcel in parcels:
-                if parcel.place not in outcomes:
+                if parcel.index not in outcomes:
                     self._send_alone(parcel, outcomes)
 
-    def _send_alone(self, parcel: Parcel, outcomes: dict[int, Outcome]) -> None:
+    def _send_alone(self, parcel: RabbitParcel, outcomes: dict[int, Outcome]) -> None:
         try:
             self._send([parcel], outcomes)
-        except Broken as broken:
-            outcomes[parcel.place] = refused(str(broken))
+        except RabbitRejected as rejection:
+            outcomes[parcel.index] = refused(str(rejection))
 
-    def _send(self, parcels: list[Parcel], outcomes: dict[int, Outcome]) -> None:
+    def _send(self, parcels: list[RabbitParcel], outcomes: dict[int, Outcome]) -> None:
         channel = self._open_channel()
         try:
             channel.send(parcels, outcomes, self._written)
-        except Broken:
+        except RabbitRejected:
             self._channel = None
             raise
 
-    def _ready(self) -> Wire:
-        """Give a connection that takes messages; raise `Unavailable` if none does."""
+    def _ready(self) -> RabbitWire:
+        """Return a connection that takes messages; raise `Unavailable` without one."""
         try:
             if self._wire is not None and self._wire.rested > RESTED_SECONDS:
                 self._open_channel().probe()
             elif self._wire is not None:
                 self._wire.turn(wait=0)
         except Unavailable:
-            # It went while nobody looked, and nothing was under way: a new one.
+            # It broke while idle, with no message under way: open another.
             self.close()
         return self._open_wire()
 
-    def _open_wire(self) -> Wire:
+    def _open_wire(self) -> RabbitWire:
         if self._wire is not None and self._wire.is_open:
             return self._wire
         self.close()
-        self._wire = Wire(self._address)
+        self._wire = RabbitWire(self._address)
         try:
-            self._channel = Channel(self._wire)
+            self._channel = RabbitChannel(self._wire)
             self._channel.probe()
-        except (Broken, Unavailable):
+        except (RabbitRejected, Unavailable):
             self.close()
             raise
         return self._wire
 
-    def _open_channel(self) -> Channel:
+    def _open_channel(self) -> RabbitChannel:
         wire = self._open_wire()
         if self._channel is None:
-            self._channel = Channel(wire)
+            self._channel = RabbitChannel(wire)
         return self._channel
 
 
-def packed(place: int, message: Outbound, *, largest: int) -> Parcel:
-    """Write a message as it goes over the wire; raise `Malformed` if it cannot go."""
+def pack(index: int, message: Outbound, *, largest: int) -> RabbitParcel:
+    """Encode one message; raise `AmqpMalformed` where AMQP cannot carry it."""
     if not is_name(message.topic):
-        raise Malformed("the name of a queue has 1 to 255 bytes")
+        raise AmqpMalformed("the name of a queue has 1 to 255 bytes")
     if len(message.body) > MOST_BYTES:
-        raise Malformed(f"RabbitMQ takes {MOST_BYTES:,} bytes at most")
-    parcel = Parcel(
-        place, message.topic, properties.written(message.headers), message.body
+        raise AmqpMalformed(f"RabbitMQ takes {MOST_BYTES:,} bytes at most")
+    parcel = RabbitParcel(
+        index, message.topic, properties.encode(message.headers), message.body
     )
     room = largest - FRAME_OVERHEAD - _CONTENT.size
     if len(parcel.properties) > room:
         size = f"its headers take {len(parcel.properties):,} bytes"
-        raise Malformed(f"{size}, and this RabbitMQ takes {room:,} at most")
+        raise AmqpMalformed(f"{size}, and this RabbitMQ takes {room:,} at most")
     return parcel
 
 
-def _noting(parcels: Sequence[Parcel], written: set[int]) -> Iterator[Parcel]:
-    """Give the parcels, and note the place of each as it is taken to be written."""
+def _recording_written(
+    parcels: Sequence[RabbitParcel], written: set[int]
+) -> Iterator[RabbitParcel]:
+    """Yield the parcels, and add the index of each to `written` before that."""
     for parcel in parcels:
-        written.add(parcel.place)
+        written.add(parcel.index)
         yield parcel
 
 
@@ -362,7 +371,7 @@ def refused(reason: str) -> Outcome:
 
 _SENT = Outcome(kind=OutcomeKind.SENT)
 _NOT_TAKEN = refused(
-    "RabbitMQ did not take it (nack): its queue is full, as a rule, or cannot be had."
+    "RabbitMQ did not take it (nack): its queue is full, as a rule, or unavailable."
 )
 
 

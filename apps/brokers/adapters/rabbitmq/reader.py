@@ -1,8 +1,8 @@
-"""Empties a dead-letter queue as its consumer, and gives back what it does not settle.
+"""Read a dead-letter queue as its consumer, and return what is not settled.
 
-RabbitMQ knows no visibility timeout: what was handed out and is not acknowledged comes
-back when the connection ends. It ends a channel by itself on which a delivery waits
-longer than 30 minutes; a reader begins again before that.
+RabbitMQ has no visibility timeout: an unacknowledged message returns to its queue when
+the connection ends. RabbitMQ closes a channel on which a delivery waits longer than 30
+minutes; a reader starts again before that.
 """
 
 from __future__ import annotations
@@ -19,19 +19,27 @@ from uuid import uuid4
 from pika import spec
 
 from apps.brokers.adapters.rabbitmq import amqp_properties as properties
-from apps.brokers.adapters.rabbitmq.management import Management
-from apps.brokers.adapters.rabbitmq.settings import Address, Queues, missing
-from apps.brokers.adapters.rabbitmq.topology import Declared
-from apps.brokers.adapters.rabbitmq.transport import Lost
-from apps.brokers.adapters.rabbitmq.wire import Arrival, Broken, Wire
+from apps.brokers.adapters.rabbitmq.management import RabbitManagement
+from apps.brokers.adapters.rabbitmq.settings import (
+    RabbitAddress,
+    RabbitQueues,
+    queue_missing,
+)
+from apps.brokers.adapters.rabbitmq.topology import RabbitQueue
+from apps.brokers.adapters.rabbitmq.wire import (
+    RabbitArrival,
+    RabbitRejected,
+    RabbitWire,
+)
+from apps.brokers.errors import MaybeSent
 from apps.brokers.ports import BATCH_BYTES, DeadLetter, Header
 from apps.core.errors import Refused, Unavailable
 from poisonguard.contract import REDRIVE_HEADER
 
-# How many of unknown size are asked for at once.
+# Number of messages of unknown size to ask for at once.
 CAREFUL_STEP = 8
 MOST_AT_ONCE = 2_000
-# What is held is read anew before RabbitMQ's own limit, of 30 minutes, closes in.
+# Held messages are read again before RabbitMQ's own limit of 30 minutes.
 LONGEST_HELD_SECONDS = 20 * 60.0
 
 _DEATHS = b"x-death"
@@ -39,32 +47,32 @@ _MARK = REDRIVE_HEADER.encode()
 _LOG = logging.getLogger(__name__)
 
 
-class Consumption:
-    """What one connection was handed from a queue; its messages go back when it ends.
+class RabbitConsumption:
+    """Deliveries of one connection from a queue; they return when it ends.
 
-    RabbitMQ bounds by number what it hands to a consumer before that acknowledges; who
-    needs more becomes another consumer, with a higher bound.
+    RabbitMQ limits the number of unacknowledged deliveries per consumer; to raise the
+    limit, this starts another consumer.
     """
 
-    def __init__(self, address: Address, queue: str) -> None:
+    def __init__(self, address: RabbitAddress, queue: str) -> None:
         self.epoch = uuid4().hex
         self._queue = queue
         self._bound = 0
         self._consumer = ""
         self._consumers = 0
-        # By delivery tag: who holds it, and since when.
+        # By delivery tag: the consumer, and the time of the delivery.
         self._unsettled: dict[int, tuple[str, float]] = {}
-        self._wire = Wire(address)
+        self._wire = RabbitWire(address)
         self._wire.open_channel()
 
     @property
     def longest_held(self) -> float:
-        """Count the seconds for which the oldest delivery waits to be settled."""
+        """Return for how many seconds the oldest unsettled delivery waits."""
         oldest = next(iter(self._unsettled.values()), None)
         return time.monotonic() - oldest[1] if oldest else 0.0
 
-    def next(self, *, bound: int) -> Arrival | None:
-        """Return the next of what is in the queue now; None when nothing is left."""
+    def next(self, *, bound: int) -> RabbitArrival | None:
+        """Return the next message that is in the queue now; None at its end."""
         arrival = self._take(wait=0)
         if arrival is None:
             self._allow(bound)
@@ -72,32 +80,32 @@ class Consumption:
             arrival = self._take(wait=0)
         return arrival
 
-    def wait(self, seconds: float) -> Arrival | None:
-        """Return the next that comes within so many seconds."""
+    def wait(self, seconds: float) -> RabbitArrival | None:
+        """Return the next message that comes within so many seconds."""
         return self._take(wait=seconds)
 
     def acknowledge(self, tags: Iterable[int]) -> None:
-        """Settle these for good; true once this returns."""
-        wanted = {tag for tag in tags if tag in self._unsettled}
-        if not wanted:
+        """Settle these deliveries; the broker has done so when this returns."""
+        open_tags = {tag for tag in tags if tag in self._unsettled}
+        if not open_tags:
             return
-        together = self._first_of_all(wanted)
+        together = self._first_of_all(open_tags)
         if together:
             self._wire.send(spec.Basic.Ack(together[-1], multiple=True))
-        for tag in sorted(wanted.difference(together)):
+        for tag in sorted(open_tags.difference(together)):
             self._wire.send(spec.Basic.Ack(tag))
-        for tag in wanted:
+        for tag in open_tags:
             del self._unsettled[tag]
         self._sync()
 
     def give_back(self, tags: Iterable[int]) -> None:
-        """Put these back, and what nobody was handed yet; ask for no more for now."""
-        wanted = {tag for tag in tags if tag in self._unsettled}
+        """Return these deliveries and those not read yet; stop consuming."""
+        open_tags = {tag for tag in tags if tag in self._unsettled}
         self._stop()
         self._sync()
         while (arrival := self._take(wait=0)) is not None:
-            wanted.add(arrival.method.delivery_tag)
-        for tag in sorted(wanted):
+            open_tags.add(arrival.method.delivery_tag)
+        for tag in sorted(open_tags):
             self._wire.send(spec.Basic.Nack(tag, requeue=True))
             del self._unsettled[tag]
         self._sync()
@@ -105,29 +113,31 @@ class Consumption:
     def close(self) -> None:
         self._wire.close()
 
-    def _take(self, *, wait: float) -> Arrival | None:
+    def _take(self, *, wait: float) -> RabbitArrival | None:
         until = time.monotonic() + wait
         while True:
-            left = max(0.0, until - time.monotonic())
-            arrival = self._wire.receive(wait=left)
+            remaining = max(0.0, until - time.monotonic())
+            arrival = self._wire.receive(wait=remaining)
             if arrival is None:
                 return None
             if isinstance(arrival.method, spec.Basic.Deliver):
                 self._note(arrival.method)
                 return arrival
             if isinstance(arrival.method, spec.Basic.Cancel):
-                raise Lost(f"{self._wire.place} hands out no more of {self._queue}.")
+                raise MaybeSent(
+                    f"{self._wire.server} stopped our consumer of {self._queue}."
+                )
 
     def _note(self, delivery: Any) -> None:
         holder = delivery.consumer_tag, time.monotonic()
         self._unsettled[delivery.delivery_tag] = holder
 
     def _allow(self, bound: int) -> None:
-        """See to it that more can come, if there is more."""
-        held = sum(
+        """Start a consumer with a higher limit where the current one is full."""
+        held_count = sum(
             1 for consumer, _ in self._unsettled.values() if consumer == self._consumer
         )
-        if held < self._bound:
+        if held_count < self._bound:
             return
         self._stop()
         self._consumers += 1
@@ -144,77 +154,77 @@ class Consumption:
         self._consumer, self._bound = "", 0
 
     def _sync(self) -> None:
-        """Wait until the queue has done all it was told, and what it sent is here.
+        """Wait until the queue has handled all calls, and its deliveries are here.
 
-        The queue's answer stands behind its deliveries to the channel; the channel's
-        own, behind what it passed on of them to us.
+        The queue answers after its deliveries to the channel, and the channel answers
+        after it passed these on to us.
         """
         self._wire.send(spec.Queue.Declare(queue=self._queue, passive=True))
         self._wire.send(spec.Basic.Qos(prefetch_count=self._bound))
         self._wire.answer(spec.Queue.DeclareOk)
         self._wire.answer(spec.Basic.QosOk)
 
-    def _first_of_all(self, wanted: set[int]) -> list[int]:
-        """Give those which one acknowledgement settles, with nothing between them."""
+    def _first_of_all(self, open_tags: set[int]) -> list[int]:
+        """Return the oldest of these tags that one acknowledgement can settle."""
         first = list[int]()
         for tag in self._unsettled:
-            if tag not in wanted:
+            if tag not in open_tags:
                 break
             first.append(tag)
         return first
 
 
-class MostDeliveries:
-    """How often each queue hands a message out before it gives up on it.
+class DeliveryLimits:
+    """Number of deliveries after which each queue gives a message up.
 
-    Nothing in a message tells it, so the management plugin is asked, once for each
-    queue and reader; None where that cannot tell.
+    No message holds that number, so the management plugin is asked once per queue and
+    reader; None where it does not know.
     """
 
-    def __init__(self, address: Address) -> None:
-        self._management = Management(address)
-        self._known: dict[str, int | None] = {}
+    def __init__(self, address: RabbitAddress) -> None:
+        self._management = RabbitManagement(address)
+        self._limits: dict[str, int | None] = {}
 
     def of(self, queue: str) -> int | None:
-        if queue not in self._known:
-            self._known[queue] = self._ask(queue)
-        return self._known[queue]
+        if queue not in self._limits:
+            self._limits[queue] = self._ask(queue)
+        return self._limits[queue]
 
     def close(self) -> None:
         self._management.close()
 
     def _ask(self, queue: str) -> int | None:
         try:
-            told = self._management.queue(queue)
+            details = self._management.queue(queue)
         except (Unavailable, Refused) as why:
             _LOG.info("%s", why)
             return None
-        limit = Declared.of(told).delivery_limit if told else None
-        # A message is given up when it comes back once more than the limit says.
+        limit = RabbitQueue.of(details).delivery_limit if details else None
+        # A message is given up when it returns once more than the limit.
         return None if limit is None else limit + 1
 
 
 class RabbitDeadLetterReader:
-    """Reads one dead-letter queue; consumes from the first `read` on."""
+    """Reader of one dead-letter queue; it consumes from the first `read` on."""
 
-    def __init__(self, address: Address, queues: Queues) -> None:
+    def __init__(self, address: RabbitAddress, queues: RabbitQueues) -> None:
         self._address = address
         self._queue = queues.dead_letters
-        self._deliveries = MostDeliveries(address)
+        self._deliveries = DeliveryLimits(address)
         self._largest = 0
-        self._consumption: Consumption | None = None
+        self._consumption: RabbitConsumption | None = None
 
     def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
         try:
             return self._batch(limit, wait)
-        except (Broken, Unavailable) as trouble:
+        except (RabbitRejected, Unavailable) as trouble:
             self.close()
-            if isinstance(trouble, Broken) and trouble.wants_queue:
-                raise missing(self._address.place, self._queue) from trouble
+            if isinstance(trouble, RabbitRejected) and trouble.names_no_queue:
+                raise queue_missing(self._address.server, self._queue) from trouble
             raise
 
     def peek(self, *, limit: int) -> list[DeadLetter]:
-        """Nothing: RabbitMQ marks whatever it has shown to anybody as redelivered."""
+        """Return []: RabbitMQ marks each message that it shows as redelivered."""
         return []
 
     def acknowledge(self, handles: Sequence[str]) -> None:
@@ -223,20 +233,20 @@ class RabbitDeadLetterReader:
         tags = self._tags(handles)
         if len(tags) < len(handles) or self._consumption is None:
             self.close()
-            where = f"{self._address.place}, on a connection that is gone"
-            raise Unavailable(f"They were read from {where}: they come again.")
+            where = f"{self._address.server}, on a connection that is gone"
+            raise Unavailable(f"The messages were read from {where}: they come again.")
         self._settle(self._consumption.acknowledge, tags)
 
     def extend(self, handles: Sequence[str]) -> None:
-        """Nothing hides a message but our connection, for as long as it lasts."""
+        """Do nothing: the open connection hides the messages."""
 
     def release(self, handles: Sequence[str]) -> None:
-        """Those of a connection that is gone are back already."""
+        """Release; messages of a closed connection are already in their queue."""
         if self._consumption is not None:
             self._settle(self._consumption.give_back, self._tags(handles))
 
     def dead_letter_exhausted(self) -> int:
-        """RabbitMQ does so itself, by its delivery limit."""
+        """Return 0: RabbitMQ moves them itself, by its delivery limit."""
         return 0
 
     def close(self) -> None:
@@ -259,18 +269,18 @@ class RabbitDeadLetterReader:
             self._largest = max(self._largest, letters[-1].size)
         return letters
 
-    def _consuming(self) -> Consumption:
+    def _consuming(self) -> RabbitConsumption:
         if self._consumption is None:
-            self._consumption = Consumption(self._address, self._queue)
+            self._consumption = RabbitConsumption(self._address, self._queue)
         if self._consumption.longest_held > LONGEST_HELD_SECONDS:
             raise Unavailable(
-                f"{self._address.place} wants every message settled within half an "
+                f"{self._address.server} wants every message settled within half an "
                 "hour: those that are held are given back, and read again."
             )
         return self._consumption
 
     def _bound(self, limit: int) -> int:
-        """Decide how many the broker may send ahead, their sizes being unknown."""
+        """Return how many messages of unknown size the broker may send ahead."""
         if not self._largest:
             return min(limit, CAREFUL_STEP)
         return max(1, min(limit, MOST_AT_ONCE, BATCH_BYTES // self._largest))
@@ -278,18 +288,22 @@ class RabbitDeadLetterReader:
     def _settle(self, how: Callable[[Iterable[int]], None], tags: list[int]) -> None:
         try:
             how(tags)
-        except (Broken, Unavailable):
+        except (RabbitRejected, Unavailable):
             self.close()
             raise
 
     def _tags(self, handles: Sequence[str]) -> list[int]:
-        """Give the delivery tags of this connection's; the others say nothing now."""
+        """Return the delivery tags of this connection; ignore the other handles."""
         epoch = self._consumption.epoch if self._consumption else ""
         parts = (handle.partition(".") for handle in handles)
-        return [int(tag) for made, _, tag in parts if made == epoch and tag.isdigit()]
+        return [
+            int(tag)
+            for handle_epoch, _, tag in parts
+            if handle_epoch == epoch and tag.isdigit()
+        ]
 
-    def _letter(self, arrival: Arrival, epoch: str) -> DeadLetter:
-        headers = properties.read(arrival.properties)
+    def _letter(self, arrival: RabbitArrival, epoch: str) -> DeadLetter:
+        headers = properties.decode(arrival.properties)
         death = latest_death(headers)
         return DeadLetter(
             queue=self._queue,
@@ -304,7 +318,7 @@ class RabbitDeadLetterReader:
         )
 
     def _count(self, death: dict[str, Any]) -> int | None:
-        """Tell how often consumers were handed it, where its death says so."""
+        """Return how often consumers received it, where its death says so."""
         times = death.get("count")
         if not isinstance(times, int):
             return None
@@ -319,11 +333,11 @@ class RabbitDeadLetterReader:
 
 
 def name_of(headers: Sequence[Header]) -> str:
-    """Give a name that lasts to a dead letter whose producer gave its message an id.
+    """Return a lasting name of a dead letter whose producer gave it a message id.
 
-    A message can die more than once under its id, so what the broker says of this very
-    death belongs to the name, and the mark of the redrive that came before it. "" where
-    the broker says nothing: then nothing could tell two deaths apart.
+    One id may die more than once, so the name also covers the broker's record of this
+    death and the mark of the redrive before it. "" without such a record: then two
+    deaths could not be distinguished.
     """
     message_id = properties.message_id(headers)
     story = [h for h in headers if h[0] in {_DEATHS, _MARK}]
@@ -337,10 +351,10 @@ def name_of(headers: Sequence[Header]) -> str:
 
 
 def latest_death(headers: Sequence[Header]) -> dict[str, Any]:
-    """Give the first entry of `x-death`, which is the last of its deaths."""
-    told = next((value for name, value in headers if name == _DEATHS), b"")
+    """Return the first entry of `x-death`, which is the latest death."""
+    raw = next((value for name, value in headers if name == _DEATHS), b"")
     try:
-        deaths = json.loads(told)
+        deaths = json.loads(raw)
     except (ValueError, RecursionError):
         return {}
     first = deaths[0] if isinstance(deaths, list) and deaths else {}
@@ -348,7 +362,7 @@ def latest_death(headers: Sequence[Header]) -> dict[str, Any]:
 
 
 def _moment(death: dict[str, Any]) -> datetime | None:
-    """Tell when it died; of several deaths in one queue, RabbitMQ dates the first."""
+    """Return when it died; of several deaths in a queue, `time` is the first's."""
     time_of_death = death.get("time")
     if death.get("count") != 1 or not isinstance(time_of_death, dict):
         return None

@@ -1,4 +1,4 @@
-"""Where a RabbitMQ is and which of its queues are meant, parsed once."""
+"""The address of a RabbitMQ and the queues of a topic, parsed once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from apps.brokers.errors import QueueMissing
 from apps.core.errors import Invalid
 
 SUFFIX = "-dead"
-# What AMQP takes for the name of a queue, in bytes.
+# AMQP's limit for the name of a queue, in bytes.
 LONGEST_NAME = 255
 
 _PORTS = {"amqp": 5672, "amqps": 5671}
@@ -22,10 +22,10 @@ _MANAGEMENT_SCHEMES = {"amqp": "http", "amqps": "https"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Address:
-    """A server, one of its virtual hosts, and who we are there.
+class RabbitAddress:
+    """A server, one of its virtual hosts, and our user there.
 
-    `management_url` is where its management usually is, unless somebody told it.
+    `management_url` is an option, or else the usual address of the management plugin.
     """
 
     host: str
@@ -35,16 +35,16 @@ class Address:
     password: str = field(repr=False)
     vhost: str
     management_url: str
-    management_is_told: bool
+    has_management_url: bool
     dial: Dial = field(default=usual_dial, repr=False, compare=False)
 
     @property
-    def place(self) -> str:
+    def server(self) -> str:
         return f"RabbitMQ at {self.host}:{self.port}"
 
     @classmethod
     def of(cls, settings: BrokerSettings) -> Self:
-        # Errors of the URL parser quote what they stumble over, which may be a secret.
+        # Errors of the URL parser quote the text, which may hold a secret.
         try:
             parts = urlsplit(settings.url)
             port = parts.port or _PORTS[parts.scheme]
@@ -64,14 +64,14 @@ class Address:
             management_url=_management_url(
                 settings.options, parts.scheme, parts.hostname
             ),
-            management_is_told=bool(settings.options.get("management_url")),
+            has_management_url=bool(settings.options.get("management_url")),
             dial=settings.target.dial,
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Queues:
-    """The queue of a topic and that of its dead letters."""
+class RabbitQueues:
+    """The queue of a topic and its dead-letter queue."""
 
     topic: str
     dead_letters: str
@@ -96,8 +96,8 @@ class Queues:
         return cls(topic=settings.topic, dead_letters=queue)
 
 
-def missing(place: str, queue: str) -> QueueMissing:
-    return QueueMissing(f"{place} has no queue {queue}.")
+def queue_missing(server: str, queue: str) -> QueueMissing:
+    return QueueMissing(f"{server} has no queue {queue}.")
 
 
 def is_name(text: str) -> bool:
@@ -108,22 +108,24 @@ def is_name(text: str) -> bool:
 
 
 def _nested(path: str) -> bool:
-    """Tell a path of more than one part: a slash in a virtual host is written %2F."""
+    """Tell whether a path has several parts: a virtual host spells / as %2F."""
     return "/" in path[1:]
 
 
 def _management_url(options: Mapping[str, object], scheme: str, host: str) -> str:
     unknown = sorted(set(options) - {"management_url"})
     if unknown:
-        known = 'the only option of rabbitmq is "management_url".'
-        raise Invalid("options", f"{', '.join(unknown)} is unknown: {known}")
-    shown = f"[{host}]" if ":" in host else host
-    usual = f"{_MANAGEMENT_SCHEMES[scheme]}://{shown}:{_MANAGEMENT_PORTS[scheme]}"
-    told = options.get("management_url") or usual
-    if not isinstance(told, str) or not _is_plain(told):
+        hint = 'the only option of rabbitmq is "management_url".'
+        raise Invalid("options", f"{', '.join(unknown)} is unknown: {hint}")
+    printed_host = f"[{host}]" if ":" in host else host
+    usual = (
+        f"{_MANAGEMENT_SCHEMES[scheme]}://{printed_host}:{_MANAGEMENT_PORTS[scheme]}"
+    )
+    url = options.get("management_url") or usual
+    if not isinstance(url, str) or not _is_plain(url):
         remedy = "management_url must be http(s)://host[:port][/path], with no user."
         raise Invalid("options", remedy)
-    return told.rstrip("/")
+    return url.rstrip("/")
 
 
 def _is_plain(url: str) -> bool:

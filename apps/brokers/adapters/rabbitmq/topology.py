@@ -1,4 +1,4 @@
-"""Where the dead letters of a queue go, from its arguments, policies and bindings."""
+"""Find dead-letter queues by the arguments, policies and bindings of queues."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Self
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Declared:
+class RabbitQueue:
     """A queue as it was declared; `exchange` is None where it drops its dead letters.
 
     `routing_key` is None where dead letters keep the one they came with.
@@ -20,16 +20,16 @@ class Declared:
     delivery_limit: int | None
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Self:
+    def of(cls, details: Mapping[str, Any]) -> Self:
         def setting(name: str) -> Any:
-            # Arguments win over policies.
+            # Arguments take precedence over policies.
             return arguments.get(f"x-{name}", policy.get(name))
 
-        arguments = _mapping(told.get("arguments"))
-        policy = _mapping(told.get("effective_policy_definition"))
+        arguments = _mapping(details.get("arguments"))
+        policy = _mapping(details.get("effective_policy_definition"))
         limit = setting("delivery-limit")
         return cls(
-            name=told["name"],
+            name=details["name"],
             exchange=_text(setting("dead-letter-exchange")),
             routing_key=_text(setting("dead-letter-routing-key")),
             delivery_limit=limit if isinstance(limit, int) else None,
@@ -37,7 +37,7 @@ class Declared:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Exchange:
+class RabbitExchange:
     """An exchange, and the queues bound to it with their routing keys."""
 
     kind: str
@@ -46,15 +46,17 @@ class Exchange:
     @classmethod
     def of(cls, kind: str, bindings: Sequence[Mapping[str, Any]]) -> Self:
         queues = (one for one in bindings if one["destination_type"] == "queue")
-        found = sorted((one["destination"], one["routing_key"]) for one in queues)
-        return cls(kind=kind, bindings=found)
+        pairs = sorted((one["destination"], one["routing_key"]) for one in queues)
+        return cls(kind=kind, bindings=pairs)
 
 
-def partner(queue: Declared, exchange_of: Callable[[str], Exchange | None]) -> str:
-    """Name the queue that gets the dead letters of this one, "" if none does.
+def dead_letter_queue_of(
+    queue: RabbitQueue, exchange_of: Callable[[str], RabbitExchange | None]
+) -> str:
+    """Return the queue that gets the dead letters of this one, or "".
 
-    Of several, the first by name. Where only the messages know their routing key, it
-    is taken that they were sent to the queue by its name.
+    Of several, it is the first by name. Where only the messages hold their routing key,
+    that is assumed to be the queue's name.
     """
     if queue.exchange is None:
         return ""
@@ -69,7 +71,7 @@ def partner(queue: Declared, exchange_of: Callable[[str], Exchange | None]) -> s
     ]
     every = {name for name, _ in exchange.bindings}
     if not fit and queue.routing_key is None and len(every) == 1:
-        # Whatever the key is: there is only one queue to go to.
+        # Only one queue is bound, so the key does not matter.
         fit = list(every)
     return next((name for name in fit if name != queue.name), "")
 
@@ -85,7 +87,7 @@ def _leads(kind: str, bound: str, key: str) -> bool:
 
 
 def _matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
-    """Tell whether a topic's pattern fits: `*` is one word, `#` any number of them."""
+    """Match a topic pattern: `*` is one word, `#` any number of words."""
     if not pattern:
         return not words
     if pattern[0] == "#":
@@ -94,10 +96,10 @@ def _matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
     return same and _matches(pattern[1:], words[1:])
 
 
-def _mapping(told: object) -> Mapping[str, Any]:
-    # An empty one is told as [] by some versions.
-    return told if isinstance(told, Mapping) else {}
+def _mapping(value: object) -> Mapping[str, Any]:
+    # Some versions write an empty one as [].
+    return value if isinstance(value, Mapping) else {}
 
 
-def _text(told: object) -> str | None:
-    return told if isinstance(told, str) else None
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,7 +1,7 @@
-"""Bytes to and from a RabbitMQ, over TCP or TLS, both ways at the same time.
+"""A socket to a RabbitMQ, over TCP or TLS, that reads and writes at the same time.
 
-It is never read from without being written to: a broker that waits for us to take its
-confirmations while we wait for it to take our messages would wait for ever.
+It always does both: a broker that waits for us to read its confirmations, while we wait
+for it to read our messages, would wait for ever.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import weakref
 from collections import deque
 from contextlib import suppress
 
-from apps.brokers.adapters.rabbitmq.settings import Address
-from apps.core.errors import Unavailable
+from apps.brokers.adapters.rabbitmq.settings import RabbitAddress
+from apps.brokers.errors import MaybeSent, NotSent
 
 CONNECT_SECONDS = 5.0
 CHUNK = 2**18
@@ -29,17 +29,13 @@ _NOT_NOW = (
 )
 
 
-class Lost(Unavailable):
-    """The connection is gone, and the broker did not say why."""
+class RabbitLink:
+    """One connection; it is not thread-safe."""
 
-
-class Link:
-    """One connection; not thread-safe."""
-
-    def __init__(self, address: Address) -> None:
-        self.place = address.place
+    def __init__(self, address: RabbitAddress) -> None:
+        self.server = address.server
         self._socket = _connected(address)
-        # A link that is forgotten is closed with it.
+        # Closes the socket when the link is garbage-collected.
         self._close = weakref.finalize(self, _close, self._socket)
         self._poll = select.poll()
         self._out: deque[memoryview] = deque()
@@ -48,7 +44,7 @@ class Link:
 
     @property
     def tls(self) -> str:
-        """Tell the version of TLS, "" where there is none."""
+        """Return the version of TLS, "" without it."""
         if not isinstance(self._socket, ssl.SSLSocket):
             return ""
         return self._socket.version() or "TLS"
@@ -59,22 +55,22 @@ class Link:
         return self._unwritten
 
     def write(self, data: bytes) -> None:
-        """Send this with the next turns."""
+        """Queue data; the next calls of `turn` send it."""
         self._out.append(memoryview(data))
         self._unwritten += len(data)
 
     def turn(self, *, wait: float) -> bytes:
-        """Send what can be sent and return what came, waiting for one of the two.
+        """Send and receive what is possible now; wait until one of the two is.
 
-        Raises `Lost` once the broker has gone and everything it said was returned.
+        Raises `MaybeSent` when the broker has closed and all its data was returned.
         """
         until = time.monotonic() + wait
         while True:
             wrote, data = self._send(), self._receive()
-            left = until - time.monotonic()
-            if wrote or data or left <= 0:
+            remaining = until - time.monotonic()
+            if wrote or data or remaining <= 0:
                 return data
-            self._wait(left)
+            self._wait(remaining)
 
     def close(self) -> None:
         self._close()
@@ -83,16 +79,17 @@ class Link:
         before = self._unwritten
         try:
             while self._out:
-                sent = self._socket.send(self._out[0])
-                self._unwritten -= sent
-                rest = self._out[0][sent:]
+                sent_count = self._socket.send(self._out[0])
+                self._unwritten -= sent_count
+                rest = self._out[0][sent_count:]
                 self._out.popleft()
                 if rest:
                     self._out.appendleft(rest)
         except _NOT_NOW:
-            return self._unwritten != before  # the kernel is full: the rest goes later
+            # The kernel's buffer is full: send the rest later.
+            return self._unwritten != before
         except OSError as refusal:
-            # It may have said why before it closed: that is read first.
+            # The broker may have sent a reason before it closed: read that first.
             self._refusal = refusal
             self._out.clear()
             self._unwritten = before = 0
@@ -116,18 +113,18 @@ class Link:
         self._poll.register(self._socket, events)
         self._poll.poll(seconds * 1000)
 
-    def _lost(self, error: OSError | None) -> Lost:
+    def _lost(self, error: OSError | None) -> MaybeSent:
         why = reason_of(error) if error else "it closed the connection."
-        return Lost(f"{self.place} is away: {why}")
+        return MaybeSent(f"{self.server} is away: {why}")
 
 
 def reason_of(error: Exception) -> str:
-    """Say in one short line what the system said."""
+    """Return the system's error as one short line."""
     words = (isinstance(error, OSError) and error.strerror) or str(error)
     return " ".join(words.split())[:REASON_LIMIT] or type(error).__name__
 
 
-def _connected(address: Address) -> socket.socket:
+def _connected(address: RabbitAddress) -> socket.socket:
     try:
         connection = address.dial(address.host, address.port, seconds=CONNECT_SECONDS)
         try:
@@ -136,14 +133,14 @@ def _connected(address: Address) -> socket.socket:
         except BaseException:
             connection.close()
             raise
-    # ValueError: a host name that no resolver would take.
+    # The resolver raises ValueError for an impossible host name.
     except (OSError, ValueError) as error:
-        reason = f"{address.place} is away: {reason_of(error)}"
-        raise Unavailable(reason) from error
+        reason = f"{address.server} is away: {reason_of(error)}"
+        raise NotSent(reason) from error
     return connection
 
 
-def _with_tls(plain: socket.socket, address: Address) -> socket.socket:
+def _with_tls(plain: socket.socket, address: RabbitAddress) -> socket.socket:
     if not address.tls:
         return plain
     context = ssl.create_default_context()

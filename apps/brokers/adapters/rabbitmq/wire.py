@@ -1,9 +1,9 @@
-"""A conversation with RabbitMQ in AMQP 0-9-1, on one channel, that changes nothing.
+"""An AMQP 0-9-1 connection to RabbitMQ with one channel, which keeps every byte.
 
-Of pika, this uses the grammar of the protocol (`pika.spec`). Its connections would not
-do: they make dicts of tables, in which repeated names, widths of numbers and fractions
-are lost, and when a channel breaks they drop the confirmations that came before. So
-properties stay bytes here, and whatever came is handed over before the break is raised.
+It uses only the protocol's grammar of pika (`pika.spec`). pika's connections convert
+tables to dicts, which loses repeated names, widths of numbers and fractions; and when a
+channel closes, they drop the confirmations before that. So properties stay bytes here,
+and everything received is returned before the error is raised.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import Any
 
 from pika import spec
 
-from apps.brokers.adapters.rabbitmq.settings import Address
-from apps.brokers.adapters.rabbitmq.transport import Link, Lost
+from apps.brokers.adapters.rabbitmq.settings import RabbitAddress
+from apps.brokers.adapters.rabbitmq.transport import RabbitLink
+from apps.brokers.errors import MaybeSent, NotSent, Rejected
 from apps.core.errors import Refused, Unavailable
 
 REPLY_SECONDS = 20.0
 GOODBYE_SECONDS = 2.0
-# Ours to send; after two of them without a sign of life either side gives up.
+# We send these; either side gives up after two intervals of silence.
 HEARTBEAT = 60
 CHANNEL = 1
 LARGEST_FRAME = 2**17
@@ -33,7 +34,7 @@ _METHOD = struct.Struct(">I")
 _CONTENT = struct.Struct(">HHQ")
 _FRAME_END = bytes([spec.FRAME_END])
 _PROTOCOL = b"AMQP\0\0\x09\x01"
-# It goes down, or was told to close: no word about what was asked of it.
+# The server shuts down or was told to close: no verdict on our call.
 _CONNECTION_FORCED = 320
 _NOT_FOUND = 404
 _NO_QUEUE = "no queue"
@@ -52,59 +53,59 @@ _WHO_WE_ARE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
-    """A method that the broker sent, with its content where it has one."""
+class RabbitArrival:
+    """A method from the broker, with its content where it has one."""
 
     method: Any  # of pika.spec, which leaves them untyped
     properties: bytes = b""
     body: bytes = b""
 
 
-class Broken(Refused):
-    """The broker closed the channel, or the `whole` connection, and said why."""
+class RabbitRejected(Rejected):
+    """The broker closed the channel or the whole connection, with a reason."""
 
-    def __init__(self, place: str, close: Any, *, whole: bool) -> None:
+    def __init__(self, server: str, close: Any, *, closes_connection: bool) -> None:
         self.code: int = close.reply_code
         self.words = text_of(close.reply_text)
-        self.whole = whole
-        super().__init__(f"{place} says: {self.words}")
+        self.closes_connection = closes_connection
+        super().__init__(f"{server} says: {self.words}")
 
     @property
-    def wants_queue(self) -> bool:
-        """Tell that there is no such queue; one whose node is down is another thing."""
+    def names_no_queue(self) -> bool:
+        """Tell whether the queue does not exist; a node that is down differs."""
         return self.code == _NOT_FOUND and _NO_QUEUE in self.words
 
 
 @dataclass(slots=True)
 class _Content:
-    """What came of a method with content, until its last frame is here."""
+    """The frames so far of a method with content."""
 
     method: Any
     properties: bytes
     size: int
     parts: list[bytes]
-    left: int
+    remaining: int
 
 
-class Wire:
+class RabbitWire:
     """One connection with one channel, for one thread."""
 
-    def __init__(self, address: Address) -> None:
-        self.place = address.place
+    def __init__(self, address: RabbitAddress) -> None:
+        self.server = address.server
         self.blocked = ""
         self.version = ""
         self.largest_frame = LARGEST_FRAME
         self.is_open = self.has_channel = False
         self._buffer = bytearray()
-        self._arrived: deque[Arrival | Exception] = deque()
+        self._arrived: deque[RabbitArrival | Exception] = deque()
         self._content: _Content | None = None
-        self._link = Link(address)
+        self._link = RabbitLink(address)
         self._sent_at = self._heard_at = time.monotonic()
         try:
-            self._introduce(address)
-        except Broken as refusal:
+            self._handshake(address)
+        except RabbitRejected as refusal:
             self._link.close()
-            raise Unavailable(str(refusal)) from refusal
+            raise NotSent(str(refusal)) from refusal
         except BaseException:
             self._link.close()
             raise
@@ -119,7 +120,7 @@ class Wire:
 
     @property
     def rested(self) -> float:
-        """Count the seconds since the broker was last heard."""
+        """Return the seconds since the broker last sent anything."""
         return time.monotonic() - self._heard_at
 
     def open_channel(self) -> None:
@@ -136,81 +137,83 @@ class Wire:
         self._sent_at = time.monotonic()
 
     def call(self, method: Any, answer: type, *, channel: int = CHANNEL) -> Any:
-        """Send a method and return its answer; what else came, comes afterwards."""
+        """Send a method and return its answer; keep other arrivals for later."""
         self.send(method, channel=channel)
         return self.answer(answer)
 
     def answer(self, kind: type, *, within: float = REPLY_SECONDS) -> Any:
-        """Wait for a method of this kind; what else came, comes afterwards."""
-        others = list[Arrival]()
+        """Wait for a method of this kind; keep other arrivals for later."""
+        others = list[RabbitArrival]()
         until = time.monotonic() + within
         try:
-            while (left := until - time.monotonic()) > 0:
-                arrival = self.receive(wait=left)
+            while (remaining := until - time.monotonic()) > 0:
+                arrival = self.receive(wait=remaining)
                 if arrival is not None and isinstance(arrival.method, kind):
                     return arrival.method
                 others += [arrival] if arrival else []
                 if self.blocked:
-                    raise Unavailable(f"{self.place} takes no message: {self.blocked}.")
+                    raise Unavailable(
+                        f"{self.server} takes no message: {self.blocked}."
+                    )
         finally:
             self._arrived.extendleft(reversed(others))
         raise self._lost(f"no {kind.__qualname__} came within {within:g} seconds.")
 
-    def receive(self, *, wait: float) -> Arrival | None:
-        """Return the next that came, None when nothing does in time.
+    def receive(self, *, wait: float) -> RabbitArrival | None:
+        """Return the next arrival; None when none comes in time.
 
-        Raises `Broken` or `Lost`, but only behind all that came before it.
+        Raises `RabbitRejected` or `MaybeSent` after all that came before it.
         """
         until = time.monotonic() + wait
         while (arrival := self.next()) is None:
-            left = until - time.monotonic()
-            self.turn(wait=max(0.0, left))
-            if left <= 0:
+            remaining = until - time.monotonic()
+            self.turn(wait=max(0.0, remaining))
+            if remaining <= 0:
                 return self.next()
         return arrival
 
-    def next(self) -> Arrival | None:
-        """Return the next of what came already; raises as `receive` does."""
+    def next(self) -> RabbitArrival | None:
+        """Return the next arrival that is already here; raise as `receive` does."""
         arrival = self._arrived.popleft() if self._arrived else None
         if isinstance(arrival, Exception):
             raise arrival
         return arrival
 
     def turn(self, *, wait: float) -> None:
-        """Send what can be sent and take what came, waiting for one of the two."""
+        """Send and receive what is possible now; wait until one of the two is."""
         now = time.monotonic()
         if now - self._sent_at > HEARTBEAT / 2 and self.is_open:
             self.write(frame(spec.FRAME_HEARTBEAT, b"", channel=0))
         try:
             data = self._link.turn(wait=min(wait, HEARTBEAT / 4))
-        except Lost as lost:
-            self._gone(lost)
+        except MaybeSent as lost:
+            self._end(lost)
             return
         if data:
             self._heard_at = time.monotonic()
             self._feed(data)
         elif self.rested > 2 * HEARTBEAT:
-            self._gone(self._lost("it gives no sign of life."))
+            self._end(self._lost("it stopped sending heartbeats."))
 
     def close(self) -> None:
-        """Say goodbye if anybody listens: then all that was not settled is back."""
+        """Close; a broker that answers has returned the unsettled messages by then."""
         try:
             if self.is_open and not self.blocked:
                 self.send(spec.Connection.Close(200, "Goodbye", 0, 0), channel=0)
                 self.answer(spec.Connection.CloseOk, within=GOODBYE_SECONDS)
         except (Refused, Unavailable):
-            # It is gone already, which is what was wanted.
+            # The connection is already closed.
             self.is_open = False
         finally:
             self.is_open = self.has_channel = False
             self._link.close()
 
-    def _introduce(self, address: Address) -> None:
+    def _handshake(self, address: RabbitAddress) -> None:
         self._link.write(_PROTOCOL)
         start = self.answer(spec.Connection.Start)
-        told = start.server_properties
+        server = start.server_properties
         self.version = (
-            f"{told.get('product', 'AMQP')} {told.get('version', '')}".strip()
+            f"{server.get('product', 'AMQP')} {server.get('version', '')}".strip()
         )
         self.send(
             spec.Connection.StartOk(
@@ -229,23 +232,23 @@ class Wire:
         )
         self.is_open = True
 
-    def _gone(self, error: Exception) -> None:
-        """Note the end, behind all that came before it."""
+    def _end(self, error: Exception) -> None:
+        """Close the link and queue the error behind all earlier arrivals."""
         self.is_open = self.has_channel = False
         self._link.close()
         self._arrived.append(error)
 
     def _feed(self, data: bytes) -> None:
         self._buffer += data
-        place = 0
-        while len(self._buffer) - place >= FRAME_OVERHEAD:
-            kind, channel, size = _FRAME.unpack_from(self._buffer, place)
-            start, end = place + _FRAME.size, place + FRAME_OVERHEAD + size
+        offset = 0
+        while len(self._buffer) - offset >= FRAME_OVERHEAD:
+            kind, channel, size = _FRAME.unpack_from(self._buffer, offset)
+            start, end = offset + _FRAME.size, offset + FRAME_OVERHEAD + size
             if end > len(self._buffer):
                 break
             self._take(kind, channel, bytes(self._buffer[start : end - 1]))
-            place = end
-        del self._buffer[:place]
+            offset = end
+        del self._buffer[:offset]
 
     def _take(self, kind: int, channel: int, payload: bytes) -> None:
         if kind == spec.FRAME_METHOD:
@@ -253,11 +256,11 @@ class Wire:
         elif kind == spec.FRAME_HEADER and self._content is not None:
             _, _, size = _CONTENT.unpack_from(payload)
             self._content.properties = payload[_CONTENT.size :]
-            self._content.size = self._content.left = size
+            self._content.size = self._content.remaining = size
             self._finish_content()
         elif kind == spec.FRAME_BODY and self._content is not None:
             self._content.parts.append(payload)
-            self._content.left -= len(payload)
+            self._content.remaining -= len(payload)
             self._finish_content()
 
     def _take_method(self, channel: int, payload: bytes) -> None:
@@ -266,14 +269,16 @@ class Wire:
         if spec.has_content(index):
             self._content = _Content(method, b"", 0, [], 0)
         elif isinstance(method, spec.Connection.Close):
-            self._take_goodbye(method)
+            self._take_close(method)
         elif isinstance(method, spec.Channel.Close):
             self.has_channel = False
             self.send(spec.Channel.CloseOk(), channel=channel)
-            self._arrived.append(Broken(self.place, method, whole=False))
+            self._arrived.append(
+                RabbitRejected(self.server, method, closes_connection=False)
+            )
         else:
             self._take_blocking(method)
-            self._arrived.append(Arrival(method))
+            self._arrived.append(RabbitArrival(method))
 
     def _take_blocking(self, method: Any) -> None:
         if isinstance(method, spec.Connection.Blocked):
@@ -281,8 +286,8 @@ class Wire:
         elif isinstance(method, spec.Connection.Unblocked):
             self.blocked = ""
 
-    def _take_goodbye(self, close: Any) -> None:
-        error: Exception = Broken(self.place, close, whole=True)
+    def _take_close(self, close: Any) -> None:
+        error: Exception = RabbitRejected(self.server, close, closes_connection=True)
         if close.reply_code == _CONNECTION_FORCED:
             error = self._lost(text_of(close.reply_text))
         self._link.write(
@@ -294,22 +299,24 @@ class Wire:
         )
         try:
             self._link.turn(wait=0)
-        except Lost:
-            # The answer is a courtesy.
+        except MaybeSent:
+            # The CloseOk is only a courtesy.
             self.is_open = False
-        self._gone(error)
+        self._end(error)
 
     def _finish_content(self) -> None:
         content = self._content
-        if content is not None and content.left <= 0:
+        if content is not None and content.remaining <= 0:
             body = (
                 content.parts[0] if len(content.parts) == 1 else b"".join(content.parts)
             )
-            self._arrived.append(Arrival(content.method, content.properties, body))
+            self._arrived.append(
+                RabbitArrival(content.method, content.properties, body)
+            )
             self._content = None
 
-    def _lost(self, why: str) -> Lost:
-        return Lost(f"{self.place} is away: {why}")
+    def _lost(self, why: str) -> MaybeSent:
+        return MaybeSent(f"{self.server} is away: {why}")
 
 
 def frame(kind: int, payload: bytes, *, channel: int = CHANNEL) -> bytes:
@@ -317,6 +324,6 @@ def frame(kind: int, payload: bytes, *, channel: int = CHANNEL) -> bytes:
 
 
 def text_of(value: str | bytes | None) -> str:
-    """Give a short text of the broker's, which pika leaves as bytes if it is odd."""
+    """Decode a short text, which pika leaves as bytes if it is not UTF-8."""
     text = value.decode(errors="replace") if isinstance(value, bytes) else value or ""
     return " ".join(text.split())

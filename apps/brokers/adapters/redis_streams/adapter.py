@@ -1,11 +1,11 @@
 """Redis Streams, from 7.0 on: a topic is a stream and a message is its fields.
 
-One field is the body (`body_field`) and the others are headers in their order; there
-is no envelope (`entries` keeps every entry byte for byte).
+One field is the body (`body_field`) and the others are headers in their order; there is
+no envelope (`entries` keeps every entry byte for byte).
 
-A topic and its dead-letter queue are on one server, in a cluster in one hash slot: a
-message moves from the one to the other in one MULTI. `publisher` and `reader`
-are the ports for messages, `admin` those for people, and `dead_lettering` the rest.
+A topic and its dead-letter queue are on one server, in a cluster in one hash slot: one
+MULTI moves a message from the one to the other. `publisher` and `reader` are the ports
+for messages, `admin` those for people, and `dead_lettering` moves what is exhausted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CAPABILITIES = Capabilities(
     most_headers=MOST_FIELDS - 1,
     ordering=Ordering.TOPIC,
     dedupe_window=0,
-    # It answers before it writes, and writes to disk once a second at the most usual.
+    # Redis answers before it writes, and usually writes to disk once a second.
     durability=Durability.PAGE_CACHE,
     delay=0,
     peeks=True,
@@ -42,7 +42,7 @@ CAPABILITIES = Capabilities(
 
 
 class RedisAdapter:
-    """Speaks to Redis through `wire`, never through redis-py's commands."""
+    """Adapter of Redis Streams; it calls Redis through `wire`, not by redis-py."""
 
     capabilities = CAPABILITIES
 
@@ -63,7 +63,7 @@ class RedisAdapter:
         return RedisBrokerAdmin(settings_of(broker))
 
     def queue_by_convention(self, topic: str) -> str:
-        """Redis has no dead-letter queues: each team names its own."""
+        """Return "": Redis has no dead-letter queues, each team names its own."""
         return ""
 
     def ordering(self, topic: str) -> Ordering:

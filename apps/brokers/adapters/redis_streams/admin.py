@@ -1,4 +1,4 @@
-"""Looks at a stream, and at a Redis as a whole, without changing anything."""
+"""Admin ports of a stream and of a Redis as a whole, which change nothing."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from apps.brokers.adapters.redis_streams.entries import entries_of, pairs
 from apps.brokers.adapters.redis_streams.settings import (
     FENCE,
     SUFFIX,
-    RedisStreams,
+    RedisSettings,
     text,
 )
 from apps.brokers.adapters.redis_streams.wire import (
     Argument,
-    Wire,
-    optional,
+    RedisWire,
+    call_or_none,
     server_time,
 )
 from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
@@ -27,16 +27,16 @@ MOST_TOPICS = 10_000
 
 
 class RedisTopicAdmin:
-    """Looks at a stream with XINFO and XPENDING."""
+    """Admin of a stream, by XINFO and XPENDING."""
 
-    def __init__(self, settings: RedisStreams) -> None:
-        self._wire = Wire(settings.url, dial=settings.dial)
+    def __init__(self, settings: RedisSettings) -> None:
+        self._wire = RedisWire(settings.url, dial=settings.dial)
         self._settings = settings
 
     def consumers(self) -> list[ConsumerPosition]:
         stream = self._settings.stream
-        # This brings the first and the last entry along; Redis has no call without.
-        info = optional(self._wire, "XINFO", "STREAM", stream)
+        # The reply includes the first and the last entry; no other call omits them.
+        info = call_or_none(self._wire, "XINFO", "STREAM", stream)
         if info is None:
             return []
         head, now = pairs(info)["last-generated-id"], server_time(self._wire)
@@ -48,15 +48,17 @@ class RedisTopicAdmin:
 
     def oldest_at(self) -> datetime | None:
         queue = self._settings.queue
-        found = entries_of(self._wire.call("XRANGE", queue, "-", "+", "COUNT", 1))
-        return _moment_of(found[0].bookmark) if found else None
+        entries = entries_of(self._wire.call("XRANGE", queue, "-", "+", "COUNT", 1))
+        return _moment_of(entries[0].bookmark) if entries else None
 
     def delivered(self) -> Delivered | None:
-        """Add up what every group read, which Redis counts since 7.0."""
-        groups = optional(self._wire, "XINFO", "GROUPS", self._settings.stream) or ()
-        told = [pairs(group).get("entries-read") for group in groups]
-        counts = [count for count in told if count is not None]
-        if not counts or len(counts) < len(told):
+        """Add up the reads of all groups, which Redis counts since 7.0."""
+        groups = (
+            call_or_none(self._wire, "XINFO", "GROUPS", self._settings.stream) or ()
+        )
+        read_counts = [pairs(group).get("entries-read") for group in groups]
+        counts = [count for count in read_counts if count is not None]
+        if not counts or len(counts) < len(read_counts):
             return None
         return Delivered(total=sum(counts), at=server_time(self._wire))
 
@@ -74,7 +76,7 @@ class RedisTopicAdmin:
             seq=seq_of(last),
             head_bookmark=text(head),
             head_seq=seq_of(head),
-            # Redis counts it since 7.0; before, only "nothing is left" is certain.
+            # Redis counts it since 7.0; before, only a lag of 0 is certain.
             lag=0 if last == head else group.get("lag"),
             pending=group["pending"],
             oldest_pending_seconds=_age(oldest[0][0], now=now) if oldest else None,
@@ -88,10 +90,10 @@ class RedisTopicAdmin:
 
 
 class RedisBrokerAdmin:
-    """Looks at one server with INFO and SCAN; in a cluster, at the node it is given."""
+    """Admin of one server, by INFO and SCAN; in a cluster, of the configured node."""
 
-    def __init__(self, settings: RedisStreams) -> None:
-        self._wire = Wire(settings.url, dial=settings.dial)
+    def __init__(self, settings: RedisSettings) -> None:
+        self._wire = RedisWire(settings.url, dial=settings.dial)
 
     def ping(self) -> str:
         info = text(self._wire.call("INFO", "server"))
@@ -116,22 +118,22 @@ class RedisBrokerAdmin:
         self._wire.close()
 
     def _streams(self) -> set[bytes]:
-        """Go through all keys; one that comes or goes meanwhile may be missed."""
-        found: set[bytes] = set()
+        """Scan all keys; a key that comes or goes meanwhile may be missed."""
+        streams: set[bytes] = set()
         cursor: Argument = "0"
         while True:
             page = ("SCAN", cursor, "TYPE", "stream", "COUNT", SCAN_PAGE)
             cursor, keys = self._wire.call(*page)
-            found.update(keys)
-            if cursor == b"0" or len(found) >= MOST_TOPICS:
-                return found
+            streams.update(keys)
+            if cursor == b"0" or len(streams) >= MOST_TOPICS:
+                return streams
 
     def _length(self, key: bytes) -> int:
         return int(self._wire.call("XLEN", key))
 
 
-def _is_queue_of_another(name: str, known: Mapping[str, int]) -> bool:
-    return name.endswith(SUFFIX) and name.removesuffix(SUFFIX) in known
+def _is_queue_of_another(name: str, depths: Mapping[str, int]) -> bool:
+    return name.endswith(SUFFIX) and name.removesuffix(SUFFIX) in depths
 
 
 def _age(bookmark: bytes, *, now: datetime) -> float:
@@ -139,7 +141,7 @@ def _age(bookmark: bytes, *, now: datetime) -> float:
 
 
 def _moment_of(bookmark: bytes) -> datetime | None:
-    """Tell when an entry was added; None for an id that is no time."""
+    """Return when an entry was added; None for an id that is no time."""
     try:
         return datetime.fromtimestamp(_milliseconds(bookmark) / 1000, UTC)
     except (OverflowError, ValueError, OSError):

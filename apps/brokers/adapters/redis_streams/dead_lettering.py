@@ -1,6 +1,6 @@
-"""Dead-lettering of what consumers were handed too often and did not settle.
+"""Dead-lettering of messages that consumers received too often and did not settle.
 
-Redis counts how often it hands out a message, and leaves the rest to those who read.
+Redis counts the deliveries of a message, and leaves the rest to its readers.
 """
 
 from __future__ import annotations
@@ -11,12 +11,17 @@ from datetime import datetime, timedelta
 
 from redis.exceptions import ResponseError
 
-from apps.brokers.adapters.redis_streams.entries import Entry, Fields, entries_of, pairs
-from apps.brokers.adapters.redis_streams.settings import FENCE, RedisStreams, text
+from apps.brokers.adapters.redis_streams.entries import (
+    Fields,
+    RedisEntry,
+    entries_of,
+    pairs,
+)
+from apps.brokers.adapters.redis_streams.settings import FENCE, RedisSettings, text
 from apps.brokers.adapters.redis_streams.wire import (
     Command,
-    Wire,
-    optional,
+    RedisWire,
+    call_or_none,
     reason_of,
     server_time,
 )
@@ -28,20 +33,20 @@ DEAD_LETTER_PAGE = 1_000
 _LOG = logging.getLogger(__name__)
 
 
-class Exhausted:
+class RedisDeadLettering:
     """Moves the messages of one stream that were handed out too often.
 
-    The queue has to be a stream already.
+    The dead-letter queue must already be a stream.
     """
 
-    def __init__(self, wire: Wire, settings: RedisStreams) -> None:
+    def __init__(self, wire: RedisWire, settings: RedisSettings) -> None:
         self._wire = wire
         self._settings = settings
         self._queue = settings.queue
         self._looked_at: dict[bytes, bytes] = {}
 
     def move(self) -> int:
-        """Move some, a page of each consumer group's, and give their number."""
+        """Move a page of each consumer group's messages; return the number moved."""
         moved = 0
         for group in self._groups():
             now = server_time(self._wire)
@@ -50,7 +55,7 @@ class Exhausted:
         return moved
 
     def _used_up(self, group: bytes) -> list[_Pending]:
-        """Look at the next page of a group's overdue entries, for those used up."""
+        """Return the exhausted entries of the next page of a group's overdue ones."""
         start = self._looked_at.get(group, b"-")
         idle = int(self._settings.visibility_timeout * 1000)
         page = self._wire.call(
@@ -59,18 +64,18 @@ class Exhausted:
         )
         full = len(page) == DEAD_LETTER_PAGE
         self._looked_at[group] = b"(" + page[-1][0] if full else b"-"
-        found = (_Pending(group, *fields) for fields in page)
+        entries = (_Pending(group, *fields) for fields in page)
         limit = self._settings.max_dequeue_count
-        return [pending for pending in found if pending.dequeue_count >= limit]
+        return [pending for pending in entries if pending.dequeue_count >= limit]
 
     def _dead_letter(self, pending: _Pending, *, now: datetime) -> bool:
         """Move one message, unless a consumer took it since we looked.
 
-        1. Claim it, which fails when it is no longer overdue: nobody else gets it now.
-           One that was trimmed is overdue without bytes; from Redis 7 on, claiming it
-           settles it.
-        2. In one MULTI, add it to the queue and settle it for its group. Killed in
-           between, it is pending under our name and overdue again after the timeout.
+        1. Claim it, which fails when it is no longer overdue: no other consumer gets it
+           now. A trimmed message is overdue without bytes; from Redis 7 on, claiming
+           it settles it.
+        2. In one MULTI, add it to the queue and settle it for its group. After a kill
+           in between, it is pending under our name and overdue after the timeout.
         """
         stream, idle = self._settings.stream, self._settings.visibility_timeout
         least, only = int(idle * 1000), (pending.bookmark, pending.bookmark)
@@ -79,9 +84,9 @@ class Exhausted:
             ("XCLAIM", stream, pending.group, FENCE, least, pending.bookmark, "JUSTID"),
             ("XRANGE", stream, *only),
         ]
-        replies = zip(self._wire.together(*commands), commands, strict=True)
+        replies = zip(self._wire.transaction(*commands), commands, strict=True)
         is_overdue, claimed, entries = (
-            self._wire.accepted(reply, command=command) for reply, command in replies
+            self._wire.checked(reply, command=command) for reply, command in replies
         )
         if is_overdue and not entries:
             self._settle_trimmed(pending)
@@ -89,17 +94,20 @@ class Exhausted:
             return False
         return self._move(pending, entries_of(entries)[0], now=now)
 
-    def _move(self, pending: _Pending, entry: Entry, *, now: datetime) -> bool:
+    def _move(self, pending: _Pending, entry: RedisEntry, *, now: datetime) -> bool:
         story = _story(pending, now=now)
         fields = [part for pair in (*entry.fields, *story) for part in pair]
         settle = ("XACK", self._settings.stream, pending.group, pending.bookmark)
         try:
-            added, _ = self._wire.together(("XADD", self._queue, "*", *fields), settle)
+            added, _ = self._wire.transaction(
+                ("XADD", self._queue, "*", *fields), settle
+            )
         except Refused as error:
             _LOG.warning("A message was not dead-lettered: %s", error)
             return False
         if isinstance(added, ResponseError):
-            # A MULTI goes on after an error: settled, but in no queue. Undo that.
+            # A MULTI goes on after an error: the message is settled, but in no queue.
+            # Undo that.
             self._wire.call(
                 *("XCLAIM", self._settings.stream, pending.group, pending.client, 0),
                 *(pending.bookmark, "RETRYCOUNT", pending.dequeue_count),
@@ -118,13 +126,13 @@ class Exhausted:
         self._wire.call("XACK", stream, pending.group, pending.bookmark)
 
     def _groups(self) -> list[bytes]:
-        found = optional(self._wire, "XINFO", "GROUPS", self._settings.stream)
-        return [pairs(group)["name"] for group in found or ()]
+        groups = call_or_none(self._wire, "XINFO", "GROUPS", self._settings.stream)
+        return [pairs(group)["name"] for group in groups or ()]
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """What XPENDING says of one message, in its order."""
+    """The fields of one message in the reply of XPENDING, in its order."""
 
     group: bytes
     bookmark: bytes
@@ -134,11 +142,11 @@ class _Pending:
 
 
 def _story(pending: _Pending, *, now: datetime) -> Fields:
-    """Write down why the message is in the queue."""
+    """Write the headers that say why the message is in the queue."""
     return vocabulary.exhausted(
         bookmark=pending.bookmark,
         consumer_group=pending.group,
-        # Pending under our own name: we were killed here before, its client is lost.
+        # We were killed here before and hold it ourselves: its client is unknown.
         client_name=b"" if pending.client == FENCE else pending.client,
         attempts=pending.dequeue_count,
         failed_at=now - timedelta(milliseconds=pending.idle_ms),

@@ -1,7 +1,7 @@
-"""Stream entries as Redis answers them, and as messages: nothing is lost between.
+"""Conversion between stream entries as Redis answers them and messages, without loss.
 
-`split` and `join` keep every entry byte for byte: what was read from a stream goes out
-with the same fields in the same order.
+`split_body` and `join_body` keep every entry byte for byte: an entry leaves with the
+same fields in the same order.
 """
 
 from __future__ import annotations
@@ -16,46 +16,46 @@ Fields = tuple[Header, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One entry of a stream; no fields at all when it was deleted or trimmed."""
+class RedisEntry:
+    """One entry of a stream; a deleted or trimmed one has no fields."""
 
     bookmark: bytes
     fields: Fields
 
 
-def split(fields: Fields, *, body_field: bytes) -> tuple[bytes, Fields]:
-    """Take the body out of an entry's fields and return it with the headers.
+def split_body(fields: Fields, *, body_field: bytes) -> tuple[bytes, Fields]:
+    """Return the body of an entry's fields, and the others as headers.
 
-    The body is the first field of that name. Its place is before the headers; when it
-    stood elsewhere, a header of its name without a value marks the place. A body
-    without a value is such a mark itself, which tells it from no body at all.
+    The body is the first field of that name. Its usual place is before the headers;
+    where it stood elsewhere, a header of its name without a value marks the place. A
+    body without a value is such a mark itself, which tells it from no body at all.
     """
-    place = next((n for n, (name, _) in enumerate(fields) if name == body_field), None)
-    if place is None:
+    index = next((n for n, (name, _) in enumerate(fields) if name == body_field), None)
+    if index is None:
         return b"", fields
     mark = (body_field, b"")
     # An entry with a field that looks like the mark needs the mark before it.
-    marked = place > 0 or mark in fields
-    return fields[place][1], (
-        *fields[:place],
+    marked = index > 0 or mark in fields
+    return fields[index][1], (
+        *fields[:index],
         *((mark,) if marked else ()),
-        *fields[place + 1 :],
+        *fields[index + 1 :],
     )
 
 
-def join(body: bytes, headers: Fields, *, body_field: bytes) -> Fields:
-    """Put an entry's fields together again; undoes `split` exactly."""
+def join_body(body: bytes, headers: Fields, *, body_field: bytes) -> Fields:
+    """Join a body and headers to an entry's fields; reverses `split_body`."""
     if not body:
         return headers
     mark = (body_field, b"")
     if mark not in headers:
         return ((body_field, body), *headers)
-    place = headers.index(mark)
-    return (*headers[:place], (body_field, body), *headers[place + 1 :])
+    index = headers.index(mark)
+    return (*headers[:index], (body_field, body), *headers[index + 1 :])
 
 
-def entries_of(reply: Sequence[tuple[bytes, list[bytes] | None]]) -> list[Entry]:
-    return [Entry(bookmark, _two_by_two(flat or [])) for bookmark, flat in reply]
+def entries_of(reply: Sequence[tuple[bytes, list[bytes] | None]]) -> list[RedisEntry]:
+    return [RedisEntry(bookmark, _two_by_two(flat or [])) for bookmark, flat in reply]
 
 
 def _two_by_two(flat: Sequence[bytes]) -> Fields:

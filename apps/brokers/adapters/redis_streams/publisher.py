@@ -1,4 +1,4 @@
-"""Publishes to streams by their names, pipelined, each message confirmed or refused."""
+"""Publish to streams by their names, pipelined, each message confirmed or refused."""
 
 from __future__ import annotations
 
@@ -7,29 +7,28 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from apps.brokers.adapters.redis_streams.entries import join
-from apps.brokers.adapters.redis_streams.settings import RedisStreams, key, text
+from apps.brokers.adapters.redis_streams.entries import join_body
+from apps.brokers.adapters.redis_streams.settings import RedisSettings, key, text
 from apps.brokers.adapters.redis_streams.wire import (
     Command,
-    Lost,
-    Wire,
+    RedisWire,
     is_passing,
     reason_of,
 )
+from apps.brokers.errors import MaybeSent, NotSent
 from apps.brokers.ports import Outbound, Outcome, OutcomeKind
-from apps.core.errors import Unavailable
 
-# What Redis takes in one string and in one command; beyond that it drops the whole
-# connection, and every other message on it.
+# Redis' limits of one string and of one command; beyond them it closes the connection,
+# with every other message on it.
 LARGEST_STRING = 512 * 2**20
 MOST_FIELDS = 500_000
 
 
 class RedisPublisher:
-    """Publishes with XADD; Redis' reply with the new id is the confirmation."""
+    """Publisher by XADD; Redis' reply with the new id is the confirmation."""
 
-    def __init__(self, settings: RedisStreams) -> None:
-        self._wire = Wire(settings.url, dial=settings.dial)
+    def __init__(self, settings: RedisSettings) -> None:
+        self._wire = RedisWire(settings.url, dial=settings.dial)
         self._body_field = key(settings.body_field)
 
     def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
@@ -42,7 +41,7 @@ class RedisPublisher:
         self._wire.close()
 
     def _plan(self, message: Outbound) -> Command | Outcome:
-        fields = join(message.body, message.headers, body_field=self._body_field)
+        fields = join_body(message.body, message.headers, body_field=self._body_field)
         flat = [part for pair in fields for part in pair]
         if not flat:
             return _refused("A message without body and headers is no stream entry.")
@@ -52,15 +51,15 @@ class RedisPublisher:
         return [b"XADD", key(message.topic), b"*", *flat]
 
     def _send(self, commands: Sequence[Command]) -> list[Outcome]:
-        replies = self._wire.exchange(commands) if commands else []
+        replies = self._wire.pipeline(commands) if commands else []
         if replies and all(is_passing(reply) for reply in replies):
-            raise Unavailable(f"Redis takes no message now: {reason_of(replies[0])}")
+            raise NotSent(f"Redis takes no message now: {reason_of(replies[0])}")
         return [_outcome(reply) for reply in replies]
 
 
 def _outcome(reply: Any) -> Outcome:
-    if isinstance(reply, Lost):
-        return Outcome(kind=OutcomeKind.UNKNOWN, detail=reply.reason)
+    if isinstance(reply, MaybeSent):
+        return Outcome(kind=OutcomeKind.UNKNOWN, detail=str(reply))
     if is_passing(reply):
         # Redis turned the command away before it looked at the message.
         reason = f"Redis takes no message now: {reason_of(reply)}"

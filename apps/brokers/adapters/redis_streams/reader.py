@@ -1,18 +1,22 @@
-"""Reads a dead-letter queue as our own group of it, and removes what is settled."""
+"""Read a dead-letter queue in a consumer group of our own; remove what is settled."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 
-from apps.brokers.adapters.redis_streams.dead_lettering import Exhausted
-from apps.brokers.adapters.redis_streams.entries import Entry, entries_of, split
-from apps.brokers.adapters.redis_streams.settings import RedisStreams, key, text
+from apps.brokers.adapters.redis_streams.dead_lettering import RedisDeadLettering
+from apps.brokers.adapters.redis_streams.entries import (
+    RedisEntry,
+    entries_of,
+    split_body,
+)
+from apps.brokers.adapters.redis_streams.settings import RedisSettings, key, text
 from apps.brokers.adapters.redis_streams.wire import (
     BLOCK_SECONDS,
-    Answered,
     Argument,
-    Wire,
+    RedisRejected,
+    RedisWire,
 )
 from apps.brokers.ports import BATCH_BYTES, DeadLetter
 from apps.core.errors import Unavailable
@@ -21,38 +25,38 @@ from apps.core.errors import Unavailable
 OWN_GROUP = "poisonweb"
 OWN_CONSUMER = "lane"
 
-# How many entries of unknown size are asked for at once while a queue is large.
+# Number of entries of unknown size to ask for at once in a large queue.
 CAREFUL_STEP = 16
-# A longer queue is taken for large: entries of several MB would not fit so often.
+# A longer queue counts as large, since it cannot be measured often.
 MEASURED_LENGTH = 10_000
 
 _LOG = logging.getLogger(__name__)
 
 
 class RedisDeadLetterReader:
-    """Reads a dead-letter queue in a consumer group of our own.
+    """Reader of a dead-letter queue in a consumer group of our own.
 
-    The cursor goes through what this group was handed before (after a restart), then
-    on to new entries. It never goes back by itself: what was handed out and is left
-    unacknowledged stays behind it and blocks nothing.
+    The cursor passes the entries that this group received before (after a restart),
+    then the new ones. It never goes back by itself: an unacknowledged entry stays
+    behind it and blocks nothing.
     """
 
     BEGINNING = b"0-0"
     NEW = b">"
 
-    def __init__(self, settings: RedisStreams) -> None:
-        self._wire = Wire(settings.url, dial=settings.dial)
+    def __init__(self, settings: RedisSettings) -> None:
+        self._wire = RedisWire(settings.url, dial=settings.dial)
         self._queue = settings.queue
         self._body_field = key(settings.body_field)
         self._cursor = self.BEGINNING
         self._largest = 1
-        self._exhausted = Exhausted(self._wire, settings)
+        self._dead_lettering = RedisDeadLettering(self._wire, settings)
 
     def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
         try:
             return self._batch(limit, wait)
         except Unavailable:
-            # A reply that was lost on the way is ours all the same: read it again.
+            # The entries of a lost reply are pending for us: read them again.
             self._cursor = self.BEGINNING
             raise
 
@@ -62,35 +66,35 @@ class RedisDeadLetterReader:
         while len(letters) < limit and size < BATCH_BYTES:
             count = min(CAREFUL_STEP, limit - len(letters))
             reply = self._wire.call("XRANGE", self._queue, start, "+", "COUNT", count)
-            seen = [self._letter(entry) for entry in entries_of(reply)]
-            if not seen:
+            page = [self._letter(entry) for entry in entries_of(reply)]
+            if not page:
                 break
-            letters += seen
-            size += sum(letter.size for letter in seen)
+            letters += page
+            size += sum(letter.size for letter in page)
             start = f"({letters[-1].bookmark}"
         return letters
 
     def acknowledge(self, handles: Sequence[str]) -> None:
         if not handles:
             return
-        done = self._wire.together(
+        done = self._wire.transaction(
             ("XACK", self._queue, OWN_GROUP, *handles),
             ("XDEL", self._queue, *handles),
         )
         for reply in done:
-            self._wire.accepted(reply, command=("XDEL", self._queue))
+            self._wire.checked(reply, command=("XDEL", self._queue))
 
     def extend(self, handles: Sequence[str]) -> None:
-        """Nothing hides an entry from others, so nothing has to be kept up."""
+        """Do nothing: no time-out ends, other readers never see the entries."""
 
     def release(self, handles: Sequence[str]) -> None:
-        """They are in the queue all the time, and a new reader begins with them."""
+        """Do nothing: the entries stay in the queue, a new reader begins with them."""
 
     def dead_letter_exhausted(self) -> int:
-        # Sees to it that the queue is a stream: else the XADD of a MULTI would fail
-        # and its XACK would stand.
+        # Make sure that the queue is a stream, or the XADD of a MULTI would fail while
+        # its XACK succeeds.
         self._make_group()
-        return self._exhausted.move()
+        return self._dead_lettering.move()
 
     def close(self) -> None:
         self._wire.close()
@@ -102,20 +106,20 @@ class RedisDeadLetterReader:
             entries = self._fetch(count, 0 if letters else wait)
             if not entries:
                 break
-            fresh = [self._letter(entry) for entry in entries]
-            letters += fresh
-            size += sum(letter.size for letter in fresh)
+            new_letters = [self._letter(entry) for entry in entries]
+            letters += new_letters
+            size += sum(letter.size for letter in new_letters)
         self._largest = max((letter.size for letter in letters), default=1)
         return letters
 
     def _step(self, limit: int) -> int:
-        """Decide how many entries may be asked for at once, their sizes being unknown.
+        """Return how many entries of unknown size to ask for at once.
 
         A queue that fits into a batch is read in one go. Entries that were handed out
-        before may be what killed this process: they come one by one.
+        before may have killed this process, so they are read one by one.
         """
         length, size = int(self._wire.call("XLEN", self._queue)), 0
-        # Redis walks through the whole stream to measure it.
+        # MEMORY USAGE walks through the whole stream.
         if length <= MEASURED_LENGTH:
             measure = ("MEMORY", "USAGE", self._queue, "SAMPLES", 0)
             size = int(self._wire.call(*measure) or 0)
@@ -126,8 +130,8 @@ class RedisDeadLetterReader:
         likely = max(self._largest, size // max(1, length))
         return max(1, min(CAREFUL_STEP, BATCH_BYTES // likely))
 
-    def _fetch(self, count: int, wait: float) -> list[Entry]:
-        """Return the next entries; none at the end of what there is."""
+    def _fetch(self, count: int, wait: float) -> list[RedisEntry]:
+        """Return the next entries; [] at the end of the queue."""
         while self._cursor != self.NEW:
             handed_out = self._ask(count, 0)
             self._cursor = handed_out[-1].bookmark if handed_out else self.NEW
@@ -137,7 +141,7 @@ class RedisDeadLetterReader:
                 return entries
         return self._ask(count, wait)
 
-    def _ask(self, count: int, wait: float) -> list[Entry]:
+    def _ask(self, count: int, wait: float) -> list[RedisEntry]:
         block = int(min(wait, BLOCK_SECONDS) * 1000)
         command: list[Argument] = ["XREADGROUP", "GROUP", OWN_GROUP, OWN_CONSUMER]
         command += ["COUNT", count]
@@ -146,23 +150,23 @@ class RedisDeadLetterReader:
         command += ["STREAMS", self._queue, self._cursor]
         try:
             reply = self._wire.call(*command)
-        except Answered as error:
-            # The first read of all, or the queue was deleted meanwhile; since Redis 7
-            # UNBLOCKED tells that of a queue deleted while we waited.
+        except RedisRejected as error:
+            # This is the very first read, or the queue was deleted meanwhile; since
+            # Redis 7, UNBLOCKED reports a queue deleted while we waited.
             if error.code not in {"NOGROUP", "UNBLOCKED"}:
                 raise
             self._make_group()
             reply = self._wire.call(*command)
         return entries_of(reply[0][1]) if reply else []
 
-    def _forget(self, gone: Sequence[Entry]) -> None:
-        if gone:
+    def _forget(self, entries: Sequence[RedisEntry]) -> None:
+        if entries:
             what = "%d dead letters of %s were removed by others before we read them"
-            _LOG.warning(what, len(gone), text(self._queue))
-            self.acknowledge([text(entry.bookmark) for entry in gone])
+            _LOG.warning(what, len(entries), text(self._queue))
+            self.acknowledge([text(entry.bookmark) for entry in entries])
 
-    def _letter(self, entry: Entry) -> DeadLetter:
-        body, headers = split(entry.fields, body_field=self._body_field)
+    def _letter(self, entry: RedisEntry) -> DeadLetter:
+        body, headers = split_body(entry.fields, body_field=self._body_field)
         return DeadLetter(
             queue=text(self._queue),
             bookmark=text(entry.bookmark),
@@ -174,6 +178,6 @@ class RedisDeadLetterReader:
     def _make_group(self) -> None:
         try:
             self._wire.call("XGROUP", "CREATE", self._queue, OWN_GROUP, "0", "MKSTREAM")
-        except Answered as error:
+        except RedisRejected as error:
             if error.code != "BUSYGROUP":
                 raise

@@ -1,4 +1,4 @@
-"""Where a topic of Redis Streams is, how it is read, and how its names are written."""
+"""Settings of a topic of Redis Streams, and the encoding of its names."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from apps.brokers.address_policy import Dial, usual_dial
 from apps.core.errors import Invalid
 
 SUFFIX = "-poison"
-# The consumer that holds a message of another group while we dead-letter it.
+# The consumer that claims a message of another group while we dead-letter it.
 FENCE = b"poisonweb"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RedisStreams:
-    """Where one topic is and how it is read; a publisher needs no topic."""
+class RedisSettings:
+    """The address of one topic and its options; a publisher needs no topic."""
 
     url: str = field(repr=False)
     topic: str = ""
@@ -38,13 +38,11 @@ class RedisStreams:
 
     @classmethod
     def from_options(cls, options: Mapping[str, object], **settings: Any) -> Self:
-        """Add a broker's free options, of which there is one: `body_field`."""
+        """Build the settings with the only free option of a broker: `body_field`."""
         unknown = set(options) - {"body_field"}
         if unknown:
-            known = 'the only option of redis_streams is "body_field".'
-            raise Invalid(
-                "options", f"{', '.join(sorted(unknown))} is unknown: {known}"
-            )
+            hint = 'the only option of redis_streams is "body_field".'
+            raise Invalid("options", f"{', '.join(sorted(unknown))} is unknown: {hint}")
         body_field = options.get("body_field", "body")
         if not isinstance(body_field, str):
             raise Invalid("options", "body_field must be text.")
@@ -61,12 +59,12 @@ class RedisStreams:
 
 def settings_of(
     broker: BrokerSettings, topic: TopicSettings | None = None
-) -> RedisStreams:
+) -> RedisSettings:
     if topic is None:
-        return RedisStreams.from_options(
+        return RedisSettings.from_options(
             broker.options, url=broker.url, dial=broker.target.dial
         )
-    return RedisStreams.from_options(
+    return RedisSettings.from_options(
         {**broker.options, **topic.options},
         url=broker.url,
         dial=broker.target.dial,

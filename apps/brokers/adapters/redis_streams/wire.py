@@ -1,15 +1,14 @@
-"""A connection to Redis that changes nothing on the way.
+"""A connection to Redis that passes replies on unchanged.
 
 The commands of redis-py make dicts of stream entries, which loses repeated fields, try
 again by themselves, which sends messages twice, and put a failing pipeline's contents
-into the exception text. So this uses its connections only: raw replies, one try.
+into the exception text. So this uses its connections only: raw replies, one attempt.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -20,18 +19,19 @@ from redis.exceptions import InvalidResponse, RedisError, ResponseError
 from redis.retry import Retry
 
 from apps.brokers.address_policy import Dial, usual_dial
-from apps.core.errors import Invalid, Refused, Unavailable
+from apps.brokers.errors import MaybeSent, NotSent, Rejected
+from apps.core.errors import Invalid
 
 Argument = bytes | str | int
 Command = Sequence[Argument]
 
 CONNECT_SECONDS = 5.0
 REPLY_SECONDS = 20.0
-# A blocking read must end well before we would give its reply up for lost.
+# A blocking read must end well before its reply counts as lost.
 BLOCK_SECONDS = REPLY_SECONDS / 2
 REASON_LIMIT = 300
 
-# States of the whole server, over by themselves: they say nothing about a message.
+# Temporary states of the whole server: they say nothing about a message.
 PASSING = frozenset(
     {
         "BUSY",
@@ -47,19 +47,12 @@ PASSING = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """In place of a reply that never came: the command was obeyed, or it was not."""
-
-    reason: str
-
-
-class Answered(Refused):
+class RedisRejected(Rejected):
     """Redis answered with an error."""
 
     def __init__(self, error: ResponseError, *, command: Command) -> None:
         self.code = code_of(error)
-        # Words of the command are text, so the first bytes among them are its key.
+        # Words of the command are str, so the first bytes among them are its key.
         keys = (
             part.decode(errors="replace") for part in command if type(part) is bytes
         )
@@ -67,8 +60,8 @@ class Answered(Refused):
         super().__init__(f"Redis refuses {about}: {reason_of(error)}")
 
 
-class Checked(Connection):
-    """A connection of redis-py that leaves the dialling to its `dial`."""
+class RedisConnection(Connection):
+    """A connection of redis-py that connects by `dial`."""
 
     def __init__(self, *, dial: Dial, **options: Any) -> None:
         super().__init__(**options)  # type: ignore[no-untyped-call]
@@ -82,16 +75,16 @@ class Checked(Connection):
         return connected
 
 
-class CheckedTLS(SSLConnection, Checked):
-    """The same with TLS, whose certificate has to be that of the host's name."""
+class RedisTLSConnection(SSLConnection, RedisConnection):
+    """The same with TLS, and a certificate for the host's name."""
 
 
-class Wire:
-    """One server of one URL, for one thread."""
+class RedisWire:
+    """A client of one server, for one thread."""
 
     def __init__(self, url: str, *, dial: Dial = usual_dial) -> None:
         settings = _connection_settings(url)
-        self._place = f"Redis at {settings['host']}:{settings['port']}"
+        self._server = f"Redis at {settings['host']}:{settings['port']}"
         self._pool = ConnectionPool(
             **settings,
             dial=dial,
@@ -102,11 +95,11 @@ class Wire:
             client_name="poisonweb",
         )
 
-    def exchange(self, commands: Sequence[Command]) -> list[Any]:
+    def pipeline(self, commands: Sequence[Command]) -> list[Any]:
         """Send the commands at once and return one raw reply for each, in order.
 
         An error reply is returned as `ResponseError`, a reply that never came as
-        `Lost`. Raises `Unavailable` when there was no connection to send on.
+        `MaybeSent`. Raises `NotSent` when there was no connection to send on.
         """
         connection = self._connection()
         replies: list[Any] = []
@@ -115,47 +108,47 @@ class Wire:
             # Replies read before an error stay in the list.
             replies.extend(_reply(connection) for _ in commands)
         except (RedisError, OSError) as error:
-            lost = Lost(f"{self._place} is away: {reason_of(error)}")
-            replies += [lost] * (len(commands) - len(replies))
+            no_reply = MaybeSent(f"{self._server} is away: {reason_of(error)}")
+            replies += [no_reply] * (len(commands) - len(replies))
         finally:
             self._pool.release(connection)
         return replies
 
     def call(self, *command: Argument) -> Any:
-        """Return the raw reply to one command; raise `Answered` or `Unavailable`."""
-        (reply,) = self.exchange([command])
-        return self.accepted(reply, command=command)
+        """Return the raw reply to one call; raise `RedisRejected` or `Unavailable`."""
+        (reply,) = self.pipeline([command])
+        return self.checked(reply, command=command)
 
-    def together(self, *commands: Command) -> list[Any]:
+    def transaction(self, *commands: Command) -> list[Any]:
         """Run the commands in one MULTI and return their replies, errors among them."""
         whole: list[Command] = [("MULTI",), *commands, ("EXEC",)]
-        replies = self.exchange(whole)
-        # The reason why a command was not queued tells more than EXEC's own error.
+        replies = self.pipeline(whole)
+        # The error of a command that was not queued says more than EXEC's own.
         for reply, command in zip(replies, whole, strict=True):
-            self.accepted(reply, command=command)
+            self.checked(reply, command=command)
         done: list[Any] = replies[-1]
         return done
 
-    def accepted(self, reply: Any, *, command: Command) -> Any:
-        """Return the reply unless it is an error, which is raised."""
-        if isinstance(reply, Lost):
-            raise Unavailable(reply.reason)
+    def checked(self, reply: Any, *, command: Command) -> Any:
+        """Return the reply, or raise it if it is an error."""
+        if isinstance(reply, MaybeSent):
+            raise reply
         if isinstance(reply, ResponseError):
             if is_passing(reply):
-                raise Unavailable(f"{self._place} says: {reason_of(reply)}")
-            raise Answered(reply, command=command)
+                raise NotSent(f"{self._server} says: {reason_of(reply)}")
+            raise RedisRejected(reply, command=command)
         return reply
 
     def close(self) -> None:
         self._pool.disconnect()
 
-    def _connection(self) -> Any:  # what is called on it, redis-py leaves untyped
+    def _connection(self) -> Any:  # redis-py leaves its methods untyped
         try:
             return self._pool.get_connection()
-        # ValueError: a host name that no resolver would take.
+        # The resolver raises ValueError for an impossible host name.
         except (RedisError, OSError, ValueError) as error:
-            reason = f"{self._place} is away: {reason_of(error)}"
-            raise Unavailable(reason) from error
+            reason = f"{self._server} is away: {reason_of(error)}"
+            raise NotSent(reason) from error
 
 
 def is_passing(reply: object) -> bool:
@@ -167,10 +160,10 @@ def code_of(error: ResponseError) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """Say in one short line what redis-py or the server said.
+    """Return the error of redis-py or the server as one short line.
 
-    What speaks another protocol is not quoted: whoever may try a broker could read what
-    any service tells of itself.
+    The words of another service are not quoted: a person who may try out brokers could
+    read what any service tells.
     """
     if isinstance(error, InvalidResponse):
         return "what answers there is not Redis"
@@ -186,13 +179,13 @@ def _reply(connection: Any) -> Any:
 
 
 def _connection_settings(url: str) -> dict[str, Any]:
-    # Errors of the URL parser quote what they stumble over, which may be a password.
+    # Errors of the URL parser quote the text, which may hold a password.
     try:
         parts = urlsplit(url)
         port, database = parts.port or 6379, int(parts.path.strip("/") or 0)
     except ValueError:
         raise _unusable() from None
-    classes = {"redis": Checked, "rediss": CheckedTLS}
+    classes = {"redis": RedisConnection, "rediss": RedisTLSConnection}
     if (
         parts.scheme not in classes
         or not parts.hostname
@@ -217,17 +210,17 @@ def _unusable() -> Invalid:
     return Invalid("url", f"{remedy}; percent-encode what is special in a password.")
 
 
-def optional(wire: Wire, *command: Argument) -> Any:
-    """Ask about a key that need not be there; None then."""
+def call_or_none(wire: RedisWire, *command: Argument) -> Any:
+    """Call for a key that may be missing; return None then."""
     try:
         return wire.call(*command)
-    except Answered as error:
+    except RedisRejected as error:
         if error.code == "ERR" and "no such key" in str(error):
             return None
         raise
 
 
-def server_time(wire: Wire) -> datetime:
-    # Idle times are the server's, so is this: our clock may be another.
+def server_time(wire: RedisWire) -> datetime:
+    # Idle times follow the server's clock, so this must, too.
     seconds, microseconds = map(int, wire.call("TIME"))
     return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=microseconds)

@@ -1,9 +1,9 @@
 """Amazon SQS: queues whose redrive policy names their dead-letter queue.
 
-SQS counts every receive, ours too: there is no looking without changing. Its parts are
-in modules beside this one: `wire` calls it and knows what an answer is worth,
-`publisher` and `reader` are the ports for messages, `admin` those for people,
-`messages` converts a message, and `topology` tells where dead letters go.
+SQS counts every receive, ours too: even looking changes the count. The modules beside
+this one: `wire` calls SQS and classifies its errors, `publisher` and `reader` are the
+ports for messages, `admin` those for people, `messages` converts a message, and
+`topology` finds dead-letter queues.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from apps.brokers.adapters.sqs.messages import (
 )
 from apps.brokers.adapters.sqs.publisher import SqsPublisher
 from apps.brokers.adapters.sqs.reader import SqsDeadLetterReader
-from apps.brokers.adapters.sqs.wire import Place
+from apps.brokers.adapters.sqs.wire import SqsAddress
 from apps.brokers.ports import Capabilities, Counting, Durability, Headers, Ordering
 from apps.core.errors import Invalid
 
 LONGEST_HIDDEN = 12 * 60 * 60
 
-# Each receive is paid for, the long ones too; the first message ends the pause.
+# Amazon bills each receive, also the long ones; the first message ends the pause.
 USUAL_INTERVAL = 15.0
 
 CAPABILITIES = Capabilities(
@@ -33,8 +33,8 @@ CAPABILITIES = Capabilities(
     counts_headers=True,
     headers=Headers.TEXT,
     most_headers=MOST_ATTRIBUTES,
-    # FIFO queues keep the order of a group and know a send again for five minutes; the
-    # others do neither, and this is what every queue does.
+    # FIFO queues keep the order of a group and recognize a repeated send for five
+    # minutes; other queues do neither, and this describes every queue.
     ordering=Ordering.NONE,
     dedupe_window=0,
     durability=Durability.REPLICATED,
@@ -45,36 +45,36 @@ CAPABILITIES = Capabilities(
     dead_letters_itself=True,
     delivered=False,
     polling_interval=USUAL_INTERVAL,
-    # Only SQS itself says where a message came from.
+    # Only SQS itself sets the source of a message.
     reserved=frozenset({CAME_FROM}),
-    # How often a message is handed out, its queue's redrive policy says.
+    # The redrive policy of a queue limits its deliveries.
     limits=frozenset({"visibility_timeout"}),
 )
 
 
 class SqsAdapter:
-    """Speaks to SQS through `wire`."""
+    """Adapter of Amazon SQS; it calls SQS through `wire`."""
 
     capabilities = CAPABILITIES
 
     def publisher(self, broker: BrokerSettings) -> SqsPublisher:
-        return SqsPublisher(_place(broker))
+        return SqsPublisher(_address(broker))
 
     def dead_letter_reader(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> SqsDeadLetterReader:
-        return SqsDeadLetterReader(_place(broker), _checked(topic))
+        return SqsDeadLetterReader(_address(broker), _checked(topic))
 
     def topic_admin(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> SqsTopicAdmin:
-        return SqsTopicAdmin(_place(broker), _checked(topic))
+        return SqsTopicAdmin(_address(broker), _checked(topic))
 
     def broker_admin(self, broker: BrokerSettings) -> SqsBrokerAdmin:
-        return SqsBrokerAdmin(_place(broker))
+        return SqsBrokerAdmin(_address(broker))
 
     def queue_by_convention(self, topic: str) -> str:
-        """The redrive policy of the queue names it, and discovery finds it."""
+        """Return "": the redrive policy of the queue names it, discovery finds it."""
         return ""
 
     def ordering(self, topic: str) -> Ordering:
@@ -84,8 +84,8 @@ class SqsAdapter:
 ADAPTER = SqsAdapter()
 
 
-def _place(broker: BrokerSettings) -> Place:
-    return Place.of(
+def _address(broker: BrokerSettings) -> SqsAddress:
+    return SqsAddress.of(
         broker.url,
         broker.options,
         dial=broker.target.dial,
@@ -96,8 +96,8 @@ def _place(broker: BrokerSettings) -> Place:
 def _checked(topic: TopicSettings) -> TopicSettings:
     unknown = set(topic.options) - {polling.OPTION}
     if unknown:
-        known = f"the only option of a topic of sqs is {polling.OPTION}."
-        raise Invalid("options", f"{', '.join(sorted(unknown))} is unknown: {known}")
+        hint = f"the only option of a topic of sqs is {polling.OPTION}."
+        raise Invalid("options", f"{', '.join(sorted(unknown))} is unknown: {hint}")
     polling.longest_interval(topic.options, usual=USUAL_INTERVAL)
     if topic.topic == topic.dead_letter_queue:
         raise Invalid("dead_letter_queue", "must be another queue than the topic.")

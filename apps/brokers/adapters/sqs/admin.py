@@ -1,4 +1,4 @@
-"""Looks at queues of SQS, whose numbers are approximate."""
+"""Admin ports of SQS queues, whose numbers are approximate."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 from apps.brokers.adapters.adapter import TopicSettings
-from apps.brokers.adapters.sqs.topology import RedrivePolicy, Source, source_of
-from apps.brokers.adapters.sqs.wire import Answered, Place, Wire
+from apps.brokers.adapters.sqs.topology import (
+    RedrivePolicy,
+    SqsDeadLetterQueue,
+    dead_letter_queue_of,
+)
+from apps.brokers.adapters.sqs.wire import SqsAddress, SqsRejected, SqsWire
 from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
 
 QUEUES_PAGE = 1_000
 MOST_QUEUES = 10_000
-# Calls under way at once while queues are looked at one by one.
+# Number of parallel calls while each queue is looked at.
 LOOKS = 8
 
 DEPTHS = (
@@ -27,27 +31,27 @@ _LOG = logging.getLogger(__name__)
 
 
 class SqsTopicAdmin:
-    """Looks at the dead-letter queue of one topic; SQS' numbers are approximate."""
+    """Admin of the dead-letter queue of one topic; SQS' numbers are approximate."""
 
-    def __init__(self, place: Place, settings: TopicSettings) -> None:
-        self._wire = Wire(place)
+    def __init__(self, address: SqsAddress, settings: TopicSettings) -> None:
+        self._wire = SqsWire(address)
         self._settings = settings
-        self._source: Source | None = None
+        self._queue: SqsDeadLetterQueue | None = None
 
     def consumers(self) -> list[ConsumerPosition]:
-        """SQS knows no consumers: what they settle is gone."""
+        """Return []: SQS knows no consumers, settled messages are gone."""
         return []
 
     def depth(self) -> int | None:
-        self._source = self._source or source_of(self._wire, self._settings)
-        return _depth(self._wire.attributes(self._source.queue, *DEPTHS))
+        self._queue = self._queue or dead_letter_queue_of(self._wire, self._settings)
+        return _depth(self._wire.attributes(self._queue.name, *DEPTHS))
 
     def oldest_at(self) -> datetime | None:
-        """Another service, CloudWatch, would know."""
+        """Return None: only another service, CloudWatch, knows."""
         return None
 
     def delivered(self) -> Delivered | None:
-        """Another service, CloudWatch, would know."""
+        """Return None: only another service, CloudWatch, knows."""
         return None
 
     def close(self) -> None:
@@ -55,24 +59,26 @@ class SqsTopicAdmin:
 
 
 class SqsBrokerAdmin:
-    """Lists the queues of one region."""
+    """Admin of the queues of one region."""
 
-    def __init__(self, place: Place) -> None:
-        self._wire = Wire(place)
+    def __init__(self, address: SqsAddress) -> None:
+        self._wire = SqsWire(address)
 
     def ping(self) -> str:
         self._wire.call("list_queues", about="ListQueues", MaxResults=1)
-        return str(self._wire.place)
+        return str(self._wire.address)
 
     def discover(self) -> list[FoundTopic]:
         urls = self._queue_urls()
         with ThreadPoolExecutor(LOOKS) as pool:
-            looked_at = zip(urls, pool.map(self._look, urls), strict=True)
-            queues = {_queue_of(url): seen for url, seen in looked_at if seen}
+            results = zip(urls, pool.map(self._attributes_of, urls), strict=True)
+            queues = {
+                _queue_of(url): attributes for url, attributes in results if attributes
+            }
         policies = {name: RedrivePolicy.of(queues[name]) for name in queues}
         partners = {p.dead_letter_queue for p in policies.values() if p}
         return [
-            _found(name, policies[name], queues)
+            _topic(name, policies[name], queues)
             for name in sorted(queues)
             if name not in partners
         ]
@@ -93,22 +99,22 @@ class SqsBrokerAdmin:
             more = {"NextToken": reply["NextToken"]}
         return urls[:MOST_QUEUES]
 
-    def _look(self, url: str) -> dict[str, str]:
-        """Return a queue's attributes; none for one that is gone or closed to us."""
-        wanted = ["QueueArn", "RedrivePolicy", *DEPTHS]
+    def _attributes_of(self, url: str) -> dict[str, str]:
+        """Return a queue's attributes; {} where it is gone or we have no right."""
+        names = ["QueueArn", "RedrivePolicy", *DEPTHS]
         about = f"GetQueueAttributes {_queue_of(url)}"
         try:
             reply = self._wire.call(
-                "get_queue_attributes", about=about, QueueUrl=url, AttributeNames=wanted
+                "get_queue_attributes", about=about, QueueUrl=url, AttributeNames=names
             )
-        except Answered as refusal:
-            _LOG.warning("left out of what is found: %s", refusal)
+        except SqsRejected as refusal:
+            _LOG.warning("discovery leaves out a queue: %s", refusal)
             return {}
-        found: dict[str, str] = reply.get("Attributes", {})
-        return found
+        attributes: dict[str, str] = reply.get("Attributes", {})
+        return attributes
 
 
-def _found(
+def _topic(
     name: str, policy: RedrivePolicy | None, queues: Mapping[str, Mapping[str, str]]
 ) -> FoundTopic:
     partner = policy.dead_letter_queue if policy else ""

@@ -1,8 +1,8 @@
-"""A message as SQS carries it, and as we keep it: the one gives the other, exactly.
+"""Convert between a message of SQS and our own form of it, without loss.
 
 SQS takes text alone: a body of one character at least, and up to ten attributes, each
-with a type. A header is an attribute; what is no attribute of a message, but belongs to
-it, is a header whose name holds a colon, which no attribute's name does:
+with a type. A header is an attribute. Other parts of a message become headers with a
+colon in their names, which no attribute's name has:
 
 =====================  =============================================================
 `sqs:types`            JSON: the types of the attributes that are no plain `String`
@@ -11,9 +11,9 @@ it, is a header whose name holds a colon, which no attribute's name does:
 `sqs:DeadLetterQueueSourceArn`  where its redrive policy moved it from; never sent
 =====================  =============================================================
 
-A body that is no text of SQS' goes in base64 and with the attribute
-`x-poisonweb-body: base64`, and comes back as the bytes that it was. What SQS would
-alter or refuse raises `Refused` here, before anything is sent.
+A body that SQS would not store as text is sent in base64 with the attribute
+`x-poisonweb-body: base64`, and read back as the same bytes. A message that SQS would
+change or refuse raises `Refused` here, before anything is sent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CAME_FROM = b"sqs:DeadLetterQueueSourceArn"
 BODY_MARK = "x-poisonweb-body"
 _MARKED = ("String", b"base64")
 
-# Beyond these XML 1.0 has no characters: SQS puts U+FFFD in the place of others.
+# XML 1.0 has no characters beyond these: SQS replaces others by U+FFFD.
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NAME = re.compile(
     r"(?!aws\.|amazon\.)[a-z0-9_-]++(?>(?:\.[a-z0-9_-]++)*)", re.IGNORECASE
@@ -55,8 +55,8 @@ Attribute = tuple[str, bytes]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
-    """One message, ready for SendMessageBatch; `size` is what SQS counts."""
+class SqsEntry:
+    """One message for SendMessageBatch; `size` is what SQS counts."""
 
     body: str
     attributes: Mapping[str, Attribute]
@@ -86,9 +86,9 @@ class Entry:
         return wire
 
 
-def entry(message: Outbound) -> Entry:
-    """Make a message ready to be sent; raise `Refused` where it cannot go unaltered."""
-    aside, headers = _parted(message.headers)
+def entry_of(message: Outbound) -> SqsEntry:
+    """Convert a message for SQS; raise `Refused` where it cannot leave unchanged."""
+    aside, headers = _split(message.headers)
     attributes = _attributes(headers, types=_types(aside.get(TYPES, b"{}")))
     body = _text(message.body)
     if body is None:
@@ -96,26 +96,26 @@ def entry(message: Outbound) -> Entry:
             raise Refused(f"The header {BODY_MARK} is ours to set on such a body.")
         body = base64.b64encode(message.body).decode()
         attributes[BODY_MARK] = _MARKED
-    made = Entry(
+    entry = SqsEntry(
         body=body,
         attributes=attributes,
         group=_group(message, aside),
         dedupe=_token(message.dedupe or uuid4().hex) if _is_fifo(message) else "",
         trace=_carried(TRACE, aside.get(TRACE, b"")),
     )
-    _check(made)
-    return made
+    _check(entry)
+    return entry
 
 
-def stored(message: Mapping[str, Any]) -> tuple[bytes, tuple[Header, ...]]:
-    """Return the body and the headers of a message as ReceiveMessage gives it."""
+def content_of(message: Mapping[str, Any]) -> tuple[bytes, tuple[Header, ...]]:
+    """Return the body and the headers of a message from ReceiveMessage."""
     body = _raw(message["Body"])
     attributes = {
         name: _attribute_of(wire)
         for name, wire in sorted(message.get("MessageAttributes", {}).items())
     }
     if attributes.get(BODY_MARK) == _MARKED:
-        decoded = _decoded(body)
+        decoded = _decode(body)
         if decoded is not None:
             body = decoded
             del attributes[BODY_MARK]
@@ -123,22 +123,22 @@ def stored(message: Mapping[str, Any]) -> tuple[bytes, tuple[Header, ...]]:
     return body, (*headers, *_aside(message.get("Attributes", {}), attributes))
 
 
-def _check(made: Entry) -> None:
-    if not made.body:
+def _check(entry: SqsEntry) -> None:
+    if not entry.body:
         raise Refused("SQS takes no empty body.")
-    if len(made.attributes) > MOST_ATTRIBUTES:
-        count = len(made.attributes)
+    if len(entry.attributes) > MOST_ATTRIBUTES:
+        count = len(entry.attributes)
         mark = "; the mark of a redrive and that of a body in base64 are two of them"
         raise Refused(f"SQS takes {MOST_ATTRIBUTES} attributes, not {count}{mark}.")
-    if made.size > LARGEST:
+    if entry.size > LARGEST:
         raise Refused(
             f"SQS takes {LARGEST} bytes, body, names, types and values of the "
-            f"attributes together, not {made.size}."
+            f"attributes together, not {entry.size}."
         )
 
 
-def _parted(headers: Sequence[Header]) -> tuple[dict[bytes, bytes], list[Header]]:
-    """Part what is no attribute from what is one."""
+def _split(headers: Sequence[Header]) -> tuple[dict[bytes, bytes], list[Header]]:
+    """Split the headers that are no attributes from those that are."""
     ours = {TYPES, GROUP, TRACE, CAME_FROM}
     aside = {name: value for name, value in headers if name in ours}
     return aside, [header for header in headers if header[0] not in aside]
@@ -178,31 +178,32 @@ def _carried(name: bytes, value: bytes) -> str:
     return text
 
 
-def _types(told: bytes) -> dict[str, str]:
+def _types(value: bytes) -> dict[str, str]:
     try:
-        found = json.loads(told)
+        types = json.loads(value)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or not all(
-        isinstance(kind, str) for kind in found.values()
+        types = None
+    if not isinstance(types, dict) or not all(
+        isinstance(kind, str) for kind in types.values()
     ):
         raise Refused(f"The header {TYPES.decode()} is no JSON of names and types.")
-    return found
+    return types
 
 
 def _group(message: Outbound, aside: Mapping[bytes, bytes]) -> str:
-    """Return the group: the original's; in a FIFO queue it must have one.
+    """Return the original's group, or in a FIFO queue a group in any case.
 
-    A message that belongs to no other is a group of its own: nothing waits for it.
+    A message without a group, key and dedupe id gets a group of its own, so it never
+    waits for others.
     """
-    kept = aside.get(GROUP, b"").decode("utf-8", "surrogateescape")
+    original = aside.get(GROUP, b"").decode("utf-8", "surrogateescape")
     if not _is_fifo(message):
-        return _token(kept) if kept else ""
-    return _token(kept or message.key or message.dedupe or uuid4().hex)
+        return _token(original) if original else ""
+    return _token(original or message.key or message.dedupe or uuid4().hex)
 
 
 def _token(text: str) -> str:
-    """Keep what SQS takes for a group or a dedupe id; name anything else by a hash."""
+    """Return a valid group or dedupe id as it is; replace any other by its hash."""
     if _TOKEN.fullmatch(text):
         return text
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
@@ -217,7 +218,7 @@ def _is_binary(kind: str) -> bool:
 
 
 def _text(value: bytes) -> str | None:
-    """Return text that SQS keeps as it is, None if it would not."""
+    """Decode text that SQS stores unchanged; None for any other."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -229,8 +230,8 @@ def _raw(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _decoded(body: bytes) -> bytes | None:
-    """Undo what `entry` did, and only that: no other body would be sent like this."""
+def _decode(body: bytes) -> bytes | None:
+    """Reverse the base64 of `entry_of`; None for a body that it never writes."""
     try:
         decoded = base64.b64decode(body, validate=True)
     except binascii.Error:
@@ -256,10 +257,10 @@ def _aside(
     system: Mapping[str, str], attributes: Mapping[str, Attribute]
 ) -> list[Header]:
     types = {n: kind for n, (kind, _) in attributes.items() if kind != "String"}
-    found = [
+    headers = [
         (TYPES, json.dumps(types, separators=(",", ":")).encode() if types else b""),
         (GROUP, _raw(system.get("MessageGroupId", ""))),
         (TRACE, _raw(system.get("AWSTraceHeader", ""))),
         (CAME_FROM, _raw(system.get("DeadLetterQueueSourceArn", ""))),
     ]
-    return [(name, value) for name, value in found if value]
+    return [(name, value) for name, value in headers if value]

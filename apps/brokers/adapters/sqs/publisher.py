@@ -1,4 +1,4 @@
-"""Publishes to queues in batches, and gives the outcome of each message."""
+"""Publish to queues in batches and return the outcome of each message."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from apps.brokers.adapters.sqs.messages import FIFO, LARGEST, Entry, entry
+from apps.brokers.adapters.sqs.messages import FIFO, LARGEST, SqsEntry, entry_of
 from apps.brokers.adapters.sqs.wire import (
     MOST_AT_ONCE,
-    Answered,
-    Lost,
-    Place,
-    Wire,
+    SqsAddress,
+    SqsRejected,
+    SqsWire,
     is_final,
     is_throttled,
     words_of,
 )
+from apps.brokers.errors import MaybeSent
 from apps.brokers.ports import Outbound, Outcome, OutcomeKind
 from apps.core.errors import Refused, Unavailable
 
-# What the messages of one call weigh together at most.
+# The largest total size of the messages of one call.
 MOST_BYTES = LARGEST
 
 _COMES_AGAIN = (OutcomeKind.UNKNOWN, OutcomeKind.UNSENT)
 
 
 class SqsPublisher:
-    """Publishes with SendMessageBatch; a message's id in the reply confirms it."""
+    """Publisher by SendMessageBatch; a message's id in the reply confirms it."""
 
-    def __init__(self, place: Place) -> None:
-        self._wire = Wire(place)
+    def __init__(self, address: SqsAddress) -> None:
+        self._wire = SqsWire(address)
 
     def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
         outcomes: dict[int, Outcome] = {}
@@ -40,9 +40,9 @@ class SqsPublisher:
         except Unavailable as away:
             if not _any_sent(outcomes):
                 raise
-            # A call that got no answer has its outcomes; the others were never made.
+            # A call without an answer has set its outcomes; the others were never made.
             _leave_unsent(range(len(messages)), outcomes, reason=str(away))
-        return [outcomes[place] for place in range(len(messages))]
+        return [outcomes[index] for index in range(len(messages))]
 
     def close(self) -> None:
         self._wire.close()
@@ -53,72 +53,74 @@ class SqsPublisher:
         for call in _calls(parcels):
             self._send(topic, call, outcomes)
             if _is_held_up(topic, call, outcomes):
-                places = [parcel.place for parcel in parcels]
+                indexes = [parcel.index for parcel in parcels]
                 reason = "Not sent: a message before it may have to be sent again."
-                _leave_unsent(places, outcomes, reason=reason)
+                _leave_unsent(indexes, outcomes, reason=reason)
                 return
 
     def _send(
         self, topic: str, call: Sequence[_Parcel], outcomes: dict[int, Outcome]
     ) -> None:
-        """Send what fits into one call; if that is refused, by halves, to the last."""
+        """Send one call; split it in halves while SQS refuses it as a whole."""
         try:
-            reply = self._sent(topic, call, outcomes)
-        except Answered as refusal:
-            if len(call) == 1 or refusal.of_a_queue:
+            reply = self._call_batch(topic, call, outcomes)
+        except SqsRejected as refusal:
+            if len(call) == 1 or refusal.concerns_queue:
                 refused = _refused(str(refusal))
-                outcomes.update((parcel.place, refused) for parcel in call)
+                outcomes.update((parcel.index, refused) for parcel in call)
                 return
             half = len(call) // 2
             self._send(topic, call[:half], outcomes)
             if not _is_held_up(topic, call[:half], outcomes):
                 self._send(topic, call[half:], outcomes)
             return
-        told = _told(reply)
-        silent = Outcome(kind=OutcomeKind.UNKNOWN, detail="SQS said nothing of it.")
+        by_id = _outcomes_by_id(reply)
+        silent = Outcome(
+            kind=OutcomeKind.UNKNOWN, detail="The answer of SQS does not mention it."
+        )
         for number, parcel in enumerate(call):
-            outcomes[parcel.place] = told.get(str(number), silent)
+            outcomes[parcel.index] = by_id.get(str(number), silent)
 
-    def _sent(
+    def _call_batch(
         self, topic: str, call: Sequence[_Parcel], outcomes: dict[int, Outcome]
     ) -> Mapping[str, Any]:
-        """Make the call; where its answer is lost, note that and raise `Lost`."""
-        # Asked apart: an answer that is lost here leaves every message unsent.
+        """Make the call; on a lost answer, set its outcomes and raise `MaybeSent`."""
+        # A separate call: if its answer is lost, every message is unsent.
         self._wire.queue_url(topic)
         entries = [parcel.entry.to_wire(n) for n, parcel in enumerate(call)]
         try:
-            return self._wire.on(topic, "send_message_batch", Entries=entries)
-        except Lost as lost:
-            unknown = Outcome(kind=OutcomeKind.UNKNOWN, detail=str(lost))
-            outcomes.update((parcel.place, unknown) for parcel in call)
+            return self._wire.call_queue(topic, "send_message_batch", Entries=entries)
+        except MaybeSent as error:
+            unknown = Outcome(kind=OutcomeKind.UNKNOWN, detail=str(error))
+            outcomes.update((parcel.index, unknown) for parcel in call)
             raise
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Parcel:
-    """One message of a window, and its place there."""
+    """One message of a window, and its index there."""
 
-    place: int
-    entry: Entry
+    index: int
+    entry: SqsEntry
 
 
 def _by_topic(
     messages: Sequence[Outbound], outcomes: dict[int, Outcome]
 ) -> dict[str, list[_Parcel]]:
-    """Sort the messages by topic, in their order; note those that cannot go."""
+    """Group the messages by topic, in order; set the outcomes of invalid ones."""
     topics: dict[str, list[_Parcel]] = {}
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         try:
-            parcel = _Parcel(place=place, entry=entry(message))
+            parcel = _Parcel(index=index, entry=entry_of(message))
         except Refused as refusal:
-            outcomes[place] = _refused(str(refusal))
+            outcomes[index] = _refused(str(refusal))
         else:
             topics.setdefault(message.topic, []).append(parcel)
     return topics
 
 
 def _calls(parcels: Sequence[_Parcel]) -> Iterator[list[_Parcel]]:
-    """Fill one call after the other, in order."""
+    """Divide the parcels into calls, in order."""
     call: list[_Parcel] = []
     size = 0
     for parcel in parcels:
@@ -132,14 +134,14 @@ def _calls(parcels: Sequence[_Parcel]) -> Iterator[list[_Parcel]]:
         yield call
 
 
-def _told(reply: Mapping[str, Any]) -> dict[str, Outcome]:
-    told = {
+def _outcomes_by_id(reply: Mapping[str, Any]) -> dict[str, Outcome]:
+    outcomes = {
         done["Id"]: Outcome(kind=OutcomeKind.SENT, bookmark=done["MessageId"])
         for done in reply.get("Successful", [])
     }
     for failed in reply.get("Failed", []):
-        told[failed["Id"]] = Outcome(kind=_failure(failed), detail=words_of(failed))
-    return told
+        outcomes[failed["Id"]] = Outcome(kind=_failure(failed), detail=words_of(failed))
+    return outcomes
 
 
 def _failure(failed: Mapping[str, Any]) -> OutcomeKind:
@@ -156,17 +158,17 @@ def _any_sent(outcomes: Mapping[int, Outcome]) -> bool:
 def _is_held_up(
     topic: str, call: Sequence[_Parcel], outcomes: Mapping[int, Outcome]
 ) -> bool:
-    """Tell whether what comes behind these would overtake one that is sent again."""
-    became = (outcomes.get(parcel.place) for parcel in call)
+    """Tell whether later messages would overtake one that may be sent again."""
+    became = (outcomes.get(parcel.index) for parcel in call)
     comes_again = any(one and one.kind in _COMES_AGAIN for one in became)
     return comes_again and topic.endswith(FIFO)
 
 
 def _leave_unsent(
-    places: Sequence[int], outcomes: dict[int, Outcome], *, reason: str
+    indexes: Sequence[int], outcomes: dict[int, Outcome], *, reason: str
 ) -> None:
-    for place in places:
-        outcomes.setdefault(place, Outcome(kind=OutcomeKind.UNSENT, detail=reason))
+    for index in indexes:
+        outcomes.setdefault(index, Outcome(kind=OutcomeKind.UNSENT, detail=reason))
 
 
 def _refused(reason: str) -> Outcome:

@@ -1,4 +1,4 @@
-"""Empties a dead-letter queue, and gives back what it does not settle."""
+"""Read a dead-letter queue, and return what is not settled."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from apps.brokers.adapters.adapter import TopicSettings
-from apps.brokers.adapters.sqs.messages import stored
-from apps.brokers.adapters.sqs.topology import Source, name_of, source_of
+from apps.brokers.adapters.sqs.messages import content_of
+from apps.brokers.adapters.sqs.topology import (
+    SqsDeadLetterQueue,
+    dead_letter_queue_of,
+    name_of,
+)
 from apps.brokers.adapters.sqs.wire import (
     LONGEST_POLL,
     MOST_AT_ONCE,
-    Place,
-    Wire,
+    SqsAddress,
+    SqsWire,
     is_final,
     words_of,
 )
@@ -28,17 +32,18 @@ _LOG = logging.getLogger(__name__)
 
 
 class SqsDeadLetterReader:
-    """Reads a dead-letter queue, and remembers what it handed out by message id.
+    """Reader of a dead-letter queue, which remembers received messages by id.
 
-    A message that is not settled in time comes again, with another receipt: it is known
-    and stays held. In a FIFO queue what is held keeps the rest of its group waiting.
+    An unsettled message comes again after its time-out, with another receipt: the
+    reader recognizes it and keeps holding it. In a FIFO queue a held message makes the
+    rest of its group wait.
     """
 
-    def __init__(self, place: Place, settings: TopicSettings) -> None:
-        self._wire = Wire(place)
+    def __init__(self, address: SqsAddress, settings: TopicSettings) -> None:
+        self._wire = SqsWire(address)
         self._settings = settings
         self._hidden = math.ceil(settings.visibility_timeout)
-        self._source: Source | None = None
+        self._queue: SqsDeadLetterQueue | None = None
         self._receipts: dict[str, str] = {}
         self._handed_out: set[str] = set()
         self._strangers: set[str] = set()
@@ -65,32 +70,36 @@ class SqsDeadLetterReader:
         self._settle(handles, "change_message_visibility_batch", VisibilityTimeout=0)
 
     def dead_letter_exhausted(self) -> int:
-        """SQS does it with the next receive."""
+        """Return 0: SQS moves them itself with the next receive."""
         return 0
 
     def close(self) -> None:
         self._wire.close()
 
     def _batch(self, limit: int, wait: float) -> list[DeadLetter]:
-        source = self._source = self._source or source_of(self._wire, self._settings)
+        queue = self._queue = self._queue or dead_letter_queue_of(
+            self._wire, self._settings
+        )
         letters: list[DeadLetter] = []
-        seen: set[str] = set()
+        message_ids: set[str] = set()
         size = 0
         while len(letters) < limit and size < BATCH_BYTES:
             count = min(MOST_AT_ONCE, limit - len(letters))
-            found = self._receive(source, count, 0 if seen else wait)
-            # What comes twice within one batch is no longer hidden: so is the rest.
-            if not {message["MessageId"] for message in found} - seen:
+            messages = self._receive(queue, count, 0 if message_ids else wait)
+            # A message twice in one batch is no longer hidden: nor are the others.
+            if not {message["MessageId"] for message in messages} - message_ids:
                 break
-            seen |= {message["MessageId"] for message in found}
-            fresh = [_letter(m, source) for m in found if self._is_ours(m, source)]
-            letters += fresh
-            size += sum(letter.size for letter in fresh)
+            message_ids |= {message["MessageId"] for message in messages}
+            new_letters = [
+                _letter(m, queue) for m in messages if self._is_ours(m, queue)
+            ]
+            letters += new_letters
+            size += sum(letter.size for letter in new_letters)
         return letters
 
-    def _receive(self, source: Source, count: int, wait: float) -> list[Any]:
-        reply = self._wire.on(
-            source.queue,
+    def _receive(self, queue: SqsDeadLetterQueue, count: int, wait: float) -> list[Any]:
+        reply = self._wire.call_queue(
+            queue.name,
             "receive_message",
             MaxNumberOfMessages=count,
             WaitTimeSeconds=int(min(wait, LONGEST_POLL)),
@@ -98,24 +107,24 @@ class SqsDeadLetterReader:
             MessageAttributeNames=["All"],
             MessageSystemAttributeNames=["All"],
         )
-        found: list[Any] = reply.get("Messages", [])
-        return found
+        messages: list[Any] = reply.get("Messages", [])
+        return messages
 
-    def _is_ours(self, message: Mapping[str, Any], source: Source) -> bool:
-        """Note the receipt; tell whether this is new, and of our topic.
+    def _is_ours(self, message: Mapping[str, Any], queue: SqsDeadLetterQueue) -> bool:
+        """Store the receipt; tell whether the message is new, and of our topic.
 
-        A dead-letter queue may serve several queues. What came from another one is left
-        to its own topic: sent back as ours, it would go astray.
+        A dead-letter queue may serve several queues. Messages of another one are left
+        to its own topic: redriven as ours, they would reach the wrong queue.
         """
         bookmark = message["MessageId"]
         came_from = name_of(message["Attributes"].get("DeadLetterQueueSourceArn", ""))
         if came_from not in {"", self._settings.topic}:
-            self._warn_of(came_from, source.queue)
+            self._warn_of(came_from, queue.name)
             return False
         self._receipts[bookmark] = message["ReceiptHandle"]
-        known = bookmark in self._handed_out
+        is_known = bookmark in self._handed_out
         self._handed_out.add(bookmark)
-        return not known
+        return not is_known
 
     def _warn_of(self, stranger: str, queue: str) -> None:
         if stranger not in self._strangers:
@@ -130,63 +139,69 @@ class SqsDeadLetterReader:
     def _each(
         self, handles: Sequence[str], action: str, **parameters: int
     ) -> Iterator[str]:
-        """Do one thing with each of these and yield the ones it was done with.
+        """Call one action for these messages and yield those that succeeded.
 
-        A receipt that SQS no longer takes is forgotten: the message is gone, or comes
+        A receipt that SQS no longer accepts is forgotten: the message is gone, or comes
         again and is handed out again.
         """
-        known = [one for one in dict.fromkeys(handles) if one in self._receipts]
+        bookmarks = [one for one in dict.fromkeys(handles) if one in self._receipts]
         failed: list[str] = []
-        for start in range(0, len(known), MOST_AT_ONCE):
-            call = known[start : start + MOST_AT_ONCE]
+        for start in range(0, len(bookmarks), MOST_AT_ONCE):
+            call = bookmarks[start : start + MOST_AT_ONCE]
             reply = self._change(call, action, parameters)
             yield from (call[int(done["Id"])] for done in reply.get("Successful", []))
             for refusal in reply.get("Failed", []):
                 if is_final(refusal):
-                    _LOG.warning("a receipt is void: %s", words_of(refusal))
+                    _LOG.warning(
+                        "SQS no longer accepts a receipt: %s", words_of(refusal)
+                    )
                     self._forget(call[int(refusal["Id"])])
                 else:
                     failed.append(words_of(refusal))
         if failed:
-            what = f"{self._wire.place} did not do {action} for {len(failed)} messages"
+            what = (
+                f"{self._wire.address} did not do {action} for {len(failed)} messages"
+            )
             raise Unavailable(f"{what}: {failed[0]}")
 
     def _change(
         self, bookmarks: Sequence[str], action: str, parameters: Mapping[str, int]
     ) -> dict[str, Any]:
-        source = self._source = self._source or source_of(self._wire, self._settings)
+        queue = self._queue = self._queue or dead_letter_queue_of(
+            self._wire, self._settings
+        )
         entries = [
             {"Id": str(n), "ReceiptHandle": self._receipts[bookmark], **parameters}
             for n, bookmark in enumerate(bookmarks)
         ]
-        return self._wire.on(source.queue, action, Entries=entries)
+        return self._wire.call_queue(queue.name, action, Entries=entries)
 
     def _forget(self, bookmark: str) -> None:
         self._receipts.pop(bookmark, None)
         self._handed_out.discard(bookmark)
 
 
-def _letter(message: Mapping[str, Any], source: Source) -> DeadLetter:
-    body, headers = stored(message)
-    sent = message["Attributes"].get("SentTimestamp")
+def _letter(message: Mapping[str, Any], queue: SqsDeadLetterQueue) -> DeadLetter:
+    body, headers = content_of(message)
+    sent_at = message["Attributes"].get("SentTimestamp")
     return DeadLetter(
-        queue=source.queue,
+        queue=queue.name,
         bookmark=message["MessageId"],
         body=body,
         headers=headers,
         size=len(body) + sum(len(part) for header in headers for part in header),
-        dequeue_count=_dequeue_count(message, source),
-        enqueued_at=EPOCH + timedelta(milliseconds=int(sent)) if sent else None,
+        dequeue_count=_dequeue_count(message, queue),
+        enqueued_at=EPOCH + timedelta(milliseconds=int(sent_at)) if sent_at else None,
     )
 
 
-def _dequeue_count(message: Mapping[str, Any], source: Source) -> int | None:
-    """Tell how often consumers had the message: SQS counts our receives with theirs.
+def _dequeue_count(message: Mapping[str, Any], queue: SqsDeadLetterQueue) -> int | None:
+    """Return how often consumers received it: SQS also counts our receives.
 
-    Its policy says how many lead into the queue, which ours must not exceed. None for
-    a message that no consumer had: somebody put it there.
+    Our own receives never raise it beyond the maximum of the redrive policy. None for a
+    message that no consumer received: a producer put it there.
     """
     count = int(message["Attributes"].get("ApproximateReceiveCount", 1)) - 1
-    if source.max_receive_count is not None:
-        count = min(count, source.max_receive_count)
+    if queue.max_receive_count is not None:
+        count = min(count, queue.max_receive_count)
     return count or None

@@ -1,4 +1,4 @@
-"""Where the dead letters of a queue go, from its redrive policy."""
+"""Find the dead-letter queue of a queue by its redrive policy."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from apps.brokers.adapters.adapter import TopicSettings
-from apps.brokers.adapters.sqs.wire import Answered, Wire
+from apps.brokers.adapters.sqs.wire import SqsRejected, SqsWire
 from apps.core.errors import Refused
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RedrivePolicy:
-    """Where a queue's dead letters go, and after how many receives."""
+    """The dead-letter queue of a queue, and the number of receives that leads there."""
 
     dead_letter_queue: str
     max_receive_count: int
 
     @classmethod
     def of(cls, attributes: Mapping[str, str]) -> RedrivePolicy | None:
-        told = attributes.get("RedrivePolicy")
-        if not told:
+        policy_json = attributes.get("RedrivePolicy")
+        if not policy_json:
             return None
-        policy = json.loads(told)
+        policy = json.loads(policy_json)
         return cls(
             dead_letter_queue=name_of(policy["deadLetterTargetArn"]),
             max_receive_count=int(policy["maxReceiveCount"]),
@@ -31,20 +31,20 @@ class RedrivePolicy:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
-    """A topic's dead-letter queue, and how many receives lead into it, if one knows."""
+class SqsDeadLetterQueue:
+    """A topic's dead-letter queue, and how many receives lead into it, if known."""
 
-    queue: str
+    name: str
     max_receive_count: int | None = None
 
 
-def source_of(wire: Wire, topic: TopicSettings) -> Source:
-    """Find the dead-letter queue: the one that was named, or that of the policy."""
+def dead_letter_queue_of(wire: SqsWire, topic: TopicSettings) -> SqsDeadLetterQueue:
+    """Return the configured dead-letter queue, or else that of the policy."""
     named = topic.dead_letter_queue
     try:
         policy = RedrivePolicy.of(wire.attributes(topic.topic, "RedrivePolicy"))
-    except Answered:
-        # A queue that only its dead letters are left of.
+    except SqsRejected:
+        # The topic's queue may be deleted while its dead letters still exist.
         if not named:
             raise
         policy = None
@@ -54,10 +54,10 @@ def source_of(wire: Wire, topic: TopicSettings) -> Source:
             "dead-letter queue."
         )
     if policy is not None and named in {"", policy.dead_letter_queue}:
-        return Source(
-            queue=policy.dead_letter_queue, max_receive_count=policy.max_receive_count
+        return SqsDeadLetterQueue(
+            name=policy.dead_letter_queue, max_receive_count=policy.max_receive_count
         )
-    return Source(queue=named)
+    return SqsDeadLetterQueue(name=named)
 
 
 def name_of(arn: str) -> str:

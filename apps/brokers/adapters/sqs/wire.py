@@ -1,6 +1,6 @@
-"""One region of Amazon SQS, called once: what was not done, and what nobody can know.
+"""Calls of Amazon SQS in one region, one attempt each, with classified errors.
 
-botocore would try again by itself, which sends messages twice; here it may not.
+botocore would repeat a call by itself, which sends messages twice; here it must not.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from botocore.session import Session as BotocoreSession
 
 from apps.brokers.adapters import checked_http
 from apps.brokers.address_policy import Dial, usual_dial
-from apps.brokers.errors import QueueMissing
-from apps.core.errors import Invalid, Refused, Unavailable
+from apps.brokers.errors import MaybeSent, NotSent, QueueMissing, Rejected
+from apps.core.errors import Invalid
 
 CONNECT_SECONDS = 5.0
-# The longest that SQS itself waits for a message, and time for its answer to come.
+# SQS' own limit of waiting for a message, and time for its answer to arrive.
 LONGEST_POLL = 20
 REPLY_SECONDS = LONGEST_POLL + 10.0
 REASON_LIMIT = 300
-# What a call that takes a batch takes at most.
+# SQS' limit of entries in one batch.
 MOST_AT_ONCE = 10
 
-# What AWS' services look like: 8 MB and most of the time that a client takes to make.
+# Shared descriptions of AWS' services: 8 MB, and most of a client's start-up time.
 _DESCRIPTIONS = create_loader()
 
 _PREFIX = "AWS.SimpleQueueService."
@@ -50,7 +50,7 @@ _ENDPOINT = re.compile(
 )
 _REGION = re.compile(r"[a-z]{2,}(-[a-z0-9]+)*")
 
-# Nothing left this machine.
+# Errors from before anything left this machine.
 _NEVER_SENT = (
     ConnectTimeoutError,
     CredentialRetrievalError,
@@ -60,8 +60,8 @@ _NEVER_SENT = (
     ProfileNotFound,
     ProxyConnectionError,
 )
-# SQS knows us no longer, or not yet: that says nothing about a message.
-_STRANGERS = frozenset(
+# Codes for unknown or expired credentials: they say nothing about a message.
+_UNKNOWN_CALLER = frozenset(
     {
         "ExpiredToken",
         "ExpiredTokenException",
@@ -92,7 +92,7 @@ _THROTTLED = frozenset(
     }
 )
 MISSING = frozenset({"NonExistentQueue", "QueueDoesNotExist"})
-# Of a whole queue, whatever the message.
+# Codes about a whole queue, whatever the message.
 _OF_A_QUEUE = MISSING | {
     "AccessDenied",
     "AccessDeniedException",
@@ -107,31 +107,27 @@ _OF_A_QUEUE = MISSING | {
 }
 
 
-class Lost(Unavailable):
-    """The call was heard, or it was not: its answer never came."""
-
-
-class Answered(Refused):
-    """SQS answered that it will not do this."""
+class SqsRejected(Rejected):
+    """SQS refused the call."""
 
     def __init__(self, code: str, words: str, *, about: str) -> None:
         self.code = code
         super().__init__(f"SQS refuses {about}: {_said(code, words)}")
 
     @property
-    def of_a_queue(self) -> bool:
+    def concerns_queue(self) -> bool:
         return self.code in _OF_A_QUEUE
 
 
-class NoSuchQueue(Answered, QueueMissing):
-    """SQS answered that it has no such queue."""
+class SqsQueueMissing(SqsRejected, QueueMissing):
+    """SQS has no such queue."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
-    """Where SQS is, and the keys to call it with; without keys, those of this machine.
+class SqsAddress:
+    """A region of SQS and the keys for it; without keys, those of this machine.
 
-    The metadata service of a cloud is asked for them only if `may_ask_metadata`.
+    A cloud's metadata service is asked for keys only if `may_ask_metadata`.
     """
 
     region: str
@@ -150,8 +146,8 @@ class Place:
         dial: Dial = usual_dial,
         may_ask_metadata: bool = False,
     ) -> Self:
-        """Read an address, sqs://[access-key:secret-key@]region, and its options."""
-        # Errors of the URL parser quote what they stumble over, maybe a secret.
+        """Parse an address, sqs://[access-key:secret-key@]region, and its options."""
+        # Errors of the URL parser quote the text, which may hold a secret.
         try:
             parts = urlsplit(url)
             region, port = parts.hostname or "", parts.port
@@ -171,60 +167,62 @@ class Place:
         )
 
     def __str__(self) -> str:
-        shown = f"Amazon SQS in {self.region}"
-        return f"{shown} at {self.endpoint}" if self.endpoint else shown
+        name = f"Amazon SQS in {self.region}"
+        return f"{name} at {self.endpoint}" if self.endpoint else name
 
 
-class Wire:
-    """SQS at one place, for one thread; it is reached with the first call."""
+class SqsWire:
+    """A client of SQS at one address, for one thread; it connects at the first call."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, address: SqsAddress) -> None:
+        self.address = address
         self._client: Any = None
         self._urls: dict[str, str] = {}
 
     def call(self, action: str, *, about: str, **parameters: object) -> dict[str, Any]:
-        """Do one thing once; `about` is what a refusal names.
+        """Call an action once; `about` is what a refusal names.
 
-        Raises `Answered` for a refusal, `Lost` where nobody knows, and any other
-        `Unavailable` where nothing was done.
+        Raises `SqsRejected` for a refusal, `NotSent` where nothing was done, and
+        `MaybeSent` where that is unknown.
         """
         try:
             done: dict[str, Any] = getattr(self._connected(), action)(**parameters)
         except ClientError as error:
-            raise self._translated(error, about) from error
+            raise self._translate(error, about) from error
         except ParamValidationError as error:
-            raise Answered("ParamValidation", str(error), about=about) from error
+            raise SqsRejected("ParamValidation", str(error), about=about) from error
         except _NEVER_SENT as error:
-            raise Unavailable(f"{self.place} is away: {_line(str(error))}") from error
+            raise NotSent(f"{self.address} is away: {_line(str(error))}") from error
         except (BotoCoreError, OSError) as error:
-            raise Lost(f"{self.place} is away: {_line(str(error))}") from error
+            raise MaybeSent(f"{self.address} is away: {_line(str(error))}") from error
         return done
 
     def queue_url(self, queue: str) -> str:
-        """Return what the calls know a queue by; raise `Answered` if there is none."""
+        """Return the URL of a queue; raise `SqsRejected` where it is missing."""
         if queue not in self._urls:
             about = f"GetQueueUrl {queue}"
             reply = self.call("get_queue_url", about=about, QueueName=queue)
             self._urls[queue] = reply["QueueUrl"]
         return self._urls[queue]
 
-    def on(
+    def call_queue(
         self, queue: str, action: str, *, about: str = "", **parameters: object
     ) -> dict[str, Any]:
-        """Do one thing with a queue, known by its name."""
+        """Call an action for a queue, by the queue's name."""
         url = self.queue_url(queue)
         about = about or f"{action} {queue}"
         try:
             return self.call(action, about=about, QueueUrl=url, **parameters)
-        except NoSuchQueue:
+        except SqsQueueMissing:
             self._urls.pop(queue, None)
             raise
 
     def attributes(self, queue: str, *names: str) -> dict[str, str]:
-        reply = self.on(queue, "get_queue_attributes", AttributeNames=list(names))
-        found: dict[str, str] = reply.get("Attributes", {})
-        return found
+        reply = self.call_queue(
+            queue, "get_queue_attributes", AttributeNames=list(names)
+        )
+        attributes: dict[str, str] = reply.get("Attributes", {})
+        return attributes
 
     def close(self) -> None:
         client, self._client = self._client, None
@@ -235,13 +233,13 @@ class Wire:
         if self._client is None:
             core = BotocoreSession()
             core.register_component("data_loader", _DESCRIPTIONS)
-            if not self.place.may_ask_metadata:
+            if not self.address.may_ask_metadata:
                 _ask_no_metadata(core)
             session = Session(
                 botocore_session=core,
-                aws_access_key_id=self.place.access_key,
-                aws_secret_access_key=self.place.secret_key,
-                region_name=self.place.region,
+                aws_access_key_id=self.address.access_key,
+                aws_secret_access_key=self.address.secret_key,
+                region_name=self.address.region,
             )
             once = Config(
                 connect_timeout=CONNECT_SECONDS,
@@ -249,36 +247,38 @@ class Wire:
                 retries={"total_max_attempts": 1, "mode": "standard"},
                 user_agent_extra="poisonweb",
             )
-            endpoint = self.place.endpoint
+            endpoint = self.address.endpoint
             self._client = session.client("sqs", endpoint_url=endpoint, config=once)
-            _check_addresses(self._client, self.place.dial)
+            _check_addresses(self._client, self.address.dial)
         return self._client
 
-    def _translated(self, error: ClientError, about: str) -> Unavailable | Answered:
+    def _translate(
+        self, error: ClientError, about: str
+    ) -> NotSent | MaybeSent | SqsRejected:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
-        told = error.response.get("Error", {})
-        code, message = _code_of(told.get("Code", "")), told.get("Message", "")
+        details = error.response.get("Error", {})
+        code, message = _code_of(details.get("Code", "")), details.get("Message", "")
         if not code or code.isdigit():
-            # botocore found no code of AWS: it is another service, not to be quoted.
+            # Without a code of AWS it is another service, which is not quoted.
             code, message = f"HTTP {status}", "what answers there is not SQS"
         words = _said(code, message)
-        if code in _THROTTLED or code in _STRANGERS:
-            return Unavailable(f"{self.place} says: {words}")
+        if code in _THROTTLED or code in _UNKNOWN_CALLER:
+            return NotSent(f"{self.address} says: {words}")
         if status >= 500:
-            return Lost(f"{self.place} says: {words}")
-        kind = NoSuchQueue if code in MISSING else Answered
+            return MaybeSent(f"{self.address} says: {words}")
+        kind = SqsQueueMissing if code in MISSING else SqsRejected
         return kind(code, message, about=about)
 
 
 def _ask_no_metadata(core: BotocoreSession) -> None:
-    """Leave out what asks a cloud who this machine is, over connections of its own."""
+    """Remove the providers that ask a cloud for this machine's credentials."""
     providers = core.get_component("credential_provider")
     for name in ("iam-role", "container-role"):
         providers.remove(name)
 
 
 def _check_addresses(client: Any, dial: Dial) -> None:
-    """Have a client's connections made by `dial`, for which botocore has no setting."""
+    """Make the client connect by `dial`, for which botocore has no setting."""
     session = client._endpoint.http_session  # noqa: SLF001 - see above
     pools = session._pool_classes_by_scheme  # noqa: SLF001
     for scheme, pool in pools.items():
@@ -286,12 +286,12 @@ def _check_addresses(client: Any, dial: Dial) -> None:
 
 
 def is_final(failed: Mapping[str, Any]) -> bool:
-    """Tell whether this member of a batch would fail again."""
+    """Tell whether this entry of a batch would fail again."""
     return bool(failed["SenderFault"]) and not is_throttled(failed)
 
 
 def is_throttled(failed: Mapping[str, Any]) -> bool:
-    """Tell whether SQS turned this member of a batch away for now, and did nothing."""
+    """Tell whether SQS throttled this entry of a batch, so did nothing."""
     return _code_of(failed["Code"]) in _THROTTLED
 
 
@@ -299,12 +299,12 @@ def words_of(failed: Mapping[str, Any]) -> str:
     return _said(failed["Code"], failed.get("Message", ""))
 
 
-def _code_of(told: str) -> str:
-    return told.removeprefix(_PREFIX)
+def _code_of(code: str) -> str:
+    return code.removeprefix(_PREFIX)
 
 
 def _said(code: str, words: str) -> str:
-    """Say in one short line what SQS said."""
+    """Format SQS' error as one short line."""
     return _line(f"{_code_of(code)}: {words}" if words else _code_of(code))
 
 
@@ -315,8 +315,8 @@ def _line(text: str) -> str:
 def _endpoint(options: Mapping[str, object]) -> str | None:
     unknown = set(options) - {"endpoint_url"}
     if unknown:
-        known = 'the only option of sqs is "endpoint_url".'
-        raise Invalid("options", f"{', '.join(sorted(unknown))} is unknown: {known}")
+        hint = 'the only option of sqs is "endpoint_url".'
+        raise Invalid("options", f"{', '.join(sorted(unknown))} is unknown: {hint}")
     url = options.get("endpoint_url")
     if url is None:
         return None
