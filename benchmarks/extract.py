@@ -53,7 +53,7 @@ def main(folder: Path) -> None:
     from spark.schemas import LakeKind
 
     fill(database_url())
-    with snapshot.held() as held_snapshot, session.start("extract") as spark:
+    with snapshot.open_snapshot() as held_snapshot, session.start("extract") as spark:
         window = FactWindow(first=FIRST, last=LAST, snapshot=held_snapshot.name)
         (whole,) = facts.statements(
             LakeKind.FAILURES, window, lambda _: [("poison_failure", 1)]

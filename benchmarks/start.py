@@ -64,9 +64,9 @@ def sending() -> None:
     from apps.api import snapshots
     from apps.api.parameters.skips import SkipListParams
 
-    wanted = SkipListParams(topic=TOPIC, consumer_group=GROUP)
-    lines = timed(partial(snapshots._gzipped_lines, wanted), RENDERED)  # noqa: SLF001
-    whole = timed(partial(snapshots._json, wanted), ROUNDS)  # noqa: SLF001
+    params = SkipListParams(topic=TOPIC, consumer_group=GROUP)
+    lines = timed(partial(snapshots._gzipped_lines, params), RENDERED)  # noqa: SLF001
+    whole = timed(partial(snapshots._json, params), ROUNDS)  # noqa: SLF001
     middle, slowest = statistics.median(lines), max(lines)
     before = statistics.median(whole)
     print(f"a list of {SKIPS:,} in lines: p50 {middle:.2f} s, p99 {slowest:.2f} s of a")

@@ -34,7 +34,7 @@ class Asked:
 class Answered:
     """An answer on its way back; its members are for changing."""
 
-    asked: Asked
+    request: Asked
     status: int
     headers: dict[str, str]
     body: bytes
@@ -51,7 +51,7 @@ class Mistake:
     An event is its text; None instead of it leaves it out.
     """
 
-    asked: Callable[[Asked], None] = lambda _: None
+    on_request: Callable[[Asked], None] = lambda _: None
     answered: Callable[[Answered], None] = lambda _: None
     event: Callable[[str], str | None] = lambda text: text
 
@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
             headers=_passed_on(self.headers.items()),
             body=self.rfile.read(int(self.headers.get("Content-Length") or 0)),
         )
-        self.server.mistake.asked(request)
+        self.server.mistake.on_request(request)
         there = http.client.HTTPConnection(self.server.there)
         try:
             there.connect()
@@ -134,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._stream(response)
             return
         answer = Answered(
-            asked=request,
+            request=request,
             status=response.status,
             headers=_passed_on(response.getheaders()),
             body=response.read(),

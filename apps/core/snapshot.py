@@ -32,7 +32,7 @@ class Snapshot:
 
 
 @contextmanager
-def held() -> Iterator[Snapshot]:
+def open_snapshot() -> Iterator[Snapshot]:
     """Open a snapshot: a read-only transaction that blocks no other."""
     session = open_session("snapshot")
     try:

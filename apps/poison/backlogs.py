@@ -11,7 +11,7 @@ from datetime import datetime
 
 from django.db import connection
 
-from apps.poison.states import SHOWN, Shown, State
+from apps.poison.states import DISPLAY_STATES, DisplayState, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +70,16 @@ WHERE counted.number > 0
 """
 
 
-def by_problem(problems: Sequence[int], *, most: int) -> dict[int, dict[Shown, int]]:
+def by_problem(
+    problems: Sequence[int], *, most: int
+) -> dict[int, dict[DisplayState, int]]:
     """Count the poisons of each problem by displayed state, each up to `most`."""
-    counts = {problem: dict.fromkeys(Shown, 0) for problem in problems}
+    counts = {problem: dict.fromkeys(DisplayState, 0) for problem in problems}
     ids, states = list(problems), [state.value for state in State]
     with connection.cursor() as cursor:
         cursor.execute(_BY_STATE, {"problems": ids, "states": states, "most": most})
         for problem, state, number in cursor.fetchall():
-            label = SHOWN[State(state)]
+            label = DISPLAY_STATES[State(state)]
             counts[problem][label] = min(counts[problem][label] + number, most)
     return counts
 

@@ -27,13 +27,13 @@ from apps.poison.querysets import (
     WaitingSkipQuerySet,
 )
 from apps.poison.states import (
+    DISPLAY_STATES,
     GIVEN_BACK,
     IN_FLIGHT,
-    SHOWN,
     SILENT_AFTER_SECONDS,
     Because,
+    DisplayState,
     Outcome,
-    Shown,
     State,
 )
 from poisonguard.contract import MatcherKind
@@ -184,8 +184,8 @@ class Poison(models.Model):
         return f"{self.pk} {self.state}"
 
     @property
-    def display_state(self) -> Shown:
-        return SHOWN[State(self.state)]
+    def display_state(self) -> DisplayState:
+        return DISPLAY_STATES[State(self.state)]
 
     @property
     def word(self) -> str:

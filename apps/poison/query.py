@@ -20,7 +20,7 @@ from django.db.models import Q
 from apps.brokers import topic_ids
 from apps.core.errors import Invalid
 from apps.core.patterns import like
-from apps.poison.states import Shown, shown_as
+from apps.poison.states import DisplayState, states_displayed_as
 from poisonguard.contract import Cause
 
 MAX_LENGTH = 2000
@@ -115,10 +115,10 @@ def _unquoted(value: str) -> str:
 
 
 def _is(value: str) -> Q:
-    labels = ", ".join(Shown)
-    if value not in list(Shown):
+    labels = ", ".join(DisplayState)
+    if value not in list(DisplayState):
         raise ValueError(f"is: takes one of {labels}")
-    return Q(state__in=shown_as(Shown(value)))
+    return Q(state__in=states_displayed_as(DisplayState(value)))
 
 
 def _day(value: str) -> Q:

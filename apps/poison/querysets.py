@@ -12,7 +12,7 @@ from django.db.models.expressions import RawSQL
 
 from apps.brokers import topic_ids
 from apps.poison.query import Query
-from apps.poison.states import SHOWN, Shown, State
+from apps.poison.states import DISPLAY_STATES, DisplayState, State
 
 if TYPE_CHECKING:
     from apps.poison.models import Body, Poison, Problem, Skip, WaitingSkip
@@ -56,13 +56,13 @@ class PoisonQuerySet(models.QuerySet["Poison"]):
 
     def counted_by_problem(
         self, problems: Iterable[int]
-    ) -> dict[int, dict[Shown, int]]:
+    ) -> dict[int, dict[DisplayState, int]]:
         """Count the poisons of each problem by displayed state."""
-        counts = {problem: dict.fromkeys(Shown, 0) for problem in problems}
+        counts = {problem: dict.fromkeys(DisplayState, 0) for problem in problems}
         within = self.filter(problem__in=counts).order_by()
         rows = within.values_list("problem", "state").annotate(number=Count("pk"))
         for problem, state, number in rows:
-            counts[problem][SHOWN[State(state)]] += number
+            counts[problem][DISPLAY_STATES[State(state)]] += number
         return counts
 
 

@@ -35,7 +35,7 @@ from poisonguard.contract import MatcherKind
 log = logging.getLogger(__name__)
 
 REASON_LIMIT = 2_000
-SHOWN = 300
+DISPLAY_STATES = 300
 BATCH_SIZE = 1_000
 # A rule that matches all of this many messages is probably a mistake.
 OVERBROAD_AFTER = 200
@@ -364,7 +364,7 @@ def _record(
             "topic": skip.topic.name,
             "consumer_group": skip.consumer_group,
             "kind": skip.kind,
-            "value": skip.value_text[:SHOWN],
+            "value": skip.value_text[:DISPLAY_STATES],
             "handler_version": skip.handler_version,
             "expires_at": skip.expires_at and skip.expires_at.isoformat(),
             "poison": skip.poison_id,

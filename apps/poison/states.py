@@ -40,7 +40,7 @@ def before(state: State) -> list[str]:
 REOPENED_BY_FAILURE = sorted(set(before(State.OPEN)) - {State.DROPPED.value})
 
 
-class Shown(StrEnum):
+class DisplayState(StrEnum):
     """The four states that pages and `is:` use."""
 
     OPEN = "open"
@@ -49,19 +49,19 @@ class Shown(StrEnum):
     DROPPED = "dropped"
 
 
-SHOWN: dict[State, Shown] = {
-    State.OPEN: Shown.OPEN,
-    State.REDRIVING: Shown.SENT,
-    State.REDRIVEN: Shown.SENT,
-    State.MOVED: Shown.SENT,
-    State.CONFIRMED: Shown.HANDLED,
-    State.DROPPED: Shown.DROPPED,
+DISPLAY_STATES: dict[State, DisplayState] = {
+    State.OPEN: DisplayState.OPEN,
+    State.REDRIVING: DisplayState.SENT,
+    State.REDRIVEN: DisplayState.SENT,
+    State.MOVED: DisplayState.SENT,
+    State.CONFIRMED: DisplayState.HANDLED,
+    State.DROPPED: DisplayState.DROPPED,
 }
 
 
-def shown_as(label: Shown) -> list[str]:
+def states_displayed_as(label: DisplayState) -> list[str]:
     """List the states that are displayed with this label."""
-    return sorted(state.value for state in State if SHOWN[state] is label)
+    return sorted(state.value for state in State if DISPLAY_STATES[state] is label)
 
 
 class Outcome(StrEnum):

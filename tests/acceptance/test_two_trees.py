@@ -80,7 +80,7 @@ class Program:
         )
 
     def restart(self) -> None:
-        """End it, kindly or not, with all its children, and start it anew at once."""
+        """End it, kindly or not, with all its children, and start it again at once."""
         assert self.process.poll() is None, "it ended by itself"
         if random.random() < 0.5:
             self.process.send_signal(signal.SIGTERM)

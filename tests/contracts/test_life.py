@@ -439,7 +439,7 @@ def test_an_idle_lane_polls_less_often_where_the_broker_bills_requests(
 ) -> None:
     if not real_stage.capabilities.polling_interval:
         return
-    # Two minutes pass in an instant: nobody waits for what is not there.
+    # Two minutes pass in an instant: no lane waits for what is not there.
     monkeypatch.setattr("apps.capture.lanes.drain.READ_SECONDS", 0.0)
     Topic.objects.update(options={"maxPollingInterval": "00:00:15"})
     at = 0.0

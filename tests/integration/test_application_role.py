@@ -192,7 +192,7 @@ def test_upkeep_prunes_makes_partitions_and_signs_the_trail(
     assert owners(partition_names) == {owner()}
     assert checkpoint is not None
     # Locks and snapshots have sessions of their own.
-    with lock.attempt("a test") as lock_of_test, snapshot.held() as moment:
+    with lock.attempt("a test") as lock_of_test, snapshot.open_snapshot() as moment:
         assert lock_of_test
         assert moment.ask("SELECT current_user", {}) == [(who(),)]
 

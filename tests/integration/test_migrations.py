@@ -37,8 +37,8 @@ def test_facts_of_older_rows_are_filled_in(now: datetime) -> None:
     (poison,) = poisons(now, 1, bookmark="1-0")
     capture(now, failure(now, bookmark="1-0"), failure(now, bookmark="2-0"))
     (redrive,) = begin(poisons=[poison.pk], target=None, epoch=1, now=now).values()
-    sent = RedriveAnswer(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
-    mark(poisons=[poison.pk], answers=[sent], epoch=1, now=now)
+    answer = RedriveAnswer(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
+    mark(poisons=[poison.pk], answers=[answer], epoch=1, now=now)
     token = sign(redrive=redrive, topic="orders", digest=poison.digest)
     confirm(tokens=[(token, "orders")], now=now)
     with schema_of("poison", "0003"), connection.cursor() as cursor:

@@ -56,7 +56,7 @@ def run(facts: None) -> Run:
 
 @pytest.fixture
 def run_snapshot(run: Run) -> Iterator[Snapshot]:
-    with snapshot.held() as moment:
+    with snapshot.open_snapshot() as moment:
         Run.objects.filter(pk=run.pk).update(snapshot=moment.pg_snapshot, as_of=AT_TWO)
         yield moment
 
@@ -207,7 +207,7 @@ def test_a_job_that_read_too_few_rows_is_detected(
 def test_a_failure_dated_by_a_clock_ahead_belongs_to_the_next_day(
     seen_late: Run,
 ) -> None:
-    with snapshot.held() as moment:
+    with snapshot.open_snapshot() as moment:
         counts = quality._count_by_kind(
             moment.ask(quality._FACTS, quality._window(seen_late))
         )
@@ -309,7 +309,7 @@ def test_staged_rates_of_a_topic_removed_meanwhile_are_dropped(
     facts: None, run: Run
 ) -> None:
     topic = watched("wrong")
-    with snapshot.held() as run_snapshot:
+    with snapshot.open_snapshot() as run_snapshot:
         Run.objects.filter(pk=run.pk).update(
             snapshot=run_snapshot.pg_snapshot, as_of=AT_TWO
         )

@@ -62,7 +62,7 @@ def test_a_restore_opens_only_what_is_dropped(now: datetime, origin: State) -> N
 
 
 def test_every_state_has_one_of_the_four_display_states() -> None:
-    words = [states.shown_as(word) for word in states.Shown]
+    words = [states.states_displayed_as(word) for word in states.DisplayState]
 
     assert sorted(itertools.chain(*words)) == sorted(State)
 

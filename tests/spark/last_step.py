@@ -21,7 +21,7 @@ def publish(
     connection.settings_dict["NAME"] = database
     run = Run.objects.get(pk=run_id)
     begun.send(True)
-    with snapshot.held() as run_snapshot:
+    with snapshot.open_snapshot() as run_snapshot:
         Run.objects.filter(pk=run.pk).update(
             snapshot=run_snapshot.pg_snapshot, as_of=clock.now()
         )

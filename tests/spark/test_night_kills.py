@@ -47,7 +47,7 @@ from apps.core import clock, snapshot
 from apps.reports import job
 from apps.reports.services import running
 run = running._begin({run}, now=clock.now())
-with snapshot.held() as seen:
+with snapshot.open_snapshot() as seen:
     order = job.JobOrder(run=run.pk, epoch=run.epoch, first_day=run.first_day,
                       last_day=run.last_day, snapshot=seen.name)
     print(json.dumps(job.carry_out(order, may_go_on=lambda: True)))

@@ -16,11 +16,11 @@ from apps.api.schemas.base import (
 )
 from apps.api.schemas.operations import OperationRow
 from apps.api.schemas.trail import Entry
-from apps.poison.states import Outcome, Shown
+from apps.poison.states import DisplayState, Outcome
 from apps.poison.states import State as PoisonState
 
 PoisonStateName = choice("PoisonState", PoisonState)
-ShownState = choice("ShownState", Shown)
+ShownState = choice("ShownState", DisplayState)
 OutcomeName = choice("RedriveOutcome", Outcome)
 
 

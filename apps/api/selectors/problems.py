@@ -7,10 +7,10 @@ from apps.core.timeouts import search_timeout
 from apps.poison import problems
 from apps.poison.models import Poison, Problem
 from apps.poison.query import Query
-from apps.poison.states import Shown
+from apps.poison.states import DisplayState
 from apps.team.rights import Principal
 
-ProblemCounts = dict[int, dict[Shown, int]]
+ProblemCounts = dict[int, dict[DisplayState, int]]
 
 
 def matching(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from apps.api.shapes.base import Shape
 from apps.poison.models import Problem
-from apps.poison.states import Shown
+from apps.poison.states import DisplayState
 
 
-def problem(row: Problem, *, counts: dict[Shown, int]) -> Shape:
+def problem(row: Problem, *, counts: dict[DisplayState, int]) -> Shape:
     return {
         "id": row.pk,
         "topic": row.topic.name,
@@ -17,7 +17,7 @@ def problem(row: Problem, *, counts: dict[Shown, int]) -> Shape:
         "fingerprint": bytes(row.fingerprint).hex(),
         "version": row.version,
         "total": sum(counts.values()),
-        "counts": {state.value: counts[state] for state in Shown},
+        "counts": {state.value: counts[state] for state in DisplayState},
         "first_seen": row.first_seen,
         "last_seen": row.last_seen,
     }

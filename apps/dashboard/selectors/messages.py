@@ -24,7 +24,7 @@ from apps.poison.headers import is_public
 from apps.poison.models import Failure, Poison, Redrive
 from apps.poison.query import Query, Term
 from apps.poison.reading import FailureExcerpt, FirstHeaders, RevealedMessage
-from apps.poison.states import Shown
+from apps.poison.states import DisplayState
 from apps.team.rights import Principal, Scope
 from apps.triage.services.trail import operations_on
 
@@ -49,7 +49,7 @@ class MessageList:
 
     @property
     def is_of_dropped(self) -> bool:
-        return self.query.value_of("is") == Shown.DROPPED
+        return self.query.value_of("is") == DisplayState.DROPPED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,8 +22,8 @@ from apps.dashboard.selectors.skips import Swallowed
 from apps.poison.models import Poison
 from apps.poison.query import Query, Term
 from apps.poison.states import (
+    DISPLAY_STATES,
     GIVEN_BACK,
-    SHOWN,
     SILENT_AFTER_SECONDS,
     Outcome,
     State,
@@ -358,7 +358,7 @@ def _by_state(operation: Operation) -> list[tuple[str, int]]:
     rows = waiting.values_list("poison__state").annotate(number=Count("pk"))
     numbers: dict[str, int] = {}
     for state, number in rows:
-        shown_state = SHOWN[State(state)].value
+        shown_state = DISPLAY_STATES[State(state)].value
         numbers[shown_state] = numbers.get(shown_state, 0) + number
     return sorted(numbers.items(), key=lambda pair: -pair[1])
 

@@ -26,13 +26,13 @@ from apps.poison.models import Poison, Problem
 from apps.poison.problems import matching
 from apps.poison.query import Query, Term
 from apps.poison.querysets import ProblemQuerySet
-from apps.poison.states import Shown
+from apps.poison.states import DisplayState
 from apps.team.rights import Principal
 
 DAY = timedelta(hours=24)
 # The page counts new problems over at most this time.
 LONGEST = timedelta(days=7)
-OPEN = Query((Term("is", Shown.OPEN),))
+OPEN = Query((Term("is", DisplayState.OPEN),))
 MOST_SHOWN = 10
 MOST_TOPICS = 10
 MOST_OPERATIONS = 6

@@ -21,7 +21,7 @@ from apps.poison import backlogs, problems, reading
 from apps.poison.models import Failure, Poison, Problem
 from apps.poison.querysets import ProblemQuerySet
 from apps.poison.reading import FailureExcerpt
-from apps.poison.states import Shown
+from apps.poison.states import DisplayState
 from apps.team.rights import Principal
 
 DAY = timedelta(hours=24)
@@ -37,7 +37,7 @@ class ProblemRow:
     """A problem with its numbers; TooSlow where counting took too long."""
 
     problem: Problem
-    counts: Mapping[Shown, Count] | TooSlow
+    counts: Mapping[DisplayState, Count] | TooSlow
     hours: list[int] | TooSlow
     activity: str
 
@@ -49,9 +49,9 @@ class ProblemRow:
 
     @property
     def open(self) -> Count | TooSlow:
-        return self.count(Shown.OPEN)
+        return self.count(DisplayState.OPEN)
 
-    def count(self, state: Shown) -> Count | TooSlow:
+    def count(self, state: DisplayState) -> Count | TooSlow:
         return TOO_SLOW if isinstance(self.counts, TooSlow) else self.counts[state]
 
     @property
@@ -128,14 +128,14 @@ class ProblemDetail:
                 query=f"is:{state}",
                 count=self.row.count(state),
             )
-            for state in Shown
+            for state in DisplayState
         ]
         return [*links, StateLink(label="All", query="", count=self.row.total)]
 
     @property
     def shows_state(self) -> bool:
         """Return whether rows may differ in state: "sent" includes unfinished ones."""
-        return self.messages.query.value_of("is") in {None, Shown.SENT}
+        return self.messages.query.value_of("is") in {None, DisplayState.SENT}
 
 
 def find(params: ListParams, principal: Principal, *, now: datetime) -> ProblemList:
@@ -221,7 +221,7 @@ def _sum(counts: Iterable[Count]) -> Count:
     return Count(sum(count.number for count in counts))
 
 
-def _counts(ids: list[int]) -> dict[int, dict[Shown, Count]]:
+def _counts(ids: list[int]) -> dict[int, dict[DisplayState, Count]]:
     by_problem = backlogs.by_problem(ids, most=MOST_COUNTED + 1)
     return {
         problem: {state: Count(number) for state, number in numbers.items()}
@@ -231,11 +231,14 @@ def _counts(ids: list[int]) -> dict[int, dict[Shown, Count]]:
 
 def _activity(
     problem: Problem,
-    counts: Mapping[int, Mapping[Shown, Count]] | TooSlow,
+    counts: Mapping[int, Mapping[DisplayState, Count]] | TooSlow,
     *,
     now: datetime,
 ) -> str:
-    if not isinstance(counts, TooSlow) and counts[problem.pk][Shown.OPEN].number == 0:
+    if (
+        not isinstance(counts, TooSlow)
+        and counts[problem.pk][DisplayState.OPEN].number == 0
+    ):
         return "quiet"
     return "new" if now - problem.first_seen < DAY else "ongoing"
 

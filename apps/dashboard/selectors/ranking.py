@@ -13,7 +13,7 @@ from apps.dashboard.paging import MOST_COUNTED
 from apps.dashboard.selectors.neighbours import Neighbours
 from apps.poison import backlogs
 from apps.poison.backlogs import OpenProblem
-from apps.poison.states import Shown
+from apps.poison.states import DisplayState
 from apps.team.rights import Principal
 
 # Rank the MOST_PROBLEMS that failed last, counting each up to MOST_EACH; recount the
@@ -81,7 +81,9 @@ def _recounted(problems: Sequence[OpenProblem]) -> list[OpenProblem]:
     """Recount the problems whose first count reached its limit."""
     ids = [each.problem for each in problems if each.open > MOST_EACH]
     recounts = backlogs.by_problem(ids[:MOST_RECOUNTED], most=MOST_COUNTED + 1)
-    numbers = {problem: counts[Shown.OPEN] for problem, counts in recounts.items()}
+    numbers = {
+        problem: counts[DisplayState.OPEN] for problem, counts in recounts.items()
+    }
     return [
         replace(each, open=numbers.get(each.problem, each.open)) for each in problems
     ]

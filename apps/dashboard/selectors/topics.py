@@ -34,7 +34,7 @@ from apps.dashboard.selectors.guards import GuardList, IdleGuards
 from apps.dashboard.selectors.positions import PositionRow
 from apps.poison.backlogs import backlogs
 from apps.poison.models import Poison, Problem, SkipList
-from apps.poison.states import Shown, shown_as
+from apps.poison.states import DisplayState, states_displayed_as
 from apps.team.rights import Principal
 
 HOURS = 24
@@ -157,7 +157,7 @@ class TopicDetail:
     row: TopicRow
     limits: frozenset[str]
     convention: Convention
-    counts: dict[Shown, Count | TooSlow]
+    counts: dict[DisplayState, Count | TooSlow]
     given_back: Count | TooSlow
     positions: list[PositionRow]
     guards: GuardList
@@ -237,7 +237,7 @@ def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicDetail:
         row=_rows([topic], now=now)[0],
         limits=policies.limits_of(topic),
         convention=convention_of_topic(topic),
-        counts={state: _counted(topic, state) for state in Shown},
+        counts={state: _counted(topic, state) for state in DisplayState},
         given_back=bounded_count(Poison.objects.filter(topic=topic).given_back()),
         positions=positions.rows(
             marks.order_by("position__consumer_group", "publisher"), now=now
@@ -273,10 +273,12 @@ def _other_reader(topic: Topic) -> Topic | None:
     )
 
 
-def _counted(topic: Topic, state: Shown) -> Count | TooSlow:
+def _counted(topic: Topic, state: DisplayState) -> Count | TooSlow:
     # Through its problems, because their index contains the state.
     return bounded_count(
-        Poison.objects.filter(problem__topic=topic, state__in=shown_as(state))
+        Poison.objects.filter(
+            problem__topic=topic, state__in=states_displayed_as(state)
+        )
     )
 
 

@@ -11,7 +11,7 @@ from apps.dashboard import first_message
 from apps.dashboard.decorators import SignedIn
 from apps.dashboard.presentation import curl
 from apps.dashboard.presentation.definitions import CHAPTERS
-from apps.poison.states import Shown
+from apps.poison.states import DisplayState
 from poisonguard.contract import Cause
 
 
@@ -19,7 +19,7 @@ from poisonguard.contract import Cause
 def index(request: SignedIn) -> HttpResponse:
     failure = first_message.failure(now=clock.now())
     context = {
-        "states": list(Shown),
+        "states": list(DisplayState),
         "chapters": CHAPTERS,
         "causes": list(Cause),
         "by_api": curl.post(request, "/api/v1/failures", {"failures": [failure]}),

@@ -87,7 +87,7 @@ def _make(run: Run, reports_lock: Lock, clock: Clock) -> None:
             f"it was started {MOST_STARTS} times and its worker died each time; "
             "look for what ends the worker: memory, most likely"
         )
-    with snapshot.held() as run_snapshot:
+    with snapshot.open_snapshot() as run_snapshot:
         same = Run.objects.filter(pk=run.pk, epoch=run.epoch)
         same.update(snapshot=run_snapshot.pg_snapshot, as_of=clock())
         order = job.JobOrder(

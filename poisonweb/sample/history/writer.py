@@ -197,8 +197,8 @@ class _Writer:
             )
 
     def _confirm(self, step: Step) -> None:
-        sent = [(self.tokens[p], p.stream.topic) for p in step.poisons]
-        verdicts = poison.confirm(tokens=sent, now=step.at)
+        pairs = [(self.tokens[p], p.stream.topic) for p in step.poisons]
+        verdicts = poison.confirm(tokens=pairs, now=step.at)
         if any(verdict.status != CaptureStatus.CONFIRMED for verdict in verdicts):
             raise UnexpectedResult("a redrive could not be confirmed")
 

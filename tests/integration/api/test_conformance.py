@@ -125,7 +125,7 @@ def answers(path: str, change: Callable[[Json], None]) -> Mistake:
     """Change the answers to calls of this path that are objects."""
 
     def answered(answer: Answered) -> None:
-        if answer.asked.concerns(path) and answer.body.startswith(b"{"):
+        if answer.request.concerns(path) and answer.body.startswith(b"{"):
             data = answer.json
             change(data)
             answer.body = json.dumps(data).encode()
@@ -182,14 +182,14 @@ def resuming_at_what_is_processed(data: Json) -> None:
 
 def numbered(path: str, status: int, instead: int) -> Mistake:
     def answered(answer: Answered) -> None:
-        if answer.asked.concerns(path) and answer.status == status:
+        if answer.request.concerns(path) and answer.status == status:
             answer.status = instead
 
     return Mistake(answered=answered)
 
 
 def longer_bodies(answer: Answered) -> None:
-    if answer.asked.path.endswith("/body"):
+    if answer.request.path.endswith("/body"):
         answer.body += b"\n"
 
 
@@ -206,7 +206,7 @@ def without_a_word_on_keys(answer: Answered) -> None:
 
 
 def strict(answer: Answered) -> None:
-    if "conformance" in json.loads(answer.asked.body)["failures"][0]:
+    if "conformance" in json.loads(answer.request.body)["failures"][0]:
         answer.status = 422
 
 
@@ -218,7 +218,7 @@ def without_header(name: str) -> Mistake:
             if other.lower() != name
         }
 
-    return Mistake(asked=change_request)
+    return Mistake(on_request=change_request)
 
 
 def without_query(name: str, *, keep: int = 0) -> Mistake:
@@ -232,12 +232,12 @@ def without_query(name: str, *, keep: int = 0) -> Mistake:
         if request.concerns("/skips/stream"):
             request.path = f"{path}?{urlencode(others)}"
 
-    return Mistake(asked=change_request)
+    return Mistake(on_request=change_request)
 
 
 def forgetful(request: Asked) -> None:
-    without_header("last-event-id").asked(request)
-    without_query("after").asked(request)
+    without_header("last-event-id").on_request(request)
+    without_query("after").on_request(request)
 
 
 def asking(path: str, name: str, change: Callable[[Json], None]) -> Mistake:
@@ -250,7 +250,7 @@ def asking(path: str, name: str, change: Callable[[Json], None]) -> Mistake:
                 change(member)
             request.body = json.dumps(whole).encode()
 
-    return Mistake(asked=change_request)
+    return Mistake(on_request=change_request)
 
 
 def without_member(path: str, name: str, member: str) -> Mistake:
@@ -295,7 +295,7 @@ MISTAKES: dict[str, Mistake] = {
     "skip-applied": statuses("/skips/applied", rejected="ok"),
     "skip-of-a-report": without_events("skip"),
     "suspected-is-not-shared": without_member("/failures", "failures", "suspected"),
-    "stream-resumes": Mistake(asked=forgetful),
+    "stream-resumes": Mistake(on_request=forgetful),
     "stream-of-several-topics": without_query("topic", keep=1),
     "stream-resets": without_events("reset"),
     "stream-pings": without_events("ping"),

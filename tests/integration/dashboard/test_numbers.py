@@ -24,7 +24,7 @@ from apps.dashboard.presentation.definitions import CHAPTERS, DEFINITIONS
 from apps.poison import services as poison_services
 from apps.poison.models import Failure, Poison, Problem
 from apps.poison.query import Query
-from apps.poison.states import SHOWN, Shown, State
+from apps.poison.states import DISPLAY_STATES, DisplayState, State
 from apps.team.rights import Principal
 from apps.triage.models import Operation
 from apps.triage.services import giving_back
@@ -156,9 +156,10 @@ def test_the_states_of_messages_have_the_same_numbers_everywhere(
     anna: Client, scene: Scene
 ) -> None:
     states = Counter(
-        SHOWN[State(state)] for state in Poison.objects.values_list("state", flat=True)
+        DISPLAY_STATES[State(state)]
+        for state in Poison.objects.values_list("state", flat=True)
     )
-    expected = {word.value.capitalize(): states[word] for word in Shown}
+    expected = {word.value.capitalize(): states[word] for word in DisplayState}
     assert min(expected.values()) > 0, "the scene has every state"
     problems = list(Problem.objects.all())
 
@@ -168,7 +169,7 @@ def test_the_states_of_messages_have_the_same_numbers_everywhere(
         on_problems.update(counts_in_tabs(get(anna, f"/problems/{problem.pk}")))
     for row in ask_api(anna, "problems")["results"]:
         in_api.update({word.capitalize(): n for word, n in row["counts"].items()})
-    in_lists = {word.capitalize(): listed(anna, f"is:{word}") for word in Shown}
+    in_lists = {word.capitalize(): listed(anna, f"is:{word}") for word in DisplayState}
 
     assert on_topic == on_problems == in_api == in_lists == expected
     title = f"<title>({expected['Open']}) Overview"

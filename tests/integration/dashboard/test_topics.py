@@ -20,7 +20,7 @@ from apps.dashboard.paging import PAGE_SIZE, Count
 from apps.dashboard.selectors import topics
 from apps.dashboard.selectors.topics import Backlog, TopicFilter, Traffic
 from apps.poison.models import Poison, Problem, SkipList, WaitingSkip
-from apps.poison.states import Shown
+from apps.poison.states import DisplayState
 from apps.team.rights import Principal, Scope
 from tests.positions import told_by_broker
 from tests.reports import capture, drop, failure, poisons
@@ -166,10 +166,10 @@ def test_its_messages_are_counted_by_state(anna: Client, now: datetime) -> None:
     page = get(anna, f"/topics/{messages[0].topic_id}")
 
     assert detail.counts == {
-        Shown.OPEN: Count(3),
-        Shown.SENT: Count(0),
-        Shown.HANDLED: Count(0),
-        Shown.DROPPED: Count(1),
+        DisplayState.OPEN: Count(3),
+        DisplayState.SENT: Count(0),
+        DisplayState.HANDLED: Count(0),
+        DisplayState.DROPPED: Count(1),
     }
     assert isinstance(detail.row.backlog, Backlog)
     assert detail.row.backlog.open == Count(3)
