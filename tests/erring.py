@@ -18,7 +18,7 @@ NOT_PASSED_ON = {"transfer-encoding", "content-length", "connection", "host"}
 
 
 @dataclass(kw_only=True)
-class Asked:
+class ClientRequest:
     """A request on its way; its members are for changing."""
 
     method: str
@@ -31,10 +31,10 @@ class Asked:
 
 
 @dataclass(kw_only=True)
-class Answered:
+class ServerAnswer:
     """An answer on its way back; its members are for changing."""
 
-    request: Asked
+    request: ClientRequest
     status: int
     headers: dict[str, str]
     body: bytes
@@ -51,8 +51,8 @@ class Mistake:
     An event is its text; None instead of it leaves it out.
     """
 
-    on_request: Callable[[Asked], None] = lambda _: None
-    answered: Callable[[Answered], None] = lambda _: None
+    on_request: Callable[[ClientRequest], None] = lambda _: None
+    answered: Callable[[ServerAnswer], None] = lambda _: None
     event: Callable[[str], str | None] = lambda text: text
 
 
@@ -112,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _pass_on(self) -> None:
         self.close_connection = True
-        request = Asked(
+        request = ClientRequest(
             method=self.command,
             path=self.path,
             headers=_passed_on(self.headers.items()),
@@ -129,11 +129,13 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             there.close()
 
-    def _answer(self, request: Asked, response: http.client.HTTPResponse) -> None:
+    def _answer(
+        self, request: ClientRequest, response: http.client.HTTPResponse
+    ) -> None:
         if response.headers.get_content_type() == "text/event-stream":
             self._stream(response)
             return
-        answer = Answered(
+        answer = ServerAnswer(
             request=request,
             status=response.status,
             headers=_passed_on(response.getheaders()),

@@ -13,7 +13,7 @@ from apps.audit.models import Entry
 from apps.core import lock
 from apps.core.actor import Actor
 from apps.core.errors import Invalid, Refused
-from apps.core.snapshot import held
+from apps.core.snapshot import open_snapshot
 from apps.reports.models import Day, Run
 from apps.reports.services import planning, requests
 from apps.reports.states import State
@@ -42,7 +42,7 @@ def planned(now: datetime = AT_TWO, *, hour: int = 1) -> list[tuple[date, date]]
 
 def finish(run: Run, *, now: datetime = AT_TWO) -> None:
     """Finish a run, and publish its days without rates, as of now."""
-    with held() as snapshot:
+    with open_snapshot() as snapshot:
         Run.objects.filter(pk=run.pk).update(
             state=State.DONE, snapshot=snapshot.pg_snapshot, as_of=now, finished_at=now
         )
@@ -242,7 +242,7 @@ def test_rows_that_a_run_has_seen_are_not_late() -> None:
 def test_rows_uncommitted_at_the_snapshot_are_late() -> None:
     captured(datetime(2026, 11, 18, 9, tzinfo=UTC), now=AT_TWO)
     runs = planning.plan(hour=1, now=AT_TWO)
-    with held() as snapshot:
+    with open_snapshot() as snapshot:
         captured(datetime(2026, 11, 18, 10, tzinfo=UTC), now=AT_TWO)
         for run in runs:
             finish(run)

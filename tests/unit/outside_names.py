@@ -37,7 +37,6 @@ IMPORTED_FROM = (
     "poisonguard.contract",
     "poisonguard.errors",
     "poisonguard.fingerprint",
-    "poisonguard.guard",
     "poisonguard.settings",
 )
 

@@ -18,8 +18,6 @@ REMOVED = {
     "audit_entry_at",
     # Nothing replaces a preview any more, so that no page has to say so.
     "elsewhere operations/elsewhere",
-    # A helper of the guard that no document named.
-    "poisonguard.guard.utc_now",
 }
 
 

@@ -67,6 +67,8 @@ def names_bound(tree: ast.Module) -> Iterator[str]:
                 yield name.lower()
             case ast.alias(asname=str(name)) | ast.ExceptHandler(name=str(name)):
                 yield name
+            case _:
+                pass
 
 
 def test_no_name_is_a_bare_participle() -> None:

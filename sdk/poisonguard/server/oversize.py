@@ -19,7 +19,7 @@ from poisonguard.contract import FailureReport, OversizeBody
 # The server's limit may be raised meanwhile, so a body is tried whole after this.
 TRIED_AGAIN_AFTER = 3_600.0
 MOST_NAMED = 1_000
-DISPLAY_STATES = 200
+SHOWN = 200
 
 
 class Oversize:
@@ -68,7 +68,7 @@ class Oversize:
             (topic, bookmark), size = list(self._messages.items())[-1]
             return (
                 f"{len(self._messages)} messages are too large for Poisonweb and stay"
-                f" with their broker, the last one {bookmark[:DISPLAY_STATES]!r} of {topic}"
+                f" with their broker, the last one {bookmark[:SHOWN]!r} of {topic}"
                 f" ({size} bytes): raise the limits there, or settle them by hand."
             )
 

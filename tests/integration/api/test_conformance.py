@@ -17,7 +17,7 @@ from apps.team.rights import Scope
 from poisonguard_conformance import command, skips
 from poisonguard_conformance.command import main
 from tests.acceptance.web import Web, api_key
-from tests.erring import NOTHING, Answered, Asked, Mistake, erring
+from tests.erring import NOTHING, ClientRequest, Mistake, ServerAnswer, erring
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -124,7 +124,7 @@ def test_a_key_without_the_topic_gets_the_name_of_the_missing_topic(
 def answers(path: str, change: Callable[[Json], None]) -> Mistake:
     """Change the answers to calls of this path that are objects."""
 
-    def answered(answer: Answered) -> None:
+    def answered(answer: ServerAnswer) -> None:
         if answer.request.concerns(path) and answer.body.startswith(b"{"):
             data = answer.json
             change(data)
@@ -181,23 +181,23 @@ def resuming_at_what_is_processed(data: Json) -> None:
 
 
 def numbered(path: str, status: int, instead: int) -> Mistake:
-    def answered(answer: Answered) -> None:
+    def answered(answer: ServerAnswer) -> None:
         if answer.request.concerns(path) and answer.status == status:
             answer.status = instead
 
     return Mistake(answered=answered)
 
 
-def longer_bodies(answer: Answered) -> None:
+def longer_bodies(answer: ServerAnswer) -> None:
     if answer.request.path.endswith("/body"):
         answer.body += b"\n"
 
 
-def plain_problems(answer: Answered) -> None:
+def plain_problems(answer: ServerAnswer) -> None:
     answer.headers["Content-Type"] = "application/json"
 
 
-def without_a_word_on_keys(answer: Answered) -> None:
+def without_a_word_on_keys(answer: ServerAnswer) -> None:
     answer.headers = {
         name: value
         for name, value in answer.headers.items()
@@ -205,13 +205,13 @@ def without_a_word_on_keys(answer: Answered) -> None:
     }
 
 
-def strict(answer: Answered) -> None:
+def strict(answer: ServerAnswer) -> None:
     if "conformance" in json.loads(answer.request.body)["failures"][0]:
         answer.status = 422
 
 
 def without_header(name: str) -> Mistake:
-    def change_request(request: Asked) -> None:
+    def change_request(request: ClientRequest) -> None:
         request.headers = {
             other: value
             for other, value in request.headers.items()
@@ -224,7 +224,7 @@ def without_header(name: str) -> Mistake:
 def without_query(name: str, *, keep: int = 0) -> Mistake:
     """Drop the query parameters of this name, except the first few."""
 
-    def change_request(request: Asked) -> None:
+    def change_request(request: ClientRequest) -> None:
         path, _, query = request.path.partition("?")
         pairs = parse_qsl(query)
         places = [place for place, pair in enumerate(pairs) if pair[0] == name][keep:]
@@ -235,7 +235,7 @@ def without_query(name: str, *, keep: int = 0) -> Mistake:
     return Mistake(on_request=change_request)
 
 
-def forgetful(request: Asked) -> None:
+def forgetful(request: ClientRequest) -> None:
     without_header("last-event-id").on_request(request)
     without_query("after").on_request(request)
 
@@ -243,7 +243,7 @@ def forgetful(request: Asked) -> None:
 def asking(path: str, name: str, change: Callable[[Json], None]) -> Mistake:
     """Change each member of the list that is posted to this path."""
 
-    def change_request(request: Asked) -> None:
+    def change_request(request: ClientRequest) -> None:
         if request.method == "POST" and request.concerns(path):
             whole = json.loads(request.body)
             for member in whole[name]:
