@@ -72,7 +72,7 @@ def test_an_unknown_secret_is_logged_without_quoting_it(
 ) -> None:
     (sparing,) = refused_keys.log.filters
     # Other tests may have used up the lines of this minute.
-    monkeypatch.setattr(sparing, "_ends", float("-inf"))
+    monkeypatch.setattr(sparing, "_window_ends_at", float("-inf"))
     with caplog.at_level(logging.WARNING, logger="apps.team.refused_keys"):
         status = ask("pw_local_guessed")
 
