@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
 AGAIN_SECONDS = 0.5
+# Readers wait no longer for the first LISTEN: without it the lists are polled.
+LISTEN_WITHIN = 2.0
 PING_SECONDS = 15.0
 # How often it is asked whether the keys and sessions of all readers may be used still.
 CHECK_SECONDS = 1.0
@@ -75,6 +77,7 @@ class Hub:
         self._told: dict[str, int] = {}
         self._pinged_at = self._checked_at = loop.time()
         self._wake = asyncio.Event()
+        self._listens = asyncio.Event()
         self._task = loop.create_task(self._run())
 
     @classmethod
@@ -138,6 +141,7 @@ class Hub:
     async def _heed(self, well: Callable[[], None]) -> None:
         async with await open_async_session("listener") as session:
             await session.execute(f"LISTEN {notices.CHANNEL}")
+            self._listens.set()
             well()
             self._wake.set()
             async for notice in session.notifies():
@@ -154,6 +158,9 @@ class Hub:
                 reader.put(event)
 
     async def _serve(self) -> None:
+        # Whoever was told that it is at the present hears every fence from then on.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._listens.wait(), LISTEN_WITHIN)
         await self._on_and_on("the skip lists cannot be read", self._look_on)
 
     async def _look_on(self, well: Callable[[], None]) -> None:

@@ -487,8 +487,6 @@ def test_who_holds_a_position_is_told_when_it_is_taken(
     other = server.follow(guard, topic="shipping")
     mine.until("ping")
     other.until("ping")
-    # A fence is only heard, where a skip is read as well: wait for who hears it.
-    wait_until(lambda: "poisonweb listener" in sessions(idle_after="LISTEN poisonweb"))
 
     for topic in ("orders", "shipping"):
         notices.notify_fence(topic=topic, client_name="b-1", sub_id="é", epoch=7)
@@ -499,6 +497,23 @@ def test_who_holds_a_position_is_told_when_it_is_taken(
         {"client_name": "b-1", "sub_id": "é", "topic": "orders", "epoch": 7},
     )
     assert other.until("fence").data["topic"] == "shipping"
+
+
+def test_a_stream_begins_when_its_fences_are_heard(
+    server: Server, guard: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def open_late(purpose: str) -> Any:
+        if purpose == "listener":
+            await asyncio.sleep(0.3)
+        return await open_async_session(purpose)
+
+    monkeypatch.setattr(hub, "open_async_session", open_late)
+    reader = server.follow(guard, topic="orders")
+    reader.until("ping")
+
+    notices.notify_fence(topic="orders", client_name="b-1", sub_id="1", epoch=7)
+
+    assert reader.until("fence").data["sub_id"] == "1"
 
 
 def test_silence_is_broken_by_a_word_that_all_is_told(
