@@ -51,9 +51,11 @@ def command(start: str, words: Sequence[str]) -> list[str]:
 
 def _prepare() -> None:
     FOLDER.mkdir(exist_ok=True)
-    # Under another clock, ours is the first of the path.
+    # Under another clock, our folder is in the path already, maybe by another name; a
+    # `setpriv` that called the one there would call itself without end.
+    ours = FOLDER.resolve()
     folders = os.environ["PATH"].split(":")
-    path = ":".join(folder for folder in folders if Path(folder) != FOLDER)
+    path = ":".join(folder for folder in folders if Path(folder).resolve() != ours)
     real = shutil.which("setpriv", path=path)
     assert real, "setpriv is missing: apt-get install util-linux"
     with _replacing(LIBRARY) as new:

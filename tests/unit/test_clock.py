@@ -97,6 +97,17 @@ def test_the_folder_may_have_a_name_with_a_space(tmp_path: Path) -> None:
     assert_all_since(EVE, times, began)
 
 
+def test_under_another_clock_the_folder_may_have_another_name(tmp_path: Path) -> None:
+    odd = tmp_path / "odd"
+    odd.symlink_to(sys.prefix)
+    _, *words = shifted(EVE, *DATE)
+    began = datetime.now(UTC)
+
+    times = run(str(odd / "bin" / "python"), *words, start=EVE - timedelta(days=3650))
+
+    assert_all_since(EVE, times, began)
+
+
 def test_a_clock_begins_at_its_time_under_another_clock() -> None:
     began = datetime.now(UTC)
 
