@@ -49,6 +49,8 @@ ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 LOG_BYTES = 10 * 1024 * 1024
 UPKEEP_SECONDS = 0.25
+# Of a start, for processes that a killed supervisor left behind.
+MOST_LOOKS = 50
 
 
 class Stopped(Exception):
@@ -299,13 +301,30 @@ def recover(var: Path, *, seconds: float = 5.0) -> None:
 
 
 def _kill_marked(var: Path) -> None:
-    """Kill the remaining processes of programs of this `var`, in any group."""
+    """Kill the remaining processes of programs of this `var`, in any group.
+
+    One look may miss a process: in the middle of `exec` it has no environment, and one
+    that was just forked is not in the list yet.
+    """
     mark = os.fsencode(f"{MARK}={var}")
+    empty_looks = 0
+    for _ in range(MOST_LOOKS):
+        empty_looks = 0 if _kill_those_with(mark) else empty_looks + 1
+        if empty_looks == 2:
+            return
+        time.sleep(processes.POLL_SECONDS)
+
+
+def _kill_those_with(mark: bytes) -> int:
+    """Kill the processes with this variable in their environment; count them."""
+    number = 0
     for pid in processes.all_pids():
         with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             environment = (processes.PROC / str(pid) / "environ").read_bytes()
             if mark in environment.split(b"\0"):
                 processes.send(pid, signal.SIGKILL)
+                number += 1
+    return number
 
 
 def _until(condition: Callable[[], bool], *, seconds: float) -> None:
