@@ -251,11 +251,28 @@ def test_messages_that_expire_within_a_second_take_the_slow_path(
     numbered = [bool(number(entry(at))) for at in (NOON, young, old)]
     now[0] += timedelta(seconds=2)
     # It asks for the time once a second, by the clock of this machine.
-    monkeypatch.setattr(hot_path, "time", lambda: time.time() + 2)
+    monkeypatch.setattr(hot_path, "monotonic", lambda: time.monotonic() + 2)
 
     assert numbered == [True, True, False]
     assert not number(entry(young))
     assert number(entry(NOON))
+
+
+def test_the_age_that_a_subclass_reads_counts() -> None:
+    class OwnAge(PlainReader):
+        def enqueued_at(self, message: Any) -> datetime | None:
+            return message.get("born")  # type: ignore[no-any-return]
+
+    number = hot_path.numbering(
+        reader=OwnAge(seq="seq", enqueued_at="at"),
+        skips=listing(),
+        policy=RetryPolicy(expire_after=WEEK.total_seconds()),
+        clock=lambda: NOON,
+    )
+    one_message = {"bookmark": "b", "seq": 6, "at": NOON}
+
+    assert number({**one_message, "born": NOON}) == 7
+    assert number({**one_message, "born": NOON - WEEK}) == 0
 
 
 @pytest.mark.parametrize("expire_after", [0.5, 1e9, 1e15, None])

@@ -254,7 +254,48 @@ def test_may_match_spares_parsing_bodies_that_cannot_match() -> None:
     assert not pointer("/order/state", "lost").may_match(body)
     assert not pointer("/order/number", 12).may_match(body)
     assert pointer("/order/number", 12).may_match(body + b"\\")
-    assert pointer("/order/id", 13).may_match(body)
+    assert not pointer("/order/id", 13).may_match(body)
+    assert not pointer("/order/state", "order").may_match(body)
+    assert not pointer("/order/id", "12").may_match(body)
+    assert pointer("/id", 12).may_match(body)
+
+
+@pytest.mark.parametrize(
+    ("equals", "spelling"),
+    [
+        (12, "12.0"),
+        (12, "120e-1"),
+        (12, "1.2E1"),
+        (0, "-0"),
+        (0, "0e7"),
+        (-12, "-12"),
+        (1.5, "15e-1"),
+        (12.0, "12"),
+        (1e22, "10000000000000000000000"),
+        (True, "true"),
+        (None, "null"),
+        ("é", '"é"'),
+        ("é", '"\\u00e9"'),
+    ],
+)
+def test_may_match_knows_every_spelling_of_a_value(
+    equals: rules.Scalar, spelling: str
+) -> None:
+    body = f'{{"order": {{"id"\t:\n {spelling} }}}}'.encode()
+    rule = pointer("/order/id", equals)
+
+    assert rule.matches(body=body)
+    assert rule.may_match(body)
+
+
+@pytest.mark.parametrize(
+    ("equals", "spelling"),
+    [(12, "123"), (12, "-12"), (1, "10"), (0, "01"), (True, '"true"'), (None, "0")],
+)
+def test_may_match_spares_parsing_bodies_with_another_value(
+    equals: rules.Scalar, spelling: str
+) -> None:
+    assert not pointer("/id", equals).may_match(f'{{"id": {spelling}}}'.encode())
 
 
 @pytest.mark.parametrize("digits", [10, 1_000, 5_000])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from time import perf_counter, time
+from time import monotonic, perf_counter
 from typing import Any, Protocol, TypeVar
 
 from poisonguard.contract import MatcherKind
@@ -163,7 +163,7 @@ def numbering(
 
     It is valid until the skip list has skips of another kind.
     """
-    number = _without_expired(reader, reader.numbering(skips.skipped), policy, clock)
+    number = _without_expired(reader, skips, policy, clock)
     return number if skips.is_plain else _without_matches(reader, number, skips)
 
 
@@ -226,7 +226,7 @@ class RuleMatcher:
 
 def _without_expired(
     reader: Reader,
-    number: Numbering,
+    skips: SkipList,
     policy: RetryPolicy,
     clock: Callable[[], datetime],
 ) -> Numbering:
@@ -237,33 +237,32 @@ def _without_expired(
     """
     tells = reader.tells_age and type(reader).enqueued_at is not Reader.enqueued_at
     if reader.replays or not tells or policy.expire_after is None:
-        return number
-    lifetime, enqueued_at = policy.expire_after, reader.enqueued_at
-    since = until = 0.0
+        return reader.numbering(skips.skipped)
+    lifetime, until = policy.expire_after, 0.0
     edge, least = clock(), reader.number_at(clock())
 
     def update_edge() -> None:
-        nonlocal since, until, edge, least
-        since = time()
-        until = since + 1.0
+        nonlocal until, edge, least
+        until = monotonic() + 1.0
         edge = _before(clock(), lifetime - 1.0)
         least = reader.number_at(edge)
 
+    def is_expired(began: datetime) -> bool:
+        if monotonic() >= until:
+            update_edge()
+        return began <= edge
+
+    if least is None:
+        return reader.numbering_by_age(skips.skipped, is_expired)
+    number = reader.numbering(skips.skipped)
+
     def number_by_number(message: Any) -> int:
-        if not since <= time() < until:
+        if monotonic() >= until:
             update_edge()
         result = number(message)
-        return result if result >= least else 0  # type: ignore[operator]
+        return result if result >= least else 0
 
-    def number_by_age(message: Any) -> int:
-        began = enqueued_at(message)
-        if began is None:
-            return number(message)
-        if not since <= time() < until:
-            update_edge()
-        return 0 if began <= edge else number(message)
-
-    return number_by_age if least is None else number_by_number
+    return number_by_number
 
 
 def _before(moment: datetime, seconds: float) -> datetime:

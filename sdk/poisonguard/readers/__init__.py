@@ -104,10 +104,23 @@ class Reader(ABC):
 
         return number
 
+    def numbering_by_age(
+        self, skipped: Container[str], is_expired: Callable[[datetime], bool]
+    ) -> Callable[[Any], int]:
+        """Return the same as `numbering`, with 0 for expired messages, too."""
+        number, enqueued_at = self.numbering(skipped), self.enqueued_at
+
+        def number_by_age(message: Any) -> int:
+            began = enqueued_at(message)
+            return 0 if began is not None and is_expired(began) else number(message)
+
+        return number_by_age
+
     def _numbering_by_id(self, skipped: Container[str]) -> Callable[[Any], int]:
         """Return the function for a reader without numbers of its own."""
         kind, read_bookmark, redrive = type(self), self.bookmark, self.redrive
         message_id = self.message_id
+        has_message_ids = kind.message_id is not Reader.message_id
         may_be_redriven = (kind.headers, kind.redrive) != (
             Reader.headers,
             Reader.redrive,
@@ -119,7 +132,9 @@ class Reader(ABC):
                 return 0
             if may_be_redriven and redrive(message) is not None:
                 return 0
-            return number_of(message_id(message) or bookmark)
+            text = (has_message_ids and message_id(message)) or bookmark
+            # `number_of` inlined; the slow path handles text that is no UTF-8.
+            return hash(_integer(text.encode())) + 1
 
         return number
 
@@ -158,9 +173,9 @@ def number_of(text: str) -> int:
     # By definition, hash() of an integer is its remainder modulo the prime 2**61 - 1:
     # much faster than `%` or a digest.
     try:
-        return hash(_integer(text.encode(), "big")) + 1
+        return hash(_integer(text.encode())) + 1
     except UnicodeEncodeError:  # half a surrogate pair
-        return hash(_integer(text.encode("utf-8", "surrogatepass"), "big")) + 1
+        return hash(_integer(text.encode("utf-8", "surrogatepass"))) + 1
 
 
 def find_redrive(headers: Iterable[tuple[bytes, bytes]]) -> str | None:

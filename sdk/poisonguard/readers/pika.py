@@ -24,16 +24,17 @@ class PikaReader(Reader):
 
     def numbering(self, skipped: Container[str]) -> Callable[[Delivery], int]:
         slowly, from_bytes = super().numbering(skipped), int.from_bytes
+        redrive = REDRIVE_HEADER
 
         def number(message: Delivery) -> int:
             properties = message[1]
             bookmark, headers = properties.message_id, properties.headers
-            if type(bookmark) is not str or not bookmark:
+            if not bookmark:
                 return slowly(message)
-            if bookmark in skipped or (headers and REDRIVE_HEADER in headers):
+            if bookmark in skipped or (headers and redrive in headers):
                 return 0
-            # `number_of` inlined; the slow path handles text that is no UTF-8.
-            return hash(from_bytes(bookmark.encode(), "big")) + 1
+            # `number_of` inlined; the slow path handles what is no text or no UTF-8.
+            return hash(from_bytes(bookmark.encode())) + 1
 
         return number
 

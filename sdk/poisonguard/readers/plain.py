@@ -44,9 +44,22 @@ class PlainReader(Reader):
         self.tells_age = enqueued_at is not None
 
     def numbering(self, skipped: Container[str]) -> Callable[[Mapping[str, Any]], int]:
-        name, seq = self._bookmark, self._seq
+        return self._numbering(skipped, None)
 
-        def number(message: Mapping[str, Any]) -> int:
+    def numbering_by_age(
+        self, skipped: Container[str], is_expired: Callable[[datetime], bool]
+    ) -> Callable[[Mapping[str, Any]], int]:
+        if type(self).enqueued_at is not PlainReader.enqueued_at:
+            return super().numbering_by_age(skipped, is_expired)
+        return self._numbering(skipped, is_expired)
+
+    def _numbering(  # noqa: C901 - each message would pay for another call
+        self, skipped: Container[str], is_expired: Callable[[datetime], bool] | None
+    ) -> Callable[[Mapping[str, Any]], int]:
+        name, seq = self._bookmark, self._seq
+        age = self._enqueued_at or ""
+
+        def number(message: Mapping[str, Any]) -> int:  # noqa: C901 - see above
             bookmark = message[name]
             if type(bookmark) is not str:
                 bookmark = _text(bookmark)
@@ -56,6 +69,12 @@ class PlainReader(Reader):
                 headers = message["headers"]
                 is_free = type(headers) is dict and _holds_no_redrive(headers)
                 if not is_free and self.redrive(message) is not None:
+                    return 0
+            if is_expired and age in message:
+                began = message[age]
+                if type(began) is not datetime:
+                    began = self.enqueued_at(message)
+                if began is not None and is_expired(began):
                     return 0
             if seq is not None:
                 return message[seq] + 1  # type: ignore[no-any-return]
@@ -80,7 +99,8 @@ class PlainReader(Reader):
 
     def body(self, message: Mapping[str, Any]) -> bytes:
         if "body" in message:
-            return to_bytes(message["body"])
+            body = message["body"]
+            return body if type(body) is bytes else to_bytes(body)
         if not isinstance(message, Mapping):  # dict() would make one of any pairs
             raise TypeError(f"A {type(message).__name__} is no mapping.")
         return to_bytes(dict(message))
@@ -99,8 +119,6 @@ class PlainReader(Reader):
 
     def enqueued_at(self, message: Mapping[str, Any]) -> datetime | None:
         value = message.get(self._enqueued_at) if self._enqueued_at else None
-        if type(value) is datetime:  # asked of each message: first what is usual
-            return value
         if isinstance(value, int | float):
             return datetime.fromtimestamp(value, UTC)
         return value

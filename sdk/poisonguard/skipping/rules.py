@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -38,6 +38,7 @@ TEXT_LIMIT = 4_096
 MOST_DIGITS = 1_000
 
 _BROKEN_ESCAPE = re.compile("~(?![01])")
+_BACKSLASH, _NUL = b"\\\0"  # as integers: ten times faster to look for than bytes
 _INDEX = re.compile("0|[1-9][0-9]*")
 _NOWHERE = object()
 
@@ -69,36 +70,33 @@ class PointerRule:
     pointer: str
     equals: Scalar
     _path: list[str] = field(init=False, repr=False, compare=False)
-    _needles: tuple[bytes, ...] = field(init=False, repr=False, compare=False)
+    _pattern: re.Pattern[bytes] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         tokens = self.pointer.split("/")[1:]
         path = [token.replace("~1", "/").replace("~0", "~") for token in tokens]
         object.__setattr__(self, "_path", path)
-        object.__setattr__(self, "_needles", tuple(self._required_bytes()))
-
-    def _required_bytes(self) -> Iterator[bytes]:
-        """Yield bytes that a matching body without escapes must hold."""
-        if isinstance(self.equals, str):
-            yield _bytes(self.equals)
-        name = self._path[-1:]
-        if name and not _INDEX.fullmatch(name[0]):
-            yield _bytes(name[0])
+        object.__setattr__(self, "_pattern", _pattern(path, self.equals))
 
     def may_match(self, body: bytes) -> bool:
-        """Tell quickly whether the body is worth parsing."""
-        for needle in self._needles:
-            if needle not in body:
-                # Only an escape writes text otherwise, and only UTF-16 and 32 hold NUL.
-                return b"\\" in body or b"\0" in body
-        return True
+        """Tell quickly whether the body is worth parsing: most are not."""
+        if self._pattern.search(body):
+            return True
+        # Only an escape writes text otherwise, and only UTF-16 and 32 hold NUL.
+        return _BACKSLASH in body or _NUL in body
 
     def matches(self, *, body: bytes, headers: Headers = ()) -> bool:  # noqa: ARG002
         return self.matches_document(read(body))
 
     def matches_document(self, document: object) -> bool:
         """Match a body parsed by `read`, so that many rules share one parse."""
-        return _equal(_pointed_at(document, self._path), self.equals)
+        value = document
+        for name in self._path:
+            if type(value) is dict:
+                value = value.get(name, _NOWHERE)
+            else:
+                value = _element(value, name)
+        return _equal(value, self.equals)
 
     def to_wire(self) -> dict[str, object]:
         return {"pointer": self.pointer, "equals": self.equals}
@@ -152,7 +150,7 @@ _BLANKS = " \t\n\r"
 def read(body: bytes) -> object:
     """Parse a body for `matches_document`; anything but JSON matches no pointer."""
     # For objects and arrays, two bytes tell UTF-8 from UTF-16 and 32.
-    is_usual = body[:1] in b"{[" and body[1:2] != b"\0"
+    is_usual = len(body) > 1 and body[0] in b"{[" and body[1] != _NUL
     encoding = "utf-8" if is_usual else json.detect_encoding(body)
     try:
         text = body.decode(encoding, "surrogatepass").strip(_BLANKS)
@@ -174,24 +172,17 @@ def _read_digits(text: str) -> object:
         return _NOWHERE
 
 
-def _pointed_at(document: object, path: list[str]) -> object:
-    value = document
-    for name in path:
-        if isinstance(value, dict):
-            value = value.get(name, _NOWHERE)
-        elif isinstance(value, list):
-            value = _element(value, name)
-        else:
-            return _NOWHERE
-    return value
-
-
-def _element(array: list[object], name: str) -> object:
-    # As long as the length has digits: int() refuses to read 5,000 of them.
-    if not _INDEX.fullmatch(name) or len(name) > len(str(len(array))):
+def _element(value: object, name: str) -> object:
+    """Return an element of an array, `_NOWHERE` of anything else."""
+    # An index has at most as many digits as the length: int() refuses to read 5,000.
+    if (
+        not isinstance(value, list)
+        or not _INDEX.fullmatch(name)
+        or len(name) > len(str(len(value)))
+    ):
         return _NOWHERE
     place = int(name)
-    return array[place] if place < len(array) else _NOWHERE
+    return value[place] if place < len(value) else _NOWHERE
 
 
 def _equal(actual: object, expected: Scalar) -> bool:
@@ -212,6 +203,33 @@ def _value(digits: str) -> int | float | None:
     if not digits.lstrip("-").isdigit():
         return float(digits)
     return int(digits) if len(digits) <= MOST_DIGITS else None
+
+
+def _pattern(path: list[str], equals: Scalar) -> re.Pattern[bytes]:
+    """Return a pattern that is in every matching body without escapes."""
+    if not path or _INDEX.fullmatch(path[-1]):  # it may be an element of an array
+        return re.compile(_literal(equals))
+    name = re.escape(_quoted(path[-1]))
+    return re.compile(name + b"[ \t\n\r]*:[ \t\n\r]*" + _literal(equals))
+
+
+def _literal(equals: Scalar) -> bytes:
+    """Return a pattern of all that JSON may spell the value as, without escapes."""
+    match equals:
+        case str():
+            return re.escape(_quoted(equals))
+        case bool() | None:
+            return json.dumps(equals).encode()
+        case int():
+            # A fraction or an exponent may spell it as well; 0 may have a sign.
+            digits = b"-?0" if equals == 0 else str(equals).encode()
+            return b"(?:%b(?![0-9])|-?[0-9]+[.eE])" % digits
+        case float():
+            return b"-?[0-9]"
+
+
+def _quoted(text: str) -> bytes:
+    return b'"%b"' % _bytes(text)
 
 
 def _bytes(text: str) -> bytes:
