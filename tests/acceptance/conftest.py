@@ -9,4 +9,11 @@ from tests.killed import files_of_killed_processes
 __all__ = ["files_of_killed_processes"]
 
 # Only the soak has the history of the repository, and the time.
-collect_ignore = [] if "SOAK" in os.environ else ["test_other_release.py"]
+collect_ignore = (
+    []
+    if "SOAK" in os.environ
+    else [
+        "test_other_release.py",
+        "test_two_trees.py",
+    ]
+)
