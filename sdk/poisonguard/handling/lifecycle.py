@@ -247,7 +247,7 @@ class RunningGuard:
             )
             if number in recent and skip.id is not None:
                 log.warning("%r was handled here, and failed elsewhere", skip.value)
-                self._connection.reporter.applied.count(
+                self._connection.reporter.count_applied(
                     skip=skip.id,
                     consumer_group=self._settings.consumer_group,
                     client_name=self._settings.client_name,

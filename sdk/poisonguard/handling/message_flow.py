@@ -53,7 +53,8 @@ from poisonguard.processes.sigterm import SIGTERM
 from poisonguard.processes.stopping import Leaving
 from poisonguard.readers import Reader
 from poisonguard.server.counters import CounterKey
-from poisonguard.server.reporter import Receipt, Reporter
+from poisonguard.server.failure_queue import Receipt
+from poisonguard.server.reporter import Reporter
 from poisonguard.settings import Settings
 from poisonguard.skipping.skip_list import SkipList
 
