@@ -18,13 +18,10 @@ from typing import Any, Never
 from poisonguard.dedupe.once import Window
 from poisonguard.errors import Away, Full, Refused, StartTimeout
 from poisonguard.handling.breaker import Breaker, BreakerPolicy, BreakerState
+from poisonguard.handling.components import GuardComponents
 from poisonguard.handling.counts import Counts, Slot
 from poisonguard.handling.hot_path import numbering
-from poisonguard.handling.message_flow import (
-    BEFORE_FIRST_MESSAGE,
-    GuardComponents,
-    MessageFlow,
-)
+from poisonguard.handling.message_flow import BEFORE_FIRST_MESSAGE, MessageFlow
 from poisonguard.handling.released_messages import (
     HandlerNeeded,
     ReleasedMessages,
@@ -231,7 +228,7 @@ class RunningGuard:
             handled, durations = self.components.counts.take_new()
             if handled or durations:
                 self._connection.reporter.count(
-                    self.handling.key, handled=handled, durations=durations
+                    self.components.counter_key, handled=handled, durations=durations
                 )
 
     def _clear_doubts(self) -> None:
@@ -367,8 +364,8 @@ class RunningGuard:
             "skips": len(components.skips),
             "skips_age": components.skips.age,
             "spooled": self._connection.reporter.spooled,
-            "holding": len(self.handling.holding),
-            "retrying": len(self.handling.retrying),
+            "holding": self.handling.holding,
+            "retrying": self.handling.retrying,
             "kept": len(components.released_messages),
             "breaker": {
                 "state": components.breaker.state.value,
@@ -425,7 +422,8 @@ class RunningGuard:
     def reset_after_fork(self) -> None:
         """Forget all that is the parent's; called in a forked child."""
         components = self.components
-        components.leaving, components.closed = Leaving(), threading.Event()
+        components.leaving.reset_after_fork()
+        components.closed = threading.Event()
         components.gate.reset_after_fork(BEFORE_FIRST_MESSAGE)
         components.slots.reset_after_fork()
         components.counts.reset_after_fork()
