@@ -95,5 +95,4 @@ def kill(store: BookmarkStore) -> None:
     """End a store like a kill: it writes nothing more."""
     positions = store._positions
     positions._closed = "killed"
-    positions._wake.set()
-    positions._thread.join()
+    positions._thread.end()

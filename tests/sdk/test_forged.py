@@ -41,8 +41,7 @@ def store(server: Server) -> Iterator[BookmarkStore]:
     yield store
     server.forged.clear()
     store._closed = "killed"  # which writes nothing more
-    store._wake.set()
-    store._thread.join()
+    store._thread.end()
 
 
 # Skip lists
