@@ -1,202 +1,33 @@
-"""Poisonweb for the AMPS Python client: positions, and a shared skip list.
-
-    client = AMPS.HAClient("billing-1")
-    store = BookmarkStore(url, api_key, client_name="billing-1")
-    client.set_bookmark_store(store)
-    client.set_server_chooser(chooser)
-    client.connect_and_logon()
-    guarded = MisterYuck(client, handler)
-    client.bookmark_subscribe(guarded, "orders", "recent", sub_id="eu")
-
-`MisterYuck` shares its list through a topic of AMPS. A `poisonguard.Guard` shares it
-through Poisonweb, retries first, and detects messages that kill the process.
-"""
+"""A shared list of poison in a topic of the consumer's own AMPS server."""
 
 from __future__ import annotations
 
 import json
 import logging
-import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable
 from threading import Event, current_thread, main_thread
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
-from uuid import uuid4
 
 import AMPS
 
-from poisonguard import bookmarks
-from poisonguard.bookmarks import Health, Start
-from poisonguard.errors import GuardError, Misconfigured, StartTimeout, Stopping
+from poisonguard.amps.monitor import MonitorServers, chooser_of, monitor_client
+from poisonguard.errors import Misconfigured, StartTimeout, Stopping
 from poisonguard.outcome import Outcome
-from poisonguard.positions.progress import IN_FLIGHT_LIMIT, Resume
 from poisonguard.processes.stopping import end_process
 from poisonguard.readers.amps import refuse_borrowed, text_of
-from poisonguard.skipping.skip_list import Fence
 
 if TYPE_CHECKING:
     from poisonguard.guard import Guard
 
-__all__ = ["BookmarkStore", "MisterYuck", "Start"]
-
 log = logging.getLogger(__name__)
 
-EPOCH, NOW = "0", "0|1|"  # the bookmarks of the beginning and of the end
 POISON_TOPIC = "ADMIN_PoisonMessages"
 WHY_LIMIT = 10_000
 
-PAUSE = 0.5  # seconds
-FLUSH = 5.0
+FLUSH = 5.0  # seconds
 RECONNECT_WITHIN = 2.0  # seconds between tries of the monitor, at the most
 LOGON = 5.0
-_BOOKMARK = re.compile(r"(?<!\d)(\d{1,20})\|(\d{1,20})\|", re.ASCII)
-# The client's name of a subscription without a sub id: the number of its command. After
-# a restart another subscription may get it, so no position is stored under it. It is
-# not refused, as the program in the AMPS article subscribes without a sub id.
-_MADE_UP = re.compile(r"auto\d+")
-
-
-class BookmarkStore:
-    """A bookmark store for `Client.set_bookmark_store`, kept in Poisonweb.
-
-    Subscribe with a sub id that stays the same and the bookmark `recent`. A message is
-    settled by `client.discard(message)`, in any order; settled messages are not
-    delivered again. `topics` names the topic of a sub id; without it, the topic of its
-    first message is used.
-
-    The client drops a message when its store raises. So this store raises only where no
-    message can be lost: in `get_most_recent`, which refuses the subscription when the
-    position cannot be read. A fenced holder still gets messages but settles none;
-    in `on_fenced`, unsubscribe, or subscribe again to resume at the new position.
-    """
-
-    def __init__(  # noqa: PLR0913 - each a setting of its own
-        self,
-        url: str | Sequence[str],
-        api_key: str | Callable[[], str],
-        *,
-        client_name: str,
-        topics: Mapping[str, str] | None = None,
-        start: Start | str = Start.EARLIEST,
-        interval: float = 1.0,
-        in_flight_limit: int = IN_FLIGHT_LIMIT,
-        on_fenced: Callable[[str], object] | None = None,
-    ) -> None:
-        self._topics = dict(topics or {})
-        self._start = Start(start)
-        self._positions = bookmarks.BookmarkStore(
-            url,
-            api_key,
-            client_name=client_name,
-            interval=interval,
-            in_flight_limit=in_flight_limit,
-            on_fenced=on_fenced,
-            bookmark=_bookmark,
-        )
-
-    # What the client calls
-
-    def set_server_version(self, version: int) -> None:
-        """Do nothing: the store works alike for all versions."""
-
-    def get_most_recent(self, sub_id: str) -> str:
-        """Return where a subscription resumes: after a bookmark of each publisher."""
-        if _MADE_UP.fullmatch(sub_id):
-            self._positions.open_unkept(sub_id, start=self._start)
-        resume = self._open(sub_id, self._topics.get(sub_id))
-        self._positions.asked(sub_id, resume)
-        return _begin(resume)
-
-    def is_discarded(self, message: Any) -> bool:
-        """Tell whether a message was settled before; the client drops it then."""
-        sub_id = message.get_sub_id()
-        self._make_known(sub_id, text_of(message.get_topic))
-        places = _places(text_of(message.get_bookmark))
-        if len(places) != 1:
-            return False
-        self._positions.arrived(sub_id, *places[0])
-        return self._positions.is_settled(sub_id, *places[0])
-
-    def log(self, message: Any) -> int:
-        """Note that a message arrived; wait while too many are unsettled."""
-        sub_id, topic = message.get_sub_id(), text_of(message.get_topic) or None
-        self._make_known(sub_id, topic)
-        places = _places(text_of(message.get_bookmark))
-        try:
-            for place in places:
-                self._positions.received(sub_id, *place, topic=topic)
-            if not places:
-                self._positions.received(sub_id, "", None)  # counts it as ignored
-        except GuardError as reason:
-            log.debug("A message of %s is not tracked: %s", sub_id, reason)
-        return places[-1][1] if places else 0
-
-    def discard_message(self, message: Any) -> None:
-        """Settle a message."""
-        for place in _places(text_of(message.get_bookmark)):
-            self._positions.settle(message.get_sub_id(), *place)
-
-    def persisted(self, sub_id: str, bookmark: str) -> None:
-        """Note how far the server has replicated this subscription's messages."""
-        for place in _places(bookmark):
-            self._positions.persisted(sub_id, *place)
-
-    def _make_known(self, sub_id: str | None, topic: str | None) -> None:
-        """Open a subscription that began without `get_most_recent`; never raise."""
-        if not sub_id or self._positions.is_known(sub_id):
-            return
-        if _MADE_UP.fullmatch(sub_id):
-            self._positions.open_unkept(sub_id, start=self._start)
-            return
-        topic = self._topics.get(sub_id) or topic or None
-        try:
-            self._open(sub_id, topic)
-        except Exception:
-            log.exception("%s begins without its position, which is read later", sub_id)
-            self._positions.open_later(sub_id, topic, start=self._start)
-
-    def _open(self, sub_id: str, topic: str | None) -> Resume:
-        try:
-            return self._positions.resume(sub_id, topic, start=self._start)
-        except GuardError:
-            # The client retries at once, and for ever.
-            time.sleep(PAUSE)
-            raise
-
-    # What the application calls
-
-    @property
-    def fenced(self) -> frozenset[str]:
-        """Return the sub ids that another holder opened, or a person moved."""
-        return self._positions.fenced
-
-    def fence(self, fence: Fence) -> None:
-        """Apply a fence of a skip list's `on_fence`, ahead of the next write."""
-        self._positions.fence(fence)
-
-    def health(self) -> Health:
-        return self._positions.health()
-
-    def flush(self) -> None:
-        """Write all settled messages, or raise the reason why that failed."""
-        self._positions.flush()
-
-    def close(self) -> None:
-        """Flush and close; close the client first."""
-        self._positions.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._positions.__exit__(kind, error, traceback)
 
 
 class MisterYuck:
@@ -241,9 +72,9 @@ class MisterYuck:
         self._loaded = Event()
         self._closed = False
         self.skipped = 0
-        self._monitor = _monitor(
-            _MonitorServers(
-                _chooser(client, servers), authenticator=authenticator, topic=topic
+        self._monitor = monitor_client(
+            MonitorServers(
+                chooser_of(client, servers), authenticator=authenticator, topic=topic
             ),
             timeout,
         )
@@ -389,80 +220,6 @@ class MisterYuck:
         self.close()
 
 
-class _MonitorServers:
-    """The server chooser of the monitor.
-
-    It reads the client's own chooser but never reports to it: the client decides which
-    server is next, and the list belongs to the server of its messages.
-    """
-
-    def __init__(
-        self, chooser: tuple[Any, bool], *, authenticator: Any, topic: str
-    ) -> None:
-        self._chooser, self._is_ours = chooser
-        self._authenticator = authenticator
-        self._topic = topic
-        self._is_live = True
-
-    def get_current_uri(self) -> str:
-        return str(self._chooser.get_current_uri() or "")
-
-    def get_current_authenticator(self) -> Any:
-        return self._authenticator or self._chooser.get_current_authenticator()
-
-    def report_failure(self, error: Any, info: Any) -> None:
-        if self._is_live:  # one line for each disconnect
-            self._is_live = False
-            log.warning("%s is not live until it is back: %s", self._topic, error)
-        if self._is_ours:
-            self._chooser.report_failure(error, info)
-
-    def report_success(self, info: Any) -> None:
-        self._is_live = True
-        if self._is_ours:
-            self._chooser.report_success(info)
-
-    def get_error(self) -> str:
-        return str(self._chooser.get_error())
-
-
-def _chooser(client: Any, servers: Any) -> tuple[Any, bool]:
-    """Return the monitor's chooser, and whether it is not the client's own."""
-    uri, theirs = client.get_uri(), None
-    if uri and hasattr(client, "get_server_chooser"):
-        # An HAClient without a chooser ends the process here.
-        theirs = client.get_server_chooser()
-    if servers is None:
-        if theirs is not None:
-            return theirs, False
-        if not uri:
-            raise Misconfigured("The AMPS client has no server yet: connect it first.")
-        servers = uri
-    if not isinstance(servers, str | Sequence):
-        return servers, servers is not theirs
-    chooser = AMPS.DefaultServerChooser()
-    for url in [servers] if isinstance(servers, str) else servers:
-        chooser.add(url)
-    return chooser, True
-
-
-def _monitor(chooser: _MonitorServers, timeout: float) -> Any:
-    """Create the client that reads the list.
-
-    A client that waits for an answer in its own handler waits for ever, so the monitor
-    must be another client than the guarded one.
-    """
-    client = AMPS.HAClient(f"poison_monitor-{uuid4()}", no_store=True)
-    client.set_server_chooser(chooser)
-    client.set_retry_on_disconnect(False)  # a handler must not wait for a server
-    client.set_timeout(int(timeout * 1000))
-    delay_strategy = AMPS.ExponentialDelayStrategy(
-        maximum_retry_time=int(timeout * 1000)
-    )
-    client.set_reconnect_delay_strategy(delay_strategy)
-    return client
-
-
 def _bookmark_of(message: Any) -> str:
     try:
         bookmark = text_of(message.get_bookmark)
@@ -501,22 +258,3 @@ def _read(data: bytes) -> tuple[str, str]:
         log.warning("A record of the poison topic names no bookmark: %.100r", data)
         return "", ""
     return bookmark, str(record.get("why"))[:WHY_LIMIT]
-
-
-def _bookmark(publisher: str, seq: int) -> str:
-    return f"{publisher}|{seq}|"
-
-
-def _begin(resume: Resume) -> str:
-    """Return a bookmark for each publisher; `p|0|` is before the first of p."""
-    if not resume.positions:
-        return NOW if resume.start is Start.NOW else EPOCH
-    return ",".join(_bookmark(p, seq or 0) for p, seq in resume.positions.items())
-
-
-# Called three times per message: on arrival, when logged, when discarded.
-@lru_cache(4_096)
-def _places(bookmark: str | None) -> tuple[tuple[str, int], ...]:
-    """Parse a bookmark, or a list of them; ignore invalid ones."""
-    matches = _BOOKMARK.findall(bookmark or "")
-    return tuple((publisher, int(seq)) for publisher, seq in matches)
