@@ -18,7 +18,7 @@ import pytest
 from poisonguard.contract import MatcherKind, Skip
 from poisonguard.errors import Refused, StartTimeout
 from poisonguard.server import sender_thread
-from poisonguard.server.client import Backoff
+from poisonguard.server.backoff import Backoff
 from poisonguard.server.connection import Connection, _shared
 from poisonguard.server.counters import CounterKey
 from poisonguard.server.reporter import Reporter

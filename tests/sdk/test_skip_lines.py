@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from poisonguard.contract import MatcherKind, Skip, parse_skip
 from poisonguard.errors import Away
-from poisonguard.server import client as http
+from poisonguard.server import answers
 from poisonguard.server.client import Client
 from poisonguard.server.skip_stream import _read_json, _read_lines
 from poisonguard.skipping import listed_skips, skip_lines, skip_table
@@ -357,7 +357,7 @@ def test_a_too_large_or_broken_answer_raises_away(
         data = data[:-20] + b"\0" * 20
     monkeypatch.setattr("poisonguard.testing.web.gzip.compress", lambda _: data)
     if limit == "MOST_INFLATED":
-        monkeypatch.setattr(http, "MOST_INFLATED", 1_000)
+        monkeypatch.setattr(answers, "MOST_INFLATED", 1_000)
     client = Client([server.url], KEY)
 
     with (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from poisonguard.errors import Full, GuardError, Misconfigured, Refused
-from poisonguard.server.client import Backoff
+from poisonguard.server.backoff import Backoff
 from poisonguard.server.sender import Sender
 
 log = logging.getLogger(__name__)
