@@ -19,7 +19,7 @@ from poisonguard.handling.poison_reports import (
 )
 from poisonguard.handling.redriven_messages import RedrivenMessages
 from poisonguard.handling.steps import Call, Steps
-from poisonguard.journal.attempts import Record
+from poisonguard.journal.record import Record
 from poisonguard.outcome import Outcome
 from poisonguard.server.failure_queue import Receipt
 
