@@ -185,8 +185,8 @@ def test_skips_from_the_stream_are_packed(
         mine.remove(number, because="passed")
 
     assert {each.id for each in mine.bookmarks.values()} == set(range(1, 200, 2))
-    assert len(mine._loose) < 60
-    assert mine._table.dead < 60
+    assert len(mine._listed.loose) < 60
+    assert mine._listed.table.dead < 60
     mine.expire(NOON + timedelta(minutes=100))
     assert sorted(mine.skipped, key=int) == [str(n) for n in range(101, 200, 2)]
 

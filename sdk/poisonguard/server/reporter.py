@@ -225,8 +225,7 @@ class Reporter:
     def _spool_rest(self) -> None:
         confirmations = self._confirmations.rest()
         counters = [report.to_wire() for report in self._counters.rest()]
-        unsent = {"counters": counters, "confirmations": confirmations}
-        spool_rest(self._spool, unsent)
+        spool_rest(self._spool, {"counters": counters, "confirmations": confirmations})
 
     def _close_spool(self) -> None:
         if self._spool is not None:

@@ -59,8 +59,10 @@ class SenderThread:
 
     def start(self) -> None:
         """Start the thread, unless it runs or was ended."""
-        if self._thread is not None:
-            return
+        if self._thread is None:
+            self._start_once()
+
+    def _start_once(self) -> None:
         with self._lock:
             if self._thread is None and not self._ended:
                 self._thread = threading.Thread(
