@@ -33,14 +33,14 @@ class MessageCopies:
         components: GuardComponents,
         *,
         application: Application,
-        known: KnownMessages,
+        known_messages: KnownMessages,
         waits: Waits,
     ) -> None:
         hold_for = components.settings.hold_for
         self._longest_wait = (
             min(hold_for, EARLY_HOLD_SECONDS) if application.redelivers else hold_for
         )
-        self._known = known
+        self._known_messages = known_messages
         self._waits = waits
 
     def once(
@@ -55,7 +55,7 @@ class MessageCopies:
             try:
                 return (yield from steps)
             except Copy:
-                return self._known.skip_copy(facts)
+                return self._known_messages.skip_copy(facts)
             except Unmarked as reason:
                 log.error(  # noqa: TRY400 - it says what to do
                     "whether %s is a copy cannot be told: %s", facts.name, reason

@@ -57,9 +57,14 @@ class MessageFlow:
         self._pause = pause = GuardPause(components, waits)
         self._records = records = MessageRecords(components)
         redriven = RedrivenMessages(components)
-        self._known = KnownMessages(components, records=records, redriven=redriven)
+        self._known_messages = KnownMessages(
+            components, records=records, redriven=redriven
+        )
         self._copies = MessageCopies(
-            components, application=application, known=self._known, waits=waits
+            components,
+            application=application,
+            known_messages=self._known_messages,
+            waits=waits,
         )
         self._runs = HandlerRuns(components, records=records, waits=waits)
         self._given_up = GivenUpMessages(
@@ -168,7 +173,7 @@ class MessageFlow:
         record = self._records.record(facts)
         if self._records.is_expired(facts, record):
             return (yield from self._given_up.report(facts, Cause.EXPIRED, record))
-        outcome = self._known.outcome(facts)
+        outcome = self._known_messages.outcome(facts)
         if outcome is not None:
             return outcome
         if record is not None:
