@@ -107,7 +107,7 @@ class SkipList(SkipLookup):
             if (surplus := self._own.surplus) is not None:
                 self._drop_own(surplus, "too many")
             self._own.add(key, skip, now=time.monotonic())
-            self._put_in(skip)
+            self._put_in(key, skip)
 
     def applied(self, skip: Skip) -> None:
         """Count that a message was skipped because of this skip."""
@@ -157,9 +157,10 @@ class SkipList(SkipLookup):
             if existing is not None and self._listed.skip(existing) == skip:
                 return
             if self._applies(skip, now):
+                key = full_key(skip)
                 self._listed.add(skip_id, skip)
-                self._put_in(skip)
-                self._drop_own(full_key(skip), LISTED, in_place_of=skip)
+                self._put_in(key, skip)
+                self._drop_own(key, LISTED, in_place_of=skip)
             if existing is not None:
                 self._take_out(existing, "changed")
             self._pack()
@@ -262,8 +263,8 @@ class SkipList(SkipLookup):
     def _is_kept(self, skip: Skip) -> bool:
         return self._listed.is_loose(skip) or (skip.id is None and self._own.has(skip))
 
-    def _put_in(self, skip: Skip) -> None:
-        self._put_ref(full_key(skip), skip)
+    def _put_in(self, key: SkipKey, skip: Skip) -> None:
+        self._put_ref(key, skip)
         self._let_expire(skip)
         self._change_log.added(skip)
 
