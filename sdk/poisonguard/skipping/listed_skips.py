@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from itertools import chain
 
 from poisonguard.contract import Skip
@@ -44,6 +45,15 @@ class ListedSkips:
     def replace(self, table: SkipTable) -> None:
         """Replace all by a table."""
         self.table, self.loose = table, {}
+
+    @property
+    def next_expiry(self) -> datetime | None:
+        """Return when the first skip of the table expires."""
+        return self.table.next_expiry
+
+    def expired(self, now: datetime) -> Iterator[Ref]:
+        """Yield the expired rows of the table, each once."""
+        return self.table.expired(now)
 
     @property
     def is_crowded(self) -> bool:

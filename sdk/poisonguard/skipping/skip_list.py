@@ -233,14 +233,14 @@ class SkipList(SkipLookup):
                     self._drop_own(full_key(skip), "expired")
                 else:
                     self._take_out(skip, "expired")
-            for row in self._listed.table.expired(now):
+            for row in self._listed.expired(now):
                 self._take_out(row, "expired")
             self._pack()
 
     @property
     def next_expiry(self) -> datetime | None:
         with self._writing:
-            expiries = self._expiries.first, self._listed.table.next_expiry
+            expiries = self._expiries.first, self._listed.next_expiry
             return min(filter(None, expiries), default=None)
 
     def fence(self, fence: Fence) -> None:
