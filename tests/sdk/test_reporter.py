@@ -287,7 +287,10 @@ def test_a_report_whose_answer_was_lost_is_sent_again_under_its_id(
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_holds_until_the_key_is_mended_and_says_what_to_do(
-    status: int, server: Server, reporter: Reporter
+    status: int,
+    server: Server,
+    reporter: Reporter,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     server.answer(status, path="/failures")
     batches: list[list[str]] = []
@@ -301,6 +304,7 @@ def test_holds_until_the_key_is_mended_and_says_what_to_do(
 
     assert receipt.status == "created"
     assert any(str(status) in line and "API key" in line for line in batches[0])
+    assert caplog.text.count("failures cannot be delivered") == 1
 
 
 def test_a_wrong_key_raises_away_for_each_report(server: Server) -> None:

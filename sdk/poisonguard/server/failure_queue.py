@@ -72,19 +72,11 @@ class _Job:
 class FailureQueue:
     """The failure reports that wait in memory; the guards of all of them wait, too.
 
-    `wake` makes the sender's thread try now. While reports cannot be sent, `trouble`
-    says why, under "failures".
+    `wake` makes the sender's thread try now.
     """
 
-    def __init__(
-        self,
-        *,
-        spool: Spool | None,
-        trouble: dict[str, str],
-        wake: Callable[[], None],
-    ) -> None:
+    def __init__(self, *, spool: Spool | None, wake: Callable[[], None]) -> None:
         self._spool = spool
-        self._trouble = trouble
         self._wake = wake
         self._lock = threading.Lock()
         self._jobs: list[_Job] = []
@@ -179,7 +171,6 @@ class FailureQueue:
                     for job in jobs:
                         job.refuse(reason)
                     continue
-                self._trouble["failures"] = str(reason)
                 away = Away(f"The report could not be sent: {reason}")
                 for job in jobs:
                     job.away = away

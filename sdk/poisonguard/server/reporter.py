@@ -54,9 +54,7 @@ class Reporter:
         self._counters = Counters(self.id)
         self._heartbeats = Heartbeats()
         self._applied = AppliedCounts()
-        self._failures = FailureQueue(
-            spool=self._spool, trouble=self.trouble, wake=self._start_and_wake
-        )
+        self._failures = FailureQueue(spool=self._spool, wake=self._start_and_wake)
         self._confirmations = ConfirmationQueue(self._spool)
         self._counter_queue = CounterQueue(self._counters, self._heartbeats)
         self._sender = Sender(self._client)

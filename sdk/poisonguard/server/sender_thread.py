@@ -146,5 +146,9 @@ class SenderThread:
             if kind not in self._trouble:
                 log.warning("%s cannot be delivered: %s", kind, refused)
             self._trouble[kind] = str(refused)
+        except Exception as reason:
+            if kind == "failures":  # their guards are `holding`
+                self._trouble[kind] = str(reason)
+            raise
         else:
             self._trouble.pop(kind, None)
