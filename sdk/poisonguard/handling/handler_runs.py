@@ -45,7 +45,7 @@ class HandlerRuns:
         finally:
             self._slots.give_up(alone)
 
-    def failed(
+    def end_failed(
         self, facts: MessageFacts, slot: Slot, error: BaseException
     ) -> Exception:
         """End a run that failed on the healthy path; return the failure."""

@@ -163,7 +163,7 @@ class MessageFlow:
         self._gate.open(BEFORE_FIRST_MESSAGE)
 
     def _failed(self, facts: MessageFacts, slot: Slot, error: BaseException) -> Steps:
-        failure = self._runs.failed(facts, slot, error)
+        failure = self._runs.end_failed(facts, slot, error)
         return (yield from self._retries.go_on(facts, None, failure))
 
     def _decide(self, facts: MessageFacts) -> Steps:
