@@ -21,23 +21,16 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, islice
-from threading import Condition, Event, Lock, Thread
+from collections.abc import Callable, Sequence
+from threading import Condition
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 from weakref import WeakSet
 
-from poisonguard.errors import (
-    Away,
-    Fenced,
-    GuardError,
-    Misconfigured,
-    Refused,
-    Stopping,
-)
-from poisonguard.positions.calls import PositionCalls, Update
+from poisonguard.errors import Fenced, GuardError, Misconfigured, Stopping
+from poisonguard.positions import fences
+from poisonguard.positions.calls import PositionCalls
+from poisonguard.positions.health import Health, health
 from poisonguard.positions.progress import (
     IN_FLIGHT_LIMIT,
     SEQ_LIMIT,
@@ -46,35 +39,15 @@ from poisonguard.positions.progress import (
     Subscription,
     Track,
 )
+from poisonguard.positions.trouble_log import TroubleLog
+from poisonguard.positions.writer import PositionWriter
+from poisonguard.positions.writer_thread import WriterThread
 from poisonguard.server.client import Client
 from poisonguard.skipping.skip_list import Fence
 
 __all__ = ["BookmarkStore", "Health", "Resume", "Start"]
 
 log = logging.getLogger(__name__)
-
-RETRY_LIMIT = 5.0  # seconds between tries while the server is away, at the most
-LOG_EVERY = 60.0  # seconds between log lines about the same trouble
-UPDATES_LIMIT = 10_000  # what the server accepts in one request
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Health:
-    """The state of a store; `written_ago` is in seconds, None before the first write.
-
-    After a kill -9 the `unwritten` messages and those `in_flight` would come again. At
-    a `pressure` of 1, `received` waits until other messages are settled.
-    """
-
-    written_ago: float | None
-    unwritten: int
-    in_flight: int
-    runs: int
-    pressure: float
-    duplicates: int
-    ignored: int
-    fenced: frozenset[str]
-    warnings: tuple[str, ...]
 
 
 class BookmarkStore:
@@ -108,28 +81,30 @@ class BookmarkStore:
     ) -> None:
         self._client = Client([url] if isinstance(url, str) else url, api_key)
         self._client_name = client_name
-        self._calls = PositionCalls(
-            client=self._client, client_name=client_name, bookmark=bookmark
-        )
         self._interval = interval
         self._in_flight_limit = in_flight_limit
         self._on_fenced = on_fenced
         self._subscriptions: dict[str, Subscription] = {}
         self._counts: Counter[str] = Counter()
-        self._written_at: float | None = None
-        self._trouble: str | None = None
-        self._logged_at: dict[str, float] = {}
+        self._trouble_log = TroubleLog()
         self._closed: str | None = None
-        self._make_locks()
-        _STORES.add(self)
-        name = f"poisonguard positions of {client_name}"
-        self._thread = Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def _make_locks(self) -> None:
         self._changed = Condition()  # guards all state; never held for long
-        self._calling = Lock()  # held during calls of the server
-        self._wake = Event()
+        self._writer = PositionWriter(
+            PositionCalls(
+                client=self._client, client_name=client_name, bookmark=bookmark
+            ),
+            self._subscriptions,
+            changed=self._changed,
+            trouble_log=self._trouble_log,
+            on_fenced=on_fenced,
+        )
+        self._thread = WriterThread(
+            self._writer,
+            name=f"poisonguard positions of {client_name}",
+            interval=interval,
+            trouble_log=self._trouble_log,
+        )
+        _STORES.add(self)
 
     # Opening
 
@@ -153,9 +128,8 @@ class BookmarkStore:
         start = Start(start)
         subscription = self._subscriptions.get(sub_id)
         if subscription is not None and subscription.can_write:
-            self._write()
-        with self._calling:
-            return self._open(sub_id, topic, start)
+            self._writer.write()
+        return self._writer.open(sub_id, topic, start)
 
     def open_later(
         self, sub_id: str, topic: str | None, *, start: Start = Start.EARLIEST
@@ -168,7 +142,7 @@ class BookmarkStore:
         with self._changed:
             new = Subscription(sub_id=sub_id, topic=topic, start=start)
             self._subscriptions.setdefault(sub_id, new)
-        self._wake.set()
+        self._thread.wake()
 
     def open_unkept(self, sub_id: str, *, start: Start = Start.EARLIEST) -> None:
         """Track a subscription in memory only: its sub id may change next time."""
@@ -186,43 +160,7 @@ class BookmarkStore:
 
         It is needed before its first opening, and after it was fenced.
         """
-        resume = self._resume(sub_id)
-        if resume is None:
-            with self._calling:
-                resume = self._resume(sub_id) or self._open(sub_id, topic, start)
-        return resume
-
-    def _resume(self, sub_id: str) -> Resume | None:
-        with self._changed:
-            subscription = self._subscriptions.get(sub_id)
-            if (
-                subscription is None
-                or subscription.is_fenced
-                or subscription.awaits_opening
-            ):
-                return None
-            return subscription.resume
-
-    def _open(self, sub_id: str, topic: str | None, start: Start) -> Resume:
-        subscription = self._subscriptions.get(sub_id)
-        if subscription is not None and topic is None:
-            topic = subscription.topic
-        opened = self._calls.open(sub_id, topic, start)
-        if subscription is None and not opened.tracks and start is not Start.NOW:
-            # A typo would have all messages handled again: warn.
-            log.warning(
-                "The subscription %s of %s has no position and begins with the first"
-                " message there is. Had it one, compare client name, sub id and topic.",
-                sub_id,
-                self._client_name,
-            )
-        with self._changed:
-            if subscription is None or subscription.epoch is not None:
-                subscription = self._subscriptions[sub_id] = opened
-            else:
-                subscription.learn(opened)
-            self._changed.notify_all()
-            return subscription.resume
+        return self._writer.resume(sub_id, topic, start)
 
     def is_known(self, sub_id: str) -> bool:
         return sub_id in self._subscriptions
@@ -248,7 +186,7 @@ class BookmarkStore:
             if subscription is None or seq is None:
                 return
             if subscription.arrive(publisher, seq):
-                self._log_trouble(
+                self._trouble_log.log(
                     subscription.begun_again(publisher), level=logging.ERROR
                 )
 
@@ -276,7 +214,7 @@ class BookmarkStore:
                 self._counts["ignored"] += 1
                 return
             if topic is not None and subscription.learn_topic(topic):
-                self._wake.set()
+                self._thread.wake()
             while self._has_to_wait(subscription, publisher, seq):
                 self._changed.wait(self._interval)
             subscription.receive(publisher, seq)
@@ -339,11 +277,11 @@ class BookmarkStore:
         if self._closed:
             raise Stopping(self._closed)
         if subscription.is_fenced:
-            raise Fenced(_taken_over(subscription.sub_id))
+            raise Fenced(fences.taken_over(subscription.sub_id))
         track = subscription.track(publisher)
         if track is None or not self._is_pressed(track, seq):
             return False
-        self._log_trouble(
+        self._trouble_log.log(
             f"The subscription {subscription.sub_id} waits: {len(track.in_flight)}"
             f" messages are unsettled, between {len(track.settled)} runs of settled"
             " ones. Settle the oldest."
@@ -372,13 +310,7 @@ class BookmarkStore:
                 return
             subscription.is_fenced = True
             self._changed.notify_all()
-        self._tell_fenced([subscription.sub_id])
-
-    def _tell_fenced(self, sub_ids: Sequence[str]) -> None:
-        for sub_id in sub_ids:
-            log.error("%s", _taken_over(sub_id))
-            if self._on_fenced is not None:
-                self._on_fenced(sub_id)
+        fences.announce([subscription.sub_id], self._on_fenced)
 
     # Writing
 
@@ -388,20 +320,7 @@ class BookmarkStore:
         `Away`: they are kept, and writing is tried again. `Refused`: the same, but a
         person has to act. `Fenced`: they come again to the new holder.
         """
-        unopened = self._write()
-        if self._has_unwritten():  # one request could not hold all
-            unopened = self._write()
-        if unopened is not None:
-            raise unopened
-        with self._changed:
-            for subscription in self._subscriptions.values():
-                if subscription.is_fenced:
-                    raise Fenced(_taken_over(subscription.sub_id))
-                if subscription.trouble is not None:
-                    raise Refused(subscription.trouble)
-                for publisher, track in subscription.restarts.items():
-                    if subscription.is_kept and track.messages:
-                        raise Refused(subscription.begun_again(publisher))
+        self._writer.flush()
 
     def close(self) -> None:
         """Flush and close; raise like `flush`, but close in any case."""
@@ -413,8 +332,7 @@ class BookmarkStore:
             with self._changed:
                 self._closed = "The bookmark store is closed: make another."
                 self._changed.notify_all()
-            self._wake.set()
-            self._thread.join()
+            self._thread.end()
             self._client.close()
 
     def __enter__(self) -> Self:
@@ -433,162 +351,34 @@ class BookmarkStore:
                 raise
             log.exception("The last positions were not written")
 
-    def _run(self) -> None:
-        failures = 0
-        while True:
-            self._wake.wait(min(self._interval * 2**failures, RETRY_LIMIT))
-            self._wake.clear()
-            if self._closed:
-                return
-            try:
-                unopened = self._write()
-                failures = 0
-                if unopened is not None:
-                    self._log_trouble(f"A subscription is opened later: {unopened}")
-            except Exception as error:  # noqa: BLE001 - the thread must go on
-                failures = min(failures + 1, 8)
-                self._log_trouble(
-                    f"Positions are not written, and tried again: {error}"
-                )
-
-    def _write(self) -> GuardError | None:
-        """Open waiting subscriptions, then write all changes.
-
-        Return the reason why a subscription could not be opened; the others are written
-        all the same.
-        """
-        try:
-            with self._calling:
-                unopened = self._open_waiting()
-                fenced = self._settle()
-        except GuardError as error:
-            self._trouble = str(error)
-            raise
-        self._trouble = str(unopened) if unopened is not None else None
-        # Without the lock: `on_fenced` may open the subscription again.
-        self._tell_fenced(fenced)
-        return unopened
-
-    def _open_waiting(self) -> GuardError | None:
-        """Open waiting subscriptions; return the first reason why one cannot be."""
-        first: GuardError | None = None
-        for waiting in self._waiting():
-            try:
-                self._open(waiting.sub_id, waiting.topic, waiting.start)
-            except Away as away:  # the others would wait in vain, too
-                return first or away
-            except GuardError as error:
-                first = first or error
-        return first
-
-    def _waiting(self) -> list[Subscription]:
-        with self._changed:
-            subscriptions = self._subscriptions.values()
-            return [
-                it for it in subscriptions if it.awaits_opening and it.topic is not None
-            ]
-
-    def _settle(self) -> list[str]:
-        """Write all changes in one request; return the sub ids that are fenced."""
-        with self._changed:
-            updates = [*islice(self._take_updates(), UPDATES_LIMIT)]
-        if not updates:
-            return []
-        answers: list[Mapping[str, Any]] = [{"status": "lost"}] * len(updates)
-        try:
-            answers = self._calls.settle(updates)
-        finally:
-            with self._changed:
-                for update in updates:
-                    update.subscription.trouble = None
-                fenced = [*map(self._judge, updates, answers)]
-                self._changed.notify_all()
-        self._written_at = time.monotonic()
-        return sorted({sub_id for sub_id in fenced if sub_id is not None})
-
-    def _has_unwritten(self) -> bool:
-        with self._changed:
-            writable = [it for it in self._subscriptions.values() if it.can_write]
-            return any(t.unwritten for it in writable for t in it.tracks.values())
-
-    def _take_updates(self) -> Iterator[Update]:
-        return (
-            Update(subscription=subscription, publisher=publisher, changes=changes)
-            for subscription in self._subscriptions.values()
-            if subscription.can_write
-            for publisher, track in subscription.tracks.items()
-            if (changes := track.take_changes()) is not None
-        )
-
-    def _judge(self, update: Update, answer: Mapping[str, Any]) -> str | None:
-        subscription = update.subscription
-        if answer["status"] == "fenced":
-            newly, subscription.is_fenced = not subscription.is_fenced, True
-            return subscription.sub_id if newly else None
-        track = subscription.tracks[update.publisher]
-        if answer["status"] == "ok":
-            track.confirm(update.changes)
-        else:
-            track.give_back(update.changes)
-        if answer["status"] not in ("ok", "lost"):
-            # An unknown status of a newer server may mean that it was not written.
-            subscription.trouble = (
-                f"The position of {subscription.sub_id} is not taken:"
-                f" {answer.get('detail') or answer['status']!s:.100}"
-            )
-            self._log_trouble(subscription.trouble)
-        return None
-
-    def _log_trouble(self, line: str, *, level: int = logging.WARNING) -> None:
-        """Log a problem, but not every second."""
-        kind, now = line.split(":", 1)[0], time.monotonic()
-        if now - self._logged_at.get(kind, -LOG_EVERY) >= LOG_EVERY:
-            self._logged_at[kind] = now
-            log.log(level, "%s", line)
-
     # Health
 
     def health(self) -> Health:
         """Return the state of this store, for health pages and logs."""
         with self._changed:
-            subscriptions = list(self._subscriptions.values())
-            tracks = [track for it in subscriptions for track in _all_tracks(it)]
-            writable = [it for it in subscriptions if it.is_kept and not it.is_fenced]
-            unwritten = [track.messages for it in writable for track in _all_tracks(it)]
-            warnings = [line for it in subscriptions for line in it.warnings]
-            at, limit = self._written_at, self._in_flight_limit
-            return Health(
+            at = self._writer.written_at
+            return health(
+                list(self._subscriptions.values()),
+                in_flight_limit=self._in_flight_limit,
                 written_ago=None if at is None else time.monotonic() - at,
-                unwritten=sum(unwritten),
-                in_flight=sum(len(track.in_flight) for track in tracks),
-                runs=max((len(track.settled) for track in tracks), default=0),
-                pressure=max((t.pressure(limit) for t in tracks), default=0.0),
-                duplicates=self._counts["duplicates"],
-                ignored=self._counts["ignored"],
-                fenced=self.fenced,
-                warnings=(*warnings, *([self._trouble] if self._trouble else [])),
+                trouble=self._writer.trouble,
+                counts=self._counts,
             )
 
-
-def _all_tracks(subscription: Subscription) -> Iterator[Track]:
-    return chain(subscription.tracks.values(), subscription.restarts.values())
-
-
-def _taken_over(sub_id: str) -> str:
-    return (
-        f"The subscription {sub_id} was opened by another holder, or moved by a person:"
-        " nothing more is settled here until it is opened again."
-    )
+    def _leave_to_the_parent(self) -> None:
+        """Close it in a forked child: its thread exists only in the parent."""
+        self._closed = "This process was forked off: make a store of its own."
+        self._changed = Condition()  # a thread of the parent may hold the other one
+        self._writer.reset_after_fork(self._changed)
+        self._thread.reset_after_fork()
 
 
 _STORES: WeakSet[BookmarkStore] = WeakSet()
 
 
-def _leave_to_the_parent() -> None:
-    """Close the stores in a forked child: their threads exist only in the parent."""
+def _leave_all_to_the_parent() -> None:
     for store in list(_STORES):
-        store._closed = "This process was forked off: make a store of its own."  # noqa: SLF001
-        store._make_locks()  # noqa: SLF001 - a thread of the parent may hold them
+        store._leave_to_the_parent()  # noqa: SLF001 # ours
 
 
-os.register_at_fork(after_in_child=_leave_to_the_parent)
+os.register_at_fork(after_in_child=_leave_all_to_the_parent)

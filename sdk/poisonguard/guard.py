@@ -18,6 +18,7 @@ from poisonguard.dedupe.once import Window
 from poisonguard.errors import Misconfigured, Stopping
 from poisonguard.handling.async_steps import Tasks
 from poisonguard.handling.breaker import BreakerPolicy
+from poisonguard.handling.components import GuardComponents
 from poisonguard.handling.counts import Slot
 from poisonguard.handling.hot_path import (
     AsyncHandler,
@@ -28,7 +29,7 @@ from poisonguard.handling.hot_path import (
     healthy_path_async,
 )
 from poisonguard.handling.lifecycle import RunningGuard, utc_now
-from poisonguard.handling.message_flow import GuardComponents, MessageFlow
+from poisonguard.handling.message_flow import MessageFlow
 from poisonguard.handling.steps import play
 from poisonguard.journal.process_journal import Journal
 from poisonguard.outcome import Outcome

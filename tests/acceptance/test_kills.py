@@ -38,8 +38,8 @@ from apps.team.rights import Principal
 from apps.triage import dispatch
 from apps.triage.models import Item, Operation
 from apps.triage.services import selection
-from apps.triage.services.running import WINDOW
 from apps.triage.services.selection import Ask
+from apps.triage.services.windows import WINDOW
 from apps.triage.states import State, Verb
 from poisonweb.embedded import processes
 from tests import forks

@@ -9,7 +9,8 @@ from typing import Any
 import AMPS
 import pytest
 
-from poisonguard.amps import POISON_TOPIC, BookmarkStore
+from poisonguard.amps import BookmarkStore
+from poisonguard.amps.mister_yuck import POISON_TOPIC
 from poisonguard.server.client import Client
 from tests.amps.double import Amps
 from tests.sdk.server import KEY, Server, running
@@ -95,5 +96,4 @@ def kill(store: BookmarkStore) -> None:
     """End a store like a kill: it writes nothing more."""
     positions = store._positions
     positions._closed = "killed"
-    positions._wake.set()
-    positions._thread.join()
+    positions._thread.end()

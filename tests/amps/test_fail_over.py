@@ -16,7 +16,8 @@ import AMPS
 import pytest
 
 from poisonguard import Guard
-from poisonguard.amps import POISON_TOPIC, MisterYuck
+from poisonguard.amps import MisterYuck
+from poisonguard.amps.mister_yuck import POISON_TOPIC
 from poisonguard.errors import Misconfigured
 from poisonguard.readers.amps import AmpsReader
 from tests.amps.conftest import until

@@ -15,7 +15,8 @@ from typing import Any
 import AMPS
 import pytest
 
-from poisonguard.amps import POISON_TOPIC, WHY_LIMIT, MisterYuck
+from poisonguard.amps import MisterYuck
+from poisonguard.amps.mister_yuck import POISON_TOPIC, WHY_LIMIT
 from poisonguard.errors import StartTimeout, Stopping
 from tests.amps.conftest import Connect, Open, until
 from tests.amps.double import OWN, Amps

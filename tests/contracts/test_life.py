@@ -42,8 +42,9 @@ from apps.poison.tokens import redrive_of
 from apps.team.rights import Principal
 from apps.triage.models import Operation
 from apps.triage.services import decision, running, selection
-from apps.triage.services.running import WINDOW, SliceEnd
+from apps.triage.services.running import SliceEnd
 from apps.triage.services.selection import Ask
+from apps.triage.services.windows import WINDOW
 from apps.triage.states import Verb
 from tests import reports
 from tests.brokers.moto import Server

@@ -20,7 +20,7 @@ from apps.capture.models import Lane, Mode
 from apps.core import clock
 from apps.poison.models import Body, Failure, Poison, Redrive
 from apps.triage.models import Operation
-from apps.triage.services import giving_back, running
+from apps.triage.services import giving_back, running, windows
 from apps.triage.services.running import SliceEnd
 from poisonweb.management.commands.give_back import COMMAND_LINE
 from tests.lanes import drain_all, topic_on_queues
@@ -205,7 +205,7 @@ def test_without_open_messages_there_is_nothing_to_give_back(
 def test_a_run_that_died_is_taken_over_and_sends_at_most_a_window_twice(
     broker: Queues, mail: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "WINDOW", 2)
+    monkeypatch.setattr(windows, "WINDOW", 2)
     bodies = [b"%d" % number for number in range(7)]
     captured(broker, mail, bodies)
     pause()

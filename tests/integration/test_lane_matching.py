@@ -23,7 +23,7 @@ from apps.poison.models import Failure, Poison, Problem, Redrive
 from apps.poison.query import Query
 from apps.team.rights import Principal
 from apps.triage.models import Operation
-from apps.triage.services import decision, running, selection
+from apps.triage.services import decision, running, selection, windows
 from apps.triage.services.running import SliceEnd
 from apps.triage.services.selection import Ask
 from apps.triage.states import Verb
@@ -300,7 +300,7 @@ def test_messages_behind_a_refused_one_stay_in_later_windows_too(
     now: datetime,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(running, "WINDOW", 2)
+    monkeypatch.setattr(windows, "WINDOW", 2)
     captured(broker, mail, [b"1", b"bad", b"3", b"4", b"5"], now)
     bad = Outcome(kind=OutcomeKind.REFUSED, detail="too large")
     broker.answer = lambda message: bad if message.body == b"bad" else SENT

@@ -19,7 +19,7 @@ from apps.poison import services as poison_services
 from apps.poison.models import Poison, Redrive
 from apps.team.rights import Principal
 from apps.triage.models import Item, Operation
-from apps.triage.services import running, selection, upkeep
+from apps.triage.services import running, selection, upkeep, windows
 from apps.triage.services.running import SliceEnd
 from tests.acceptance.product import eventually
 from tests.reports import capture, failure, poisons
@@ -192,7 +192,7 @@ def test_of_two_windows_in_flight_at_a_death_only_one_is_sent_twice(
     now: datetime,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(running, "WINDOW", 2)
+    monkeypatch.setattr(windows, "WINDOW", 2)
     poisons(now, 7)
     operation = confirm(operator, preview(operator, now), now)
 
@@ -214,7 +214,7 @@ def test_a_window_is_published_only_after_the_one_before_is_marked(
     now: datetime,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(running, "WINDOW", 2)
+    monkeypatch.setattr(windows, "WINDOW", 2)
     poisons(now, 6)
     operation = confirm(operator, preview(operator, now), now)
     on_record: list[int] = []
@@ -236,7 +236,7 @@ def test_a_broker_that_is_away_is_called_once_although_a_second_window_is_claime
     now: datetime,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(running, "WINDOW", 2)
+    monkeypatch.setattr(windows, "WINDOW", 2)
     poisons(now, 6)
     operation = confirm(operator, preview(operator, now), now)
     window_sizes: list[int] = []
@@ -283,7 +283,7 @@ def test_a_published_window_is_marked_although_the_next_claim_failed(
     now: datetime,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(running, "WINDOW", 2)
+    monkeypatch.setattr(windows, "WINDOW", 2)
     poisons(now, 4)
     operation = confirm(operator, preview(operator, now), now)
     begin = poison_services.begin

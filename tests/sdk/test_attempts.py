@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from poisonguard.contract import Cause
 from poisonguard.errors import Misconfigured
-from poisonguard.journal import attempts as module
-from poisonguard.journal.attempts import DECAY, KEEP, Attempts, Record
+from poisonguard.journal.attempts import Attempts
+from poisonguard.journal.attempts_schema import DECAY, KEEP, ROW_LIMIT
 from poisonguard.journal.death import Blame, Death
+from poisonguard.journal.record import Record
 from tests.sdk.consumers import python
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -294,13 +295,13 @@ def test_the_number_of_records_is_bounded(
             "INSERT INTO crashes WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT"
             " i + 1 FROM n WHERE i < ?)"
             " SELECT i, 1, 0, ?, ? + i, 'crash', '', '' FROM n",
-            (module.ROW_LIMIT + 5, *2 * (int((NOW - HOUR).timestamp() * 1_000_000),)),
+            (ROW_LIMIT + 5, *2 * (int((NOW - HOUR).timestamp() * 1_000_000),)),
         )
     db.close()
 
     later = starts()
 
-    assert len(later.suspects) == module.ROW_LIMIT
+    assert len(later.suspects) == ROW_LIMIT
     assert min(later.suspects) == 6
 
 

@@ -46,8 +46,7 @@ def store_of(server: Server) -> Iterator[Open]:
 def end(store: BookmarkStore) -> None:
     """End a store like a kill: it writes nothing more."""
     store._closed = "killed"
-    store._wake.set()
-    store._thread.join()
+    store._thread.end()
 
 
 def take(store: BookmarkStore, *numbers: int, publisher: str = "p") -> None:
@@ -493,7 +492,7 @@ def test_a_rejected_publisher_is_reported_beside_an_accepted_one(
         take(store, 1, publisher=publisher)
         settle(store, 1, publisher=publisher)
 
-    store._write()  # as it does by itself
+    store._writer.write()  # as it does by itself
 
     assert "no such publisher" in store.health().warnings[0]
     assert server.positions[ORDERS].settled == {"good": [[0, 1]]}
@@ -526,7 +525,7 @@ def test_close_raises_when_positions_are_unwritten_but_ends(
     with pytest.raises(Away):
         store.close()
 
-    assert not store._thread.is_alive()
+    assert not store._thread.is_alive
     store.close()
 
 

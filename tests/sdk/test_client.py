@@ -12,7 +12,8 @@ import pytest
 
 from poisonguard.errors import Away, Misconfigured, Refused
 from poisonguard.server import client as clients
-from poisonguard.server.client import GZIP_FROM, Backoff, Client
+from poisonguard.server.backoff import Backoff
+from poisonguard.server.client import GZIP_FROM, Client
 from poisonguard.server.events import Event, parse
 from tests.sdk.server import KEY, Server, running
 

@@ -113,7 +113,7 @@ def test_an_impossible_server_date_is_ignored(date: str, server: Server) -> None
         client.post("/positions/open", {"client_name": "billing-1"})
     client.get("/skips", [("topic", "orders")])
 
-    assert client.skew is None
+    assert client._clock.skew is None
     assert timedelta(0) <= client.now() - before < timedelta(minutes=5)
 
 
@@ -248,7 +248,7 @@ def test_no_report_is_lost_where_the_clock_is_set_between_segments(
     server: Server, set_clock: Set, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("poisonguard.server.spool.SEGMENT_LIMIT", 1)  # one report each
-    monkeypatch.setattr("poisonguard.server.reporter.ADOPT_EVERY", 0.0)
+    monkeypatch.setattr("poisonguard.server.spool_queue.ADOPT_EVERY", 0.0)
     hours, real = iter((0, 40, -40, 1, -1, 3)), time.time_ns
     monkeypatch.setattr(
         time, "time_ns", lambda: real() + next(hours) * 3_600 * 1_000_000_000

@@ -41,8 +41,7 @@ def store(server: Server) -> Iterator[BookmarkStore]:
     yield store
     server.forged.clear()
     store._closed = "killed"  # which writes nothing more
-    store._wake.set()
-    store._thread.join()
+    store._thread.end()
 
 
 # Skip lists
@@ -160,7 +159,7 @@ def test_heartbeats_are_sent_again_until_they_are_accepted(
     reporter = Reporter(Client([server.url], KEY))
     reporter.confirm(confirmation("redrive.1"))
     skip = server.add_skip(kind="bookmark", value="b-1")["id"]
-    reporter.applied.count(
+    reporter.count_applied(
         skip=skip, consumer_group="billing", client_name="billing-1", times=3
     )
     assert not reporter.flush(0.5)

@@ -17,10 +17,11 @@ import pytest
 
 from poisonguard.contract import MatcherKind, Skip
 from poisonguard.errors import Refused, StartTimeout
-from poisonguard.server import reporter
-from poisonguard.server.client import Backoff
+from poisonguard.server import sender_thread
+from poisonguard.server.backoff import Backoff
 from poisonguard.server.connection import Connection, _shared
 from poisonguard.server.counters import CounterKey
+from poisonguard.server.reporter import Reporter
 from poisonguard.skipping.skip_list import SkipList
 from tests.sdk.failures import confirmation, failure
 from tests.sdk.server import KEY, Server
@@ -39,6 +40,14 @@ def connection(server: Server) -> Iterator[Connection]:
 def joined(connection: Connection, **changes: Any) -> SkipList:
     wishes = {"topic": "orders", "consumer_group": "billing", "handler_version": None}
     return connection.skip_list(**{**wishes, **changes})
+
+
+def locks_of(reporter: Reporter) -> list[threading.Lock]:
+    owners: list[Any] = [
+        *(reporter._sender_thread, reporter._failures, reporter._confirmations),
+        *(reporter._counters, reporter._applied, reporter._heartbeats),
+    ]
+    return [owner._lock for owner in owners]
 
 
 def own_threads() -> list[str]:
@@ -166,7 +175,7 @@ def test_reports_go_out_as_soon_as_the_stream_is_back(
     server: Server, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     never = partial(Backoff, floor=600, first=600)
-    monkeypatch.setattr(reporter, "Backoff", never)
+    monkeypatch.setattr(sender_thread, "Backoff", never)
     joined(connection)
     connection.start(10)
     server.stop()
@@ -236,9 +245,7 @@ def test_a_child_waits_for_no_lock_of_a_thread_it_does_not_have(
         mirror._writing,
         connection._skip_stream._changed,
         connection.client._lock,
-        connection.reporter._lock,
-        connection.reporter.counters._lock,
-        connection.reporter.applied._lock,
+        *locks_of(connection.reporter),
         _shared.lock,
     ]
     is_holding, let_go = threading.Event(), threading.Event()

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from poisonguard.errors import Away, Full, Misconfigured, Refused
+from poisonguard.server import confirmation_queue, oversize, sender_thread, spool_queue
 from poisonguard.server import counters as counting
-from poisonguard.server import oversize
-from poisonguard.server import reporter as reporting
 from poisonguard.server.client import Client
 from poisonguard.server.counters import CounterKey, Counters
-from poisonguard.server.reporter import Receipt, Reporter
+from poisonguard.server.failure_queue import Receipt
+from poisonguard.server.reporter import Reporter
 from poisonguard.server.spool import Spool
 from tests.sdk.failures import confirmation, failure
 from tests.sdk.server import KEY, Server
@@ -287,7 +287,10 @@ def test_a_report_whose_answer_was_lost_is_sent_again_under_its_id(
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_holds_until_the_key_is_mended_and_says_what_to_do(
-    status: int, server: Server, reporter: Reporter
+    status: int,
+    server: Server,
+    reporter: Reporter,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     server.answer(status, path="/failures")
     batches: list[list[str]] = []
@@ -301,6 +304,7 @@ def test_holds_until_the_key_is_mended_and_says_what_to_do(
 
     assert receipt.status == "created"
     assert any(str(status) in line and "API key" in line for line in batches[0])
+    assert caplog.text.count("failures cannot be delivered") == 1
 
 
 def test_a_wrong_key_raises_away_for_each_report(server: Server) -> None:
@@ -418,7 +422,7 @@ def test_a_spooled_report_that_no_request_can_hold_is_kept_aside(
 def test_a_spool_waits_for_a_key_that_is_right(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reporting, "REFUSED_PAUSE", 0.1)
+    monkeypatch.setattr(sender_thread, "REFUSED_PAUSE", 0.1)
     key = ["pw_wrong"]
     reporter = Reporter(Client([server.url], lambda: key[0]), spool=Spool(tmp_path))
     server.stop()
@@ -482,7 +486,7 @@ def test_a_confirmation_is_kept_in_memory_where_the_disk_is_full(
 def test_confirmations_beyond_the_limit_raise_full(
     server: Server, reporter: Reporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reporting, "CONFIRMATIONS_LIMIT", 2)
+    monkeypatch.setattr(confirmation_queue, "CONFIRMATIONS_LIMIT", 2)
     server.stop()
     for number in range(2):
         reporter.confirm(confirmation(f"redrive.{number}"))
@@ -522,8 +526,8 @@ BY_FD = ("ftruncate", "write")
 def test_segments_that_cannot_be_taken_over_do_not_delay_other_reports(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reporting, "ADOPT_EVERY", 0.0)
-    monkeypatch.setattr(reporting, "REFUSED_PAUSE", 0.1)
+    monkeypatch.setattr(spool_queue, "ADOPT_EVERY", 0.0)
+    monkeypatch.setattr(sender_thread, "REFUSED_PAUSE", 0.1)
     before = Spool(tmp_path)
     before.append("failures", failure(bookmark="left").to_wire(), durable=True)
     before.close()
@@ -549,7 +553,7 @@ def test_segments_that_cannot_be_taken_over_do_not_delay_other_reports(
 def test_unremovable_segments_are_warned_about_and_delay_no_reports(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reporting, "REFUSED_PAUSE", 0.1)
+    monkeypatch.setattr(sender_thread, "REFUSED_PAUSE", 0.1)
     reporter = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
     server.stop()
     poison(reporter, report=failure(bookmark="spooled"), when_away="spool")
@@ -583,7 +587,7 @@ def test_a_reporter_ends_on_a_disk_that_turned_read_only(
         server.start()
         server.until(lambda: reporter.spooled == 0)
         reporter.close(10)
-        thread = reporter._thread
+        thread = reporter._sender_thread._thread
 
     assert thread is not None
     assert not thread.is_alive()
@@ -602,7 +606,7 @@ def test_a_minute_is_sent_once_it_is_over(
 ) -> None:
     reporter.count(BILLING, handled=2, durations={3: 2})
     reporter.count(BILLING, handled=1, failed=1, durations={3: 1, 0: 1})
-    server.until(lambda: not reporter._woken.is_set())
+    server.until(lambda: not reporter._sender_thread._woken.is_set())
     assert server.counters == {}
 
     minute[0] += 1
@@ -769,7 +773,7 @@ def test_a_heartbeat_that_was_not_accepted_is_sent_again(
 def test_skips_that_were_applied_count_once(server: Server, reporter: Reporter) -> None:
     skip = server.add_skip(kind="bookmark", value="1-0")["id"]
     for _ in range(3):
-        reporter.applied.count(
+        reporter.count_applied(
             skip=skip, consumer_group="billing", client_name="billing-1", times=1
         )
     server.lose_answers(2)

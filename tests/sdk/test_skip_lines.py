@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from poisonguard.contract import MatcherKind, Skip, parse_skip
 from poisonguard.errors import Away
-from poisonguard.server import client as http
+from poisonguard.server import answers
 from poisonguard.server.client import Client
 from poisonguard.server.skip_stream import _read_json, _read_lines
-from poisonguard.skipping import skip_lines, skip_list, skip_table
+from poisonguard.skipping import listed_skips, skip_lines, skip_table
 from poisonguard.skipping.skip_list import Doubt, SkipList
 from poisonguard.testing.web import lines_of
 from tests.sdk.server import KEY, Json, Server
@@ -175,7 +175,7 @@ def _number(skip: Skip) -> int:
 def test_skips_from_the_stream_are_packed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(skip_list, "LOOSE", 10)
+    monkeypatch.setattr(listed_skips, "LOOSE", 10)
     mine = mirror()
 
     for number in range(200):
@@ -185,8 +185,8 @@ def test_skips_from_the_stream_are_packed(
         mine.remove(number, because="passed")
 
     assert {each.id for each in mine.bookmarks.values()} == set(range(1, 200, 2))
-    assert len(mine._loose) < 60
-    assert mine._table.dead < 60
+    assert len(mine._listed.loose) < 60
+    assert mine._listed.table.dead < 60
     mine.expire(NOON + timedelta(minutes=100))
     assert sorted(mine.skipped, key=int) == [str(n) for n in range(101, 200, 2)]
 
@@ -357,7 +357,7 @@ def test_a_too_large_or_broken_answer_raises_away(
         data = data[:-20] + b"\0" * 20
     monkeypatch.setattr("poisonguard.testing.web.gzip.compress", lambda _: data)
     if limit == "MOST_INFLATED":
-        monkeypatch.setattr(http, "MOST_INFLATED", 1_000)
+        monkeypatch.setattr(answers, "MOST_INFLATED", 1_000)
     client = Client([server.url], KEY)
 
     with (

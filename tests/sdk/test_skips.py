@@ -14,6 +14,7 @@ import pytest
 
 from poisonguard.contract import Invalid, MatcherKind, Skip, parse_skip
 from poisonguard.server.connection import Connection
+from poisonguard.skipping import own_skips
 from poisonguard.skipping import skip_list as lists
 from poisonguard.skipping.skip_list import Fence, SkipList
 from tests.sdk.server import KEY, Server
@@ -187,8 +188,8 @@ def test_skips_that_come_and_go_leave_nothing_behind(mirror: SkipList) -> None:
         mirror.remove(number, because="passed")
 
     assert len(mirror) == 0
-    assert len(mirror._expiring) <= 1_001
-    assert not mirror._loose
+    assert len(mirror._expiries) <= 1_001
+    assert not mirror._listed.loose
 
 
 def test_a_new_snapshot_never_hides_what_stays(mirror: SkipList) -> None:
@@ -308,7 +309,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_counts_of_an_ended_own_skip_are_not_given_to_a_later_skip(
     mirror: SkipList, applied: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lists, "OWN_LIMIT", 1)
+    monkeypatch.setattr(own_skips, "OWN_LIMIT", 1)
     own = skip(None, expires_at=NOON)
     evicted = skip(None, value="8-0")
 
@@ -339,7 +340,7 @@ def test_an_own_skip_is_not_added_where_the_server_has_one(mirror: SkipList) -> 
 def test_own_skips_are_bounded_and_the_oldest_are_dropped(
     mirror: SkipList, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lists, "OWN_LIMIT", 3)
+    monkeypatch.setattr(own_skips, "OWN_LIMIT", 3)
 
     for number in range(5):
         mirror.add_own(skip(None, value=str(number)))
@@ -494,7 +495,9 @@ def test_a_process_has_one_stream_for_all_its_topics(
 
 def listed(mirror: SkipList) -> list[int]:
     """Return the ids of the server's skips in force."""
-    return sorted([*(number for _, number in mirror._table.ids()), *mirror._loose])
+    return sorted(
+        [*(number for _, number in mirror._listed.table.ids()), *mirror._listed.loose]
+    )
 
 
 def _is_all(mirror: SkipList, bookmark: str) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 
+from poisonguard.handling.components import GuardComponents
 from poisonguard.handling.counts import Slot
 from poisonguard.handling.hot_path import AsyncHandler
-from poisonguard.handling.message_flow import GuardComponents, MessageFlow
+from poisonguard.handling.message_flow import MessageFlow
 from poisonguard.handling.steps import Call, Run, Steps, Wait
 from poisonguard.outcome import Outcome
 from poisonguard.processes.stopping import Leaving

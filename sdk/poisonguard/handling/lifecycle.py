@@ -10,29 +10,22 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Never
 
 from poisonguard.dedupe.once import Window
-from poisonguard.errors import Away, Full, Refused, StartTimeout
-from poisonguard.handling.breaker import Breaker, BreakerPolicy, BreakerState
+from poisonguard.errors import StartTimeout
+from poisonguard.handling.breaker import Breaker, BreakerPolicy
+from poisonguard.handling.components import GuardComponents
 from poisonguard.handling.counts import Counts, Slot
+from poisonguard.handling.guard_health import GuardHealth
 from poisonguard.handling.hot_path import numbering
-from poisonguard.handling.message_flow import (
-    BEFORE_FIRST_MESSAGE,
-    GuardComponents,
-    MessageFlow,
-)
-from poisonguard.handling.released_messages import (
-    HandlerNeeded,
-    ReleasedMessages,
-    refuse_to_run,
-)
+from poisonguard.handling.message_flow import BEFORE_FIRST_MESSAGE, MessageFlow
+from poisonguard.handling.released_messages import ReleasedMessages
 from poisonguard.handling.slots import Gate, Slots
-from poisonguard.handling.steps import play
 from poisonguard.handling.suspects import SuspectedReports
+from poisonguard.handling.upkeep import Upkeep
 from poisonguard.journal.process_journal import Journal
 from poisonguard.outcome import Outcome
 from poisonguard.policy import RetryPolicy
@@ -42,13 +35,10 @@ from poisonguard.readers import Reader
 from poisonguard.server.connection import Connection
 from poisonguard.settings import Settings
 from poisonguard.supervision.watchdog import Watchdog
-from poisonguard.version import VERSION
 
 log = logging.getLogger(__name__)
 
 EXIT_TIMEOUT = 2.0
-REFRESH_EVERY = 10.0  # seconds between reads of what other processes recorded
-RESEND_TIMEOUT = 5.0
 DRAIN_POLL_SECONDS = 0.02
 
 
@@ -79,8 +69,6 @@ class RunningGuard:
         own_clock = clock or utc_now
         self._settings = settings
         self._journal = journal
-        self._host = socket.gethostname()
-        self._warnings: list[str] = []
         self._connection = self._opened(journal, settings)
         skips = self._connection.skip_list(
             topic=settings.topic,
@@ -122,7 +110,7 @@ class RunningGuard:
             settle=settle,
             clock=own_clock,
             server_clock=clock or self._connection.client.now,
-            host=self._host,
+            host=socket.gethostname(),
             leaving=Leaving(),
             closed=threading.Event(),
             end_process=self._end_process,
@@ -142,7 +130,14 @@ class RunningGuard:
             if settings.handler_timeout
             else None
         )
-        self._reset()
+        self._health = GuardHealth(
+            self.components,
+            flow=self.handling,
+            connection=self._connection,
+            once=self.once,
+        )
+        self._upkeep = Upkeep(self.components, flow=self.handling, health=self._health)
+        self._closing = threading.Lock()
 
     @staticmethod
     def _opened(journal: Journal, settings: Settings) -> Connection:
@@ -158,14 +153,6 @@ class RunningGuard:
             journal.close()
             raise
 
-    def _reset(self) -> None:
-        self._refreshed_at = time.monotonic()
-        self._unheard_checks = 0
-        self._counting = threading.Lock()
-        self._resending = threading.Lock()
-        self._retrying = threading.Lock()
-        self._closing = threading.Lock()
-
     def open(self) -> None:
         """Load the skip list and admit messages; raise StartTimeout, or Refused."""
         try:
@@ -174,8 +161,9 @@ class RunningGuard:
             if self._settings.when_unloaded == "refuse":
                 self.close(timeout=0)
                 raise
-            self._warnings.append(f"Started without the skip list: {reason}")
-            log.warning("%s", self._warnings[-1])
+            warning = f"Started without the skip list: {reason}"
+            self._health.start_warnings.append(warning)
+            log.warning("%s", warning)
         except BaseException:
             self.close(timeout=0)
             raise
@@ -185,7 +173,7 @@ class RunningGuard:
         atexit.register(self.close, timeout=EXIT_TIMEOUT)
         _live.add(self)
         self.components.gate.open("starting")
-        self._send_heartbeat()
+        self._upkeep.send_heartbeat()
 
     # Signals
 
@@ -201,190 +189,15 @@ class RunningGuard:
         self._journal.stopping()
         self.components.leaving.set()
 
-    # About once a second
-
     def tick(self) -> None:
-        """Hand over counts and the heartbeat, and start due retries; never wait."""
+        """Do what is due, about once a second; never wait."""
         SIGTERM.ensure_handler()
-        self._unheard_checks = self._unheard_checks + 1 if SIGTERM.warning else 0
-        self._count()
-        self._send_heartbeat()
-        self._clear_doubts()
-        handled = self.components.counts.total
-        if (
-            self.components.suspected_reports.first(handled=handled)
-            and not self._resending.locked()
-        ):
-            threading.Thread(
-                target=self._resend, name="poisonguard-withheld", daemon=True
-            ).start()
-        if self.components.released_messages.is_due() and not self._retrying.locked():
-            threading.Thread(
-                target=self._retry, name="poisonguard-kept", daemon=True
-            ).start()
-        if time.monotonic() - self._refreshed_at >= REFRESH_EVERY:
-            self._refreshed_at = time.monotonic()
-            self.components.attempts.refresh()
-
-    def _count(self) -> None:
-        with self._counting:
-            handled, durations = self.components.counts.take_new()
-            if handled or durations:
-                self._connection.reporter.count(
-                    self.handling.key, handled=handled, durations=durations
-                )
-
-    def _clear_doubts(self) -> None:
-        """Report messages that we handled and another consumer failed on."""
-        doubts = self.components.skips.doubts()
-        if not doubts:
-            return
-        recent = set(self.components.counts.recent)
-        for doubt in doubts:
-            skip = doubt.skip
-            number = self.components.reader.number_again(
-                bookmark=skip.value, message_id=doubt.message_id, seq=doubt.seq
-            )
-            if number in recent and skip.id is not None:
-                log.warning("%r was handled here, and failed elsewhere", skip.value)
-                self._connection.reporter.applied.count(
-                    skip=skip.id,
-                    consumer_group=self._settings.consumer_group,
-                    client_name=self._settings.client_name,
-                    times=0,
-                    handled=True,
-                )
-                self.components.skips.settle_doubt(skip.id)
-
-    def _resend(self) -> None:
-        """Report suspected poisons again, as certain: this process is not sick."""
-        suspected_reports = self.components.suspected_reports
-        with self._resending:
-            while report := suspected_reports.first(
-                handled=self.components.counts.total
-            ):
-                try:
-                    self._connection.reporter.poison(
-                        report,
-                        when_away=self._settings.when_away,
-                        keep_alive=None,
-                        stop=self.components.leaving,
-                        hold_for=RESEND_TIMEOUT,
-                    )
-                except (Away, Full) as reason:
-                    log.info("%r stays suspected for now: %s", report.bookmark, reason)
-                    return
-                except Refused as reason:
-                    log.error(  # noqa: TRY400 - the server says why
-                        "%r stays suspected: %s", report.bookmark, reason
-                    )
-                suspected_reports.remove_oldest()
-
-    def _retry(self) -> None:
-        """Retry released messages that may not need their handler."""
-        released_messages, leaving = (
-            self.components.released_messages,
-            self.components.leaving,
-        )
-        with self._retrying:
-            while not leaving.is_set():
-                entry = released_messages.take(needs_handler=False)
-                if entry is None:
-                    return
-                steps = self.handling.retry_steps(entry)
-                with suppress(HandlerNeeded):
-                    play(steps, refuse_to_run, entry.message, leaving)
-
-    def _send_heartbeat(self) -> None:
-        self._connection.reporter.set_heartbeat(
-            {
-                "topic": self._settings.topic,
-                "consumer_group": self._settings.consumer_group,
-                "client_name": self._settings.client_name,
-                "host": self._host,
-                "version": VERSION,
-                "handler_version": self._settings.version,
-                "state": self.state,
-                "detail": self._detail,
-                "skips_age_s": self.components.skips.age,
-                "spooled": self._connection.reporter.spooled,
-                "suspected": len(self.components.suspected_reports),
-                "journal": self._journal.folder is not None,
-                "failing_since": self._failing_since,
-            }
-        )
-
-    @property
-    def _failing_since(self) -> str | None:
-        """Return the time of the first failure that opened the breaker."""
-        since = self.components.breaker.failing_since
-        # A message fails a moment before its failure is counted.
-        return None if since is None else (since - timedelta(seconds=1)).isoformat()
-
-    @property
-    def state(self) -> str:
-        if self.components.leaving.is_set():
-            return "stopping"
-        if self.components.breaker.state is not BreakerState.CLOSED:
-            return "paused"
-        waiting = self.handling.holding or self.components.released_messages
-        if waiting and "failures" in self._connection.reporter.trouble:
-            return "holding"
-        return "running"
-
-    @property
-    def _detail(self) -> str:
-        """Say in one line what a person should know first."""
-        return "; ".join(filter(None, [self.components.breaker.reason, *self.warnings]))
-
-    @property
-    def warnings(self) -> list[str]:
-        problems = [*self._journal.problems, *self.components.attempts.problems]
-        if self._unheard_checks > 1:  # the first check mostly repairs what it finds
-            problems += filter(None, [SIGTERM.warning])
-        if self.once is not None:
-            problems += self.once.warnings
-        return [*self._warnings, *self._connection.warnings, *problems]
-
-    @property
-    def _released_warnings(self) -> list[str]:
-        number = len(self.components.released_messages)
-        if not number:
-            return []
-        return [f"Released messages that wait to be tried again here: {number}."]
+        self._health.check_signals()
+        self._upkeep.run()
 
     def health(self) -> dict[str, object]:
         """Return the state of the guard, for a health page or a log."""
-        components, settings = self.components, self._settings
-        return {
-            "topic": settings.topic,
-            "consumer_group": settings.consumer_group,
-            "client_name": settings.client_name,
-            "host": self._host,
-            "version": VERSION,
-            "handler_version": settings.version,
-            "state": self.state,
-            "skips": len(components.skips),
-            "skips_age": components.skips.age,
-            "spooled": self._connection.reporter.spooled,
-            "holding": len(self.handling.holding),
-            "retrying": len(self.handling.retrying),
-            "kept": len(components.released_messages),
-            "breaker": {
-                "state": components.breaker.state.value,
-                "failed_in_a_row": components.breaker.in_a_row,
-                "reason": components.breaker.reason,
-            },
-            "suspects": len(
-                components.attempts.suspects - components.attempts.given_up
-            ),
-            "suspected": len(components.suspected_reports),
-            "handled": components.counts.total,
-            "in_flight": components.slots.running,
-            "dedupe": self.once.facts() if self.once is not None else None,
-            "journal": self._journal.facts(),
-            "warnings": [*self.warnings, *self._released_warnings],
-        }
+        return self._health.facts()
 
     # The end
 
@@ -407,9 +220,9 @@ class RunningGuard:
         SIGTERM.leave(self.stopping)
         if self.tick in self._connection.on_tick:
             self._connection.on_tick.remove(self.tick)
-            self._count()
-            self._send_heartbeat()
-            self._resend()
+            self._upkeep.report_counts()
+            self._upkeep.send_heartbeat()
+            self._upkeep.resend_suspected()
         if self._watchdog is not None:
             self._watchdog.stop()
         self._journal.close()
@@ -418,14 +231,15 @@ class RunningGuard:
 
     def _end_process(self, code: object) -> Never:
         """End the process from any thread, after sending its counts."""
-        self._count()
-        self._connection.reporter.flush(EXIT_TIMEOUT)
+        self._upkeep.report_counts()
+        self.components.reporter.flush(EXIT_TIMEOUT)
         end_process(code)
 
     def reset_after_fork(self) -> None:
         """Forget all that is the parent's; called in a forked child."""
         components = self.components
-        components.leaving, components.closed = Leaving(), threading.Event()
+        components.leaving.reset_after_fork()
+        components.closed = threading.Event()
         components.gate.reset_after_fork(BEFORE_FIRST_MESSAGE)
         components.slots.reset_after_fork()
         components.counts.reset_after_fork()
@@ -435,7 +249,9 @@ class RunningGuard:
         if self.once is not None:
             self.once.reset_after_fork()
         self.handling.reset_after_fork()
-        self._reset()
+        self._health.reset_after_fork()
+        self._upkeep.reset_after_fork()
+        self._closing = threading.Lock()
 
 
 # The open guards of this process.

@@ -39,7 +39,12 @@ class MessageFacts:
     """
 
     def __init__(
-        self, reader: Reader, message: Any, handler: Callable[[Any], Any]
+        self,
+        reader: Reader,
+        message: Any,
+        handler: Callable[[Any], Any],
+        *,
+        topic: str,
     ) -> None:
         self.reader = reader
         self.message = message
@@ -47,6 +52,12 @@ class MessageFacts:
         self._has_bytes = True
         self.handler = handler
         self.kept_alive_at = time.monotonic()  # its arrival counts
+        self._topic = topic
+
+    @property
+    def name(self) -> str:
+        """Name the message for people."""
+        return f"message {self.bookmark[:200]!r} of {self._topic}"
 
     @cached_property
     def bookmark(self) -> str:

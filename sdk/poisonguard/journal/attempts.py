@@ -11,124 +11,35 @@ leaves nothing but the number.
 
 from __future__ import annotations
 
-import logging
 import sqlite3
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from poisonguard.contract import Cause
 from poisonguard.journal.attempts_file import AttemptsFile, Work
+from poisonguard.journal.attempts_schema import (
+    CRASH,
+    DECAY,
+    FAIL,
+    SCHEMA,
+    UNSETTLED,
+    prune,
+)
 from poisonguard.journal.death import Blame, Death
-
-log = logging.getLogger(__name__)
-
-# An older crash says nothing about the next one.
-DECAY = timedelta(hours=72)
-KEEP = timedelta(days=30)
-# A consumer killed between poisoning and settling a message gets it again within this
-# time; a later delivery means that a producer sent it again.
-UNSETTLED = timedelta(minutes=15)
-# By then all processes of this consumer have the skip of a poisoned message.
-SKIP_COMES = timedelta(minutes=1)
-ROW_LIMIT = 100_000
-PRUNE_EVERY = 1_000
-SECOND = timedelta(seconds=1)
-
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS failures (
-    identity BLOB PRIMARY KEY, number INTEGER NOT NULL, failures INTEGER NOT NULL,
-    first_at INTEGER NOT NULL, at INTEGER NOT NULL, due_at INTEGER,
-    first_enqueued_at INTEGER
-);
-CREATE TABLE IF NOT EXISTS crashes (
-    number INTEGER PRIMARY KEY, crashes INTEGER NOT NULL, suspected INTEGER NOT NULL,
-    first_at INTEGER NOT NULL, at INTEGER NOT NULL, cause TEXT NOT NULL,
-    reason TEXT NOT NULL, stacks TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS poisoned (
-    bookmark BLOB PRIMARY KEY, number INTEGER NOT NULL, at INTEGER NOT NULL
-);
-CREATE TABLE IF NOT EXISTS deaths (incarnation BLOB PRIMARY KEY, at INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS told (identity BLOB PRIMARY KEY, at INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS redrives (
-    message TEXT, n TEXT, at INTEGER NOT NULL, PRIMARY KEY (message, n)
-);
-"""
-KEPT = {
-    "failures": KEEP,
-    "crashes": DECAY,
-    "poisoned": UNSETTLED,
-    "deaths": KEEP,
-    "told": KEEP,
-    "redrives": KEEP,
-}
-
-FAIL = """
-INSERT INTO failures VALUES (:identity, :number, 1, :now, :now, :due, :enqueued)
-ON CONFLICT (identity) DO UPDATE SET
-    number = excluded.number, failures = failures + 1, at = excluded.at,
-    due_at = excluded.due_at,
-    first_enqueued_at = coalesce(first_enqueued_at, excluded.first_enqueued_at)
-"""
-# A count that has decayed starts again from 0.
-CRASH = """
-INSERT INTO crashes
-VALUES (:number, :crashes, :suspected, :now, :now, :cause, :reason, :stacks)
-ON CONFLICT (number) DO UPDATE SET
-    crashes = excluded.crashes + CASE WHEN at < :decayed THEN 0 ELSE crashes END,
-    suspected = excluded.suspected, at = excluded.at, cause = excluded.cause,
-    reason = excluded.reason, stacks = excluded.stacks
-"""
-PRUNE = (
-    "UPDATE {table} SET at = :now WHERE at > :now",
-    "DELETE FROM {table} WHERE at < :oldest",
-    "DELETE FROM {table} WHERE rowid IN "
-    "(SELECT rowid FROM {table} ORDER BY at DESC LIMIT -1 OFFSET :rows)",
+from poisonguard.journal.record import (
+    Record,
+    moment,
+    record_of,
+    signed,
+    stamp,
+    unsigned,
 )
 
+PRUNE_EVERY = 1_000
+
 _Result = TypeVar("_Result")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
-    """The record of one message.
-
-    `crash` is the cause of the last death of its process, with `reason` and `stacks`.
-    """
-
-    failures: int = 0
-    crashes: int = 0
-    is_suspected: bool = False
-    first_failed_at: datetime
-    failed_at: datetime
-    due_at: datetime | None = None
-    first_enqueued_at: datetime | None = None
-    crash: Cause | None = None
-    reason: str = ""
-    stacks: str = ""
-
-    @property
-    def attempts(self) -> int:
-        """Return how many of its deliveries count against its limit."""
-        return self.failures + self.crashes
-
-    @property
-    def must_run_alone(self) -> bool:
-        """Tell whether it must run alone, so that a death is attributed exactly."""
-        return self.is_suspected or self.crashes > 0
-
-    def wait(self, now: datetime) -> timedelta:
-        """Return how long it is until the retry is due.
-
-        It is never longer than the original delay, should the clock be set back.
-        """
-        if self.due_at is None:
-            return timedelta(0)
-        whole = max(self.due_at - self.failed_at, timedelta(0))
-        return min(max(self.due_at - now, timedelta(0)), whole)
 
 
 class Attempts:
@@ -150,16 +61,16 @@ class Attempts:
 
     def open(self, *, now: datetime) -> None:
         """Open the file and load its suspects."""
-        self._file.do(lambda db: _prune(db, now))
+        self._file.do(lambda db: prune(db, now))
         self.refresh()
 
     def of(self, identity: bytes, number: int, *, now: datetime) -> Record | None:
         """Return the record of a message, None when it has none."""
         failure, crash = self._file.do(lambda db: _rows(db, identity, number))
-        if crash is not None and _moment(crash["at"]) < now - DECAY:
+        if crash is not None and moment(crash["at"]) < now - DECAY:
             crash = None
         rows = (failure, crash)
-        return None if rows == (None, None) else _record(*rows)
+        return None if rows == (None, None) else record_of(*rows)
 
     def failed(
         self,
@@ -173,10 +84,10 @@ class Attempts:
         """Count a failure; a message that fails by an exception is not suspected."""
         row = {
             "identity": identity,
-            "number": _signed(number),
-            "now": _stamp(now),
-            "due": due_at and _stamp(due_at),
-            "enqueued": first_enqueued_at and _stamp(first_enqueued_at),
+            "number": signed(number),
+            "now": stamp(now),
+            "due": due_at and stamp(due_at),
+            "enqueued": first_enqueued_at and stamp(first_enqueued_at),
         }
 
         def write(db: sqlite3.Connection) -> Record:
@@ -186,7 +97,7 @@ class Attempts:
                 "DELETE FROM crashes WHERE number = :number AND crashes = 0", row
             )
 
-            return _record(*_rows(db, identity, number))
+            return record_of(*_rows(db, identity, number))
 
         with self._file.lock:
             record = self._write(write, now)
@@ -219,7 +130,7 @@ class Attempts:
         ]
 
         def write(db: sqlite3.Connection) -> None:
-            row = (death.incarnation.bytes, _stamp(death.at))
+            row = (death.incarnation.bytes, stamp(death.at))
             if _inserted(db, "INSERT OR IGNORE INTO deaths VALUES (?, ?)", row):
                 db.executemany(CRASH, rows)
 
@@ -249,7 +160,7 @@ class Attempts:
         The mark is stored by bookmark: a message sent again has another bookmark.
         """
         statement = "INSERT OR REPLACE INTO poisoned VALUES (?, ?, ?)"
-        row = (_raw(bookmark), _signed(number), _stamp(now - UNSETTLED + lasts))
+        row = (_raw(bookmark), signed(number), stamp(now - UNSETTLED + lasts))
 
         def write(db: sqlite3.Connection) -> None:
             _delete(db, identity, number)
@@ -263,13 +174,13 @@ class Attempts:
     def is_poisoned(self, bookmark: str, *, now: datetime) -> bool:
         """Tell whether it was poisoned so recently that it may not be settled yet."""
         question = "SELECT 1 FROM poisoned WHERE bookmark = ? AND at >= ?"
-        row = (_raw(bookmark), _stamp(now - UNSETTLED))
+        row = (_raw(bookmark), stamp(now - UNSETTLED))
         return self._knows(question, row)
 
     def mark_first_failure(self, identity: bytes, *, now: datetime) -> bool:
         """Mark its first failure as announced; return whether it was not yet."""
         statement = "INSERT OR IGNORE INTO told VALUES (?, ?)"
-        row = (identity, _stamp(now))
+        row = (identity, stamp(now))
         return self._write(lambda db: _inserted(db, statement, row), now)
 
     def is_redrive_settled(self, message: str, n: str) -> bool:
@@ -281,7 +192,7 @@ class Attempts:
     def mark_redrive_settled(self, message: str, n: str, *, now: datetime) -> None:
         """Remember that this redriven message is settled."""
         statement = "INSERT OR IGNORE INTO redrives VALUES (?, ?, ?)"
-        row = (message, n, _stamp(now))
+        row = (message, n, stamp(now))
         self._write(lambda db: db.execute(statement, row), now)
 
     def refresh(self) -> None:
@@ -304,7 +215,7 @@ class Attempts:
     def _write(self, work: Work[_Result], now: datetime) -> _Result:
         self._writes += 1
         if self._writes % PRUNE_EVERY == 0:
-            self._file.do(lambda db: _prune(db, now))
+            self._file.do(lambda db: prune(db, now))
             self._version = None  # data_version ignores our own changes
         return self._file.do(work)
 
@@ -340,11 +251,11 @@ def _crash(
     stacks: str = "",
 ) -> dict[str, object]:
     return {
-        "number": _signed(number),
+        "number": signed(number),
         "crashes": int(charged),
         "suspected": int(not charged),
-        "now": _stamp(now),
-        "decayed": _stamp(now - DECAY),
+        "now": stamp(now),
+        "decayed": stamp(now - DECAY),
         "cause": cause.value,
         "reason": reason,
         "stacks": stacks,
@@ -355,13 +266,13 @@ def _rows(
     db: sqlite3.Connection, identity: bytes, number: int
 ) -> tuple[sqlite3.Row | None, sqlite3.Row | None]:
     failure = db.execute("SELECT * FROM failures WHERE identity = ?", (identity,))
-    crash = db.execute("SELECT * FROM crashes WHERE number = ?", (_signed(number),))
+    crash = db.execute("SELECT * FROM crashes WHERE number = ?", (signed(number),))
     return failure.fetchone(), crash.fetchone()
 
 
 def _numbers(db: sqlite3.Connection, table: str) -> set[int]:
     rows = db.execute(f"SELECT number FROM {table}")  # noqa: S608 - our own names
-    return {_unsigned(row["number"]) for row in rows}
+    return {unsigned(row["number"]) for row in rows}
 
 
 def _raw(bookmark: str) -> bytes:
@@ -371,52 +282,5 @@ def _raw(bookmark: str) -> bytes:
 
 def _delete(db: sqlite3.Connection, identity: bytes, number: int) -> None:
     db.execute("DELETE FROM failures WHERE identity = ?", (identity,))
-    db.execute("DELETE FROM crashes WHERE number = ?", (_signed(number),))
-    db.execute("DELETE FROM poisoned WHERE number = ?", (_signed(number),))
-
-
-def _record(failure: sqlite3.Row | None, crash: sqlite3.Row | None) -> Record:
-    rows = [row for row in (failure, crash) if row is not None]
-    due_at = failure and failure["due_at"]
-    enqueued_at = failure and failure["first_enqueued_at"]
-    return Record(
-        failures=failure["failures"] if failure else 0,
-        crashes=crash["crashes"] if crash else 0,
-        is_suspected=bool(crash and crash["suspected"]),
-        first_failed_at=_moment(min(row["first_at"] for row in rows)),
-        failed_at=_moment(max(row["at"] for row in rows)),
-        due_at=_moment(due_at) if due_at else None,
-        first_enqueued_at=_moment(enqueued_at) if enqueued_at else None,
-        crash=Cause(crash["cause"]) if crash else None,
-        reason=crash["reason"] if crash else "",
-        stacks=crash["stacks"] if crash else "",
-    )
-
-
-def _prune(db: sqlite3.Connection, now: datetime) -> None:
-    # Rows from the future were written before the clock was set back.
-    db.execute(
-        "UPDATE failures SET due_at = due_at - at + :now WHERE at > :now",
-        {"now": _stamp(now)},
-    )
-    for table, keep in KEPT.items():
-        limits = {"now": _stamp(now), "oldest": _stamp(now - keep), "rows": ROW_LIMIT}
-        for statement in PRUNE:
-            db.execute(statement.format(table=table), limits)
-
-
-def _stamp(moment: datetime) -> int:
-    return int(moment.timestamp() * 1_000_000)
-
-
-def _moment(stamp: int) -> datetime:
-    return datetime.fromtimestamp(stamp / 1_000_000, UTC)
-
-
-def _signed(number: int) -> int:
-    """Convert an unsigned 64-bit number to the signed one that SQLite stores."""
-    return number - (1 << 64) if number >= 1 << 63 else number
-
-
-def _unsigned(number: int) -> int:
-    return number + (1 << 64) if number < 0 else number
+    db.execute("DELETE FROM crashes WHERE number = ?", (signed(number),))
+    db.execute("DELETE FROM poisoned WHERE number = ?", (signed(number),))

@@ -19,6 +19,10 @@ class Leaving:
     """
 
     def __init__(self) -> None:
+        self.reset_after_fork()
+
+    def reset_after_fork(self) -> None:
+        """Unset it in a forked child: only its parent was told to stop."""
         self._is_set = False
         self._held_until_set = threading.Lock()
         self._held_until_set.acquire()

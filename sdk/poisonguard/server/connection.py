@@ -160,7 +160,7 @@ class Connection:
     def _applied(
         self, consumer_group: str, client_name: str, skip: int, times: int
     ) -> None:
-        self.reporter.applied.count(
+        self.reporter.count_applied(
             skip=skip,
             consumer_group=consumer_group,
             client_name=client_name,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from poisonguard.contract import COUNT_LIMIT, CounterReport
 
@@ -148,70 +148,6 @@ class Counters:
             self._merge((key, target_minute), counts)
         # Do not try to merge again at every count what cannot be merged further.
         self._limit = max(MINUTES_LIMIT, 2 * len(self._counts_by_minute))
-
-
-@dataclass(slots=True)
-class _Applied:
-    times: int = 0
-    handled: bool = False
-    last_at: str = ""
-
-
-class AppliedCounts:
-    """Counts how often each skip was applied, or that its message was handled."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: dict[tuple[int, str, str], _Applied] = {}
-        self._batch: tuple[dict[str, object], ...] = ()
-
-    def count(
-        self,
-        *,
-        skip: int,
-        consumer_group: str,
-        client_name: str,
-        times: int,
-        handled: bool = False,
-    ) -> None:
-        with self._lock:
-            count = self._counts.setdefault(
-                (skip, consumer_group, client_name), _Applied()
-            )
-            count.times += times
-            count.handled |= handled
-            count.last_at = datetime.fromtimestamp(time.time(), UTC).isoformat()
-
-    def batch(self) -> tuple[dict[str, object], ...]:
-        """Return the batch to send; the same one until `confirm_batch`."""
-        with self._lock:
-            if not self._batch:
-                keys = list(islice(self._counts, BATCH))
-                self._batch = tuple(_applied(k, self._counts.pop(k)) for k in keys)
-            return self._batch
-
-    def confirm_batch(self) -> None:
-        with self._lock:
-            self._batch = ()
-
-    @property
-    def waiting(self) -> int:
-        with self._lock:
-            return len(self._batch) + len(self._counts)
-
-
-def _applied(key: tuple[int, str, str], count: _Applied) -> dict[str, object]:
-    skip, consumer_group, client_name = key
-    handled = {"handled": True} if count.handled else {}
-    return {
-        "skip": skip,
-        "consumer_group": consumer_group,
-        "client_name": client_name,
-        "count": count.times,
-        "last_at": count.last_at,
-        "report": str(uuid4()),
-        **handled,
-    }
 
 
 def _this_minute() -> int:

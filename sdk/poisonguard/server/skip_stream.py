@@ -16,7 +16,9 @@ from typing import Any
 
 from poisonguard.contract import Invalid, Skip, parse_skip
 from poisonguard.errors import Away, GuardError, Refused
-from poisonguard.server.client import Backoff, Client, Query, StreamedAnswer
+from poisonguard.server.answers import StreamedAnswer
+from poisonguard.server.backoff import Backoff
+from poisonguard.server.client import Client, Query
 from poisonguard.server.events import Event
 from poisonguard.skipping import skip_lines
 from poisonguard.skipping.skip_lines import Head

@@ -1,0 +1,31 @@
+"""THE RECORD: poisons with their problems, failures, bodies, redrives and skips.
+
+A foreign key has no index of its own if a wider index begins with it: a poison changes
+its state often, and each change is written to every index.
+"""
+
+from __future__ import annotations
+
+from apps.poison.models.messages import Alias, Body, Failure, Poison, Problem
+from apps.poison.models.redrives import Redrive
+from apps.poison.models.skips import (
+    Skip,
+    SkipCount,
+    SkipList,
+    StoreEpoch,
+    WaitingSkip,
+)
+
+__all__ = [
+    "Alias",
+    "Body",
+    "Failure",
+    "Poison",
+    "Problem",
+    "Redrive",
+    "Skip",
+    "SkipCount",
+    "SkipList",
+    "StoreEpoch",
+    "WaitingSkip",
+]

@@ -1,0 +1,41 @@
+"""Runs claims beside the sending, with a database connection of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+from django.db import connection, connections
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
+
+class InlineExecutor(Executor):
+    """Runs each call at once, in the caller's thread."""
+
+    def submit(
+        self, work: Callable[P, Result], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Future[Result]:
+        future = Future[Result]()
+        future.set_result(work(*args, **kwargs))
+        return future
+
+
+@contextmanager
+def claim_executor() -> Iterator[Executor]:
+    """Yield a thread that has a database connection of its own while it lives.
+
+    No other connection sees what a caller's open transaction wrote: inside one, the
+    calls run in the caller's thread.
+    """
+    if connection.in_atomic_block:
+        yield InlineExecutor()
+        return
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="claim") as thread:
+        try:
+            yield thread
+        finally:
+            thread.submit(connections.close_all)

@@ -1,0 +1,61 @@
+"""The components of one guard."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Never
+
+from poisonguard.handling.breaker import Breaker
+from poisonguard.handling.counts import Counts
+from poisonguard.handling.released_messages import ReleasedMessages
+from poisonguard.handling.slots import Gate, Slots
+from poisonguard.handling.suspects import SuspectedReports
+from poisonguard.journal.attempts import Attempts
+from poisonguard.journal.process_journal import Journal
+from poisonguard.outcome import Outcome
+from poisonguard.policy import RetryPolicy
+from poisonguard.processes.stopping import Leaving
+from poisonguard.readers import Reader
+from poisonguard.server.counters import CounterKey
+from poisonguard.server.reporter import Reporter
+from poisonguard.settings import Settings
+from poisonguard.skipping.skip_list import SkipList
+
+
+@dataclass(kw_only=True, slots=True)
+class GuardComponents:
+    """The components of one guard, shared by both paths."""
+
+    settings: Settings
+    policy: RetryPolicy
+    reader: Reader
+    journal: Journal
+    attempts: Attempts
+    skips: SkipList
+    reporter: Reporter
+    breaker: Breaker
+    counts: Counts
+    slots: Slots
+    gate: Gate
+    suspected_reports: SuspectedReports
+    released_messages: ReleasedMessages
+    keep_alive: Callable[[Any], object] | None
+    redeliver: Callable[[Any, float], object] | None
+    settle: Callable[[Any, Outcome], object] | None
+    clock: Callable[[], datetime]
+    server_clock: Callable[[], datetime]
+    host: str
+    leaving: Leaving  # this process was told to stop: wait for nothing
+    closed: threading.Event  # the guard takes no more messages
+    end_process: Callable[[object], Never]
+
+    @property
+    def counter_key(self) -> CounterKey:
+        return CounterKey(
+            topic=self.settings.topic,
+            consumer_group=self.settings.consumer_group,
+            client_name=self.settings.client_name,
+        )

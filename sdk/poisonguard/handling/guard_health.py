@@ -1,0 +1,132 @@
+"""The state of a guard, for health pages, the log and its heartbeat."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from poisonguard.dedupe.once import Once
+from poisonguard.handling.breaker import BreakerState
+from poisonguard.handling.components import GuardComponents
+from poisonguard.handling.message_flow import MessageFlow
+from poisonguard.processes.sigterm import SIGTERM
+from poisonguard.server.connection import Connection
+from poisonguard.version import VERSION
+
+
+class GuardHealth:
+    """Describes a started guard; `start_warnings` are those of its start."""
+
+    def __init__(
+        self,
+        components: GuardComponents,
+        *,
+        flow: MessageFlow,
+        connection: Connection,
+        once: Once | None,
+    ) -> None:
+        self._components = components
+        self._settings = components.settings
+        self._breaker = components.breaker
+        self._reporter = components.reporter
+        self._attempts = components.attempts
+        self._journal = components.journal
+        self._flow = flow
+        self._connection = connection
+        self._once = once
+        self.start_warnings: list[str] = []
+        self.reset_after_fork()
+
+    def reset_after_fork(self) -> None:
+        self._unheard_checks = 0
+
+    def check_signals(self) -> None:
+        """Note whether SIGTERM would be heard; called about once a second."""
+        self._unheard_checks = self._unheard_checks + 1 if SIGTERM.warning else 0
+
+    @property
+    def state(self) -> str:
+        if self._components.leaving.is_set():
+            return "stopping"
+        if self._breaker.state is not BreakerState.CLOSED:
+            return "paused"
+        waiting = self._flow.holding or self._components.released_messages
+        if waiting and "failures" in self._reporter.trouble:
+            return "holding"
+        return "running"
+
+    @property
+    def warnings(self) -> list[str]:
+        problems = [*self._journal.problems, *self._attempts.problems]
+        if self._unheard_checks > 1:  # the first check mostly repairs what it finds
+            problems += filter(None, [SIGTERM.warning])
+        if self._once is not None:
+            problems += self._once.warnings
+        return [*self.start_warnings, *self._connection.warnings, *problems]
+
+    def heartbeat(self) -> dict[str, object]:
+        """Return what Poisonweb shows of the guard."""
+        return {
+            **self._names(),
+            "state": self.state,
+            "detail": self._detail,
+            "skips_age_s": self._components.skips.age,
+            "spooled": self._reporter.spooled,
+            "suspected": len(self._components.suspected_reports),
+            "journal": self._journal.folder is not None,
+            "failing_since": self._failing_since,
+        }
+
+    def facts(self) -> dict[str, object]:
+        """Return the whole state, for a health page or a log."""
+        components = self._components
+        return {
+            **self._names(),
+            "state": self.state,
+            "skips": len(components.skips),
+            "skips_age": components.skips.age,
+            "spooled": self._reporter.spooled,
+            "holding": self._flow.holding,
+            "retrying": self._flow.retrying,
+            "kept": len(components.released_messages),
+            "breaker": {
+                "state": self._breaker.state.value,
+                "failed_in_a_row": self._breaker.in_a_row,
+                "reason": self._breaker.reason,
+            },
+            "suspects": len(self._attempts.suspects - self._attempts.given_up),
+            "suspected": len(components.suspected_reports),
+            "handled": components.counts.total,
+            "in_flight": components.slots.running,
+            "dedupe": self._once.facts() if self._once is not None else None,
+            "journal": self._journal.facts(),
+            "warnings": [*self.warnings, *self._released_warnings],
+        }
+
+    def _names(self) -> dict[str, object]:
+        return {
+            "topic": self._settings.topic,
+            "consumer_group": self._settings.consumer_group,
+            "client_name": self._settings.client_name,
+            "host": self._components.host,
+            "version": VERSION,
+            "handler_version": self._settings.version,
+        }
+
+    @property
+    def _detail(self) -> str:
+        """Say in one line what a person should know first."""
+        return "; ".join(filter(None, [self._breaker.reason, *self.warnings]))
+
+    @property
+    def _failing_since(self) -> str | None:
+        """Return the time of the first failure that opened the breaker."""
+        since = self._breaker.failing_since
+        # A message fails a moment before its failure is counted.
+        return None if since is None else (since - timedelta(seconds=1)).isoformat()
+
+    @property
+    def _released_warnings(self) -> list[str]:
+        number = len(self._components.released_messages)
+        if not number:
+            return []
+        return [f"Released messages that wait to be tried again here: {number}."]

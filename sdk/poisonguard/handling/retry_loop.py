@@ -1,0 +1,124 @@
+"""Runs the handler of a message as often as the policy says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from contextlib import suppress
+from typing import Any
+
+from poisonguard.contract import Cause
+from poisonguard.handling.application import Application
+from poisonguard.handling.components import GuardComponents
+from poisonguard.handling.given_up_messages import GivenUpMessages
+from poisonguard.handling.guard_pause import GuardPause
+from poisonguard.handling.handler_runs import HandlerRuns
+from poisonguard.handling.message_facts import MessageFacts
+from poisonguard.handling.message_records import MessageRecords
+from poisonguard.handling.redriven_messages import RedrivenMessages
+from poisonguard.handling.steps import Step, Steps
+from poisonguard.handling.waits import REFUSAL_PAUSE, Released, Waits
+from poisonguard.journal.record import Record
+from poisonguard.outcome import Outcome
+from poisonguard.policy import RetryDecision
+
+log = logging.getLogger(__name__)
+
+_CAUSES = {
+    RetryDecision.FATAL: Cause.FATAL,
+    RetryDecision.EXHAUSTED: Cause.EXHAUSTED,
+    RetryDecision.EXPIRED: Cause.EXPIRED,
+}
+
+
+class RetryLoop:
+    """Runs and retries a message until it is handled, given up or released."""
+
+    def __init__(  # noqa: PLR0913 - each a collaborator
+        self,
+        components: GuardComponents,
+        *,
+        application: Application,
+        given_up: GivenUpMessages,
+        pause: GuardPause,
+        records: MessageRecords,
+        redriven: RedrivenMessages,
+        runs: HandlerRuns,
+        waits: Waits,
+    ) -> None:
+        self._reporter = components.reporter
+        self._counter_key = components.counter_key
+        self._recent = components.counts.recent
+        self._application = application
+        self._given_up = given_up
+        self._pause = pause
+        self._records = records
+        self._redriven = redriven
+        self._runs = runs
+        self._waits = waits
+
+    def start(self, facts: MessageFacts, record: Record | None) -> Steps:
+        """Run the handler; as the breaker's probe, only once."""
+        if facts.unreadable is not None:
+            return (yield from self._undecodable(facts, record, facts.unreadable))
+        if (yield from self._pause.passes_as_probe(facts)):
+            yield from self._pause.probe(self._runs.attempt(facts, record))
+            return self._handled(facts)
+        error = yield from self._runs.attempt(facts, record)
+        return (yield from self.go_on(facts, record, error))
+
+    def go_on(
+        self, facts: MessageFacts, record: Record | None, error: Exception | None
+    ) -> Steps:
+        """Retry in place until the message is handled or given up."""
+        while error is not None:
+            decision, record = self._records.charge(facts, record, error)
+            yield from self._announce_first_failure(facts, error)
+            if decision is not RetryDecision.RETRY:
+                self._given_up.remember(facts, error)
+                cause = _CAUSES[decision]
+                return (yield from self._given_up.give_up(facts, cause, record))
+            log.info("%s failed and is tried again: %.1000r", facts.name, error)
+            self._reporter.count(self._counter_key, retried=1)
+            wait = self._records.seconds_until_due(record)
+            if self._application.redelivers_known(facts):
+                raise Released(f"it is due in {wait:.1f} s", after=wait)
+            yield from self._waits.for_retry(facts, wait)
+            error = yield from self._runs.attempt(facts, record)
+        return self._handled(facts)
+
+    def _undecodable(
+        self, facts: MessageFacts, record: Record | None, error: Exception
+    ) -> Steps:
+        """Give up, without running it, a message that the reader cannot identify."""
+        log.error(
+            "%s cannot be read by %s: %r; give the guard a reader of your client",
+            facts.name,
+            type(facts.reader).__name__,
+            error,
+        )
+        if facts.is_described and not facts.reader.replays:
+            # Only its broker has the content: do not let it be settled there.
+            with suppress(Released):
+                yield from self._waits.after_refusal(facts)
+            remedy = "nothing of it can be kept but what it looks like"
+            raise Released(remedy, after=REFUSAL_PAUSE)
+        yield from self._pause.hold(facts)
+        _, record = self._records.charge(facts, record, error)
+        self._given_up.remember(facts, error)
+        return (yield from self._given_up.give_up(facts, Cause.UNDECODABLE, record))
+
+    def _announce_first_failure(
+        self, facts: MessageFacts, error: Exception
+    ) -> Generator[Step, Any, None]:
+        # Marked before the call: it is made at most once, whatever happens between.
+        if self._application.hears_first_failures and self._records.mark_first_failure(
+            facts
+        ):
+            yield from self._application.announce_failure(facts, error)
+
+    def _handled(self, facts: MessageFacts) -> Outcome:
+        self._records.forget(facts)
+        self._recent.append(facts.number)
+        self._redriven.confirm(facts)
+        return Outcome.HANDLED

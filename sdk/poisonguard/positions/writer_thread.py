@@ -1,0 +1,66 @@
+"""The thread that writes the positions of a bookmark store."""
+
+from __future__ import annotations
+
+from threading import Event, Thread
+
+from poisonguard.positions.trouble_log import TroubleLog
+from poisonguard.positions.writer import PositionWriter
+
+RETRY_LIMIT = 5.0  # seconds between tries while the server is away, at the most
+
+
+class WriterThread:
+    """Writes once per interval, less often while that fails; it starts at once."""
+
+    def __init__(
+        self,
+        writer: PositionWriter,
+        *,
+        name: str,
+        interval: float,
+        trouble_log: TroubleLog,
+    ) -> None:
+        self._writer = writer
+        self._interval = interval
+        self._trouble_log = trouble_log
+        self._ended = False
+        self.reset_after_fork()
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def reset_after_fork(self) -> None:
+        """Take a new event: the thread, which may hold its lock, is the parent's."""
+        self._woken = Event()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def wake(self) -> None:
+        """Write now."""
+        self._woken.set()
+
+    def end(self) -> None:
+        """End it, without another write."""
+        self._ended = True
+        self._woken.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        failures = 0
+        while True:
+            self._woken.wait(min(self._interval * 2**failures, RETRY_LIMIT))
+            self._woken.clear()
+            if self._ended:
+                return
+            try:
+                unopened = self._writer.write()
+                failures = 0
+                if unopened is not None:
+                    self._trouble_log.log(f"A subscription is opened later: {unopened}")
+            except Exception as error:  # noqa: BLE001 - the thread must go on
+                failures = min(failures + 1, 8)
+                self._trouble_log.log(
+                    f"Positions are not written, and tried again: {error}"
+                )

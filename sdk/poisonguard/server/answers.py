@@ -1,0 +1,106 @@
+"""Reads the answers of the server: JSON, lines and streams, or why there is none."""
+
+from __future__ import annotations
+
+import json
+import logging
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import urllib3
+
+from poisonguard.errors import Away
+
+log = logging.getLogger(__name__)
+
+# The limit of a streamed answer: room for a million skips.
+MOST_INFLATED = 1024 * 1024 * 1024
+_PIECE = 65_536
+
+
+class StreamedAnswer:
+    """An answer that is read as it arrives, by lines, or whole as JSON."""
+
+    def __init__(self, url: str, response: urllib3.BaseHTTPResponse) -> None:
+        self._url = url
+        self._response = response
+        header = response.headers.get("Content-Type", "")
+        self.media_type = header.partition(";")[0].strip().lower()
+
+    def json(self) -> Any:
+        return read_json(self._url, self._response)
+
+    def lines(self, *, longest: int) -> Iterator[bytes]:
+        """Yield each line without its end; raise Away when one is longer, or cut."""
+        try:
+            yield from _lines(_inflated(self._response), longest)
+        except (urllib3.exceptions.HTTPError, zlib.error, _Excess) as reason:
+            raise away(self._url, reason) from reason
+
+
+class _Excess(Exception):
+    """An answer is larger than Poisonweb's answers can be."""
+
+
+def read_json(url: str, response: urllib3.BaseHTTPResponse) -> Any:
+    try:
+        return json.loads(response.data)
+    except urllib3.exceptions.HTTPError as reason:
+        raise away(url, reason) from reason
+    except (ValueError, RecursionError):
+        raise Away(
+            f"{url} answers with something that is no JSON:"
+            " is it Poisonweb, and nothing in between that answers for it?"
+        ) from None
+
+
+def pieces_of(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+    """Yield what arrives; a cut ends the stream like the server's own end."""
+    try:
+        while piece := response.read1(_PIECE):
+            yield piece
+    except urllib3.exceptions.HTTPError as reason:
+        log.debug("the stream broke: %s", reason)
+
+
+def away(url: str, reason: Exception) -> Away:
+    return Away(
+        f"{url} is away ({reason}): check that it runs, its name, its certificate and"
+        " the way to it."
+    )
+
+
+def _inflated(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+    """Yield the inflated body in pieces of bounded size."""
+    pieces, total = response.stream(_PIECE, decode_content=False), 0
+    if response.headers.get("Content-Encoding", "").strip().lower() == "gzip":
+        pieces = _gunzipped(pieces)
+    for piece in pieces:
+        total += len(piece)
+        if total > MOST_INFLATED:
+            raise _Excess(f"its answer has more than {MOST_INFLATED} bytes")
+        yield piece
+
+
+def _gunzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    inflating = zlib.decompressobj(wbits=31)
+    for piece in pieces:
+        rest = piece
+        while rest:
+            yield inflating.decompress(rest, _PIECE)
+            rest = inflating.unconsumed_tail
+
+
+def _lines(pieces: Iterator[bytes], longest: int) -> Iterator[bytes]:
+    begun: list[bytes] = []  # the parts of the line without an end so far
+    size = 0
+    for piece in pieces:
+        *whole, rest = piece.split(b"\n")
+        for part in whole:
+            yield b"".join([*begun, part])
+            begun, size = [], 0
+        begun.append(rest)
+        size += len(rest)
+        if size > longest:
+            raise _Excess(f"its answer has a line of more than {longest} bytes")

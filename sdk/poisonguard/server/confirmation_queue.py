@@ -1,0 +1,71 @@
+"""The confirmations of this process that the server does not have yet."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from itertools import islice
+
+from poisonguard.contract import Confirmation
+from poisonguard.errors import Full
+from poisonguard.server.sender import Sender
+from poisonguard.server.spool import Item, Spool
+
+log = logging.getLogger(__name__)
+
+CONFIRMATIONS_LIMIT = 100_000
+BATCH = 100
+
+
+class ConfirmationQueue:
+    """Confirmations on disk where there is a spool, and those in memory."""
+
+    def __init__(self, spool: Spool | None) -> None:
+        self._spool = spool
+        self._lock = threading.Lock()
+        self._confirmations: deque[Item] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """Return how many wait in memory; the spool counts its own."""
+        return len(self._confirmations)
+
+    def add(self, confirmation: Confirmation) -> None:
+        """Keep it until it is sent; raise Full where there is no more room."""
+        item = confirmation.to_wire()
+        if self._spool is not None:
+            try:
+                self._spool.append("confirmations", item, durable=False)
+            except Full as full:
+                log.warning("a confirmation is kept in memory only: %s", full)
+            else:
+                return
+        with self._lock:
+            if len(self._confirmations) >= CONFIRMATIONS_LIMIT:
+                raise Full(
+                    f"{CONFIRMATIONS_LIMIT} confirmations wait for Poisonweb already:"
+                    " see why it is away, or give the guard a spool folder."
+                )
+            self._confirmations.append(item)
+
+    def rest(self) -> list[Item]:
+        """Remove and return all that wait in memory."""
+        with self._lock:
+            rest, self._confirmations = list(self._confirmations), deque()
+        return rest
+
+    def send(self, sender: Sender, *, everything: bool) -> None:  # noqa: ARG002 - all are due
+        """Send all that wait in memory, in batches."""
+        while batch := self._next_batch():
+            answers = sender.send("confirmations", batch)
+            for item, answer in zip(batch, answers, strict=True):
+                if answer["status"] == "rejected":
+                    log.error("a confirmation is rejected: %s %s", item, answer)
+            with self._lock:
+                for _ in range(min(len(batch), len(self._confirmations))):
+                    self._confirmations.popleft()
+
+    def _next_batch(self) -> list[Item]:
+        with self._lock:
+            return list(islice(self._confirmations, BATCH))

@@ -1,0 +1,25 @@
+"""Intervals between things that are done every so many seconds."""
+
+from __future__ import annotations
+
+import time
+
+
+class Interval:
+    """The time until something is due again; the first time it is due at once."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._due_at = 0.0
+
+    def restart_if_due(self, *, early: bool) -> bool:
+        """Begin the next interval if this one is over, or `early`; return whether."""
+        now = time.monotonic()
+        if now < self._due_at and not early:
+            return False
+        self._due_at = now + self._seconds
+        return True
+
+    def end(self) -> None:
+        """Make it due now."""
+        self._due_at = 0.0

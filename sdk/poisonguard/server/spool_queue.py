@@ -1,0 +1,62 @@
+"""Sends what waits on the disk, also what ended processes left there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from poisonguard.errors import Full
+from poisonguard.server.failure_queue import FailureQueue
+from poisonguard.server.intervals import Interval
+from poisonguard.server.sender import Sender
+from poisonguard.server.spool import Item, Spool
+
+log = logging.getLogger(__name__)
+
+ADOPT_EVERY = 10.0
+
+
+class SpoolQueue:
+    """The reports of a spool; those whose guards wait are sent ahead of them."""
+
+    def __init__(self, spool: Spool, failures: FailureQueue) -> None:
+        self._spool = spool
+        self._failures = failures
+        self._adoption = Interval(ADOPT_EVERY)
+
+    @property
+    def waiting(self) -> int:
+        return self._spool.waiting
+
+    def send(self, sender: Sender, *, everything: bool) -> None:
+        """Take over what ended processes left, when that is due, and send all."""
+        if self._adoption.restart_if_due(early=everything):
+            self._spool.adopt()
+        while batch := self._spool.batch():
+            answers = sender.send(batch.kind, batch.items)
+            for item, answer in zip(batch.items, answers, strict=True):
+                if answer["status"] == "rejected":
+                    self._spool.set_aside(batch.kind, item, str(answer.get("detail")))
+            self._spool.confirm_batch(batch)
+            if self._failures.waiting:
+                self._failures.send(sender, everything=everything)
+
+
+def spool_rest(spool: Spool | None, unsent: Mapping[str, Sequence[Item]]) -> None:
+    """Spool what was not sent before the end, or log its loss."""
+    if not any(unsent.values()):
+        return
+    if spool is None:
+        _log_loss(unsent, "there is no spool folder")
+        return
+    try:
+        for kind, items in unsent.items():
+            for item in items:
+                spool.append(kind, item, durable=False)
+    except Full as full:
+        _log_loss(unsent, str(full))
+
+
+def _log_loss(unsent: Mapping[str, Sequence[Item]], why: str) -> None:
+    numbers = {kind: len(items) for kind, items in unsent.items()}
+    log.error("Poisonweb is away and these are lost: %s (%s)", numbers, why)

@@ -1,0 +1,54 @@
+"""Skips of messages that this consumer may have handled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from poisonguard.contract import Skip
+
+# Messages in flight when their skip arrives are handled after so many seconds.
+DOUBT_FOR = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Doubt:
+    """A skip of a message that we may have handled, with what identifies the message.
+
+    It arrived at `since`, on the monotonic clock.
+    """
+
+    skip: Skip
+    message_id: str | None
+    seq: int | None
+    since: float
+
+
+class Doubts:
+    """The skips that end if we have handled their messages, by their ids.
+
+    Another consumer failed on the `suspects`; they are not skipped yet.
+    """
+
+    def __init__(self) -> None:
+        self.suspects: dict[int, Doubt] = {}
+        self._recent: dict[int, Doubt] = {}
+
+    def all(self, *, now: float) -> list[Doubt]:
+        """Return the suspects, and the new skips of the last minute."""
+        lately, since = self._recent.items(), now - DOUBT_FOR
+        self._recent = {key: each for key, each in lately if each.since > since}
+        return [*self.suspects.values(), *self._recent.values()]
+
+    def add(self, skip_id: int, doubt: Doubt) -> None:
+        """Check for some time whether we handled the message of a new skip."""
+        self._recent.setdefault(skip_id, doubt)
+
+    def confirm(self, skip_id: int, *, now: float) -> None:
+        """Count a suspect as a new skip from now on."""
+        suspected = self.suspects.pop(skip_id, None)
+        if suspected is not None:
+            self._recent[skip_id] = replace(suspected, since=now)
+
+    def settle(self, skip_id: int) -> None:
+        self.suspects.pop(skip_id, None)
+        self._recent.pop(skip_id, None)

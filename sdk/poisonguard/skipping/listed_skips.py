@@ -1,0 +1,65 @@
+"""The skips of the server's list that apply here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import chain
+
+from poisonguard.contract import Skip
+from poisonguard.skipping.skip_lookup import Ref
+from poisonguard.skipping.skip_table import SkipTable
+
+# So many skips from the stream are kept loose before they are packed.
+LOOSE = 1_000
+
+
+class ListedSkips:
+    """The table of the last snapshot, and loose skips from the stream since."""
+
+    def __init__(self, table: SkipTable) -> None:
+        self.table = table
+        self.loose: dict[int, Skip] = {}
+
+    def ref(self, skip_id: int) -> Ref | None:
+        """Find a skip by its id."""
+        skip = self.loose.get(skip_id)
+        return self.table.row(skip_id) if skip is None else skip
+
+    def skip(self, ref: Ref) -> Skip:
+        return self.table.skip(ref) if isinstance(ref, int) else ref
+
+    def add(self, skip_id: int, skip: Skip) -> None:
+        self.loose[skip_id] = skip
+
+    def is_loose(self, skip: Skip) -> bool:
+        """Tell whether this very skip, not an equal one, is kept loose."""
+        return skip.id is not None and self.loose.get(skip.id) is skip
+
+    def remove(self, ref: Ref) -> None:
+        if isinstance(ref, int):
+            self.table.remove(ref)
+        elif ref.id is not None and self.is_loose(ref):
+            del self.loose[ref.id]
+
+    def replace(self, table: SkipTable) -> None:
+        """Replace all by a table."""
+        self.table, self.loose = table, {}
+
+    @property
+    def next_expiry(self) -> datetime | None:
+        """Return when the first skip of the table expires."""
+        return self.table.next_expiry
+
+    def expired(self, now: datetime) -> Iterator[Ref]:
+        """Yield the expired rows of the table, each once."""
+        return self.table.expired(now)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Tell whether to pack them into a new table."""
+        return len(self.loose) + self.table.dead > LOOSE + len(self.table) // 4
+
+    def all(self) -> Iterator[Skip]:
+        packed = (self.table.skip(row) for row, _ in self.table.ids())
+        return chain(packed, self.loose.values())

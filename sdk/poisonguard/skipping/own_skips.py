@@ -1,0 +1,73 @@
+"""Skips that this guard made and the server's list does not have yet."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from poisonguard.contract import Skip
+from poisonguard.skipping.skip_lookup import SkipKey, full_key
+
+OWN_LIMIT = 10_000  # beyond it the oldest are dropped
+OWN_FOR = 600.0  # seconds for which the server's list may lack an own skip
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnSkip:
+    """A skip that this guard made, and since when (monotonic seconds)."""
+
+    skip: Skip
+    since: float
+
+    def was_known_at(self, moment: float) -> bool:
+        """Tell whether the server had answered its report by that moment."""
+        return self.skip.poison is not None and self.since < moment
+
+
+class OwnSkips:
+    """The own skips by key, the oldest first, with how often each was applied."""
+
+    def __init__(self) -> None:
+        self._own: dict[SkipKey, _OwnSkip] = {}
+        self._applied: Counter[SkipKey] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._own
+
+    def __iter__(self) -> Iterator[tuple[SkipKey, Skip]]:
+        return ((key, own.skip) for key, own in self._own.items())
+
+    def has(self, skip: Skip) -> bool:
+        """Tell whether this very skip, not an equal one, is among them."""
+        own = self._own.get(full_key(skip))
+        return own is not None and own.skip is skip
+
+    def add(self, key: SkipKey, skip: Skip, *, now: float) -> None:
+        self._own[key] = _OwnSkip(skip, now)
+
+    def count_applied(self, key: SkipKey) -> None:
+        self._applied[key] += 1
+
+    def pop(self, key: SkipKey) -> tuple[Skip, int]:
+        """Remove a skip; return it and how often it was applied."""
+        return self._own.pop(key).skip, self._applied.pop(key, 0)
+
+    @property
+    def surplus(self) -> SkipKey | None:
+        """Return the oldest while there is no room for another one."""
+        return next(iter(self._own)) if len(self._own) >= OWN_LIMIT else None
+
+    def known_at(self, moment: float) -> list[SkipKey]:
+        """List those whose reports the server had answered by that moment."""
+        return [key for key, own in self._own.items() if own.was_known_at(moment)]
+
+    def overdue(self, now: float, *, current_since: float) -> SkipKey | None:
+        """Return one that the server's list has lacked for OWN_FOR seconds."""
+        oldest = next(iter(self._own.items()), None)
+        if oldest is None or max(oldest[1].since, current_since) + OWN_FOR > now:
+            return None
+        return oldest[0]
