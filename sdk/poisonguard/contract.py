@@ -396,6 +396,17 @@ def redrive_id_of(value: str | None) -> str | None:
     return match[1] if match else None
 
 
+def uuid_of(text: str) -> UUID | None:
+    """Return the UUID that a text spells as 8-4-4-4-12 digits; None for other texts."""
+    text = text.lower()
+    try:
+        parsed = UUID(text)
+    except ValueError:
+        return None
+    # UUID() also reads braces, missing hyphens and digits of other scripts.
+    return parsed if str(parsed) == text else None
+
+
 class _Members:
     """The members of one JSON object; each is parsed with its pointer."""
 
@@ -504,13 +515,8 @@ def _digest(value: object, pointer: str) -> str:
 
 
 def _uuid(value: object, pointer: str) -> UUID:
-    text = _any_text(value, pointer).lower()
-    try:
-        parsed = UUID(text)
-    except ValueError:
-        parsed = None
-    # UUID() also reads braces, missing hyphens and digits of other scripts.
-    if parsed is None or str(parsed) != text:
+    parsed = uuid_of(_any_text(value, pointer))
+    if parsed is None:
         raise _wrong(pointer, "is no UUID: send it as 8-4-4-4-12 hexadecimal digits.")
     return parsed
 

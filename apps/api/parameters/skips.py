@@ -22,7 +22,7 @@ from apps.api.parameters.base import (
 from apps.core.errors import Invalid
 from apps.poison.matching import Matcher
 from apps.poison.skip_counts import AppliedSkip
-from poisonguard.contract import COUNT_LIMIT
+from poisonguard.contract import COUNT_LIMIT, uuid_of
 
 MOST_TOPICS = 100
 MAX_ID = 2**63 - 1
@@ -191,7 +191,7 @@ def _optional_moment(field: str, value: object) -> datetime | None:
 def _optional_uuid(field: str, value: object) -> uuid.UUID | None:
     if value is None:
         return None
-    try:
-        return uuid.UUID(value if isinstance(value, str) else "")
-    except ValueError:
-        raise Invalid(field, "send a UUID") from None
+    parsed = uuid_of(value) if isinstance(value, str) else None
+    if parsed is None:
+        raise Invalid(field, "send a UUID, as 8-4-4-4-12 hexadecimal digits")
+    return parsed

@@ -37,6 +37,7 @@ from apps.triage.services import selection, upkeep
 from apps.triage.services.selection import Ask, PreviewSummary
 from apps.triage.states import COUNTED, UNFINISHED, ItemState, Verb
 from apps.triage.states import State as Decided
+from poisonguard.contract import uuid_of
 
 MOST_LISTED = 200
 MOST_UNDONE = 10
@@ -342,10 +343,10 @@ def _swallowed(operation: Operation, *, now: datetime) -> Swallowed | TooSlow | 
 
 
 def _uuid(text: str) -> uuid.UUID:
-    try:
-        return uuid.UUID(text)
-    except ValueError:
-        raise Absent("This is no preview's token.") from None
+    token = uuid_of(text)
+    if token is None:
+        raise Absent("This is no preview's token.")
+    return token
 
 
 def _targets(principal: Principal) -> list[str]:
