@@ -31,6 +31,11 @@ class Invalid(PoisonwebError):
         self.field = field
         self.remedy = remedy
 
+    @property
+    def pointer(self) -> str:
+        """The JSON Pointer (RFC 6901) of the field; "" is the whole document."""
+        return f"/{self.field}" if self.field else ""
+
 
 class Refused(PoisonwebError):
     """The request is not allowed in the current state."""

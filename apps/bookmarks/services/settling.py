@@ -102,7 +102,7 @@ def _parse_members(
             answers[index] = SettleAnswer(
                 status=SettleStatus.REJECTED,
                 detail=str(wrong),
-                pointer=f"/{wrong.field}" if wrong.field else "",
+                pointer=wrong.pointer,
             )
     return answers, updates
 
