@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from apps.api.refusals import Malformed, TooLarge
+from apps.audit.services import clean_reason
 from apps.core.errors import Invalid
 from apps.core.text import storable
 
@@ -83,4 +84,4 @@ def flag(name: str, value: object) -> bool:
 def reason(value: object) -> str:
     if not isinstance(value, str | None):
         raise Invalid("reason", "send text")
-    return value or ""
+    return clean_reason(value or "")

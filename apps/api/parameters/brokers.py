@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from apps.api.parameters.base import members_of, refuse_unknown, required, text
+from apps.api.parameters.base import members_of, reason, refuse_unknown, required
 from apps.brokers import adapters, policies
 from apps.core.errors import Invalid
 
@@ -62,7 +62,7 @@ class BrokerRemoval:
     def parse(cls, data: object) -> Self:
         members = members_of(data)
         refuse_unknown(members, {"reason"})
-        return cls(reason=text("reason", members.get("reason")) or "")
+        return cls(reason=reason(members.get("reason")))
 
 
 def _url(value: object) -> str:

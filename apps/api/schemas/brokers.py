@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
-from apps.api.schemas.base import List, Number, Schema, Text, choice
+from apps.api.schemas.base import List, Number, Reason, Schema, Text, choice
 from apps.brokers import ports
 from apps.brokers.adapters import KINDS
 
@@ -76,7 +76,7 @@ class BrokerChange(Schema):
 
 
 class BrokerRemoval(Schema):
-    reason = Text(required=False, help_text="recorded in the audit trail")
+    reason = Reason(help_text="recorded in the audit trail")
 
 
 class Brokers(List):

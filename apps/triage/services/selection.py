@@ -15,6 +15,7 @@ from typing import Any, Self
 from django.db import connection, transaction
 from django.db.models import Count
 
+from apps.audit.services import REASON_LIMIT
 from apps.brokers import topic_ids
 from apps.brokers.models import Topic
 from apps.brokers.ports import Ordering
@@ -38,7 +39,6 @@ PREVIEW_LIVES = timedelta(minutes=15)
 # A worker takes the items of a larger selection; Confirm waits for it.
 TAKEN_AT_ONCE = 20_000
 MOST_IDS = 10_000
-REASON_LIMIT = 2000
 # Unconfirmed previews of one actor: each stores a copy of its selection.
 MOST_PREVIEWS = 200
 MOST_COUNTED = 10_001

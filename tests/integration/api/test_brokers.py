@@ -175,6 +175,19 @@ def test_a_topic_with_records_is_not_removed_and_neither_is_its_broker(
     assert list(Topic.objects.values_list("name")) == [("orders",)]
 
 
+def test_a_reason_of_2000_characters_is_recorded_whole(
+    admin: Caller, ours: int
+) -> None:
+    long = "x" * 2_000
+    registered(admin, owner="me", reason=long)
+    patch(admin, "topics", {"name": "orders", "owner": "you", "reason": long})
+    delete(admin, "topics", {"name": "orders", "reason": long})
+    delete(admin, f"brokers/{ours}", {"reason": f" {long}\n"})
+
+    reasons = Entry.objects.exclude(reason="").values_list("reason", flat=True)
+    assert list(reasons) == [long] * 4
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status"),
     [
@@ -184,6 +197,8 @@ def test_a_topic_with_records_is_not_removed_and_neither_is_its_broker(
         ("topics", [], 400),
         ("brokers/{}", {"force": True}, 422),
         ("brokers/{}", {"reason": 7}, 422),
+        ("brokers/{}", {"reason": "x" * 2_001}, 422),
+        ("topics", {"name": "orders", "reason": "x" * 2_001}, 422),
     ],
 )
 def test_an_invalid_removal_removes_nothing(
@@ -503,6 +518,7 @@ def test_a_topic_of_another_broker_is_not_taken_over(admin: Caller, ours: int) -
         ({"tee_queue": "copies"}, "/tee_queue"),
         ({"paused": "yes"}, "/paused"),
         ({"reason": 7}, "/reason"),
+        ({"reason": "x" * 2_001}, "/reason"),
         ({"depth": 7}, "/depth"),
     ],
 )
