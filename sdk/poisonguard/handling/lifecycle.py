@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Never
 
+from poisonguard.contract import GuardHeartbeat, GuardState
 from poisonguard.dedupe.once import Window
 from poisonguard.errors import Away, Full, Refused, StartTimeout
 from poisonguard.handling.breaker import Breaker, BreakerPolicy, BreakerState
@@ -296,41 +297,44 @@ class RunningGuard:
                     play(steps, refuse_to_run, entry.message, leaving)
 
     def _send_heartbeat(self) -> None:
-        self._connection.reporter.set_heartbeat(
-            {
-                "topic": self._settings.topic,
-                "consumer_group": self._settings.consumer_group,
-                "client_name": self._settings.client_name,
-                "host": self._host,
-                "version": VERSION,
-                "handler_version": self._settings.version,
-                "state": self.state,
-                "detail": self._detail,
-                "skips_age_s": self.components.skips.age,
-                "spooled": self._connection.reporter.spooled,
-                "suspected": len(self.components.suspected_reports),
-                "journal": self._journal.folder is not None,
-                "failing_since": self._failing_since,
-            }
+        reporter = self._connection.reporter
+        reporter.set_heartbeat(
+            GuardHeartbeat(
+                reporter=reporter.id,
+                topic=self._settings.topic,
+                consumer_group=self._settings.consumer_group,
+                client_name=self._settings.client_name,
+                host=self._host,
+                version=VERSION,
+                handler_version=self._settings.version,
+                state=self.state,
+                detail=self._detail,
+                skips_age_s=self.components.skips.age,
+                spooled=reporter.spooled,
+                suspected=len(self.components.suspected_reports),
+                journal=self._journal.folder is not None,
+                failing_since=self._failing_since,
+                at=reporter.now(),
+            )
         )
 
     @property
-    def _failing_since(self) -> str | None:
+    def _failing_since(self) -> datetime | None:
         """Return the time of the first failure that opened the breaker."""
         since = self.components.breaker.failing_since
         # A message fails a moment before its failure is counted.
-        return None if since is None else (since - timedelta(seconds=1)).isoformat()
+        return None if since is None else since - timedelta(seconds=1)
 
     @property
-    def state(self) -> str:
+    def state(self) -> GuardState:
         if self.components.leaving.is_set():
-            return "stopping"
+            return GuardState.STOPPING
         if self.components.breaker.state is not BreakerState.CLOSED:
-            return "paused"
+            return GuardState.PAUSED
         waiting = self.handling.holding or self.components.released_messages
         if waiting and "failures" in self._connection.reporter.trouble:
-            return "holding"
-        return "running"
+            return GuardState.HOLDING
+        return GuardState.RUNNING
 
     @property
     def _detail(self) -> str:
@@ -363,7 +367,7 @@ class RunningGuard:
             "host": self._host,
             "version": VERSION,
             "handler_version": settings.version,
-            "state": self.state,
+            "state": self.state.value,
             "skips": len(components.skips),
             "skips_age": components.skips.age,
             "spooled": self._connection.reporter.spooled,

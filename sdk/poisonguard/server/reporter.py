@@ -17,17 +17,22 @@ All reports may be sent twice and count once: failures by their id, counters by 
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 from typing import Any, Literal, Protocol
 from uuid import uuid4
 
-from poisonguard.contract import Confirmation, FailureReport
+from poisonguard.contract import (
+    Confirmation,
+    FailureReport,
+    GuardHeartbeat,
+    GuardState,
+)
 from poisonguard.errors import Away, Full, GuardError, Misconfigured, Refused
 from poisonguard.server.client import Backoff, Client
 from poisonguard.server.counters import AppliedCounts, CounterKey, Counters
@@ -64,6 +69,9 @@ _STATUSES = {
     "counters": ("counted", "duplicate", "rejected"),
     "applied": ("ok", "rejected"),
 }
+
+# The topic, the consumer group and the client name.
+_GuardKey = tuple[str, str, str]
 
 
 class Stop(Protocol):
@@ -120,7 +128,6 @@ class Reporter:
     def __init__(self, client: Client, *, spool: Spool | None = None) -> None:
         self._client = client
         self._spool = spool
-        self._host = socket.gethostname()
         self._reset()
 
     def _reset(self) -> None:
@@ -133,8 +140,8 @@ class Reporter:
         self._lock = threading.Lock()
         self._jobs: list[_Job] = []
         self._confirmations: deque[Item] = deque()
-        self._heartbeats: dict[tuple[object, ...], dict[str, object]] = {}
-        self._states: dict[tuple[object, ...], object] = {}
+        self._heartbeats: dict[_GuardKey, GuardHeartbeat] = {}
+        self._states: dict[_GuardKey, GuardState] = {}
         self._due = dict.fromkeys(("adopt", "applied", "guards"), 0.0)
         self._not_before: dict[str, float] = {}
         self._woken = threading.Event()
@@ -227,20 +234,20 @@ class Reporter:
         )
         self._ensure_thread()
 
-    def set_heartbeat(self, guard_facts: Mapping[str, object]) -> None:
+    def now(self) -> datetime:
+        """Return the time by a clock that cannot be set back.
+
+        By another clock a heartbeat could count as late.
+        """
+        return self._client.now()
+
+    def set_heartbeat(self, heartbeat: GuardHeartbeat) -> None:
         """Set a guard's heartbeat; send it at once if its state changed."""
-        facts = {
-            "host": self._host,
-            # By a clock that cannot be set back, or the heartbeat would count as late.
-            "at": self._client.now().isoformat(),
-            **guard_facts,
-            "reporter": str(self.id),
-        }
-        key = tuple(facts.get(n) for n in ("topic", "consumer_group", "client_name"))
+        key = heartbeat.topic, heartbeat.consumer_group, heartbeat.client_name
         with self._lock:
-            self._heartbeats[key] = facts
-            changed = self._states.get(key) != facts.get("state")
-            self._states[key] = facts.get("state")
+            self._heartbeats[key] = heartbeat
+            changed = self._states.get(key) != heartbeat.state
+            self._states[key] = heartbeat.state
             if changed:
                 self._due["guards"] = 0.0
         if changed:
@@ -563,15 +570,16 @@ class Reporter:
         # Guards go on counting: a flush sends only what was there when it began.
         for _ in range(1 + self.counters.waiting):
             batch = self.counters.batch(everything=flushing)
-            facts = self._take_heartbeats()
-            if not batch and not facts:
+            beats = self._take_heartbeats()
+            if not batch and not beats:
                 return
-            beside = {"guards": list(facts.values())} if facts else None
+            guards = [beat.to_wire() for beat in beats.values()]
+            beside = {"guards": guards} if guards else None
             try:
                 items = [report.to_wire() for report in batch]
                 answers = self._deliver("counters", items, beside)
             except GuardError:
-                self._put_back(facts)
+                self._put_back(beats)
                 raise
             for item, answer in zip(items, answers, strict=True):
                 if answer["status"] == "rejected":
@@ -579,17 +587,17 @@ class Reporter:
                     log.error("a counter is rejected: %s %s", item, answer)
             self.counters.confirm_batch()
 
-    def _take_heartbeats(self) -> dict[tuple[object, ...], dict[str, object]]:
+    def _take_heartbeats(self) -> dict[_GuardKey, GuardHeartbeat]:
         if not self._heartbeats or not self._is_due("guards", GUARDS_EVERY):
             return {}
         with self._lock:
-            facts, self._heartbeats = self._heartbeats, {}
-        return facts
+            beats, self._heartbeats = self._heartbeats, {}
+        return beats
 
-    def _put_back(self, facts: dict[tuple[object, ...], dict[str, object]]) -> None:
-        if facts:
+    def _put_back(self, beats: dict[_GuardKey, GuardHeartbeat]) -> None:
+        if beats:
             with self._lock:
-                self._heartbeats = facts | self._heartbeats
+                self._heartbeats = beats | self._heartbeats
                 self._due["guards"] = 0.0
 
 
