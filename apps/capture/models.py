@@ -14,6 +14,7 @@ from apps.capture.querysets import DeliveryQuerySet, LaneQuerySet
 from apps.core.fields import CurrentTransaction, TransactionIdField
 from apps.core.ids import unraw
 from apps.core.text import storable
+from poisonguard.contract import GuardState
 
 
 class Counter(models.Model):
@@ -255,15 +256,6 @@ class OversizeMessage(models.Model):
     @property
     def digest_text(self) -> str:
         return bytes(self.digest).hex()
-
-
-class GuardState(StrEnum):
-    """The state of a guard: paused it takes no message, holding it waits for us."""
-
-    RUNNING = "running"
-    PAUSED = "paused"
-    HOLDING = "holding"
-    STOPPING = "stopping"
 
 
 class Guard(models.Model):

@@ -27,7 +27,7 @@ class Invalid(PoisonwebError):
     """A value that came in is not usable."""
 
     def __init__(self, field: str, remedy: str) -> None:
-        super().__init__(f"{field}: {remedy}")
+        super().__init__(f"{field}: {remedy}" if field else remedy)
         self.field = field
         self.remedy = remedy
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
@@ -116,21 +116,7 @@ class NewSkip:
         )
 
 
-def parse_applied(
-    members: Sequence[object],
-) -> tuple[dict[int, AppliedSkip], dict[int, Invalid]]:
-    """Give the valid members, and the errors of the others, by their places."""
-    reports: dict[int, AppliedSkip] = {}
-    errors: dict[int, Invalid] = {}
-    for place, member in enumerate(members):
-        try:
-            reports[place] = _applied(member)
-        except Invalid as error:
-            errors[place] = error
-    return reports, errors
-
-
-def _applied(member: object) -> AppliedSkip:
+def parse_applied(member: object) -> AppliedSkip:
     """Read one member of `applied`; raises Invalid with the field and the remedy."""
     if not isinstance(member, Mapping):
         raise Invalid("", "send a JSON object")
