@@ -139,6 +139,10 @@ class Lane(models.Model):
     def __str__(self) -> str:
         return f"{self.topic_id} {self.mode}"
 
+    @property
+    def lock_name(self) -> str:
+        return f"lane:{self.pk}"
+
     def is_heard(self, now: datetime) -> bool:
         """Tell whether the lane wrote its state recently, good or bad."""
         return self.seen_at is not None and now - self.seen_at <= LANE_LIVES

@@ -130,7 +130,7 @@ class LaneRunner:
             self.stop.wait(delay)
 
     def _work_under_lock(self, lane: Lane) -> float:
-        with self.locks.attempt(f"lane:{lane.pk}") as lock:
+        with self.locks.attempt(lane.lock_name) as lock:
             if lock is None:
                 return LOCK_INTERVAL
             work = _work_for(lane, self.clock)

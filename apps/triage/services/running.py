@@ -48,7 +48,7 @@ from apps.core.text import storable
 from apps.poison import services as poison
 from apps.poison.states import IN_FLIGHT, Outcome
 from apps.triage.errors import LockLost
-from apps.triage.models import Item, Operation
+from apps.triage.models import Item, Operation, lock_name
 from apps.triage.services import outbound
 from apps.triage.services.decision import audit_detail, single_message
 from apps.triage.services.outbound import (
@@ -92,7 +92,7 @@ class SliceEnd(StrEnum):
 
 def run(*, operation_id: int, publisher: RoutingPublisher, clock: Clock) -> SliceEnd:
     """Work on an operation for one slice, unless another run already does."""
-    with lock.attempt(f"operation:{operation_id}") as operation_lock:
+    with lock.attempt(lock_name(operation_id)) as operation_lock:
         if operation_lock is None:
             return SliceEnd.ELSEWHERE
         operation = _begin(operation_id)
