@@ -67,9 +67,8 @@ def confirm(
 def undo(*, operation_id: int, principal: Principal, now: datetime) -> Operation:
     """Restore what an operation dropped, by a new operation confirmed at once."""
     principal.require(Scope.OPERATIONS_WRITE)
-    dropped = (
-        Operation.objects.confirmed().filter(pk=operation_id, verb=Verb.DROP).first()
-    )
+    visible = Operation.objects.visible_to(principal)
+    dropped = visible.filter(pk=operation_id, verb=Verb.DROP).first()
     if dropped is None:
         raise Absent(f"There is no drop with the number {operation_id}.")
     ask = Ask(verb=Verb.RESTORE, dropped_by=dropped.pk)
