@@ -597,10 +597,11 @@ def test_a_key_sees_and_changes_only_its_topics(admin: Caller, ours: int) -> Non
         patch(mine, "topics", {"name": "orders", "owner": "me"}),
         mine.post("brokers", new(name="b")),
         patch(mine, f"brokers/{ours}", {"name": "b"}),
+        patch(mine, "brokers/0", {"name": "b"}),
         mine.send("DELETE", f"brokers/{ours}"),
     ]
 
-    assert [answer.status for answer in answers] == [403, 404, 403, 403, 404]
+    assert [answer.status for answer in answers] == [403, 404, 403, 404, 404, 404]
     assert mine.get("topics").results == []
     assert Topic.objects.get().owner == ""
 
@@ -618,6 +619,7 @@ def test_a_key_for_some_topics_sees_only_the_brokers_that_carry_any(
         assert mine.get(f"brokers/{broker}").status == status
         assert mine.post(f"brokers/{broker}/test").status == status
     assert mine.get(f"brokers/{other}/discover").status == 404
+    assert patch(mine, f"brokers/{ours}", {"name": "b"}).status == 403
 
 
 def test_an_operator_reads_and_an_admin_writes() -> None:
