@@ -19,7 +19,6 @@ the one before. When the broker refuses a message, the rest of its topic is kept
 from __future__ import annotations
 
 import logging
-import random
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -38,7 +37,7 @@ from apps.audit.services import Action
 from apps.brokers import ports
 from apps.brokers.services import topics as brokers
 from apps.brokers.services.topics import RoutingPublisher
-from apps.core import lock
+from apps.core import back_off, lock
 from apps.core.actor import Actor
 from apps.core.arrays import array
 from apps.core.errors import Refused
@@ -120,10 +119,11 @@ def _begin(operation_id: int) -> Operation | None:
 def _wait(operation: Operation, trouble: str, *, now: datetime) -> None:
     """Store why the operation waits, and when it is tried again."""
     same = Operation.objects.filter(pk=operation.pk, epoch=operation.epoch)
+    delay = back_off.delay(operation.troubles, base=BACK_OFF_BASE, cap=BACK_OFF_CAP)
     same.update(
         trouble=storable(trouble, limit=500),
         troubles=operation.troubles + 1,
-        retry_at=now + _back_off(operation.troubles),
+        retry_at=now + timedelta(seconds=delay),
     )
 
 
@@ -485,9 +485,3 @@ def _detach(redrives: Iterable[uuid.UUID]) -> None:
             " WHERE redrive_id = ANY(%s::uuid[]) AND state = 'claimed'",
             [array(redrives)],
         )
-
-
-def _back_off(troubles: int) -> timedelta:
-    """Compute full jitter with a floor (AWS Architecture Blog: back-off and jitter)."""
-    ceiling = min(BACK_OFF_CAP, BACK_OFF_BASE * 2 ** min(troubles, 10))
-    return timedelta(seconds=BACK_OFF_BASE + random.uniform(0, ceiling))  # noqa: S311
