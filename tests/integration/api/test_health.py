@@ -239,9 +239,10 @@ def test_a_migration_that_is_pending_is_a_503() -> None:
 
 def test_hanging_probes_do_not_pile_up() -> None:
     with ExitStack() as stack:
+        hanging = threading.Event()
+        stack.callback(hanging.set)
         for _ in range(health.MOST_PROBES):
-            assert health._probe_slots.acquire(blocking=False)
-            stack.callback(health._probe_slots.release)
+            assert health._probes.start(hanging.wait)
         threads = threading.active_count()
 
         status, data = ready()
