@@ -466,7 +466,12 @@ def parse_skip(value: object) -> Skip:
 def is_name(text: str) -> bool:
     """Tell whether a text is a valid name of a topic, group, client or the like."""
     is_long_enough = bool(text.strip()) and len(text) <= NAME_LIMIT
-    return is_long_enough and not _UNCLEAN.search(text)
+    return is_long_enough and not has_control_character(text)
+
+
+def has_control_character(text: str) -> bool:
+    """Tell whether a text holds a control character or half a surrogate pair."""
+    return not text.isprintable() and _UNCLEAN.search(text) is not None
 
 
 def redrive_id_of(value: str | None) -> str | None:

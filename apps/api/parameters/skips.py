@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from apps.api.parameters.base import (
 from apps.core.errors import Invalid
 from apps.poison.matching import Matcher
 from apps.poison.skip_counts import AppliedSkip
-from poisonguard.contract import COUNT_LIMIT, uuid_of
+from poisonguard.contract import COUNT_LIMIT, has_control_character, uuid_of
 
 MOST_TOPICS = 100
 MAX_ID = 2**63 - 1
@@ -135,7 +134,7 @@ def parse_applied(member: object) -> AppliedSkip:
 def _name(field: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip() or len(value) > TEXT_LIMIT:
         raise Invalid(field, f"send a name of 1 to {TEXT_LIMIT} characters")
-    if any(unicodedata.category(each) in {"Cc", "Cs"} for each in value):
+    if has_control_character(value):
         raise Invalid(
             field, "it holds a control character or half a surrogate pair: remove it"
         )
