@@ -292,7 +292,7 @@ def test_a_move_is_given_by_number_time_distance_position_or_move(
         ({"to": {"": 1}, "reason": 7}, 422, "/reason"),
         ({"to": {"": 1}, "reason": ""}, 422, "/reason"),
         ({"to": {"": 1}, "dryrun": True}, 422, "/dryrun"),
-        ([], 400, "/"),
+        ([], 400, ""),
     ],
 )
 def test_an_invalid_move_moves_nothing(
