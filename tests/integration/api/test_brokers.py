@@ -126,12 +126,15 @@ def test_members_left_out_of_a_change_keep_their_values(
         patch(admin, path, {"kind": "sqs"}),
         patch(admin, path, {"url": ""}),
         patch(admin, path, {"name": ""}),
+        patch(admin, path, {"name": "x" * 256}),
     ]
 
     assert (named.status, named.json["name"]) == (200, "renamed")
     assert moved.json["address"] == "env:BROKER_ELSEWHERE"
     assert Broker.objects.get().url != before
-    assert [reply.pointers for reply in refused] == [["/kind"], ["/url"], ["/name"]]
+    pointers = [["/kind"], ["/url"], ["/name"], ["/name"]]
+    assert [reply.pointers for reply in refused] == pointers
+    assert all("100 characters" in reply.json["detail"] for reply in refused[2:])
 
 
 def delete(caller: Caller, path: str, body: object) -> Reply:

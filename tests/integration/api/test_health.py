@@ -237,6 +237,17 @@ def test_a_migration_that_is_pending_is_a_503() -> None:
     assert (status, data["postgres"], data["migrations"]) == (503, "up", "behind")
 
 
+def test_a_probe_that_fails_is_a_dependency_that_is_away(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(health, "_celery_broker", lambda: {}["nothing"])
+
+    _, data = ready()
+
+    assert data["celery_broker"] == "away"
+    assert "a probe of /readyz failed" in caplog.text
+
+
 def test_hanging_probes_do_not_pile_up() -> None:
     with ExitStack() as stack:
         hanging = threading.Event()
