@@ -8,7 +8,7 @@ its state often, and each change is written to every index.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import BrinIndex
@@ -30,11 +30,11 @@ from apps.poison.states import (
     DISPLAY_STATES,
     GIVEN_BACK,
     IN_FLIGHT,
-    SILENT_AFTER_SECONDS,
     Because,
     DisplayState,
     Outcome,
     State,
+    silent_before,
 )
 from poisonguard.contract import MatcherKind
 
@@ -208,11 +208,10 @@ class Poison(models.Model):
 
     def silent(self, now: datetime) -> bool:
         """Tell whether it was sent ten minutes ago and no answer has come."""
-        limit = timedelta(seconds=SILENT_AFTER_SECONDS)
         return (
             self.state == State.REDRIVEN
             and self.sent_at is not None
-            and now - self.sent_at > limit
+            and self.sent_at < silent_before(now)
         )
 
 

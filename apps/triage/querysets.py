@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from django.db import models
 from django.db.models import Count, Q
 from django.db.models.functions import Coalesce
 
-from apps.poison.states import IN_FLIGHT, SILENT_AFTER_SECONDS, Outcome
+from apps.poison.states import IN_FLIGHT, Outcome, silent_before
 from apps.team.rights import Principal
 from apps.triage.states import CONFIRMED, COUNTED, UNFINISHED, ItemState, State, before
 
@@ -74,8 +74,9 @@ class ItemQuerySet(models.QuerySet["Item"]):
 
     def silent(self, now: datetime) -> Self:
         """Keep items that were sent, and of which no answer came for too long."""
-        limit = now - timedelta(seconds=SILENT_AFTER_SECONDS)
-        return self.filter(redrive__outcome=Outcome.SENT, redrive__sent_at__lt=limit)
+        return self.filter(
+            redrive__outcome=Outcome.SENT, redrive__sent_at__lt=silent_before(now)
+        )
 
     def counts(self) -> dict[str, int]:
         """Count items by standing: every standing is a key, the sum is the total."""

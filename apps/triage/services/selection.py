@@ -28,7 +28,7 @@ from apps.poison.models import Poison
 from apps.poison.origins import MisroutedCount
 from apps.poison.query import Query
 from apps.poison.querysets import PoisonQuerySet
-from apps.poison.states import SILENT_AFTER_SECONDS
+from apps.poison.states import silent_before
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Item, Operation
 from apps.triage.querysets import ItemQuerySet
@@ -317,7 +317,7 @@ def _take(operation: Operation, poisons: PoisonQuerySet, *, now: datetime) -> No
     values: dict[str, Any] = {
         "operation": operation.pk,
         "as_of": operation.as_of,
-        "silent_before": now - timedelta(seconds=SILENT_AFTER_SECONDS),
+        "silent_before": silent_before(now),
     }
     with connection.cursor() as cursor:
         cursor.execute(statement, {**values, **inner_values})
@@ -339,11 +339,9 @@ WHERE waiting.operation_id = %(operation)s AND waiting.state = 'waiting'
 def skip_what_was_decided_since(operation: Operation, *, now: datetime) -> None:
     """Skip the items on which the operation can no longer act, with the reason."""
     statement = _SKIP_DECIDED.format(reasons=_REASONS[Verb(operation.verb)])
-    silent_before = now - timedelta(seconds=SILENT_AFTER_SECONDS)
+    values = {"operation": operation.pk, "silent_before": silent_before(now)}
     with connection.cursor() as cursor:
-        cursor.execute(
-            statement, {"operation": operation.pk, "silent_before": silent_before}
-        )
+        cursor.execute(statement, values)
 
 
 def _select(ask: Ask, topics: Sequence[str]) -> PoisonQuerySet:
