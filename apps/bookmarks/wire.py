@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from apps.bookmarks.runs import LAST, NOWHERE, Run, Runs
-from apps.core.errors import Invalid
+from apps.core.errors import Invalid, step
 from poisonguard.contract import NAME_LIMIT, has_control_character
 
 BOOKMARK_LIMIT = 1000
@@ -78,9 +78,10 @@ def seqs(value: object) -> dict[str, int]:
     if not isinstance(value, Mapping) or not value:
         raise Invalid("to", 'send an object of publisher to number: {"": 42}')
     for publisher, seq in value.items():
-        _check_text(f"to/{publisher}", publisher, NAME_LIMIT)
+        field = f"to/{step(str(publisher))}"
+        _check_text(field, publisher, NAME_LIMIT)
         if seq != NOWHERE:
-            _seq(f"to/{publisher}", seq)
+            _seq(field, seq)
     return dict(value)
 
 

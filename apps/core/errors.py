@@ -13,6 +13,11 @@ from __future__ import annotations
 import inspect
 
 
+def step(name: str) -> str:
+    """Escape the name of a member for the field of an Invalid, as RFC 6901 says."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
 class PoisonwebError(Exception):
     """Something went wrong."""
 

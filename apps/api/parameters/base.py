@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from apps.api.refusals import Malformed, TooLarge
 from apps.audit.services import clean_reason
-from apps.core.errors import Invalid
+from apps.core.errors import Invalid, step
 from apps.core.text import storable
 
 MOST_MEMBERS = 1_000
@@ -36,7 +36,7 @@ def refuse_unknown(data: Mapping[str, object], allowed: set[str]) -> None:
     for name in data:
         if name not in allowed:
             remedy = f"there is no such member; there are {', '.join(sorted(allowed))}"
-            raise Invalid(storable(str(name), limit=TEXT_LIMIT), remedy)
+            raise Invalid(step(storable(str(name), limit=TEXT_LIMIT)), remedy)
 
 
 def text(name: str, value: object, *, limit: int = TEXT_LIMIT) -> str | None:
