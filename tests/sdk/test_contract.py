@@ -226,6 +226,16 @@ def test_a_heartbeat_survives_the_wire(heartbeat: GuardHeartbeat) -> None:
     assert parse_heartbeat(received) == heartbeat
 
 
+def test_a_heartbeat_has_every_member_on_the_wire_also_the_empty_ones() -> None:
+    whole = parse_heartbeat(HEARTBEAT).to_wire()
+    empty = parse_heartbeat(HEARTBEAT | dict.fromkeys(OPTIONAL)).to_wire()
+
+    at = "2026-11-20T12:00:00+00:00"
+    assert whole == HEARTBEAT | {"failing_since": at, "at": at}
+    assert empty.keys() == HEARTBEAT.keys()
+    assert (empty["detail"], empty["skips_age_s"], empty["host"]) == ("", None, None)
+
+
 def test_an_oversize_body_is_described_by_size_and_digest() -> None:
     whole = parse_failure(FAILURE)
 
