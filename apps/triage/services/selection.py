@@ -339,7 +339,10 @@ WHERE waiting.operation_id = %(operation)s AND waiting.state = 'waiting'
 def skip_what_was_decided_since(operation: Operation, *, now: datetime) -> None:
     """Skip the items on which the operation can no longer act, with the reason."""
     statement = _SKIP_DECIDED.format(reasons=_REASONS[Verb(operation.verb)])
-    values = {"operation": operation.pk, "silent_before": silent_before(now)}
+    values: dict[str, Any] = {
+        "operation": operation.pk,
+        "silent_before": silent_before(now),
+    }
     with connection.cursor() as cursor:
         cursor.execute(statement, values)
 
