@@ -106,7 +106,7 @@ def _detail(error: Exception, status: HTTPStatus) -> str:
 def _errors(error: Exception) -> list[dict[str, str]]:
     if not isinstance(error, Invalid):
         return []
-    return [{"pointer": f"/{error.field}", "detail": storable(error.remedy)}]
+    return [{"pointer": error.pointer, "detail": storable(error.remedy)}]
 
 
 def _extensions(error: Exception) -> dict[str, object]:

@@ -9,13 +9,12 @@ shortage of Postgres sessions: holders of a session go on working.
 from __future__ import annotations
 
 import logging
-import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from concurrent.futures import Future
 from datetime import datetime
 from functools import cache, partial
 from http import HTTPStatus
-from queue import Empty, SimpleQueue
 from time import monotonic
 
 from celery import current_app
@@ -29,6 +28,7 @@ from django.views.decorators.http import require_safe
 
 from apps.capture.models import Lane
 from apps.core import celery_transport, clock, session_usage
+from apps.core.bounded_threads import BoundedThreads
 from apps.triage.services import upkeep
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ NO_POSTGRES: States = {
 }
 NO_CELERY_BROKER: States = {"celery_broker": AWAY}
 
-_probe_slots = threading.BoundedSemaphore(MOST_PROBES)
+_probes = BoundedThreads(MOST_PROBES, name="readyz")
 
 
 @require_safe
@@ -76,10 +76,8 @@ def ready(_: HttpRequest) -> JsonResponse:
 
 def dependencies(*, now: datetime) -> dict[str, object]:
     """Probe all dependencies at once; one without an answer in two seconds is away."""
-    postgres, celery_broker = (
-        _start_probe(partial(_postgres, now)),
-        _start_probe(_celery_broker),
-    )
+    postgres = _probes.start(partial(_postgres, now))
+    celery_broker = _probes.start(_celery_broker)
     deadline = monotonic() + TIMEOUT_SECONDS
     return {
         **_wait_for(postgres, deadline, default=NO_POSTGRES),
@@ -87,27 +85,17 @@ def dependencies(*, now: datetime) -> dict[str, object]:
     }
 
 
-def _start_probe(probe: Callable[[], States]) -> SimpleQueue[States]:
-    """Run a probe in a thread of its own, because it may never return."""
-    answers: SimpleQueue[States] = SimpleQueue()
-
-    def run() -> None:
-        try:
-            answers.put(probe())
-        finally:
-            _probe_slots.release()
-
-    if _probe_slots.acquire(blocking=False):
-        threading.Thread(target=run, name="readyz", daemon=True).start()
-    return answers
-
-
 def _wait_for(
-    answers: SimpleQueue[States], deadline: float, *, default: States
+    answer: Future[States] | None, deadline: float, *, default: States
 ) -> States:
+    if answer is None:
+        return default
     try:
-        return answers.get(timeout=max(0.0, deadline - monotonic()))
-    except Empty:
+        return answer.result(timeout=max(0.0, deadline - monotonic()))
+    except TimeoutError:
+        return default
+    except Exception:
+        log.exception("a probe of /readyz failed")
         return default
 
 

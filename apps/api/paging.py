@@ -12,6 +12,7 @@ from django.db.models import Model, QuerySet
 from django.http import QueryDict
 
 from apps.api.refusals import Malformed
+from apps.core import keyset
 
 DEFAULT_LIMIT = 50
 MOST_LIMIT = 200
@@ -56,9 +57,7 @@ class Window:
 
     def page(self, rows: QuerySet[Row], key_of: Callable[[Row], RowKey]) -> Page[Row]:
         """Read this window from rows that begin below `after`."""
-        fetched = list(rows[: self.limit + 1])  # one more tells whether a page follows
-        page = fetched[: self.limit]
-        has_more = len(fetched) > self.limit
+        page, has_more = keyset.head(rows, self.limit)
         return Page(
             rows=page, next=_encoded(key_of(page[-1]), self.name) if has_more else None
         )

@@ -16,8 +16,11 @@ from typing import Any
 from django.db import connection, transaction
 
 from apps.core.actor import Actor
-from apps.core.errors import Refused
+from apps.core.errors import Invalid, Refused
 from apps.core.text import storable
+
+# Of a reason that a person or a key gives, at every door.
+REASON_LIMIT = 2_000
 
 
 class Action(StrEnum):
@@ -63,6 +66,14 @@ class HeadMissing(Refused):
     """audit_head has no row: nothing can be decided until it is there again."""
 
 
+def clean_reason(reason: str) -> str:
+    """Return a reason as it is stored; raise Invalid for one that is too long."""
+    reason = storable(reason.strip())
+    if len(reason) > REASON_LIMIT:
+        raise Invalid("reason", f"give at most {REASON_LIMIT:,} characters")
+    return reason
+
+
 @transaction.atomic
 def record(
     *,
@@ -77,8 +88,9 @@ def record(
     """Append one decision and return its number in the chain.
 
     Call it last in the transaction that carries out the decision: it locks the head of
-    the chain until that transaction ends.
+    the chain until that transaction ends. Raises Invalid for a reason that is too long.
     """
+    reason = clean_reason(reason)
     with connection.cursor() as cursor:
         cursor.execute(_ADVANCE)
         head = cursor.fetchone()

@@ -5,22 +5,18 @@ All parsers raise Invalid with the path of the member: `settled/3` is the fourth
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from apps.bookmarks.runs import LAST, NOWHERE, Run, Runs
-from apps.core.errors import Invalid
+from apps.core.errors import Invalid, step
+from poisonguard.contract import NAME_LIMIT, has_control_character
 
-NAME_LIMIT = 255
 BOOKMARK_LIMIT = 1000
 # A position with more runs is mostly holes: its consumer has to wait.
 MOST_RUNS = 4096
 EPOCH_LIMIT = 2**63 - 1
-
-# C0, DEL and C1, and the surrogates that only broken text holds alone.
-_UNCLEAN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,9 +78,10 @@ def seqs(value: object) -> dict[str, int]:
     if not isinstance(value, Mapping) or not value:
         raise Invalid("to", 'send an object of publisher to number: {"": 42}')
     for publisher, seq in value.items():
-        _check_text(f"to/{publisher}", publisher, NAME_LIMIT)
+        field = f"to/{step(str(publisher))}"
+        _check_text(field, publisher, NAME_LIMIT)
         if seq != NOWHERE:
-            _seq(f"to/{publisher}", seq)
+            _seq(field, seq)
     return dict(value)
 
 
@@ -107,7 +104,8 @@ def _text(data: Mapping[str, object], field: str, limit: int) -> str:
 def _check_text(field: str, value: object, limit: int) -> str:
     if not isinstance(value, str) or len(value) > limit:
         raise Invalid(field, f"send text of at most {limit} characters")
-    if not value.isprintable() and _UNCLEAN.search(value):
+    # Requests hold thousands of texts, and most are printable.
+    if not value.isprintable() and has_control_character(value):
         remedy = "it holds a control character or half a surrogate pair: remove it"
         raise Invalid(field, remedy)
     return value

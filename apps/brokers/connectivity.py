@@ -6,10 +6,8 @@ thread. Texts of clients go through `concealed`, in case one quotes a secret.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -19,6 +17,7 @@ from apps.brokers import secrets
 from apps.brokers.models import Broker
 from apps.brokers.ports import BrokerAdmin, FoundTopic
 from apps.brokers.services import topics
+from apps.core.bounded_threads import BoundedThreads
 from apps.core.errors import Invalid, PoisonwebError, Refused, Unavailable
 
 PING_SECONDS = 10.0
@@ -32,7 +31,7 @@ SECRET_NAMES = ("key", "secret", "signature", "password", "token")
 
 T = TypeVar("T")
 
-_asking = threading.BoundedSemaphore(MOST_ASKED)
+_asking = BoundedThreads(MOST_ASKED, name="ask a broker")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,23 +98,13 @@ def _ask_admin(broker: Broker, question: Callable[[BrokerAdmin], T]) -> T:
 
 def _answer(ask: Callable[[], T], *, within: float) -> T:
     """Call in a thread; raise Unavailable where no answer comes in time."""
-    if not _asking.acquire(blocking=False):
+    answer = _asking.start(ask)
+    if answer is None:
         raise Unavailable("Too many brokers are being asked; try again in a moment.")
-    answer: Future[T] = Future()
-    threading.Thread(target=_settle, args=(answer, ask), daemon=True).start()
     try:
         return answer.result(timeout=within)
     except TimeoutError:
         raise Unavailable(f"It did not answer within {within:g} s.") from None
-
-
-def _settle(answer: Future[T], ask: Callable[[], T]) -> None:
-    try:
-        answer.set_result(ask())
-    except BaseException as error:  # noqa: BLE001 - raised on to who waits
-        answer.set_exception(error)
-    finally:
-        _asking.release()
 
 
 def _in_words(trouble: PoisonwebError) -> str:

@@ -8,13 +8,14 @@ from django.db.models import Q
 
 from apps.brokers.querysets import TopicQuerySet
 
+BROKER_NAME_LIMIT = 100
 ONE_READER = "brokers_topic_dead_letter_queue_once"
 
 
 class Broker(models.Model):
     """One message broker; `url` is sealed or env:NAME, never in the clear."""
 
-    name = models.CharField(max_length=100, unique=True)
+    name = models.CharField(max_length=BROKER_NAME_LIMIT, unique=True)
     kind = models.CharField(max_length=40)
     url = models.TextField()
     options = models.JSONField(default=dict)

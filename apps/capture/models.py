@@ -14,6 +14,7 @@ from apps.capture.querysets import DeliveryQuerySet, LaneQuerySet
 from apps.core.fields import CurrentTransaction, TransactionIdField
 from apps.core.ids import unraw
 from apps.core.text import storable
+from poisonguard.contract import GuardState
 
 
 class Counter(models.Model):
@@ -138,6 +139,10 @@ class Lane(models.Model):
     def __str__(self) -> str:
         return f"{self.topic_id} {self.mode}"
 
+    @property
+    def lock_name(self) -> str:
+        return f"lane:{self.pk}"
+
     def is_heard(self, now: datetime) -> bool:
         """Tell whether the lane wrote its state recently, good or bad."""
         return self.seen_at is not None and now - self.seen_at <= LANE_LIVES
@@ -255,15 +260,6 @@ class OversizeMessage(models.Model):
     @property
     def digest_text(self) -> str:
         return bytes(self.digest).hex()
-
-
-class GuardState(StrEnum):
-    """The state of a guard: paused it takes no message, holding it waits for us."""
-
-    RUNNING = "running"
-    PAUSED = "paused"
-    HOLDING = "holding"
-    STOPPING = "stopping"
 
 
 class Guard(models.Model):

@@ -10,7 +10,7 @@ from django.db import transaction
 
 from apps.brokers.models import Broker, Topic
 from apps.brokers.policies import Policies, set_policies
-from apps.brokers.services.topics import register_topic
+from apps.brokers.services.topics import refuse_taken, register_topic
 from apps.capture.lanes import lane_settings
 from apps.capture.models import Mode
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
@@ -53,14 +53,20 @@ def register(*, change: TopicChange, principal: Principal, now: datetime) -> Top
         if not principal.sees(name):
             raise Forbidden(f"This key is not for the topic {name}.")
     broker = _broker_named(change.broker or "")
-    _refuse_registered(change, broker)
+    native_name = change.native_name or change.name
+    refuse_taken(name=change.name, native_name=native_name, broker=broker)
+    if Topic.objects.filter(name=change.name, broker=broker).exists():
+        # Registering it again must not reset its policies: PATCH changes them.
+        raise Refused(
+            f"The topic {change.name} is known already: change it with PATCH."
+        )
     has_queue = "dead_letter_queue" in change.policies
     register_topic(
         name=change.name,
         broker=broker,
         dead_letter_queue="" if has_queue else None,
         policy={},
-        native_name=change.native_name or change.name,
+        native_name=native_name,
         actor=principal.actor,
         principal=principal,
         now=now,
@@ -113,22 +119,3 @@ def _broker_named(name: str) -> Broker:
     if broker is None:
         raise Invalid("broker", f"there is no broker {name} here")
     return broker
-
-
-def _refuse_registered(change: TopicChange, broker: Broker) -> None:
-    """Raise Refused where this broker or another one carries the topic already."""
-    native = change.native_name or change.name
-    same = broker.topics.filter(native_name=native).exclude(name=change.name).first()
-    if same is not None:
-        raise Refused(f"{broker} has it here already, as {same.name}.")
-    existing = Topic.objects.filter(name=change.name).exclude(broker=None).first()
-    if existing is None:
-        return
-    if existing.broker_id != broker.pk:
-        raise Refused(f"{existing.broker} carries the topic {existing.name} already.")
-    if existing.native_name != native:
-        raise Refused(
-            f"The topic {existing.name} is {existing.native_name} on its broker."
-        )
-    # Registering it again must not reset its policies: PATCH changes them.
-    raise Refused(f"The topic {existing.name} is known already: change it with PATCH.")

@@ -13,6 +13,11 @@ from __future__ import annotations
 import inspect
 
 
+def step(name: str) -> str:
+    """Escape the name of a member for the field of an Invalid, as RFC 6901 says."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
 class PoisonwebError(Exception):
     """Something went wrong."""
 
@@ -27,9 +32,14 @@ class Invalid(PoisonwebError):
     """A value that came in is not usable."""
 
     def __init__(self, field: str, remedy: str) -> None:
-        super().__init__(f"{field}: {remedy}")
+        super().__init__(f"{field}: {remedy}" if field else remedy)
         self.field = field
         self.remedy = remedy
+
+    @property
+    def pointer(self) -> str:
+        """The JSON Pointer (RFC 6901) of the field; "" is the whole document."""
+        return f"/{self.field}" if self.field else ""
 
 
 class Refused(PoisonwebError):

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Generic, Self, TypeVar
 
 from django.db import models
-from django.db.models import Q
 
+from apps.core import keyset
 from apps.core.errors import Invalid
 from apps.core.timeouts import TooSlow, unless_slow
 
@@ -18,34 +18,51 @@ MOST_COUNTED = 10_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_ID = 2**63 - 1
 MOST_DIGITS = len(str(MAX_ID))
+NO_SUCH_PLACE = "this page has no such place"
 
 Row = TypeVar("Row", bound=models.Model)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cursor:
-    """Where a page begins: behind the row with this time and id."""
+    """Where a page begins: behind the row with this id, and time if one orders them."""
 
     newer: bool
-    at: datetime
     pk: int
+    at: datetime | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Self | None:
+    def parse(cls, text: str, *, has_time: bool = True) -> Self | None:
         """Parse a cursor; raises Invalid for any other text."""
         if not text:
             return None
-        try:
-            direction, micros, pk = text.split(".")
-            at = EPOCH + timedelta(microseconds=int(micros))
-            number = min(int(pk), MAX_ID)
-        except (ValueError, OverflowError):
-            raise Invalid("cursor", "this page has no such place") from None
-        return cls(newer=direction == "newer", at=at, pk=number)
+        direction, *numbers = text.split(".")
+        is_one = direction in {"newer", "older"} and len(numbers) == 1 + has_time
+        if not is_one or not all(map(_is_number, numbers)):
+            raise Invalid("cursor", NO_SUCH_PLACE)
+        at = None
+        if has_time:
+            try:
+                at = EPOCH + timedelta(microseconds=int(numbers[0]))
+            except OverflowError:
+                raise Invalid("cursor", NO_SUCH_PLACE) from None
+        return cls(newer=direction == "newer", at=at, pk=int(numbers[-1]))
+
+    @classmethod
+    def of(cls, row: models.Model, field: str, *, newer: bool) -> Self:
+        at = getattr(row, field) if field else None
+        return cls(newer=newer, at=at, pk=row.pk)
 
     def __str__(self) -> str:
+        direction = "newer" if self.newer else "older"
+        if self.at is None:
+            return f"{direction}.{self.pk}"
         micros = (self.at - EPOCH) // timedelta(microseconds=1)
-        return f"{'newer' if self.newer else 'older'}.{micros}.{self.pk}"
+        return f"{direction}.{micros}.{self.pk}"
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < MOST_DIGITS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,92 +74,31 @@ class Page(Generic[Row]):
     older: Cursor | None
 
 
-def page(rows: models.QuerySet[Row], *, field: str, cursor: Cursor | None) -> Page[Row]:
-    """Return a page of rows ordered by a time field, the newest first."""
-    backwards = cursor is not None and cursor.newer
-    sign = "" if backwards else "-"
-    beyond = rows if cursor is None else rows.filter(_beyond(field, cursor))
-    fetched = list(beyond.order_by(f"{sign}{field}", f"{sign}pk")[: PAGE_SIZE + 1])
-    more = len(fetched) > PAGE_SIZE
-    page_rows = fetched[:PAGE_SIZE][:: -1 if backwards else 1]
-    has_newer = more if backwards else cursor is not None
-    has_older = True if backwards else more
-    return Page(
-        rows=page_rows,
-        newer=_cursor(page_rows[0], field, newer=True)
-        if page_rows and has_newer
-        else None,
-        older=_cursor(page_rows[-1], field, newer=False)
-        if page_rows and has_older
-        else None,
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NumberCursor:
-    """Where a page begins among rows ordered by id."""
-
-    newer: bool
-    pk: int
-
-    @classmethod
-    def parse(cls, text: str) -> Self | None:
-        """Parse a cursor; raises Invalid for any other text."""
-        if not text:
-            return None
-        direction, _, number = text.partition(".")
-        usable = number.isascii() and number.isdigit() and len(number) < MOST_DIGITS
-        if direction not in {"newer", "older"} or not usable:
-            raise Invalid("cursor", "this page has no such place")
-        return cls(newer=direction == "newer", pk=int(number))
-
-    def __str__(self) -> str:
-        return f"{'newer' if self.newer else 'older'}.{self.pk}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NumberedPage(Generic[Row]):
-    """Rows, the highest id first, with the cursors of the pages before and after."""
-
-    rows: Sequence[Row]
-    newer: NumberCursor | None
-    older: NumberCursor | None
-
-
-def page_by_number(
-    rows: models.QuerySet[Row], cursor: NumberCursor | None
-) -> NumberedPage[Row]:
-    """Return a page of rows, the highest id first."""
+def page(
+    rows: models.QuerySet[Row], *, field: str = "", cursor: Cursor | None
+) -> Page[Row]:
+    """Return a page of rows, the newest first: by a time field, or by id alone."""
     backwards = cursor is not None and cursor.newer
     if cursor is not None:
-        rows = rows.filter(**{f"pk__{'gt' if cursor.newer else 'lt'}": cursor.pk})
-    fetched = list(rows.order_by("pk" if backwards else "-pk")[: PAGE_SIZE + 1])
-    more = len(fetched) > PAGE_SIZE
-    page_rows = fetched[:PAGE_SIZE][:: -1 if backwards else 1]
+        rows = rows.filter(
+            keyset.beyond(cursor.pk, field=field, at=cursor.at, newer=cursor.newer)
+        )
+    sign = "" if backwards else "-"
+    order = [f"{sign}{name}" for name in (field, "pk") if name]
+    page_rows, more = keyset.head(rows.order_by(*order), PAGE_SIZE)
+    if backwards:
+        page_rows.reverse()
     has_newer = more if backwards else cursor is not None
-    has_older = True if backwards else more
-    return NumberedPage(
+    has_older = backwards or more
+    return Page(
         rows=page_rows,
-        newer=NumberCursor(newer=True, pk=page_rows[0].pk)
+        newer=Cursor.of(page_rows[0], field, newer=True)
         if page_rows and has_newer
         else None,
-        older=NumberCursor(newer=False, pk=page_rows[-1].pk)
+        older=Cursor.of(page_rows[-1], field, newer=False)
         if page_rows and has_older
         else None,
     )
-
-
-def _beyond(field: str, cursor: Cursor) -> Q:
-    side = "gt" if cursor.newer else "lt"
-    tied = Q(**{field: cursor.at, f"pk__{side}": cursor.pk})
-    # The first half lets the index bound the scan; an OR alone would not.
-    return Q(**{f"{field}__{side}e": cursor.at}) & (
-        Q(**{f"{field}__{side}": cursor.at}) | tied
-    )
-
-
-def _cursor(row: Row, field: str, *, newer: bool) -> Cursor:
-    return Cursor(newer=newer, at=getattr(row, field), pk=row.pk)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from django.db.models import Count, Exists, F, Func, IntegerField, OuterRef, Q
 from django.db.models.expressions import RawSQL
 
 from apps.brokers import topic_ids
+from apps.core import keyset
 from apps.poison.query import Query
 from apps.poison.states import DISPLAY_STATES, DisplayState, State
 
@@ -50,9 +51,7 @@ class PoisonQuerySet(models.QuerySet["Poison"]):
 
     def older_than(self, *, failed_at: datetime, pk: int) -> Self:
         """Keep the rows after this one in `recent_first` order."""
-        return self.filter(
-            Q(last_failed_at__lt=failed_at) | Q(last_failed_at=failed_at, pk__lt=pk)
-        ).filter(last_failed_at__lte=failed_at)
+        return self.filter(keyset.beyond(pk, field="last_failed_at", at=failed_at))
 
     def counted_by_problem(
         self, problems: Iterable[int]
@@ -89,9 +88,7 @@ class ProblemQuerySet(models.QuerySet["Problem"]):
 
     def older_than(self, *, seen_at: datetime, pk: int) -> Self:
         """Keep the rows after this one in `recent_first` order."""
-        return self.filter(
-            Q(last_seen__lt=seen_at) | Q(last_seen=seen_at, pk__lt=pk)
-        ).filter(last_seen__lte=seen_at)
+        return self.filter(keyset.beyond(pk, field="last_seen", at=seen_at))
 
 
 class SkipQuerySet(models.QuerySet["Skip"]):

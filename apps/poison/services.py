@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.db import connection, transaction
@@ -17,11 +17,11 @@ from apps.core.arrays import array
 from apps.poison import tokens as token
 from apps.poison.models import Redrive
 from apps.poison.states import (
-    SILENT_AFTER_SECONDS,
     Outcome,
     State,
     before,
     outcomes_before,
+    silent_before,
 )
 
 
@@ -188,14 +188,10 @@ def begin(
                 "epoch": epoch,
                 "now": now,
                 "from": before(State.REDRIVING),
-                "silent_before": _silent_before(now),
+                "silent_before": silent_before(now),
             },
         )
         return dict(cursor.fetchall())
-
-
-def _silent_before(now: datetime) -> datetime:
-    return now - timedelta(seconds=SILENT_AFTER_SECONDS)
 
 
 _TAKE_OVER = """
@@ -322,7 +318,7 @@ def drop(*, poisons: Sequence[int], now: datetime) -> set[int]:
     values = {
         "now": now,
         "from": before(State.DROPPED),
-        "silent_before": _silent_before(now),
+        "silent_before": silent_before(now),
     }
     return _transition(_DROP, poisons, values)
 

@@ -20,12 +20,11 @@ from django.db import connection, transaction
 from django.db.models import F
 
 from apps.audit import services as audit
-from apps.audit.services import Action
+from apps.audit.services import Action, clean_reason
 from apps.brokers.models import Topic
 from apps.core import notices
 from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid
-from apps.core.text import storable
 from apps.poison.matching import Matcher, preview
 from apps.poison.models import Poison, Skip, SkipCount, SkipList, WaitingSkip
 from apps.poison.states import Because
@@ -34,7 +33,6 @@ from poisonguard.contract import MatcherKind
 
 log = logging.getLogger(__name__)
 
-REASON_LIMIT = 2_000
 DISPLAY_STATES = 300
 BATCH_SIZE = 1_000
 # A rule that matches all of this many messages is probably a mistake.
@@ -111,7 +109,7 @@ def add(
     if poison_id is not None:
         _require_poison(poison_id, topic)
     facts = {
-        "reason": _clean_reason(reason),
+        "reason": clean_reason(reason),
         "by": str(principal.actor),
         "at": now,
         "expires_at": expires_at,
@@ -146,7 +144,7 @@ def remove(*, skip_id: int, reason: str, principal: Principal, now: datetime) ->
     """End a skip; do nothing if it has ended already."""
     principal.require(Scope.SKIPS_WRITE)
     skip = visible(skip_id=skip_id, principal=principal)
-    _remove([skip], reason=_clean_reason(reason), principal=principal, now=now)
+    _remove([skip], reason=clean_reason(reason), principal=principal, now=now)
     return visible(skip_id=skip_id, principal=principal)
 
 
@@ -157,7 +155,7 @@ def remove_of_poison(
     principal.require(Scope.SKIPS_WRITE)
     active = Skip.objects.active().filter(poison=poison_id).on_topics(principal.topics)
     skips = list(active.select_related("topic").order_by("topic_id", "id"))
-    _remove(skips, reason=_clean_reason(reason), principal=principal, now=now)
+    _remove(skips, reason=clean_reason(reason), principal=principal, now=now)
     WaitingSkip.objects.filter(poison=poison_id).on_topics(principal.topics).delete()
     return skips
 
@@ -341,13 +339,6 @@ def _refuse_overbroad(
             f"this rule matches each of the last {result.of} messages of {topic}; name "
             'what tells the bad ones apart, or send "everything": true',
         )
-
-
-def _clean_reason(reason: str) -> str:
-    reason = storable(reason.strip())
-    if len(reason) > REASON_LIMIT:
-        raise Invalid("reason", f"keep it under {REASON_LIMIT} characters")
-    return reason
 
 
 def _record(

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from enum import StrEnum
 
-SILENT_AFTER_SECONDS = 600
+SILENT_AFTER = timedelta(minutes=10)
+
+
+def silent_before(now: datetime) -> datetime:
+    """Return the time: an unanswered redrive that was sent before it is silent."""
+    return now - SILENT_AFTER
 
 
 class State(StrEnum):

@@ -15,6 +15,7 @@ from functools import lru_cache
 from django.conf import settings
 
 from apps.core.ids import digest_of, raw
+from poisonguard.contract import uuid_of
 
 _SALT = b"poisonweb.redrive"
 
@@ -33,10 +34,7 @@ def _key(secret: str) -> bytes:
 
 def redrive_of(token: str) -> uuid.UUID | None:
     """Return the redrive id in a token, valid or forged; None if there is none."""
-    try:
-        return uuid.UUID(token.partition(".")[0])
-    except ValueError:
-        return None
+    return uuid_of(token.partition(".")[0])
 
 
 def verified(token: str, *, topic: str, digest: bytes | memoryview) -> uuid.UUID | None:

@@ -15,6 +15,11 @@ from apps.triage.querysets import ItemQuerySet, OperationQuerySet
 from apps.triage.states import CONFIRMED, FINISHED, SENDS, ItemState, State, Verb
 
 
+def lock_name(operation_id: int) -> str:
+    """Name the lock that the run of an operation holds."""
+    return f"operation:{operation_id}"
+
+
 class Operation(models.Model):
     """One decision over a frozen selection, as the database was at `as_of`."""
 
@@ -99,10 +104,6 @@ class Operation(models.Model):
         items = self.items.exclude(redrive=None).order_by("id")
         queue = items.values_list("redrive__queue", flat=True).first()
         return queue or self.target_topic.dead_letter_queue
-
-    @property
-    def lock_name(self) -> str:
-        return f"operation:{self.pk}"
 
 
 class WorkerBeat(models.Model):

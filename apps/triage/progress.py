@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from apps.poison.states import Outcome
-from apps.triage.states import ItemState
+from apps.triage.models import Operation
+from apps.triage.states import UNFINISHED, ItemState
 
 # An item in one of these standings still needs work.
 PENDING = (ItemState.WAITING, Outcome.SENDING, Outcome.UNKNOWN)
+LONGEST_ESTIMATE = timedelta(days=365)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,3 +49,28 @@ class ItemTally:
     def acted(self) -> int:
         """Count the items sent, given back, dropped or restored."""
         return self.finished - self.refused
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pace:
+    """How fast an operation is, in items a second so far, and what that predicts.
+
+    Each is None while it is unknown; `remaining` also of an operation that has ended.
+    """
+
+    rate: float | None = None
+    remaining: timedelta | None = None
+
+
+def pace_of(operation: Operation, tally: ItemTally, *, now: datetime) -> Pace:
+    began, ended = operation.confirmed_at, operation.finished_at or now
+    seconds = (ended - began).total_seconds() if began else 0.0
+    if not tally.finished or seconds <= 0:
+        return Pace()
+    rate = tally.finished / seconds
+    if operation.state not in UNFINISHED:
+        return Pace(rate=rate)
+    remaining = timedelta(seconds=(tally.acts_on - tally.finished) / rate)
+    return Pace(
+        rate=rate, remaining=remaining if remaining < LONGEST_ESTIMATE else None
+    )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from django.db import models
 from django.db.models import Count, Q
+from django.db.models.functions import Coalesce
 
-from apps.poison.states import IN_FLIGHT
+from apps.poison.states import IN_FLIGHT, Outcome, silent_before
+from apps.team.rights import Principal
 from apps.triage.states import CONFIRMED, COUNTED, UNFINISHED, ItemState, State, before
 
 if TYPE_CHECKING:
@@ -16,6 +19,16 @@ if TYPE_CHECKING:
 
 
 class OperationQuerySet(models.QuerySet["Operation"]):
+    def visible_to(self, principal: Principal) -> Self:
+        """Keep the confirmed operations that this principal may see.
+
+        A key for some topics sees those that were confirmed under its own patterns, or
+        under fewer of them; no operation over topics that it does not see.
+        """
+        if principal.sees_every_topic:
+            return self.confirmed()
+        return self.confirmed().filter(topics__contained_by=list(principal.topics))
+
     def confirmed(self) -> Self:
         """Keep confirmed operations; previews are not shown as operations."""
         return self.filter(state__in=CONFIRMED)
@@ -59,6 +72,12 @@ class ItemQuerySet(models.QuerySet["Item"]):
         """Keep items by standing: their own state, or their redrive's outcome."""
         return self.filter(Q(state=name) | Q(redrive__outcome=name))
 
+    def silent(self, now: datetime) -> Self:
+        """Keep items that were sent, and of which no answer came for too long."""
+        return self.filter(
+            redrive__outcome=Outcome.SENT, redrive__sent_at__lt=silent_before(now)
+        )
+
     def counts(self) -> dict[str, int]:
         """Count items by standing: every standing is a key, the sum is the total."""
         unclaimed = self.exclude(state=ItemState.CLAIMED).order_by()
@@ -70,3 +89,14 @@ class ItemQuerySet(models.QuerySet["Item"]):
             ),
         }
         return {name: counts.get(name, 0) for name in COUNTED}
+
+    def counts_of(self, operations: Iterable[int]) -> dict[int, dict[str, int]]:
+        """Count the items of each operation by standing, in one query."""
+        counts = {pk: dict.fromkeys(COUNTED, 0) for pk in operations}
+        # Only a claimed item has a redrive; the outcome of the redrive is its standing.
+        standing = Coalesce("redrive__outcome", "state")
+        items = self.filter(operation__in=counts).order_by().annotate(standing=standing)
+        rows = items.values_list("operation", "standing").annotate(number=Count("pk"))
+        for operation, name, number in rows:
+            counts[operation][name] = number
+        return counts

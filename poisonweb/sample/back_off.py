@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import random
 import threading
+
+from apps.core import back_off
 
 FIRST = 0.5
 LONGEST = 15.0
@@ -20,7 +21,6 @@ class BackOff:
         self._errors = 0
 
     def wait(self) -> None:
-        highest = min(LONGEST, FIRST * 2 ** min(self._errors, 10))
+        seconds = back_off.delay(self._errors, base=FIRST, cap=LONGEST)
         self._errors += 1
-        # Jitter: clients that lost a server together must not reconnect together.
-        self._stop.wait(random.uniform(highest / 2, highest))
+        self._stop.wait(seconds)

@@ -1,9 +1,9 @@
 """The wire between a consumer and Poisonweb: reports and skips, as JSON and as values.
 
-`to_wire` makes the JSON object of one report and `parse_failure`, `parse_confirmation`
-and `parse_counter` read it back; reading what was written gives an equal value.
-`parse_skip` reads a skip of Poisonweb's list. Unknown members are ignored, and null
-means absent.
+`to_wire` makes the JSON object of one report and `parse_failure`, `parse_confirmation`,
+`parse_counter` and `parse_heartbeat` read it back; reading what was written gives an
+equal value. `parse_skip` reads a skip of Poisonweb's list. Unknown members are ignored,
+and null means absent.
 
 Texts of a *message* (bookmark, message id, content type, redrive header, exception
 texts) may hold any character, NUL and lone surrogates too. Names of a *consumer* may
@@ -69,6 +69,7 @@ _REDRIVE = re.compile(
 )
 
 _Value = TypeVar("_Value")
+_Choice = TypeVar("_Choice", bound=StrEnum)
 _Parser = Callable[[object, str], _Value]
 _Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -95,6 +96,15 @@ class Cause(StrEnum):
     UNDECODABLE = "undecodable"
     OVERSIZE = "oversize"
     MANUAL = "manual"
+
+
+class GuardState(StrEnum):
+    """What a guard does: paused it takes no message, holding it waits for Poisonweb."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    HOLDING = "holding"
+    STOPPING = "stopping"
 
 
 class MatcherKind(StrEnum):
@@ -275,6 +285,53 @@ class CounterReport:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class GuardHeartbeat:
+    """The state of one guard, as it reports it; the newest by `at` counts.
+
+    `version` is the SDK's. `skips_age_s` is the seconds since its skip list was last
+    current, None while it has none. `spooled` counts reports on its disk, `suspected`
+    counts withheld messages. `failing_since` is when the failures began that made a
+    paused guard pause.
+    """
+
+    reporter: UUID
+    topic: str
+    consumer_group: str
+    client_name: str
+    host: str | None
+    version: str | None
+    handler_version: str | None
+    state: GuardState
+    detail: str
+    skips_age_s: float | None
+    spooled: int
+    suspected: int
+    journal: bool
+    failing_since: datetime | None
+    at: datetime
+
+    def to_wire(self) -> dict[str, object]:
+        since = self.failing_since
+        return {
+            "reporter": str(self.reporter),
+            "topic": self.topic,
+            "consumer_group": self.consumer_group,
+            "client_name": self.client_name,
+            "host": self.host,
+            "version": self.version,
+            "handler_version": self.handler_version,
+            "state": self.state.value,
+            "detail": self.detail,
+            "skips_age_s": self.skips_age_s,
+            "spooled": self.spooled,
+            "suspected": self.suspected,
+            "journal": self.journal,
+            "failing_since": None if since is None else since.isoformat(),
+            "at": self.at.isoformat(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Skip:
     """A rule or identity of messages to skip; `id` is None until Poisonweb sets it.
 
@@ -364,6 +421,28 @@ def parse_counter(value: object) -> CounterReport:
     )
 
 
+def parse_heartbeat(value: object) -> GuardHeartbeat:
+    """Read one member of `guards`; raise `Invalid` like `parse_failure`."""
+    item = _Members(value)
+    return GuardHeartbeat(
+        reporter=item.required("reporter", _uuid),
+        topic=item.required("topic", _name),
+        consumer_group=item.required("consumer_group", _name),
+        client_name=item.required("client_name", _name),
+        host=item.optional("host", _name),
+        version=item.optional("version", _name),
+        handler_version=item.optional("handler_version", _name),
+        state=item.required("state", _guard_state),
+        detail=item.optional("detail", _text) or "",
+        skips_age_s=item.optional("skips_age_s", _seconds),
+        spooled=item.required("spooled", _count),
+        suspected=item.required("suspected", _count),
+        journal=item.required("journal", _flag),
+        failing_since=item.optional("failing_since", _moment),
+        at=item.required("at", _moment),
+    )
+
+
 def parse_skip(value: object) -> Skip:
     """Read one skip of Poisonweb's list; raise `Invalid` like `parse_failure`."""
     item = _Members(value)
@@ -387,13 +466,29 @@ def parse_skip(value: object) -> Skip:
 def is_name(text: str) -> bool:
     """Tell whether a text is a valid name of a topic, group, client or the like."""
     is_long_enough = bool(text.strip()) and len(text) <= NAME_LIMIT
-    return is_long_enough and not _UNCLEAN.search(text)
+    return is_long_enough and not has_control_character(text)
+
+
+def has_control_character(text: str) -> bool:
+    """Tell whether a text holds a control character or half a surrogate pair."""
+    return not text.isprintable() and _UNCLEAN.search(text) is not None
 
 
 def redrive_id_of(value: str | None) -> str | None:
     """Return the redrive id in a header value; None if the value is not ours."""
     match = _REDRIVE.fullmatch(value or "")
     return match[1] if match else None
+
+
+def uuid_of(text: str) -> UUID | None:
+    """Return the UUID that a text spells as 8-4-4-4-12 digits; None for other texts."""
+    text = text.lower()
+    try:
+        parsed = UUID(text)
+    except ValueError:
+        return None
+    # UUID() also reads braces, missing hyphens and digits of other scripts.
+    return parsed if str(parsed) == text else None
 
 
 class _Members:
@@ -465,11 +560,21 @@ def _name(value: object, pointer: str) -> str:
     )
 
 
-def _cause(value: object, pointer: str) -> Cause:
+def _choice(value: object, pointer: str, choices: type[_Choice]) -> _Choice:
     text = _any_text(value, pointer)
-    if text not in set(Cause):
-        raise _wrong(pointer, f"is unknown: send one of {', '.join(Cause)}.")
-    return Cause(text)
+    try:
+        return choices(text)
+    except ValueError:
+        remedy = f"is unknown: send one of {', '.join(choices)}."
+        raise _wrong(pointer, remedy) from None
+
+
+def _cause(value: object, pointer: str) -> Cause:
+    return _choice(value, pointer, Cause)
+
+
+def _guard_state(value: object, pointer: str) -> GuardState:
+    return _choice(value, pointer, GuardState)
 
 
 def _matcher(value: object, pointer: str) -> tuple[MatcherKind, str]:
@@ -483,11 +588,7 @@ def _matcher(value: object, pointer: str) -> tuple[MatcherKind, str]:
 
 
 def _kind(value: object, pointer: str) -> MatcherKind:
-    text = _any_text(value, pointer)
-    if text not in set(MatcherKind):
-        names = ", ".join(MatcherKind)
-        raise _wrong(pointer, f"is unknown: send one of {names}.")
-    return MatcherKind(text)
+    return _choice(value, pointer, MatcherKind)
 
 
 def _json(value: object, pointer: str) -> str:
@@ -504,13 +605,8 @@ def _digest(value: object, pointer: str) -> str:
 
 
 def _uuid(value: object, pointer: str) -> UUID:
-    text = _any_text(value, pointer).lower()
-    try:
-        parsed = UUID(text)
-    except ValueError:
-        parsed = None
-    # UUID() also reads braces, missing hyphens and digits of other scripts.
-    if parsed is None or str(parsed) != text:
+    parsed = uuid_of(_any_text(value, pointer))
+    if parsed is None:
         raise _wrong(pointer, "is no UUID: send it as 8-4-4-4-12 hexadecimal digits.")
     return parsed
 
@@ -536,6 +632,15 @@ def _count(value: object, pointer: str) -> int:
 
 def _sequence(value: object, pointer: str) -> int:
     return _integer(value, pointer, SEQUENCE_LIMIT)
+
+
+def _seconds(value: object, pointer: str) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise _wrong(pointer, "must be a number of seconds.")
+    # JSON as Python reads it has NaN and Infinity, too; neither is within the limits.
+    if not 0 <= value <= COUNT_LIMIT:
+        raise _wrong(pointer, f"must be from 0 to {COUNT_LIMIT} seconds.")
+    return float(value)
 
 
 def _moment(value: object, pointer: str) -> datetime:

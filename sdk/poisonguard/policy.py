@@ -112,7 +112,12 @@ class RetryPolicy:
                 return _draw(self.base, self._doubled(attempts))
 
     def _doubled(self, times: int) -> float:
-        return min(self.cap, self.base * 2.0 ** min(times, HIGHEST_EXPONENT))
+        return doubled(self.base, times, cap=self.cap)
+
+
+def doubled(base: float, times: int, *, cap: float) -> float:
+    """Double a pause so many times, up to `cap`."""
+    return min(cap, base * 2.0 ** min(times, HIGHEST_EXPONENT))
 
 
 def _draw(low: float, high: float) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -14,10 +13,10 @@ from typing import Any, Literal, TypedDict
 from urllib.parse import urlsplit
 
 from poisonguard import addresses
+from poisonguard.contract import NAME_LIMIT, is_name
 from poisonguard.errors import Misconfigured
 
 PREFIX = "POISONGUARD_"
-NAME_LIMIT = 255
 KEEP_ALIVE_EVERY = 5.0
 # Read elsewhere: the journal's folder, and the mark of a supervised process.
 OTHERS = frozenset({"POISONGUARD_JOURNAL", "POISONGUARD_SUPERVISOR"})
@@ -176,13 +175,7 @@ def _wrong(name: str, value: object, remedy: str) -> Misconfigured:
 
 
 def _name(name: str, value: object) -> str:
-    clean = (
-        isinstance(value, str)
-        and value.strip()
-        and len(value) <= NAME_LIMIT
-        and not re.search("[\x00-\x1f\x7f-\x9f\ud800-\udfff]", value)
-    )
-    if not isinstance(value, str) or not clean:
+    if not isinstance(value, str) or not is_name(value):
         raise _wrong(name, value, f"give 1 to {NAME_LIMIT} printable characters.")
     return value
 

@@ -15,6 +15,7 @@ from apps.audit import verification
 from apps.audit.models import Entry
 from apps.audit.services import Action
 from apps.core.actor import Actor
+from apps.core.errors import Invalid
 
 pytestmark = pytest.mark.django_db
 
@@ -54,6 +55,19 @@ def test_an_entry_says_who_did_what_and_why(now: datetime) -> None:
     )
     assert entry.detail == {"n": 0, "text": "␀"}
     assert entry.reason.startswith("because ␀ ")
+
+
+def test_a_reason_beyond_its_limit_records_nothing(now: datetime) -> None:
+    with pytest.raises(Invalid, match="reason: give at most 2,000 characters"):
+        audit.record(
+            action=Action.KEY_CREATED,
+            subject="api_key:1",
+            actor=ANNA,
+            now=now,
+            reason="x" * 2_001,
+        )
+
+    assert not Entry.objects.exists()
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,11 @@ import psycopg
 import pytest
 from django.db import connection
 
+from apps.capture.models import Lane
 from apps.core import lock
 from apps.core.lock import Locks
 from apps.core.sessions import open_session
+from apps.triage.models import lock_name
 from tests.races import at_once
 
 pytestmark = pytest.mark.django_db
@@ -33,6 +35,11 @@ def test_a_lock_has_one_owner_and_is_visible_to_others() -> None:
     assert ours
     assert theirs is None
     assert names == {NAME}
+
+
+def test_lanes_and_operations_lock_the_names_that_every_release_does() -> None:
+    assert Lane(pk=7).lock_name == "lane:7"
+    assert lock_name(7) == "operation:7"
 
 
 def test_a_lock_is_released_before_its_session_ends(

@@ -318,6 +318,18 @@ def test_adopting_leaves_out_a_topic_of_another_broker(
     assert Topic.objects.get(name="orders@other").native_name == "orders"
 
 
+def test_adopting_takes_no_topic_away_from_another_broker(
+    stored_broker: Broker, operator: Principal, now: datetime
+) -> None:
+    other = add("redis://localhost", operator, now, name="other")
+    adopt(stored_broker, operator, now, "orders", "orders@other")
+
+    with pytest.raises(Refused, match="ours carries the topic orders@other already"):
+        adopt(other, operator, now, "orders")
+
+    assert Topic.objects.get(name="orders@other").broker == stored_broker
+
+
 @pytest.mark.parametrize("name", ["a\0b", "\udcff"])
 def test_a_name_that_is_not_text_is_refused(
     stored_broker: Broker, operator: Principal, now: datetime, name: str

@@ -15,11 +15,15 @@ from poisonguard.contract import (
     Confirmation,
     CounterReport,
     FailureReport,
+    GuardHeartbeat,
+    GuardState,
     Invalid,
     Raised,
     parse_confirmation,
     parse_counter,
     parse_failure,
+    parse_heartbeat,
+    uuid_of,
 )
 
 ID = "123e4567-e89b-12d3-a456-426614174000"
@@ -70,6 +74,23 @@ COUNTER: dict[str, object] = {
     "retried": 2,
     "duration_ms_hist": {"10": 3, "0": 7, "63": 1},
 }
+HEARTBEAT: dict[str, object] = {
+    "reporter": ID,
+    "topic": "orders",
+    "consumer_group": "billing",
+    "client_name": "billing-1",
+    "host": "web-3",
+    "version": "1.0.0",
+    "handler_version": "2026.11.20",
+    "state": "paused",
+    "detail": "50 failures in a row",
+    "skips_age_s": 0.5,
+    "spooled": 1,
+    "suspected": 2,
+    "journal": True,
+    "failing_since": NOON,
+    "at": NOON,
+}
 OPTIONAL = {
     "sub_id",
     "publisher",
@@ -81,6 +102,11 @@ OPTIONAL = {
     "handler_version",
     "host",
     "redrive",
+    # Of heartbeats alone.
+    "version",
+    "detail",
+    "skips_age_s",
+    "failing_since",
 }
 
 any_text = st.text(st.characters(exclude_categories=()))
@@ -115,6 +141,24 @@ failures = st.builds(
     handler_version=st.none() | names,
     host=st.none() | names,
     redrive=st.none() | any_text,
+)
+heartbeats = st.builds(
+    GuardHeartbeat,
+    reporter=st.uuids(),
+    topic=names,
+    consumer_group=names,
+    client_name=names,
+    host=st.none() | names,
+    version=st.none() | names,
+    handler_version=st.none() | names,
+    state=st.sampled_from(GuardState),
+    detail=names,
+    skips_age_s=st.none() | st.floats(0, 2**31 - 1),
+    spooled=counts,
+    suspected=counts,
+    journal=st.booleans(),
+    failing_since=st.none() | moments,
+    at=moments,
 )
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | any_text,
@@ -175,6 +219,23 @@ def test_a_counter_survives_the_wire() -> None:
     assert parse_counter(json.loads(json.dumps(report.to_wire()))) == report
 
 
+@given(heartbeats)
+def test_a_heartbeat_survives_the_wire(heartbeat: GuardHeartbeat) -> None:
+    received = json.loads(json.dumps(heartbeat.to_wire()))
+
+    assert parse_heartbeat(received) == heartbeat
+
+
+def test_a_heartbeat_has_every_member_on_the_wire_also_the_empty_ones() -> None:
+    whole = parse_heartbeat(HEARTBEAT).to_wire()
+    empty = parse_heartbeat(HEARTBEAT | dict.fromkeys(OPTIONAL)).to_wire()
+
+    at = "2026-11-20T12:00:00+00:00"
+    assert whole == HEARTBEAT | {"failing_since": at, "at": at}
+    assert empty.keys() == HEARTBEAT.keys()
+    assert (empty["detail"], empty["skips_age_s"], empty["host"]) == ("", None, None)
+
+
 def test_an_oversize_body_is_described_by_size_and_digest() -> None:
     whole = parse_failure(FAILURE)
 
@@ -207,6 +268,9 @@ def required() -> Iterator[tuple[Callable[[object], object], dict[str, object], 
     yield from ((parse_failure, FAILURE, name) for name in FAILURE.keys() - OPTIONAL)
     yield from ((parse_confirmation, CONFIRMATION, name) for name in CONFIRMATION)
     yield from ((parse_counter, COUNTER, name) for name in COUNTER)
+    yield from (
+        (parse_heartbeat, HEARTBEAT, name) for name in HEARTBEAT.keys() - OPTIONAL
+    )
 
 
 @pytest.mark.parametrize(("parse", "item", "name"), sorted(required(), key=str))
@@ -314,6 +378,54 @@ def test_a_bad_counter_is_refused_with_its_place(
     assert refused.value.pointer == pointer
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("reporter", f"{{{ID}}}"),
+        ("state", "fine"),
+        ("state", ["running"]),
+        ("detail", 7),
+        ("detail", "x" * 131_073),
+        ("host", ""),
+        ("skips_age_s", -1),
+        ("skips_age_s", "soon"),
+        ("skips_age_s", True),
+        ("skips_age_s", float("inf")),
+        ("skips_age_s", float("nan")),
+        ("skips_age_s", 10**400),
+        ("spooled", -1),
+        ("suspected", True),
+        ("journal", 1),
+        ("failing_since", "today"),
+        ("at", "9999-12-31T23:59:59-01:00"),
+    ],
+)
+def test_a_bad_heartbeat_is_refused_with_its_place(name: str, value: object) -> None:
+    with pytest.raises(Invalid) as refused:
+        parse_heartbeat(HEARTBEAT | {name: value})
+
+    assert refused.value.pointer == f"/{name}"
+
+
+@pytest.mark.parametrize("name", sorted(HEARTBEAT.keys() & OPTIONAL))
+def test_an_optional_member_of_a_heartbeat_may_be_null_or_left_out(name: str) -> None:
+    without = {key: value for key, value in HEARTBEAT.items() if key != name}
+
+    assert parse_heartbeat(without) == parse_heartbeat(HEARTBEAT | {name: None})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", f"{{{ID}}}", f"urn:uuid:{ID}", ID.replace("-", ""), f" {ID}", ID[:-1] + "٣"],
+)
+def test_a_uuid_of_another_spelling_is_none(text: str) -> None:
+    assert uuid_of(text) is None
+
+
+def test_a_uuid_may_have_capitals() -> None:
+    assert uuid_of(ID.upper()) == UUID(ID)
+
+
 def test_a_confirmation_needs_a_redrive_that_can_be_one() -> None:
     parse_confirmation(CONFIRMATION | {"redrive": "x" * 200})
 
@@ -324,7 +436,9 @@ def test_a_confirmation_needs_a_redrive_that_can_be_one() -> None:
 
 
 @pytest.mark.parametrize("value", [None, [], "text", 7, True])
-@pytest.mark.parametrize("parse", [parse_failure, parse_confirmation, parse_counter])
+@pytest.mark.parametrize(
+    "parse", [parse_failure, parse_confirmation, parse_counter, parse_heartbeat]
+)
 def test_an_item_that_is_no_object_is_refused(
     parse: Callable[[object], object], value: object
 ) -> None:
@@ -370,7 +484,10 @@ def test_a_header_name_of_any_bytes_has_a_text(text: str, name: bytes) -> None:
     assert report.headers == ((name, b""),)
 
 
-@given(anything, st.dictionaries(st.sampled_from([*FAILURE, *COUNTER]), anything))
+@given(
+    anything,
+    st.dictionaries(st.sampled_from([*FAILURE, *COUNTER, *HEARTBEAT]), anything),
+)
 def test_any_input_is_parsed_or_raises_invalid(
     value: object, members: dict[str, object]
 ) -> None:
@@ -379,6 +496,7 @@ def test_any_input_is_parsed_or_raises_invalid(
         refusal(parse_failure, FAILURE | members),
         refusal(parse_confirmation, CONFIRMATION | members),
         refusal(parse_counter, COUNTER | members),
+        refusal(parse_heartbeat, HEARTBEAT | members),
     ]
 
     for refused in filter(None, results):

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from poisonguard.contract import GuardHeartbeat, GuardState
 from poisonguard.errors import Away, Full, Misconfigured, Refused
 from poisonguard.server import confirmation_queue, oversize, sender_thread, spool_queue
 from poisonguard.server import counters as counting
@@ -745,14 +746,33 @@ def test_a_flush_ends_though_others_go_on_counting(
 # Guards, skips, and what a key may not do
 
 
+def heartbeat(reporter: Reporter, state: GuardState) -> GuardHeartbeat:
+    return GuardHeartbeat(
+        reporter=reporter.id,
+        topic="orders",
+        consumer_group="billing",
+        client_name="billing-1",
+        host=None,
+        version=None,
+        handler_version=None,
+        state=state,
+        detail="",
+        skips_age_s=None,
+        spooled=0,
+        suspected=0,
+        journal=False,
+        failing_since=None,
+        at=reporter.now(),
+    )
+
+
 def test_a_heartbeat_is_sent_at_once_when_the_state_changes(
     server: Server, reporter: Reporter
 ) -> None:
-    who = {"topic": "orders", "consumer_group": "billing", "client_name": "billing-1"}
-    reporter.set_heartbeat({**who, "state": "running"})
+    reporter.set_heartbeat(heartbeat(reporter, GuardState.RUNNING))
     server.until(lambda: server.guards)
 
-    reporter.set_heartbeat({**who, "state": "paused", "detail": "50 failures in a row"})
+    reporter.set_heartbeat(heartbeat(reporter, GuardState.PAUSED))
 
     server.until(lambda: server.guards["billing-1"]["state"] == "paused")
     assert server.guards["billing-1"]["reporter"] == str(reporter.id)
@@ -762,8 +782,7 @@ def test_a_heartbeat_that_was_not_accepted_is_sent_again(
     server: Server, reporter: Reporter
 ) -> None:
     server.stop()
-    who = {"topic": "orders", "consumer_group": "billing", "client_name": "billing-1"}
-    reporter.set_heartbeat({**who, "state": "holding"})
+    reporter.set_heartbeat(heartbeat(reporter, GuardState.HOLDING))
     server.until(lambda: reporter.warnings)
     server.start()
 

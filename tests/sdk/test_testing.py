@@ -11,6 +11,7 @@ import pytest
 
 from poisonguard import Guard, Outcome, RetryPolicy
 from poisonguard.readers.plain import PlainReader
+from poisonguard.server.client import Client
 from poisonguard.testing import FakePoisonweb
 from poisonguard_conformance.command import main
 
@@ -80,6 +81,17 @@ def test_the_fake_shows_what_it_received(poisonweb: FakePoisonweb) -> None:
     assert failure.exception.message == "not this one"
     assert confirmation.redrive == mark
     assert poisonweb.counts == {"handled": 1, "failed": 1, "skipped": 0, "retried": 0}
+
+
+def test_a_bad_heartbeat_is_rejected_as_the_server_does(
+    poisonweb: FakePoisonweb,
+) -> None:
+    client = Client([poisonweb.url], poisonweb.key, timeout=5)
+
+    body = {"counters": [], "guards": [{"client_name": "billing-1"}]}
+    [answer] = client.post("/counters", body)["guards"]
+
+    assert (answer["status"], answer["pointer"]) == ("rejected", "/reporter")
 
 
 def test_a_foreign_mark_confirms_nothing(

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from apps.api.refusals import Malformed, TooLarge
-from apps.core.errors import Invalid
+from apps.audit.services import clean_reason
+from apps.core.errors import Invalid, step
 from apps.core.text import storable
 
 MOST_MEMBERS = 1_000
@@ -35,14 +36,14 @@ def refuse_unknown(data: Mapping[str, object], allowed: set[str]) -> None:
     for name in data:
         if name not in allowed:
             remedy = f"there is no such member; there are {', '.join(sorted(allowed))}"
-            raise Invalid(storable(str(name), limit=TEXT_LIMIT), remedy)
+            raise Invalid(step(storable(str(name), limit=TEXT_LIMIT)), remedy)
 
 
-def text(name: str, value: object) -> str | None:
+def text(name: str, value: object, *, limit: int = TEXT_LIMIT) -> str | None:
     if value is None or value == "":
         return None
-    if not isinstance(value, str) or len(value) > TEXT_LIMIT:
-        raise Invalid(name, f"send text of at most {TEXT_LIMIT} characters")
+    if not isinstance(value, str) or len(value) > limit:
+        raise Invalid(name, f"send text of at most {limit} characters")
     if value != storable(value):
         raise Invalid(name, "it holds a character that no stored text has")
     return value
@@ -56,10 +57,10 @@ def legible(name: str, value: object) -> str | None:
     return entered
 
 
-def required(field: str, data: Mapping[str, object]) -> str:
-    value = text(field, data.get(field))
+def required(field: str, data: Mapping[str, object], *, limit: int = TEXT_LIMIT) -> str:
+    value = text(field, data.get(field), limit=limit)
     if value is None:
-        raise Invalid(field, f"send 1 to {TEXT_LIMIT} characters")
+        raise Invalid(field, f"send 1 to {limit} characters")
     return value
 
 
@@ -83,4 +84,4 @@ def flag(name: str, value: object) -> bool:
 def reason(value: object) -> str:
     if not isinstance(value, str | None):
         raise Invalid("reason", "send text")
-    return value or ""
+    return clean_reason(value or "")

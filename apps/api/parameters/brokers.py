@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from apps.api.parameters.base import members_of, refuse_unknown, required, text
+from apps.api.parameters.base import members_of, reason, refuse_unknown, required
 from apps.brokers import adapters, policies
+from apps.brokers.models import BROKER_NAME_LIMIT
 from apps.core.errors import Invalid
 
 BROKER_MEMBERS = {"name", "kind", "url", "options"}
@@ -26,7 +27,7 @@ class NewBroker:
         refuse_unknown(members, BROKER_MEMBERS)
         kind = required("kind", members)
         return cls(
-            name=required("name", members),
+            name=required("name", members, limit=BROKER_NAME_LIMIT),
             kind=kind,
             url=_url(members.get("url")),
             options=_options(members.get("options"), kind=kind) or {},
@@ -48,7 +49,9 @@ class BrokerChange:
         if "kind" in members:
             raise Invalid("kind", "it stays what it is: add another broker")
         return cls(
-            name=required("name", members) if "name" in members else None,
+            name=required("name", members, limit=BROKER_NAME_LIMIT)
+            if "name" in members
+            else None,
             url=_url(members["url"]) if "url" in members else None,
             options=_options(members.get("options")),
         )
@@ -62,7 +65,7 @@ class BrokerRemoval:
     def parse(cls, data: object) -> Self:
         members = members_of(data)
         refuse_unknown(members, {"reason"})
-        return cls(reason=text("reason", members.get("reason")) or "")
+        return cls(reason=reason(members.get("reason")))
 
 
 def _url(value: object) -> str:

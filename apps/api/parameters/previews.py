@@ -11,6 +11,7 @@ from apps.core.errors import Invalid
 from apps.poison.query import MAX_ID, Query
 from apps.triage.services.selection import MOST_IDS, Ask
 from apps.triage.states import REQUESTABLE, Verb
+from poisonguard.contract import uuid_of
 
 
 def parse_preview(data: object) -> Ask:
@@ -31,10 +32,10 @@ def parse_token(params: QueryDict) -> uuid.UUID:
 
 
 def token_of(value: object) -> uuid.UUID:
-    try:
-        return uuid.UUID(value if isinstance(value, str) else "")
-    except ValueError:
-        raise Invalid("token", "send the token of a preview") from None
+    token = uuid_of(value) if isinstance(value, str) else None
+    if token is None:
+        raise Invalid("token", "send the token of a preview")
+    return token
 
 
 def _verb(value: object) -> Verb:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import unicodedata
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
@@ -22,7 +21,7 @@ from apps.api.parameters.base import (
 from apps.core.errors import Invalid
 from apps.poison.matching import Matcher
 from apps.poison.skip_counts import AppliedSkip
-from poisonguard.contract import COUNT_LIMIT
+from poisonguard.contract import COUNT_LIMIT, has_control_character, uuid_of
 
 MOST_TOPICS = 100
 MAX_ID = 2**63 - 1
@@ -116,21 +115,7 @@ class NewSkip:
         )
 
 
-def parse_applied(
-    members: Sequence[object],
-) -> tuple[dict[int, AppliedSkip], dict[int, Invalid]]:
-    """Give the valid members, and the errors of the others, by their places."""
-    reports: dict[int, AppliedSkip] = {}
-    errors: dict[int, Invalid] = {}
-    for place, member in enumerate(members):
-        try:
-            reports[place] = _applied(member)
-        except Invalid as error:
-            errors[place] = error
-    return reports, errors
-
-
-def _applied(member: object) -> AppliedSkip:
+def parse_applied(member: object) -> AppliedSkip:
     """Read one member of `applied`; raises Invalid with the field and the remedy."""
     if not isinstance(member, Mapping):
         raise Invalid("", "send a JSON object")
@@ -149,7 +134,7 @@ def _applied(member: object) -> AppliedSkip:
 def _name(field: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip() or len(value) > TEXT_LIMIT:
         raise Invalid(field, f"send a name of 1 to {TEXT_LIMIT} characters")
-    if any(unicodedata.category(each) in {"Cc", "Cs"} for each in value):
+    if has_control_character(value):
         raise Invalid(
             field, "it holds a control character or half a surrogate pair: remove it"
         )
@@ -191,7 +176,7 @@ def _optional_moment(field: str, value: object) -> datetime | None:
 def _optional_uuid(field: str, value: object) -> uuid.UUID | None:
     if value is None:
         return None
-    try:
-        return uuid.UUID(value if isinstance(value, str) else "")
-    except ValueError:
-        raise Invalid(field, "send a UUID") from None
+    parsed = uuid_of(value) if isinstance(value, str) else None
+    if parsed is None:
+        raise Invalid(field, "send a UUID, as 8-4-4-4-12 hexadecimal digits")
+    return parsed

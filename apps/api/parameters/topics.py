@@ -12,6 +12,7 @@ from apps.api.parameters.base import (
     TEXT_LIMIT,
     legible,
     members_of,
+    reason,
     refuse_unknown,
     required,
     text,
@@ -61,7 +62,7 @@ def _change(members: Mapping[str, object], *, identity: set[str]) -> TopicChange
         native_name=legible("native_name", members.get("native_name")),
         policies=changes,
         lane=lane,
-        reason=text("reason", members.get("reason")) or "",
+        reason=reason(members.get("reason")),
     )
 
 
@@ -93,7 +94,7 @@ class TopicRemoval:
         refuse_unknown(members, {"name", "reason"})
         return cls(
             name=required("name", members),
-            reason=text("reason", members.get("reason")) or "",
+            reason=reason(members.get("reason")),
         )
 
 

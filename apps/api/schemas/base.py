@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from apps.audit.services import REASON_LIMIT
 from poisonguard.contract import Cause
 
 Text = serializers.CharField
@@ -15,6 +17,7 @@ Number = serializers.IntegerField
 Moment = serializers.DateTimeField
 Day = serializers.DateField
 Id = serializers.UUIDField
+Reason = partial(Text, required=False, allow_blank=True, max_length=REASON_LIMIT)
 AnyField = serializers.Field[Any, Any, Any, Any]
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
-from apps.api.schemas.base import List, Number, Schema, Text, choice
+from apps.api.schemas.base import List, Number, Reason, Schema, Text, choice
 from apps.brokers import ports
 from apps.brokers.adapters import KINDS
+from apps.brokers.models import BROKER_NAME_LIMIT
 
 KindName = choice("BrokerKind", KINDS)
 HeadersName = choice("Headers", ports.Headers)
@@ -61,7 +62,7 @@ class AddedBroker(Broker): ...
 
 
 class NewBroker(Schema):
-    name = Text(max_length=100)
+    name = Text(max_length=BROKER_NAME_LIMIT)
     kind = KindName()
     url = Text(
         write_only=True, help_text="the address with its secret, or env:NAME for one"
@@ -70,13 +71,13 @@ class NewBroker(Schema):
 
 
 class BrokerChange(Schema):
-    name = Text(required=False, max_length=100)
+    name = Text(required=False, max_length=BROKER_NAME_LIMIT)
     url = Text(required=False, write_only=True, help_text="as of a new broker")
     options = serializers.DictField(required=False, help_text="all of them")
 
 
 class BrokerRemoval(Schema):
-    reason = Text(required=False, help_text="recorded in the audit trail")
+    reason = Reason(help_text="recorded in the audit trail")
 
 
 class Brokers(List):

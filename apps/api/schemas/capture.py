@@ -6,7 +6,7 @@ from rest_framework import serializers
 
 from apps.api.schemas.base import CauseName, Id, Moment, Number, Schema, Text, choice
 from apps.capture.intake.services import CaptureStatus
-from apps.capture.models import GuardState
+from poisonguard.contract import GuardState
 
 AnswerStatus = choice("AnswerStatus", CaptureStatus)
 GuardStateName = choice("GuardState", GuardState)

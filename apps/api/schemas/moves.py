@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
-from apps.api.schemas.base import Moment, Number, Schema, Text
+from apps.api.schemas.base import Moment, Number, Reason, Schema, Text
 from apps.bookmarks.runs import LAST
 
 
@@ -20,7 +20,7 @@ class MoveAsk(Schema):
     by = Number(required=False, help_text="so many numbers on; back if negative")
     other = Number(required=False, help_text="the id of the position to copy")
     move = Number(required=False, help_text="restore what was before this move")
-    reason = Text(required=False, help_text="needed unless it is a dry run")
+    reason = Reason(help_text="needed unless it is a dry run")
     fence = serializers.BooleanField(
         required=False, help_text="even if the holder settled within 2 minutes"
     )

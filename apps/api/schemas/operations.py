@@ -10,6 +10,7 @@ from apps.api.schemas.base import (
     List,
     Moment,
     Number,
+    Reason,
     Schema,
     Sourced,
     Text,
@@ -23,7 +24,7 @@ OperationState = choice("OperationState", CONFIRMED)
 
 class Decision(Schema):
     token = Id(help_text="of a preview")
-    reason = Text(required=False, help_text="a drop needs one", allow_blank=True)
+    reason = Reason(help_text="a drop needs one")
 
 
 class Accepted(Schema):

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
-from apps.api.schemas.base import AnyField, Id, Moment, Number, Schema, Text, choice
+from apps.api.schemas.base import (
+    AnyField,
+    Id,
+    Moment,
+    Number,
+    Reason,
+    Schema,
+    Text,
+    choice,
+)
 from poisonguard.contract import MatcherKind
 
 MatcherKindName = choice("MatcherKind", MatcherKind)
@@ -28,7 +37,7 @@ class NewSkip(Schema):
     matcher = Matcher()
     handler_version = Text(required=False, help_text="all versions if left out")
     expires_at = Moment(required=False)
-    reason = Text(required=False)
+    reason = Reason()
     poison = Number(required=False, help_text="the message that it is made for")
     everything = serializers.BooleanField(
         required=False, help_text="also a rule that matches every recent message"
@@ -70,7 +79,7 @@ class Skips(Schema):
 
 
 class Unskip(Schema):
-    reason = Text(required=False)
+    reason = Reason()
 
 
 class Applied(Schema):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
-from apps.api.schemas.base import List, Moment, Number, Schema, Text, choice
+from apps.api.schemas.base import List, Moment, Number, Reason, Schema, Text, choice
 from apps.capture.models import LaneState, Mode
 
 ModeName = choice("LaneMode", Mode)
@@ -52,7 +52,7 @@ class _Policies(Schema):
     mode = ModeName(required=False)
     tee_queue = Text(required=False, help_text="where copies go in mode tee")
     paused = serializers.BooleanField(required=False)
-    reason = Text(required=False, help_text="recorded in the audit trail")
+    reason = Reason(help_text="recorded in the audit trail")
 
 
 class NewTopic(_Policies):
@@ -74,7 +74,7 @@ class TopicChange(_Policies):
 
 class TopicRemoval(Schema):
     name = Text(help_text="which topic")
-    reason = Text(required=False, help_text="recorded in the audit trail")
+    reason = Reason(help_text="recorded in the audit trail")
 
 
 class Topic(Schema):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from apps.api.paging import Page, RowKey, Window
-from apps.api.selectors import operations
 from apps.audit.models import Entry
 from apps.core.text import readable
 from apps.core.timeouts import search_timeout
@@ -69,7 +68,7 @@ def one(poison_id: int, principal: Principal) -> PoisonDetail:
 
 def _operations(poison: Poison, principal: Principal) -> list[Operation]:
     ids = Item.objects.filter(poison=poison).values("operation")
-    rows = operations.visible_to(principal).filter(pk__in=ids)
+    rows = Operation.objects.visible_to(principal).filter(pk__in=ids)
     return list(rows.select_related("target_topic").recent_first()[:MOST_ENTRIES])
 
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from apps.api.shapes.base import Shape
-from apps.core.errors import Invalid
 from apps.poison.skip_counts import AppliedSkip
 from apps.poison.skip_reading import ListedSkip, SkipListSnapshot
-
-OK: Shape = {"status": "ok"}
 
 
 def skip(row: ListedSkip) -> Shape:
@@ -63,21 +58,11 @@ def skips(snapshot: SkipListSnapshot) -> Shape:
     }
 
 
-def applied(
-    reports: Mapping[int, AppliedSkip],
-    results: Sequence[bool],
-    errors: Mapping[int, Invalid],
-) -> list[Shape]:
-    """Answer each member in order: counted, of an unknown skip, or invalid."""
-    answers = {
-        place: _rejected(error.remedy, error.field) for place, error in errors.items()
-    }
-    for (place, report), is_known in zip(reports.items(), results, strict=True):
-        unknown = f"there is no skip {report.skip} here"
-        answers[place] = OK if is_known else _rejected(unknown, "skip")
-    return [answers[place] for place in sorted(answers)]
+def applied(report: AppliedSkip, *, is_known: bool) -> Shape:
+    if is_known:
+        return {"status": "ok"}
+    return rejected("/skip", f"there is no skip {report.skip} here")
 
 
-def _rejected(detail: str, field: str) -> Shape:
-    pointer = f"/{field}" if field else ""
+def rejected(pointer: str, detail: str) -> Shape:
     return {"status": "rejected", "detail": detail, "pointer": pointer}

@@ -108,7 +108,7 @@ class Broker(View):
         """Members that are left out stay as they are; so does the kind."""
         change = params.BrokerChange.parse(request.data)
         broker = registration.alter(
-            broker=registration.one(broker_id=broker_id),
+            broker=brokers.visible(broker_id, self.principal),
             name=change.name,
             url=change.url,
             options=change.options,

@@ -89,9 +89,8 @@ class Undo(View):
     )
     @idempotent
     def post(self, _: Request, operation_id: int) -> Response:
-        dropped = operations.visible(operation_id, self.principal)
         operation = dispatch.undo(
-            operation_id=dropped.pk, principal=self.principal, now=clock.now()
+            operation_id=operation_id, principal=self.principal, now=clock.now()
         )
         return _accepted(operation)
 

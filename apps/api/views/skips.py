@@ -35,6 +35,7 @@ from apps.api.views.base import View
 from apps.brokers.services import topics as brokers
 from apps.capture.intake import applied_skips
 from apps.core import clock
+from apps.core.batches import Batch
 from apps.core.errors import Unavailable
 from apps.poison import skip_list
 from apps.poison.skip_reading import ListedSkip
@@ -163,11 +164,16 @@ class Applied(View):
     )
     def post(self, request: Request) -> Response:
         """A member with `report` counts once, however often it is sent."""
-        reports, errors = params.parse_applied(list_of(request.data, "applied"))
-        results = applied_skips.count(
-            applied=list(reports.values()), principal=self.principal, now=clock.now()
+        members = list_of(request.data, "applied")
+        batch = Batch(members, params.parse_applied, shapes.rejected)
+        counted = applied_skips.count(
+            applied=batch.members, principal=self.principal, now=clock.now()
         )
-        return Response({"results": shapes.applied(reports, results, errors)})
+        answers = [
+            shapes.applied(report, is_known=is_known)
+            for report, is_known in zip(batch.members, counted, strict=True)
+        ]
+        return Response({"results": batch.in_order(answers)})
 
 
 class Stream(View):

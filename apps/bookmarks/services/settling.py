@@ -13,7 +13,7 @@ from django.db import connection, transaction
 
 from apps.bookmarks.runs import NOWHERE, as_text
 from apps.bookmarks.wire import MOST_RUNS, PositionUpdate
-from apps.core.errors import Invalid
+from apps.core.batches import Batch
 from apps.team.rights import Principal
 
 # From this share on, answers say how full the position is.
@@ -81,61 +81,37 @@ def settle(
     Merging is a union and a maximum: idempotent, and independent of order. Invalid
     members are rejected one by one.
     """
-    answers, updates = _parse_members(members)
-    for index, refusal in _out_of_scope(updates, principal).items():
-        answers[index] = refusal
-        del updates[index]
-    if updates:
-        answers.update(_settle(updates, now=now))
-    return [answers[index] for index in range(len(members))]
-
-
-def _parse_members(
-    members: Sequence[object],
-) -> tuple[dict[int, SettleAnswer], dict[int, PositionUpdate]]:
-    answers: dict[int, SettleAnswer] = {}
-    updates: dict[int, PositionUpdate] = {}
-    for index, member in enumerate(members):
-        try:
-            updates[index] = PositionUpdate.parse(member)
-        except Invalid as wrong:
-            answers[index] = SettleAnswer(
-                status=SettleStatus.REJECTED,
-                detail=str(wrong),
-                pointer=f"/{wrong.field}" if wrong.field else "",
-            )
-    return answers, updates
-
-
-def _out_of_scope(
-    updates: Mapping[int, PositionUpdate], principal: Principal
-) -> dict[int, SettleAnswer]:
-    topics = {update.topic for update in updates.values()}
+    batch = Batch(members, PositionUpdate.parse, _reject)
+    topics = {update.topic for update in batch.members}
     hidden = {topic for topic in topics if not principal.sees(topic)}
-    return {
-        index: SettleAnswer(
-            status=SettleStatus.REJECTED,
-            detail=f"this key may not use the topic {update.topic}; give it the topic",
-            pointer="/topic",
-        )
-        for index, update in updates.items()
-        if update.topic in hidden
-    }
+    if hidden:
+        batch.answer(lambda update: _refuse_hidden(update.topic, hidden))
+    updates = batch.members
+    return batch.in_order(_settle(updates, now=now) if updates else [])
+
+
+def _reject(pointer: str, detail: str) -> SettleAnswer:
+    return SettleAnswer(status=SettleStatus.REJECTED, detail=detail, pointer=pointer)
+
+
+def _refuse_hidden(topic: str, hidden: Collection[str]) -> SettleAnswer | None:
+    if topic not in hidden:
+        return None
+    return _reject(
+        "/topic", f"this key may not use the topic {topic}; give it the topic"
+    )
 
 
 @transaction.atomic
-def _settle(
-    updates: Mapping[int, PositionUpdate], *, now: datetime
-) -> dict[int, SettleAnswer]:
+def _settle(updates: Sequence[PositionUpdate], *, now: datetime) -> list[SettleAnswer]:
     """Settle all updates by one statement, which locks the marks in id order.
 
     If the statement finds positions without a mark for the publisher, roll it back,
     since positions are always locked before marks; insert the marks and settle again.
     """
-    keys = {index: _key(update) for index, update in updates.items()}
+    keys = [_key(update) for update in updates]
     merged: dict[Key, PositionUpdate] = {}
-    for index, key in keys.items():
-        update = updates[index]
+    for key, update in zip(keys, updates, strict=True):
         merged[key] = _merge_updates(merged[key], update) if key in merged else update
     before_locks = transaction.savepoint()
     remarks = _merge(merged, now=now)
@@ -144,7 +120,7 @@ def _settle(
         transaction.savepoint_rollback(before_locks)
         _make_marks(first)
         remarks = _merge(merged, now=now)
-    return {index: _answer(remarks.get(key)) for index, key in keys.items()}
+    return [_answer(remarks.get(key)) for key in keys]
 
 
 def _key(update: PositionUpdate) -> Key:

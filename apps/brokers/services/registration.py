@@ -16,18 +16,22 @@ from apps.brokers import adapters, allow_list, celery_broker, secrets
 from apps.brokers.adapters.adapter import BrokerSettings
 from apps.brokers.address_policy import host_ports_in_options
 from apps.brokers.allow_list import require_all_topics
-from apps.brokers.models import Broker, Topic
+from apps.brokers.models import BROKER_NAME_LIMIT, Broker, Topic
 from apps.brokers.ports import FoundTopic
 from apps.brokers.queue_readers import reader_of_queue
 from apps.brokers.row_locks import hold_broker
-from apps.brokers.services.topics import convention_of, register_topic, target_of
+from apps.brokers.services.topics import (
+    convention_of,
+    refuse_taken,
+    register_topic,
+    target_of,
+)
 from apps.core.errors import Absent, Forbidden, Invalid, Refused, Unavailable
 from apps.core.text import is_name, storable
 from apps.team.rights import Principal, Scope
 
 log = logging.getLogger(__name__)
 
-NAME_LIMIT = 100
 URL_LIMIT = 4_000
 
 
@@ -145,6 +149,7 @@ def _adopt(
     sees_it = principal.sees(name) and (existing or principal.sees(topic.name))
     if not sees_it:
         raise Forbidden(f"The topic {name} is outside your topics.")
+    refuse_taken(name=name, native_name=topic.name, broker=broker)
     if existing and existing.dead_letter_queue:
         return existing
     convention = convention_of(kind=broker.kind, topic=topic.name)
@@ -174,8 +179,9 @@ def _free_name(broker: Broker, name: str) -> str:
 
 
 def _check_name(name: str) -> None:
-    if not is_name(name, limit=NAME_LIMIT):
-        raise Invalid("name", f"give up to {NAME_LIMIT} characters that can be seen.")
+    if not is_name(name, limit=BROKER_NAME_LIMIT):
+        remedy = f"give up to {BROKER_NAME_LIMIT} characters that can be seen."
+        raise Invalid("name", remedy)
 
 
 def _storable_url(url: str) -> str:

@@ -150,6 +150,23 @@ def register_topic(
     return Topic.objects.get(pk=topic.pk)
 
 
+def refuse_taken(*, name: str, native_name: str, broker: Broker) -> None:
+    """Raise Refused where a topic has this name, or this place on the broker, already.
+
+    The topic itself may be there, and a topic of that name that only reports know.
+    """
+    same = broker.topics.filter(native_name=native_name).exclude(name=name).first()
+    if same is not None:
+        raise Refused(f"{broker} has it here already, as {same.name}.")
+    existing = Topic.objects.filter(name=name).exclude(broker=None).first()
+    if existing is None:
+        return
+    if existing.broker_id != broker.pk:
+        raise Refused(f"{existing.broker} carries the topic {name} already.")
+    if existing.native_name != native_name:
+        raise Refused(f"The topic {name} is {existing.native_name} on its broker.")
+
+
 @transaction.atomic
 def name_queue_by_convention(
     *, topic: Topic, principal: Principal, reason: str = "", now: datetime

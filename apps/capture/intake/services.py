@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from django.conf import settings
 from django.db import OperationalError, connection, transaction
@@ -21,12 +21,13 @@ from apps.brokers.services import topics as brokers
 from apps.capture.intake import oversize
 from apps.capture.intake.merge import merge
 from apps.capture.intake.occurrence import Occurrence, believed, from_report
+from apps.core.batches import Batch
 from apps.poison import services as poison
+from apps.poison.services import ConfirmationResult
 from apps.team.rights import Principal
 from poisonguard.contract import (
     CounterReport,
     FailureReport,
-    Invalid,
     parse_confirmation,
     parse_counter,
     parse_failure,
@@ -35,7 +36,6 @@ from poisonguard.contract import (
 log = logging.getLogger(__name__)
 
 _TRIES = 5
-Parsed = TypeVar("Parsed")
 
 
 class CaptureStatus(StrEnum):
@@ -82,96 +82,74 @@ def capture(
     *, members: Sequence[object], principal: Principal, now: datetime
 ) -> list[CaptureAnswer]:
     """Store the failures that guards report; reject invalid members one by one."""
-    answers, reports = _parse_members(members, parse_failure)
-    too_large = list[FailureReport]()
-    for index, report in list(reports.items()):
-        if not principal.sees(report.topic):
-            answers[index] = _out_of_scope_answer(report.topic)
-        elif reason := _too_large(report):
-            answers[index] = _oversize_answer(reason)
-            too_large.append(report)
-        else:
-            continue
-        del reports[index]
-    all_reports = [*reports.values(), *too_large]
-    topics = brokers.topics_named(names={report.topic for report in all_reports})
+    batch = Batch(members, parse_failure, reject)
+    batch.answer(lambda report: refuse_hidden(report.topic, principal))
+    topics = brokers.topics_named(names={report.topic for report in batch.members})
+    too_large = [report for report in batch.members if _why_too_large(report)]
     oversize.record(too_large, topics, now=now)
-    replaying = {topics[r.topic] for r in reports.values() if r.replays}
+    batch.answer(_refuse_too_large)
+    reports = batch.members
+    replaying = {topics[report.topic] for report in reports if report.replays}
     brokers.note_replays(topics=replaying)
     occurrences = [
-        from_report(report, topic=topics[report.topic], now=now)
-        for report in reports.values()
+        from_report(report, topic=topics[report.topic], now=now) for report in reports
     ]
     written = write(occurrences=occurrences, now=now)
     oversize.delete_captured({occurrence.identity for occurrence in occurrences})
-    answers.update(zip(reports, written, strict=True))
-    return [answers[index] for index in range(len(members))]
+    return batch.in_order(written)
 
 
 def confirm(
     *, members: Sequence[object], principal: Principal, now: datetime
 ) -> list[CaptureAnswer]:
     """Mark redriven messages as handled; idempotent."""
-    answers, confirmations = _parse_members(members, parse_confirmation)
-    for index, confirmation in list(confirmations.items()):
-        if not principal.sees(confirmation.topic):
-            answers[index] = _out_of_scope_answer(confirmation.topic)
-            del confirmations[index]
+    batch = Batch(members, parse_confirmation, reject)
+    batch.answer(lambda confirmation: refuse_hidden(confirmation.topic, principal))
     results = poison.confirm(
-        tokens=[(c.redrive, c.topic) for c in confirmations.values()], now=now
+        tokens=[(each.redrive, each.topic) for each in batch.members], now=now
     )
-    for index, result in zip(confirmations, results, strict=True):
-        answers[index] = CaptureAnswer(
-            status=CaptureStatus(result.status),
-            poison=result.poison,
-            detail=result.detail,
-        )
-        if result.status == CaptureStatus.REJECTED:
-            answers[index] = CaptureAnswer(
-                status=CaptureStatus.REJECTED, detail=result.detail, pointer="/redrive"
-            )
-    return [answers[index] for index in range(len(members))]
+    return batch.in_order(map(_answer_of_confirmation, results))
 
 
 def count(
     *, members: Sequence[object], principal: Principal, now: datetime
 ) -> list[CaptureAnswer]:
     """Store the counters of consumers; each (reporter, sequence) counts once."""
-    answers, counters = _parse_members(members, parse_counter)
-    for index, counter in list(counters.items()):
-        if not principal.sees(counter.topic):
-            answers[index] = _out_of_scope_answer(counter.topic)
-            del counters[index]
-    topics = brokers.topics_named(names={c.topic for c in counters.values()})
-    inserted = _insert_counters(list(counters.values()), topics, now=now)
-    for index, counter in counters.items():
+    batch = Batch(members, parse_counter, reject)
+    batch.answer(lambda counter: refuse_hidden(counter.topic, principal))
+    topics = brokers.topics_named(names={counter.topic for counter in batch.members})
+    inserted = _insert_counters(batch.members, topics, now=now)
+    answers = []
+    for counter in batch.members:
         is_new = (counter.reporter, counter.sequence) in inserted
         # A second copy within one request is a duplicate of the first.
         inserted.discard((counter.reporter, counter.sequence))
-        answers[index] = CaptureAnswer(
-            status=CaptureStatus.COUNTED if is_new else CaptureStatus.DUPLICATE
-        )
-    return [answers[index] for index in range(len(members))]
+        status = CaptureStatus.COUNTED if is_new else CaptureStatus.DUPLICATE
+        answers.append(CaptureAnswer(status=status))
+    return batch.in_order(answers)
 
 
-def _parse_members(
-    members: Sequence[object], parse: Callable[[object], Parsed]
-) -> tuple[dict[int, CaptureAnswer], dict[int, Parsed]]:
-    answers: dict[int, CaptureAnswer] = {}
-    parsed: dict[int, Parsed] = {}
-    for index, member in enumerate(members):
-        try:
-            parsed[index] = parse(member)
-        except Invalid as reason:
-            answers[index] = CaptureAnswer(
-                status=CaptureStatus.REJECTED,
-                detail=reason.detail,
-                pointer=reason.pointer,
-            )
-    return answers, parsed
+def reject(pointer: str, detail: str) -> CaptureAnswer:
+    return CaptureAnswer(status=CaptureStatus.REJECTED, detail=detail, pointer=pointer)
 
 
-def _too_large(report: FailureReport) -> str:
+def refuse_hidden(topic: str, principal: Principal) -> CaptureAnswer | None:
+    """Reject a member of a topic that the principal may not write to."""
+    if principal.sees(topic):
+        return None
+    remedy = f"this key may not write to the topic {topic}; give it the topic first"
+    return reject("/topic", remedy)
+
+
+def _answer_of_confirmation(result: ConfirmationResult) -> CaptureAnswer:
+    status = CaptureStatus(result.status)
+    pointer = "/redrive" if status is CaptureStatus.REJECTED else None
+    return CaptureAnswer(
+        status=status, poison=result.poison, detail=result.detail, pointer=pointer
+    )
+
+
+def _why_too_large(report: FailureReport) -> str:
     """Return why a body cannot be stored, or "" if it can."""
     if report.oversize_body is not None:
         size = report.oversize_body.size
@@ -182,20 +160,14 @@ def _too_large(report: FailureReport) -> str:
     return ""
 
 
-def _oversize_answer(reason: str) -> CaptureAnswer:
-    return CaptureAnswer(
-        status=CaptureStatus.REJECTED,
-        detail=f"oversize: {reason}; it is noted on the page of its topic: "
+def _refuse_too_large(report: FailureReport) -> CaptureAnswer | None:
+    reason = _why_too_large(report)
+    if not reason:
+        return None
+    return reject(
+        "/body",
+        f"oversize: {reason}; it is noted on the page of its topic: "
         "do not settle the message, or raise POISONWEB_BODY_LIMIT",
-        pointer="/body",
-    )
-
-
-def _out_of_scope_answer(topic: str) -> CaptureAnswer:
-    return CaptureAnswer(
-        status=CaptureStatus.REJECTED,
-        detail=f"this key may not write to the topic {topic}; give it the topic first",
-        pointer="/topic",
     )
 
 

@@ -24,14 +24,13 @@ from typing import Any
 from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
 
-from apps.capture.models import GuardState
 from apps.core import notices
 from apps.core.actor import Actor
 from apps.poison import skip_list
 from apps.poison.models import Skip
 from apps.poison.states import Because
 from apps.team.rights import Principal
-from poisonguard.contract import Cause
+from poisonguard.contract import Cause, GuardState
 
 log = logging.getLogger(__name__)
 

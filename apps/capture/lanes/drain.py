@@ -107,13 +107,13 @@ class Drain:
 
     def step(self) -> float:
         """Drain a batch if it is due; return the seconds until the next is."""
-        polling = self.monitor.polling
-        if polling.is_due():
-            polling.adjust(is_active=self.drain_batch(wait=READ_SECONDS) > 0)
+        if self.monitor.is_read_due():
+            number = self.drain_batch(wait=READ_SECONDS)
+            self.monitor.note_read(is_active=number > 0)
             self.monitor_lane()
         else:
             self.monitor.heartbeat()
-        return min(READ_SECONDS, polling.seconds_left())
+        return min(READ_SECONDS, self.monitor.seconds_to_read())
 
     def drain_batch(self, *, wait: float) -> int:
         """Drain one batch; return the number of letters that were read."""
@@ -247,7 +247,7 @@ class Drain:
         )
         self._release({_name(one.letter) for one in captured})
         count_captured(lane=self.lane, number=len(captured))
-        self.monitor.rate.add(len(captured))
+        self.monitor.count_letters(len(captured))
 
     @borrow()
     def _hold(self, letter: DeadLetter, reason: str) -> None:

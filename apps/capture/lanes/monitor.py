@@ -35,8 +35,8 @@ Clock = Callable[[], datetime]
 class LaneMonitor:
     """Polls the topic of a lane, at most every two seconds.
 
-    `polling` says when to read dead letters. Where each read costs money, it also
-    limits how often the monitor polls. `held_reason` says why letters stay in their
+    It says when to read dead letters: seldom from an idle queue where each read costs
+    money. `held_reason` says why letters stay in their
     queue although they are captured, or is "". `missing_reason` says that the broker
     makes the queue with its first dead letter; it is "" once the queue exists.
     """
@@ -46,11 +46,11 @@ class LaneMonitor:
         self.topic = lane.topic
         self.clock = clock
         self.timer = timer
-        self.rate = Rate(timer)
+        self._rate = Rate(timer)
         self.admin = brokers.admin_of(lane.topic)
         self.capabilities = brokers.capabilities_of(lane.topic)
         longest = brokers.polling_interval_of(lane.topic)
-        self.polling = Polling(longest=longest, timer=timer)
+        self._polling = Polling(longest=longest, timer=timer)
         self.held_reason = ""
         self.missing_reason = ""
         self._polled_at: float | None = None
@@ -63,10 +63,25 @@ class LaneMonitor:
     def is_due(self) -> bool:
         return self._is_due_since(self._polled_at)
 
+    def is_read_due(self) -> bool:
+        return self._polling.is_due()
+
+    def seconds_to_read(self) -> float:
+        """Return the seconds until the next read of dead letters is due."""
+        return self._polling.seconds_left()
+
+    def note_read(self, *, is_active: bool) -> None:
+        """Read again at once if the queue is active, else less and less often."""
+        self._polling.adjust(is_active=is_active)
+
+    def count_letters(self, number: int) -> None:
+        """Count letters that came, for the rate of the lane."""
+        self._rate.add(number)
+
     def heartbeat(self) -> None:
         """Write that the lane is alive, without a call to its broker."""
         if self._is_due_since(self._heartbeat_at):
-            rate = self.rate.per_minute()
+            rate = self._rate.per_minute()
             self._note(rate=rate, now=self.clock())
 
     def poll(self) -> int | None:
@@ -84,7 +99,7 @@ class LaneMonitor:
             detail="" if depth is None else f"{depth} in the dead-letter queue",
             depth=depth,
             oldest_at=self.admin.oldest_at(),
-            rate=self.rate.per_minute(),
+            rate=self._rate.per_minute(),
             now=now,
         )
         return depth

@@ -38,12 +38,11 @@ class Observer:
 
     def step(self) -> float:
         """Poll if it is due; return the seconds until the next step."""
-        polling = self.monitor.polling
-        if self.monitor.is_due() and polling.is_due():
+        if self.monitor.is_due() and self.monitor.is_read_due():
             depth = self.monitor.poll()
-            polling.adjust(is_active=depth != self._depth)
+            self.monitor.note_read(is_active=depth != self._depth)
             if depth is not None and self._depth is not None:
-                self.monitor.rate.add(depth - self._depth)
+                self.monitor.count_letters(depth - self._depth)
             self._depth = depth
             self._sample()
         else:

@@ -12,7 +12,6 @@ after a growing delay.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -28,6 +27,7 @@ from apps.capture.lanes.drain import Drain
 from apps.capture.lanes.monitor import POLL_INTERVAL, Clock, record_state
 from apps.capture.lanes.observer import Observer
 from apps.capture.models import Lane, LaneState, Mode
+from apps.core import back_off
 from apps.core.errors import Invalid, Refused, Unavailable
 from apps.core.lock import Lock, Locks
 from apps.core.sessions import borrow
@@ -130,7 +130,7 @@ class LaneRunner:
             self.stop.wait(delay)
 
     def _work_under_lock(self, lane: Lane) -> float:
-        with self.locks.attempt(f"lane:{lane.pk}") as lock:
+        with self.locks.attempt(lane.lock_name) as lock:
             if lock is None:
                 return LOCK_INTERVAL
             work = _work_for(lane, self.clock)
@@ -155,8 +155,7 @@ class LaneRunner:
             lane = row
 
     def _back_off(self, *, cap: float = BACK_OFF_CAP) -> float:
-        highest = min(cap, BACK_OFF_BASE * 2 ** min(self._troubles, 10))
-        return BACK_OFF_BASE + random.uniform(0, highest)  # noqa: S311
+        return back_off.delay(self._troubles, base=BACK_OFF_BASE, cap=cap)
 
     def _record_trouble(
         self, state: LaneState, trouble: Exception, **values: Any

@@ -22,7 +22,6 @@ from apps.core.errors import Invalid, PoisonwebError
 from apps.dashboard.forms.fields import reason_in
 from apps.team.rights import Principal
 
-REASON_LIMIT = 1_000
 LONGEST_NUMBER = 18
 # The policies that every kind of broker has.
 PLAIN = ("dead_letter_queue", "retention_days", "owner", "runbook")
@@ -133,7 +132,7 @@ class PoliciesForm:
         return policies.set_policies(
             topic=topic,
             policies=Policies.of(topic).changed(values),
-            reason=checked_reason(self.reason),
+            reason=self.reason,
             principal=principal,
             now=now,
         )
@@ -169,14 +168,13 @@ class ModeForm:
                 "another person changed the dead-letter queue: check the new one, "
                 "then confirm again.",
             )
-        reason = checked_reason(self.reason)
-        if not reason and self.mode is not Mode.OBSERVE:
+        if not self.reason.strip() and self.mode is not Mode.OBSERVE:
             raise Invalid("reason", "say why; the audit trail records it.")
         lane_settings.set_mode(
             topic=topic,
             mode=self.mode,
             tee_queue=self.tee_queue if self.mode is Mode.TEE else "",
-            reason=reason,
+            reason=self.reason,
             principal=principal,
             now=now,
         )
@@ -185,12 +183,6 @@ class ModeForm:
 def dead_letter_queue_of(topic: Topic) -> str:
     """Return the queue that the lane reads, or would by convention; "" without one."""
     return topic.dead_letter_queue or convention_of_topic(topic).queue
-
-
-def checked_reason(reason: str) -> str:
-    if len(reason) > REASON_LIMIT:
-        raise Invalid("reason", f"give at most {REASON_LIMIT} characters.")
-    return reason.strip()
 
 
 def field_of(wrong: PoisonwebError | None) -> str:

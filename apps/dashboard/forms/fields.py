@@ -7,6 +7,7 @@ from typing import Any
 from django import forms
 from django.http import QueryDict
 
+from apps.audit.services import REASON_LIMIT
 from apps.core.errors import Invalid
 from apps.dashboard.paging import MAX_ID
 
@@ -28,6 +29,11 @@ def one_line_break(text: str) -> str:
 
 
 class ReasonField(forms.CharField):
+    """A reason; the service that records it says where it must not be empty."""
+
+    def __init__(self) -> None:
+        super().__init__(required=False, max_length=REASON_LIMIT)
+
     def to_python(self, value: Any) -> str:
         return one_line_break(super().to_python(value) or "")
 

@@ -14,7 +14,7 @@ from apps.dashboard.forms.fields import Ids, ReasonField, require_valid
 from apps.dashboard.selectors import operations
 from apps.dashboard.selectors.operations import PreviewDetail
 from apps.poison.query import Query
-from apps.triage.services.selection import REASON_LIMIT, Ask, Route
+from apps.triage.services.selection import Ask, Route
 from apps.triage.states import REQUESTABLE, Verb
 from poisonguard.contract import NAME_LIMIT
 
@@ -36,7 +36,7 @@ class DecisionForm(forms.Form):
 
     target_topic = forms.CharField(required=False, strip=False, max_length=NAME_LIMIT)
     ordered = forms.BooleanField(required=False)
-    reason = ReasonField(required=False, max_length=REASON_LIMIT)
+    reason = ReasonField()
     typed = forms.CharField(required=False, max_length=NAME_LIMIT)
     act = forms.ChoiceField(choices=[("confirm", "confirm"), ("look", "look")])
 

@@ -83,7 +83,7 @@ class SkipForm(forms.Form):
     lives = forms.ChoiceField(
         choices=[(name, label) for name, (label, _) in LIFETIMES.items()]
     )
-    reason = ReasonField(required=False, max_length=skip_list.REASON_LIMIT)
+    reason = ReasonField()
     everything = forms.BooleanField(required=False)
     seen = forms.CharField(required=False, max_length=NAME_LIMIT)
 

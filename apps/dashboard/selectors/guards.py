@@ -10,8 +10,9 @@ from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 from apps.brokers.models import Topic
 from apps.brokers.querysets import TopicQuerySet
 from apps.capture.intake.guards import GUARD_LIVES
-from apps.capture.models import Guard, GuardState
+from apps.capture.models import Guard
 from apps.dashboard.selectors.health import ComponentStatus
+from poisonguard.contract import GuardState
 
 MOST_SHOWN = 50
 # An alert names this many guards, and counts the others.

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from django.db import models
-from django.db.models import Q
+
+from apps.core import keyset
 
 Row = TypeVar("Row", bound=models.Model)
 
@@ -20,18 +21,19 @@ class Neighbours:
 def neighbours(rows: models.QuerySet[Row], row: Row, *, field: str) -> Neighbours:
     """Return the neighbours of a row in a list that has the newest row first."""
     return Neighbours(
-        newer=_next(rows, row, field, side="gt"),
-        older=_next(rows, row, field, side="lt"),
+        newer=_next(rows, row, field, newer=True),
+        older=_next(rows, row, field, newer=False),
     )
 
 
-def _next(rows: models.QuerySet[Row], row: Row, field: str, *, side: str) -> int | None:
-    at = getattr(row, field)
-    beyond = Q(**{f"{field}__{side}": at}) | Q(**{field: at, f"pk__{side}": row.pk})
-    sign = "-" if side == "lt" else ""
-    nearest = rows.filter(beyond, **{f"{field}__{side}e": at})
+def _next(
+    rows: models.QuerySet[Row], row: Row, field: str, *, newer: bool
+) -> int | None:
+    beyond = keyset.beyond(row.pk, field=field, at=getattr(row, field), newer=newer)
+    sign = "" if newer else "-"
     return (
-        nearest.order_by(f"{sign}{field}", f"{sign}pk")
+        rows.filter(beyond)
+        .order_by(f"{sign}{field}", f"{sign}pk")
         .values_list("pk", flat=True)
         .first()
     )

@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from django.db.models import Case, Count, Q, Value, When
-from django.db.models.functions import Coalesce
 
 from apps.brokers.models import Topic
 from apps.brokers.ports import Ordering
@@ -24,19 +23,19 @@ from apps.poison.query import Query, Term
 from apps.poison.states import (
     DISPLAY_STATES,
     GIVEN_BACK,
-    SILENT_AFTER_SECONDS,
     Outcome,
     State,
 )
 from apps.team.rights import Principal
 from apps.triage.errors import Stale
 from apps.triage.models import Item, Operation
-from apps.triage.progress import ItemTally
-from apps.triage.querysets import ItemQuerySet, OperationQuerySet
+from apps.triage.progress import ItemTally, pace_of
+from apps.triage.querysets import ItemQuerySet
 from apps.triage.services import selection, upkeep
 from apps.triage.services.selection import Ask, PreviewSummary
-from apps.triage.states import COUNTED, UNFINISHED, ItemState, Verb
+from apps.triage.states import UNFINISHED, ItemState, Verb
 from apps.triage.states import State as Decided
+from poisonguard.contract import uuid_of
 
 MOST_LISTED = 200
 MOST_UNDONE = 10
@@ -209,15 +208,12 @@ class Progress(OperationStatus):
     @property
     def seconds_left(self) -> int | None:
         """Estimate the remaining time from the rate so far, once there is one."""
-        began, tally = self.operation.confirmed_at, self.tally
-        if not (self.is_running and began and tally.finished):
-            return None
-        elapsed = (self.now - began).total_seconds()
-        return round(elapsed / tally.finished * (tally.acts_on - tally.finished))
+        remaining = pace_of(self.operation, self.tally, now=self.now).remaining
+        return None if remaining is None else round(remaining.total_seconds())
 
 
 def running(principal: Principal) -> list[Operation]:
-    unfinished = _visible(principal).unfinished()
+    unfinished = Operation.objects.visible_to(principal).unfinished()
     return list(unfinished.select_related("target_topic").recent_first()[:MOST_LISTED])
 
 
@@ -227,7 +223,9 @@ def find(cursor: Cursor | None, principal: Principal) -> OperationList:
     now_running = running(principal) if cursor is None else []
     running_ids = [operation.pk for operation in now_running]
     finished = (
-        _visible(principal).exclude(state__in=UNFINISHED).exclude(pk__in=running_ids)
+        Operation.objects.visible_to(principal)
+        .exclude(state__in=UNFINISHED)
+        .exclude(pk__in=running_ids)
     )
     finished_page = page(
         finished.select_related("target_topic"), field="confirmed_at", cursor=cursor
@@ -242,21 +240,17 @@ def find(cursor: Cursor | None, principal: Principal) -> OperationList:
 
 def latest(principal: Principal, *, most: int) -> list[OperationRow]:
     """Return the running and the newest operations, for the overview."""
-    newest = _visible(principal).select_related("target_topic").recent_first()[:most]
+    newest = (
+        Operation.objects.visible_to(principal)
+        .select_related("target_topic")
+        .recent_first()[:most]
+    )
     ours = {operation.pk: operation for operation in [*running(principal), *newest]}
     return _rows(list(ours.values())[:most])
 
 
-def _visible(principal: Principal) -> OperationQuerySet:
-    """Return the operations whose topics this principal sees."""
-    confirmed = Operation.objects.confirmed()
-    if principal.sees_every_topic:
-        return confirmed
-    return confirmed.filter(topics__contained_by=list(principal.topics))
-
-
 def _rows(operations: list[Operation]) -> list[OperationRow]:
-    counts = _counts(_countable(operations))
+    counts = Item.objects.counts_of(_countable(operations))
     return [
         OperationRow(
             operation=operation,
@@ -275,19 +269,6 @@ def _countable(operations: Iterable[Operation]) -> Iterator[int]:
         if operation.total <= remaining:
             remaining -= operation.total
             yield operation.pk
-
-
-def _counts(operations: Iterable[int]) -> dict[int, dict[str, int]]:
-    counts = {pk: dict.fromkeys(COUNTED, 0) for pk in operations}
-    items = Item.objects.filter(operation__in=counts).order_by()
-    # Only a claimed item has a redrive; the outcome of the redrive is its state.
-    stateful = items.annotate(state_or_outcome=Coalesce("redrive__outcome", "state"))
-    rows = stateful.values_list("operation", "state_or_outcome").annotate(
-        number=Count("pk")
-    )
-    for operation, state, number in rows:
-        counts[operation][state] = number
-    return counts
 
 
 def preview(token: str, principal: Principal, *, now: datetime) -> PreviewDetail:
@@ -342,10 +323,10 @@ def _swallowed(operation: Operation, *, now: datetime) -> Swallowed | TooSlow | 
 
 
 def _uuid(text: str) -> uuid.UUID:
-    try:
-        return uuid.UUID(text)
-    except ValueError:
-        raise Absent("This is no preview's token.") from None
+    token = uuid_of(text)
+    if token is None:
+        raise Absent("This is no preview's token.")
+    return token
 
 
 def _targets(principal: Principal) -> list[str]:
@@ -377,7 +358,7 @@ def _by_age(operation: Operation, *, now: datetime) -> list[tuple[str, int]]:
 
 def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progress:
     """Load a confirmed operation; raises Absent if it is not visible."""
-    visible = _visible(principal).select_related("target_topic")
+    visible = Operation.objects.visible_to(principal).select_related("target_topic")
     operation = visible.filter(pk=operation_id).first()
     if operation is None:
         raise Absent(f"There is no operation {operation_id} here.")
@@ -385,7 +366,7 @@ def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progr
     return Progress(
         operation=operation,
         counts=items.counts(),
-        silent=_silent(items, now=now).count(),
+        silent=items.silent(now).count(),
         undoable=_undoable(operation, items),
         undone_by=list(visible.filter(undo_of=operation).order_by("pk")[:MOST_UNDONE]),
         given_back_to=operation.given_back_to,
@@ -393,11 +374,6 @@ def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progr
         worker_missing_for=upkeep.worker_missing_for(now=now),
         now=now,
     )
-
-
-def _silent(items: ItemQuerySet, *, now: datetime) -> ItemQuerySet:
-    limit = now - timedelta(seconds=SILENT_AFTER_SECONDS)
-    return items.filter(redrive__outcome=Outcome.SENT, redrive__sent_at__lt=limit)
 
 
 def _undoable(operation: Operation, items: ItemQuerySet) -> int:

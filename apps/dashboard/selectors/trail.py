@@ -17,7 +17,8 @@ from apps.audit.filters import AT_ONCE, TrailFilter, in_pieces
 from apps.audit.models import Entry
 from apps.brokers.models import Broker, Topic
 from apps.core.errors import Invalid
-from apps.dashboard.paging import NumberCursor, NumberedPage, page_by_number
+from apps.dashboard import paging
+from apps.dashboard.paging import Cursor
 from apps.dashboard.presentation.trail_changes import Details
 from apps.dashboard.presentation.trail_sentences import sentence
 from apps.team.models import ApiKey, User
@@ -54,15 +55,15 @@ class TrailRow:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrailPage:
     rows: Sequence[TrailRow]
-    newer: NumberCursor | None
-    older: NumberCursor | None
+    newer: Cursor | None
+    older: Cursor | None
 
 
 def find(
-    filters: TrailFilter, cursor: NumberCursor | None, *, sees_people: bool
+    filters: TrailFilter, cursor: Cursor | None, *, sees_people: bool
 ) -> TrailPage:
     """Return a page of the trail; link to people only if `sees_people`."""
-    page: NumberedPage[Entry] = page_by_number(filters.matching(), cursor)
+    page = paging.page(filters.matching(), cursor=cursor)
     rows = _rows(page.rows, sees_people=sees_people)
     return TrailPage(rows=rows, newer=page.newer, older=page.older)
 

@@ -15,6 +15,7 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.text import slugify
 
+from apps.audit.services import REASON_LIMIT
 from apps.brokers import adapters
 from apps.brokers.models import Broker
 from apps.core import clock
@@ -174,6 +175,11 @@ def anchor(name: str) -> str:
 @register.simple_tag
 def means(name: str) -> str:
     return DEFINITIONS[name].means
+
+
+@register.simple_tag
+def reason_limit() -> int:
+    return REASON_LIMIT
 
 
 @register.filter

@@ -18,7 +18,6 @@ from apps.dashboard.decorators import SignedIn, needs
 from apps.dashboard.forms.brokers import (
     ModeForm,
     PoliciesForm,
-    checked_reason,
     dead_letter_queue_of,
     field_of,
 )
@@ -55,7 +54,7 @@ def pause(request: SignedIn, topic_id: int) -> HttpResponse:
         act = lane_settings.resume if "resume" in request.POST else lane_settings.pause
         act(
             topic=topic,
-            reason=checked_reason(reason_in(request.POST)),
+            reason=reason_in(request.POST),
             principal=request.user.principal,
             now=clock.now(),
         )

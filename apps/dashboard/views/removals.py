@@ -14,7 +14,7 @@ from apps.core import clock
 from apps.core.errors import Invalid, Refused
 from apps.dashboard.decorators import SignedIn, needs
 from apps.dashboard.forms import removals
-from apps.dashboard.forms.brokers import checked_reason, field_of
+from apps.dashboard.forms.brokers import field_of
 from apps.dashboard.forms.fields import reason_in
 from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import topics
@@ -51,7 +51,7 @@ def topic(request: SignedIn, topic_id: int) -> HttpResponse:
         token = request.POST.get("token", "")
         topic_removal.remove_topics(
             topics=removals.signed_topics(token, _name(topic), principal),
-            reason=checked_reason(reason_in(request.POST)),
+            reason=reason_in(request.POST),
             principal=principal,
             now=clock.now(),
         )
@@ -72,7 +72,7 @@ def _remove_broker(request: SignedIn, broker: Broker) -> int:
     principal, now = request.user.principal, clock.now()
     token = request.POST.get("token", "")
     topic_ids = removals.signed_topics(token, _name(broker), principal)
-    reason = checked_reason(reason_in(request.POST))
+    reason = reason_in(request.POST)
     if "others" in request.POST:
         topic_removal.remove_topics(
             topics=topic_ids, reason=reason, principal=principal, now=now

@@ -16,7 +16,7 @@ from apps.core import clock
 from apps.core.errors import Invalid
 from apps.core.streams import response_chunks
 from apps.dashboard.decorators import SignedIn, needs
-from apps.dashboard.paging import NumberCursor
+from apps.dashboard.paging import Cursor
 from apps.dashboard.presentation import curl, spreadsheet
 from apps.dashboard.presentation.trail_actions import GROUPS
 from apps.dashboard.selectors import checkpoint, trail
@@ -32,7 +32,7 @@ def index(request: SignedIn) -> HttpResponse:
     page, wrong = None, None
     try:
         filters = message_trail.parse(params)
-        cursor = NumberCursor.parse(request.GET.get("cursor", ""))
+        cursor = Cursor.parse(request.GET.get("cursor", ""), has_time=False)
         page = trail.find(filters, cursor, sees_people=request.user.is_admin)
     except Invalid as invalid:
         wrong = invalid

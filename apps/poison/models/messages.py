@@ -6,7 +6,7 @@ are partitioned by the day of their capture: old days are removed as partitions.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -19,9 +19,9 @@ from apps.core.text import storable
 from apps.poison.querysets import BodyQuerySet, PoisonQuerySet, ProblemQuerySet
 from apps.poison.states import (
     DISPLAY_STATES,
-    SILENT_AFTER_SECONDS,
     DisplayState,
     State,
+    silent_before,
 )
 
 
@@ -194,11 +194,10 @@ class Poison(models.Model):
 
     def silent(self, now: datetime) -> bool:
         """Tell whether it was sent ten minutes ago and no answer has come."""
-        limit = timedelta(seconds=SILENT_AFTER_SECONDS)
         return (
             self.state == State.REDRIVEN
             and self.sent_at is not None
-            and now - self.sent_at > limit
+            and self.sent_at < silent_before(now)
         )
 
 

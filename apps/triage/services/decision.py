@@ -8,9 +8,8 @@ from datetime import datetime
 from django.db import connection, transaction
 
 from apps.audit import services as audit
-from apps.audit.services import Action
+from apps.audit.services import Action, clean_reason
 from apps.core.errors import Absent, Invalid
-from apps.core.text import storable
 from apps.poison import services as poison
 from apps.poison.query import Query
 from apps.team.rights import Principal, Scope
@@ -18,7 +17,7 @@ from apps.triage.errors import NotTaken, Stale
 from apps.triage.models import Operation
 from apps.triage.querysets import ItemQuerySet
 from apps.triage.services import selection
-from apps.triage.services.selection import REASON_LIMIT, Ask, Route
+from apps.triage.services.selection import Ask, Route
 from apps.triage.states import CONFIRMED, State, Verb
 
 MOST_REASONS = 5
@@ -44,7 +43,9 @@ def confirm(
     """
     principal.require(Scope.OPERATIONS_WRITE)
     operation = _own_preview(token, principal)
-    reason = _clean_reason(reason, Verb(operation.verb))
+    reason = clean_reason(reason)
+    if operation.verb == Verb.DROP and not reason:
+        raise Invalid("reason", "say why these messages are dropped")
     previewed = Route.of(operation)
     route = route or previewed
     if route == previewed:
@@ -66,9 +67,8 @@ def confirm(
 def undo(*, operation_id: int, principal: Principal, now: datetime) -> Operation:
     """Restore what an operation dropped, by a new operation confirmed at once."""
     principal.require(Scope.OPERATIONS_WRITE)
-    dropped = (
-        Operation.objects.confirmed().filter(pk=operation_id, verb=Verb.DROP).first()
-    )
+    visible = Operation.objects.visible_to(principal)
+    dropped = visible.filter(pk=operation_id, verb=Verb.DROP).first()
     if dropped is None:
         raise Absent(f"There is no drop with the number {operation_id}.")
     ask = Ask(verb=Verb.RESTORE, dropped_by=dropped.pk)
@@ -87,15 +87,6 @@ def _own_preview(token: uuid.UUID, principal: Principal) -> Operation:
     if operation is None:
         raise Stale("This token is not one of yours.", new_preview=None)
     return operation
-
-
-def _clean_reason(reason: str, verb: Verb) -> str:
-    reason = storable(reason.strip())
-    if len(reason) > REASON_LIMIT:
-        raise Invalid("reason", f"keep it under {REASON_LIMIT} characters")
-    if verb is Verb.DROP and not reason:
-        raise Invalid("reason", "say why these messages are dropped")
-    return reason
 
 
 @transaction.atomic

@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.models import BinaryField, F, Func, Value
 
 from apps.audit import services as audit
-from apps.audit.services import Action
+from apps.audit.services import Action, clean_reason
 from apps.bookmarks.models import BookmarkPosition, Mark, Move, Moved
 from apps.bookmarks.places import LONGEST, BookmarkPlace, place_of
 from apps.bookmarks.runs import LAST, NOWHERE, Runs, holds, up_to, watermark
@@ -23,7 +23,6 @@ from apps.bookmarks.services import history, moving
 from apps.bookmarks.services.moving import Change
 from apps.bookmarks.states import Source
 from apps.core.errors import Absent, Invalid, Refused
-from apps.core.text import storable
 from apps.poison.models import Poison
 from apps.team.rights import Principal, Scope
 
@@ -31,7 +30,6 @@ Targets = dict[str, Runs]
 
 # A holder that settled this recently is at work: it would overwrite the move.
 QUIET_AFTER = timedelta(minutes=2)
-REASON_LIMIT = 2000
 # The database cannot order bookmarks: only this many of the newest are examined.
 MOST_LOOKED_AT = 10_000
 
@@ -163,7 +161,9 @@ def move(
     Raises StillHeld while the holder is at work, unless it is fenced.
     """
     principal.require(Scope.POSITIONS_WRITE)
-    reason = _clean_reason(reason)
+    reason = clean_reason(reason)
+    if not reason:
+        raise Invalid("reason", "say why; the audit trail records it")
     position = moving.lock(position_id=_movable(position_id, principal).pk)
     current = _review(position, wish, principal, now=now)
     if not agreed(current):
@@ -350,13 +350,6 @@ def _watermarks(position: BookmarkPosition) -> dict[str, int]:
 
 def _each(position: BookmarkPosition, seq_of: Callable[[str], int]) -> Targets:
     return {name: up_to(seq_of(name)) for name in _watermarks(position)}
-
-
-def _clean_reason(reason: str) -> str:
-    reason = storable(reason.strip())
-    if not 0 < len(reason) <= REASON_LIMIT:
-        raise Invalid("reason", f"say why, in at most {REASON_LIMIT} characters")
-    return reason
 
 
 def _audit(

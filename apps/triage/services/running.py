@@ -19,7 +19,6 @@ the one before. When the broker refuses a message, the rest of its topic is kept
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -31,7 +30,7 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers import ports
 from apps.brokers.services.topics import RoutingPublisher
-from apps.core import lock
+from apps.core import back_off, lock
 from apps.core.actor import Actor
 from apps.core.lock import Lock
 from apps.core.sql import read_by_index
@@ -39,7 +38,7 @@ from apps.core.text import storable
 from apps.poison import services as poison
 from apps.poison.states import Outcome
 from apps.triage.errors import LockLost
-from apps.triage.models import Operation
+from apps.triage.models import Operation, lock_name
 from apps.triage.services import item_states
 from apps.triage.services.claim_executor import claim_executor
 from apps.triage.services.decision import audit_detail, single_message
@@ -73,7 +72,7 @@ class SliceEnd(StrEnum):
 
 def run(*, operation_id: int, publisher: RoutingPublisher, clock: Clock) -> SliceEnd:
     """Work on an operation for one slice, unless another run already does."""
-    with lock.attempt(f"operation:{operation_id}") as operation_lock:
+    with lock.attempt(lock_name(operation_id)) as operation_lock:
         if operation_lock is None:
             return SliceEnd.ELSEWHERE
         operation = _begin(operation_id)
@@ -101,10 +100,11 @@ def _begin(operation_id: int) -> Operation | None:
 def _wait(operation: Operation, trouble: str, *, now: datetime) -> None:
     """Store why the operation waits, and when it is tried again."""
     same = Operation.objects.filter(pk=operation.pk, epoch=operation.epoch)
+    delay = back_off.delay(operation.troubles, base=BACK_OFF_BASE, cap=BACK_OFF_CAP)
     same.update(
         trouble=storable(trouble, limit=500),
         troubles=operation.troubles + 1,
-        retry_at=now + _back_off(operation.troubles),
+        retry_at=now + timedelta(seconds=delay),
     )
 
 
@@ -263,9 +263,3 @@ class OperationRun:
                 **single_message(self.operation.items.all(), self.operation.total),
             },
         )
-
-
-def _back_off(troubles: int) -> timedelta:
-    """Compute full jitter with a floor (AWS Architecture Blog: back-off and jitter)."""
-    ceiling = min(BACK_OFF_CAP, BACK_OFF_BASE * 2 ** min(troubles, 10))
-    return timedelta(seconds=BACK_OFF_BASE + random.uniform(0, ceiling))  # noqa: S311

@@ -15,6 +15,7 @@ from typing import Any, Self
 from django.db import connection, transaction
 from django.db.models import Count
 
+from apps.audit.services import REASON_LIMIT
 from apps.brokers import topic_ids
 from apps.brokers.models import Topic
 from apps.brokers.ports import Ordering
@@ -27,7 +28,7 @@ from apps.poison.models import Poison
 from apps.poison.origins import MisroutedCount
 from apps.poison.query import Query
 from apps.poison.querysets import PoisonQuerySet
-from apps.poison.states import SILENT_AFTER_SECONDS
+from apps.poison.states import silent_before
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Item, Operation
 from apps.triage.querysets import ItemQuerySet
@@ -38,7 +39,6 @@ PREVIEW_LIVES = timedelta(minutes=15)
 # A worker takes the items of a larger selection; Confirm waits for it.
 TAKEN_AT_ONCE = 20_000
 MOST_IDS = 10_000
-REASON_LIMIT = 2000
 # Unconfirmed previews of one actor: each stores a copy of its selection.
 MOST_PREVIEWS = 200
 MOST_COUNTED = 10_001
@@ -317,7 +317,7 @@ def _take(operation: Operation, poisons: PoisonQuerySet, *, now: datetime) -> No
     values: dict[str, Any] = {
         "operation": operation.pk,
         "as_of": operation.as_of,
-        "silent_before": now - timedelta(seconds=SILENT_AFTER_SECONDS),
+        "silent_before": silent_before(now),
     }
     with connection.cursor() as cursor:
         cursor.execute(statement, {**values, **inner_values})
@@ -339,11 +339,12 @@ WHERE waiting.operation_id = %(operation)s AND waiting.state = 'waiting'
 def skip_what_was_decided_since(operation: Operation, *, now: datetime) -> None:
     """Skip the items on which the operation can no longer act, with the reason."""
     statement = _SKIP_DECIDED.format(reasons=_REASONS[Verb(operation.verb)])
-    silent_before = now - timedelta(seconds=SILENT_AFTER_SECONDS)
+    values: dict[str, Any] = {
+        "operation": operation.pk,
+        "silent_before": silent_before(now),
+    }
     with connection.cursor() as cursor:
-        cursor.execute(
-            statement, {"operation": operation.pk, "silent_before": silent_before}
-        )
+        cursor.execute(statement, values)
 
 
 def _select(ask: Ask, topics: Sequence[str]) -> PoisonQuerySet:

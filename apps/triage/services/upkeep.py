@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from apps.core import lock
 from apps.team import sessions, sign_in
 from apps.team.models import IdempotencyKey
-from apps.triage.models import Operation, WorkerBeat
+from apps.triage.models import Operation, WorkerBeat, lock_name
 
 IDEMPOTENCY_KEYS_LIVE = timedelta(hours=24)
 # A worker answers every two seconds; this long without an answer is too long.
@@ -43,7 +43,8 @@ def worker_missing_for(*, now: datetime) -> timedelta | None:
 
 def orphans(*, now: datetime) -> Orphans:
     """List the operations that are due and whose lock is free."""
-    waiting = {op.pk: op.lock_name for op in Operation.objects.unfinished().due(now)}
+    due = Operation.objects.unfinished().due(now).values_list("pk", flat=True)
+    waiting = {pk: lock_name(pk) for pk in due}
     busy = lock.names_locked(waiting.values())
     untaken = Operation.objects.previews().filter(taken=False, expires_at__gt=now)
     return Orphans(

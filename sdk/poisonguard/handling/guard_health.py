@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+from poisonguard.contract import GuardHeartbeat, GuardState
 from poisonguard.dedupe.once import Once
 from poisonguard.handling.breaker import BreakerState
 from poisonguard.handling.components import GuardComponents
@@ -44,15 +45,15 @@ class GuardHealth:
         self._unheard_checks = self._unheard_checks + 1 if SIGTERM.warning else 0
 
     @property
-    def state(self) -> str:
+    def state(self) -> GuardState:
         if self._components.leaving.is_set():
-            return "stopping"
+            return GuardState.STOPPING
         if self._breaker.state is not BreakerState.CLOSED:
-            return "paused"
+            return GuardState.PAUSED
         waiting = self._flow.holding or self._components.released_messages
         if waiting and "failures" in self._reporter.trouble:
-            return "holding"
-        return "running"
+            return GuardState.HOLDING
+        return GuardState.RUNNING
 
     @property
     def warnings(self) -> list[str]:
@@ -63,25 +64,37 @@ class GuardHealth:
             problems += self._once.warnings
         return [*self.start_warnings, *self._connection.warnings, *problems]
 
-    def heartbeat(self) -> dict[str, object]:
+    def heartbeat(self) -> GuardHeartbeat:
         """Return what Poisonweb shows of the guard."""
-        return {
-            **self._names(),
-            "state": self.state,
-            "detail": self._detail,
-            "skips_age_s": self._components.skips.age,
-            "spooled": self._reporter.spooled,
-            "suspected": len(self._components.suspected_reports),
-            "journal": self._journal.folder is not None,
-            "failing_since": self._failing_since,
-        }
+        return GuardHeartbeat(
+            reporter=self._reporter.id,
+            topic=self._settings.topic,
+            consumer_group=self._settings.consumer_group,
+            client_name=self._settings.client_name,
+            host=self._components.host,
+            version=VERSION,
+            handler_version=self._settings.version,
+            state=self.state,
+            detail=self._detail,
+            skips_age_s=self._components.skips.age,
+            spooled=self._reporter.spooled,
+            suspected=len(self._components.suspected_reports),
+            journal=self._journal.folder is not None,
+            failing_since=self._failing_since,
+            at=self._reporter.now(),
+        )
 
     def facts(self) -> dict[str, object]:
         """Return the whole state, for a health page or a log."""
         components = self._components
         return {
-            **self._names(),
-            "state": self.state,
+            "topic": self._settings.topic,
+            "consumer_group": self._settings.consumer_group,
+            "client_name": self._settings.client_name,
+            "host": self._components.host,
+            "version": VERSION,
+            "handler_version": self._settings.version,
+            "state": self.state.value,
             "skips": len(components.skips),
             "skips_age": components.skips.age,
             "spooled": self._reporter.spooled,
@@ -102,27 +115,17 @@ class GuardHealth:
             "warnings": [*self.warnings, *self._released_warnings],
         }
 
-    def _names(self) -> dict[str, object]:
-        return {
-            "topic": self._settings.topic,
-            "consumer_group": self._settings.consumer_group,
-            "client_name": self._settings.client_name,
-            "host": self._components.host,
-            "version": VERSION,
-            "handler_version": self._settings.version,
-        }
-
     @property
     def _detail(self) -> str:
         """Say in one line what a person should know first."""
         return "; ".join(filter(None, [self._breaker.reason, *self.warnings]))
 
     @property
-    def _failing_since(self) -> str | None:
+    def _failing_since(self) -> datetime | None:
         """Return the time of the first failure that opened the breaker."""
         since = self._breaker.failing_since
         # A message fails a moment before its failure is counted.
-        return None if since is None else (since - timedelta(seconds=1)).isoformat()
+        return None if since is None else since - timedelta(seconds=1)
 
     @property
     def _released_warnings(self) -> list[str]:

@@ -33,7 +33,8 @@ class CounterQueue:
             if not batch and not heartbeats:
                 return
             items = [report.to_wire() for report in batch]
-            beside = {"guards": heartbeats} if heartbeats else None
+            guards = [heartbeat.to_wire() for heartbeat in heartbeats]
+            beside = {"guards": guards} if guards else None
             try:
                 answers = sender.send("counters", items, beside)
             except GuardError:

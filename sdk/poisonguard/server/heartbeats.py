@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 
+from poisonguard.contract import GuardHeartbeat, GuardState
 from poisonguard.server.intervals import Interval
 
 EVERY = 60.0
 
-Facts = Mapping[str, object]
-_Guard = tuple[object, ...]
+# The topic, the consumer group and the client name.
+_Guard = tuple[str, str, str]
 
 
 class Heartbeats:
@@ -18,29 +18,29 @@ class Heartbeats:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._latest: dict[_Guard, Facts] = {}
-        self._states: dict[_Guard, object] = {}
+        self._latest: dict[_Guard, GuardHeartbeat] = {}
+        self._states: dict[_Guard, GuardState] = {}
         self._interval = Interval(EVERY)
 
     @property
     def waiting(self) -> int:
         return len(self._latest)
 
-    def set(self, facts: Facts) -> bool:
+    def set(self, heartbeat: GuardHeartbeat) -> bool:
         """Replace a guard's heartbeat; return whether to send it at once.
 
         That is the case when its state changed.
         """
-        guard = _guard(facts)
+        guard = _guard(heartbeat)
         with self._lock:
-            self._latest[guard] = facts
-            is_changed = self._states.get(guard) != facts.get("state")
-            self._states[guard] = facts.get("state")
+            self._latest[guard] = heartbeat
+            is_changed = self._states.get(guard) != heartbeat.state
+            self._states[guard] = heartbeat.state
             if is_changed:
                 self._interval.end()
         return is_changed
 
-    def take(self, *, early: bool) -> list[Facts]:
+    def take(self, *, early: bool) -> list[GuardHeartbeat]:
         """Take the heartbeats, if they are due or `early`."""
         if not self._latest or not self._interval.restart_if_due(early=early):
             return []
@@ -48,14 +48,14 @@ class Heartbeats:
             latest, self._latest = self._latest, {}
         return list(latest.values())
 
-    def put_back(self, heartbeats: list[Facts]) -> None:
+    def put_back(self, heartbeats: list[GuardHeartbeat]) -> None:
         """Put back heartbeats that could not be sent, where there is no later one."""
         if heartbeats:
             with self._lock:
-                unsent = {_guard(facts): facts for facts in heartbeats}
+                unsent = {_guard(heartbeat): heartbeat for heartbeat in heartbeats}
                 self._latest = unsent | self._latest
                 self._interval.end()
 
 
-def _guard(facts: Facts) -> _Guard:
-    return tuple(facts.get(n) for n in ("topic", "consumer_group", "client_name"))
+def _guard(heartbeat: GuardHeartbeat) -> _Guard:
+    return heartbeat.topic, heartbeat.consumer_group, heartbeat.client_name

@@ -16,13 +16,13 @@ All reports may be sent twice and count once: failures by their id, counters by 
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Literal
 from uuid import uuid4
 
-from poisonguard.contract import Confirmation, FailureReport
+from poisonguard.contract import Confirmation, FailureReport, GuardHeartbeat
 from poisonguard.server.applied_counts import AppliedCounts
 from poisonguard.server.client import Client
 from poisonguard.server.confirmation_queue import ConfirmationQueue
@@ -45,7 +45,6 @@ class Reporter:
     def __init__(self, client: Client, *, spool: Spool | None = None) -> None:
         self._client = client
         self._spool = spool
-        self._host = socket.gethostname()
         self._reset()
 
     def _reset(self) -> None:
@@ -155,16 +154,16 @@ class Reporter:
             handled=handled,
         )
 
-    def set_heartbeat(self, guard_facts: Mapping[str, object]) -> None:
+    def now(self) -> datetime:
+        """Return the time by a clock that cannot be set back.
+
+        By another clock a heartbeat could count as late.
+        """
+        return self._client.now()
+
+    def set_heartbeat(self, heartbeat: GuardHeartbeat) -> None:
         """Set a guard's heartbeat; send it at once if its state changed."""
-        facts = {
-            "host": self._host,
-            # By a clock that cannot be set back, or the heartbeat would count as late.
-            "at": self._client.now().isoformat(),
-            **guard_facts,
-            "reporter": str(self.id),
-        }
-        if self._heartbeats.set(facts):
+        if self._heartbeats.set(heartbeat):
             self._start_and_wake()
 
     @property

@@ -31,6 +31,7 @@ from poisonguard.journal.journal_file import (
     Snapshot,
     Unreadable,
 )
+from poisonguard.policy import doubled
 from poisonguard.processes import kernel, stacks
 from poisonguard.processes.kernel import Identity
 from poisonguard.supervision.watchdog import HangDetector, interval
@@ -363,7 +364,6 @@ def _kill_group(child: Identity) -> None:
 
 def pause_after(deaths: int) -> float:
     """Return the seconds to wait after so many deaths in a row."""
-    doublings = min(max(deaths - FAST_DEATHS, 0), 20)
-    longest = min(FIRST_PAUSE * 2.0**doublings, LONGEST_PAUSE)
+    longest = doubled(FIRST_PAUSE, max(deaths - FAST_DEATHS, 0), cap=LONGEST_PAUSE)
     # Randomised, so that consumers that died together do not restart together.
     return longest * random.uniform(0.5, 1.0)  # noqa: S311 - no secret

@@ -26,6 +26,7 @@ from poisonguard.contract import (
     parse_confirmation,
     parse_counter,
     parse_failure,
+    parse_heartbeat,
     parse_skip,
 )
 from poisonguard.skipping.rules import parse_rule
@@ -348,17 +349,16 @@ class Double:
         return {"status": "confirmed"}
 
     def _take_counters(self, body: Json) -> Json:
-        words = body.get("guards", [])
-        return _each(self._count, body["counters"]) | {
-            "guards": [{"status": self._heard(word)} for word in words]
-        }
+        guards = _each(self._set_guard, body.get("guards", []))
+        return _each(self._count, body["counters"]) | {"guards": guards["results"]}
 
-    def _heard(self, word: Json) -> str:
-        before = self.guards.get(word["client_name"])
-        if before is not None and word["at"] < before["at"]:
-            return "duplicate"
-        self.guards[word["client_name"]] = word
-        return "updated" if before else "created"
+    def _set_guard(self, item: Json) -> Json:
+        parse_heartbeat(item)
+        before = self.guards.get(item["client_name"])
+        if before is not None and item["at"] < before["at"]:
+            return {"status": "duplicate"}
+        self.guards[item["client_name"]] = item
+        return {"status": "updated" if before else "created"}
 
     def _count(self, item: Json) -> Json:
         parse_counter(item)

@@ -126,12 +126,15 @@ def test_members_left_out_of_a_change_keep_their_values(
         patch(admin, path, {"kind": "sqs"}),
         patch(admin, path, {"url": ""}),
         patch(admin, path, {"name": ""}),
+        patch(admin, path, {"name": "x" * 256}),
     ]
 
     assert (named.status, named.json["name"]) == (200, "renamed")
     assert moved.json["address"] == "env:BROKER_ELSEWHERE"
     assert Broker.objects.get().url != before
-    assert [reply.pointers for reply in refused] == [["/kind"], ["/url"], ["/name"]]
+    pointers = [["/kind"], ["/url"], ["/name"], ["/name"]]
+    assert [reply.pointers for reply in refused] == pointers
+    assert all("100 characters" in reply.json["detail"] for reply in refused[2:])
 
 
 def delete(caller: Caller, path: str, body: object) -> Reply:
@@ -175,6 +178,19 @@ def test_a_topic_with_records_is_not_removed_and_neither_is_its_broker(
     assert list(Topic.objects.values_list("name")) == [("orders",)]
 
 
+def test_a_reason_of_2000_characters_is_recorded_whole(
+    admin: Caller, ours: int
+) -> None:
+    long = "x" * 2_000
+    registered(admin, owner="me", reason=long)
+    patch(admin, "topics", {"name": "orders", "owner": "you", "reason": long})
+    delete(admin, "topics", {"name": "orders", "reason": long})
+    delete(admin, f"brokers/{ours}", {"reason": f" {long}\n"})
+
+    reasons = Entry.objects.exclude(reason="").values_list("reason", flat=True)
+    assert list(reasons) == [long] * 4
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status"),
     [
@@ -184,6 +200,8 @@ def test_a_topic_with_records_is_not_removed_and_neither_is_its_broker(
         ("topics", [], 400),
         ("brokers/{}", {"force": True}, 422),
         ("brokers/{}", {"reason": 7}, 422),
+        ("brokers/{}", {"reason": "x" * 2_001}, 422),
+        ("topics", {"name": "orders", "reason": "x" * 2_001}, 422),
     ],
 )
 def test_an_invalid_removal_removes_nothing(
@@ -503,6 +521,7 @@ def test_a_topic_of_another_broker_is_not_taken_over(admin: Caller, ours: int) -
         ({"tee_queue": "copies"}, "/tee_queue"),
         ({"paused": "yes"}, "/paused"),
         ({"reason": 7}, "/reason"),
+        ({"reason": "x" * 2_001}, "/reason"),
         ({"depth": 7}, "/depth"),
     ],
 )
@@ -581,10 +600,11 @@ def test_a_key_sees_and_changes_only_its_topics(admin: Caller, ours: int) -> Non
         patch(mine, "topics", {"name": "orders", "owner": "me"}),
         mine.post("brokers", new(name="b")),
         patch(mine, f"brokers/{ours}", {"name": "b"}),
+        patch(mine, "brokers/0", {"name": "b"}),
         mine.send("DELETE", f"brokers/{ours}"),
     ]
 
-    assert [answer.status for answer in answers] == [403, 404, 403, 403, 404]
+    assert [answer.status for answer in answers] == [403, 404, 403, 404, 404, 404]
     assert mine.get("topics").results == []
     assert Topic.objects.get().owner == ""
 
@@ -602,6 +622,7 @@ def test_a_key_for_some_topics_sees_only_the_brokers_that_carry_any(
         assert mine.get(f"brokers/{broker}").status == status
         assert mine.post(f"brokers/{broker}/test").status == status
     assert mine.get(f"brokers/{other}/discover").status == 404
+    assert patch(mine, f"brokers/{ours}", {"name": "b"}).status == 403
 
 
 def test_an_operator_reads_and_an_admin_writes() -> None:

@@ -237,11 +237,23 @@ def test_a_migration_that_is_pending_is_a_503() -> None:
     assert (status, data["postgres"], data["migrations"]) == (503, "up", "behind")
 
 
+def test_a_probe_that_fails_is_a_dependency_that_is_away(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(health, "_celery_broker", lambda: 1 // 0)
+
+    _, data = ready()
+
+    assert data["celery_broker"] == "away"
+    assert "a probe of /readyz failed" in caplog.text
+
+
 def test_hanging_probes_do_not_pile_up() -> None:
     with ExitStack() as stack:
+        hanging = threading.Event()
+        stack.callback(hanging.set)
         for _ in range(health.MOST_PROBES):
-            assert health._probe_slots.acquire(blocking=False)
-            stack.callback(health._probe_slots.release)
+            assert health._probes.start(hanging.wait)
         threads = threading.active_count()
 
         status, data = ready()

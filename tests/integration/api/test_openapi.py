@@ -15,6 +15,7 @@ from drf_spectacular.validation import validate_schema
 
 from apps.api.views import reference
 from apps.api.views.reference import schema
+from apps.audit.services import REASON_LIMIT
 from apps.team.rights import Role, Scope
 from tests.integration.api.caller import anonymous, person, program
 from tests.races import at_once
@@ -62,6 +63,19 @@ def test_every_call_describes_its_scope_and_its_refusals() -> None:
         for call in methods.values():
             assert re.search(r"Needs the scope `[a-z]+:[a-z]+`", call["description"])
             assert {"401", "403", "503"} <= call["responses"].keys(), path
+
+
+def test_every_reason_that_a_call_takes_has_the_same_limit() -> None:
+    requests = re.findall(r"'requestBody': .*?/schemas/(\w+)'", str(schema()["paths"]))
+    shapes = schema()["components"]["schemas"]
+    limits = {
+        name: shapes[name]["properties"]["reason"]["maxLength"]
+        for name in requests
+        if "reason" in shapes[name].get("properties", {})
+    }
+
+    names = ("Decision", "MoveAsk", "NewSkip", "NewTopic", "PatchedTopicChange")
+    assert limits == dict.fromkeys(names, REASON_LIMIT)
 
 
 def test_the_calls_that_act_take_an_idempotency_key() -> None:

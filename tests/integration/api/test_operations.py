@@ -455,6 +455,8 @@ def test_a_body_that_is_no_object_is_a_400(
         ({}, "/token"),
         ({"token": 1}, "/token"),
         ({"token": "\0"}, "/token"),
+        ({"token": f"{{{uuid.UUID(int=1)}}}"}, "/token"),
+        ({"token": uuid.UUID(int=1).hex}, "/token"),
         ({"token": str(uuid.UUID(int=1)), "reason": 1}, "/reason"),
     ],
 )

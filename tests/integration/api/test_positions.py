@@ -278,6 +278,8 @@ def test_a_move_is_given_by_number_time_distance_position_or_move(
         ({"to": {}}, 422, "/to"),
         ({"to": {"": -2}}, 422, "/to/"),
         ({"to": {"a": 2**63 - 1}}, 422, "/to/a"),
+        ({"to": {"a/~b": -2}}, 422, "/to/a~1~0b"),
+        ({"to": {"": 1}, "a/b": 1}, 422, "/a~1b"),
         ({"to": {"": True}}, 422, "/to/"),
         ({"to": 7}, 422, "/to"),
         ({"at": "2026-11-20T09:30"}, 422, "/at"),
@@ -292,7 +294,7 @@ def test_a_move_is_given_by_number_time_distance_position_or_move(
         ({"to": {"": 1}, "reason": 7}, 422, "/reason"),
         ({"to": {"": 1}, "reason": ""}, 422, "/reason"),
         ({"to": {"": 1}, "dryrun": True}, 422, "/dryrun"),
-        ([], 400, "/"),
+        ([], 400, ""),
     ],
 )
 def test_an_invalid_move_moves_nothing(

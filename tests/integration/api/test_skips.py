@@ -204,6 +204,7 @@ def test_applied_skips_are_counted_member_by_member(
         ({**good, "client_name": ""}, "/client_name"),
         ({**good, "last_at": "now"}, "/last_at"),
         ({**good, "report": "x"}, "/report"),
+        ({**good, "report": uuid.uuid4().hex}, "/report"),
     ]
 
     members = [good, *(member for member, _ in bad), good]

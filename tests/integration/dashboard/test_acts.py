@@ -272,6 +272,18 @@ def test_a_preview_can_be_confirmed_only_once(anna: Client, now: datetime) -> No
     assert reloaded["Location"] == f"/operations/{operation.pk}"
 
 
+@pytest.mark.parametrize("spelling", ["{{{}}}", "urn:uuid:{}"])
+def test_a_token_of_another_spelling_is_no_preview(
+    anna: Client, now: datetime, spelling: str
+) -> None:
+    operation, _ = look(anna, "redrive", ids=ids(*poisons(now, 1)))
+
+    token = spelling.format(operation.token)
+    response = anna.get("/operations/preview", {"token": token})
+
+    assert response.status_code == 404
+
+
 def test_a_preview_of_another_person_is_refused(
     anna: Client, sign_in: SignIn, now: datetime
 ) -> None:

@@ -371,7 +371,7 @@ def test_policies_are_filled_in_and_shown(admin: Client, topic: Topic) -> None:
         ({"options": "["}, "options"),
         ({"options": '{"colour": 1}'}, "options"),
         ({"dead_letter_queue": "orders"}, "dead_letter_queue"),
-        ({"reason": "x" * 1_001}, "reason"),
+        ({"owner": "me", "reason": "x" * 2_001}, "reason"),
         ({"host_json": "{}"}, ""),
     ],
 )

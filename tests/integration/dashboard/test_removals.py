@@ -247,9 +247,10 @@ def test_a_reason_that_is_too_long_is_told_beside_it(
     path = f"/brokers/{ours.pk}/remove"
     token = token_on(get(admin, path))
 
-    page = post(admin, path, 422, token=token, reason="x" * 1_001)
+    page = post(admin, path, 422, token=token, reason="x" * 2_001)
 
     assert re.search(r'name="reason"[^>]*aria-invalid="true"', page)
+    assert re.search(r'name="reason"[^>]*maxlength="2000"', page)
     assert Broker.objects.exists()
 
 

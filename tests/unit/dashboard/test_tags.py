@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from django.template import Context, Template
@@ -139,3 +141,13 @@ def test_tells_the_detail_of_an_entry_in_a_line() -> None:
     detail = {"verb": "drop", "query": None, "counts": {"dropped": 3, "waiting": 0}}
 
     assert pw.facts(detail) == "verb drop · counts 3 dropped"
+
+
+def test_every_field_for_a_reason_has_the_limit_of_the_audit_trail() -> None:
+    templates = Path(__file__).resolve().parents[3] / "templates"
+    pages = [file.read_text() for file in templates.rglob("*.html")]
+    fields = re.findall(r'<(?:input|textarea) [^>]*name="reason"[^>]*', "".join(pages))
+
+    visible = [field for field in fields if 'type="hidden"' not in field]
+    assert visible
+    assert [x for x in visible if 'maxlength="{% reason_limit %}"' not in x] == []

@@ -35,7 +35,7 @@ class Command(BaseCommand):
             raise CommandError(str(trouble)) from trouble
 
     def _drain(self, lane: Lane) -> None:
-        with lock.attempt(f"lane:{lane.pk}") as lane_lock:
+        with lock.attempt(lane.lock_name) as lane_lock:
             if lane_lock is None:
                 raise CommandError("a lane is draining this topic already")
             before = Lane.objects.get(pk=lane.pk).captured

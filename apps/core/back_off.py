@@ -1,0 +1,17 @@
+"""How long to wait before the next try."""
+
+from __future__ import annotations
+
+import random
+
+MOST_DOUBLINGS = 10
+
+
+def delay(troubles: int, *, base: float, cap: float) -> float:
+    """Draw the seconds to wait after so many troubles in a row.
+
+    Full jitter with a floor (AWS Architecture Blog: back-off and jitter): what lost a
+    server together must not come back together.
+    """
+    highest = min(cap, base * 2 ** min(troubles, MOST_DOUBLINGS))
+    return base + random.uniform(0, highest)  # noqa: S311 - no secret

@@ -1,0 +1,53 @@
+"""The pace of an operation, the same for pages and the API."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from apps.triage.models import Operation
+from apps.triage.progress import ItemTally, Pace, pace_of
+from apps.triage.states import COUNTED, State
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def tally(**counts: int) -> ItemTally:
+    every = {**dict.fromkeys(COUNTED, 0), **counts}
+    return ItemTally(total=sum(counts.values()), counts=every)
+
+
+def operation(state: State = State.RUNNING, **values: datetime) -> Operation:
+    return Operation(state=state.value, **{"confirmed_at": NOON, **values})
+
+
+def test_the_rest_takes_as_long_as_the_rate_so_far_predicts() -> None:
+    items = tally(sent=20, waiting=60, skipped=5)
+
+    pace = pace_of(operation(), items, now=NOON + timedelta(seconds=10))
+
+    assert pace == Pace(rate=2.0, remaining=timedelta(seconds=30))
+
+
+def test_an_operation_that_ended_has_a_rate_and_nothing_left() -> None:
+    done = operation(State.DONE, finished_at=NOON + timedelta(seconds=10))
+
+    pace = pace_of(done, tally(sent=20), now=NOON + timedelta(days=1))
+
+    assert pace == Pace(rate=2.0, remaining=None)
+
+
+@pytest.mark.parametrize(
+    ("items", "seconds"), [(tally(waiting=3), 10), (tally(sent=3), 0)]
+)
+def test_a_pace_is_unknown_before_anything_is_done(
+    items: ItemTally, seconds: int
+) -> None:
+    assert pace_of(operation(), items, now=NOON + timedelta(seconds=seconds)) == Pace()
+
+
+def test_a_rest_of_more_than_a_year_is_not_predicted() -> None:
+    items = tally(sent=1, waiting=1_000_000)
+
+    assert pace_of(operation(), items, now=NOON + timedelta(hours=1)).remaining is None
