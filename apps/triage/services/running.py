@@ -90,15 +90,26 @@ class SliceEnd(StrEnum):
     DONE = "done"
 
 
-def run(*, operation_id: int, publisher: RoutingPublisher, clock: Clock) -> SliceEnd:
-    """Work on an operation for one slice, unless another run already does."""
+def run(
+    *,
+    operation_id: int,
+    publisher: RoutingPublisher,
+    clock: Clock,
+    window: int = WINDOW,
+) -> SliceEnd:
+    """Work on an operation for one slice, unless another run already does.
+
+    `window` is how many messages are claimed at once, at most.
+    """
     with lock.attempt(f"operation:{operation_id}") as operation_lock:
         if operation_lock is None:
             return SliceEnd.ELSEWHERE
         operation = _begin(operation_id)
         if operation is None:
             return SliceEnd.DONE
-        operation_run = OperationRun(operation, operation_lock, publisher, clock)
+        operation_run = OperationRun(
+            operation, operation_lock, publisher, clock, window=window
+        )
         try:
             return operation_run.run_slice()
         except LockLost:
@@ -136,8 +147,11 @@ class OperationRun:
         operation_lock: Lock,
         publisher: RoutingPublisher,
         clock: Clock,
+        *,
+        window: int,
     ) -> None:
         self.operation = operation
+        self.window = window
         self.epoch = operation.epoch
         self.lock = operation_lock
         self.publisher = publisher
@@ -269,7 +283,7 @@ class OperationRun:
             self.operation.items.in_flight()
             .filter(redrive__epoch__lt=self.epoch)
             .order_by("id")
-            .values_list("redrive__id", "poison__size")[:WINDOW]
+            .values_list("redrive__id", "poison__size")[: self.window]
         )
         orphans = _fit_in_window(rows)
         if not orphans:
@@ -281,7 +295,9 @@ class OperationRun:
         """Claim the next window with anything to send; skip items with nothing."""
         while True:
             waiting = self.operation.items.waiting().order_by("id")
-            rows = list(waiting.values_list("poison_id", "poison__size", "id")[:WINDOW])
+            rows = list(
+                waiting.values_list("poison_id", "poison__size", "id")[: self.window]
+            )
             window = set(_fit_in_window((pk, size) for pk, size, _ in rows))
             items = {pk: item for pk, _, item in rows if pk in window}
             if not items:
