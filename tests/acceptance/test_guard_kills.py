@@ -11,7 +11,6 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +32,6 @@ LONGEST_LIFE = 0.4
 # A busy machine is no failure; to stand still for so long is one.
 PATIENCE = 60
 FORKS = forks.of(mortal.__name__)
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    web = Web()
-    web.start()
-    yield web
-    web.stop()
 
 
 @pytest.mark.parametrize(("width", "deaths"), [(1, 2), (16, 3)])

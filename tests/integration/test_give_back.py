@@ -203,9 +203,8 @@ def test_without_open_messages_there_is_nothing_to_give_back(
 
 
 def test_a_run_that_died_is_taken_over_and_sends_at_most_a_window_twice(
-    broker: Queues, mail: Topic, monkeypatch: pytest.MonkeyPatch
+    broker: Queues, mail: Topic
 ) -> None:
-    monkeypatch.setattr(running, "WINDOW", 2)
     bodies = [b"%d" % number for number in range(7)]
     captured(broker, mail, bodies)
     pause()
@@ -215,7 +214,9 @@ def test_a_run_that_died_is_taken_over_and_sends_at_most_a_window_twice(
     assert begun is not None
     for _ in range(2):
         with DyingPublisher() as publisher, pytest.raises(Killed):
-            running.run(operation_id=begun.pk, publisher=publisher, clock=clock.now)
+            running.run(
+                operation_id=begun.pk, publisher=publisher, clock=clock.now, window=2
+            )
 
     output = give_back()
 

@@ -24,6 +24,7 @@ from poisonguard.server.counters import CounterKey
 from poisonguard.skipping.skip_list import SkipList
 from tests.sdk.failures import confirmation, failure
 from tests.sdk.server import KEY, Server
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 BILLING = CounterKey("orders", "billing", "billing-1")
@@ -212,9 +213,7 @@ def test_a_forked_child_has_a_connection_of_its_own(
 
 def _child(connection: Connection, mirror: SkipList, queue: Any) -> None:
     queue.put(list(mirror.bookmarks))
-    deadline = time.monotonic() + 20
-    while "later" not in mirror.bookmarks and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: "later" in mirror.bookmarks)
     connection.reporter.count(BILLING, handled=100)
     connection.reporter.poison(
         failure(),
