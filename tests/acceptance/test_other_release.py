@@ -27,10 +27,10 @@ from redis import Redis
 from poisonweb.sample.ledger import What, read, tally
 from poisonweb.sample.messages import SHIPMENTS
 from poisonweb.sample.subscriptions import BY_TOPIC
-from tests.acceptance import replaying
-from tests.acceptance.older import unpack
+from tests.acceptance import replaying_consumer
+from tests.acceptance.earlier_tree import unpack
 from tests.acceptance.product import ROOT, environment
-from tests.acceptance.replaying import UNLUCKY
+from tests.acceptance.replaying_consumer import UNLUCKY
 from tests.acceptance.web import CONSUMER, Web, api_key, url_of_this_database
 from tests.integration.test_upgrade import scratch
 from tests.waiting import wait_until
@@ -194,7 +194,7 @@ def consume(tree: Path, server: Server, client_name: str, last: int) -> dict[int
     """Run a consumer of `replayed` with the SDK of a tree, to its end."""
     arguments = (server.web.url, server.key, client_name, str(last))
     done = subprocess.run(
-        (sys.executable, replaying.__file__, *arguments),
+        (sys.executable, replaying_consumer.__file__, *arguments),
         env=environment(PYTHONPATH=str(tree / "sdk")),
         stdout=subprocess.PIPE,
         text=True,
@@ -261,6 +261,6 @@ def test_two_releases_work_side_by_side(
         wait_until(lambda: exact.items() <= counted(server).items(), seconds=180)
 
         assert set(produced) == set(BY_TOPIC)
-        assert poisons(server) == {**failed, replaying.TOPIC: last // UNLUCKY}
+        assert poisons(server) == {**failed, replaying_consumer.TOPIC: last // UNLUCKY}
         skips = "SELECT count(*) FROM poison_skip WHERE removed_revision IS NULL"
         assert server.rows(skips) == [(last // UNLUCKY,)]

@@ -20,7 +20,7 @@ from apps.core.actor import Actor
 from apps.poison.models import Failure, Poison, Redrive, Skip
 from apps.team import services as team
 from apps.team.rights import Role
-from tests.acceptance.remote import Remote, guarded, message
+from tests.acceptance.remote_guard import Remote, guarded, message
 from tests.acceptance.web import Web, api_key
 from tests.triage import redriven
 from tests.waiting import wait_until

@@ -398,7 +398,14 @@ def _run_to_its_end(
     amps: Amps, poisonweb: Server, *journal: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tests.amps.exits", amps.url, poisonweb.url, *journal],
+        [
+            sys.executable,
+            "-m",
+            "tests.amps.exiting_consumer",
+            amps.url,
+            poisonweb.url,
+            *journal,
+        ],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'sdk'}"},
         stdout=subprocess.PIPE,

@@ -22,8 +22,8 @@ from poisonguard.errors import Away
 from poisonguard.skipping.skip_list import Fence
 from tests.amps.conftest import Connect, Open, kill
 from tests.amps.double import OWN, Amps
-from tests.sdk.lives import Lives
 from tests.sdk.server import KEY, Server
+from tests.sdk.settled_logs import Lives
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,7 +15,7 @@ from apps.capture.models import HeldDeadLetter
 from apps.poison.models import Poison
 from poisonguard import contract
 from tests.contracts.stages import RealStage
-from tests.contracts.test_life import drain, registered
+from tests.contracts.test_message_lifecycle import drain, registered
 from tests.unit.test_vocabularies import EVERY
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.present]

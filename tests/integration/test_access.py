@@ -25,7 +25,7 @@ from apps.core.actor import Actor
 from apps.team import services as team
 from apps.team.rights import Role, Scope
 from tests.integration.api.caller import PASSWORD, program
-from tests.integration.api.test_doors import NEEDED
+from tests.integration.api.test_authentication import NEEDED
 from tests.reports import poisons
 
 pytestmark = pytest.mark.django_db

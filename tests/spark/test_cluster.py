@@ -24,7 +24,7 @@ from tests import reports
 from tests.needs import JDBC_JAR
 from tests.spark import clusters, leaks
 from tests.spark.clusters import Cluster
-from tests.spark.doors import DOORS
+from tests.spark.postgres_readers import DOORS
 from tests.spark.published import published
 from tests.waiting import wait_until
 

@@ -23,7 +23,7 @@ from spark.jobs import nightly_failure_rate as job
 from spark.lake import Lake, RunAttempt
 from spark.schemas import LakeKind
 from tests.reports import capture, count_up, counter, failure
-from tests.spark.doors import Export
+from tests.spark.postgres_readers import Export
 from tests.spark.rows import facts
 from tests.waiting import wait_until
 

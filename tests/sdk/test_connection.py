@@ -306,7 +306,7 @@ def _fork_and_close(connection: Connection) -> int:
 
 def _program(*arguments: object) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.sdk.linked", *map(str, arguments)],
+        [sys.executable, "-m", "tests.sdk.unclosed_consumer", *map(str, arguments)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'sdk'}"},
         stdin=subprocess.PIPE,
