@@ -179,6 +179,6 @@ def test_the_process_for_forms_ends_with_the_web(
 
     web.stop(number)
 
-    wait_until(lambda: not is_alive(second), seconds=20)
+    wait_until(lambda: not is_alive(second))
     # It waited for the other one, where it could.
     assert number is signal.SIGKILL or not is_alive(second)
