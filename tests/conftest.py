@@ -22,6 +22,7 @@ from hypothesis import settings
 from apps.brokers.models import Topic
 from apps.brokers.services import topics as brokers
 from apps.capture.models import Lane, Mode
+from apps.core import clock
 from apps.core.actor import Actor
 from apps.team.rights import Principal, Scope
 from tests import confined, resolver
@@ -42,9 +43,15 @@ confined.install()
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    present = "present: `now` is the present, for code that asks the clock itself"
+    config.addinivalue_line("markers", present)
+
+
 @pytest.fixture
-def now() -> datetime:
-    return NOON
+def now(request: pytest.FixtureRequest) -> datetime:
+    """Return noon, or the present time where a test is marked so."""
+    return clock.now() if request.node.get_closest_marker("present") else NOON
 
 
 @pytest.fixture

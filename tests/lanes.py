@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -117,10 +116,3 @@ def serving() -> Iterator[None]:
         stop.set()
         process.join(timeout=60)
     assert not process.is_alive()
-
-
-def within(seconds: float, holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.02)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from django.test import Client
 
 from poisonweb.embedded.ports import free_port
 from poisonweb.env import Oidc
+from tests.waiting import await_start
 
 ROOT = Path(__file__).parents[1]
 ROLES = {"ops": "operator", "leads": "admin", "readers": "viewer"}
@@ -88,19 +88,15 @@ def provider() -> Iterator[Provider]:
     ) as process:
         try:
             started = Provider(f"http://127.0.0.1:{port}")
-            _await(started, process)
+            await_start(process, lambda: _answers(started))
             yield started
         finally:
             process.kill()
 
 
-def _await(started: Provider, process: subprocess.Popen[bytes]) -> None:
-    ends = time.monotonic() + SECONDS
-    while time.monotonic() < ends and process.poll() is None:
-        try:
-            requests.get(started.url, timeout=SECONDS)
-        except requests.ConnectionError:
-            time.sleep(0.05)
-        else:
-            return
-    raise AssertionError("the provider did not start")
+def _answers(started: Provider) -> bool:
+    try:
+        requests.get(started.url, timeout=SECONDS)
+    except requests.ConnectionError:
+        return False
+    return True

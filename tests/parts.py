@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shlex
 import sys
 import tempfile
 import time
@@ -27,6 +28,7 @@ from tests.supervision import Interrupted, Outcome
 SLOW = ("tests/acceptance", "tests/browser", "tests/spark")
 PROCESSORS = os.cpu_count() or 1
 FAILED, LACKING = 1, 3
+ALONE = ".venv/bin/python -m tests.parts"
 # A part that takes longer hangs: each single test has a limit of its own.
 SECONDS = 45 * 60
 
@@ -114,7 +116,7 @@ def _without_make() -> dict[str, str]:
     }
 
 
-def report(results: Sequence[Result], *, number: int) -> int:
+def report(results: Sequence[Result], *, number: int, start: str = "") -> int:
     """Say on stderr what became of the parts; give the worst exit code."""
     worst = max((result.code for result in results), key=(0, LACKING, FAILED).index)
     for result in results:
@@ -123,7 +125,16 @@ def report(results: Sequence[Result], *, number: int) -> int:
             _say(f"  left behind by {result.part}: {leftover}")
         for line in result.repeats.splitlines():
             _say(f"  {line}")
+        if result.code == FAILED:
+            # A run that did not come as far as its tests names none of them.
+            _say(f"  run it alone with: {alone(result.part, number, start)}")
     return worst
+
+
+def alone(part: str, number: int, start: str) -> str:
+    """Give the command that runs one part as it ran."""
+    begin = f" --clock {shlex.quote(start)}" if start else ""
+    return f"{ALONE} {part} --seed {number}{begin}"
 
 
 def _line(result: Result, number: int) -> str:
@@ -149,7 +160,7 @@ def main(words: Sequence[str]) -> int:
     except Interrupted as stopped:
         _say(f"tests: stopped by {stopped}, seed {options.seed}")
         return 128 + stopped.signal
-    code = report(results, number=options.seed)
+    code = report(results, number=options.seed, start=options.clock)
     return 0 if names == ["quick"] and code == LACKING else code
 
 

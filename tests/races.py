@@ -1,39 +1,41 @@
-"""Run functions concurrently, started together."""
+"""Run functions concurrently, started together, each on a connection of its own."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from django.db import connection
 
+R = TypeVar("R")
 
-def together(number: int, write: Callable[[int], None]) -> None:
-    """Run `write` in `number` threads at once; raise the first error."""
-    start, troubles = threading.Barrier(number), []
 
-    def run(turn: int) -> None:
+def together(number: int, work: Callable[[int], R]) -> list[R]:
+    """Run `work` in `number` threads at once; return its results by turn.
+
+    Raises the first error when all have ended.
+    """
+    start = threading.Barrier(number)
+
+    def run(turn: int) -> R:
         start.wait()
         try:
-            write(turn)
-        except Exception as trouble:  # noqa: BLE001 - raised again below
-            troubles.append(trouble)
+            return work(turn)
         finally:
             connection.close()
 
-    writers = [threading.Thread(target=run, args=(turn,)) for turn in range(number)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    if troubles:
-        raise troubles[0]
+    with ThreadPoolExecutor(number) as pool:
+        return list(pool.map(run, range(number)))
 
 
-def at_once(*works: Callable[[], object]) -> None:
-    """Run different functions at once; raise the first error."""
+def at_once(*works: Callable[[], R]) -> list[R]:
+    """Run different functions at once; return their results, or raise an error."""
+    return together(len(works), lambda turn: works[turn]())
 
-    def work(turn: int) -> None:
-        works[turn]()
 
-    together(len(works), work)
+def on_another_connection(work: Callable[[], R]) -> R:
+    """Run `work` in a thread, so that Postgres sees another session."""
+    (result,) = at_once(work)
+    return result

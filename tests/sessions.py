@@ -1,4 +1,4 @@
-"""Limit the sessions of Postgres, for this database only."""
+"""The sessions of Postgres in the test database: how many may be, and which waits."""
 
 from __future__ import annotations
 
@@ -35,3 +35,16 @@ def sessions_limited(most: int) -> Iterator[None]:
     finally:
         with connection.cursor() as cursor:
             cursor.execute(LIMIT.format(name=name, most=-1))
+
+
+def waits_for_a_lock(application: str = "") -> bool:
+    """Check for a session, optionally of this name, that waits for another one."""
+    with connection.cursor() as cursor:
+        # Otherwise one transaction would always see the same rows.
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
+        cursor.execute(
+            "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            " AND datname = current_database() AND %s IN ('', application_name))",
+            [application],
+        )
+        return bool(cursor.fetchone()[0])

@@ -9,12 +9,17 @@ from typing import cast
 from redis import Redis
 
 from apps.brokers.services.topics import RoutingPublisher
+from apps.poison.models import Poison
 from apps.poison.query import Query
+from apps.poison.services import RedriveAnswer, begin, mark
+from apps.poison.states import Outcome
+from apps.poison.tokens import sign
 from apps.team.rights import Principal
 from apps.triage.models import Operation
 from apps.triage.services import decision, running, selection
 from apps.triage.services.running import SliceEnd
 from apps.triage.services.selection import Ask
+from apps.triage.services.windows import WINDOW
 from apps.triage.states import Verb
 
 ALL = Query.parse("topic:orders")
@@ -40,11 +45,15 @@ def run(
     now: datetime,
     *,
     by: Callable[[], RoutingPublisher] = RoutingPublisher,
+    window: int = WINDOW,
 ) -> SliceEnd:
     """Run an operation as a worker does, optionally with another publisher."""
     with by() as publisher:
         return running.run(
-            operation_id=operation.pk, publisher=publisher, clock=lambda: now
+            operation_id=operation.pk,
+            publisher=publisher,
+            clock=lambda: now,
+            window=window,
         )
 
 
@@ -57,3 +66,11 @@ def counts_of(operation: Operation) -> dict[str, int]:
     counts = operation.items.counts()
     assert sum(counts.values()) == operation.total
     return {name: number for name, number in counts.items() if number}
+
+
+def redriven(poison: Poison, now: datetime) -> str:
+    """Send a poison as an operation would, and return its redrive header."""
+    (redrive,) = begin(poisons=[poison.pk], target=None, epoch=1, now=now).values()
+    answer = RedriveAnswer(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
+    mark(poisons=[poison.pk], answers=[answer], epoch=1, now=now)
+    return sign(redrive=redrive, topic="orders", digest=poison.digest)

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
-from tests.acceptance.product import eventually
+from tests.waiting import wait_until
 
 UNANSWERED = ("waiting", "sending", "unknown", "sent")
 
@@ -44,7 +44,7 @@ class Client:
         confirmation = {"token": preview["token"], "reason": reason}
         accepted = self.post("operations", confirmation)
         see = partial(self.get, f"operations/{accepted['id']}")
-        eventually(lambda: is_answered(see()), seconds=60, tell=see)
+        wait_until(lambda: is_answered(see()), describe=see)
         operation: dict[str, Any] = see()
         return operation
 

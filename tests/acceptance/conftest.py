@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
+import pytest
+
+from tests.acceptance.web import Web
 from tests.killed import files_of_killed_processes
 
 __all__ = ["files_of_killed_processes"]
@@ -17,3 +21,11 @@ collect_ignore = (
         "test_two_trees.py",
     ]
 )
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    web = Web()
+    web.start()
+    yield web
+    web.stop()

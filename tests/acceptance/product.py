@@ -7,8 +7,7 @@ import select
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import cache_from_source
@@ -200,17 +199,3 @@ def _names(pid: int, var: str) -> bool:
                 return True
         return str((entry / "cwd").readlink()).startswith(var)
     return False
-
-
-def eventually(
-    true: Callable[[], bool],
-    *,
-    seconds: float = 60.0,
-    tell: Callable[[], object] = lambda: "",
-) -> None:
-    """Wait until it is true; who waits in vain may tell what they see instead."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        in_time = time.monotonic() < deadline
-        assert in_time, f"it did not come true in time {tell()}"
-        time.sleep(0.1)

@@ -21,9 +21,9 @@ from apps.core.actor import Actor
 from apps.poison.models import Body
 from apps.team.rights import Role
 from apps.team.services import create_user
-from tests.acceptance.product import eventually
 from tests.acceptance.web import Web, api_key
 from tests.reports import failure
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.django_db(transaction=True)]
 
@@ -37,14 +37,6 @@ FORM = {
 
 Headers = Mapping[str, str]
 Encode = Callable[[bytes], bytes]
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    web = Web()
-    web.start()
-    yield web
-    web.stop()
 
 
 @pytest.fixture
@@ -170,7 +162,7 @@ def test_another_process_begins_where_one_is_killed(
 ) -> None:
     killed = second_process_of(web)
     os.kill(killed, signal.SIGKILL)
-    eventually(lambda: not is_alive(killed))
+    wait_until(lambda: not is_alive(killed))
 
     # It waits for the next one.
     answered = status_of(connection, "/sign-in", sign_in_form(), FORM)
@@ -187,6 +179,6 @@ def test_the_process_for_forms_ends_with_the_web(
 
     web.stop(number)
 
-    eventually(lambda: not is_alive(second), seconds=20)
+    wait_until(lambda: not is_alive(second))
     # It waited for the other one, where it could.
     assert number is signal.SIGKILL or not is_alive(second)

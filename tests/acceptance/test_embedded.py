@@ -19,12 +19,12 @@ from tests.acceptance.product import (
     Product,
     clone,
     environment,
-    eventually,
     on_small_disk,
     processes_of,
     refused,
     started,
 )
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.acceptance
 
@@ -176,10 +176,10 @@ def test_a_killed_process_is_started_again(product: Product, name: str) -> None:
 
     os.kill(old, signal.SIGKILL)
 
-    eventually(lambda: f"{name} ended (killed by SIGKILL)" in product.said())
-    eventually((product.var / "run" / f"{name}.pid").exists)
-    eventually(lambda: product.pid(name) != old)
-    eventually(product.is_ready)
+    wait_until(lambda: f"{name} ended (killed by SIGKILL)" in product.said())
+    wait_until((product.var / "run" / f"{name}.pid").exists)
+    wait_until(lambda: product.pid(name) != old)
+    wait_until(product.is_ready)
 
 
 def test_a_taken_port_is_told_in_one_line(product: Product, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_neither_a_kill_nor_a_stop_leaves_a_process_even_while_spark_works(
     with started(place, *START, seconds=60, changes=quiet) as product:
         ask = (PYTHON, "-c", ASK_FOR_A_REPORT)
         subprocess.run(ask, cwd=place, env=environment(), check=True)
-        eventually(lambda: bool(sparks(product.var)), seconds=60)
+        wait_until(lambda: bool(sparks(product.var)))
         old = processes_of(product.var)
         product.process.kill()
         product.process.wait()
@@ -220,7 +220,7 @@ def test_neither_a_kill_nor_a_stop_leaves_a_process_even_while_spark_works(
         assert len([pid for pid in processes_of(product.var) if is_web(pid)]) == 1
         assert READY.fullmatch(product.ready_line)
 
-        eventually(lambda: bool(sparks(product.var)), seconds=60)
+        wait_until(lambda: bool(sparks(product.var)))
         product.process.terminate()
         assert product.process.wait(SECONDS_TO_END) == 0
         assert processes_of(product.var) == set()

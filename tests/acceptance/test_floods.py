@@ -38,10 +38,10 @@ from tests.acceptance.product import (
     Product,
     clone,
     environment,
-    eventually,
     started,
 )
 from tests.reports import failure
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.acceptance
 log = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
             session=signed_in(product),
         )
         watch_queue(town)
-        eventually(town.is_well)
+        wait_until(town.is_well)
         yield town
 
 
@@ -275,7 +275,7 @@ class Measured:
 
 
 def measured(town: Town, kind: str) -> Measured:
-    eventually(town.is_well)
+    wait_until(town.is_well)
     web = town.product.pid("web")
     processes = processes_of(web)
     quiet, flooded = town.consumer(), town.consumer()
@@ -289,7 +289,9 @@ def measured(town: Town, kind: str) -> Measured:
         flooded.report_while(lambda: any(each.poll() is None for each in clients))
         answers = answers_of(clients)
     over = time.monotonic()
-    eventually(town.is_well, seconds=WELL_AFTER_SECONDS, tell=lambda: flooded.statuses)
+    wait_until(
+        town.is_well, seconds=WELL_AFTER_SECONDS, describe=lambda: flooded.statuses
+    )
     assert (town.product.pid("web"), processes_of(web)) == (web, processes)
     return Measured(
         kind=kind,
@@ -334,6 +336,6 @@ def test_a_lane_goes_on_after_a_flood_of_hostile_letters(town: Town) -> None:
     def captured() -> bool:
         return bool(api.get("poisons", q=f"consumer:{group}")["results"])
 
-    eventually(captured, seconds=WELL_AFTER_SECONDS)
+    wait_until(captured, seconds=WELL_AFTER_SECONDS)
     [lane] = [each["lane"] for each in api.get("topics")["results"] if each["lane"]]
     assert lane["state"] == "running"

@@ -11,7 +11,6 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ from redis import Redis
 from apps.poison.models import Poison
 from poisonguard.journal.attempts import Attempts
 from tests import forks
-from tests.acceptance import mortal
-from tests.acceptance.mortal import DEATHS, Place
+from tests.acceptance import mortal_consumer
+from tests.acceptance.mortal_consumer import DEATHS, Place
 from tests.acceptance.web import Web, api_key
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.django_db(transaction=True)]
@@ -32,15 +31,7 @@ KILLS, KILLERS, MESSAGES = (1_000, 20, 100_000) if SOAK else (25, 6, 3_000)
 LONGEST_LIFE = 0.4
 # A busy machine is no failure; to stand still for so long is one.
 PATIENCE = 60
-FORKS = forks.of(mortal.__name__)
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    web = Web()
-    web.start()
-    yield web
-    web.stop()
+FORKS = forks.of(mortal_consumer.__name__)
 
 
 @pytest.mark.parametrize(("width", "deaths"), [(1, 2), (16, 3)])
@@ -73,7 +64,7 @@ def test_only_messages_that_kill_are_poisoned(
 
 def send(redis: Redis, place: Place) -> tuple[set[bytes], set[bytes]]:
     """Put all messages on the stream; give their ids, and those of the killers."""
-    mortal.make_group(redis, place.topic)
+    mortal_consumer.make_group(redis, place.topic)
     deadly = random.sample(range(MESSAGES), KILLERS)
     ways = list(DEATHS) * KILLERS
     bodies = {n: ways[place] for place, n in enumerate(deadly)}
@@ -97,7 +88,7 @@ def keep_killing(place: Place, redis: Redis, killers: set[bytes]) -> None:
         # On a busy machine a start alone may take longer than a whole life.
         stalled = time.monotonic() - since
         assert stalled < PATIENCE, "it does not get on"
-        process = FORKS.Process(target=mortal.consume, args=(place,))
+        process = FORKS.Process(target=mortal_consumer.consume, args=(place,))
         hit = {*lines(place.begun)} - {*lines(place.handled)} - killers
         process.start()
         while process.is_alive() and not hit <= {*lines(place.handled)}:

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +15,9 @@ import pytest
 import redis
 
 from tests.acceptance.marking_worker import MARK
+from tests.waiting import wait_until
 
 QUEUE = "poisonweb"
-PATIENCE = 60.0
 
 
 @dataclass
@@ -129,15 +128,14 @@ HOSTILE: dict[str, str | bytes] = {
 }
 
 
-def until_marked(worker: RestartedWorker, client: redis.Redis, word: str) -> bool:
-    """Wait until a task left its mark; False where none does in time."""
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
+def await_mark(worker: RestartedWorker, client: redis.Redis, word: str) -> None:
+    """Wait until a task left its mark, and start the worker again if it ends."""
+
+    def is_marked() -> bool:
         worker.look()
-        if word.encode() in client.lrange("marks", 0, -1):
-            return True
-        time.sleep(0.05)
-    return False
+        return word.encode() in client.lrange("marks", 0, -1)
+
+    wait_until(is_marked, describe=lambda: f"no mark of {word!r}")
 
 
 def test_a_worker_goes_on_after_a_message_that_is_no_task(
@@ -147,11 +145,11 @@ def test_a_worker_goes_on_after_a_message_that_is_no_task(
     ended: list[str] = []
     with redis.Redis.from_url(redis_url) as client:
         client.lpush(QUEUE, task("first"))
-        assert until_marked(worker, client, "first")
-        for number, (name, hostile) in enumerate(HOSTILE.items()):
-            ends, behind = worker.ends, f"behind {number}"
+        await_mark(worker, client, "first")
+        for name, hostile in HOSTILE.items():
+            ends, behind = worker.ends, f"behind {name}"
             client.lpush(QUEUE, hostile, task(behind))
-            assert until_marked(worker, client, behind), name
+            await_mark(worker, client, behind)
             ended += [name] if worker.ends > ends else []
 
         remaining = client.llen(QUEUE), client.hlen("unacked")

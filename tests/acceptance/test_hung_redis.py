@@ -12,7 +12,8 @@ from functools import partial
 import pytest
 
 from tests.acceptance.client import Client
-from tests.acceptance.product import PYTHON, Product, environment, eventually
+from tests.acceptance.product import PYTHON, Product, environment
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.acceptance
 
@@ -46,7 +47,7 @@ def is_done(visitor: Client, operation: int) -> bool:
 
 
 def test_confirming_does_not_wait_for_celery(product: Product, visitor: Client) -> None:
-    eventually(lambda: len(undecided(visitor)) >= PEOPLE, seconds=60)
+    wait_until(lambda: len(undecided(visitor)) >= PEOPLE)
     ids = undecided(visitor)
     ask = {"verb": "redrive"}
     tokens = [
@@ -76,4 +77,4 @@ def test_confirming_does_not_wait_for_celery(product: Product, visitor: Client) 
     assert took < TEN_SECONDS
     assert still_reads
     for operation in accepted:
-        eventually(partial(is_done, visitor, operation), seconds=60)
+        wait_until(partial(is_done, visitor, operation))

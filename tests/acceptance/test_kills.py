@@ -44,8 +44,8 @@ from apps.triage.states import State, Verb
 from poisonweb.embedded import processes
 from tests import forks
 from tests.acceptance import celery_process
-from tests.acceptance.product import eventually
 from tests.reports import GUARD, capture, failure
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.django_db(transaction=True)]
 
@@ -84,7 +84,7 @@ class Celery:
     def kill(self) -> None:
         processes.kill_group(self.group)
         self.process.join()
-        eventually(lambda: not members_of_group(self.group))
+        wait_until(lambda: not members_of_group(self.group))
 
     def _said(self) -> str:
         said = self._log.read_bytes() if self._log.exists() else b""
@@ -207,11 +207,10 @@ def runs(operation: Operation) -> int:
 def await_run(operation: Operation, *, after: int) -> float:
     """Wait for the next run, and return how long it took to begin."""
     since = time.monotonic()
-    while runs(operation) == after and not is_done(operation):
-        assert time.monotonic() - since < RECOVERY_SECONDS, (
-            "no worker continues the operation"
-        )
-        time.sleep(0.01)
+    wait_until(
+        lambda: runs(operation) != after or is_done(operation),
+        seconds=RECOVERY_SECONDS,
+    )
     return time.monotonic() - since
 
 
@@ -232,15 +231,15 @@ def test_kills_lose_nothing_and_send_nothing_under_two_ids(
             while not is_done(operation):
                 before = runs(operation)
                 worker = start_worker()
-                eventually(worker.is_ready, seconds=60)
+                wait_until(worker.is_ready)
                 await_run(operation, after=before)
                 if kills == KILLS:
-                    eventually(partial(is_done, operation), seconds=PATIENCE)
+                    wait_until(partial(is_done, operation), seconds=PATIENCE)
                 time.sleep(random.uniform(0, LONGEST_LIFE))
                 # One that is killed after the work is done was not killed during it.
                 kills += not is_done(operation)
                 worker.kill()
-        eventually(partial(all_are_answered, operations), seconds=PATIENCE)
+        wait_until(partial(all_are_answered, operations), seconds=PATIENCE)
 
     expect_all_ended(operations)
     expect_a_true_stream(stream, kills=kills)

@@ -27,12 +27,13 @@ from redis import Redis
 from poisonweb.sample.ledger import What, read, tally
 from poisonweb.sample.messages import SHIPMENTS
 from poisonweb.sample.subscriptions import BY_TOPIC
-from tests.acceptance import replaying
-from tests.acceptance.older import unpack
-from tests.acceptance.product import ROOT, environment, eventually
-from tests.acceptance.replaying import UNLUCKY
+from tests.acceptance import replaying_consumer
+from tests.acceptance.earlier_tree import unpack
+from tests.acceptance.product import ROOT, environment
+from tests.acceptance.replaying_consumer import UNLUCKY
 from tests.acceptance.web import CONSUMER, Web, api_key, url_of_this_database
 from tests.integration.test_upgrade import scratch
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.acceptance,
@@ -78,7 +79,7 @@ class OlderWeb(Web):
             cwd=self.tree,
             env=self._environment(),
         )
-        eventually(self.answers)
+        wait_until(self.answers)
 
     def _run(self, *arguments: str) -> str:
         return subprocess.run(
@@ -163,7 +164,7 @@ class Sample:
         """Let nothing more be produced, and all of it be settled."""
         self._programs[0].send_signal(signal.SIGUSR1)
         with Redis.from_url(self._redis_url) as redis:
-            eventually(lambda: all(is_settled(redis, topic) for topic in BY_TOPIC))
+            wait_until(lambda: all(is_settled(redis, topic) for topic in BY_TOPIC))
 
     def end(self) -> None:
         for program in self._programs:
@@ -193,7 +194,7 @@ def consume(tree: Path, server: Server, client_name: str, last: int) -> dict[int
     """Run a consumer of `replayed` with the SDK of a tree, to its end."""
     arguments = (server.web.url, server.key, client_name, str(last))
     done = subprocess.run(
-        (sys.executable, replaying.__file__, *arguments),
+        (sys.executable, replaying_consumer.__file__, *arguments),
         env=environment(PYTHONPATH=str(tree / "sdk")),
         stdout=subprocess.PIPE,
         text=True,
@@ -257,9 +258,9 @@ def test_two_releases_work_side_by_side(
         produced, failed = sample.produced(), sample.failed()
         # A minute is counted once it is over.
         exact = {topic: produced[topic] for topic in BY_TOPIC if topic != SHIPMENTS}
-        eventually(lambda: exact.items() <= counted(server).items(), seconds=180)
+        wait_until(lambda: exact.items() <= counted(server).items(), seconds=180)
 
         assert set(produced) == set(BY_TOPIC)
-        assert poisons(server) == {**failed, replaying.TOPIC: last // UNLUCKY}
+        assert poisons(server) == {**failed, replaying_consumer.TOPIC: last // UNLUCKY}
         skips = "SELECT count(*) FROM poison_skip WHERE removed_revision IS NULL"
         assert server.rows(skips) == [(last // UNLUCKY,)]

@@ -6,16 +6,17 @@ import os
 import re
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from poisonweb.embedded import postgres, redis
 from poisonweb.embedded.ports import free_port
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.acceptance
 
@@ -43,14 +44,10 @@ def read(url: str) -> bytes:
         return body
 
 
-def read_when_up(url: str, *, seconds: float = 60) -> str:
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            return read(url).decode()
-        except urllib.error.URLError:
-            assert time.monotonic() < deadline, "runserver did not come up"
-            time.sleep(0.2)
+def read_if_up(url: str) -> str:
+    with suppress(urllib.error.URLError):
+        return read(url).decode()
+    return ""
 
 
 def test_migrate_and_runserver_serve_the_sign_in_with_its_looks(
@@ -68,12 +65,12 @@ def test_migrate_and_runserver_serve_the_sign_in_with_its_looks(
         stderr=subprocess.DEVNULL,
     )
     try:
-        page = read_when_up(f"http://{here}/sign-in")
+        page = wait_until(lambda: read_if_up(f"http://{here}/sign-in"))
         files = re.findall(r'(?:href|src)="(/static/[^"]+)"', page)
         sizes = [len(read(f"http://{here}{file}")) for file in files]
     finally:
         server.terminate()
-        server.wait(timeout=20)
+        server.wait(timeout=60)
 
     assert len(sizes) >= 3
     assert all(sizes)

@@ -18,7 +18,8 @@ import pytest
 
 from poisonweb.embedded import postgres, processes, redis
 from poisonweb.embedded.ports import free_port
-from tests.acceptance.product import ROOT, eventually
+from tests.acceptance.product import ROOT
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.acceptance
 
@@ -93,11 +94,11 @@ def visitor(environment: dict[str, str]) -> Iterator[Browser]:
     )
     visitor = Browser(f"http://127.0.0.1:{port}")
     try:
-        eventually(visitor.answers)
+        wait_until(visitor.answers)
         yield visitor
     finally:
         web.terminate()
-        web.wait(timeout=20)
+        web.wait(timeout=60)
 
 
 def test_pages_tell_that_postgres_is_away_and_come_back_with_it(
@@ -113,7 +114,7 @@ def test_pages_tell_that_postgres_is_away_and_come_back_with_it(
     away = {path: visitor.ask(path) for path in ("/problems", "/readyz", "/healthz")}
 
     with running():
-        eventually(lambda: visitor.ask("/problems")[0] == 200)
+        wait_until(lambda: visitor.ask("/problems")[0] == 200)
     assert before == 200
     assert {path: status for path, (status, _) in away.items()} == {
         "/problems": 503,

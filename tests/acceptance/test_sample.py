@@ -30,9 +30,9 @@ from tests.acceptance.product import (
     Product,
     clone,
     environment,
-    eventually,
     started,
 )
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.acceptance
 
@@ -178,15 +178,15 @@ def tell(product: Product, town: Town) -> Story:
     began = time.monotonic()
     _, key = town.manage("create_api_key", "visitor", *scopes(*SCOPES))
     visitor = Client(url=product.url, key=key)
-    eventually(lambda: bool(visitor.get("problems", q=OF_TODAY)["results"]))
+    wait_until(lambda: bool(visitor.get("problems", q=OF_TODAY)["results"]))
     first_problem = time.monotonic() - began
 
     log = town.var / "log" / "sample.log"
     release = "billing-1 runs release 2"
-    eventually(lambda: release in log.read_text(), seconds=3 * MINUTE)
+    wait_until(lambda: release in log.read_text(), seconds=3 * MINUTE)
     os.kill(product.pid("sample"), signal.SIGUSR1)
-    eventually(town.is_at_rest, seconds=MINUTE)
-    eventually(lambda: town.days_of_the_past() > 0, seconds=6 * MINUTE)
+    wait_until(town.is_at_rest, seconds=MINUTE)
+    wait_until(lambda: town.days_of_the_past() > 0, seconds=6 * MINUTE)
     problems = list(visitor.all("problems", OF_TODAY))
 
     content_before = by_id(visitor, "topic:ContentTopic is:open")
@@ -196,9 +196,9 @@ def tell(product: Product, town: Town) -> Story:
     shipments_before = by_id(visitor, f"{DEADLY} is:open")
     visitor.requeue(f"{DEADLY} is:open", reason="to see what they do")
 
-    eventually(lambda: town.record() == town.ledger(), seconds=MINUTE)
+    wait_until(lambda: town.record() == town.ledger(), seconds=MINUTE)
     # The minute that runs is told of when it is over.
-    eventually(lambda: set(town.counted()) == set(BY_TOPIC), seconds=2 * MINUTE)
+    wait_until(lambda: set(town.counted()) == set(BY_TOPIC), seconds=2 * MINUTE)
     return Story(
         seconds_to_first_problem=first_problem,
         problems=problems,

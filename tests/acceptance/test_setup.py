@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from shlex import quote, split
 
@@ -30,6 +29,7 @@ from tests.acceptance.product import (
     refused,
     started,
 )
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.acceptance
 
@@ -75,10 +75,7 @@ def pretend(folder: Path, name: str, script: str) -> None:
 
 def kill_a_worker_with_temporary_files(product: Product) -> None:
     """Kill Celery's worker, which removes its own only when it ends by itself."""
-    deadline = time.monotonic() + 60
-    while not any((product.var / "tmp").glob("pymp-*")):
-        assert time.monotonic() < deadline, "no worker has a temporary folder"
-        time.sleep(0.1)
+    wait_until(lambda: any((product.var / "tmp").glob("pymp-*")))
     os.kill(product.pid("worker"), signal.SIGKILL)
 
 

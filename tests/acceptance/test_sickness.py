@@ -21,8 +21,8 @@ from apps.core import clock
 from apps.poison.models import Poison, Skip
 from poisonguard import BreakerPolicy, Guard, Outcome, RetryPolicy
 from poisonguard.readers.plain import PlainReader
-from tests.acceptance.product import eventually
 from tests.acceptance.web import Web, api_key
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.django_db(transaction=True)]
 
@@ -56,14 +56,6 @@ class Consumer:
 
 
 Make = Callable[..., Consumer]
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    web = Web()
-    web.start()
-    yield web
-    web.stop()
 
 
 @pytest.fixture
@@ -124,7 +116,7 @@ def test_no_good_message_is_skipped(
 ) -> None:
     one = consumer("sick", sick(share), breaker=BreakerPolicy(pause=0.5), hold_for=0.1)
     two = consumer("healthy", healthy)
-    eventually(lambda: GuardRow.objects.count() == 2)
+    wait_until(lambda: GuardRow.objects.count() == 2)
     messages = [message(number) for number in range(int(pace * seconds / 60))]
 
     def feed(one_or_two: Consumer) -> None:
@@ -143,10 +135,12 @@ def test_no_good_message_is_skipped(
     # and again: the healthy one is asked again.
     one.guard.close()
     ill.join()
-    eventually(
+    wait_until(
         lambda: not Skip.objects.active().exists(),
         seconds=SECONDS,
-        tell=lambda: list(Skip.objects.active().values_list("value", "is_suspected")),
+        describe=lambda: list(
+            Skip.objects.active().values_list("value", "is_suspected")
+        ),
     )
     three = consumer("third", healthy)
     for each in messages:
@@ -162,14 +156,14 @@ def test_a_good_message_is_not_passed_over_though_the_servers_clock_is_set_forwa
     consumer: Make,
 ) -> None:
     one, two = consumer("sick", fails), consumer("healthy", healthy)
-    eventually(lambda: GuardRow.objects.count() == 2)
+    wait_until(lambda: GuardRow.objects.count() == 2)
     for each in (one, two):
         each.guard.handle(message(1), healthy)
 
     two.take(message(7))
     outcome = one.take(message(7))
     suspicions.make_firm(now=clock.now() + LONG_AFTER)
-    eventually(lambda: not Skip.objects.active().exists(), seconds=SECONDS)
+    wait_until(lambda: not Skip.objects.active().exists(), seconds=SECONDS)
 
     assert outcome is Outcome.POISONED
     assert Poison.objects.get().suspected
@@ -181,7 +175,7 @@ def test_a_message_that_fails_two_consumers_is_skipped_by_the_third(
 ) -> None:
     one, two = consumer("one", fails), consumer("two", fails)
     three = consumer("three", healthy)
-    eventually(lambda: GuardRow.objects.count() == 3)
+    wait_until(lambda: GuardRow.objects.count() == 3)
     # Who has handled nothing yet says nothing against a message.
     for each in (one, two, three):
         each.guard.handle(message(1), healthy)
@@ -190,7 +184,7 @@ def test_a_message_that_fails_two_consumers_is_skipped_by_the_third(
     between = three.guard.handle(message(8), healthy)
     second = two.take(message(7))
     began = time.monotonic()
-    eventually(lambda: "b-7" in three.guard.skips.bookmarks)
+    wait_until(lambda: "b-7" in three.guard.skips.bookmarks)
     took = time.monotonic() - began
 
     assert (first, between, second) == (

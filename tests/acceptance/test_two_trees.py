@@ -36,10 +36,11 @@ from apps.triage.services.selection import Ask
 from apps.triage.states import State, Verb
 from apps.triage.tasks import run_operation
 from poisonweb.embedded import processes
-from tests.acceptance.older import unpack
-from tests.acceptance.product import ROOT, environment, eventually
+from tests.acceptance.earlier_tree import unpack
+from tests.acceptance.product import ROOT, environment
 from tests.acceptance.web import url_of_this_database
 from tests.reports import capture, failure
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.django_db(transaction=True)]
 
@@ -142,16 +143,16 @@ def test_each_letter_is_captured_once_by_lanes_of_two_trees(
     names = [f"lane:{topic.pk}" for topic in topics]
 
     with both(trees, "manage.py", "lanes") as programs:
-        eventually(lambda: lock.names_locked(names) == set(names), seconds=120)
+        wait_until(lambda: lock.names_locked(names) == set(names), seconds=120)
         # With other names for their locks, they would hold two for each lane.
         assert advisory_locks() == LANES
         for number in range(LETTERS):
             stream.xadd(f"d{number % LANES}", {"body": f"letter {number}".encode()})
         restarts = disturb(programs, lambda: Poison.objects.count() >= LETTERS)
         restarts += disturb_for(programs, seconds=120)
-        eventually(lambda: lock.names_locked(names) == set(names), seconds=120)
+        wait_until(lambda: lock.names_locked(names) == set(names), seconds=120)
         running = Lane.objects.filter(state=LaneState.RUNNING)
-        eventually(lambda: running.count() == LANES, seconds=120)
+        wait_until(lambda: running.count() == LANES, seconds=120)
 
     assert restarts > 10
     assert Poison.objects.count() == LETTERS

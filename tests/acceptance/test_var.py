@@ -19,10 +19,10 @@ from tests.acceptance.product import (
     clone,
     end,
     environment,
-    eventually,
     refused,
     started,
 )
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.acceptance
 
@@ -54,7 +54,7 @@ def var_of_older_version(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree = clone(tmp_path_factory.mktemp("kept"))
     with started(tree, *START, seconds=60) as product:
         url = discovery.environment(product.var)["DATABASE_URL"]
-        eventually(lambda: len(rows(url, MESSAGES)) > 0, seconds=60)
+        wait_until(lambda: len(rows(url, MESSAGES)) > 0)
         end(product)
     return tree / "var"
 

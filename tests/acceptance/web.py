@@ -19,7 +19,8 @@ from apps.core.actor import Actor
 from apps.team import services as team
 from apps.team.rights import ALL_TOPICS, Scope
 from poisonweb.embedded.ports import free_port
-from tests.acceptance.product import ROOT, eventually
+from tests.acceptance.product import ROOT
+from tests.waiting import wait_until
 
 CONSUMER = (
     *(Scope.CAPTURE_WRITE, Scope.SKIPS_READ),
@@ -64,7 +65,7 @@ class Web:
             cwd=ROOT,
             env={**os.environ, "DATABASE_URL": url_of_this_database()},
         )
-        eventually(self.answers)
+        wait_until(self.answers)
 
     def answers(self) -> bool:
         with suppress(OSError), urlopen(f"{self.url}/healthz", timeout=5) as answer:

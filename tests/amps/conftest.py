@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -82,14 +81,6 @@ def store_of(poisonweb: Server) -> Iterator[Open]:
     yield make
     for store in stores:
         kill(store)
-
-
-def until(true: Callable[[], object], *, timeout: float = 60) -> None:
-    """Wait until a condition is true; fail after the time-out."""
-    deadline = time.monotonic() + timeout
-    while not true():
-        assert time.monotonic() < deadline, "it did not come to be"
-        time.sleep(0.005)
 
 
 def kill(store: BookmarkStore) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import AMPS
 
 from poisonguard.amps import BookmarkStore
-from tests.sdk.lives import FLUSHED, Log
+from tests.sdk.settled_logs import FLUSHED, Log
 
 IN_FLIGHT = 1_000
 FLUSH_EVERY = 1_000

@@ -20,11 +20,11 @@ from poisonguard.amps import MisterYuck
 from poisonguard.amps.mister_yuck import POISON_TOPIC
 from poisonguard.errors import Misconfigured
 from poisonguard.readers.amps import AmpsReader
-from tests.amps.conftest import until
 from tests.amps.double import OWN, Amps
 from tests.amps.test_mister_yuck import No13, a_message, bodies, records
 from tests.sdk.guarded import guarding
 from tests.sdk.server import running
+from tests.waiting import wait_until
 
 EPOCH = AMPS.Client.Bookmarks.EPOCH
 KEYS = {POISON_TOPIC: "bookmark"}
@@ -146,7 +146,7 @@ def test_after_a_fail_over_the_list_is_live_and_reports_arrive(
     _, theirs, _ = join(chooser_of(first, second))
 
     first.stop()
-    until(lambda: is_live_on(second, 2))
+    wait_until(lambda: is_live_on(second, 2))
     with pytest.raises(ValueError, match="superstitious"):
         theirs(a_message("5|1|"))
 
@@ -154,7 +154,7 @@ def test_after_a_fail_over_the_list_is_live_and_reports_arrive(
         ours(a_message("5|1|", '{"id":1}'))
         return ours.skipped > 0
 
-    until(skips)
+    wait_until(skips)
     assert records(second) == {"5|1|": "I'm superstitious..."}
     assert 13 not in handler.tried
 
@@ -170,22 +170,22 @@ def test_a_fail_over_under_load_loses_no_message_and_no_report(
     for place, (server, heir) in enumerate(pairwise(row)):
         tried = [len(handler.tried) for *_, handler in members]
         server.publish("orders", *bodies(*numbers(place)))
-        until(
+        wait_until(
             lambda: all(
                 len(handler.tried) > before + 20
                 for before, (*_, handler) in zip(tried, members, strict=True)  # noqa: B023
             )
         )
         server.stop()
-        until(lambda: is_live_on(heir, 2))  # noqa: B023
+        wait_until(lambda: is_live_on(heir, 2))  # noqa: B023
     last.publish("orders", *bodies(*numbers(len(row) - 1)))
 
     total = numbers(len(row) - 1)[-1]
     fine = {n for n in range(1, total + 1) if n % 13}
-    until(lambda: all({*handler.fine} == fine for *_, handler in members))
-    until(lambda: len(records(last)) == total // 13)
+    wait_until(lambda: all({*handler.fine} == fine for *_, handler in members))
+    wait_until(lambda: len(records(last)) == total // 13)
     assert {*records(last)} == {f"{OWN}|{n}|" for n in range(13, total + 1, 13)}
-    until(lambda: not any(protector._unpublished for _, protector, _ in members))
+    wait_until(lambda: not any(protector._unpublished for _, protector, _ in members))
 
 
 def test_with_a_heartbeat_a_server_that_falls_silent_is_left(
@@ -196,7 +196,7 @@ def test_with_a_heartbeat_a_server_that_falls_silent_is_left(
 
     first.is_frozen = True
 
-    until(lambda: is_live_on(second, 1))
+    wait_until(lambda: is_live_on(second, 1))
     with pytest.raises(ValueError, match="superstitious"):
         protector(a_message("5|1|"))
     assert records(second) == {"5|1|": "I'm superstitious..."}
@@ -216,8 +216,8 @@ def test_poison_found_between_two_servers_is_published_to_the_second(
     first.stop()
     second.admit()
 
-    until(lambda: records(second) == {"5|1|": "I'm superstitious..."})
-    until(lambda: not protector._unpublished)
+    wait_until(lambda: records(second) == {"5|1|": "I'm superstitious..."})
+    wait_until(lambda: not protector._unpublished)
 
 
 def test_the_monitor_goes_to_servers_of_its_own(
@@ -227,7 +227,7 @@ def test_the_monitor_goes_to_servers_of_its_own(
     with Amps() as orders:
         _, protector, _ = join(chooser_of(orders), servers=[first.url, second.url])
         first.stop()
-        until(lambda: is_live_on(second, 1))
+        wait_until(lambda: is_live_on(second, 1))
 
         with pytest.raises(ValueError, match="superstitious"):
             protector(a_message("5|1|"))
@@ -243,7 +243,7 @@ def test_the_monitor_logs_on_as_the_chooser_of_the_client_says(
     join(chooser)
     pair[0].stop()
 
-    until(lambda: is_live_on(pair[1], 1))
+    wait_until(lambda: is_live_on(pair[1], 1))
     assert [c["pw"] for server in pair for c in monitors(server)] == [
         "of the chooser"
     ] * len(monitors(pair[0]) + monitors(pair[1]))
@@ -270,7 +270,7 @@ def test_the_chooser_of_the_client_is_not_moved_by_the_monitor(
     for peer in peers:  # of the monitor only
         peer.close()
 
-    until(lambda: len(monitors(first)) == 2 and is_live_on(first, 1))
+    wait_until(lambda: len(monitors(first)) == 2 and is_live_on(first, 1))
     assert chooser.failures == 0
 
 
@@ -283,10 +283,10 @@ def test_a_list_that_is_cut_off_and_comes_back_is_logged(
     join(chooser_of(first, second))
 
     first.stop()
-    until(lambda: is_live_on(second, 1))
+    wait_until(lambda: is_live_on(second, 1))
 
     lines = f"{POISON_TOPIC} is live: 1 messages are poison"
-    until(lambda: caplog.text.count(lines) == 2)
+    wait_until(lambda: caplog.text.count(lines) == 2)
     assert caplog.text.count("is not live until") == 1
 
 
@@ -297,7 +297,9 @@ def test_an_update_of_the_list_and_a_skip_are_logged(
     _, protector, _ = join(chooser_of(pair[0]))
 
     pair[0].publish(POISON_TOPIC, json.dumps({"bookmark": "5|1|", "why": "x"}).encode())
-    until(lambda: "'5|1|' is poison, says ADMIN_PoisonMessages: 'x'" in caplog.text)
+    wait_until(
+        lambda: "'5|1|' is poison, says ADMIN_PoisonMessages: 'x'" in caplog.text
+    )
     protector(a_message("5|1|"))
 
     assert "skipped '5|1|': 'x'" in caplog.text
@@ -309,7 +311,7 @@ def test_closing_while_it_is_cut_off_ends_and_says_nothing(
     _, protector, _ = join(chooser_of(*pair))
     for server in pair:
         server.stop()
-    until(lambda: "is not live until" in caplog.text)
+    wait_until(lambda: "is not live until" in caplog.text)
 
     protector.close()
 
@@ -370,7 +372,7 @@ def test_with_a_guard_poison_is_published_reported_and_raised(
 
     client.bookmark_subscribe(protector, "orders", EPOCH, sub_id="eu")
 
-    until(lambda: 14 in handler.fine)
+    wait_until(lambda: 14 in handler.fine)
     assert handler.tried == [12, 13, 13, 14]  # its policy has two attempts
     assert records(pair[0]) == {f"{OWN}|2|": "I'm superstitious..."}
     with pytest.raises(ValueError, match="superstitious"):
@@ -386,7 +388,7 @@ def test_with_a_guard_poison_of_others_is_skipped_by_either_list(
 
     with pytest.raises(ValueError, match="superstitious"):
         other(a_message("5|1|"))
-    until(lambda: "5|1|" in protector._why)
+    wait_until(lambda: "5|1|" in protector._why)
     protector(a_message("5|1|"))
     protector._why.clear()
     protector(a_message("5|1|"))

@@ -18,9 +18,10 @@ import pytest
 from poisonguard.amps import MisterYuck
 from poisonguard.amps.mister_yuck import POISON_TOPIC, WHY_LIMIT
 from poisonguard.errors import StartTimeout, Stopping
-from tests.amps.conftest import Connect, Open, until
+from tests.amps.conftest import Connect, Open
 from tests.amps.double import OWN, Amps
 from tests.sdk.server import Server
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 EPOCH, RECENT = AMPS.Client.Bookmarks.EPOCH, AMPS.Client.Bookmarks.MOST_RECENT
@@ -103,7 +104,7 @@ def test_the_program_of_the_seed_runs_as_it_is(
     protector = wrap(client, handler)
     client.bookmark_subscribe(protector, "ContentTopic", bookmark=EPOCH)
 
-    until(lambda: 30 in handler.fine)
+    wait_until(lambda: 30 in handler.fine)
     assert handler.fine == [n for n in range(1, 31) if n % 13]
     assert records(amps) == dict.fromkeys(
         [f"{OWN}|13|", f"{OWN}|26|"], "I'm superstitious..."
@@ -117,13 +118,13 @@ def test_a_new_instance_never_handles_what_is_known_to_be_bad(
     amps.publish("ContentTopic", *bodies(12, 13, 14))
     first, second = No13(), No13()
     client.bookmark_subscribe(wrap(client, first), "ContentTopic", EPOCH)
-    until(lambda: 14 in first.fine)
+    wait_until(lambda: 14 in first.fine)
     absorbed.clear()
 
     protector = wrap(client, second)
     client.bookmark_subscribe(protector, "ContentTopic", EPOCH)
 
-    until(lambda: 14 in second.fine)
+    wait_until(lambda: 14 in second.fine)
     assert (second.tried, protector.skipped, absorbed) == ([12, 14], 1, [])
 
 
@@ -139,7 +140,7 @@ def test_poison_of_one_instance_is_skipped_by_the_others_without_a_restart(
         second(a_message("5|1|", '{"id":1}'))
         return second.skipped > 0
 
-    until(skips)
+    wait_until(skips)
     assert 13 not in handler.tried
 
 
@@ -199,7 +200,7 @@ def test_closing_is_clean_however_often_and_nothing_is_handled_after(
 
     with pytest.raises(Stopping):
         protector(a_message("5|1|"))
-    until(lambda: len(amps.connections) == 1)
+    wait_until(lambda: len(amps.connections) == 1)
     del protector
     gc.collect()
 
@@ -309,7 +310,7 @@ def test_poison_found_while_the_server_is_away_is_published_on_its_return(
     before = records(amps)
     amps.admit()
 
-    until(lambda: records(amps) == {"5|1|": "I'm superstitious..."})
+    wait_until(lambda: records(amps) == {"5|1|": "I'm superstitious..."})
     assert before == {}
     assert "told later" in caplog.text
 
@@ -330,12 +331,12 @@ def test_poison_does_not_pin_the_position_and_is_not_brought_again(
         client.discard(message)
 
     client.bookmark_subscribe(wrap(client, settles), "orders", RECENT, "", "eu")
-    until(lambda: 14 in handler.fine)
+    wait_until(lambda: 14 in handler.fine)
     amps.cut()
-    until(lambda: len(amps.bookmarks_asked()) == 2)
+    wait_until(lambda: len(amps.bookmarks_asked()) == 2)
     amps.publish("orders", *bodies(15))
 
-    until(lambda: 15 in handler.fine)
+    wait_until(lambda: 15 in handler.fine)
     assert handler.tried == [12, 13, 14, 15]
     assert amps.bookmarks_asked() == ["0", f"{OWN}|3|"]
     store.flush()
@@ -358,7 +359,7 @@ def test_unpublished_poison_is_not_discarded(
     protector(message)
     in_flight = store.health().in_flight
     amps.admit()
-    until(lambda: not protector._unpublished)
+    wait_until(lambda: not protector._unpublished)
     protector(message)
 
     assert (in_flight, store.health().in_flight, protector.skipped) == (1, 0, 2)
@@ -398,7 +399,14 @@ def _run_to_its_end(
     amps: Amps, poisonweb: Server, *journal: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tests.amps.exits", amps.url, poisonweb.url, *journal],
+        [
+            sys.executable,
+            "-m",
+            "tests.amps.exiting_consumer",
+            amps.url,
+            poisonweb.url,
+            *journal,
+        ],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'sdk'}"},
         stdout=subprocess.PIPE,

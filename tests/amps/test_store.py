@@ -20,10 +20,11 @@ import pytest
 from poisonguard.amps import BookmarkStore, Start
 from poisonguard.errors import Away
 from poisonguard.skipping.skip_list import Fence
-from tests.amps.conftest import Connect, Open, kill, until
+from tests.amps.conftest import Connect, Open, kill
 from tests.amps.double import OWN, Amps
-from tests.sdk.lives import Lives
 from tests.sdk.server import KEY, Server
+from tests.sdk.settled_logs import Lives
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 MESSAGES = 200_000 if os.environ.get("SOAK") else 20_000
@@ -74,14 +75,14 @@ def test_resumes_after_the_last_message_that_was_discarded(
         client = connect(store)
         first = Reader(client)
         first.subscribe()
-        until(lambda: first.ids == [1, 2, 3])
+        wait_until(lambda: first.ids == [1, 2, 3])
         client.close()
     amps.publish("orders", *bodies(4, 5))
 
     second = Reader(connect(store_of()))
     second.subscribe()
 
-    until(lambda: len(second.ids) >= 2)
+    wait_until(lambda: len(second.ids) >= 2)
     assert second.ids == [4, 5]
     assert amps.bookmarks_asked() == ["0", f"{OWN}|3|"]
 
@@ -94,7 +95,7 @@ def test_only_the_hole_is_handled_again_and_the_rest_is_duplicate(
         client = connect(store)
         first = Reader(client, leaves={10})
         first.subscribe()
-        until(lambda: len(first.ids) == 100)
+        wait_until(lambda: len(first.ids) == 100)
         client.close()
     duplicates: list[str] = []
     client = connect(again := store_of())
@@ -103,7 +104,7 @@ def test_only_the_hole_is_handled_again_and_the_rest_is_duplicate(
     second = Reader(client)
     second.subscribe()
 
-    until(lambda: len(duplicates) == 90)
+    wait_until(lambda: len(duplicates) == 90)
     assert (second.ids, again.health().duplicates) == ([10], 90)
     assert amps.bookmarks_asked()[-1] == f"{OWN}|9|"
 
@@ -118,7 +119,7 @@ def test_numbers_that_other_topics_took_leave_no_holes(
         client = connect(store)
         reader = Reader(client)
         reader.subscribe()
-        until(lambda: len(reader.ids) == 50)
+        wait_until(lambda: len(reader.ids) == 50)
         client.close()
 
     assert poisonweb.positions[ORDERS].settled == {OWN: [[0, 99]]}
@@ -134,9 +135,9 @@ def test_two_publishers_resume_each_at_the_lesser_of_settled_and_persisted(
         client = connect(store)
         first = Reader(client, leaves={108})
         first.subscribe()
-        until(lambda: len(first.ids) == 20)
+        wait_until(lambda: len(first.ids) == 20)
         amps.persist("eu", "5|4|")
-        until(lambda: store.get_most_recent("eu").startswith("5|4|"))
+        wait_until(lambda: store.get_most_recent("eu").startswith("5|4|"))
         client.close()
 
     second = Reader(connect(store_of()))
@@ -144,7 +145,7 @@ def test_two_publishers_resume_each_at_the_lesser_of_settled_and_persisted(
 
     bookmark = amps.bookmarks_asked()[-1]
     assert sorted(bookmark.split(",")) == ["13948331409633568391|7|", "5|4|"]
-    until(lambda: second.ids)
+    wait_until(lambda: second.ids)
     assert second.ids == [108]
 
 
@@ -154,13 +155,13 @@ def test_a_reconnect_brings_what_is_unsettled_and_nothing_else(
     amps.publish("orders", *bodies(1, 2, 3, 4))
     reader = Reader(connect(store_of()), leaves={2})
     reader.subscribe()
-    until(lambda: len(reader.ids) == 4)
+    wait_until(lambda: len(reader.ids) == 4)
 
     amps.cut()
-    until(lambda: len(amps.bookmarks_asked()) == 2)
+    wait_until(lambda: len(amps.bookmarks_asked()) == 2)
     amps.publish("orders", *bodies(5))
 
-    until(lambda: 5 in reader.ids)
+    wait_until(lambda: 5 in reader.ids)
     assert reader.ids == [1, 2, 3, 4, 2, 5]
 
 
@@ -175,15 +176,15 @@ def test_no_message_is_lost_while_poisonweb_is_away(
     reader = Reader(connect(store))
     reader.subscribe()
     amps.publish("orders", *bodies(1))
-    until(lambda: reader.ids)
+    wait_until(lambda: reader.ids)
     store.flush()
 
     poisonweb.stop()
     amps.publish("orders", *bodies(*range(2, 101)))
     amps.cut()
-    until(lambda: len(amps.bookmarks_asked()) == 2)
+    wait_until(lambda: len(amps.bookmarks_asked()) == 2)
     amps.publish("orders", *bodies(101))
-    until(lambda: 101 in reader.ids)
+    wait_until(lambda: 101 in reader.ids)
     poisonweb.start()
     store.flush()
 
@@ -216,9 +217,9 @@ def test_a_sub_id_that_the_client_made_is_not_kept_and_a_warning_says_so(
     reader = Reader(connect(store), leaves={2})
 
     reader.client.bookmark_subscribe(reader, "orders", RECENT)
-    until(lambda: len(reader.ids) == 3)
+    wait_until(lambda: len(reader.ids) == 3)
     amps.cut()
-    until(lambda: len(reader.ids) == 4)
+    wait_until(lambda: len(reader.ids) == 4)
     store.flush()
 
     assert (reader.ids, poisonweb.positions) == ([1, 2, 3, 2], {})
@@ -237,9 +238,9 @@ def test_a_position_that_begins_with_the_first_message_is_logged_once(
     with store_of(topics={"eu": "orders"}) as store:
         Reader(client := connect(store)).subscribe()
         amps.cut()
-        until(lambda: len(amps.bookmarks_asked()) == 2)
+        wait_until(lambda: len(amps.bookmarks_asked()) == 2)
         amps.publish("orders", *bodies(1))
-        until(lambda: store.health().unwritten == 1)
+        wait_until(lambda: store.health().unwritten == 1)
         client.close()
     before = _warnings(caplog)
 
@@ -274,7 +275,7 @@ def test_a_message_whose_headers_cannot_be_read_is_not_lost(
     amps.subscriptions[0].connection.send([struct.pack(">I", len(frame)) + frame])
     amps.publish("orders", *bodies(2))
 
-    until(lambda: 2 in reader.ids)
+    wait_until(lambda: 2 in reader.ids)
     assert (reader.ids, absorbed) == ([1, 2], [])
 
 
@@ -306,7 +307,7 @@ def test_a_start_from_now_resumes_at_its_first_message_after_a_kill(
     first = Reader(client := connect(store), leaves={4})
     first.subscribe()
     amps.publish("orders", *bodies(4))
-    until(lambda: first.ids)
+    wait_until(lambda: first.ids)
     store.flush()
     client.close()
     kill(store)
@@ -315,7 +316,7 @@ def test_a_start_from_now_resumes_at_its_first_message_after_a_kill(
     second = Reader(connect(store_of(start=Start.NOW)))
     second.subscribe()
 
-    until(lambda: len(second.ids) == 2)
+    wait_until(lambda: len(second.ids) == 2)
     assert (first.ids, second.ids) == ([4], [4, 5])
 
 
@@ -326,14 +327,14 @@ def test_a_subscription_from_the_epoch_gets_no_settled_message(
     with store_of() as store:
         first = Reader(client := connect(store), leaves={2})
         first.subscribe()
-        until(lambda: len(first.ids) == 3)
+        wait_until(lambda: len(first.ids) == 3)
         client.close()
 
     second = Reader(connect(store_of()))
     second.subscribe(AMPS.Client.Bookmarks.EPOCH)
     amps.publish("orders", *bodies(4))
 
-    until(lambda: len(second.ids) == 2)
+    wait_until(lambda: len(second.ids) == 2)
     assert second.ids == [2, 4]
 
 
@@ -347,7 +348,7 @@ def test_a_subscription_from_own_bookmarks_skips_earlier_messages(
 
     reader.subscribe("5|2|,6|1|")
 
-    until(lambda: len(reader.ids) == 3)
+    wait_until(lambda: len(reader.ids) == 3)
     store.flush()
     assert reader.ids == [3, 12, 13]
     assert poisonweb.positions[ORDERS].settled == {"5": [[0, 3]], "6": [[0, 3]]}
@@ -364,14 +365,14 @@ def test_a_start_while_poisonweb_is_away_keeps_the_stored_position(
     with store_of() as store:
         first = Reader(client := connect(store), leaves={2})
         first.subscribe()
-        until(lambda: len(first.ids) == 3)
+        wait_until(lambda: len(first.ids) == 3)
         client.close()
     store = store_of()
     poisonweb.stop()
 
     second = Reader(connect(store))
     second.subscribe(AMPS.Client.Bookmarks.EPOCH)
-    until(lambda: len(second.ids) == 3)
+    wait_until(lambda: len(second.ids) == 3)
     poisonweb.start()
     store.flush()
 
@@ -388,21 +389,21 @@ def test_a_fenced_client_settles_nothing_and_may_subscribe_again(
     reader = Reader(client := connect(old), leaves={2})
     reader.subscribe()
     amps.publish("orders", *bodies(1, 2))
-    until(lambda: len(reader.ids) == 2)
+    wait_until(lambda: len(reader.ids) == 2)
     old.flush()
     store_of().get_most_recent("eu")  # as another holder does, or a move by a person
     amps.publish("orders", *bodies(3, 4))
-    until(lambda: len(reader.ids) == 4)
+    wait_until(lambda: len(reader.ids) == 4)
 
     with pytest.raises(Exception, match="opened by another holder"):
         old.flush()
     amps.publish("orders", *bodies(5))
-    until(lambda: len(reader.ids) == 5)
+    wait_until(lambda: len(reader.ids) == 5)
     settled = dict(poisonweb.positions[ORDERS].settled)
     client.unsubscribe("eu")
     reader.subscribe()
 
-    until(lambda: len(reader.ids) == 9)
+    wait_until(lambda: len(reader.ids) == 9)
     assert (fenced, settled) == (["eu"], {OWN: [[0, 1]]})
     assert (reader.ids[5:], old.fenced) == ([2, 3, 4, 5], frozenset())
 
@@ -422,10 +423,10 @@ def test_the_client_is_held_back_while_too_much_is_unsettled(
         "",
         "eu",
     )
-    until(lambda: store.health().pressure == 1)
+    wait_until(lambda: store.health().pressure == 1)
     message_count = len(messages)
     for place in range(100):
-        until(partial(holds, messages, place))
+        wait_until(partial(holds, messages, place))
         client.discard(messages[place])
 
     assert message_count == 10
@@ -439,7 +440,7 @@ def test_a_sub_id_may_hold_a_quote(
         reader = Reader(client := connect(store))
         amps.publish("orders", *bodies(1))
         reader.subscribe(sub_id='eu"us')
-        until(lambda: reader.ids)
+        wait_until(lambda: reader.ids)
         client.close()
 
     assert [*poisonweb.positions] == [("billing-1", 'eu"us', "orders")]
@@ -453,7 +454,7 @@ def test_a_sub_id_used_for_another_topic_is_named(
     amps.publish("orders", *bodies(1))
 
     reader.subscribe()
-    until(lambda: reader.ids)
+    wait_until(lambda: reader.ids)
     store.flush()
 
     assert ("billing-1", "eu", "refunds") in poisonweb.positions
@@ -535,7 +536,7 @@ def test_after_kills_only_the_hole_and_what_was_not_written_come_again(
         assert not again & lives.flushed(), "nothing comes again that was written"
 
     life = _start(amps, poisonweb, lives.begin(), hole)
-    until(lambda: _unsettled(poisonweb) == {hole}, timeout=SOAKS)
+    wait_until(lambda: _unsettled(poisonweb) == {hole}, seconds=SOAKS)
     life.kill()
     life.wait()
     assert amps.bookmarks_asked()[1:] == [f"{OWN}|{hole - 1}|"] * 3

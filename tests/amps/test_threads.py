@@ -16,11 +16,12 @@ from poisonguard import Guard, Outcome
 from poisonguard.amps import MisterYuck
 from poisonguard.errors import Misconfigured
 from poisonguard.readers.amps import AmpsReader
-from tests.amps.conftest import Connect, until
+from tests.amps.conftest import Connect
 from tests.amps.double import Amps
 from tests.amps.test_mister_yuck import No13, a_message, bodies, records
 from tests.sdk.guarded import guarding
 from tests.sdk.server import Server
+from tests.waiting import wait_until
 
 EPOCH = AMPS.Client.Bookmarks.EPOCH
 EIGHT = bodies(*range(1, 9))
@@ -52,7 +53,7 @@ def handed_to_a_pool(amps: Amps, client: Any, hand: Callable[[Any], Any]) -> lis
             lambda message: futures.append(pool.submit(*hand(message))),
             *("orders", EPOCH, None, "eu"),
         )
-        until(lambda: len(futures) == len(EIGHT))
+        wait_until(lambda: len(futures) == len(EIGHT))
     return futures
 
 
@@ -111,7 +112,7 @@ def test_the_client_s_own_object_is_handled_on_its_thread(
         *("orders", EPOCH, None, "eu"),
     )
 
-    until(lambda: len(outcomes) == 8)
+    wait_until(lambda: len(outcomes) == 8)
     assert outcomes == [Outcome.POISONED] * 8
     assert len(poisonweb.failures) == 8
 

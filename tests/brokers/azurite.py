@@ -15,12 +15,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
 from poisonweb.embedded.ports import LOOPBACK, free_port
+from tests.waiting import await_start
 
 ACCOUNT = "devstoreaccount1"
 # Every Azurite has this key, printed in its documentation: no secret.
@@ -147,9 +147,7 @@ class Server:
                 stdout=output,
                 stderr=output,
             )
-        while not _listens(self.port):
-            assert process.poll() is None, log.read_text()
-            time.sleep(0.02)
+        await_start(process, lambda: _listens(self.port), describe=log.read_text)
         return process
 
 

@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from urllib.parse import quote
 from urllib.request import urlopen
 
 from poisonweb.embedded.ports import free_port
+from tests.waiting import await_start
 
 LOOPBACK = "127.0.0.1"
 ROOT = Path(__file__).parents[2]
@@ -105,9 +105,11 @@ class Server:
                 stdout=log,
                 stderr=log,
             )
-        while not _answers(self.port):
-            assert process.poll() is None, (self._folder / "log").read_text()
-            time.sleep(0.05)
+        await_start(
+            process,
+            lambda: _answers(self.port),
+            describe=(self._folder / "log").read_text,
+        )
         return process
 
 

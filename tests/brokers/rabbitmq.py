@@ -11,7 +11,6 @@ import json
 import os
 import socket
 import subprocess
-import time
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -26,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from poisonweb.embedded.ports import LOOPBACK, free_port
+from tests.waiting import await_start
 
 PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 EPMD = Path("/usr/bin/epmd")
@@ -90,11 +90,9 @@ class Server:
 
     def start(self) -> None:
         self.process = self._spawn([str(PROGRAM), "-noinput"])
-        until = time.monotonic() + START_SECONDS
-        while not self._serves():
-            assert self.process.poll() is None, self._said()
-            assert time.monotonic() < until, self._said()
-            time.sleep(0.2)
+        await_start(
+            self.process, self._serves, seconds=START_SECONDS, describe=self._said
+        )
 
     def kill(self) -> None:
         self.process.kill()

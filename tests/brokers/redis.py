@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from pathlib import Path
 
 import redis
@@ -11,6 +10,7 @@ import redis
 from poisonweb.embedded import processes
 from poisonweb.embedded import redis as embedded
 from poisonweb.embedded.ports import free_port
+from tests.waiting import await_start
 
 
 class Server:
@@ -34,9 +34,11 @@ class Server:
     def _spawn(self) -> subprocess.Popen[bytes]:
         log = self._folder / "log"
         process = processes.spawn(self._program, folder=self._folder, log=log)
-        while not self._program.ready(process.pid):
-            assert process.poll() is None, processes.last_line(log)
-            time.sleep(0.01)
+        await_start(
+            process,
+            lambda: self._program.ready(process.pid),
+            describe=lambda: processes.last_line(log),
+        )
         with redis.Redis.from_url(self.url) as client:
             # Without this, Redis may delay a write for two seconds on a busy disk.
             client.config_set("appendfsync", "always")

@@ -127,3 +127,8 @@ def sign_in(page: Page, product: Product) -> None:
     page.get_by_label("Password").fill(product.password)
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+
+
+@pytest.fixture(params=[DESK, PHONE], ids=["desk", "phone"])
+def size(request: pytest.FixtureRequest) -> dict[str, int]:
+    return dict(request.param)

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.axe import violations
-from tests.browser.conftest import DESK, PHONE, Open
+from tests.browser.conftest import PHONE, Open
 from tests.browser.test_triage import await_rows
 
 pytestmark = pytest.mark.browser
@@ -113,11 +113,6 @@ def wrong_headings(page: Page) -> list[str]:
 
 def only_faulty(by_path: Faults) -> Faults:
     return {path: broken for path, broken in by_path.items() if broken}
-
-
-@pytest.fixture(params=[DESK, PHONE], ids=["desk", "phone"])
-def size(request: pytest.FixtureRequest) -> dict[str, int]:
-    return dict(request.param)
 
 
 def test_every_page_fits_and_can_be_used_by_everybody(

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.acceptance.product import ROOT, eventually
+from tests.acceptance.product import ROOT
 from tests.browser.conftest import DESK, Open
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -34,7 +35,7 @@ def test_a_stranger_sees_failure_rates_within_five_minutes(
 ) -> None:
     page = open_page("/")
     page.get_by_role("link", name="Reports", exact=True).click()
-    eventually(lambda: shows_rates(page), seconds=WITHIN_SECONDS)
+    wait_until(lambda: shows_rates(page), seconds=WITHIN_SECONDS)
 
     orders = page.get_by_role("region", name="orders", exact=True)
     expect(orders).to_contain_text("sample")

@@ -17,7 +17,7 @@ from playwright.sync_api import Locator, Page, expect
 from poisonweb.embedded import redis as embedded
 from tests.brokers.rabbitmq import Server
 from tests.browser.conftest import Open
-from tests.browser.owned import (
+from tests.browser.own_rabbitmq import (
     BODY,
     DELIVERY_LIMIT,
     HEADERS,

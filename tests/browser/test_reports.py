@@ -14,7 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.acceptance.product import Product
 from tests.browser.axe import violations
-from tests.browser.conftest import DESK, PHONE, Open
+from tests.browser.conftest import Open
 
 pytestmark = pytest.mark.browser
 
@@ -83,11 +83,6 @@ def one(
     row = database.execute(statement, values).fetchone()
     assert row
     return int(row[0])
-
-
-@pytest.fixture(params=[DESK, PHONE], ids=["desk", "phone"])
-def size(request: pytest.FixtureRequest) -> dict[str, int]:
-    return dict(request.param)
 
 
 def test_every_report_fits_and_can_be_read_by_everybody(

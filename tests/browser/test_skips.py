@@ -5,15 +5,10 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import DESK, PHONE, Open
+from tests.browser.conftest import Open
 from tests.browser.test_every_page import faults
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(params=[DESK, PHONE], ids=["desk", "phone"])
-def size(request: pytest.FixtureRequest) -> dict[str, int]:
-    return dict(request.param)
 
 
 def look_at_a_skip(page: Page) -> None:

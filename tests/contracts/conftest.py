@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from poisonguard.testing import FakePoisonweb
 from tests.brokers.redis import Server
 from tests.contracts import kinds
 from tests.contracts.kinds import BrokerServer
@@ -98,3 +99,9 @@ def mortal_stage(tmp_path: Path) -> Iterator[RedisStage]:
     yield stage
     stage.client.close()
     stage.server.kill()
+
+
+@pytest.fixture
+def poisonweb() -> Iterator[FakePoisonweb]:
+    with FakePoisonweb() as poisonweb:
+        yield poisonweb

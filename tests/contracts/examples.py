@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from tests.brokers.moto import REGION
 from tests.contracts.sqs_stage import SqsStage
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "sdk/examples"
@@ -54,10 +54,7 @@ class Example:
         return self.said.count(f"charged {order['total']} for order {order['id']}")
 
     def until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            assert time.monotonic() < deadline, self.said
-            time.sleep(0.05)
+        wait_until(condition, seconds=PATIENCE, describe=lambda: self.said)
 
 
 def environ_of(url: str, topic: str, folder: Path) -> dict[str, str]:

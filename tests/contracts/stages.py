@@ -16,6 +16,7 @@ from apps.brokers.ports import (
     Capabilities,
     DeadLetterReader,
     Header,
+    Outbound,
     Publisher,
     TopicAdmin,
 )
@@ -106,3 +107,7 @@ class StagePorts(ABC):
 
     def broker_admin(self) -> BrokerAdmin:
         return self.adapter.broker_admin(self.broker)
+
+
+def outbound(topic: str, number: int) -> Outbound:
+    return Outbound(topic=topic, body=b"%d" % number, headers=())

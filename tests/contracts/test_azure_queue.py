@@ -292,7 +292,7 @@ def test_a_message_that_is_visible_again_is_not_returned_twice(
     azure.put(azure.queue, b"ours")
     reader = azure.reader()
     (letter,) = reader.read(limit=1, wait=0)
-    time.sleep(VISIBILITY_TIMEOUT + 0.1)
+    time.sleep(VISIBILITY_TIMEOUT + 0.1)  # by the clock of the server
 
     again = reader.read(limit=1, wait=0)
     hidden = not azure.client(azure.queue).peek_messages()
@@ -308,7 +308,7 @@ def test_a_message_taken_by_another_reader_is_left_to_it(
     azure.put(azure.queue, b"ours")
     reader, others = azure.reader(), azure.client(azure.queue)
     (letter,) = reader.read(limit=1, wait=0)
-    time.sleep(VISIBILITY_TIMEOUT + 0.1)
+    time.sleep(VISIBILITY_TIMEOUT + 0.1)  # by the clock of the server
     message = others.receive_message(visibility_timeout=1)
 
     reader.extend([letter.handle])
@@ -387,7 +387,7 @@ def test_dead_lettering_leaves_an_unexhausted_message_at_the_head_alone(
     message = azure.client(azure.topic).receive_message()
     assert message is not None
     azure.client(azure.topic).update_message(message, visibility_timeout=1)
-    time.sleep(1.1)
+    time.sleep(1.1)  # by the clock of the server
 
     behind = azure.reader().dead_letter_exhausted()
     counts = {one.text: one.dequeue_count for one in azure.look(azure.topic)}
@@ -467,7 +467,7 @@ def test_a_message_that_the_poison_queue_refuses_is_returned_after_a_pause(
 
     moved = azure.reader().dead_letter_exhausted()
     at_once = azure.client(azure.topic).peek_messages()
-    time.sleep(1.1)
+    time.sleep(1.1)  # by the clock of the server
     later = azure.client(azure.topic).peek_messages()
 
     assert (moved, len(at_once), len(later)) == (0, 0, 1)

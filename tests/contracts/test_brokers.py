@@ -35,7 +35,8 @@ from apps.core import clock
 from apps.core.errors import Unavailable
 from tests.contracts.kinds import KINDS
 from tests.contracts.proxy import counting
-from tests.contracts.stages import Message, RealStage, Stage
+from tests.contracts.stages import Message, RealStage, Stage, outbound
+from tests.waiting import wait_until
 
 SENT, REFUSED, UNKNOWN = OutcomeKind.SENT, OutcomeKind.REFUSED, OutcomeKind.UNKNOWN
 UNSENT = OutcomeKind.UNSENT
@@ -383,11 +384,8 @@ def test_a_producer_may_have_a_message_held_back_where_the_capabilities_say_so(
     if real_stage.capabilities.delay == 0:
         assert at_once == [b"0", b"later"]
         return
-    in_time = list[bytes]()
-    until = time.monotonic() + PATIENCE
-    while not in_time and time.monotonic() < until:
-        in_time = [body for body, _ in real_stage.consume(real_stage.topic)]
-    assert (at_once, in_time) == ([b"0"], [b"later"])
+    in_time = wait_until(lambda: real_stage.consume(real_stage.topic))
+    assert (at_once, [body for body, _ in in_time]) == ([b"0"], [b"later"])
 
 
 def test_looking_for_dead_letters_costs_what_the_capabilities_say(
@@ -566,13 +564,15 @@ def test_what_was_delivered_is_counted_where_the_broker_does(stage: Stage) -> No
         stage.put(stage.topic, body)
     stage.consume(stage.topic)
 
-    admin, until = stage.admin(), time.monotonic() + 60
-    # RabbitMQ counts every few seconds, maybe while they are being consumed.
-    while (counted := admin.delivered()) and counted.total < 5:
-        assert time.monotonic() < until, counted
-        time.sleep(0.2)
+    admin = stage.admin()
 
-    assert counted is None or stage.capabilities.delivered
+    def is_counted() -> bool:
+        counted = admin.delivered()
+        return counted is None or counted.total >= 5
+
+    # RabbitMQ counts every few seconds, maybe while they are being consumed.
+    wait_until(is_counted, describe=admin.delivered)
+    assert stage.capabilities.delivered or admin.delivered() is None
 
 
 def test_a_batch_ends_at_its_limit_of_bytes(stage: Stage) -> None:
@@ -658,10 +658,6 @@ def sized(stage: Stage, body: bytes, *, headers: int = 0) -> Outbound:
     names = (b"h" if many else b"h%d" % n for n in range(headers))
     fields = tuple((name, b"v") for name in names)
     return Outbound(topic=stage.topic, body=body, headers=fields)
-
-
-def outbound(topic: str, number: int) -> Outbound:
-    return Outbound(topic=topic, body=b"%d" % number, headers=())
 
 
 def bodies(count: int) -> list[bytes]:

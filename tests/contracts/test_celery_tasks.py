@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 
 from poisonguard.contract import Cause
 from poisonguard.testing import FakePoisonweb
+from tests.waiting import wait_until
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -86,16 +86,7 @@ class Worker:
         return self.log.read_text(errors="replace")
 
     def until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            assert time.monotonic() < deadline, self.said
-            time.sleep(0.05)
-
-
-@pytest.fixture
-def poisonweb() -> Iterator[FakePoisonweb]:
-    with FakePoisonweb() as poisonweb:
-        yield poisonweb
+        wait_until(condition, seconds=PATIENCE, describe=lambda: self.said)
 
 
 @pytest.fixture

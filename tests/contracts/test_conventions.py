@@ -19,7 +19,8 @@ from apps.team.rights import Principal
 from tests.contracts.azure_queue_stage import AzureStage
 from tests.contracts.conftest import StageOf
 from tests.contracts.stages import RealStage
-from tests.lanes import serving, within
+from tests.lanes import serving
+from tests.waiting import wait_until
 
 # The kinds where a convention or the broker names the queue, and how.
 SUFFIXES = {"azure_queue": "-poison"}
@@ -81,14 +82,14 @@ def test_a_lane_reads_a_queue_created_after_its_start(
 ) -> None:
     topic = declared(unmade, operator, mode)
     with serving():
-        within(10, lambda: Lane.objects.get().state == "expected")
+        wait_until(lambda: Lane.objects.get().state == "expected")
         unmade.make(unmade.queue)
         unmade.put(unmade.queue, b"the first that failed")
         if mode is Mode.CAPTURE:
-            within(10, Body.objects.exists)
-            within(10, lambda: not unmade.texts(unmade.queue))
-        within(10, lambda: Lane.objects.get().state == "running")
-        within(10, lambda: Lane.objects.get().depth == (mode is Mode.OBSERVE))
+            wait_until(Body.objects.exists)
+            wait_until(lambda: not unmade.texts(unmade.queue))
+        wait_until(lambda: Lane.objects.get().state == "running")
+        wait_until(lambda: Lane.objects.get().depth == (mode is Mode.OBSERVE))
 
     assert topic.dead_letter_queue == unmade.queue
     assert Body.objects.exists() is (mode is Mode.CAPTURE)
@@ -104,7 +105,7 @@ def test_a_lane_that_dead_letters_creates_the_queue(
     declared(unmade, operator, Mode.CAPTURE)
 
     with serving():
-        within(20, Body.objects.exists)
+        wait_until(Body.objects.exists)
 
     assert unmade.texts(unmade.topic) == []
 

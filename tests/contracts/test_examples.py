@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -38,12 +38,6 @@ from tests.contracts.sqs_stage import SqsStage
 from tests.contracts.stages import RealStage
 
 LONGEST = 80  # lines of an example
-
-
-@pytest.fixture
-def poisonweb() -> Iterator[FakePoisonweb]:
-    with FakePoisonweb() as poisonweb:
-        yield poisonweb
 
 
 @pytest.fixture

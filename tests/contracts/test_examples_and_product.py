@@ -30,7 +30,7 @@ from tests.contracts.examples import (
 from tests.contracts.rabbitmq_stage import RabbitStage
 from tests.contracts.sqs_stage import SqsStage
 from tests.contracts.stages import RealStage
-from tests.contracts.test_life import carry_out, decide, registered
+from tests.contracts.test_message_lifecycle import carry_out, decide, registered
 from tests.reports import failure
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -29,12 +29,6 @@ PATIENCE = 120.0
 
 
 @pytest.fixture
-def poisonweb() -> Iterator[FakePoisonweb]:
-    with FakePoisonweb() as poisonweb:
-        yield poisonweb
-
-
-@pytest.fixture
 def environ(
     poisonweb: FakePoisonweb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., None]:

@@ -12,14 +12,13 @@ import pytest
 from apps.brokers.models import Topic
 from apps.brokers.ports import Outbound, OutcomeKind
 from apps.capture.models import HeldDeadLetter
-from apps.core import clock
 from apps.poison.models import Poison
 from poisonguard import contract
 from tests.contracts.stages import RealStage
-from tests.contracts.test_life import drain, registered
+from tests.contracts.test_message_lifecycle import drain, registered
 from tests.unit.test_vocabularies import EVERY
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.present]
 
 OURS = [name.encode() for name in contract.DEAD_LETTER_HEADERS]
 DOCUMENTED = list(dict.fromkeys([*OURS, *(name for name, _ in EVERY)]))
@@ -30,11 +29,6 @@ LARGEST = {
     "rabbitmq": 100_000,
     "azure_queue": 30_000,
 }
-
-
-@pytest.fixture
-def now() -> datetime:
-    return clock.now()
 
 
 @pytest.fixture

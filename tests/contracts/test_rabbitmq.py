@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import struct
-import time
 from collections import Counter
 from dataclasses import replace
 from typing import cast
@@ -44,6 +43,8 @@ from poisonguard.contract import Cause
 from tests.contracts.conftest import StageOf
 from tests.contracts.proxy import cutting
 from tests.contracts.rabbitmq_stage import RabbitStage, receive_all
+from tests.contracts.stages import outbound
+from tests.waiting import wait_until
 
 SENT, REFUSED, UNKNOWN = OutcomeKind.SENT, OutcomeKind.REFUSED, OutcomeKind.UNKNOWN
 CUTS = 500 if os.environ.get("SOAK") else 20
@@ -614,13 +615,13 @@ def test_dead_letter_queues_are_found_through_policies_and_exchanges(
         },
     )
 
-    topics: dict[str, FoundTopic] = {}
-    until = time.monotonic() + 20
+    def with_their_policies() -> dict[str, FoundTopic]:
+        found_topics = stage.broker_admin().discover()
+        queues = {one.dead_letter_queue for one in found_topics}
+        return {one.name: one for one in found_topics if f"{mine} its dead" in queues}
+
     # The management plugin shows a new policy with its next statistics.
-    while f"{mine} its dead" not in {one.dead_letter_queue for one in topics.values()}:
-        assert time.monotonic() < until, topics
-        time.sleep(0.3)
-        topics = {one.name: one for one in stage.broker_admin().discover()}
+    topics = wait_until(with_their_policies)
 
     by_policy = topics[f"{mine} by policy"]
     assert by_policy.dead_letter_queue == f"{mine} its dead"
@@ -651,10 +652,7 @@ def take_all(stage: RabbitStage, queue: str) -> list[bytes]:
 
 def until_there(stage: RabbitStage, queue: str) -> list[bytes]:
     """Receive until the messages of the last consumer are back."""
-    for _ in range(50):
-        if bodies := take_all(stage, queue):
-            return bodies
-    return []
+    return wait_until(lambda: take_all(stage, queue))
 
 
 def reject_all(stage: RabbitStage, queue: str) -> None:
@@ -687,10 +685,6 @@ def die(reader: RabbitDeadLetterReader) -> None:
         link.close()
         reader._consumption._wire.is_open = False
         reader._consumption = None
-
-
-def outbound(topic: str, number: int) -> Outbound:
-    return Outbound(topic=topic, body=b"%d" % number, headers=())
 
 
 def publish_over_a_bad_link(

@@ -26,6 +26,7 @@ from tests.contracts.redis_streams_stage import RedisStage
 from tests.contracts.stages import (
     MAX_DEQUEUE_COUNT,
     VISIBILITY_TIMEOUT,
+    outbound,
 )
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -432,10 +433,6 @@ def test_settings_that_cannot_work_are_refused_at_once() -> None:
         RedisSettings.from_options({"body_field": 7}, url=url)
     with pytest.raises(Invalid, match="kafka"):
         adapters.adapter("kafka")
-
-
-def outbound(topic: str, number: int) -> Outbound:
-    return Outbound(topic=topic, body=b"%d" % number, headers=())
 
 
 def port_of(stage: RedisStage) -> int:

@@ -354,7 +354,7 @@ def test_a_held_message_is_returned_once_though_sqs_shows_it_again(
         stage.put(stage.queue, b"%d" % n)
     reader = stage.reader()
     letters = reader.read(limit=12, wait=0)
-    time.sleep(1.1)
+    time.sleep(1.1)  # the timeout is counted in whole seconds, by the server
     stage.put(stage.queue, b"next")
 
     rounds = [reader.read(limit=20, wait=0) for _ in range(2)]

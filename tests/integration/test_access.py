@@ -15,7 +15,7 @@ import pytest
 from django.conf import settings
 from django.db import transaction
 from django.http import SimpleCookie
-from django.test import Client, override_settings
+from django.test import Client
 from django.urls import get_resolver
 from django.urls.resolvers import URLPattern, URLResolver
 
@@ -25,8 +25,7 @@ from apps.core.actor import Actor
 from apps.team import services as team
 from apps.team.rights import Role, Scope
 from tests.integration.api.caller import PASSWORD, program
-from tests.integration.api.test_doors import NEEDED
-from tests.passwords import ONE_ROUND
+from tests.integration.api.test_authentication import NEEDED
 from tests.reports import poisons
 
 pytestmark = pytest.mark.django_db
@@ -159,12 +158,6 @@ def addresses(resolver: Any = None, before: str = "/") -> Iterator[str]:
 
 def pages() -> list[str]:
     return [path for path in addresses() if not path.startswith("/api/v1/")]
-
-
-@pytest.fixture(autouse=True)
-def quick_passwords() -> Iterator[None]:
-    with override_settings(PASSWORD_HASHERS=ONE_ROUND):
-        yield
 
 
 @pytest.fixture

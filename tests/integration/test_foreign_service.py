@@ -51,7 +51,7 @@ def service(banner: bytes) -> Iterator[int]:
             yield listener.getsockname()[1]
         finally:
             listener.shutdown(socket.SHUT_RDWR)
-            thread.join(timeout=10)
+            thread.join(timeout=60)
 
 
 def _serve(listener: socket.socket, banner: bytes) -> None:

@@ -20,7 +20,7 @@ from apps.capture.models import Lane, Mode
 from apps.core import clock
 from apps.poison.models import Body, Failure, Poison, Redrive
 from apps.triage.models import Operation
-from apps.triage.services import giving_back, running, windows
+from apps.triage.services import giving_back, running
 from apps.triage.services.running import SliceEnd
 from poisonweb.management.commands.give_back import COMMAND_LINE
 from tests.lanes import drain_all, topic_on_queues
@@ -203,9 +203,8 @@ def test_without_open_messages_there_is_nothing_to_give_back(
 
 
 def test_a_run_that_died_is_taken_over_and_sends_at_most_a_window_twice(
-    broker: Queues, mail: Topic, monkeypatch: pytest.MonkeyPatch
+    broker: Queues, mail: Topic
 ) -> None:
-    monkeypatch.setattr(windows, "WINDOW", 2)
     bodies = [b"%d" % number for number in range(7)]
     captured(broker, mail, bodies)
     pause()
@@ -215,7 +214,9 @@ def test_a_run_that_died_is_taken_over_and_sends_at_most_a_window_twice(
     assert begun is not None
     for _ in range(2):
         with DyingPublisher() as publisher, pytest.raises(Killed):
-            running.run(operation_id=begun.pk, publisher=publisher, clock=clock.now)
+            running.run(
+                operation_id=begun.pk, publisher=publisher, clock=clock.now, window=2
+            )
 
     output = give_back()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import pytest
@@ -23,12 +23,13 @@ from apps.poison.models import Failure, Poison, Problem, Redrive
 from apps.poison.query import Query
 from apps.team.rights import Principal
 from apps.triage.models import Operation
-from apps.triage.services import decision, running, selection, windows
+from apps.triage.services import decision, running, selection
 from apps.triage.services.running import SliceEnd
 from apps.triage.services.selection import Ask
 from apps.triage.states import Verb
 from tests.lanes import Killed, drain_all, draining, topic_on_queues
-from tests.queues import SENT, Queues, adapted
+from tests.queues import SENT, Queues
+from tests.triage import run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -43,13 +44,6 @@ class DyingPublisher(RoutingPublisher):
     def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
         super().publish(messages)
         raise Killed
-
-
-@pytest.fixture
-def broker() -> Iterator[Queues]:
-    queues = Queues()
-    with adapted(queues):
-        yield queues
 
 
 @pytest.fixture
@@ -86,13 +80,6 @@ def redrive(
     return decision.confirm(
         token=previewed.token, reason="a test", principal=who, now=now
     )
-
-
-def run(operation: Operation, now: datetime) -> SliceEnd:
-    with RoutingPublisher() as publisher:
-        return running.run(
-            operation_id=operation.pk, publisher=publisher, clock=lambda: now
-        )
 
 
 def sent_to(broker: Queues, topic: str = "mail") -> list[bytes]:
@@ -298,9 +285,7 @@ def test_messages_behind_a_refused_one_stay_in_later_windows_too(
     mail: Topic,
     operator: Principal,
     now: datetime,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(windows, "WINDOW", 2)
     captured(broker, mail, [b"1", b"bad", b"3", b"4", b"5"], now)
     bad = Outcome(kind=OutcomeKind.REFUSED, detail="too large")
     broker.answer = lambda message: bad if message.body == b"bad" else SENT
@@ -313,8 +298,9 @@ def test_messages_behind_a_refused_one_stay_in_later_windows_too(
             operation_id=operation.pk,
             publisher=publisher,
             clock=lambda: next(ticks, now + 2 * running.SLICE),
+            window=2,
         )
-    run(operation, now)
+    run(operation, now, window=2)
 
     details = dict(Redrive.objects.values_list("poison__bodies__content", "detail"))
     by_body = {bytes(body): detail for body, detail in details.items()}

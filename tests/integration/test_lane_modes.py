@@ -6,7 +6,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from datetime import datetime, timedelta
 
@@ -43,9 +43,10 @@ from apps.core.lock import Lock, Locks
 from apps.dashboard.presentation.trail_changes import changes
 from apps.poison.models import Poison
 from apps.team.rights import GRANTS, Principal, Role
-from tests.lanes import drain_all, draining, serving, topic_on_queues, within
-from tests.queues import SENT, Queues, adapted
+from tests.lanes import drain_all, draining, serving, topic_on_queues
+from tests.queues import SENT, Queues
 from tests.reports import count_up, counter
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -63,13 +64,6 @@ class Hand:
 
     def __call__(self) -> float:
         return self.at
-
-
-@pytest.fixture
-def broker() -> Iterator[Queues]:
-    queues = Queues()
-    with adapted(queues):
-        yield queues
 
 
 @pytest.fixture
@@ -259,28 +253,29 @@ def test_another_mode_a_pause_and_other_settings_hold_within_two_seconds(
 ) -> None:
     broker.put("mail-dead", b"1")
     with serving():
-        within(60, lambda: Lane.objects.get().depth == 1)
+        wait_until(lambda: Lane.objects.get().depth == 1)
         observed = broker.contents("mail-dead")
 
         lane_settings.set_mode(
             topic=mail, mode=Mode.CAPTURE, principal=ADMIN, now=clock.now()
         )
-        within(TWO_SECONDS, lambda: Poison.objects.count() == 1)
-        within(60, lambda: Lane.objects.get().state == "running")
+        wait_until(lambda: Poison.objects.count() == 1, seconds=TWO_SECONDS)
+        wait_until(lambda: Lane.objects.get().state == "running")
 
         lane_settings.pause(topic=mail, principal=ADMIN, now=clock.now())
-        within(TWO_SECONDS, lambda: Lane.objects.get().state == "paused")
+        wait_until(lambda: Lane.objects.get().state == "paused", seconds=TWO_SECONDS)
         calls = broker.call_count
         broker.put("mail-dead", b"2")
+        # A lane that works takes a step each second, and a paused one shows none.
         time.sleep(1.2)
         still = (broker.contents("mail-dead"), broker.call_count - calls)
 
         lane_settings.resume(topic=mail, principal=ADMIN, now=clock.now())
-        within(TWO_SECONDS, lambda: Poison.objects.count() == 2)
+        wait_until(lambda: Poison.objects.count() == 2, seconds=TWO_SECONDS)
 
         Topic.objects.filter(pk=mail.pk).update(dead_letter_queue="other-dead")
         broker.put("other-dead", b"3")
-        within(TWO_SECONDS, lambda: Poison.objects.count() == 3)
+        wait_until(lambda: Poison.objects.count() == 3, seconds=TWO_SECONDS)
 
     assert observed == [(b"1", ())]
     assert still == ([(b"2", ())], 0)
@@ -315,12 +310,12 @@ def test_a_new_topic_gets_its_lane_at_once_and_a_removed_one_loses_it(
     with serving():
         post = topic_on_queues(clock.now(), name="post")
         broker.put("post-dead", b"x")
-        within(TWO_SECONDS, Poison.objects.exists)
+        wait_until(Poison.objects.exists, seconds=TWO_SECONDS)
 
         Topic.objects.filter(pk=post.pk).update(dead_letter_queue="")
-        within(
-            TWO_SECONDS,
+        wait_until(
             lambda: f"lane-{post.pk}" not in {t.name for t in threading.enumerate()},
+            seconds=TWO_SECONDS,
         )
 
 
@@ -341,14 +336,14 @@ def test_all_lanes_start_again_when_the_session_of_their_locks_ends(
     ]
     names = [f"lane:{topic.pk}" for topic in topics]
     with serving():
-        within(60, lambda: len(broker.readers) == 3)
+        wait_until(lambda: len(broker.readers) == 3)
         before = list(broker.readers)
         end_session_of_locks()
-        within(60, lambda: not any(reader in broker.readers for reader in before))
-        within(60, lambda: lock.names_locked(names) == set(names))
+        wait_until(lambda: not any(reader in broker.readers for reader in before))
+        wait_until(lambda: lock.names_locked(names) == set(names))
         for topic in topics:
             broker.put(topic.dead_letter_queue, b"x")
-        within(60, lambda: Poison.objects.count() == 3)
+        wait_until(lambda: Poison.objects.count() == 3)
 
     assert not broker.readers
     assert lock.names_locked(names) == set()
@@ -359,17 +354,18 @@ def test_a_lane_that_lost_its_lock_to_another_process_stops(
 ) -> None:
     post = topic_on_queues(clock.now(), name="post")
     with serving(), ExitStack() as theirs:
-        within(60, lambda: broker.readers)
+        wait_until(lambda: broker.readers)
         # The quicker of the two gets it.
         while not lock_of(post, theirs):
             end_session_of_locks()
-        within(60, lambda: not broker.readers)
+        wait_until(lambda: not broker.readers)
         broker.put("post-dead", b"x")
         reads = broker.reads
+        # It asks for its lock each second, and leaves no trace when it does not get it.
         time.sleep(1.2)
         still = (broker.reads - reads, Poison.objects.count())
         theirs.close()
-        within(60, lambda: Poison.objects.count() == 1)
+        wait_until(lambda: Poison.objects.count() == 1)
 
     assert still == (0, 0)
 
@@ -383,9 +379,9 @@ def test_the_last_error_stays_on_the_lane_with_its_time(
 ) -> None:
     broker.away = True
     with serving():
-        within(60, lambda: Lane.objects.get().state == "away")
+        wait_until(lambda: Lane.objects.get().state == "away")
         broker.away = False
-        within(60, lambda: Lane.objects.get().state == "running")
+        wait_until(lambda: Lane.objects.get().state == "running")
 
     lane = Lane.objects.get()
     assert lane.error == "The queues in memory are away."
@@ -401,10 +397,10 @@ def test_a_missing_queue_has_another_state_than_a_broker_that_is_away(
     Lane.objects.update(mode=mode.value, tee_queue=tee_queue, depth=7)
     broker.missing = True
     with serving():
-        within(60, lambda: Lane.objects.get().state == "missing")
+        wait_until(lambda: Lane.objects.get().state == "missing")
         missing = Lane.objects.get()
         broker.missing = False
-        within(60, lambda: Lane.objects.get().state == "running")
+        wait_until(lambda: Lane.objects.get().state == "running")
 
     assert missing.detail == "In memory there is no queue mail-dead."
     assert missing.depth is None
@@ -417,13 +413,13 @@ def test_a_lane_resumes_when_its_missing_queue_is_created(
     Lane.objects.update(mode=mode.value, depth=7)
     broker.expects_queues = True
     with serving():
-        within(5, lambda: Lane.objects.get().state == "expected")
+        wait_until(lambda: Lane.objects.get().state == "expected")
         began = Lane.objects.get().seen_at
-        within(5, lambda: Lane.objects.get().seen_at != began)
+        wait_until(lambda: Lane.objects.get().seen_at != began)
         waiting = Lane.objects.get()
         broker.put("mail-dead", b"first")
-        within(5, lambda: Lane.objects.get().state == "running")
-        within(5, lambda: Poison.objects.exists() is (mode is Mode.CAPTURE))
+        wait_until(lambda: Lane.objects.get().state == "running")
+        wait_until(lambda: Poison.objects.exists() is (mode is Mode.CAPTURE))
 
     assert waiting.state == "expected"
     assert waiting.detail == "There is no queue mail-dead yet."

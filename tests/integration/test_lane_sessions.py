@@ -28,9 +28,10 @@ from apps.core.sessions import borrow, shared
 from apps.poison.models import Poison
 from apps.reports import job
 from tests import queues
-from tests.lanes import serving, topic_on_queues, within
+from tests.lanes import serving, topic_on_queues
 from tests.queues import SENT, Queues, adapted
 from tests.sessions import sessions_limited
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -102,9 +103,9 @@ def test_many_lanes_need_few_sessions(redis_url: str, stream: Redis) -> None:
         return settled.count() == LANES
 
     with lanes_process():
-        within(240, all_work)
-        within(60, lambda: Poison.objects.count() == captured)
-        within(60, lambda: Sample.objects.count() == observed)
+        wait_until(all_work, seconds=240)
+        wait_until(lambda: Poison.objects.count() == captured)
+        wait_until(lambda: Sample.objects.count() == observed)
         names = lock.names_locked([f"lane:{topic.pk}" for topic in topics])
         counts.append(sessions_of_lanes())
 
@@ -118,13 +119,13 @@ def test_many_lanes_need_few_sessions(redis_url: str, stream: Redis) -> None:
 
 def test_lanes_whose_sessions_all_ended_come_back(orders: Topic, stream: Redis) -> None:
     with lanes_process():
-        within(120, lambda: Lane.objects.get().state == LaneState.RUNNING)
+        wait_until(lambda: Lane.objects.get().state == LaneState.RUNNING, seconds=120)
         with sessions_limited(1):  # which is ours
             end_sessions_of_lanes()
             stream.xadd("orders-poison", {"body": b"x"})
             time.sleep(AWAY_FOR)
             meanwhile = (sessions_of_lanes(), Poison.objects.count())
-        within(SIXTEEN_SECONDS, lambda: Poison.objects.count() == 1)
+        wait_until(lambda: Poison.objects.count() == 1, seconds=SIXTEEN_SECONDS)
 
     assert meanwhile == ({}, 0)
 
@@ -185,12 +186,12 @@ def test_no_lane_holds_a_session_while_it_asks_its_broker(
         broker.put(topic.dead_letter_queue, body)
     with shared("test", most=2), noting_sessions() as calls, serving():
         if mode is Mode.OBSERVE:
-            within(60, borrow()(lambda: Sample.objects.count() == 3))
+            wait_until(borrow()(lambda: Sample.objects.count() == 3))
         else:
-            within(60, borrow()(lambda: Poison.objects.count() == 2))
+            wait_until(borrow()(lambda: Poison.objects.count() == 2))
             expected = 2 if mode is Mode.TEE else 1
-            within(60, borrow()(lambda: HeldDeadLetter.objects.count() == expected))
-        within(60, borrow()(lambda: Lane.objects.get().depth is not None))
+            wait_until(borrow()(lambda: HeldDeadLetter.objects.count() == expected))
+        wait_until(borrow()(lambda: Lane.objects.get().depth is not None))
 
     assert calls["Admin.depth"]
     assert calls["Admin.delivered"]
@@ -224,11 +225,11 @@ def test_lanes_that_get_no_session_at_their_start_wait_for_one(
     broker.put(topic.dead_letter_queue, b"x")
 
     with shared("test", most=1, timeout=0.3):
-        within(60, is_ours)
+        wait_until(is_ours)
         with serving():
-            within(60, lambda: "the lanes wait for Postgres" in caplog.text)
+            wait_until(lambda: "the lanes wait for Postgres" in caplog.text)
             connection.close()
-            within(60, is_captured)
+            wait_until(is_captured)
 
     assert "Traceback" not in caplog.text
 
@@ -239,12 +240,12 @@ def test_a_lane_that_gets_no_session_in_time_loses_nothing_and_comes_back(
     topic = topic_on_queues(clock.now())
 
     with shared("test", most=1, timeout=0.3), serving():
-        within(60, is_running)
-        within(60, is_ours)
+        wait_until(is_running)
+        wait_until(is_ours)
         broker.put(topic.dead_letter_queue, b"x")
-        within(60, lambda: "gave us no session within 0.3 s" in caplog.text)
+        wait_until(lambda: "gave us no session within 0.3 s" in caplog.text)
         connection.close()
-        within(60, is_captured)
+        wait_until(is_captured)
 
     assert broker.contents(topic.dead_letter_queue) == []
     assert "Traceback" not in caplog.text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from datetime import datetime
 from typing import Any, cast
 
@@ -30,6 +29,7 @@ from apps.poison.states import Outcome
 from apps.poison.tokens import sign
 from poisonguard.contract import HEADERS_LIMIT
 from tests.full_disk import full_disk
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -61,13 +61,6 @@ def drain(topic: Topic, now: datetime) -> int:
         work.drain_batch(wait=0.0)
         work.monitor_lane()
     return Lane.objects.get(pk=topic.pk).captured - before
-
-
-def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.05)
 
 
 def test_a_dead_letter_is_kept_with_its_story_and_leaves_its_queue(
@@ -291,9 +284,9 @@ def test_lanes_wait_for_a_broker_that_is_away_and_say_so(
     )
     serving.start()
     try:
-        until(lambda: Lane.objects.get().state == "away")
+        wait_until(lambda: Lane.objects.get().state == "away")
         Broker.objects.update(url=redis_url)
-        until(Poison.objects.exists)
+        wait_until(Poison.objects.exists)
     finally:
         stop.set()
         serving.join(timeout=60)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
-from threading import Barrier
 
 import pytest
 from django.core.management import call_command
@@ -24,6 +22,7 @@ from apps.capture.models import Lane, Mode
 from apps.core.errors import Forbidden, Invalid
 from apps.team.rights import Principal
 from tests.queues import Queues, adapted
+from tests.races import together
 
 pytestmark = pytest.mark.django_db
 
@@ -109,19 +108,14 @@ def test_of_two_topics_given_the_same_queue_at_once_one_gets_it(
 ) -> None:
     names = ("orders", "bills")
     topics = [topic_of(broker, name) for name in names]
-    start = Barrier(2)
 
-    def give(topic: Topic) -> str:
-        start.wait()
+    def give(turn: int) -> str:
         try:
-            return name_queue(topic, "failed", operator, now).name
+            return name_queue(topics[turn], "failed", operator, now).name
         except Invalid:
             return ""
-        finally:
-            connection.close()
 
-    with ThreadPoolExecutor(2) as pool:
-        results = sorted(pool.map(give, topics))
+    results = sorted(together(2, give))
 
     assert results[0] == ""
     assert results[1] in names

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -39,31 +39,21 @@ from apps.core.lock import Locks
 from apps.poison.models import Poison
 from apps.team.rights import GRANTS, Principal, Role
 from tests import queues
-from tests.lanes import draining, serving, topic_on_queues, within
+from tests.lanes import draining, serving, topic_on_queues
 from tests.positions import told_by_broker
-from tests.queues import Queues, adapted
-from tests.races import at_once
+from tests.queues import Queues
+from tests.races import at_once, on_another_connection
 from tests.reports import count_up, counter, poisons
+from tests.sessions import waits_for_a_lock
+from tests.waiting import wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.present]
 
 ADA = Principal(actor=Actor.user("ada"), scopes=GRANTS[Role.ADMIN])
 ROUNDS = 12
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-@pytest.fixture
-def now() -> datetime:
-    return clock.now()
-
-
-@pytest.fixture
-def broker() -> Iterator[Queues]:
-    queues = Queues()
-    with adapted(queues):
-        yield queues
 
 
 @dataclass(slots=True)
@@ -84,7 +74,7 @@ class Removal:
 
     def aside(self) -> None:
         """Remove the topic over another connection."""
-        at_once(self)
+        on_another_connection(self)
 
     def before(self, work: Callable[P, R]) -> Callable[P, R]:
         """Wrap the work: remove the topic before it begins."""
@@ -111,7 +101,7 @@ class Removal:
 def run_its_lane(topic: Topic) -> None:
     """Run one lane until it ends by itself."""
     stop = threading.Event()
-    alarm = threading.Timer(20, stop.set)
+    alarm = threading.Timer(60, stop.set)
     alarm.start()
     with closing(Locks()) as locks:
         LaneRunner(
@@ -138,15 +128,15 @@ def test_a_lane_ends_with_its_topic_and_a_new_topic_gets_a_new_one(
 ) -> None:
     topic = topic_on_queues(now, mode=mode)
     with serving():
-        within(60, lambda: Lane.objects.get().state == "running")
+        wait_until(lambda: Lane.objects.get().state == "running")
 
         Removal(topic)()
 
-        within(60, lambda: f"lane-{topic.pk}" not in running())
+        wait_until(lambda: f"lane-{topic.pk}" not in running())
         assert broker.readers == []
         other = topic_on_queues(now, mode=Mode.CAPTURE)
         broker.put("mail-dead", b"1")
-        within(60, Poison.objects.exists)
+        wait_until(Poison.objects.exists)
 
     assert Lane.objects.get().topic_id == other.pk
 
@@ -216,8 +206,8 @@ def test_a_topic_is_not_removed_while_its_first_letter_is_captured(
 
     def held_up(*args: Any, **kwargs: Any) -> object:
         other.start()
-        other.join(timeout=0.5)
-        assert other.is_alive(), "it did not wait for what is being written"
+        # It waits for what is being written.
+        wait_until(waits_for_a_lock)
         return merge(*args, **kwargs)
 
     monkeypatch.setattr(services, "merge", held_up)

@@ -27,8 +27,8 @@ from apps.reports.services.publishing import DayRows
 from apps.reports.services.running import RunEnd
 from apps.team.rights import Principal
 from tests import reports
-from tests.acceptance.product import eventually
 from tests.races import at_once
+from tests.waiting import wait_until
 
 DAY = date(2026, 11, 19)
 AT_TWO = datetime(2026, 11, 20, 2, tzinfo=UTC)
@@ -417,7 +417,7 @@ def test_only_one_report_is_made_at_a_time(facts: None) -> None:
         assert upkeep.next_to_run() is None
 
     # Postgres releases a lock a moment after its session has ended.
-    eventually(lambda: upkeep.next_to_run() == run.pk)
+    wait_until(lambda: upkeep.next_to_run() == run.pk)
 
 
 def test_a_run_that_kills_its_worker_again_and_again_is_given_up(run: Run) -> None:

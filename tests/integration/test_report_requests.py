@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
-from threading import Thread
+from functools import partial
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 
 from apps.audit.models import Entry
 from apps.core import lock
@@ -18,8 +19,9 @@ from apps.reports.models import Day, Run
 from apps.reports.services import planning, requests
 from apps.reports.states import State
 from tests import reports
-from tests.acceptance.product import eventually
-from tests.races import together
+from tests.races import on_another_connection, together
+from tests.sessions import waits_for_a_lock
+from tests.waiting import wait_until
 
 ANNA = Actor.user("anna")
 TODAY = date(2026, 11, 20)
@@ -156,37 +158,19 @@ def test_the_night_plans_yesterday_once(something: None) -> None:
 def test_the_night_leaves_out_days_that_another_run_has_just_taken(
     something: None,
 ) -> None:
-    nights: list[Run] = []
-
-    def plan_a_night() -> None:
-        try:
-            nights.extend(planning.plan(hour=1, now=AT_TWO))
-        finally:
-            connection.close()
-
-    with transaction.atomic():
+    with ThreadPoolExecutor() as pool, transaction.atomic():
         lock.wait_for("report requests")
-        planner = Thread(target=plan_a_night)
-        planner.start()
+        planned_nights = pool.submit(
+            on_another_connection, partial(planning.plan, hour=1, now=AT_TWO)
+        )
         # The plan has determined the free days, and is about to queue them.
-        eventually(one_waits_for_a_lock)
+        wait_until(waits_for_a_lock)
         Run.objects.create(
             first_day=YESTERDAY, last_day=YESTERDAY, asked_by="x", asked_at=AT_TWO
         )
-    planner.join()
 
-    assert nights == []
+    assert planned_nights.result() == []
     assert Run.objects.get().asked_by == "x"
-
-
-def one_waits_for_a_lock() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT EXISTS (SELECT FROM pg_locks JOIN pg_database ON oid = database"
-            " WHERE locktype = 'advisory' AND NOT granted"
-            " AND datname = current_database())"
-        )
-        return bool(cursor.fetchone()[0])
 
 
 def test_before_its_hour_the_night_does_not_plan_yesterday(

@@ -8,20 +8,14 @@ import pytest
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.sessions.backends.db import SessionStore
 
-from apps.core import clock
 from apps.core.actor import Actor
 from apps.team import senders, services, sessions
 from apps.team.models import ApiKey, User
 from apps.team.rights import Role, Scope
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.present]
 
 ADMIN = Actor.user("ada")
-
-
-@pytest.fixture
-def now() -> datetime:
-    return clock.now()
 
 
 @pytest.fixture

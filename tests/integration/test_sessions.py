@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.sessions.models import Session
-from django.test import Client, override_settings
+from django.test import Client
 from django.utils import timezone
 
 from apps.audit.models import Entry
@@ -17,23 +17,11 @@ from apps.core.actor import Actor
 from apps.team import openid, services, sessions
 from apps.team.models import User
 from apps.team.rights import Role
-from tests.passwords import ONE_ROUND
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.present]
 
 ADA = Actor.user("ada")
 PASSWORD = "correct horse"
-
-
-@pytest.fixture(autouse=True)
-def quick_passwords() -> Iterator[None]:
-    with override_settings(PASSWORD_HASHERS=ONE_ROUND):
-        yield
-
-
-@pytest.fixture
-def now() -> datetime:
-    return clock.now()
 
 
 def person(name: str, now: datetime) -> User:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 
 import pytest
@@ -13,8 +11,6 @@ from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from django.db import connection
 from django.test import Client, override_settings
 
-from apps.audit.models import Entry
-from apps.core import clock
 from apps.core.actor import Actor
 from apps.team import backends, sign_in
 from apps.team.errors import TooManySignIns
@@ -22,23 +18,14 @@ from apps.team.models import SignInFailures, User
 from apps.team.rights import Role
 from apps.team.services import create_user
 from apps.team.sign_in import SignInAttempt
+from tests.entries import entries
 from tests.passwords import ONE_ROUND
+from tests.races import together
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.present]
 
 RIGHT, WRONG = "correct horse", "battery staple"
 HERE, ELSEWHERE = "192.0.2.1", "192.0.2.2"
-
-
-@pytest.fixture(autouse=True)
-def quick_passwords() -> Iterator[None]:
-    with override_settings(PASSWORD_HASHERS=ONE_ROUND):
-        yield
-
-
-@pytest.fixture
-def now() -> datetime:
-    return clock.now()
 
 
 @pytest.fixture
@@ -57,10 +44,6 @@ def attempt(password: str, *, account: str = "anna", address: str = HERE) -> int
     """Post the sign-in form; return the status, 302 if the password was right."""
     form = {"username": account, "password": password}
     return Client(REMOTE_ADDR=address).post("/sign-in", form).status_code
-
-
-def entries(action: str) -> list[Entry]:
-    return list(Entry.objects.filter(action=action).order_by("seq"))
 
 
 def test_a_sign_in_and_a_sign_out_are_audited(
@@ -234,23 +217,13 @@ def test_few_passwords_are_hashed_at_once_and_without_a_database_connection(
     monkeypatch.setattr(backends, "LONGEST_WAIT_SECONDS", 120.0)
     hasher = f"{__name__}.CountingHasher"
     with override_settings(PASSWORD_HASHERS=[hasher, *ONE_ROUND]):
-        with ThreadPoolExecutor(12) as strangers:
-            tried = [
-                strangers.submit(_attempt_and_close, f"203.0.113.{n}")
-                for n in range(12)
-            ]
-        statuses = [each.result() for each in tried]
+        statuses = together(
+            12, lambda n: attempt(WRONG, account="nobody", address=f"203.0.113.{n}")
+        )
 
     assert statuses == [200] * 12
     assert CountingHasher.most == backends.AT_ONCE
     assert CountingHasher.sessions == 0
-
-
-def _attempt_and_close(address: str) -> int:
-    try:
-        return attempt(WRONG, account="nobody", address=address)
-    finally:
-        connection.close()
 
 
 def test_a_sign_in_that_waits_too_long_is_refused_with_a_retry(

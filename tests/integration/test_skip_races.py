@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 
 import pytest
@@ -12,9 +13,11 @@ from django.db import connection, transaction
 from apps.poison import skip_counts, skip_list, skip_reading
 from apps.poison.models import Skip, StoreEpoch
 from apps.poison.skip_counts import AppliedSkip
-from tests.races import together
+from tests.races import on_another_connection, together
 from tests.reports import capture, failure
+from tests.sessions import waits_for_a_lock
 from tests.skips import ANNA, Mirror, added, topic_named
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -77,25 +80,16 @@ def test_readers_that_begin_at_any_moment_end_with_the_same_list(
 
 def test_a_revision_waits_for_the_commit_of_the_one_before(now: datetime) -> None:
     topic_named()
-    slow, fast = threading.Event(), threading.Event()
-    overtaken: list[bool] = []
-
-    def write(turn: int) -> None:
-        if turn == 0:
-            with transaction.atomic():
-                added(now, "slow")
-                slow.set()
-                overtaken.append(fast.wait(0.3))
-        else:
-            slow.wait()
-            added(now, "fast")
-            fast.set()
-
-    together(2, write)
+    with ThreadPoolExecutor() as pool, transaction.atomic():
+        added(now, "slow")
+        fast = pool.submit(on_another_connection, lambda: added(now, "fast"))
+        wait_until(lambda: fast.done() or waits_for_a_lock())
+        overtaken = fast.done()
 
     changes = skip_reading.changes_after(topic="orders", revision=0)
     assert [(t.revision, t.value) for t in changes] == [(1, b"slow"), (2, b"fast")]
-    assert overtaken == [False]
+    assert not overtaken
+    assert fast.result().revision == 2
 
 
 def test_counting_while_the_list_changes_never_deadlocks(now: datetime) -> None:

@@ -13,12 +13,11 @@ from apps.brokers.models import Topic
 from apps.capture.intake import applied_skips, guards, suspicions
 from apps.capture.intake.suspicions import FIRM_AFTER
 from apps.capture.models import Guard
-from apps.core import clock
 from apps.poison.models import Poison, Skip
 from tests.reports import GUARD, capture, failure, guard_word
 from tests.skips import Mirror, added, suspected, topic_named, values
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.present]
 
 SECOND = timedelta(seconds=1)
 
@@ -26,11 +25,6 @@ SECOND = timedelta(seconds=1)
 @pytest.fixture
 def replaying() -> Topic:
     return topic_named(replays=True)
-
-
-@pytest.fixture
-def now() -> datetime:
-    return clock.now()
 
 
 def alive(now: datetime, name: str, **changes: object) -> None:

@@ -20,7 +20,7 @@ from apps.poison.models import Poison, Problem
 from apps.poison.query import Query
 from apps.team.rights import Principal, Scope
 from apps.triage.services import selection
-from tests.races import together
+from tests.races import on_another_connection
 from tests.reports import poisons
 from tests.triage import preview
 
@@ -227,7 +227,7 @@ def test_a_topic_that_appears_just_before_the_snapshot_is_in_the_selection(
     """Its message is either taken or told as newer; here it came before the moment."""
     poisons(now, 1, topic="orders.eu")
 
-    def fail(_: int) -> None:
+    def fail() -> None:
         poisons(now, 1, topic="orders.us")
 
     with just_before_the_snapshot(fail):
@@ -237,7 +237,7 @@ def test_a_topic_that_appears_just_before_the_snapshot_is_in_the_selection(
 
 
 @contextmanager
-def just_before_the_snapshot(act: Callable[[int], None]) -> Iterator[None]:
+def just_before_the_snapshot(act: Callable[[], None]) -> Iterator[None]:
     """Let another session act when a preview is about to be written down."""
     done: list[object] = []
 
@@ -246,7 +246,7 @@ def just_before_the_snapshot(act: Callable[[int], None]) -> Iterator[None]:
     ) -> Any:
         if 'INSERT INTO "triage_operation"' in sql and not done:
             done.append(sql)
-            together(1, act)
+            on_another_connection(act)
         return execute(sql, params, many, context)
 
     with connection.execute_wrapper(watch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -33,20 +33,13 @@ from apps.triage.services.selection import Ask
 from apps.triage.states import Verb
 from tests.lanes import draining, topic_on_queues
 from tests.positions import opened, told_by_broker
-from tests.queues import Queues, adapted
+from tests.queues import Queues
 from tests.reports import GUARD, count_up, counter, guard_word, poisons
 from tests.skips import added
 
 pytestmark = pytest.mark.django_db
 
 MINUTE = timedelta(minutes=1)
-
-
-@pytest.fixture
-def broker() -> Iterator[Queues]:
-    queues = Queues()
-    with adapted(queues):
-        yield queues
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from apps.poison.models import Redrive
 from apps.team.rights import Principal, Scope
 from apps.triage.errors import Stale
 from apps.triage.models import Item, Operation
-from apps.triage.services import decision, running, selection, windows
+from apps.triage.services import decision, running, selection
 from apps.triage.services.running import SliceEnd
 from apps.triage.services.selection import Ask
 from apps.triage.states import State, Verb
@@ -79,10 +79,8 @@ def test_workers_that_run_one_operation_together_send_each_message_once(
     orders: Topic,
     stream: Redis,
     now: datetime,
-    monkeypatch: pytest.MonkeyPatch,
     seed: int,
 ) -> None:
-    monkeypatch.setattr(windows, "WINDOW", 5)
     ids = tuple(poison.pk for poison in poisons(now, 60))
     preview = selection.preview(
         ask=Ask(verb=Verb.REDRIVE, ids=ids), principal=PEOPLE[0], now=now
@@ -109,7 +107,10 @@ def test_workers_that_run_one_operation_together_send_each_message_once(
         with SlowPublisher() as publisher:
             while Operation.objects.filter(pk=preview.pk).exclude(state=State.DONE):
                 running.run(
-                    operation_id=preview.pk, publisher=publisher, clock=clock.now
+                    operation_id=preview.pk,
+                    publisher=publisher,
+                    clock=clock.now,
+                    window=5,
                 )
 
     together(4, work)

@@ -19,11 +19,11 @@ from apps.poison import services as poison_services
 from apps.poison.models import Poison, Redrive
 from apps.team.rights import Principal
 from apps.triage.models import Item, Operation
-from apps.triage.services import running, selection, upkeep, windows
+from apps.triage.services import running, selection, upkeep
 from apps.triage.services.running import SliceEnd
-from tests.acceptance.product import eventually
 from tests.reports import capture, failure, poisons
 from tests.triage import MINUTE, confirm, counts_of, preview, run, sent_messages
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -190,16 +190,14 @@ def test_of_two_windows_in_flight_at_a_death_only_one_is_sent_twice(
     stream: Redis,
     operator: Principal,
     now: datetime,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(windows, "WINDOW", 2)
     poisons(now, 7)
     operation = confirm(operator, preview(operator, now), now)
 
     with pytest.raises(Killed):
-        run(operation, now, by=partial(DiesLater, windows=1))
+        run(operation, now, by=partial(DiesLater, windows=1), window=2)
     between = counts_of(operation)
-    ended = run(operation, now)
+    ended = run(operation, now, window=2)
 
     tokens = [fields[b"x-poisonweb-redrive"] for fields in sent_messages(stream)]
     assert between == {"sent": 2, "sending": 4, "waiting": 1}
@@ -212,9 +210,7 @@ def test_a_window_is_published_only_after_the_one_before_is_marked(
     orders: Topic,
     operator: Principal,
     now: datetime,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(windows, "WINDOW", 2)
     poisons(now, 6)
     operation = confirm(operator, preview(operator, now), now)
     on_record: list[int] = []
@@ -224,7 +220,7 @@ def test_a_window_is_published_only_after_the_one_before_is_marked(
             on_record.append(Redrive.objects.filter(outcome="sent").count())
             return super().publish(messages)
 
-    run(operation, now, by=Looks)
+    run(operation, now, by=Looks, window=2)
 
     assert on_record == [0, 2, 4]
 
@@ -234,9 +230,7 @@ def test_a_broker_that_is_away_is_called_once_although_a_second_window_is_claime
     stream: Redis,
     operator: Principal,
     now: datetime,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(windows, "WINDOW", 2)
     poisons(now, 6)
     operation = confirm(operator, preview(operator, now), now)
     window_sizes: list[int] = []
@@ -246,9 +240,9 @@ def test_a_broker_that_is_away_is_called_once_although_a_second_window_is_claime
             window_sizes.append(len(messages))
             return [Outcome(kind=OutcomeKind.UNKNOWN, detail="away")] * len(messages)
 
-    ended = run(operation, now, by=Away)
+    ended = run(operation, now, by=Away, window=2)
     between = counts_of(operation)
-    finished = run(operation, now + MINUTE)
+    finished = run(operation, now + MINUTE, window=2)
 
     assert (ended, window_sizes, between) == (
         SliceEnd.LATER,
@@ -283,7 +277,6 @@ def test_a_published_window_is_marked_although_the_next_claim_failed(
     now: datetime,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(windows, "WINDOW", 2)
     poisons(now, 4)
     operation = confirm(operator, preview(operator, now), now)
     begin = poison_services.begin
@@ -295,9 +288,9 @@ def test_a_published_window_is_marked_although_the_next_claim_failed(
 
     with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
         patched.setattr(poison_services, "begin", begin_once)
-        run(operation, now)
+        run(operation, now, window=2)
     between = counts_of(operation)
-    ended = run(operation, now + MINUTE)
+    ended = run(operation, now + MINUTE, window=2)
 
     assert between == {"sent": 2, "waiting": 2}
     assert (ended, counts_of(operation)) == (SliceEnd.DONE, {"sent": 4})
@@ -313,7 +306,7 @@ def test_a_run_leaves_no_connection_behind(
 
     run(operation, now)
 
-    eventually(lambda: sessions() == before)
+    wait_until(lambda: sessions() == before)
 
 
 def sessions() -> set[int]:

@@ -1,11 +1,13 @@
-"""Fixtures of the SDK tests: a Poisonweb double."""
+"""Fixtures of the SDK tests: a Poisonweb double, and consumers that die."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.sdk.consumers import Consumers
 from tests.sdk.server import Server, running
 
 
@@ -13,3 +15,8 @@ from tests.sdk.server import Server, running
 def server() -> Iterator[Server]:
     with running() as server:
         yield server
+
+
+@pytest.fixture
+def consumers(tmp_path: Path) -> Consumers:
+    return Consumers.under(tmp_path)

@@ -44,7 +44,7 @@ def on_signal(*_: object) -> None:
 
 
 def until_another_handler_than(late: object) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while signal.getsignal(signal.SIGTERM) is late and time.monotonic() < deadline:
         time.sleep(0.01)
 

@@ -37,6 +37,7 @@ class Plan(TypedDict, total=False):
     ways: dict[str, str]  # number -> what it does
     handler_timeout: float
     sleep: float  # in each handler
+    ignores_sigterm: bool
 
 
 def crash() -> None:
@@ -51,11 +52,6 @@ def crash_in_a_thread() -> None:
 def hold_the_interpreter() -> None:
     # Backtracks for ever, in C, and lets no other thread run.
     re.match("(a+)+$", "a" * 60 + "b")
-
-
-def ignore_the_end() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    time.sleep(60)
 
 
 def told_to_stop() -> None:
@@ -77,7 +73,6 @@ WAYS: dict[str, Callable[[], object]] = {
     "hang in C": hold_the_interpreter,
     "fork": lambda: os.fork() or os._exit(0),
     "told to stop": told_to_stop,
-    "ignore the end": ignore_the_end,
 }
 
 
@@ -93,6 +88,8 @@ class Consumer:
 
     def run(self) -> None:
         signal.signal(signal.SIGUSR1, lambda *_: self._journal.stopping())
+        if self._plan.get("ignores_sigterm"):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if "handler_timeout" in self._plan:
             limit = self._plan["handler_timeout"]
             Watchdog(self._journal, handler_timeout=limit).start()

@@ -14,18 +14,12 @@ from poisonguard.bookmarks import BookmarkStore, Start
 from poisonguard.errors import Away, Fenced, Misconfigured, Refused, Stopping
 from poisonguard.positions.progress import RUNS_PRESSED
 from poisonguard.skipping.skip_list import Fence
-from tests.sdk.server import KEY, Server, running
+from tests.sdk.server import KEY, Server
 
 NEVER = 3_600.0  # seconds: a test writes when it says so
 ORDERS = ("billing-1", "eu", "orders")
 
 Open = Callable[..., BookmarkStore]
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with running() as server:
-        yield server
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 from poisonguard.bookmarks import BookmarkStore
-from tests.sdk.lives import Lives
 from tests.sdk.reader import PLACE
 from tests.sdk.server import KEY, Server, running
+from tests.sdk.settled_logs import Lives
 
 ROOT = Path(__file__).resolve().parents[2]
 MESSAGES = 1_000_000 if os.environ.get("SOAK") else 100_000

@@ -260,6 +260,7 @@ def test_a_skip_list_may_be_read_again_a_second_after_a_503(
     server.answer(503, times=1, headers={"Retry-After": "30"})
     with pytest.raises(Away, match="503"):
         client.post("/positions/open", OPEN)
+    # The client compares with the real monotonic clock, as all its deadlines do.
     threading.Event().wait(1.1)
 
     assert client.get("/skips", [("topic", "orders")])["skips"] == []

@@ -8,24 +8,17 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from poisonguard import __main__
 from poisonguard_conformance.command import CHECKS, NAMES, main
-from tests.sdk.server import KEY, Server, running
+from tests.sdk.server import KEY, Server
 
 ROOT = Path(__file__).resolve().parents[2]
 SDK = ROOT / "sdk"
 PROTOCOL = ROOT / "docs" / "protocol.md"
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with running() as server:
-        yield server
 
 
 @pytest.fixture

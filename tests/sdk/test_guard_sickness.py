@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import logging
 from contextlib import ExitStack
 from typing import Any
 
@@ -138,13 +138,13 @@ def test_the_eleventh_poison_in_a_row_is_suspected(server: Server) -> None:
 
 
 def test_a_suspected_poison_that_cannot_be_reported_is_reported_later(
-    server: Server,
+    server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with guarding(server) as guard:
+    with caplog.at_level(logging.INFO), guarding(server) as guard:
         guard.handle(message("b-1"), Failing(ValueError()))
         server.stop()
         guard.handle(message("b-2"), Handler())
-        time.sleep(1.5)  # long enough to try in vain
+        server.until(lambda: "'b-1' stays suspected for now" in caplog.text)
         still = guard.health()["suspected"]
         server.start()
         server.until(lambda: not suspected(server)["b-1"])

@@ -28,11 +28,6 @@ LARGEST = 2**64 - 1
 
 
 @pytest.fixture
-def consumers(tmp_path: Path) -> Consumers:
-    return Consumers.under(tmp_path)
-
-
-@pytest.fixture
 def journal(consumers: Consumers) -> Iterator[Journal]:
     journal = consumers.next_start(slots=2)
     yield journal

@@ -654,11 +654,8 @@ def test_a_counter_whose_answer_was_lost_counts_once(
     assert server.totals()["handled"] == 7
 
 
-def test_counters_of_a_long_absence_merge_by_the_hour(
-    minute: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(counting, "MINUTES_LIMIT", 100)
-    counters = Counters(failure().report_id)
+def test_counters_of_a_long_absence_merge_by_the_hour(minute: list[int]) -> None:
+    counters = Counters(failure().report_id, minutes_limit=100)
     for _ in range(3_000):
         counters.count(BILLING, handled=1, failed=1, durations={2: 1})
         minute[0] += 1
@@ -669,11 +666,8 @@ def test_counters_of_a_long_absence_merge_by_the_hour(
     assert sum(dict(report.duration_ms_hist)[2] for report in reports) == 3_000
 
 
-def test_counts_beyond_the_limit_of_a_report_do_not_merge(
-    minute: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(counting, "MINUTES_LIMIT", 2)
-    counters = Counters(failure().report_id)
+def test_counts_beyond_the_limit_of_a_report_do_not_merge(minute: list[int]) -> None:
+    counters = Counters(failure().report_id, minutes_limit=2)
     minute[0] -= minute[0] % 60
     for _ in range(9):
         counters.count(BILLING, handled=2**30, durations={})
@@ -852,6 +846,7 @@ def test_a_server_that_goes_away_for_seconds_under_load_loses_and_doubles_nothin
     threads = [threading.Thread(target=consume, args=[f"c{n}"]) for n in range(4)]
     for thread in threads:
         thread.start()
+    # Real seconds under load, with requests at every step of their way.
     for away in (server.stop, server.freeze):
         threading.Event().wait(0.5)
         server.lose_answers(2)

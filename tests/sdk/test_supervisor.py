@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,11 +18,7 @@ from poisonguard.supervision.supervisor import (
     pause_after,
 )
 from tests.sdk.consumers import TIMEOUT, Consumers, ended, popen
-
-
-@pytest.fixture
-def consumers(tmp_path: Path) -> Consumers:
-    return Consumers.under(tmp_path)
+from tests.waiting import wait_until
 
 
 def supervised(consumers: Consumers, *options: str, **plan: object) -> list[str]:
@@ -40,13 +34,6 @@ def to_its_end(command: list[str]) -> tuple[int, str]:
     with popen(command) as process:
         _, output = ended(process)
     return process.returncode, output
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -107,12 +94,12 @@ def test_of_several_in_flight_only_the_one_that_hangs_is_charged(
 def test_a_process_that_does_not_stop_in_time_is_killed_and_not_charged(
     consumers: Consumers,
 ) -> None:
-    command = supervised(consumers, "--grace", "0.2", ways={"2": "ignore the end"})
+    command = supervised(
+        consumers, "--grace", "0.2", ways={"2": "hang"}, ignores_sigterm=True
+    )
 
     with popen(command) as process:
-        until(lambda: 2 in consumers.noted("started"))
-        # It has to come as far as to ignore the signal.
-        time.sleep(0.3)
+        wait_until(lambda: 2 in consumers.noted("started"), seconds=TIMEOUT)
         process.send_signal(signal.SIGTERM)
         _, output = ended(process)
 
@@ -130,7 +117,7 @@ def test_the_supervisor_hands_a_signal_on_and_ends_as_its_consumer_does(
     consumers: Consumers, number: signal.Signals
 ) -> None:
     with popen(supervised(consumers, ways={"2": "hang"})) as process:
-        until(lambda: 2 in consumers.noted("started"))
+        wait_until(lambda: 2 in consumers.noted("started"), seconds=TIMEOUT)
         process.send_signal(number)
         ended(process)
 
@@ -149,7 +136,10 @@ def test_a_supervisor_that_waits_to_start_again_can_be_stopped(
     dies = ["sh", "-c", f"echo once more >> {starts}; exit 1"]
 
     with popen(run(consumers, command=dies)) as process:
-        until(lambda: len(starts.read_text().splitlines()) > FAST_DEATHS + 5)
+        wait_until(
+            lambda: len(starts.read_text().splitlines()) > FAST_DEATHS + 5,
+            seconds=TIMEOUT,
+        )
         process.send_signal(signal.SIGTERM)
         _, output = ended(process)
 
@@ -259,5 +249,5 @@ def test_a_process_is_known_by_its_start_too() -> None:
 
     assert kernel.started(os.getpid()) == own.started
     with subprocess.Popen(["true"]) as child:
-        until(lambda: kernel.started(child.pid) is None)
+        wait_until(lambda: kernel.started(child.pid) is None, seconds=TIMEOUT)
     assert kernel.started(child.pid) is None

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -12,11 +11,6 @@ from poisonguard.supervision.watchdog import HangDetector, interval
 from tests.sdk.consumers import NAME, Consumers, ended, python
 
 LIMIT = 10.0
-
-
-@pytest.fixture
-def consumers(tmp_path: Path) -> Consumers:
-    return Consumers.under(tmp_path)
 
 
 def looks(*works: tuple[int, int], every: float = 1.0) -> list[list[str]]:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from spark import session
 from tests.killed import files_of_killed_processes
 from tests.needs import JDBC_JAR
-from tests.spark.doors import DOORS, Export
+from tests.spark.postgres_readers import DOORS, Export
 
 __all__ = ["files_of_killed_processes"]
 

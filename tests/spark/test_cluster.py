@@ -21,12 +21,12 @@ from apps.reports.services import requests, running
 from apps.reports.services.requests import NIGHTLY
 from spark import cluster
 from tests import reports
-from tests.acceptance.product import eventually
 from tests.needs import JDBC_JAR
 from tests.spark import clusters, leaks
 from tests.spark.clusters import Cluster
-from tests.spark.doors import DOORS
+from tests.spark.postgres_readers import DOORS
 from tests.spark.published import published
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -97,7 +97,7 @@ def test_cluster_publishes_what_one_machine_does_and_shows_no_password(
     assert any(file.stat().st_size for file in spark_cluster.events.rglob("events_*"))
     assert list(spark_cluster.workers.rglob(f"*/{cluster.ARCHIVE}"))
     # No copy is left in Spark's temporary folders, the driver's or an executor's.
-    eventually(lambda: not list(spark_cluster.local.rglob(cluster.ARCHIVE)))
+    wait_until(lambda: not list(spark_cluster.local.rglob(cluster.ARCHIVE)))
 
 
 SILENT_MASTER = """

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -24,8 +23,9 @@ from spark.jobs import nightly_failure_rate as job
 from spark.lake import Lake, RunAttempt
 from spark.schemas import LakeKind
 from tests.reports import capture, count_up, counter, failure
-from tests.spark.doors import Export
+from tests.spark.postgres_readers import Export
 from tests.spark.rows import facts
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -211,12 +211,12 @@ def test_job_and_its_processes_end_when_the_caller_is_gone(
 ) -> None:
     with started(tmp_path, export(), now.date()) as process:
         assert process.stdin is not None
-        until(lambda: "java" in commands(process.pid))
+        wait_until(lambda: "java" in commands(process.pid))
 
         process.stdin.close()
 
-        assert process.wait(timeout=10) == 1
-        until(lambda: not commands(process.pid))
+        assert process.wait(timeout=60) == 1
+        wait_until(lambda: not commands(process.pid))
 
 
 def commands(group: int) -> set[str]:
@@ -229,10 +229,3 @@ def commands(group: int) -> set[str]:
     )
     rows = (line.split(maxsplit=2) for line in listed.stdout.splitlines())
     return {name for pgid, stat, name in rows if int(pgid) == group and stat[0] != "Z"}
-
-
-def until(met: Callable[[], bool], *, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

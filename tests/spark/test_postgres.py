@@ -18,7 +18,7 @@ from spark import facts, postgres
 from spark.facts import FactWindow
 from spark.schemas import LakeKind
 from tests.reports import capture, count_up, counter, failure, poisons
-from tests.spark.doors import Export
+from tests.spark.postgres_readers import Export
 
 pytestmark = pytest.mark.spark
 

@@ -249,4 +249,5 @@ def test_no_image_holds_a_secret_or_data() -> None:
 
     assert "*" in ignored
     assert {".env", "var", ".venv", ".git", "tests"}.isdisjoint(let_in)
+    assert "apps" in let_in
     assert all((ROOT / name).exists() for name in let_in)

@@ -14,6 +14,7 @@ import uvicorn
 
 from poisonweb import http
 from poisonweb.limits import Receive, Scope, Send
+from tests.waiting import wait_until
 
 SECONDS = 0.5
 HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -54,8 +55,7 @@ def port(application: Application) -> Iterator[int]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
-    while not server.started:
-        time.sleep(0.01)
+    wait_until(lambda: server.started)
     yield server.servers[0].sockets[0].getsockname()[1]
     server.should_exit = True
     thread.join()
@@ -95,9 +95,7 @@ def test_half_a_body_is_waited_for_only_so_long(
 
     assert said.startswith(b"HTTP/1.1 408 ")
     # The sender may read its answer before the application hears of the end.
-    until = time.monotonic() + 30
-    while len(application.received) < 2 and time.monotonic() < until:
-        time.sleep(0.01)
+    wait_until(lambda: len(application.received) >= 2)
     assert application.received == ["http.request", "http.disconnect"]
 
 

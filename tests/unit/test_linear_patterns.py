@@ -81,8 +81,9 @@ def uses() -> Iterator[Use]:
 def sources() -> Iterator[tuple[str, str]]:
     for package, root in FOLDERS.items():
         for path in sorted((root / package).rglob("*.py")):
-            if "migrations" not in path.parts:
-                name = ".".join(path.relative_to(root).with_suffix("").parts)
+            parts = path.relative_to(root).with_suffix("").parts
+            if "migrations" not in parts:
+                name = ".".join(parts)
                 yield name.removesuffix(".__init__"), path.read_text()
 
 

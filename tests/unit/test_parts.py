@@ -16,9 +16,11 @@ import pytest
 from tests import parts
 from tests.needs import UNMET
 from tests.parts import FAILED, LACKING, Result
+from tests.seed import PYTEST
 from tests.supervision import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
+PYTHONPATH = f"PYTHONPATH={ROOT}:{ROOT}/sdk"
 RUN = """
 import json, sys
 from tests import parts
@@ -94,11 +96,76 @@ def test_the_worst_part_gives_the_exit_code(results: list[Result], worst: int) -
     assert parts.report(results, number=1) == worst
 
 
+def test_a_part_that_failed_says_how_to_run_it_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parts.report([result(code=4)], number=7, start="2030-12-31 23:57")
+    parts.report([result(code=UNMET)], number=7)
+
+    said = capsys.readouterr().err
+    command = f"{parts.ALONE} one --seed 7 --clock '2030-12-31 23:57'"
+    assert re.findall("^  run it alone with: (.+)$", said, re.MULTILINE) == [command]
+
+
+BROKEN_FIXTURES = """
+import pytest
+
+@pytest.fixture
+def beginning():
+    raise OSError("it did not begin")
+
+@pytest.fixture
+def ending():
+    yield
+    raise OSError("it did not end")
+
+def test_begins(beginning):
+    pass
+
+def test_ends(ending):
+    pass
+"""
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize(
+    ("text", "causes"),
+    [
+        (
+            BROKEN_FIXTURES,
+            {
+                "test_it.py::test_begins": "OSError: it did not begin",
+                "test_it.py::test_ends": "OSError: it did not end",
+            },
+        ),
+        ("import nowhere", {"test_it.py": "No module named 'nowhere'"}),
+    ],
+    ids=["fixtures", "file"],
+)
+def test_a_part_says_how_to_repeat_a_broken_fixture_or_file_alone(
+    tmp_path: Path, workers: str, text: str, causes: Mapping[str, str]
+) -> None:
+    (tmp_path / "test_it.py").write_text(text)
+    tests = pytest_in(tmp_path, "--seed", "7", "-n", workers)
+
+    code, said = run({"one": ["env", f"--chdir={tmp_path}", PYTHONPATH, *tests]})
+
+    assert code == FAILED
+    for test, cause in causes.items():
+        repeat = f'  part "one", seed 7: repeat with: {PYTEST} {test} --seed 7\n'
+        assert repeat in said
+        assert cause in said.partition(repeat)[2].partition("\n")[0]
+
+
+def pytest_in(folder: Path, *arguments: str) -> list[str]:
+    plugins = ("-p", "tests.order", "-p", "tests.seed", "--rootdir", str(folder))
+    return [sys.executable, "-m", "pytest", "-q", *plugins, *arguments]
+
+
 def run_tests(folder: Path, *arguments: str) -> str:
     """Run tests in a process of their own with our seed, and tell its output."""
-    plugins = ("-p", "tests.order", "-p", "tests.seed", "--rootdir", str(folder))
     done = subprocess.run(
-        (sys.executable, "-m", "pytest", "-q", *plugins, *arguments),
+        pytest_in(folder, *arguments),
         cwd=folder,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{ROOT}/sdk"},
         capture_output=True,

@@ -65,7 +65,7 @@ def test_it_wakes_all_who_wait() -> None:
     event.set()
 
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
     assert event.is_set()
 

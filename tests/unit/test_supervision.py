@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from poisonweb.embedded import processes
-from tests.acceptance.product import eventually
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 # It adopts orphans and reaps whatever ends, so it runs in a process of its own.
@@ -59,7 +59,7 @@ def hiding(note: Path, *, then: str) -> tuple[str, ...]:
 
 def hidden(note: Path) -> tuple[int, Path]:
     """Give the hidden process, and the folder of its temporary files."""
-    eventually(lambda: note.exists() and " " in note.read_text())
+    wait_until(lambda: note.exists() and " " in note.read_text())
     pid, folder = note.read_text().split(" ", 1)
     return int(pid), Path(folder)
 
@@ -130,7 +130,7 @@ def test_a_command_that_tears_down_at_ctrl_c_has_the_time_for_it(
         "finally:\n    time.sleep(0.5); pathlib.Path(sys.argv[2]).touch()"
     )
     process = supervise(sys.executable, "-c", script, str(started), str(done))
-    eventually(started.exists)
+    wait_until(started.exists)
 
     process.send_signal(signal.SIGTERM)
 

@@ -50,7 +50,7 @@ from apps.triage.services.outbound import (
     is_unsent,
     to_answer,
 )
-from apps.triage.services.windows import Clock, Windows
+from apps.triage.services.windows import WINDOW, Clock, Windows
 from apps.triage.states import SENDS, ItemState, State, Verb
 
 log = logging.getLogger(__name__)
@@ -70,15 +70,26 @@ class SliceEnd(StrEnum):
     DONE = "done"
 
 
-def run(*, operation_id: int, publisher: RoutingPublisher, clock: Clock) -> SliceEnd:
-    """Work on an operation for one slice, unless another run already does."""
+def run(
+    *,
+    operation_id: int,
+    publisher: RoutingPublisher,
+    clock: Clock,
+    window: int = WINDOW,
+) -> SliceEnd:
+    """Work on an operation for one slice, unless another run already does.
+
+    `window` is how many messages are claimed at once, at most.
+    """
     with lock.attempt(lock_name(operation_id)) as operation_lock:
         if operation_lock is None:
             return SliceEnd.ELSEWHERE
         operation = _begin(operation_id)
         if operation is None:
             return SliceEnd.DONE
-        operation_run = OperationRun(operation, operation_lock, publisher, clock)
+        operation_run = OperationRun(
+            operation, operation_lock, publisher, clock, window=window
+        )
         try:
             return operation_run.run_slice()
         except LockLost:
@@ -117,8 +128,11 @@ class OperationRun:
         operation_lock: Lock,
         publisher: RoutingPublisher,
         clock: Clock,
+        *,
+        window: int,
     ) -> None:
         self.operation = operation
+        self.window = window
         self.lock = operation_lock
         self.publisher = publisher
         self.clock = clock
@@ -162,7 +176,7 @@ class OperationRun:
     # Redrive: claim, publish, mark; a thread claims the next window meanwhile.
 
     def _redrive(self) -> None:
-        windows = Windows(self.operation, self.lock, self.clock)
+        windows = Windows(self.operation, self.lock, self.clock, size=self.window)
         ordered_sends = (
             OrderedSends(self.operation, self.publisher)
             if self.operation.ordered

@@ -32,11 +32,17 @@ class Windows:
     """The windows of one run: what an older epoch left in flight, then the others."""
 
     def __init__(
-        self, operation: Operation, operation_lock: Lock, clock: Clock
+        self,
+        operation: Operation,
+        operation_lock: Lock,
+        clock: Clock,
+        *,
+        size: int = WINDOW,
     ) -> None:
         self.operation = operation
         self.lock = operation_lock
         self.clock = clock
+        self.size = size
         self.has_orphans = True
         self.unmarked_topics = brokers.topics_without_headers()
 
@@ -58,7 +64,7 @@ class Windows:
             self.operation.items.in_flight()
             .filter(redrive__epoch__lt=self.operation.epoch)
             .order_by("id")
-            .values_list("redrive__id", "poison__size")[:WINDOW]
+            .values_list("redrive__id", "poison__size")[: self.size]
         )
         orphans = _fit_in_window(rows)
         if not orphans:
@@ -70,7 +76,9 @@ class Windows:
         """Claim the next window with anything to send; skip items with nothing."""
         while True:
             waiting = self.operation.items.waiting().order_by("id")
-            rows = list(waiting.values_list("poison_id", "poison__size", "id")[:WINDOW])
+            rows = list(
+                waiting.values_list("poison_id", "poison__size", "id")[: self.size]
+            )
             window = set(_fit_in_window((pk, size) for pk, size, _ in rows))
             items = {pk: item for pk, _, item in rows if pk in window}
             if not items:

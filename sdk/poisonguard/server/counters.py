@@ -59,15 +59,16 @@ _Entry = tuple[CounterKey, int]  # a key and a minute since the epoch
 
 
 class Counters:
-    """The counters of one process, minute by minute."""
+    """The counters of one process, minute by minute; more than a limit are merged."""
 
-    def __init__(self, reporter: UUID) -> None:
+    def __init__(self, reporter: UUID, *, minutes_limit: int = MINUTES_LIMIT) -> None:
         self._reporter = reporter
+        self._minutes_limit = minutes_limit
         self._lock = threading.Lock()
         self._counts_by_minute: dict[_Entry, _MinuteCounts] = {}
         self._batch: tuple[CounterReport, ...] = ()
         self._sequence = 0
-        self._limit = MINUTES_LIMIT
+        self._limit = minutes_limit
 
     def count(
         self,
@@ -147,7 +148,7 @@ class Counters:
             target_minute = hour if fits and minute != now else minute
             self._merge((key, target_minute), counts)
         # Do not try to merge again at every count what cannot be merged further.
-        self._limit = max(MINUTES_LIMIT, 2 * len(self._counts_by_minute))
+        self._limit = max(self._minutes_limit, 2 * len(self._counts_by_minute))
 
 
 def _this_minute() -> int:

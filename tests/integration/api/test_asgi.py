@@ -17,7 +17,6 @@ from django.db import connection
 from django.http import HttpRequest, StreamingHttpResponse
 from django.urls import path as address
 
-from apps.core import clock
 from apps.poison import reading
 from apps.team.rights import Scope
 from poisonweb.handler import ThreadedHandler
@@ -25,11 +24,6 @@ from tests.integration.api.caller import Caller, program
 from tests.reports import failure, poisons
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def now() -> datetime:
-    return clock.now()
 
 
 def ask(

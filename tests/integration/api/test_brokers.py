@@ -14,7 +14,6 @@ from apps.brokers import secrets
 from apps.brokers.adapters import KINDS, BrokerKind
 from apps.brokers.models import Broker, Topic
 from apps.capture.models import HeldDeadLetter, Lane
-from apps.core import clock
 from apps.team.rights import Role, Scope
 from tests.integration.api.caller import Caller, Reply, person, program
 from tests.reports import poisons
@@ -22,11 +21,6 @@ from tests.reports import poisons
 pytestmark = pytest.mark.django_db
 
 Member = dict[str, object]
-
-
-@pytest.fixture
-def now() -> datetime:
-    return clock.now()
 
 
 @pytest.fixture

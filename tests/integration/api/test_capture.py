@@ -17,7 +17,6 @@ from pytest_django import Settings
 
 from apps.capture.intake import oversize
 from apps.capture.models import Counter, OversizeMessage
-from apps.core import clock
 from apps.poison.models import Body, Poison
 from apps.team.rights import Scope
 from tests.integration.api.caller import Caller, program
@@ -31,11 +30,6 @@ Member = dict[str, object]
 @pytest.fixture
 def guard() -> Caller:
     return program(Scope.CAPTURE_WRITE)
-
-
-@pytest.fixture
-def now() -> datetime:
-    return clock.now()
 
 
 def confirmation(now: datetime, **changes: object) -> Member:

@@ -17,7 +17,7 @@ from apps.team.rights import Scope
 from poisonguard_conformance import command, skips
 from poisonguard_conformance.command import main
 from tests.acceptance.web import Web, api_key
-from tests.erring import NOTHING, ClientRequest, Mistake, ServerAnswer, erring
+from tests.faulty_proxy import NOTHING, ClientRequest, Mistake, ServerAnswer, erring
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

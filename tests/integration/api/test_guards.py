@@ -9,7 +9,6 @@ import pytest
 
 from apps.capture.intake import guards
 from apps.capture.models import Counter, Guard
-from apps.core import clock
 from apps.team.rights import Scope
 from tests.integration.api.caller import Caller, Reply, program
 from tests.reports import GUARD, counter, guard_word
@@ -18,11 +17,6 @@ pytestmark = pytest.mark.django_db
 
 Member = dict[str, object]
 REPORTER = str(uuid.uuid4())
-
-
-@pytest.fixture
-def now() -> datetime:
-    return clock.now()
 
 
 @pytest.fixture

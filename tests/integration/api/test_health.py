@@ -21,21 +21,16 @@ from django.test import Client
 from apps.api import health
 from apps.brokers.models import Broker, Topic
 from apps.capture.models import Lane
-from apps.core import clock
 from apps.core.session_usage import SPARE
 from apps.triage.services import upkeep
 from tests.integration.api.caller import program
 from tests.sessions import sessions_left
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 # The promised time, on a machine without other load.
 THREE_SECONDS = 3.0 if os.environ.get("SOAK") else 20.0
-
-
-@pytest.fixture
-def now() -> datetime:
-    return clock.now()
 
 
 @pytest.fixture
@@ -284,7 +279,4 @@ def test_a_call_while_postgres_is_away_is_a_503_without_its_address(
 
 def _all_answered() -> None:
     """Wait until no probe of this test is still running."""
-    until = time.monotonic() + 10
-    while any(thread.name == "readyz" for thread in threading.enumerate()):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_until(lambda: all(thread.name != "readyz" for thread in threading.enumerate()))

@@ -14,7 +14,6 @@ from django.db import connection, transaction
 from apps.api import idempotency
 from apps.capture.intake import services as capture
 from apps.capture.models import Counter
-from apps.core import clock
 from apps.poison.models import Failure, Poison
 from apps.team.models import IdempotencyKey
 from apps.team.rights import Role
@@ -22,14 +21,10 @@ from apps.triage.models import Operation
 from apps.triage.services import upkeep
 from tests.integration.api.caller import Caller, Reply, person, program
 from tests.integration.api.test_capture import MAKERS
+from tests.races import on_another_connection, together
 from tests.reports import failure, poisons
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def now() -> datetime:
-    return clock.now()
 
 
 @pytest.fixture
@@ -242,21 +237,8 @@ def test_a_person_may_send_a_key_too(now: datetime) -> None:
 
 def test_eight_at_once_act_once(caller: Caller, now: datetime) -> None:
     body = {"failures": [failure(now)]}
-    replies: list[Reply] = []
-    ready = threading.Barrier(8)
 
-    def send() -> None:
-        ready.wait()
-        try:
-            replies.append(post(caller, "failures", body))
-        finally:
-            connection.close()
-
-    threads = [threading.Thread(target=send) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    replies = together(8, lambda _: post(caller, "failures", body))
 
     assert {each.status for each in replies} <= {200, 409}
     assert [each.status for each in replies if not replayed(each)].count(200) == 1
@@ -300,9 +282,16 @@ class _elsewhere:  # noqa: N801 - reads as a verb
             connection.close()
 
 
-def test_the_lock_is_released_with_the_transaction(caller: Caller) -> None:
+def test_the_lock_is_released_with_the_transaction() -> None:
+    # Postgres grants a session the lock that it holds: others have to ask for it.
     with transaction.atomic():
         idempotency._lock("a", "b")
+        with pytest.raises(idempotency.StillRunning):
+            on_another_connection(lock_in_a_transaction)
 
+    on_another_connection(lock_in_a_transaction)
+
+
+def lock_in_a_transaction() -> None:
     with transaction.atomic():
         idempotency._lock("a", "b")

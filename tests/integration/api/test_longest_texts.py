@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from apps.core import clock
 from apps.team.rights import Scope
 from poisonguard.contract import HEADERS_LIMIT, NAME_LIMIT, TEXT_LIMIT
 from tests.integration.api.caller import Caller, program
@@ -26,11 +25,6 @@ def consumer() -> Caller:
     return program(
         *(Scope.CAPTURE_WRITE, Scope.POSITIONS_WRITE, Scope.SKIPS_READ),
     )
-
-
-@pytest.fixture
-def now() -> datetime:
-    return clock.now()
 
 
 def longest(size: int) -> str:

@@ -14,7 +14,6 @@ import yaml
 from apps.api import metrics
 from apps.brokers.models import Topic
 from apps.capture.models import Lane
-from apps.core import clock
 from apps.poison import backlogs
 from apps.poison.models import Poison
 from apps.poison.query import Query
@@ -40,11 +39,6 @@ LABEL = re.compile(r'(\w+)="((?:\\.|[^"\\])*)"')
 HOSTILE = 'a"} 1\nb\\{x="y"} \u202e ' + "long " * 100
 
 Samples = dict[str, dict[tuple[str, ...], float]]
-
-
-@pytest.fixture
-def now() -> datetime:
-    return clock.now()
 
 
 @pytest.fixture

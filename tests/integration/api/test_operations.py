@@ -21,11 +21,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def now() -> datetime:
-    return clock.now()
-
-
-@pytest.fixture
 def caller() -> Caller:
     return program(Scope.OPERATIONS_READ, Scope.OPERATIONS_WRITE, Scope.POISONS_READ)
 

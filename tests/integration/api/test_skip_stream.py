@@ -22,7 +22,7 @@ import uvicorn
 from django.db import connection, transaction
 
 from apps.api.stream import access, hub, readers
-from apps.core import clock, notices
+from apps.core import notices
 from apps.core.sessions import open_async_session
 from apps.poison import skip_list, skip_reading
 from apps.poison.models import SkipList, StoreEpoch
@@ -36,7 +36,9 @@ from poisonweb.env import ROOT
 from poisonweb.handler import ThreadedHandler
 from tests.integration.api.caller import Caller, person, program
 from tests.reports import capture, failure
+from tests.sessions import waits_for_a_lock
 from tests.skips import ANNA, added, topic_named
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -163,11 +165,6 @@ def _run(server: uvicorn.Server, ready: threading.Event) -> None:
 
     server.startup = started  # type: ignore[method-assign] # to know when it is up
     server.run()
-
-
-@pytest.fixture
-def now() -> datetime:
-    return clock.now()
 
 
 @pytest.fixture
@@ -335,7 +332,7 @@ def test_a_reader_that_leaves_before_its_first_event_affects_no_other(
         # One is asked for when it leaves, the other comes and goes meanwhile.
         early = server.follow(guard, topic="shipping")
         stays = server.follow(guard, topic="orders")
-        wait_until(hub_waits)
+        wait_until(lambda: waits_for_a_lock("poisonweb skips"))
         late = server.follow(guard, topic="payments")
         for reader in (early, late):
             reader.close()
@@ -353,16 +350,6 @@ def lists_locked() -> Iterator[None]:
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(f"LOCK TABLE {SkipList._meta.db_table}")
         yield
-
-
-def hub_waits() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT EXISTS (SELECT FROM pg_locks JOIN pg_stat_activity USING (pid)"
-            " WHERE NOT granted AND application_name = 'poisonweb skips')"
-        )
-        (waits,) = cursor.fetchone()
-        return bool(waits)
 
 
 def readers_open() -> int:
@@ -506,7 +493,7 @@ def test_a_stream_begins_when_its_fences_are_heard(
 ) -> None:
     async def open_late(purpose: str) -> Any:
         if purpose == "listener":
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.3)  # a slow Postgres
         return await open_async_session(purpose)
 
     monkeypatch.setattr(hub, "open_async_session", open_late)
@@ -727,15 +714,6 @@ def sessions(idle_after: str = "") -> dict[str, int]:
             {"query": idle_after},
         )
         return dict(cursor.fetchall())
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(int(TIMEOUT * 20)):
-        if holds():
-            return
-        pause.wait(0.05)
-    raise AssertionError("it never came true")
 
 
 @contextmanager

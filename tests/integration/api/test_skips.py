@@ -13,7 +13,6 @@ import pytest
 
 from apps.brokers.models import Topic
 from apps.capture.intake import guards
-from apps.core import clock
 from apps.poison import skip_reading
 from apps.poison.models import Skip
 from apps.team.rights import Role, Scope
@@ -29,11 +28,6 @@ from tests.skips import added, suspected, topic_named
 pytestmark = pytest.mark.django_db
 
 Member = dict[str, object]
-
-
-@pytest.fixture
-def now() -> datetime:
-    return clock.now()
 
 
 @pytest.fixture

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
 
 import pytest
-from django.conf import settings
-from django.test import Client, override_settings
+from django.test import Client
 
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.team.rights import Role
 from apps.team.services import create_user
-from tests.passwords import ONE_ROUND
 
 SignIn = Callable[..., Client]
 
@@ -26,22 +23,8 @@ def now() -> datetime:
 
 
 @pytest.fixture(autouse=True)
-def plain_static_files(tmp_path: Path) -> Iterator[None]:
-    plain = "django.contrib.staticfiles.storage.StaticFilesStorage"
-    storages = {**settings.STORAGES, "staticfiles": {"BACKEND": plain}}
-    with override_settings(
-        STORAGES=storages,
-        STATIC_ROOT=tmp_path,
-        # Otherwise each new client reads all files.
-        WHITENOISE_AUTOREFRESH=True,
-    ):
-        yield
-
-
-@pytest.fixture(autouse=True)
-def quick_passwords() -> Iterator[None]:
-    with override_settings(PASSWORD_HASHERS=ONE_ROUND):
-        yield
+def static_files(plain_static_files: None) -> None:
+    """Serve static files without collecting them."""
 
 
 @pytest.fixture
@@ -68,3 +51,8 @@ def sign_in(db: None, now: datetime) -> SignIn:
 def anna(sign_in: SignIn) -> Client:
     """Return the client of an operator who may read bodies."""
     return sign_in(reads_bodies=True)
+
+
+@pytest.fixture
+def admin(sign_in: SignIn) -> Client:
+    return sign_in(Role.ADMIN)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import datetime
-from html import unescape
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -26,15 +24,11 @@ from apps.core.errors import Refused
 from apps.dashboard.selectors import brokers
 from apps.team.rights import Principal, Role
 from tests.integration.dashboard.conftest import SignIn
+from tests.integration.dashboard.pages import get, post, words
 
 pytestmark = pytest.mark.django_db
 
 HOSTILE = "<script>alert(1)</script>\u202e'\"&"
-
-
-@pytest.fixture
-def admin(sign_in: SignIn) -> Client:
-    return sign_in(Role.ADMIN)
 
 
 @pytest.fixture
@@ -52,23 +46,6 @@ def ours(redis_url: str, operator: Principal, now: datetime) -> Broker:
         principal=operator,
         now=now,
     )
-
-
-def get(client: Client, path: str, status: int = 200) -> str:
-    response = client.get(path)
-    assert response.status_code == status, path
-    return response.content.decode()
-
-
-def post(client: Client, path: str, status: int, **form: object) -> str:
-    response: Any = client.post(path, form)
-    assert response.status_code == status, response.content
-    return str(response.content.decode() or response["Location"])
-
-
-def words(page: str) -> str:
-    """Return the text of a page in one line."""
-    return " ".join(unescape(re.sub(r"<[^>]+>", "", page)).split())
 
 
 def password_of(url: str) -> str:

@@ -17,7 +17,7 @@ from apps.dashboard.selectors import onboarding
 from apps.poison.models import Poison, Redrive
 from apps.team.rights import Principal, Role, Scope
 from tests.integration.dashboard.conftest import SignIn
-from tests.integration.dashboard.test_brokers import get, words
+from tests.integration.dashboard.pages import get, words
 from tests.reports import poisons
 
 pytestmark = pytest.mark.django_db

@@ -10,6 +10,7 @@ from django.test import Client
 from apps.brokers.models import Topic
 from apps.capture.intake import guards
 from apps.dashboard.selectors import guards as selectors
+from tests.integration.dashboard.pages import get
 from tests.reports import GUARD, guard_word
 
 pytestmark = pytest.mark.django_db
@@ -24,12 +25,6 @@ def tell(now: datetime, **changes: object) -> Topic:
     (answer,) = guards.record_heartbeats(members=[word], principal=GUARD, now=now)
     assert answer.status == "created", answer
     return Topic.objects.get(name=word["topic"])
-
-
-def get(client: Client, path: str) -> str:
-    response = client.get(path)
-    assert response.status_code == 200, path
-    return response.content.decode()
 
 
 def pages(client: Client, topic: Topic) -> list[str]:

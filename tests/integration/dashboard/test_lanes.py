@@ -16,7 +16,7 @@ from apps.core.actor import Actor
 from apps.dashboard.selectors import health
 from apps.team.rights import Principal, Role
 from tests.integration.dashboard.conftest import SignIn
-from tests.integration.dashboard.test_brokers import get, post, words
+from tests.integration.dashboard.pages import get, post, words
 
 pytestmark = pytest.mark.django_db
 

@@ -19,18 +19,13 @@ from apps.team.rights import Principal, Role, Scope
 from apps.triage.models import Item, Operation
 from apps.triage.states import Verb
 from tests.integration.dashboard.conftest import SignIn
+from tests.integration.dashboard.pages import get
 from tests.reports import poisons
 
 pytestmark = pytest.mark.django_db
 
 EVERYONE = Principal(actor=Actor.user("anna"), scopes=frozenset(Scope))
 EU = Principal(actor=Actor.key("eu"), scopes=frozenset(Scope), topics=("orders.eu",))
-
-
-def get(client: Client, path: str = "/operations", status: int = 200) -> str:
-    response = client.get(path)
-    assert response.status_code == status
-    return response.content.decode()
 
 
 def decided(now: datetime, **changes: object) -> Operation:
@@ -78,7 +73,7 @@ def numbers(page: str) -> list[int]:
 
 
 def test_without_a_decision_it_says_how_one_is_made(anna: Client) -> None:
-    page = get(anna)
+    page = get(anna, "/operations")
 
     assert "No operation yet" in page
     assert "choose Requeue or Drop" in page
@@ -92,7 +87,7 @@ def test_what_runs_comes_before_what_is_newer_and_done(
     new = decided(now)
     decided(now, state="preview", confirmed_at=None)
 
-    page = get(anna)
+    page = get(anna, "/operations")
 
     assert numbers(page) == [runs.pk, new.pk, old.pk]
     assert "<title>(1) Operations" in page
@@ -185,7 +180,7 @@ def test_an_operation_that_only_skipped_says_so(anna: Client, now: datetime) -> 
     operation = decided(now, total=2)
     skipped(operation, *poisons(now, 2))
 
-    page = get(anna)
+    page = get(anna, "/operations")
 
     assert "</span>Done, all skipped</span>" in page
     assert "Requeued 0 messages" in page
@@ -233,7 +228,7 @@ def test_an_operation_with_only_refused_and_skipped_items_is_refused(
         operation=operation, poison=second, state="skipped", reason="held"
     )
 
-    page = get(anna)
+    page = get(anna, "/operations")
 
     assert "</span>Refused</span>" in page
     assert "Partly refused" not in page
@@ -264,7 +259,7 @@ def test_a_row_tells_who_what_why_and_what_became_of_it(
         operation=operation, poison=third, state="skipped", reason="held elsewhere"
     )
 
-    page = get(anna)
+    page = get(anna, "/operations")
     (row,) = operations.find(None, EVERYONE).rows
 
     assert row.status
@@ -303,7 +298,7 @@ def test_the_pages_hold_every_operation_once_and_what_runs_only_on_the_first(
         decided(now - timedelta(seconds=number)) for number in range(PAGE_SIZE + 5)
     ]
 
-    first = get(anna)
+    first = get(anna, "/operations")
     following = re.search(r'rel="next" href="([^"]+)"', first)
     assert following
     second = get(anna, f"/operations{following[1]}")
@@ -324,7 +319,7 @@ def test_more_items_than_a_list_has_time_for_are_counted_on_their_own_page(
         (small.pk, False),
         (huge.pk, True),
     ]
-    assert "on its page" in get(anna)
+    assert "on its page" in get(anna, "/operations")
 
 
 def test_decisions_over_other_topics_are_not_there(now: datetime) -> None:
@@ -344,7 +339,7 @@ def test_decisions_over_other_topics_are_not_there(now: datetime) -> None:
 def test_a_viewer_may_open_the_list(sign_in: SignIn, now: datetime) -> None:
     operation = decided(now)
 
-    assert numbers(get(sign_in(Role.VIEWER))) == [operation.pk]
+    assert numbers(get(sign_in(Role.VIEWER), "/operations")) == [operation.pk]
 
 
 def test_an_invalid_cursor_is_refused(anna: Client) -> None:
@@ -355,7 +350,7 @@ def test_no_text_of_a_decision_breaks_the_list(anna: Client, now: datetime) -> N
     hostile = "</td><script>alert(1)</script>\u202e"
     decided(now, query=hostile, reason=hostile, actor=hostile)
 
-    page = get(anna)
+    page = get(anna, "/operations")
 
     assert "<script>alert" not in page
     assert "\u202e" not in page
@@ -368,7 +363,7 @@ def test_many_operations_are_counted_at_once(
         item(decided(now, total=1), poison, "sent", now)
 
     with django_assert_max_num_queries(8):  # type: ignore[operator]
-        page = get(anna)
+        page = get(anna, "/operations")
 
     assert page.count("</span>Sent</span> 1") == 40
 

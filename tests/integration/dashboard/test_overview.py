@@ -24,6 +24,7 @@ from apps.reports.models import Day, Run
 from apps.team.rights import Principal, Role, Scope
 from apps.triage.models import Operation, WorkerBeat
 from tests.integration.dashboard.conftest import SignIn
+from tests.integration.dashboard.pages import get
 from tests.integration.dashboard.test_missing_figures import HINT, slow
 from tests.reports import count_up, counter, drop, poisons
 from tests.sessions import sessions_left
@@ -33,12 +34,6 @@ pytestmark = pytest.mark.django_db
 # The SQL of counts that the page can omit.
 SLOWED = {"_OPEN", "_CAME_BACK", "_BY_STATE", "_HOURLY"}
 HOSTILE_TEXT = "</a><script>alert(1)</script>\u202e\x00" + "A" * 500
-
-
-def get(client: Client) -> str:
-    response = client.get("/")
-    assert response.status_code == 200
-    return response.content.decode()
 
 
 def broken(kind: str) -> dict[str, str]:
@@ -69,7 +64,7 @@ def reported(now: datetime, *, made_at: datetime) -> Day:
 def test_an_installation_without_a_message_says_how_to_send_the_first(
     anna: Client,
 ) -> None:
-    page = get(anna)
+    page = get(anna, "/")
 
     assert "No message yet" in page
     assert 'href="/help#first"' in page
@@ -78,7 +73,7 @@ def test_an_installation_without_a_message_says_how_to_send_the_first(
 def test_nothing_open_is_all_clear(anna: Client, now: datetime) -> None:
     drop(now, *poisons(now - timedelta(hours=3), 1))
 
-    page = get(anna)
+    page = get(anna, "/")
 
     assert "All clear: 0 open" in page
     assert ">3h ago</time>" in page
@@ -90,7 +85,7 @@ def test_the_first_visit_counts_the_new_problems_of_a_day(
     poisons(now - timedelta(hours=23), 1, exception=broken("Young"))
     poisons(now - timedelta(hours=25), 1, exception=broken("Elderly"))
 
-    page = get(anna)
+    page = get(anna, "/")
 
     assert re.search(r"1 new</a> in 24 hours", page)
     assert titles(page) == ["Young", "Elderly"]
@@ -106,7 +101,7 @@ def test_a_later_visit_counts_problems_new_since_the_previous_visit(
     session["visit"] = [(now - timedelta(hours=2)).isoformat(), None]
     session.save()
 
-    page = get(anna)
+    page = get(anna, "/")
 
     assert re.search(r"1 new</a> since you were last here, <time[^>]*>2h ago", page)
     assert titles(page) == ["Since", "Before"]
@@ -131,7 +126,7 @@ def test_problems_are_ordered_by_their_open_messages_now(
     poisons(now - timedelta(minutes=1), 1, exception=broken("Small"))
     drop(now, *poisons(now, 20, exception=broken("Dropped")))
 
-    page = get(anna)
+    page = get(anna, "/")
 
     assert titles(page) == ["Fire", "Old", "Small"]
     assert re.findall(r'<td class="num strong">([\d,]+)<', page)[:3] == ["9", "5", "1"]
@@ -141,11 +136,11 @@ def test_five_hundred_failures_of_three_minutes_are_the_first_row(
     anna: Client, now: datetime
 ) -> None:
     poisons(now - timedelta(hours=3), 30, exception=broken("Usual"))
-    before = titles(get(anna))
+    before = titles(get(anna, "/"))
     for second in range(10):
         poisons(now - timedelta(seconds=17 * second), 50, exception=broken("Fire"))
 
-    page = get(anna)
+    page = get(anna, "/")
 
     assert before == ["Usual"]
     assert titles(page) == ["Fire", "Usual"]
@@ -162,7 +157,7 @@ def test_a_row_leads_to_a_preview_of_its_open_messages(
     (fire, *_) = poisons(now, 3, exception=broken("Fire"))
     poisons(now, 2, exception=broken("Other"))
     drop(now, fire)
-    page = get(anna)
+    page = get(anna, "/")
     row = page[page.index(f'id="needs-{fire.problem_id}"') :].partition("</tr>")[0]
     fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', row))
     fields.pop("csrfmiddlewaretoken")
@@ -180,7 +175,7 @@ def test_a_viewer_sees_the_buttons_of_each_row_disabled_with_the_reason(
     poisons(now, 1, exception=broken("A"))
     poisons(now, 1, exception=broken("B"))
 
-    page = get(sign_in(Role.VIEWER))
+    page = get(sign_in(Role.VIEWER), "/")
 
     assert page.count('aria-disabled="true" aria-describedby="may-not"') == 4
     assert page.count('id="may-not"') == 1
@@ -195,7 +190,7 @@ def test_messages_that_came_back_are_counted_in_the_row_of_their_problem(
     poisons(now, 1, exception=broken("Quiet"))
     Poison.objects.filter(pk=back.pk).update(redrives=2, recurrences=1)
 
-    page = get(anna)
+    page = get(anna, "/")
 
     badge = '1<span class="phone-brief"> came back'
     assert page.count(badge) == 1
@@ -209,7 +204,7 @@ def test_more_may_have_come_back_than_were_searched_and_the_row_says_so(
     Poison.objects.update(redrives=1, recurrences=1)
     monkeypatch.setattr(overview, "MOST_SEARCHED", 3)
 
-    assert '3+<span class="phone-brief"> came back' in get(anna)
+    assert '3+<span class="phone-brief"> came back' in get(anna, "/")
 
 
 def test_only_ten_problems_are_shown_and_the_others_are_counted(
@@ -218,7 +213,7 @@ def test_only_ten_problems_are_shown_and_the_others_are_counted(
     for number in range(13):
         poisons(now, 1, exception=broken(f"E{number}"))
 
-    page = get(anna)
+    page = get(anna, "/")
 
     assert len(titles(page)) == overview.MOST_SHOWN == 10
     assert "3 other problems with open messages" in page
@@ -248,7 +243,7 @@ def test_a_ranking_of_only_the_latest_problems_says_so(
     for age in range(3):
         poisons(now - timedelta(hours=age), age + 1, exception=broken(f"E{age}"))
 
-    page = get(anna)
+    page = get(anna, "/")
 
     assert titles(page) == ["E1", "E0"]
     assert "of the 2 that failed last" in page
@@ -262,7 +257,7 @@ def test_without_figures_the_problems_that_failed_last_are_shown_with_dashes(
     poisons(now, 1, exception=broken("Later"))
 
     with slow(lambda _: True):
-        page = get(anna)
+        page = get(anna, "/")
 
     assert titles(page) == ["Later", "Earlier"]
     assert "their open messages took too long to count" in page
@@ -300,7 +295,7 @@ def test_topics_are_ordered_by_open_messages_then_by_failure_rate(
     count_up(now, counter(topic="dropped, low rate", minute=minute, handled=998))
     count_up(now, counter(topic="dropped, high rate", minute=minute, handled=2))
 
-    page = get(anna)
+    page = get(anna, "/")
 
     table = page[page.index('id="topics"') :].partition("</table>")[0]
     names = re.findall(r'href="/topics/\d+">([^<]+)<', table)
@@ -313,7 +308,7 @@ def test_rows_of_one_table_share_the_scale_that_its_head_names(
     poisons(now, 38, exception=broken("Fire"))
     poisons(now, 1, exception=broken("One"))
 
-    page = get(anna)
+    page = get(anna, "/")
 
     heights = [
         re.findall(
@@ -349,14 +344,14 @@ def test_a_report_that_is_missing_or_failed_is_in_the_strip(
     anna: Client, now: datetime
 ) -> None:
     poisons(now, 1)
-    never = get(anna)
+    never = get(anna, "/")
     reported(now - timedelta(days=2), made_at=now - timedelta(days=2))
-    late = get(anna)
+    late = get(anna, "/")
     reported(now, made_at=now - timedelta(hours=9))
     failed = report_run(now, state="failed", finished_at=now, trouble="Spark died")
-    page = get(anna)
+    page = get(anna, "/")
     failed.delete()
-    well = get(anna)
+    well = get(anna, "/")
 
     assert strip(never) == strip(well) == []
     assert "the first is made after the day is over" in never
@@ -372,10 +367,10 @@ def test_the_strip_names_a_broker_that_is_away_and_a_worker_that_is_silent(
 ) -> None:
     WorkerBeat.objects.create(id=1, at=now)
     Lane.objects.update(state="running", seen_at=now)
-    well = get(anna)
+    well = get(anna, "/")
     Lane.objects.update(state="away", detail="connection refused")
     WorkerBeat.objects.update(at=now - timedelta(minutes=3))
-    page = get(anna)
+    page = get(anna, "/")
 
     assert (strip(well), states(well)) == ([], ["Up", "Up", "Up", "Not yet"])
     assert strip(page) == [
@@ -406,7 +401,7 @@ def test_the_strip_names_a_lane_that_does_not_work(
     Lane.objects.update(state=state, seen_at=heard, detail="why")
     other_lane(orders, state="running", seen_at=now)
 
-    page = get(anna)
+    page = get(anna, "/")
 
     detail = "last heard just now" if is_silent else "why"
     assert strip(page) == [(pill, "Lane orders", detail)]
@@ -416,9 +411,9 @@ def test_the_strip_says_once_that_no_lane_runs(
     anna: Client, orders: Topic, now: datetime
 ) -> None:
     other_lane(orders)
-    never = strip(get(anna))
+    never = strip(get(anna, "/"))
     Lane.objects.update(state="running", seen_at=now - timedelta(hours=2))
-    stopped = strip(get(anna))
+    stopped = strip(get(anna, "/"))
 
     assert never == [("Stopped", "Lanes", "none has run yet")]
     assert stopped == [
@@ -431,9 +426,9 @@ def test_a_paused_lane_is_neither_behind_nor_an_alarm(
 ) -> None:
     Lane.objects.update(state="running", seen_at=now)
     other_lane(orders, state="paused", paused=True, seen_at=now)
-    page = get(anna)
+    page = get(anna, "/")
     Lane.objects.update(state="paused", paused=True, seen_at=now - timedelta(days=1))
-    resting = get(anna)
+    resting = get(anna, "/")
 
     assert strip(page) == strip(resting) == []
     assert states(page)[0] == "Up"
@@ -443,9 +438,9 @@ def test_a_paused_lane_is_neither_behind_nor_an_alarm(
 
 def test_the_strip_says_when_sessions_of_postgres_run_short(anna: Client) -> None:
     with sessions_left(SPARE):
-        well = strip(get(anna))
+        well = strip(get(anna, "/"))
     with sessions_left(SPARE - 1) as most:
-        (short,) = strip(get(anna))
+        (short,) = strip(get(anna, "/"))
 
     assert well == []
     assert short == (
@@ -494,9 +489,9 @@ def test_the_sample_is_plainly_marked(
     anna: Client, orders: Topic, now: datetime
 ) -> None:
     poisons(now, 1)
-    plain = get(anna)
+    plain = get(anna, "/")
     Broker.objects.update(is_sample=True)
-    marked = get(anna)
+    marked = get(anna, "/")
 
     assert "POISONWEB_DEMO" not in plain
     assert '<span class="badge">sample</span>' in marked
@@ -511,7 +506,7 @@ def test_no_text_of_a_message_breaks_the_page(anna: Client, now: datetime) -> No
     }
     poisons(now, 1, exception=exception, topic="</a>\u202e<script>alert(1)</script>")
 
-    page = get(anna)
+    page = get(anna, "/")
 
     assert "<script>alert" not in page
     assert "\u202e" not in page
@@ -524,7 +519,7 @@ def test_it_asks_the_database_as_often_for_much_as_for_little(
         for number in numbers:
             poisons(now, 1, exception=broken(f"E{number}"), topic=f"topic {number}")
         with CaptureQueriesContext(connection) as queries:
-            page = get(anna)
+            page = get(anna, "/")
         return len(queries), page
 
     little, _ = failing(range(2))
@@ -577,6 +572,6 @@ def test_several_running_operations_lead_to_their_list(
             confirmed_at=now,
         )
 
-    page = get(client)
+    page = get(client, "/")
 
     assert re.search(r'<a class="running" title="[^"]+" href="/operations">2', page)

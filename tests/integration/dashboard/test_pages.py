@@ -18,6 +18,7 @@ from apps.poison.models import Poison
 from apps.poison.states import State
 from apps.team.rights import Role
 from tests.integration.dashboard.conftest import SignIn
+from tests.integration.dashboard.pages import get
 from tests.positions import told_by_broker
 from tests.reports import drop, poisons
 
@@ -45,12 +46,6 @@ HOSTILE_TEXT = "</td><script>alert(1)</script>\u202e\x00\x1b[31m\ud800" + "A" * 
 
 def keys(page: str) -> list[int]:
     return [int(key) for key in re.findall(r'<tr data-key="(\d+)"', page)]
-
-
-def get(client: Client, path: str, status: int = 200) -> str:
-    response = client.get(path)
-    assert response.status_code == status, path
-    return response.content.decode()
 
 
 def test_a_claimed_redrive_is_shown_as_sending_and_not_as_sent(

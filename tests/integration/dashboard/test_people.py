@@ -11,12 +11,11 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from apps.audit.models import Entry
 from apps.core.actor import Actor
 from apps.team import services
 from apps.team.models import User
 from apps.team.rights import Role
-from tests.integration.dashboard.conftest import SignIn
+from tests.entries import entries
 from tests.integration.dashboard.page_forms import form_on
 
 pytestmark = pytest.mark.django_db
@@ -30,11 +29,6 @@ NEW = {
     "reads_bodies": "1",
 }
 HOSTILE = "</td><script>alert(1)</script>{{ 7*7 }}'\""
-
-
-@pytest.fixture
-def admin(sign_in: SignIn) -> Client:
-    return sign_in(Role.ADMIN)
 
 
 @pytest.fixture
@@ -57,10 +51,6 @@ def signed_in(name: str = "vera") -> Client:
     client = Client(REMOTE_ADDR="192.0.2.1")
     client.post("/sign-in", {"username": name, "password": PASSWORD})
     return client
-
-
-def entries(action: str) -> list[Entry]:
-    return list(Entry.objects.filter(action=action).order_by("seq"))
 
 
 def words(response: Any) -> str:

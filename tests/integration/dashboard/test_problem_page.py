@@ -17,18 +17,13 @@ from apps.poison.models import Poison, Problem
 from apps.team.rights import Role
 from apps.triage.models import Operation
 from tests.integration.dashboard.conftest import SignIn
+from tests.integration.dashboard.pages import get
 from tests.integration.dashboard.test_missing_figures import HINT, slow
 from tests.reports import drop, poisons
 
 pytestmark = pytest.mark.django_db
 
 HOSTILE = "</a><script>alert(1)</script>\u202e"
-
-
-def get(client: Client, path: str, status: int = 200) -> str:
-    response = client.get(path)
-    assert response.status_code == status
-    return response.content.decode()
 
 
 def raised(message: str, kind: str = "ValueError") -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from html import unescape
-from typing import Any
 
 import pytest
 from django.test import Client
@@ -16,16 +15,12 @@ from apps.capture.models import Lane
 from apps.dashboard.forms import removals
 from apps.team.rights import Role
 from tests.integration.dashboard.conftest import SignIn
+from tests.integration.dashboard.pages import get, post, words
 from tests.reports import poisons
 
 pytestmark = pytest.mark.django_db
 
 HOSTILE = "<script>alert(1)</script>\u202e'\"&"
-
-
-@pytest.fixture
-def admin(sign_in: SignIn) -> Client:
-    return sign_in(Role.ADMIN)
 
 
 @pytest.fixture
@@ -47,22 +42,6 @@ def observed(broker: Broker, *names: str) -> list[Topic]:
     ]
     Lane.objects.bulk_create(Lane(topic=topic, depth=3) for topic in topics)
     return topics
-
-
-def get(client: Client, path: str) -> str:
-    response = client.get(path)
-    assert response.status_code == 200, path
-    return response.content.decode()
-
-
-def post(client: Client, path: str, status: int, **form: object) -> str:
-    response: Any = client.post(path, form)
-    assert response.status_code == status, response.content
-    return str(response.content.decode() or response["Location"])
-
-
-def words(page: str) -> str:
-    return " ".join(unescape(re.sub(r"<[^>]+>", "", page)).split())
 
 
 def token_on(page: str) -> str:

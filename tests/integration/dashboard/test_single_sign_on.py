@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,7 +13,6 @@ from django.conf import settings
 from django.db import connection
 from django.test import Client, override_settings
 
-from apps.audit.models import Entry
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.team import openid, sessions, single_sign_on
@@ -25,8 +22,11 @@ from apps.team.services import alter_user, create_user
 from apps.team.single_sign_on import ProviderIdentity
 from poisonweb.embedded.ports import free_port
 from tests import oidc
+from tests.entries import entries
+from tests.integration.dashboard.pages import is_in
 from tests.oidc import Provider
 from tests.oidc_oddities import CONFIGURATION, ODD
+from tests.races import together
 
 pytestmark = pytest.mark.django_db
 
@@ -51,10 +51,6 @@ def work(server: Provider) -> Iterator[Provider]:
         yield server
 
 
-def is_in(client: Client) -> bool:
-    return client.get("/help").status_code == 200
-
-
 def person(now: datetime, name: str) -> User:
     return create_user(
         username=name,
@@ -64,10 +60,6 @@ def person(now: datetime, name: str) -> User:
         actor=Actor.system("test"),
         now=now,
     )
-
-
-def entries(action: str) -> list[Entry]:
-    return list(Entry.objects.filter(action=action).order_by("seq"))
 
 
 def said(answer: Any) -> tuple[int, str]:
@@ -359,19 +351,10 @@ def test_two_sign_ins_at_once_create_one_account(work: Provider, now: datetime) 
     anna = ProviderIdentity(
         issuer=work.url, subject="anna-1", name="anna", groups=frozenset({"ops"})
     )
-    together = threading.Barrier(8)
 
-    def admit() -> int:
-        together.wait()
-        try:
-            return single_sign_on.admit(anna, now=now).pk
-        finally:
-            connection.close()
+    ids = together(8, lambda _: single_sign_on.admit(anna, now=now).pk)
 
-    with ThreadPoolExecutor(8) as threads:
-        tried = [threads.submit(admit) for _ in range(8)]
-
-    assert {each.result() for each in tried} == {User.objects.get().pk}
+    assert set(ids) == {User.objects.get().pk}
     assert len(entries("user.created")) == 1
 
 

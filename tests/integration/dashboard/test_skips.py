@@ -28,6 +28,7 @@ from apps.poison.skip_counts import AppliedSkip
 from apps.team.rights import Principal, Role, Scope
 from apps.triage.models import Operation
 from tests.integration.dashboard.conftest import SignIn
+from tests.integration.dashboard.pages import get, words
 from tests.reports import capture, failure, poisons
 
 pytestmark = pytest.mark.django_db
@@ -36,12 +37,6 @@ ANNA = Principal(actor=Actor.user("anna"), scopes=frozenset(Scope))
 EU = Principal(actor=Actor.key("eu"), scopes=frozenset(Scope), topics=("orders.eu",))
 HOSTILE = "</td><script>alert(1)</script>\u202e\x1b[31m" + "A" * 500
 RULE = {"by": "header", "where": "tenant", "value": "acme", "topic": "orders"}
-
-
-def get(client: Client, path: str, status: int = 200) -> str:
-    response = client.get(path)
-    assert response.status_code == status, path
-    return response.content.decode()
 
 
 def of_tenant(now: datetime, tenant: str, number: int = 1) -> list[Poison]:
@@ -78,11 +73,6 @@ def mark(page: str) -> str:
 def add(client: Client, signature: str, **form: object) -> Any:
     data = {"act": "add", "seen": signature, "reason": "it kills", **form}
     return client.post("/skips/new", data)
-
-
-def words(page: str) -> str:
-    """Return the text of a page in one line."""
-    return " ".join(unescape(re.sub(r"<[^>]+>", "", page)).split())
 
 
 def test_a_message_is_skipped_after_a_look_with_a_reason(

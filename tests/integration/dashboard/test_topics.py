@@ -22,6 +22,7 @@ from apps.dashboard.selectors.topics import Backlog, TopicFilter, Traffic
 from apps.poison.models import Poison, Problem, SkipList, WaitingSkip
 from apps.poison.states import DisplayState
 from apps.team.rights import Principal, Scope
+from tests.integration.dashboard.pages import get
 from tests.positions import told_by_broker
 from tests.reports import capture, drop, failure, poisons
 
@@ -29,12 +30,6 @@ pytestmark = pytest.mark.django_db
 
 EVERYONE = Principal(actor=Actor.user("anna"), scopes=frozenset(Scope))
 EU = Principal(actor=Actor.key("eu"), scopes=frozenset(Scope), topics=("orders.eu",))
-
-
-def get(client: Client, path: str) -> str:
-    response = client.get(path)
-    assert response.status_code == 200, path
-    return response.content.decode()
 
 
 def counted(topic: Topic, minute: datetime, **changes: object) -> None:

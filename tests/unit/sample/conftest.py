@@ -19,7 +19,8 @@ from poisonweb.sample.guards import Guards
 from poisonweb.sample.ledger import Ledger
 from poisonweb.sample.subscriptions import BILLING, Subscription
 from tests.sdk.server import KEY, Server, running
-from tests.unit.sample.waiting import eventually, is_settled
+from tests.unit.sample.waiting import is_settled
+from tests.waiting import wait_until
 
 
 class Consume(Protocol):
@@ -73,7 +74,7 @@ def consume(redis: Redis, ledger: Ledger, guards: Guards) -> Consume:
         thread = threading.Thread(target=consumer.run)
         thread.start()
         try:
-            eventually(lambda: is_settled(redis, subscription.topic))
+            wait_until(lambda: is_settled(redis, subscription.topic))
         finally:
             stop.set()
             thread.join()

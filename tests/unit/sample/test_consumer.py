@@ -14,7 +14,7 @@ from poisonweb.sample.ledger import Ledger, LedgerNotWritten, Tally, What, read,
 from poisonweb.sample.subscriptions import BILLING as OF
 from tests.sdk.server import Server
 from tests.unit.sample.conftest import Consume
-from tests.unit.sample.waiting import eventually
+from tests.waiting import wait_until
 
 REDRIVE = "123e4567-e89b-12d3-a456-426614174000.0a1b"
 
@@ -271,4 +271,4 @@ def test_a_guard_reads_the_key_that_is_there_now(
     consume(Fails(ValueError()))
 
     renewal.join()
-    eventually(lambda: len(reports(server)) == 1)
+    wait_until(lambda: len(reports(server)) == 1)

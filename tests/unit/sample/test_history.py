@@ -273,6 +273,7 @@ def test_the_ledger_adds_up() -> None:
         number = sum(len(step.poisons) for step in steps() if step.kind is what)
         assert totals[what.value] == problems[what.value] == number
     by_sdk = [hour for hour in hours() if hour["source"] == "sdk"]
+    assert by_sdk
     for hour in by_sdk:
         assert hour["delivered"] == hour["handled"] + hour["failed"]
         assert sum(hour["durations"].values()) == hour["delivered"]

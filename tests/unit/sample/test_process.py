@@ -19,7 +19,8 @@ from redis import Redis
 from poisonweb.sample.ledger import Tally, read, tally
 from poisonweb.sample.messages import CONTENT_TOPIC, ORDERS
 from tests.sdk.server import Server
-from tests.unit.sample.waiting import eventually, is_settled
+from tests.unit.sample.waiting import is_settled
+from tests.waiting import wait_until
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 KILLS = 200 if os.environ.get("SOAK") else 20
@@ -72,12 +73,12 @@ def test_kills_lose_nothing_and_the_ledger_stays_true(
 ) -> None:
     for _ in range(KILLS):
         process = start("--rate", "1000", "--release-after", "3600")
-        eventually(partial(has_sent_more_than, number_of(redis), redis))
+        wait_until(partial(has_sent_more_than, number_of(redis), redis))
         time.sleep(random.uniform(0, 0.3))
         process.kill()
         process.wait()
     start("--rate", "0.01")
-    eventually(lambda: is_at_rest(redis))
+    wait_until(lambda: is_at_rest(redis))
 
     counted = tally(read(tmp_path / "sample-ledger.jsonl"))
 
@@ -96,7 +97,7 @@ def test_ends_when_asked_before_a_supervisor_would_kill_it(
     start: Start, redis: Redis, number: signal.Signals
 ) -> None:
     process = start()
-    eventually(lambda: bool(redis.exists(ORDERS)))
+    wait_until(lambda: bool(redis.exists(ORDERS)))
 
     process.send_signal(number)
 
@@ -107,13 +108,13 @@ def test_sigusr1_ends_the_producing_only(
     start: Start, redis: Redis, server: Server
 ) -> None:
     process = start("--rate", "100")
-    eventually(lambda: len(poisoned(server, ORDERS)) > 0)
+    wait_until(lambda: len(poisoned(server, ORDERS)) > 0)
 
     process.send_signal(signal.SIGUSR1)
-    eventually(lambda: is_at_rest(redis))
+    wait_until(lambda: is_at_rest(redis))
     before = redis.get(f"{ORDERS}:numbers")
     bookmark: Any = redis.xadd(ORDERS, {"body": "one more"})
-    eventually(lambda: bookmark.decode() in poisoned(server, ORDERS))
+    wait_until(lambda: bookmark.decode() in poisoned(server, ORDERS))
 
     assert redis.get(f"{ORDERS}:numbers") == before
 
@@ -122,13 +123,13 @@ def test_goes_on_when_redis_lost_its_mind(
     start: Start, redis: Redis, server: Server
 ) -> None:
     process = start("--rate", "100")
-    eventually(lambda: len(poisoned(server, ORDERS)) > 0)
+    wait_until(lambda: len(poisoned(server, ORDERS)) > 0)
 
     redis.flushall()
     redis.client_kill_filter(_type="normal", skipme=True)
     before = len(poisoned(server, ORDERS))
 
-    eventually(lambda: len(poisoned(server, ORDERS)) > before + 5)
+    wait_until(lambda: len(poisoned(server, ORDERS)) > before + 5)
     assert process.poll() is None
 
 
@@ -136,14 +137,14 @@ def test_goes_on_when_poisonweb_comes_back(
     start: Start, redis: Redis, server: Server
 ) -> None:
     process = start("--rate", "100")
-    eventually(lambda: len(poisoned(server, ORDERS)) > 0)
+    wait_until(lambda: len(poisoned(server, ORDERS)) > 0)
 
     server.stop()
-    time.sleep(1)
+    wait_until(partial(has_sent_more_than, number_of(redis) + 50, redis))
     before = len(poisoned(server, ORDERS))
     server.start()
 
-    eventually(lambda: len(poisoned(server, ORDERS)) > before + 5)
+    wait_until(lambda: len(poisoned(server, ORDERS)) > before + 5)
     assert process.poll() is None
 
 
@@ -151,7 +152,7 @@ def test_all_parts_stop_when_one_of_them_fails(
     start: Start, server: Server, tmp_path: Path
 ) -> None:
     process = start("--rate", "100")
-    eventually(lambda: len(poisoned(server, ORDERS)) > 0)
+    wait_until(lambda: len(poisoned(server, ORDERS)) > 0)
 
     nowhere = tmp_path / "nowhere"
     nowhere.symlink_to(tmp_path / "no such folder" / "ledger")

@@ -12,14 +12,30 @@ from poisonweb.sample import producer
 from poisonweb.sample.ledger import Ledger, What, read
 from poisonweb.sample.messages import CONTENT_TOPIC, ORDERS
 from poisonweb.sample.producer import BURST, Producer
-from tests.unit.sample.waiting import eventually
+from tests.waiting import wait_until
 
 HOUR = 3_600_000
 
 
+class CountedTurns(threading.Event):
+    """An event that counts its waits: the producer waits on it in each turn."""
+
+    turns = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.turns += 1
+        return super().wait(timeout)
+
+    def await_more(self, number: int) -> None:
+        enough = self.turns + number
+        wait_until(lambda: self.turns >= enough)
+
+
 @contextmanager
-def producing(redis: Redis, ledger: Ledger, *, rate: float) -> Iterator[Producer]:
-    stop = threading.Event()
+def producing(
+    redis: Redis, ledger: Ledger, *, rate: float, stop: threading.Event | None = None
+) -> Iterator[Producer]:
+    stop = stop or threading.Event()
     producer = Producer(redis, ledger, rate=rate, stop=stop)
     thread = threading.Thread(target=producer.run)
     thread.start()
@@ -39,7 +55,7 @@ def test_the_first_start_of_all_begins_with_a_burst(
     redis: Redis, ledger: Ledger
 ) -> None:
     with producing(redis, ledger, rate=0.1):
-        eventually(lambda: len(entries_of(redis, ORDERS)) >= BURST[ORDERS])
+        wait_until(lambda: len(entries_of(redis, ORDERS)) >= BURST[ORDERS])
 
     assert len(entries_of(redis, CONTENT_TOPIC)) >= BURST[CONTENT_TOPIC]
     noted = [line.bookmark for line in read(ledger.path) if line.topic == CONTENT_TOPIC]
@@ -53,7 +69,7 @@ def test_another_start_goes_on_with_the_numbers(redis: Redis, ledger: Ledger) ->
     redis.set(f"{CONTENT_TOPIC}:numbers", 41)
 
     with producing(redis, ledger, rate=0.1):
-        eventually(lambda: len(entries_of(redis, CONTENT_TOPIC)) == 1)
+        wait_until(lambda: len(entries_of(redis, CONTENT_TOPIC)) == 1)
 
     ((_, fields),) = entries_of(redis, CONTENT_TOPIC)
     assert json.loads(fields[b"body"]) == {"id": 42}
@@ -62,12 +78,13 @@ def test_another_start_goes_on_with_the_numbers(redis: Redis, ledger: Ledger) ->
 def test_paused_it_sends_nothing_more(redis: Redis, ledger: Ledger) -> None:
     ledger.write(What.PRODUCED, topic=CONTENT_TOPIC, bookmark="1-0")
 
-    with producing(redis, ledger, rate=100) as producer:
-        eventually(lambda: len(entries_of(redis, CONTENT_TOPIC)) > 5)
+    stop = CountedTurns()
+    with producing(redis, ledger, rate=100, stop=stop) as producer:
+        wait_until(lambda: len(entries_of(redis, CONTENT_TOPIC)) > 5)
         producer.pause()
-        threading.Event().wait(0.1)
+        stop.await_more(2)  # the first may have begun
         before = len(entries_of(redis, CONTENT_TOPIC))
-        threading.Event().wait(0.3)
+        stop.await_more(20)
 
     assert len(entries_of(redis, CONTENT_TOPIC)) == before
 

@@ -19,7 +19,8 @@ from poisonweb.sample import messages
 from poisonweb.sample.ledger import Tally, What, read, tally
 from poisonweb.sample.subscriptions import DISPATCH as OF
 from tests.sdk.server import Server
-from tests.unit.sample.waiting import eventually, is_settled
+from tests.unit.sample.waiting import is_settled
+from tests.waiting import wait_until
 
 Start = Callable[[], "subprocess.Popen[bytes]"]
 REDRIVE = "123e4567-e89b-12d3-a456-426614174000.0a1b"
@@ -71,7 +72,7 @@ def test_a_shipment_that_kills_is_poison_after_two_deaths(
     send(redis, GOOD, DEADLY, GOOD)
 
     start()
-    eventually(lambda: is_settled(redis, OF.topic))
+    wait_until(lambda: is_settled(redis, OF.topic))
 
     (report,) = server.failures.values()
     assert (report["cause"], report["crashes"], report["failures"]) == ("crash", 2, 0)
@@ -89,7 +90,7 @@ def test_one_that_kills_again_after_a_requeue_comes_back(
     send(redis, DEADLY, redrive=REDRIVE)
 
     start()
-    eventually(lambda: is_settled(redis, OF.topic))
+    wait_until(lambda: is_settled(redis, OF.topic))
 
     (report,) = server.failures.values()
     assert (report["cause"], report["redrive"]) == ("crash", REDRIVE)
@@ -103,7 +104,7 @@ def test_nothing_is_left_of_it_when_it_is_asked_to_end(
 ) -> None:
     send(redis, GOOD)
     supervisor = start()
-    eventually(lambda: is_settled(redis, OF.topic))
+    wait_until(lambda: is_settled(redis, OF.topic))
     consumer: Any = consumer_of(supervisor)
 
     supervisor.terminate()
@@ -115,12 +116,12 @@ def test_nothing_is_left_of_it_when_it_is_asked_to_end(
 def test_it_ends_with_a_supervisor_that_is_killed(start: Start, redis: Redis) -> None:
     send(redis, GOOD)
     supervisor = start()
-    eventually(lambda: is_settled(redis, OF.topic))
+    wait_until(lambda: is_settled(redis, OF.topic))
     consumer: Any = consumer_of(supervisor)
 
     os.kill(supervisor.pid, signal.SIGKILL)
 
-    eventually(lambda: processes.Identity.of(consumer) is None)
+    wait_until(lambda: processes.Identity.of(consumer) is None)
 
 
 def test_says_what_is_missing(tmp_path: Path) -> None:

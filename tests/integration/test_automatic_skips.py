@@ -14,11 +14,9 @@ from apps.capture.intake.services import CaptureStatus
 from apps.core import clock
 from apps.poison import skip_list, skip_reading
 from apps.poison.models import Failure, Poison, Skip, SkipList, WaitingSkip
-from apps.poison.services import RedriveAnswer, begin, mark
-from apps.poison.states import Outcome
-from apps.poison.tokens import sign
 from tests.reports import capture, failure, poisons
 from tests.skips import ANNA, Mirror, added, suspected, topic_named, values
+from tests.triage import redriven
 
 pytestmark = pytest.mark.django_db
 
@@ -35,14 +33,6 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(automatic_skips, "MOST_A_MINUTE", 3)
     monkeypatch.setattr(automatic_skips, "MOST_ACTIVE", 5)
     monkeypatch.setattr(automatic_skips, "MOST_WAITING", 4)
-
-
-def redriven(poison: Poison, now: datetime) -> str:
-    """Send a poison as an operation would, and return its redrive header."""
-    (redrive,) = begin(poisons=[poison.pk], target=None, epoch=1, now=now).values()
-    answer = RedriveAnswer(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
-    mark(poisons=[poison.pk], answers=[answer], epoch=1, now=now)
-    return sign(redrive=redrive, topic="orders", digest=poison.digest)
 
 
 def reader(topic: Topic, name: str, **marks: int | tuple[int, int]) -> None:

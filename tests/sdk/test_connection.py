@@ -25,6 +25,7 @@ from poisonguard.server.reporter import Reporter
 from poisonguard.skipping.skip_list import SkipList
 from tests.sdk.failures import confirmation, failure
 from tests.sdk.server import KEY, Server
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 BILLING = CounterKey("orders", "billing", "billing-1")
@@ -221,9 +222,7 @@ def test_a_forked_child_has_a_connection_of_its_own(
 
 def _child(connection: Connection, mirror: SkipList, queue: Any) -> None:
     queue.put(list(mirror.bookmarks))
-    deadline = time.monotonic() + 20
-    while "later" not in mirror.bookmarks and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: "later" in mirror.bookmarks)
     connection.reporter.count(BILLING, handled=100)
     connection.reporter.poison(
         failure(),
@@ -314,7 +313,7 @@ def _fork_and_close(connection: Connection) -> int:
 
 def _program(*arguments: object) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.sdk.linked", *map(str, arguments)],
+        [sys.executable, "-m", "tests.sdk.unclosed_consumer", *map(str, arguments)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'sdk'}"},
         stdin=subprocess.PIPE,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -29,8 +28,9 @@ from apps.team.rights import Principal
 from apps.triage.models import Operation
 from apps.triage.services import giving_back
 from apps.triage.states import Verb
+from tests.integration.dashboard.pages import get
 from tests.lanes import drain_all, topic_on_queues
-from tests.queues import SENT, Queues, adapted
+from tests.queues import SENT, Queues
 from tests.reports import capture, count_up, counter, failure
 from tests.triage import confirm, preview, run
 
@@ -49,13 +49,6 @@ class Scene:
     requeue: Operation
     drop: Operation
     give_back: Operation
-
-
-@pytest.fixture
-def broker() -> Iterator[Queues]:
-    queues = Queues()
-    with adapted(queues):
-        yield queues
 
 
 @pytest.fixture
@@ -116,12 +109,6 @@ def come_back(broker: Queues, now: datetime) -> None:
     for mark in marks[:2]:
         capture(now, failure(now, topic="mail", redrive=mark))
     poison_services.confirm(tokens=[(marks[2], "mail")], now=now)
-
-
-def get(client: Client, path: str) -> str:
-    response = client.get(path)
-    assert response.status_code == 200, path
-    return response.content.decode()
 
 
 def ask_api(client: Client, path: str, **query: str) -> Any:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from poisonguard.errors import Refused
-from tests.amps.conftest import Connect, Open, until
+from tests.amps.conftest import Connect, Open
 from tests.amps.double import OWN, Amps
 from tests.amps.test_store import ORDERS, Reader, bodies
 from tests.sdk.server import Server
+from tests.waiting import wait_until
 
 
 def wipe(amps: Amps) -> None:
@@ -32,12 +33,12 @@ def test_messages_with_restarted_numbers_are_handled_and_an_error_is_logged(
     reader = Reader(connect(store))
     reader.subscribe()
     amps.publish("orders", *bodies(*range(1, 6)))
-    until(lambda: len(reader.ids) == 5)
+    wait_until(lambda: len(reader.ids) == 5)
 
     wipe(amps)
     amps.publish("orders", *bodies(101, 102, 103))
 
-    until(lambda: len(reader.ids) == 8)
+    wait_until(lambda: len(reader.ids) == 8)
     with pytest.raises(Refused, match="began again on eu"):
         store.flush()
     health = store.health()
@@ -55,16 +56,16 @@ def test_a_reconnect_asks_for_the_new_numbers_and_filters_them(
     reader = Reader(connect(store_of()), leaves={102})
     reader.subscribe()
     amps.publish("orders", *bodies(*range(1, 6)))
-    until(lambda: len(reader.ids) == 5)
+    wait_until(lambda: len(reader.ids) == 5)
     wipe(amps)
     amps.publish("orders", *bodies(101, 102, 103))
-    until(lambda: len(reader.ids) == 8)
+    wait_until(lambda: len(reader.ids) == 8)
 
     amps.cut()
-    until(lambda: len(amps.bookmarks_asked()) == 2)
+    wait_until(lambda: len(amps.bookmarks_asked()) == 2)
     amps.publish("orders", *bodies(104))
 
-    until(lambda: 104 in reader.ids)
+    wait_until(lambda: 104 in reader.ids)
     assert amps.bookmarks_asked()[-1] == f"{OWN}|1|"
     assert reader.ids[5:] == [101, 102, 103, 102, 104]
 
@@ -80,7 +81,7 @@ def test_restarted_numbers_are_noticed_at_the_next_resume(
     with store_of() as store:
         first = Reader(client := connect(store))
         first.subscribe()
-        until(lambda: len(first.ids) == 5)
+        wait_until(lambda: len(first.ids) == 5)
         client.close()
     wipe(amps)
 
@@ -88,7 +89,7 @@ def test_restarted_numbers_are_noticed_at_the_next_resume(
     second.subscribe()
     amps.publish("orders", *bodies(101, 102))
 
-    until(lambda: second.ids == [101, 102])
+    wait_until(lambda: second.ids == [101, 102])
     assert len(errors(caplog)) == 1
 
 
@@ -104,7 +105,7 @@ def test_among_several_publishers_what_may_be_new_is_handled(
     with store_of() as store:
         first = Reader(client := connect(store))
         first.subscribe()
-        until(lambda: len(first.ids) == 6)
+        wait_until(lambda: len(first.ids) == 6)
         client.close()
     with amps.lock:
         amps.log[:] = [m for m in amps.log if m.publisher == "6"]
@@ -115,7 +116,7 @@ def test_among_several_publishers_what_may_be_new_is_handled(
     amps.publish("orders", *bodies(101, 102, 103, 104), publisher="5")
     amps.publish("orders", *bodies(4), publisher="6")
 
-    until(lambda: second.ids == [101, 102, 103, 104, 4])
+    wait_until(lambda: second.ids == [101, 102, 103, 104, 4])
     assert ["may have begun again" in line for line in errors(caplog)] == [True]
     store.flush()
     assert poisonweb.positions[ORDERS].settled == {"5": [[0, 4]], "6": [[0, 4]]}
@@ -128,11 +129,11 @@ def test_once_a_person_has_moved_the_position_the_new_numbers_are_kept(
     reader = Reader(client := connect(store))
     reader.subscribe()
     amps.publish("orders", *bodies(*range(1, 6)))
-    until(lambda: len(reader.ids) == 5)
+    wait_until(lambda: len(reader.ids) == 5)
     store.flush()
     wipe(amps)
     amps.publish("orders", *bodies(101, 102))
-    until(lambda: len(reader.ids) == 7)
+    wait_until(lambda: len(reader.ids) == 7)
     client.close()
 
     with poisonweb.changed:
@@ -141,7 +142,7 @@ def test_once_a_person_has_moved_the_position_the_new_numbers_are_kept(
     with store_of() as store:
         again = Reader(client := connect(store))
         again.subscribe()
-        until(lambda: again.ids == [101, 102])
+        wait_until(lambda: again.ids == [101, 102])
         client.close()
 
     assert poisonweb.positions[ORDERS].settled == {OWN: [[0, 2]]}

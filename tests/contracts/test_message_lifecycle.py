@@ -54,8 +54,9 @@ from tests.contracts.sqs_stage import SqsStage
 from tests.contracts.stages import Message, RealStage
 from tests.lanes import Killed
 from tests.reports import GUARD, failure
+from tests.waiting import wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.present]
 
 SOAK = "SOAK" in os.environ
 DRAINED, DRAIN_KILLS = (20_000, 200) if SOAK else (400, 20)
@@ -73,11 +74,6 @@ IDLE = 120
 PATIENCE = 600.0 if SOAK else 60.0
 MARK = b"x-poisonweb-redrive"
 HEADER = ((b"content-type", b"text/plain"),)
-
-
-@pytest.fixture
-def now() -> datetime:
-    return clock.now()
 
 
 @pytest.fixture
@@ -259,11 +255,8 @@ class ReportingPublisher(RoutingPublisher):
 
 
 def work_on(operation: Operation, publisher: RoutingPublisher) -> None:
-    until = time.monotonic() + PATIENCE
     run = partial(running.run, operation_id=operation.pk, publisher=publisher)
-    while run(clock=clock.now) is not SliceEnd.DONE:
-        assert time.monotonic() < until, "it is never done"
-        time.sleep(0.01)
+    wait_until(lambda: run(clock=clock.now) is SliceEnd.DONE, seconds=PATIENCE)
 
 
 def unmarked(contents: list[Message]) -> list[Message]:
@@ -355,9 +348,7 @@ def requeue_when_committed(work: Drain, who: Principal, *, lives: bool) -> None:
 
 
 def take_one(work: Drain) -> None:
-    until = time.monotonic() + PATIENCE
-    while not work.drain_batch(wait=1.0):
-        assert time.monotonic() < until, "it never came"
+    wait_until(lambda: work.drain_batch(wait=1.0), seconds=PATIENCE)
 
 
 def confirm(handled: Message) -> None:

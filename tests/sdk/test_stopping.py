@@ -82,7 +82,7 @@ def test_setting_the_event_releases_all_waiters() -> None:
     leaving.set()
     leaving.set()
     for thread in threads:
-        thread.join(timeout=10)
+        thread.join(timeout=60)
 
     assert woken == [True] * 3
     assert (leaving.is_set(), leaving.wait()) == (True, True)

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 import pytest
 
 from apps.audit.models import Entry
-from apps.core import clock
 from apps.poison.models import Poison
 from apps.team.rights import Role, Scope
 from tests.integration.api.caller import Caller, person, program
@@ -16,11 +15,6 @@ from tests.reports import capture, failure, poisons
 pytestmark = pytest.mark.django_db
 
 MINUTE = timedelta(minutes=1)
-
-
-@pytest.fixture
-def now() -> datetime:
-    return clock.now()
 
 
 def pages(caller: Caller, path: str, **query: object) -> list[list[int]]:

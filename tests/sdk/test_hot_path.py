@@ -21,7 +21,7 @@ from poisonguard.readers.redis_streams import RedisStreamsReader
 from poisonguard.skipping.skip_list import SkipList
 from tests.sdk.guarded import REDRIVE, Handler, guarding, message
 from tests.sdk.server import Server
-from tests.sdk.test_guard_shapes import unstarted
+from tests.sdk.test_guard_styles import unstarted
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HANDLED, SKIPPED = Outcome.HANDLED, Outcome.SKIPPED

@@ -1,6 +1,6 @@
 """A consumer of a topic that replays, with the SDK that PYTHONPATH leads to.
 
-    python replaying.py URL API_KEY CLIENT_NAME LAST
+    python replaying_consumer.py URL API_KEY CLIENT_NAME LAST
 
 It reads the messages from 1 to LAST, of which every 13th fails, and prints what became
 of those that it had not settled before.

@@ -1,6 +1,6 @@
 """A consumer whose handler ends the process at the message 13, and after the last, 5.
 
-python -m tests.amps.exits AMPS_URL POISONWEB_URL [JOURNAL]
+python -m tests.amps.exiting_consumer AMPS_URL POISONWEB_URL [JOURNAL]
 
 With a journal there is a guard behind it, and the process dies without a word.
 """
