@@ -12,7 +12,7 @@ PYTHON = $(or $(shell \
 	for python in python3 python3.13 python3.12 python3.11; do \
 		"$$python" -c '$(FITS)' 2>/dev/null && echo "$$python" && break; \
 	done),$(error $(MISFIT)))
-INSTALL = $(PYTHON) -P poisonweb/embedded/install.py
+INSTALL = $(PYTHON) -P poisonweb/embedded/set_up_venv.py
 PYTEST = .venv/bin/python -m pytest
 
 # BROKERS has no effect any more, because every client is installed; remove it next release.

@@ -14,7 +14,7 @@ def files_of_killed_processes(
 ) -> Iterator[None]:
     """Keep them among the files of tests: a killed process removes none of its own.
 
-    A temporary file anywhere else is a leak, and fails the part (`tests.supervision`).
+    A temporary file anywhere else is a leak, and fails the part (`tests.leftovers`).
     """
     folder = tmp_path_factory.mktemp("killed")
     with pytest.MonkeyPatch.context() as patch:

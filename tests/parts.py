@@ -21,9 +21,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests import clock, seed, supervision
+from tests import clock, leftovers, seed
+from tests.leftovers import Interrupted, Outcome
 from tests.needs import UNMET
-from tests.supervision import Interrupted, Outcome
 
 SLOW = ("tests/acceptance", "tests/browser", "tests/spark")
 PROCESSORS = os.cpu_count() or 1
@@ -97,7 +97,7 @@ def _run(name: str, words: Sequence[str], environment: Mapping[str, str]) -> Res
     with tempfile.NamedTemporaryFile("r", prefix="poisonweb-failures-") as failures:
         ours = {seed.PART: name, seed.FAILURES: failures.name, **environment}
         environment = {**_without_make(), **ours}
-        outcome = supervision.run(words, environment=environment, seconds=SECONDS)
+        outcome = leftovers.run(words, environment=environment, seconds=SECONDS)
         repeats = Path(failures.name).read_text()
     return Result(
         part=name,

@@ -16,9 +16,9 @@ from apps.poison.states import Outcome
 from apps.poison.tokens import sign
 from apps.team.rights import Principal
 from apps.triage.models import Operation
-from apps.triage.services import decision, running, selection
+from apps.triage.services import decision, previews, running
+from apps.triage.services.previews import Ask
 from apps.triage.services.running import SliceEnd
-from apps.triage.services.selection import Ask
 from apps.triage.services.windows import WINDOW
 from apps.triage.states import Verb
 
@@ -31,7 +31,7 @@ def preview(who: Principal, now: datetime, **ask: object) -> Operation:
     ask.setdefault("verb", Verb.REDRIVE)
     if not {"ids", "query", "dropped_by"} & ask.keys():
         ask["query"] = ALL
-    return selection.preview(ask=Ask(**ask), principal=who, now=now)  # type: ignore[arg-type]
+    return previews.preview(ask=Ask(**ask), principal=who, now=now)  # type: ignore[arg-type]
 
 
 def confirm(who: Principal, operation: Operation, now: datetime) -> Operation:

@@ -29,7 +29,7 @@ from apps.core.errors import (
 from apps.core.requests import request_id
 from apps.core.text import storable
 from apps.triage.errors import Stale
-from apps.triage.services import selection
+from apps.triage.services.previews import summarize
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ def _extensions(error: Exception) -> dict[str, object]:
         return {}
     if error.new_preview is None:
         return {"preview": None}
-    selected = selection.summarize(operation=error.new_preview)
+    selected = summarize(operation=error.new_preview)
     return {"preview": previews.preview(error.new_preview, selected, now=clock.now())}
 
 

@@ -9,7 +9,7 @@ from django.db.models.functions import Now
 
 from apps.bookmarks.querysets import MarkQuerySet, PositionQuerySet
 from apps.bookmarks.runs import NOWHERE, Runs, RunsField
-from apps.bookmarks.states import Source
+from apps.bookmarks.sources import Source
 from apps.brokers.models import Topic
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from django.db import models
 
-from apps.bookmarks.states import Source
+from apps.bookmarks.sources import Source
 from apps.brokers import topic_ids
 
 if TYPE_CHECKING:

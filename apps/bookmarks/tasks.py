@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from apps.bookmarks.services import history
+from apps.bookmarks.services import watermark_samples
 from apps.core import clock
 
 
@@ -12,5 +12,5 @@ from apps.core import clock
 def sample() -> None:
     """Sample all positions, and prune old samples."""
     now = clock.now()
-    history.take(now=now)
-    history.prune(now=now)
+    watermark_samples.take(now=now)
+    watermark_samples.prune(now=now)

@@ -11,8 +11,8 @@ from django.db.models import Q
 
 from apps.brokers.models import Topic
 from apps.capture.querysets import DeliveryQuerySet, LaneQuerySet
+from apps.core.content_ids import unraw
 from apps.core.fields import CurrentTransaction, TransactionIdField
-from apps.core.ids import unraw
 from apps.core.text import storable
 from poisonguard.contract import GuardState
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from poisonguard.processes.stopping import Leaving
+from poisonguard.processes.stop_event import Leaving
 
 
 class StopEvent(threading.Event):

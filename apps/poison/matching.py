@@ -13,8 +13,8 @@ from django.db.models import Q, QuerySet
 
 from apps.brokers.models import Topic
 from apps.brokers.ports import Header
+from apps.core.content_ids import raw, unraw
 from apps.core.errors import Invalid, Refused
-from apps.core.ids import raw, unraw
 from apps.core.text import storable
 from apps.poison.models import Body, Poison, Skip
 from poisonguard.contract import TEXT_LIMIT, MatcherKind

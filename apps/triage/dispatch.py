@@ -14,12 +14,12 @@ from apps.team.rights import Principal
 from apps.triage import tasks
 from apps.triage.errors import Stale
 from apps.triage.models import Operation
-from apps.triage.services import decision, selection
-from apps.triage.services.selection import Ask, Route
+from apps.triage.services import decision, previews
+from apps.triage.services.previews import Ask, Route
 
 
 def preview(*, ask: Ask, principal: Principal, now: datetime) -> Operation:
-    operation = selection.preview(ask=ask, principal=principal, now=now)
+    operation = previews.preview(ask=ask, principal=principal, now=now)
     _enqueue_taking(operation)
     return operation
 
@@ -32,7 +32,7 @@ def preview_again(
     principal: Principal,
     now: datetime,
 ) -> Operation | None:
-    new_preview = selection.preview_again(
+    new_preview = previews.preview_again(
         operation=operation, route=route, reason=reason, principal=principal, now=now
     )
     if new_preview is not None:

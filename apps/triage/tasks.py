@@ -8,7 +8,7 @@ from celery import shared_task
 
 from apps.brokers.services.topics import RoutingPublisher
 from apps.core import clock
-from apps.triage.services import running, selection, upkeep
+from apps.triage.services import previews, running, upkeep
 from apps.triage.services.running import SliceEnd
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ def run_operation(operation_id: int) -> None:
 
 @shared_task(name="apps.triage.tasks.take_selection")
 def take_selection(operation_id: int) -> None:
-    selection.take(operation_id=operation_id, now=clock.now())
+    previews.take(operation_id=operation_id, now=clock.now())
 
 
 @shared_task(name="apps.triage.tasks.rescue")

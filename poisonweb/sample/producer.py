@@ -11,24 +11,32 @@ from datetime import UTC, datetime, timedelta
 from redis import Redis
 from redis.exceptions import RedisError
 
-from poisonweb.sample import messages
+from poisonweb.sample import producer_messages
 from poisonweb.sample.back_off import BackOff
 from poisonweb.sample.ledger import Ledger, What
-from poisonweb.sample.messages import Message
+from poisonweb.sample.producer_messages import Message
 
 log = logging.getLogger(__name__)
 
 Make = Callable[[int], Message]
 
 # Sent at the first start, so that the pages show something within seconds.
-BURST = {messages.CONTENT_TOPIC: 130, messages.ORDERS: 80, messages.SHIPMENTS: 12}
-MAKERS: dict[str, Make] = {
-    messages.CONTENT_TOPIC: messages.content,
-    messages.ORDERS: messages.order,
-    messages.SHIPMENTS: messages.shipment,
+BURST = {
+    producer_messages.CONTENT_TOPIC: 130,
+    producer_messages.ORDERS: 80,
+    producer_messages.SHIPMENTS: 12,
 }
-USUALLY = (messages.CONTENT_TOPIC, messages.ORDERS, messages.CONTENT_TOPIC)
-TURNS = (*USUALLY * 4, messages.SHIPMENTS)
+MAKERS: dict[str, Make] = {
+    producer_messages.CONTENT_TOPIC: producer_messages.content,
+    producer_messages.ORDERS: producer_messages.order,
+    producer_messages.SHIPMENTS: producer_messages.shipment,
+}
+USUALLY = (
+    producer_messages.CONTENT_TOPIC,
+    producer_messages.ORDERS,
+    producer_messages.CONTENT_TOPIC,
+)
+TURNS = (*USUALLY * 4, producer_messages.SHIPMENTS)
 TRIM_EVERY = timedelta(minutes=1)
 RETENTION = timedelta(hours=1)
 

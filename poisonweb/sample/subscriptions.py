@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from poisonweb.sample.messages import CONTENT_TOPIC, ORDERS, SHIPMENTS
+from poisonweb.sample.producer_messages import CONTENT_TOPIC, ORDERS, SHIPMENTS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

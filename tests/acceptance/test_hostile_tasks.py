@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.acceptance.marking_worker import MARK
+from tests.acceptance.celery_worker_with_mark import MARK
 from tests.waiting import wait_until
 
 QUEUE = "poisonweb"
@@ -47,7 +47,12 @@ class RestartedWorker:
 
     def _start(self) -> None:
         command = (
-            *(sys.executable, "-m", "tests.acceptance.marking_worker", "worker"),
+            *(
+                sys.executable,
+                "-m",
+                "tests.acceptance.celery_worker_with_mark",
+                "worker",
+            ),
             *("--queues", QUEUE, "--concurrency", "1"),
             *("--without-gossip", "--without-mingle"),
         )

@@ -37,8 +37,8 @@ from apps.poison.tokens import redrive_of
 from apps.team.rights import Principal
 from apps.triage import dispatch
 from apps.triage.models import Item, Operation
-from apps.triage.services import selection
-from apps.triage.services.selection import Ask
+from apps.triage.services import previews
+from apps.triage.services.previews import Ask
 from apps.triage.services.windows import WINDOW
 from apps.triage.states import State, Verb
 from poisonweb.embedded import processes
@@ -189,7 +189,7 @@ def begin(operator: Principal, *, batch: str) -> Operation:
     """Decide to requeue a batch."""
     ask = Ask(verb=Verb.REDRIVE, query=Query.parse(f"topic:{TOPIC} error:{batch}"))
     operation = dispatch.preview(ask=ask, principal=operator, now=clock.now())
-    selection.take(operation_id=operation.pk, now=clock.now())
+    previews.take(operation_id=operation.pk, now=clock.now())
     return dispatch.confirm(
         token=operation.token, reason="killing", principal=operator, now=clock.now()
     )

@@ -25,7 +25,7 @@ from django.db import connection
 from redis import Redis
 
 from poisonweb.sample.ledger import What, read, tally
-from poisonweb.sample.messages import SHIPMENTS
+from poisonweb.sample.producer_messages import SHIPMENTS
 from poisonweb.sample.subscriptions import BY_TOPIC
 from tests.acceptance import replaying_consumer
 from tests.acceptance.earlier_tree import unpack

@@ -13,7 +13,7 @@ from shlex import quote, split
 import pytest
 
 from poisonweb.embedded import postgres
-from poisonweb.embedded.install import VENV_MIB
+from poisonweb.embedded.set_up_venv import VENV_MIB
 from tests import needs
 from tests.acceptance.product import (
     ODD_NAME,

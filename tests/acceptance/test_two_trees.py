@@ -31,8 +31,8 @@ from apps.poison.tokens import redrive_of
 from apps.team.rights import Principal
 from apps.triage import dispatch
 from apps.triage.models import Operation
-from apps.triage.services import selection
-from apps.triage.services.selection import Ask
+from apps.triage.services import previews
+from apps.triage.services.previews import Ask
 from apps.triage.states import State, Verb
 from apps.triage.tasks import run_operation
 from poisonweb.embedded import processes
@@ -194,7 +194,7 @@ def begin_batch(number: int, operator: Principal) -> Operation:
     query = Query.parse(f"topic:orders error:Batch{number}")
     ask = Ask(verb=Verb.REDRIVE, query=query)
     operation = dispatch.preview(ask=ask, principal=operator, now=clock.now())
-    selection.take(operation_id=operation.pk, now=clock.now())
+    previews.take(operation_id=operation.pk, now=clock.now())
     return dispatch.confirm(
         token=operation.token, reason="two", principal=operator, now=clock.now()
     )

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from apps.dashboard import first_message
+from apps.dashboard import first_message_examples
 from tests.browser.conftest import PHONE, Open
 from tests.browser.test_triage import await_rows
 
@@ -24,7 +24,7 @@ def times(page: Page) -> Locator:
 
 def report(page: Page) -> None:
     """Report the failure of the help page's example, as its reader would."""
-    body = {"failures": [first_message.failure(now=datetime.now(UTC))]}
+    body = {"failures": [first_message_examples.failure(now=datetime.now(UTC))]}
     cookies = {cookie.get("name"): cookie for cookie in page.context.cookies()}
     token = cookies["pw_csrf"]["value"]
     answer = page.request.post(

@@ -20,9 +20,9 @@ from apps.core import clock
 from apps.poison.models import Body, Failure, Poison
 from apps.poison.query import Query
 from apps.team.rights import Principal
-from apps.triage.services import decision, running, selection
+from apps.triage.services import decision, previews, running
+from apps.triage.services.previews import Ask
 from apps.triage.services.running import SliceEnd
-from apps.triage.services.selection import Ask
 from apps.triage.states import Verb
 from tests.contracts import kinds
 from tests.contracts.conftest import StageOf
@@ -84,7 +84,7 @@ def give_back() -> None:
 def redrive(who: Principal, now: datetime) -> SliceEnd:
     ask = Ask(verb=Verb.REDRIVE, query=Query.parse("is:open"))
     with transaction.atomic():
-        previewed = selection.preview(ask=ask, principal=who, now=now)
+        previewed = previews.preview(ask=ask, principal=who, now=now)
     operation = decision.confirm(
         token=previewed.token, reason="a test", principal=who, now=now
     )

@@ -41,9 +41,9 @@ from apps.poison.query import Query
 from apps.poison.tokens import redrive_of
 from apps.team.rights import Principal
 from apps.triage.models import Operation
-from apps.triage.services import decision, running, selection
+from apps.triage.services import decision, previews, running
+from apps.triage.services.previews import Ask
 from apps.triage.services.running import SliceEnd
-from apps.triage.services.selection import Ask
 from apps.triage.services.windows import WINDOW
 from apps.triage.states import Verb
 from tests import reports
@@ -213,12 +213,12 @@ def kill_after(child: Child, steps: int) -> bool:
 
 def decide(who: Principal, **ask: object) -> Operation:
     query = Query.parse("topic:orders is:open")
-    preview = selection.preview(
+    preview = previews.preview(
         ask=Ask(verb=Verb.REDRIVE, query=query, **ask),  # type: ignore[arg-type]
         principal=who,
         now=clock.now(),
     )
-    selection.take(operation_id=preview.pk, now=clock.now())
+    previews.take(operation_id=preview.pk, now=clock.now())
     return decision.confirm(
         token=preview.token, reason="mended", principal=who, now=clock.now()
     )

@@ -429,7 +429,7 @@ def test_queues_are_found_page_by_page_with_their_dead_letter_queues(
     stage: SqsStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     half = len(stage.client.list_queues()["QueueUrls"]) // 2
-    monkeypatch.setattr("apps.brokers.adapters.sqs.admin.QUEUES_PAGE", half)
+    monkeypatch.setattr("apps.brokers.adapters.sqs.inspection.QUEUES_PAGE", half)
     stage.put(stage.topic, b"x")
     stage.put(stage.queue, b"y")
     stage.declare(f"{stage.topic}-alone")

@@ -20,7 +20,7 @@ from apps.capture.models import Lane, Mode
 from apps.core import clock
 from apps.poison.models import Body, Failure, Poison, Redrive
 from apps.triage.models import Operation
-from apps.triage.services import giving_back, running
+from apps.triage.services import give_back_to_queue, running
 from apps.triage.services.running import SliceEnd
 from poisonweb.management.commands.give_back import COMMAND_LINE
 from tests.lanes import drain_all, topic_on_queues
@@ -208,7 +208,7 @@ def test_a_run_that_died_is_taken_over_and_sends_at_most_a_window_twice(
     bodies = [b"%d" % number for number in range(7)]
     captured(broker, mail, bodies)
     pause()
-    begun = giving_back.give_back(
+    begun = give_back_to_queue.give_back(
         topic=mail, reason="", principal=COMMAND_LINE, now=clock.now()
     )
     assert begun is not None
@@ -288,7 +288,7 @@ def test_messages_are_given_back_to_the_topics_current_dead_letter_queue(
 ) -> None:
     captured(broker, mail, [b"x"])
     pause()
-    begun = giving_back.give_back(
+    begun = give_back_to_queue.give_back(
         topic=mail, reason="", principal=COMMAND_LINE, now=clock.now()
     )
     assert begun is not None

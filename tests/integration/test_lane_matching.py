@@ -23,9 +23,9 @@ from apps.poison.models import Failure, Poison, Problem, Redrive
 from apps.poison.query import Query
 from apps.team.rights import Principal
 from apps.triage.models import Operation
-from apps.triage.services import decision, running, selection
+from apps.triage.services import decision, previews, running
+from apps.triage.services.previews import Ask
 from apps.triage.services.running import SliceEnd
-from apps.triage.services.selection import Ask
 from apps.triage.states import Verb
 from tests.lanes import Killed, drain_all, draining, topic_on_queues
 from tests.queues import SENT, Queues
@@ -76,7 +76,7 @@ def redrive(
         ids=tuple(ids),
         ordered=ordered,
     )
-    previewed = selection.preview(ask=ask, principal=who, now=now)
+    previewed = previews.preview(ask=ask, principal=who, now=now)
     return decision.confirm(
         token=previewed.token, reason="a test", principal=who, now=now
     )

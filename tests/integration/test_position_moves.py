@@ -14,7 +14,7 @@ from apps.audit import verification
 from apps.audit.models import Entry
 from apps.bookmarks import services as bookmarks
 from apps.bookmarks.models import BookmarkPosition, Mark, Move
-from apps.bookmarks.services import history
+from apps.bookmarks.services import watermark_samples
 from apps.bookmarks.services.settling import SettleStatus
 from apps.brokers.models import Topic
 from apps.core.actor import Actor
@@ -312,10 +312,10 @@ def test_the_end_is_the_head_that_the_broker_reports(
 def test_a_move_to_a_time_uses_samples_and_is_refused_without_one(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
-    history.take(now=now - HOUR)
+    watermark_samples.take(now=now - HOUR)
     settle(now - HOUR, update(position.epoch, (101, 110)))
     settle(now - HOUR, update(position.epoch, (0, 7), publisher="new"))
-    history.take(now=now - HOUR / 2)
+    watermark_samples.take(now=now - HOUR / 2)
     half_past = now - HOUR / 2 - timedelta(minutes=1)
 
     for wrong in (now - 2 * HOUR, now + HOUR, None):

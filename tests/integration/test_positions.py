@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from apps.bookmarks import services as bookmarks
 from apps.bookmarks.models import BookmarkPosition, Mark, Sample
 from apps.bookmarks.places import BookmarkPlace, place_of
-from apps.bookmarks.services import history, settling
+from apps.bookmarks.services import settling, watermark_samples
 from apps.bookmarks.services.settling import SettleStatus
 from apps.bookmarks.wire import MOST_RUNS
 from apps.brokers.models import Topic
@@ -403,7 +403,7 @@ def test_postgres_refuses_an_impossible_position(db: None, now: datetime) -> Non
 @pytest.mark.django_db(transaction=True)
 def test_reversing_the_migration_keeps_positions_of_brokers(now: datetime) -> None:
     settle(now, update(opened(now).epoch, (0, 10)))
-    history.take(now=now)
+    watermark_samples.take(now=now)
     group = told_by_broker()
     bookmarks.observe(topic=Topic.objects.get(), consumers=[group], now=now)
 
@@ -445,11 +445,11 @@ def test_a_position_is_sampled_once_a_minute_if_it_changed(
     counts = []
     for seconds, seq in [(0, 10), (10, 11), (50, 12), (60, 13), (120, 13), (180, 14)]:
         settle(now, update(epoch, (0, seq)))
-        counts.append(history.take(now=now + timedelta(seconds=seconds)))
+        counts.append(watermark_samples.take(now=now + timedelta(seconds=seconds)))
 
     (position,) = BookmarkPosition.objects.all()
     stood = [
-        history.watermarks_at(
+        watermark_samples.watermarks_at(
             position_id=position.pk, at=now + timedelta(seconds=s)
         ).get("")
         for s in (-1, 0, 59, 60, 179, 180)
@@ -462,15 +462,15 @@ def test_old_samples_are_pruned_but_for_the_last_one(db: None, now: datetime) ->
     epoch = opened(now).epoch
     for days, seq in [(50, 1), (40, 2), (20, 3)]:
         settle(now, update(epoch, (0, seq)))
-        history.take(now=now - timedelta(days=days))
+        watermark_samples.take(now=now - timedelta(days=days))
 
-    pruned = history.prune(now=now)
+    pruned = watermark_samples.prune(now=now)
 
     samples = Sample.objects.order_by("at").values_list("processed", flat=True)
     assert (pruned, list(samples)) == (1, [2, 3])
     (position,) = BookmarkPosition.objects.all()
     at = now - timedelta(days=29)
-    assert history.watermarks_at(position_id=position.pk, at=at) == {"": 2}
+    assert watermark_samples.watermarks_at(position_id=position.pk, at=at) == {"": 2}
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from apps.brokers.models import Broker, Topic
 from apps.core.timeouts import TooSlow
 from apps.poison.query import Query
 from apps.team.rights import Principal
-from apps.triage.services import reserved_headers, selection
-from apps.triage.services.selection import Ask, PreviewSummary
+from apps.triage.services import previews, reserved_headers
+from apps.triage.services.previews import Ask, PreviewSummary
 from apps.triage.states import Verb
 from tests.reports import capture, drop, failure, poisons
 
@@ -42,8 +42,8 @@ def see(
     who: Principal, now: datetime, verb: Verb, target: str | None = None
 ) -> PreviewSummary:
     ask = Ask(verb=verb, query=Query.parse(""), target_topic=target)
-    operation = selection.preview(ask=ask, principal=who, now=now)
-    return selection.summarize(operation=operation)
+    operation = previews.preview(ask=ask, principal=who, now=now)
+    return previews.summarize(operation=operation)
 
 
 def test_each_reserved_header_is_counted_by_messages(

@@ -15,11 +15,11 @@ from django.test.utils import CaptureQueriesContext
 from apps.brokers.models import Topic
 from apps.core.actor import Actor
 from apps.dashboard.selectors import overview
-from apps.poison import problems
+from apps.poison import problem_search
 from apps.poison.models import Poison, Problem
 from apps.poison.query import Query
 from apps.team.rights import Principal, Scope
-from apps.triage.services import selection
+from apps.triage.services import previews
 from tests.races import on_another_connection
 from tests.reports import poisons
 from tests.triage import preview
@@ -82,7 +82,7 @@ def messages(query: str, *topics: str) -> QuerySet[Any]:
 
 
 def problems_of(query: str, *topics: str) -> QuerySet[Any]:
-    matches = problems.matching(Query.parse(query), topics=topics or ("*",))
+    matches = problem_search.matching(Query.parse(query), topics=topics or ("*",))
     return matches.recent_first()
 
 
@@ -206,18 +206,18 @@ def test_a_problem_is_listed_under_its_own_topic_wherever_its_messages_came_from
 def test_a_large_selection_is_frozen_before_its_topics_are_looked_up_again(
     monkeypatch: pytest.MonkeyPatch, now: datetime
 ) -> None:
-    monkeypatch.setattr(selection, "TAKEN_AT_ONCE", 1)
+    monkeypatch.setattr(previews, "TAKEN_AT_ONCE", 1)
     expected = poisons(now, 2, topic="orders.eu")
     operation = preview(
         operator_of("orders.*"), now, query=Query.parse("topic:orders*")
     )
     poisons(now, 1, topic="orders.us")
 
-    selection.take(operation_id=operation.pk, now=now)
+    previews.take(operation_id=operation.pk, now=now)
 
     selected = set(operation.items.values_list("poison_id", flat=True))
     assert selected == {poison.pk for poison in expected}
-    assert selection.summarize(operation=operation).newer == 1
+    assert previews.summarize(operation=operation).newer == 1
 
 
 @pytest.mark.django_db(transaction=True)
@@ -233,7 +233,7 @@ def test_a_topic_that_appears_just_before_the_snapshot_is_in_the_selection(
     with just_before_the_snapshot(fail):
         operation = preview(operator_of(), now, query=Query.parse("topic:orders*"))
 
-    assert (operation.total, selection.summarize(operation=operation).newer) == (2, 0)
+    assert (operation.total, previews.summarize(operation=operation).newer) == (2, 0)
 
 
 @contextmanager

@@ -28,8 +28,8 @@ from apps.poison.models import Poison
 from apps.reports.models import Day, Rate, Run
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Operation
-from apps.triage.services import selection
-from apps.triage.services.selection import Ask
+from apps.triage.services import previews
+from apps.triage.services.previews import Ask
 from apps.triage.states import Verb
 from tests.lanes import draining, topic_on_queues
 from tests.positions import opened, told_by_broker
@@ -102,7 +102,7 @@ def test_a_broker_is_removed_with_its_topics_and_their_observations(
 
 def target_of_an_operation(now: datetime) -> None:
     (poison,) = poisons(now, 1, topic="elsewhere")
-    selection.preview(
+    previews.preview(
         ask=Ask(verb=Verb.REDRIVE, ids=(poison.pk,), target_topic="orders"),
         principal=Principal(actor=GUARD.actor, scopes=frozenset(Scope)),
         now=now,

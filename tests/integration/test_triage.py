@@ -20,7 +20,7 @@ from apps.poison.tokens import verified
 from apps.team.rights import GRANTS, Principal, Role, Scope
 from apps.triage.errors import Stale
 from apps.triage.models import Item, Operation
-from apps.triage.services import decision, selection, upkeep
+from apps.triage.services import decision, previews, upkeep
 from apps.triage.services.running import SliceEnd
 from apps.triage.states import State, Verb
 from tests.reports import drop, poisons
@@ -92,7 +92,7 @@ def test_a_preview_counts_skipped_messages_by_reason(
     open_one, dropped = poisons(now, 2)
     drop(now, dropped)
 
-    summary = selection.summarize(operation=preview(operator, now))
+    summary = previews.summarize(operation=preview(operator, now))
 
     assert (summary.will_act, summary.skipped) == (
         1,
@@ -247,8 +247,8 @@ def test_a_silent_message_may_be_sent_again_or_dropped(
     poisons(now, 1)
     run(confirm(operator, preview(operator, now), now), now)
 
-    soon = selection.summarize(operation=preview(operator, now + 9 * MINUTE))
-    late = selection.summarize(operation=preview(operator, now + 11 * MINUTE))
+    soon = previews.summarize(operation=preview(operator, now + 9 * MINUTE))
+    late = previews.summarize(operation=preview(operator, now + 11 * MINUTE))
 
     assert soon.skipped == (("already sent, no answer yet", 1),)
     assert late.will_act == 1
@@ -312,13 +312,13 @@ def test_topics_outside_a_keys_patterns_do_not_exist_for_it(
 def test_a_large_selection_is_taken_later_as_of_its_request(
     orders: Topic, operator: Principal, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selection, "TAKEN_AT_ONCE", 1)
+    monkeypatch.setattr(previews, "TAKEN_AT_ONCE", 1)
     poisons(now, 2)
 
     operation = preview(operator, now)
     waiting = upkeep.orphans(now=now).to_take
-    selection.take(operation_id=operation.pk, now=now)
-    selection.take(operation_id=operation.pk, now=now)
+    previews.take(operation_id=operation.pk, now=now)
+    previews.take(operation_id=operation.pk, now=now)
 
     assert (operation.taken, waiting) == (False, (operation.pk,))
     operation.refresh_from_db()

@@ -24,9 +24,9 @@ from apps.poison.models import Redrive
 from apps.team.rights import Principal, Scope
 from apps.triage.errors import Stale
 from apps.triage.models import Item, Operation
-from apps.triage.services import decision, running, selection
+from apps.triage.services import decision, previews, running
+from apps.triage.services.previews import Ask
 from apps.triage.services.running import SliceEnd
-from apps.triage.services.selection import Ask
 from apps.triage.states import State, Verb
 from tests.races import together
 from tests.reports import poisons
@@ -42,7 +42,7 @@ def requeue(who: Principal, ids: tuple[int, ...]) -> None:
     """Preview, confirm and run, as a person and a worker do."""
     now = clock.now()
     ask = Ask(verb=Verb.REDRIVE, ids=ids)
-    preview = selection.preview(ask=ask, principal=who, now=now)
+    preview = previews.preview(ask=ask, principal=who, now=now)
     try:
         decision.confirm(token=preview.token, reason="race", principal=who, now=now)
     except Stale:
@@ -82,7 +82,7 @@ def test_workers_that_run_one_operation_together_send_each_message_once(
     seed: int,
 ) -> None:
     ids = tuple(poison.pk for poison in poisons(now, 60))
-    preview = selection.preview(
+    preview = previews.preview(
         ask=Ask(verb=Verb.REDRIVE, ids=ids), principal=PEOPLE[0], now=now
     )
     decision.confirm(token=preview.token, reason="", principal=PEOPLE[0], now=now)
@@ -128,7 +128,7 @@ def test_the_skipped_item_names_the_operation_that_holds_the_message(
 
     def confirm(turn: int) -> None:
         ask = Ask(verb=Verb.REDRIVE, ids=(*ids, ids[0] + 1000 + turn))
-        preview = selection.preview(ask=ask, principal=PEOPLE[turn], now=now)
+        preview = previews.preview(ask=ask, principal=PEOPLE[turn], now=now)
         token = preview.token
         try:
             decision.confirm(token=token, reason="", principal=PEOPLE[turn], now=now)
@@ -148,7 +148,7 @@ def test_one_token_confirmed_by_many_at_once_is_one_operation(
 ) -> None:
     ids = tuple(poison.pk for poison in poisons(now, 5))
     ask = Ask(verb=Verb.REDRIVE, ids=ids)
-    preview = selection.preview(ask=ask, principal=PEOPLE[0], now=now)
+    preview = previews.preview(ask=ask, principal=PEOPLE[0], now=now)
     outcomes: list[str] = []
 
     def confirm(_: int) -> None:

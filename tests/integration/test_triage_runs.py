@@ -19,7 +19,7 @@ from apps.poison import services as poison_services
 from apps.poison.models import Poison, Redrive
 from apps.team.rights import Principal
 from apps.triage.models import Item, Operation
-from apps.triage.services import running, selection, upkeep
+from apps.triage.services import previews, running, upkeep
 from apps.triage.services.running import SliceEnd
 from tests.reports import capture, failure, poisons
 from tests.triage import MINUTE, confirm, counts_of, preview, run, sent_messages
@@ -55,7 +55,7 @@ def test_an_item_of_a_dead_run_is_released_when_its_consumer_answers(
 
     assert (ended, counts_of(operation)) == (SliceEnd.DONE, {"recurred": 1})
     assert not Item.objects.filter(held=True).exists()
-    assert selection.summarize(operation=preview(operator, now)).will_act == 1
+    assert previews.summarize(operation=preview(operator, now)).will_act == 1
 
 
 def test_messages_wait_and_are_not_unknown_while_the_broker_refuses_connections(

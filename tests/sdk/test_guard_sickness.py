@@ -10,7 +10,7 @@ import pytest
 
 from poisonguard import BreakerPolicy, Outcome
 from poisonguard.contract import FailureReport
-from poisonguard.handling.suspects import BYTES_LIMIT, SuspectedReports
+from poisonguard.handling.suspected_reports import BYTES_LIMIT, SuspectedReports
 from poisonguard.readers.plain import PlainReader
 from tests.sdk.failures import failure
 from tests.sdk.guarded import Failing, Handler, Message, guarding, message, redriven

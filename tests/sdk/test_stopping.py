@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from poisonguard.processes.stopping import Leaving
+from poisonguard.processes.stop_event import Leaving
 from tests.sdk.server import KEY, Server
 
 # Strikes at every single step of a wait, also where an ordinary event holds its lock.
@@ -44,7 +44,7 @@ print(outcome, len(struck) > 10)
 
 IN_A_THREAD = """
 import sys, threading
-from poisonguard.processes.stopping import end_process
+from poisonguard.processes.stop_event import end_process
 
 print("said before")
 thread = threading.Thread(target=end_process, args=({code!r},))

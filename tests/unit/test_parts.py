@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests import parts
+from tests.leftovers import Outcome
 from tests.needs import UNMET
 from tests.parts import FAILED, LACKING, Result
 from tests.seed import PYTEST
-from tests.supervision import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHONPATH = f"PYTHONPATH={ROOT}:{ROOT}/sdk"

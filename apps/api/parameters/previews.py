@@ -9,7 +9,7 @@ from django.http import QueryDict
 from apps.api.parameters.base import flag, members_of, refuse_unknown, text
 from apps.core.errors import Invalid
 from apps.poison.query import MAX_ID, Query
-from apps.triage.services.selection import MOST_IDS, Ask
+from apps.triage.services.previews import MOST_IDS, Ask
 from apps.triage.states import REQUESTABLE, Verb
 from poisonguard.contract import uuid_of
 

@@ -7,7 +7,7 @@ from rest_framework import serializers
 from apps.api.schemas.base import AnyField, List, Moment, Number, Schema, Text, choice
 from apps.bookmarks.runs import LAST
 from apps.bookmarks.services import settling
-from apps.bookmarks.states import Source as KeptBy
+from apps.bookmarks.sources import Source as KeptBy
 from apps.bookmarks.wire import MOST_RUNS
 
 SettledStatus = choice("SettledStatus", settling.SettleStatus)

@@ -13,8 +13,8 @@ from apps.team.rights import Principal
 from apps.triage.models import Item, Operation
 from apps.triage.progress import ItemTally, pace_of
 from apps.triage.querysets import ItemQuerySet
-from apps.triage.services import selection
-from apps.triage.services.selection import PreviewSummary
+from apps.triage.services import previews
+from apps.triage.services.previews import PreviewSummary
 from apps.triage.states import ItemState
 
 MOST_REASONS = 200
@@ -70,7 +70,7 @@ def preview(token: uuid.UUID, principal: Principal) -> tuple[Operation, PreviewS
     operation = own.select_related("target_topic").filter(token=token).first()
     if operation is None:
         raise Absent("This is not the token of a preview of yours; make a new one.")
-    return operation, selection.summarize(operation=operation)
+    return operation, previews.summarize(operation=operation)
 
 
 def _reasons(items: ItemQuerySet, field: str) -> list[tuple[int, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from apps.api.paging import Page, RowKey, Window
 from apps.core.timeouts import search_timeout
-from apps.poison import problems
+from apps.poison import problem_search
 from apps.poison.models import Poison, Problem
 from apps.poison.query import Query
 from apps.poison.states import DisplayState
@@ -17,7 +17,7 @@ def matching(
     query: Query, window: Window, principal: Principal
 ) -> tuple[Page[Problem], ProblemCounts]:
     """List the problems that have a matching poison, last seen first, with counts."""
-    rows = problems.matching(query, topics=principal.topics)
+    rows = problem_search.matching(query, topics=principal.topics)
     rows = rows.recent_first().select_related("topic")
     if window.after and window.after.at:
         rows = rows.older_than(seen_at=window.after.at, pk=window.after.pk)

@@ -9,7 +9,7 @@ from apps.api.shapes.base import Shape, name_of
 from apps.api.shapes.poisons import poison
 from apps.core.timeouts import TooSlow
 from apps.triage.models import Operation
-from apps.triage.services.selection import PreviewSummary
+from apps.triage.services.previews import PreviewSummary
 
 
 def preview(row: Operation, selected: PreviewSummary, *, now: datetime) -> Shape:

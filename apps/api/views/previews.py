@@ -17,7 +17,7 @@ from apps.api.views.base import View
 from apps.core import clock
 from apps.team.rights import Scope
 from apps.triage import dispatch
-from apps.triage.services import selection
+from apps.triage.services import previews
 
 
 class Preview(View):
@@ -41,7 +41,7 @@ class Preview(View):
         now = clock.now()
         ask = params.parse_preview(request.data)
         operation = dispatch.preview(ask=ask, principal=self.principal, now=now)
-        selected = selection.summarize(operation=operation)
+        selected = previews.summarize(operation=operation)
         return Response(shapes.preview(operation, selected, now=now))
 
     @described(

@@ -11,7 +11,7 @@ from django.db.models import Prefetch
 
 from apps.bookmarks.models import BookmarkPosition, Mark
 from apps.bookmarks.querysets import PositionQuerySet
-from apps.bookmarks.states import Source
+from apps.bookmarks.sources import Source
 from apps.bookmarks.wire import Holder
 from apps.brokers import topic_ids
 from apps.brokers.models import Topic

@@ -11,7 +11,7 @@ from apps.brokers import vocabularies
 from apps.brokers.models import Topic
 from apps.brokers.ports import Capabilities, Counting, DeadLetter, Header
 from apps.brokers.vocabularies import poisonweb as vocabulary
-from apps.core import ids
+from apps.core import content_ids
 from apps.core.text import one_line, storable
 from apps.poison import tokens
 from poisonguard.contract import NAME_LIMIT, Cause, FailureReport, Raised
@@ -79,7 +79,7 @@ class Occurrence:
 def from_report(report: FailureReport, *, topic: Topic, now: datetime) -> Occurrence:
     """Translate a guard's report."""
     raised = report.exception or Raised(type="", message="", traceback="")
-    bookmark = ids.raw(report.bookmark)
+    bookmark = content_ids.raw(report.bookmark)
     digest = hashlib.sha256(report.body).digest()
     failed_at, claimed = believed(report.failed_at, now=now)
     return Occurrence(
@@ -87,7 +87,7 @@ def from_report(report: FailureReport, *, topic: Topic, now: datetime) -> Occurr
         topic_id=topic.pk,
         consumer_group=report.consumer_group,
         bookmark=bookmark,
-        identity=ids.identity(
+        identity=content_ids.identity(
             topic=topic.name, consumer_group=report.consumer_group, bookmark=bookmark
         ),
         client_name=report.client_name,
@@ -143,18 +143,18 @@ def from_dead_letter(
         # No header names the cause, and there is only one way into such a queue.
         cause = Cause.MAX_DEQUEUE_COUNT.value
     origin = story.original_bookmark or f"{letter.queue}/{place}"
-    bookmark = ids.raw(origin)
+    bookmark = content_ids.raw(origin)
     # The headers keep it whole; a report over HTTP has the same limit.
     group = storable(story.consumer_group, limit=NAME_LIMIT)
     digest = hashlib.sha256(letter.body).digest()
     failed_at, claimed = believed(story.failed_at or now, now=now)
     content_type = story.content_type or None
     return Occurrence(
-        report_id=ids.report_id(queue=letter.queue, bookmark=place),
+        report_id=content_ids.report_id(queue=letter.queue, bookmark=place),
         topic_id=topic.pk,
         consumer_group=group,
         bookmark=bookmark,
-        identity=ids.identity(
+        identity=content_ids.identity(
             topic=topic.name, consumer_group=group, bookmark=bookmark
         ),
         client_name=storable(story.client_name, limit=NAME_LIMIT),
@@ -201,7 +201,7 @@ def from_dead_letter(
 def digest_of_delivery(letter: DeadLetter) -> bytes:
     """Hash all that identifies a letter without a name."""
     parts = (part for header in letter.headers for part in header)
-    return ids.digest_of(ids.raw(letter.queue), letter.body, *parts)
+    return content_ids.digest_of(content_ids.raw(letter.queue), letter.body, *parts)
 
 
 def _counted_by(count: int | None, capabilities: Capabilities) -> str:

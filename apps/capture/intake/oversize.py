@@ -18,7 +18,7 @@ from apps.brokers.models import Topic
 from apps.brokers.row_locks import hold
 from apps.capture.intake.occurrence import stored_message_id
 from apps.capture.models import OversizeMessage
-from apps.core import ids
+from apps.core import content_ids
 from apps.core.text import storable
 from poisonguard.contract import FailureReport
 
@@ -60,10 +60,10 @@ def prune(*, now: datetime) -> None:
 
 
 def _identity(report: FailureReport) -> bytes:
-    return ids.identity(
+    return content_ids.identity(
         topic=report.topic,
         consumer_group=report.consumer_group,
-        bookmark=ids.raw(report.bookmark),
+        bookmark=content_ids.raw(report.bookmark),
     )
 
 
@@ -75,7 +75,7 @@ def _facts(report: FailureReport, topic: Topic, *, now: datetime) -> dict[str, o
         "consumer_group": report.consumer_group,
         "client_name": report.client_name,
         "host": report.host,
-        "bookmark": ids.raw(report.bookmark),
+        "bookmark": content_ids.raw(report.bookmark),
         "message_id": stored_message_id(report.message_id),
         "size": body.size if body else len(report.body),
         "digest": body.sha256 if body else hashlib.sha256(report.body).digest(),

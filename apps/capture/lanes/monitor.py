@@ -20,7 +20,7 @@ from apps.brokers.row_locks import hold
 from apps.brokers.services import topics as brokers
 from apps.capture.lanes.throttling import Polling, Rate, Timer
 from apps.capture.models import Counter, Lane, LaneState
-from apps.core.ids import digest_of
+from apps.core.content_ids import digest_of
 from apps.core.sessions import borrow
 from apps.core.text import storable
 

@@ -14,7 +14,7 @@ from apps.dashboard.forms.fields import Ids, ReasonField, require_valid
 from apps.dashboard.selectors import operations
 from apps.dashboard.selectors.operations import PreviewDetail
 from apps.poison.query import Query
-from apps.triage.services.selection import Ask, Route
+from apps.triage.services.previews import Ask, Route
 from apps.triage.states import REQUESTABLE, Verb
 from poisonguard.contract import NAME_LIMIT
 

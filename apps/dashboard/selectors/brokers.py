@@ -18,8 +18,8 @@ from apps.brokers.querysets import TopicQuerySet
 from apps.brokers.services import registration
 from apps.brokers.services.topics import Convention, convention_of
 from apps.capture.models import LaneState
+from apps.core.content_ids import digest_of, raw
 from apps.core.errors import Unavailable
-from apps.core.ids import digest_of, raw
 from apps.core.text import readable
 from apps.dashboard.selectors.positions import lane_state
 from apps.team.rights import Principal

@@ -31,8 +31,8 @@ from apps.triage.errors import Stale
 from apps.triage.models import Item, Operation
 from apps.triage.progress import ItemTally, pace_of
 from apps.triage.querysets import ItemQuerySet
-from apps.triage.services import selection, upkeep
-from apps.triage.services.selection import Ask, PreviewSummary
+from apps.triage.services import previews, upkeep
+from apps.triage.services.previews import Ask, PreviewSummary
 from apps.triage.states import UNFINISHED, ItemState, Verb
 from apps.triage.states import State as Decided
 from poisonguard.contract import uuid_of
@@ -283,7 +283,7 @@ def preview(token: str, principal: Principal, *, now: datetime) -> PreviewDetail
 def previewed(
     operation: Operation, principal: Principal, *, now: datetime
 ) -> PreviewDetail:
-    summary = selection.summarize(operation=operation)
+    summary = previews.summarize(operation=operation)
     return PreviewDetail(
         operation=operation,
         summary=summary,

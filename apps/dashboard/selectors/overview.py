@@ -23,7 +23,7 @@ from apps.dashboard.selectors.ranking import MOST_PROBLEMS, Ranking, ranked
 from apps.dashboard.selectors.topics import TopicRow, peak
 from apps.poison import backlogs
 from apps.poison.models import Poison, Problem
-from apps.poison.problems import matching
+from apps.poison.problem_search import matching
 from apps.poison.query import Query, Term
 from apps.poison.querysets import ProblemQuerySet
 from apps.poison.states import DisplayState

@@ -15,7 +15,7 @@ from apps.audit.models import Entry
 from apps.bookmarks.models import BookmarkPosition, Mark, Move, Sample
 from apps.bookmarks.services import reading
 from apps.bookmarks.services.reading import TopicPublisher
-from apps.bookmarks.states import Source
+from apps.bookmarks.sources import Source
 from apps.bookmarks.wire import MOST_RUNS
 from apps.brokers.services import topics as brokers
 from apps.capture.models import LANE_LIVES, Lane, LaneState

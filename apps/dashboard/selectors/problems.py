@@ -17,7 +17,7 @@ from apps.dashboard.selectors import differences, messages, ranking
 from apps.dashboard.selectors.differences import Differences
 from apps.dashboard.selectors.messages import MessageList, last_failed_at
 from apps.dashboard.selectors.neighbours import Neighbours, neighbours
-from apps.poison import backlogs, problems, reading
+from apps.poison import backlogs, problem_search, reading
 from apps.poison.models import Failure, Poison, Problem
 from apps.poison.querysets import ProblemQuerySet
 from apps.poison.reading import FailureExcerpt
@@ -154,7 +154,7 @@ def one(
     problem_id: int, params: ProblemPageParams, principal: Principal, *, now: datetime
 ) -> ProblemDetail:
     """Load a problem for its page; raises Absent if this principal may not see it."""
-    allowed = problems.visible(topics=principal.topics)
+    allowed = problem_search.visible(topics=principal.topics)
     problem = allowed.select_related("topic").filter(pk=problem_id).first()
     if problem is None:
         raise Absent(f"There is no problem {problem_id} here.")
@@ -182,7 +182,7 @@ def matching_problems(
     params: ListParams | Origin, principal: Principal
 ) -> ProblemQuerySet:
     """Return the problems of a list, unordered."""
-    return problems.matching(params.query, topics=principal.topics)
+    return problem_search.matching(params.query, topics=principal.topics)
 
 
 def rows(page_problems: Sequence[Problem], *, now: datetime) -> list[ProblemRow]:

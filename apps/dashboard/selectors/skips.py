@@ -23,7 +23,7 @@ from django.db.models.functions import Coalesce
 from apps.audit.models import Entry
 from apps.brokers.models import Topic
 from apps.brokers.querysets import TopicQuerySet
-from apps.core.ids import unraw
+from apps.core.content_ids import unraw
 from apps.core.patterns import like
 from apps.core.text import storable
 from apps.core.timeouts import TooSlow

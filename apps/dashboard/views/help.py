@@ -7,7 +7,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from apps.core import clock
-from apps.dashboard import first_message
+from apps.dashboard import first_message_examples
 from apps.dashboard.decorators import SignedIn
 from apps.dashboard.presentation import curl
 from apps.dashboard.presentation.definitions import CHAPTERS
@@ -17,12 +17,12 @@ from poisonguard.contract import Cause
 
 @require_safe
 def index(request: SignedIn) -> HttpResponse:
-    failure = first_message.failure(now=clock.now())
+    failure = first_message_examples.failure(now=clock.now())
     context = {
         "states": list(DisplayState),
         "chapters": CHAPTERS,
         "causes": list(Cause),
         "by_api": curl.post(request, "/api/v1/failures", {"failures": [failure]}),
-        "by_queue": first_message.DEAD_LETTER,
+        "by_queue": first_message_examples.DEAD_LETTER,
     }
     return render(request, "help/page.html", context)

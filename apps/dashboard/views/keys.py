@@ -10,8 +10,8 @@ from django.views.decorators.http import require_http_methods, require_safe
 from apps.core import clock
 from apps.core.errors import Invalid
 from apps.dashboard.decorators import SignedIn, for_admins
-from apps.dashboard.forms.people import SCOPES, KeyForm, field_of
-from apps.dashboard.selectors import people
+from apps.dashboard.forms.people_and_keys import SCOPES, KeyForm, field_of
+from apps.dashboard.selectors import people_and_keys
 from apps.dashboard.views import errors
 from apps.team import services
 
@@ -20,7 +20,7 @@ from apps.team import services
 @for_admins
 def index(request: SignedIn) -> HttpResponse:
     context = {
-        "keys": people.keys(now=clock.now()),
+        "keys": people_and_keys.keys(now=clock.now()),
     }
     return render(request, "keys/list.html", context)
 
@@ -40,8 +40,8 @@ def new(request: SignedIn) -> HttpResponse:
     context = {
         "new_key": new_key,
         "key": new_key.key,
-        "unmatched": people.unmatched(new_key.key),
-        "sees_no_trail": people.sees_no_trail(new_key.key),
+        "unmatched": people_and_keys.unmatched(new_key.key),
+        "sees_no_trail": people_and_keys.sees_no_trail(new_key.key),
     }
     return render(request, "keys/made.html", context)
 
@@ -49,9 +49,13 @@ def new(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_admins
 def revoke(request: SignedIn, key_id: int) -> HttpResponse:
-    row = people.key(key_id, now=clock.now())
+    row = people_and_keys.key(key_id, now=clock.now())
     if request.method != "POST":
-        context = {"row": row, "key": row.key, "revoked_by": people.revoked_by(row.key)}
+        context = {
+            "row": row,
+            "key": row.key,
+            "revoked_by": people_and_keys.revoked_by(row.key),
+        }
         return render(request, "keys/revoke.html", context)
     name, actor = row.key.name, request.user.principal.actor
     if services.revoke_api_key(name=name, actor=actor, now=clock.now()):

@@ -23,7 +23,7 @@ from apps.dashboard.forms.brokers import (
 )
 from apps.dashboard.forms.fields import reason_in
 from apps.dashboard.presentation import curl
-from apps.dashboard.selectors import samples, topics
+from apps.dashboard.selectors import lane_samples, topics
 from apps.dashboard.views import errors
 from apps.team.rights import Scope
 
@@ -83,11 +83,11 @@ def sampled(request: SignedIn, topic_id: int) -> HttpResponse:
     principal = request.user.principal
     topic = topics.visible(topic_id, principal)
     rows = (
-        samples.opened(
+        lane_samples.opened(
             letters.reveal(topic=topic, principal=principal, now=clock.now())
         )
         if request.method == "POST"
-        else samples.of(topic)
+        else lane_samples.of(topic)
     )
     context = {
         "topic": topic,

@@ -28,7 +28,7 @@ from apps.team.rights import Scope
 from apps.triage import dispatch
 from apps.triage.errors import NotTaken, Stale
 from apps.triage.models import Operation
-from apps.triage.services.selection import Route
+from apps.triage.services.previews import Route
 
 
 @require_safe

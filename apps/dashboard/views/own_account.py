@@ -13,8 +13,8 @@ from django.views.decorators.http import require_http_methods, require_safe
 from apps.core import clock
 from apps.core.errors import Invalid, PoisonwebError
 from apps.dashboard.decorators import SignedIn, for_everyone
-from apps.dashboard.forms.people import ROLES, OwnPasswordForm, field_of
-from apps.dashboard.selectors import people
+from apps.dashboard.forms.people_and_keys import ROLES, OwnPasswordForm, field_of
+from apps.dashboard.selectors import people_and_keys
 from apps.dashboard.views import errors
 from apps.team import own_account, second_factor, sessions
 from apps.team.errors import TooManySignIns
@@ -78,12 +78,12 @@ def _to(request: SignedIn, done: str) -> HttpResponse:
 
 def _page(request: SignedIn, wrong: PoisonwebError | None = None) -> HttpResponse:
     user, here = request.user, request.session.session_key or ""
-    sessions_of_user = people.own_sessions(user, here=here, now=clock.now())
+    sessions_of_user = people_and_keys.own_sessions(user, here=here, now=clock.now())
     context = {
         "person": user,
         "has_second_factor": second_factor.is_set(user),
         "may": ROLES[Role(user.role)],
-        "sessions": sessions_of_user[: people.MOST_SESSIONS],
+        "sessions": sessions_of_user[: people_and_keys.MOST_SESSIONS],
         "number": len(sessions_of_user),
         "wrong": wrong,
         "wrong_at": field_of(wrong),

@@ -10,15 +10,15 @@ from django.views.decorators.http import require_http_methods, require_safe
 from apps.core import clock
 from apps.core.errors import Invalid, PoisonwebError, Refused
 from apps.dashboard.decorators import SignedIn, for_admins
-from apps.dashboard.forms.people import (
+from apps.dashboard.forms.people_and_keys import (
     ROLES,
     NewPersonForm,
     PasswordForm,
     RightsForm,
     field_of,
 )
-from apps.dashboard.selectors import people
-from apps.dashboard.selectors.people import PersonRow
+from apps.dashboard.selectors import people_and_keys
+from apps.dashboard.selectors.people_and_keys import PersonRow
 from apps.dashboard.views import errors
 from apps.team import services
 from apps.team.models import User
@@ -37,7 +37,10 @@ DONE = {
 @require_safe
 @for_admins
 def index(request: SignedIn) -> HttpResponse:
-    context = {"people": people.people(now=clock.now()), "roles": ROLES.items()}
+    context = {
+        "people": people_and_keys.people(now=clock.now()),
+        "roles": ROLES.items(),
+    }
     return render(request, "people/list.html", context)
 
 
@@ -57,13 +60,13 @@ def new(request: SignedIn) -> HttpResponse:
 @require_safe
 @for_admins
 def detail(request: SignedIn, user_id: int) -> HttpResponse:
-    return _detail(request, people.person(user_id, now=clock.now()))
+    return _detail(request, people_and_keys.person(user_id, now=clock.now()))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_admins
 def rights(request: SignedIn, user_id: int) -> HttpResponse:
-    row = people.person(user_id, now=clock.now())
+    row = people_and_keys.person(user_id, now=clock.now())
     if request.method != "POST":
         return redirect("person", user_id)
     form = RightsForm(request.POST)
@@ -81,7 +84,7 @@ def rights(request: SignedIn, user_id: int) -> HttpResponse:
 @for_admins
 def active(request: SignedIn, user_id: int) -> HttpResponse:
     """Disable a person, or enable them again."""
-    row = people.person(user_id, now=clock.now())
+    row = people_and_keys.person(user_id, now=clock.now())
     if request.method != "POST":
         return redirect("person", user_id)
     enable = "enable" in request.POST
@@ -102,7 +105,7 @@ def active(request: SignedIn, user_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_admins
 def password(request: SignedIn, user_id: int) -> HttpResponse:
-    row = people.person(user_id, now=clock.now())
+    row = people_and_keys.person(user_id, now=clock.now())
     if request.method != "POST":
         return redirect("person", user_id)
     try:
@@ -120,7 +123,7 @@ def password(request: SignedIn, user_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_admins
 def end_sessions(request: SignedIn, user_id: int) -> HttpResponse:
-    row = people.person(user_id, now=clock.now())
+    row = people_and_keys.person(user_id, now=clock.now())
     if request.method != "POST":
         return redirect("person", user_id)
     services.end_sessions(

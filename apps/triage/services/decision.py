@@ -16,8 +16,8 @@ from apps.team.rights import Principal, Scope
 from apps.triage.errors import NotTaken, Stale
 from apps.triage.models import Operation
 from apps.triage.querysets import ItemQuerySet
-from apps.triage.services import selection
-from apps.triage.services.selection import Ask, Route
+from apps.triage.services import previews
+from apps.triage.services.previews import Ask, Route
 from apps.triage.states import CONFIRMED, State, Verb
 
 MOST_REASONS = 5
@@ -53,7 +53,7 @@ def confirm(
     else:
         obstacle = ROUTE_CHANGED
     if obstacle:
-        new_preview = selection.preview_again(
+        new_preview = previews.preview_again(
             operation=operation,
             route=route,
             reason=reason,
@@ -72,8 +72,8 @@ def undo(*, operation_id: int, principal: Principal, now: datetime) -> Operation
     if dropped is None:
         raise Absent(f"There is no drop with the number {operation_id}.")
     ask = Ask(verb=Verb.RESTORE, dropped_by=dropped.pk)
-    operation = selection.preview(ask=ask, principal=principal, now=now)
-    selection.take(operation_id=operation.pk, now=now)
+    operation = previews.preview(ask=ask, principal=principal, now=now)
+    previews.take(operation_id=operation.pk, now=now)
     reason = f"undo of operation {dropped.pk}"
     obstacle = _confirm(operation.pk, reason, principal, now=now)
     if obstacle:
@@ -101,7 +101,7 @@ def _confirm(
     waiting = operation.items.waiting()
     poison.lock(waiting.values_list("poison_id", flat=True))
     _skip_what_others_hold(operation)
-    selection.skip_what_was_decided_since(operation, now=now)
+    previews.skip_what_was_decided_since(operation, now=now)
     number = waiting.update(held=True)
     if number == 0:
         return _why_nothing_is_left(operation)
@@ -147,7 +147,7 @@ def single_message(items: ItemQuerySet, number: int) -> dict[str, int | None]:
 
 
 def _why_nothing_is_left(operation: Operation) -> str:
-    reasons = selection.skipped_by_reason(operation)[:MOST_REASONS]
+    reasons = previews.skipped_by_reason(operation)[:MOST_REASONS]
     counts = "; ".join(f"{number} skipped, {reason}" for reason, number in reasons)
     return f"Nothing is left to act on{counts and ': '}{counts}."
 

@@ -19,9 +19,9 @@ from apps.audit.services import Action, clean_reason
 from apps.bookmarks.models import BookmarkPosition, Mark, Move, Moved
 from apps.bookmarks.places import LONGEST, BookmarkPlace, place_of
 from apps.bookmarks.runs import LAST, NOWHERE, Runs, holds, up_to, watermark
-from apps.bookmarks.services import history, moving
+from apps.bookmarks.services import moving, watermark_samples
 from apps.bookmarks.services.moving import Change
-from apps.bookmarks.states import Source
+from apps.bookmarks.sources import Source
 from apps.core.errors import Absent, Invalid, Refused
 from apps.poison.models import Poison
 from apps.team.rights import Principal, Scope
@@ -284,7 +284,7 @@ def _time(
 ) -> Targets:
     if wish.at is None or wish.at > now:
         raise Invalid("at", "give a time that is past")
-    watermarks = history.watermarks_at(position_id=position.pk, at=wish.at)
+    watermarks = watermark_samples.watermarks_at(position_id=position.pk, at=wish.at)
     if not watermarks:
         raise Invalid("at", "nobody noted where this position stood so long ago")
     # A publisher that was not known by then had no message settled.

@@ -15,7 +15,7 @@ from apps.core.actor import Actor
 from apps.core.errors import PoisonwebError
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Operation
-from apps.triage.services import giving_back, running
+from apps.triage.services import give_back_to_queue, running
 from apps.triage.services.running import SliceEnd
 
 COMMAND_LINE = Principal(
@@ -44,7 +44,7 @@ class Command(BaseCommand):
             raise CommandError(f"there is no topic {options['topic']}")
         _check_lane(topic)
         try:
-            operation = giving_back.give_back(
+            operation = give_back_to_queue.give_back(
                 topic=topic,
                 reason=options["reason"],
                 principal=COMMAND_LINE,

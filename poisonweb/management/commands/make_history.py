@@ -23,7 +23,7 @@ from apps.reports import dispatch
 from apps.reports.models import Run
 from apps.reports.services.requests import newest_over
 from poisonweb.sample.history import writer
-from poisonweb.sample.history.ledger import Ledger
+from poisonweb.sample.history.expected_numbers import Ledger
 from poisonweb.sample.history.plan import plan
 from poisonweb.sample.history.weeks import DAY, DAYS, Weeks
 from poisonweb.sample.history.writer import SAMPLE

@@ -24,7 +24,7 @@ from poisonweb.sample.history.streams import (
     Stream,
 )
 from poisonweb.sample.history.weeks import Weeks
-from poisonweb.sample.messages import ORDERS
+from poisonweb.sample.producer_messages import ORDERS
 
 SLOT = timedelta(minutes=10)
 SLOTS_OF_AN_HOUR, SLOTS_OF_A_DAY = 6, 144

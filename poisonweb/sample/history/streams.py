@@ -13,9 +13,9 @@ from datetime import datetime
 from enum import Enum, StrEnum
 
 from poisonguard.contract import Cause
-from poisonweb.sample import messages
+from poisonweb.sample import producer_messages
 from poisonweb.sample.history.weeks import DAYS, Weeks
-from poisonweb.sample.messages import CONTENT_TOPIC, ORDERS, SHIPMENTS
+from poisonweb.sample.producer_messages import CONTENT_TOPIC, ORDERS, SHIPMENTS
 from poisonweb.sample.subscriptions import BILLING, CONTENT, DISPATCH
 
 VERSION, RELEASED_VERSION = "1.8", "1.9"
@@ -129,11 +129,11 @@ def while_released(part: float) -> Likely:
 
 def _order(fault: int) -> Callable[[int], bytes]:
     """Return a function that makes orders with a fault of `messages`, or with none."""
-    return lambda n: messages.order(40 * n + fault).body
+    return lambda n: producer_messages.order(40 * n + fault).body
 
 
 def _content(n: int) -> bytes:
-    return messages.content(13 * n).body
+    return producer_messages.content(13 * n).body
 
 
 def _shipment(to: str) -> Callable[[int], bytes]:

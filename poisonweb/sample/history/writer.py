@@ -27,8 +27,8 @@ from apps.poison.query import Query, Term
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Item, Operation
 from apps.triage.services import decision, running
+from apps.triage.services.previews import PREVIEW_LIVES
 from apps.triage.services.running import SliceEnd
-from apps.triage.services.selection import PREVIEW_LIVES
 from apps.triage.states import Verb
 from poisonweb.sample.history import consumer_reports
 from poisonweb.sample.history.plan import SLOT, Count, Day, Poisoned, Step, StepKind

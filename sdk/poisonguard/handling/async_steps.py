@@ -11,7 +11,7 @@ from poisonguard.handling.hot_path import AsyncHandler
 from poisonguard.handling.message_flow import MessageFlow
 from poisonguard.handling.steps import Call, Run, Steps, Wait
 from poisonguard.outcome import Outcome
-from poisonguard.processes.stopping import Leaving
+from poisonguard.processes.stop_event import Leaving
 
 # Seconds between a task's checks for a stop: a threading event cannot be awaited.
 POLL_SECONDS = 0.1

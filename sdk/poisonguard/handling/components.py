@@ -12,12 +12,12 @@ from poisonguard.handling.breaker import Breaker
 from poisonguard.handling.counts import Counts
 from poisonguard.handling.released_messages import ReleasedMessages
 from poisonguard.handling.slots import Gate, Slots
-from poisonguard.handling.suspects import SuspectedReports
+from poisonguard.handling.suspected_reports import SuspectedReports
 from poisonguard.journal.attempts import Attempts
 from poisonguard.journal.process_journal import Journal
 from poisonguard.outcome import Outcome
 from poisonguard.policy import RetryPolicy
-from poisonguard.processes.stopping import Leaving
+from poisonguard.processes.stop_event import Leaving
 from poisonguard.readers import Reader
 from poisonguard.server.counters import CounterKey
 from poisonguard.server.reporter import Reporter

@@ -24,13 +24,13 @@ from poisonguard.handling.hot_path import numbering
 from poisonguard.handling.message_flow import BEFORE_FIRST_MESSAGE, MessageFlow
 from poisonguard.handling.released_messages import ReleasedMessages
 from poisonguard.handling.slots import Gate, Slots
-from poisonguard.handling.suspects import SuspectedReports
+from poisonguard.handling.suspected_reports import SuspectedReports
 from poisonguard.handling.upkeep import Upkeep
 from poisonguard.journal.process_journal import Journal
 from poisonguard.outcome import Outcome
 from poisonguard.policy import RetryPolicy
 from poisonguard.processes.sigterm import SIGTERM
-from poisonguard.processes.stopping import Leaving, end_process
+from poisonguard.processes.stop_event import Leaving, end_process
 from poisonguard.readers import Reader
 from poisonguard.server.connection import Connection
 from poisonguard.settings import Settings

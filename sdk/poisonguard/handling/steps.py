@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from poisonguard.outcome import Outcome
-from poisonguard.processes.stopping import Leaving
+from poisonguard.processes.stop_event import Leaving
 
 
 @dataclass(frozen=True, slots=True)

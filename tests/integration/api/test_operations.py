@@ -13,7 +13,7 @@ from apps.core import clock
 from apps.poison.models import Poison
 from apps.team.rights import Role, Scope
 from apps.triage.models import Item, Operation
-from apps.triage.services import running, selection
+from apps.triage.services import previews, running
 from tests.integration.api.caller import Caller, Reply, person, program
 from tests.reports import poisons
 
@@ -305,7 +305,7 @@ def test_two_scripts_with_one_key_that_take_turns_both_get_their_operation(
 def test_the_previews_of_an_actor_are_limited_without_effect_on_others(
     caller: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selection, "MOST_PREVIEWS", 2)
+    monkeypatch.setattr(previews, "MOST_PREVIEWS", 2)
     poisons(now, 1)
     tokens = [preview(caller).json["token"] for _ in range(2)]
 
@@ -388,12 +388,12 @@ def test_two_operations_over_one_selection_act_once_and_name_one_another(
 def test_a_preview_says_that_its_selection_is_still_being_frozen(
     caller: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selection, "TAKEN_AT_ONCE", 1)
+    monkeypatch.setattr(previews, "TAKEN_AT_ONCE", 1)
     poisons(now, 2)
     data = preview(caller).json
 
     early = confirm(caller, data["token"])
-    selection.take(operation_id=Operation.objects.get().pk, now=now)
+    previews.take(operation_id=Operation.objects.get().pk, now=now)
     current = caller.get("operations/preview", token=data["token"]).json
 
     assert (data["taken"], data["total"]) == (False, 0)

@@ -12,7 +12,7 @@ import pytest
 from apps.audit.models import Entry
 from apps.bookmarks import services as bookmarks
 from apps.bookmarks.models import BookmarkPosition, Mark
-from apps.bookmarks.services import history
+from apps.bookmarks.services import watermark_samples
 from apps.brokers.models import Topic
 from apps.core import clock
 from apps.team.rights import Role, Scope
@@ -248,7 +248,7 @@ def test_a_move_is_given_by_number_time_distance_position_or_move(
     settle(consumer, update(epoch, (0, 100)))
     other = opened(consumer, client_name="billing-2")["epoch"]
     settle(consumer, update(other, (0, 33), client_name="billing-2"))
-    history.take(now=clock.now() - 2 * QUIET)
+    watermark_samples.take(now=clock.now() - 2 * QUIET)
     quiet()
     first, second = BookmarkPosition.objects.order_by("pk")
     path = f"positions/{first.pk}/move"

@@ -14,7 +14,7 @@ from django.test import Client
 from apps.audit.models import Entry
 from apps.brokers import secrets
 from apps.brokers.adapters import KINDS, BrokerKind, adapter
-from apps.brokers.adapters.redis_streams.admin import RedisBrokerAdmin
+from apps.brokers.adapters.redis_streams.inspection import RedisBrokerAdmin
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import FoundTopic
 from apps.brokers.services import registration

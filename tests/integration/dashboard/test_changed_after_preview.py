@@ -22,7 +22,7 @@ from apps.poison.models import Skip
 from apps.poison.skip_list import OVERBROAD_AFTER
 from apps.team.rights import Role
 from apps.triage.models import Operation
-from apps.triage.services import selection
+from apps.triage.services import previews
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.page_forms import PageForm, form_on
 from tests.positions import opened, settle, update
@@ -262,12 +262,12 @@ def test_a_fresh_preview_that_a_worker_still_takes_is_polled_and_keeps_the_reaso
     poisons(now, 2)
     every = {"q": "topic:orders", "everything": "1"}
     requeue = preview_of(admin, "redrive", button="Requeue 2 messages", **every)
-    monkeypatch.setattr(selection, "TAKEN_AT_ONCE", 1)
+    monkeypatch.setattr(previews, "TAKEN_AT_ONCE", 1)
 
     refused = requeue.press(admin, "confirm", reason=REASON, ordered="1")
     new_preview = Operation.objects.latest("pk")
     address = f"/operations/preview?token={new_preview.token}"
-    selection.take(operation_id=new_preview.pk, now=now)
+    previews.take(operation_id=new_preview.pk, now=now)
     form = form_on(admin.get(address), button="Requeue 2 messages")
 
     assert f'hx-get="{address}&amp;' in refused.content.decode()

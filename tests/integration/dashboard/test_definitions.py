@@ -26,7 +26,7 @@ from apps.poison.query import Query
 from apps.poison.states import DISPLAY_STATES, DisplayState, State
 from apps.team.rights import Principal
 from apps.triage.models import Operation
-from apps.triage.services import giving_back
+from apps.triage.services import give_back_to_queue
 from apps.triage.states import Verb
 from tests.integration.dashboard.pages import get
 from tests.lanes import drain_all, topic_on_queues
@@ -64,7 +64,9 @@ def scene(broker: Queues, operator: Principal, now: datetime) -> Scene:
     requeued = requeue_all(broker, operator, now)
     come_back(broker, now)
     Lane.objects.update(paused=True)
-    back = giving_back.give_back(topic=topic, reason="x", principal=operator, now=now)
+    back = give_back_to_queue.give_back(
+        topic=topic, reason="x", principal=operator, now=now
+    )
     assert back is not None
     run(back, now)
     reported(now - HOUR, number=1)

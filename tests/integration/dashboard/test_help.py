@@ -14,7 +14,7 @@ from django.test import Client
 
 from apps.brokers.models import Topic
 from apps.capture.intake.services import CaptureStatus
-from apps.dashboard import first_message
+from apps.dashboard import first_message_examples
 from apps.poison.models import Poison
 from apps.poison.query import Query
 from tests.reports import capture
@@ -36,7 +36,7 @@ def test_it_has_the_drawing_the_states_and_the_way_to_the_first_message(
 
 
 def test_the_failure_of_its_example_is_captured(now: datetime) -> None:
-    (answer,) = capture(now, first_message.failure(now=now))
+    (answer,) = capture(now, first_message_examples.failure(now=now))
 
     assert answer.status is CaptureStatus.CREATED
 
@@ -45,7 +45,7 @@ def test_the_failure_of_its_example_is_captured(now: datetime) -> None:
 def test_the_dead_letter_of_its_example_is_captured(
     orders: Topic, stream: redis.Redis
 ) -> None:
-    _, *command = shlex.split(first_message.DEAD_LETTER.replace("\\\n", ""))
+    _, *command = shlex.split(first_message_examples.DEAD_LETTER.replace("\\\n", ""))
 
     stream.execute_command(*command)
     call_command("capture", "orders")

@@ -12,7 +12,7 @@ from django.test import Client
 from apps.audit.models import Entry
 from apps.brokers.models import Topic
 from apps.core.actor import Actor
-from apps.dashboard.forms.people import ROLES, SCOPES
+from apps.dashboard.forms.people_and_keys import ROLES, SCOPES
 from apps.team import services
 from apps.team.models import ApiKey
 from apps.team.rights import Role, Scope

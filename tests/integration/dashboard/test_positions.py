@@ -15,7 +15,7 @@ from django.test import Client
 from apps.audit.models import Entry
 from apps.bookmarks import services as bookmarks
 from apps.bookmarks.models import BookmarkPosition, Mark, Move
-from apps.bookmarks.services import history
+from apps.bookmarks.services import watermark_samples
 from apps.brokers.models import Topic
 from apps.brokers.ports import ConsumerPosition
 from apps.core import clock
@@ -258,9 +258,9 @@ def test_each_strategy_of_the_wizard_lands_where_it_says(
 def test_a_time_is_read_in_its_zone(
     anna: Client, position: BookmarkPosition, now: datetime
 ) -> None:
-    history.take(now=now - HOUR)
+    watermark_samples.take(now=now - HOUR)
     settle(now - HOUR, update(position.epoch, (101, 110)))
-    history.take(now=now - 3 * MINUTE)
+    watermark_samples.take(now=now - 3 * MINUTE)
     # Kathmandu is 5:45 ahead of UTC; the minute is a quarter to the other.
     local = now - HOUR / 2 + timedelta(hours=5, minutes=45)
     at = f"{local:%Y-%m-%dT%H:%M}"

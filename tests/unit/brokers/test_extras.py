@@ -11,7 +11,7 @@ import pytest
 
 from apps.brokers import adapters
 from apps.core.errors import Unavailable
-from poisonweb.embedded.install import CLIENTS
+from poisonweb.embedded.set_up_venv import CLIENTS
 
 
 class Blocking(MetaPathFinder):

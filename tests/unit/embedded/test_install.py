@@ -6,38 +6,40 @@ from pathlib import Path
 import pytest
 
 from apps.brokers import adapters
-from poisonweb.embedded import install
-from poisonweb.embedded.install import Target
+from poisonweb.embedded import set_up_venv
+from poisonweb.embedded.set_up_venv import Target
 
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Target]:
     """Set up in a folder of its own, where nothing is fetched; give what would be."""
     targets: list[Target] = []
-    monkeypatch.setattr(install, "VENV", tmp_path / ".venv")
+    monkeypatch.setattr(set_up_venv, "VENV", tmp_path / ".venv")
     (tmp_path / ".venv").mkdir()
-    install._stamp(install._digest())
+    set_up_venv._stamp(set_up_venv._digest())
     for name in ("_check_room", "_check_disks", "_uv"):
-        monkeypatch.setattr(install, name, lambda *_: Path("uv"))
-    monkeypatch.setattr(install, "_sync", lambda _, target: targets.append(target))
+        monkeypatch.setattr(set_up_venv, name, lambda *_: Path("uv"))
+    monkeypatch.setattr(set_up_venv, "_sync", lambda _, target: targets.append(target))
     return targets
 
 
 def test_run_installs_the_client_of_every_kind_of_broker(
     installed: list[Target],
 ) -> None:
-    codes = [install.main([]) for _ in "ab"]
+    codes = [set_up_venv.main([]) for _ in "ab"]
 
     assert codes == [0, 0]
     (target,) = installed
     assert target.name == "run"
-    assert set(install.CLIENTS.values()) <= set(target.files)
+    assert set(set_up_venv.CLIENTS.values()) <= set(target.files)
 
 
 def test_naming_brokers_still_works_and_installs_nothing_more(
     installed: list[Target],
 ) -> None:
-    codes = [install.main(words) for words in ([], ["rabbitmq"], ["rabbitmq", "sqs"])]
+    codes = [
+        set_up_venv.main(words) for words in ([], ["rabbitmq"], ["rabbitmq", "sqs"])
+    ]
 
     assert codes == [0] * 3
     assert [target.name for target in installed] == ["run"]
@@ -46,19 +48,19 @@ def test_naming_brokers_still_works_and_installs_nothing_more(
 def test_a_stamp_of_the_release_before_is_replaced_by_one_more_set_up(
     installed: list[Target],
 ) -> None:
-    before = (install._digest(), "0" * 64, "+rabbitmq")
-    (install.VENV / "stamp").write_text("\n".join(before))
+    before = (set_up_venv._digest(), "0" * 64, "+rabbitmq")
+    (set_up_venv.VENV / "stamp").write_text("\n".join(before))
 
-    codes = [install.main([]) for _ in "ab"]
+    codes = [set_up_venv.main([]) for _ in "ab"]
 
     assert codes == [0, 0]
     assert [target.name for target in installed] == ["run"]
-    assert "+rabbitmq" not in (install.VENV / "stamp").read_text()
+    assert "+rabbitmq" not in (set_up_venv.VENV / "stamp").read_text()
 
 
 def test_run_after_dev_has_nothing_to_install(installed: list[Target]) -> None:
     for words in (["dev"], [], ["dev"]):
-        install.main(words)
+        set_up_venv.main(words)
 
     assert [target.name for target in installed] == ["dev"]
 
@@ -66,7 +68,7 @@ def test_run_after_dev_has_nothing_to_install(installed: list[Target]) -> None:
 def test_a_client_that_is_none_is_told_in_one_line(
     installed: list[Target], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = install.main(["rabbitmq", "kafka"])
+    code = set_up_venv.main(["rabbitmq", "kafka"])
 
     message = capsys.readouterr().err
     assert (code, installed) == (1, [])
@@ -77,12 +79,12 @@ def test_a_client_that_is_none_is_told_in_one_line(
 
 
 def test_each_client_is_of_a_kind_of_broker() -> None:
-    assert install.CLIENTS.keys() <= adapters.KINDS.keys()
+    assert set_up_venv.CLIENTS.keys() <= adapters.KINDS.keys()
 
 
 def test_a_client_is_pinned_to_one_version_in_all_files() -> None:
-    ours = {name for file in install.CLIENTS.values() for name, _ in _pins_of(file)}
-    pins = {pin for file in install.DEV for pin in _pins_of(file) if pin[0] in ours}
+    ours = {name for file in set_up_venv.CLIENTS.values() for name, _ in _pins_of(file)}
+    pins = {pin for file in set_up_venv.DEV for pin in _pins_of(file) if pin[0] in ours}
 
     assert {"pika", "boto3"} <= ours
     assert len(pins) == len(ours)
@@ -96,26 +98,26 @@ def _pins_of(file: Path) -> list[tuple[str, str]]:
 def test_tells_how_much_room_is_missing_and_where(tmp_path: Path) -> None:
     missing = rf"disk of {tmp_path} has \d+ MiB left, .* needs 1000000000 MiB there: "
 
-    with pytest.raises(install.SetUpFailed, match=missing):
-        install._check_room(tmp_path, 10**9)
+    with pytest.raises(set_up_venv.SetUpFailed, match=missing):
+        set_up_venv._check_room(tmp_path, 10**9)
 
 
 def test_a_machine_that_can_run_the_servers_passes() -> None:
-    install._check_machine()
+    set_up_venv._check_machine()
 
 
 def test_another_content_of_a_file_is_another_digest(tmp_path: Path) -> None:
     pins = tmp_path / "requirements.txt"
     pins.write_text("a==1")
-    before = install._digest(pins)
+    before = set_up_venv._digest(pins)
 
     pins.write_text("a==2")
 
-    assert install._digest(pins) != before
+    assert set_up_venv._digest(pins) != before
 
 
 @pytest.mark.parametrize(
-    "file", [*install.DEV, *install.ALWAYS, *install.CLIENTS.values()]
+    "file", [*set_up_venv.DEV, *set_up_venv.ALWAYS, *set_up_venv.CLIENTS.values()]
 )
 def test_pins_name_hashes_and_no_place(file: Path) -> None:
     text = file.read_text()

@@ -6,14 +6,14 @@ from datetime import date
 import pytest
 
 from poisonguard.fingerprint import fingerprint
-from poisonweb.sample import billing, messages
+from poisonweb.sample import billing, producer_messages
 
 FREE, NOTHING = 27, 36
 
 
 def failure_of(n: int, *, release: int) -> bytes:
     """Bill the n-th order, and say which problem its failure belongs to."""
-    order = billing.read(messages.order(n).body)
+    order = billing.read(producer_messages.order(n).body)
     with pytest.raises(ZeroDivisionError) as raised:
         billing.invoice(order, release=release)
     return fingerprint(
@@ -44,7 +44,7 @@ def test_bills_what_is_paid_for() -> None:
 
 
 def test_the_new_release_mends_half_of_one_problem() -> None:
-    free = billing.read(messages.order(FREE).body)
+    free = billing.read(producer_messages.order(FREE).body)
 
     assert failure_of(FREE, release=1) == failure_of(NOTHING, release=1)
     assert failure_of(NOTHING, release=1) == failure_of(NOTHING, release=2)

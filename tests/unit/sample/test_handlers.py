@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from poisonweb.sample import messages
+from poisonweb.sample import producer_messages
 from poisonweb.sample.handlers import Billing, Payments, Superstitious
 
 AT_ONCE = timedelta(0)
@@ -44,7 +44,7 @@ def test_payments_are_away_now_and_then(seconds: int, *, is_away: bool) -> None:
 
 
 def test_a_new_release_takes_over_at_its_time() -> None:
-    clock, free = Clock(), messages.order(27).body
+    clock, free = Clock(), producer_messages.order(27).body
     handler = Billing(
         payments=Payments(clock), age=clock, release_after=timedelta(minutes=1)
     )
@@ -63,6 +63,6 @@ def test_only_orders_by_card_need_the_payments() -> None:
     clock.age = timedelta(seconds=20)
     handler = Billing(payments=Payments(clock), age=clock, release_after=AT_ONCE)
 
-    handler.handle(messages.order(1).body)
+    handler.handle(producer_messages.order(1).body)
     with pytest.raises(TimeoutError):
-        handler.handle(messages.order(5).body)
+        handler.handle(producer_messages.order(5).body)

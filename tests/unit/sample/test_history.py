@@ -19,7 +19,7 @@ from poisonguard.fingerprint import Fingerprint, fingerprint
 from poisonweb.sample.consumer import Handler
 from poisonweb.sample.handlers import Billing, Payments, Superstitious
 from poisonweb.sample.history import consumer_reports, streams
-from poisonweb.sample.history.ledger import Ledger
+from poisonweb.sample.history.expected_numbers import Ledger
 from poisonweb.sample.history.plan import Day, Poisoned, Step, StepKind, plan
 from poisonweb.sample.history.streams import Fate, Fault, Stream
 from poisonweb.sample.history.weeks import DAY, DAYS, Weeks

@@ -17,7 +17,7 @@ import pytest
 from redis import Redis
 
 from poisonweb.sample.ledger import Tally, read, tally
-from poisonweb.sample.messages import CONTENT_TOPIC, ORDERS
+from poisonweb.sample.producer_messages import CONTENT_TOPIC, ORDERS
 from tests.sdk.server import Server
 from tests.unit.sample.waiting import is_settled
 from tests.waiting import wait_until

@@ -10,8 +10,8 @@ from redis import Redis
 
 from poisonweb.sample import producer
 from poisonweb.sample.ledger import Ledger, What, read
-from poisonweb.sample.messages import CONTENT_TOPIC, ORDERS
 from poisonweb.sample.producer import BURST, Producer
+from poisonweb.sample.producer_messages import CONTENT_TOPIC, ORDERS
 from tests.waiting import wait_until
 
 HOUR = 3_600_000

@@ -15,7 +15,7 @@ from redis import Redis
 
 from poisonweb import env
 from poisonweb.embedded import plan, processes
-from poisonweb.sample import messages
+from poisonweb.sample import producer_messages
 from poisonweb.sample.ledger import Tally, What, read, tally
 from poisonweb.sample.subscriptions import DISPATCH as OF
 from tests.sdk.server import Server
@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 
 Start = Callable[[], "subprocess.Popen[bytes]"]
 REDRIVE = "123e4567-e89b-12d3-a456-426614174000.0a1b"
-GOOD, DEADLY = messages.shipment(1), messages.shipment(7)
+GOOD, DEADLY = producer_messages.shipment(1), producer_messages.shipment(7)
 
 
 @pytest.fixture
@@ -52,7 +52,9 @@ def start(redis: Redis, redis_url: str, tmp_path: Path, port: int) -> Iterator[S
         process.wait()
 
 
-def send(redis: Redis, *messages_to_send: messages.Message, redrive: str = "") -> None:
+def send(
+    redis: Redis, *messages_to_send: producer_messages.Message, redrive: str = ""
+) -> None:
     for message in messages_to_send:
         fields = message.fields
         if redrive:

@@ -11,7 +11,10 @@ from __future__ import annotations
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.azure_queue import message_text
 from apps.brokers.adapters.azure_queue.account import AzureAccount
-from apps.brokers.adapters.azure_queue.admin import AzureBrokerAdmin, AzureTopicAdmin
+from apps.brokers.adapters.azure_queue.inspection import (
+    AzureBrokerAdmin,
+    AzureTopicAdmin,
+)
 from apps.brokers.adapters.azure_queue.publisher import AzurePublisher
 from apps.brokers.adapters.azure_queue.reader import AzureDeadLetterReader
 from apps.brokers.adapters.azure_queue.settings import (

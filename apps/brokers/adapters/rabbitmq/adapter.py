@@ -8,8 +8,11 @@ headers. `docs/brokers/rabbitmq.md` is the page for users.
 from __future__ import annotations
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
-from apps.brokers.adapters.rabbitmq.admin import RabbitBrokerAdmin, RabbitTopicAdmin
 from apps.brokers.adapters.rabbitmq.amqp_properties import RESERVED
+from apps.brokers.adapters.rabbitmq.inspection import (
+    RabbitBrokerAdmin,
+    RabbitTopicAdmin,
+)
 from apps.brokers.adapters.rabbitmq.publisher import MOST_BYTES, RabbitPublisher
 from apps.brokers.adapters.rabbitmq.reader import RabbitDeadLetterReader
 from apps.brokers.adapters.rabbitmq.settings import RabbitAddress, RabbitQueues

@@ -11,7 +11,10 @@ for messages, `admin` those for people, and `dead_lettering` moves what is exhau
 from __future__ import annotations
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
-from apps.brokers.adapters.redis_streams.admin import RedisBrokerAdmin, RedisTopicAdmin
+from apps.brokers.adapters.redis_streams.inspection import (
+    RedisBrokerAdmin,
+    RedisTopicAdmin,
+)
 from apps.brokers.adapters.redis_streams.publisher import (
     LARGEST_STRING,
     MOST_FIELDS,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from apps.brokers import polling
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
-from apps.brokers.adapters.sqs.admin import SqsBrokerAdmin, SqsTopicAdmin
+from apps.brokers.adapters.sqs.inspection import SqsBrokerAdmin, SqsTopicAdmin
 from apps.brokers.adapters.sqs.messages import (
     CAME_FROM,
     FIFO,

@@ -30,7 +30,7 @@ from apps.poison.query import Query
 from apps.team.rights import Principal, Role
 from apps.team.services import create_user
 from apps.triage.models import Operation
-from apps.triage.services import selection
+from apps.triage.services import previews
 from apps.triage.services.running import SliceEnd
 from apps.triage.states import Verb
 from tests.processor import Statements, measured
@@ -209,7 +209,7 @@ def test_overlapping_operations_are_quick_whenever_tables_were_analysed(
 
     some = quick(lambda: preview(operator, now, verb=Verb.DROP, ids=HALF))
     everything = quick(lambda: preview(operator, now, verb=Verb.DROP, query=EVERYTHING))
-    quick(lambda: selection.summarize(operation=everything))
+    quick(lambda: previews.summarize(operation=everything))
     quick(lambda: confirm(operator, some, now))
     quick(lambda: confirm(operator, everything, now))
 

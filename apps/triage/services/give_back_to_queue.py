@@ -14,8 +14,8 @@ from apps.core.errors import Refused
 from apps.poison.query import Query, Term
 from apps.team.rights import Principal
 from apps.triage.models import Operation
-from apps.triage.services import decision, selection
-from apps.triage.services.selection import Ask
+from apps.triage.services import decision, previews
+from apps.triage.services.previews import Ask
 from apps.triage.states import Verb
 
 
@@ -37,8 +37,8 @@ def give_back(
         query=Query((Term("topic", topic.name), Term("is", "open"))),
         target_topic=topic.name,
     )
-    preview = selection.preview(ask=ask, principal=principal, now=now)
-    selection.take(operation_id=preview.pk, now=now)
+    preview = previews.preview(ask=ask, principal=principal, now=now)
+    previews.take(operation_id=preview.pk, now=now)
     if not preview.items.waiting().exists():
         return None
     return decision.confirm(
