@@ -21,7 +21,7 @@ from apps.poison.query import Query
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Operation
 from apps.triage.services import decision, previews, running
-from apps.triage.services.previews import Ask
+from apps.triage.services.previews import SelectionRequest
 from apps.triage.states import State, Verb
 from poisonguard.contract import Cause, FailureReport
 
@@ -69,8 +69,12 @@ def queue_redrive(topic: Topic, *, number: int) -> int:
     ]
     occurrences = [from_report(report, topic=topic, now=now) for report in reports]
     capture.write(occurrences=occurrences, now=now)
-    ask = Ask(verb=Verb.REDRIVE, query=Query.parse(f"consumer:{group}"))
-    preview = previews.preview(ask=ask, principal=PRINCIPAL, now=clock.now())
+    selection = SelectionRequest(
+        verb=Verb.REDRIVE, query=Query.parse(f"consumer:{group}")
+    )
+    preview = previews.preview(
+        selection=selection, principal=PRINCIPAL, now=clock.now()
+    )
     operation = decision.confirm(
         token=preview.token, reason="bench", principal=PRINCIPAL, now=clock.now()
     )

@@ -54,7 +54,7 @@ def fill(number: int) -> None:
     topic = topics_named(names=[TOPIC])[TOPIC]
     with connection.cursor() as cursor:
         cursor.execute(_FILL, {"topic": topic.pk, "number": number})
-        skip_list.hold([topic.pk])
+        skip_list.lock_lists([topic.pk])
         cursor.execute("UPDATE poison_skip_list SET revision = %s", [number])
         cursor.execute("ANALYZE poison_skip")
 

@@ -83,6 +83,7 @@ class FactSource(DataSource):
         return SOURCE
 
     def reader(self, schema: StructType) -> FactReader:  # noqa: ARG002 - Spark's
+        """Return the reader of the statements in the options; Spark calls this."""
         return FactReader(
             json.loads(self.options["statements"]),
             self.options["snapshot"],

@@ -17,7 +17,7 @@ from apps.poison.tokens import sign
 from apps.team.rights import Principal
 from apps.triage.models import Operation
 from apps.triage.services import decision, previews, running
-from apps.triage.services.previews import Ask
+from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
 from apps.triage.services.windows import WINDOW
 from apps.triage.states import Verb
@@ -27,11 +27,12 @@ MINUTE = timedelta(minutes=1)
 Entries = list[tuple[bytes, dict[bytes, bytes]]]
 
 
-def preview(who: Principal, now: datetime, **ask: object) -> Operation:
-    ask.setdefault("verb", Verb.REDRIVE)
-    if not {"ids", "query", "dropped_by"} & ask.keys():
-        ask["query"] = ALL
-    return previews.preview(ask=Ask(**ask), principal=who, now=now)  # type: ignore[arg-type]
+def preview(who: Principal, now: datetime, **selection: object) -> Operation:
+    selection.setdefault("verb", Verb.REDRIVE)
+    if not {"ids", "query", "dropped_by"} & selection.keys():
+        selection["query"] = ALL
+    request = SelectionRequest(**selection)  # type: ignore[arg-type]
+    return previews.preview(selection=request, principal=who, now=now)
 
 
 def confirm(who: Principal, operation: Operation, now: datetime) -> Operation:

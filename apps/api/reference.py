@@ -76,7 +76,7 @@ def _calls(schema: Schema) -> Iterator[Call]:
                 summary=spec.get("summary", ""),
                 description=spec.get("description", "").replace("`", ""),
                 parameters=[_parameter(each) for each in spec.get("parameters", ())],
-                body=_content(body) if body else None,
+                body=_kind_of_content(body) if body else None,
                 answers=[_answer(*each) for each in spec["responses"].items()],
             )
 
@@ -92,11 +92,13 @@ def _parameter(spec: Schema) -> Field:
 
 def _answer(status: str, spec: Schema) -> CallAnswer:
     return CallAnswer(
-        status=status, description=spec.get("description", ""), kind=_content(spec)
+        status=status,
+        description=spec.get("description", ""),
+        kind=_kind_of_content(spec),
     )
 
 
-def _content(spec: Schema) -> ValueKind:
+def _kind_of_content(spec: Schema) -> ValueKind:
     return next(_kind(media["schema"]) for media in spec["content"].values())
 
 

@@ -139,7 +139,7 @@ def _entries_of(broker: Broker) -> set[str]:
         used = list(host_ports_in_options(broker.options).values())
         if broker.url.startswith(secrets.FROM_ENVIRONMENT):
             return {*map(str, used), *_variable_of(broker)}
-        url = secrets.revealed(broker.url)
+        url = secrets.reveal(broker.url)
         used += host_ports_in_url(url)
         kind = adapters.kind_named(broker.kind)
         metadata = {METADATA} if kind.calls_as_this_machine(url) else set()

@@ -77,7 +77,7 @@ def concealed(text: str, *, url: str) -> str:
 
 
 def _ask(broker: Broker, question: Callable[[BrokerAdmin], T], *, within: float) -> T:
-    url = secrets.revealed(broker.url)
+    url = secrets.reveal(broker.url)
     try:
         return _answer(partial(_ask_admin, broker, question), within=within)
     except Unavailable as away:

@@ -20,7 +20,7 @@ from apps.brokers.durations import seconds_of
 from apps.brokers.models import Topic
 from apps.brokers.ports import LIMITS
 from apps.brokers.queue_readers import one_reader
-from apps.brokers.row_locks import hold
+from apps.brokers.row_locks import lock_topics
 from apps.brokers.services.topics import convention_of_topic
 from apps.core.errors import Absent, Forbidden, Invalid, Unavailable
 from apps.core.text import storable
@@ -102,7 +102,7 @@ def set_policies(
         require_queue(principal, topic, str(queue))
         values["shares_queue"] = False
     with transaction.atomic():
-        hold(topics=[topic.pk])
+        lock_topics(topics=[topic.pk])
         with one_reader(
             broker=topic.broker,
             queue=str(queue or ""),
@@ -221,7 +221,7 @@ def _check_with_broker(topic: Topic, policies: Policies) -> None:
         options=policies.options,
     )
     try:
-        url = secrets.revealed(topic.broker.url)
+        url = secrets.reveal(topic.broker.url)
         broker = BrokerSettings(url=url, options=topic.broker.options)
         adapters.adapter(topic.broker.kind).topic_admin(broker, settings).close()
     except Invalid as wrong:

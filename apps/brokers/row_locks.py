@@ -23,7 +23,7 @@ SELECT count(*) FROM (
 _BROKER = "SELECT id FROM brokers_broker WHERE id = %s FOR KEY SHARE"
 
 
-def hold(*, topics: Collection[int]) -> None:
+def lock_topics(*, topics: Collection[int]) -> None:
     """Lock topics against removal until the transaction ends.
 
     Raises Removed where one of them is already gone.
@@ -36,7 +36,7 @@ def hold(*, topics: Collection[int]) -> None:
         raise Removed
 
 
-def hold_broker(broker: Broker) -> None:
+def lock_broker(broker: Broker) -> None:
     """Lock a broker against removal until the transaction ends; raise Absent."""
     with connection.cursor() as cursor:
         cursor.execute(_BROKER, [broker.pk])

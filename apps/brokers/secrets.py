@@ -26,7 +26,7 @@ _OWN_PREFIX = "POISONWEB_"
 _OWN_VARIABLES = frozenset({"DATABASE_URL", "CELERY_BROKER_URL"})
 
 
-def sealed(url: str) -> str:
+def seal(url: str) -> str:
     """Return the form of an address to store; a sealed one stays as it is."""
     if url.startswith((FROM_ENVIRONMENT, SEALED)):
         return url
@@ -35,7 +35,7 @@ def sealed(url: str) -> str:
     return SEALED + sealing.seal(url, purpose=_PURPOSE)
 
 
-def revealed(url: str) -> str:
+def reveal(url: str) -> str:
     """Return the address in the clear; raise `Unavailable` where that fails."""
     if url.startswith(FROM_ENVIRONMENT):
         name = url.removeprefix(FROM_ENVIRONMENT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from poisonguard.processes.stop_event import Leaving
+from poisonguard.processes.stop_event import SignalSafeEvent
 
 
 class StopEvent(threading.Event):
@@ -17,7 +17,7 @@ class StopEvent(threading.Event):
 
     def __init__(self) -> None:
         super().__init__()
-        self._leaving = Leaving()
+        self._leaving = SignalSafeEvent()
 
     def is_set(self) -> bool:
         return self._leaving.is_set()

@@ -195,7 +195,7 @@ def end(
 
     Call it inside a transaction.
     """
-    hold([topic_id])
+    lock_lists([topic_id])
     values = {
         "topic": topic_id,
         "skips": list(skips),
@@ -210,7 +210,7 @@ def end(
     return ended
 
 
-def hold(topics: Iterable[int]) -> None:
+def lock_lists(topics: Iterable[int]) -> None:
     """Lock the lists of these topics until the transaction ends; insert if missing."""
     topic_ids = sorted(set(topics))
     with connection.cursor() as cursor:
@@ -263,7 +263,7 @@ def prune(*, now: datetime) -> int:
 
 @transaction.atomic
 def _prune(values: dict[str, Any]) -> int:
-    hold([values["topic"]])
+    lock_lists([values["topic"]])
     return _number(_PRUNE, values)
 
 

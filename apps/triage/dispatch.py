@@ -15,11 +15,13 @@ from apps.triage import tasks
 from apps.triage.errors import Stale
 from apps.triage.models import Operation
 from apps.triage.services import decision, previews
-from apps.triage.services.previews import Ask, Route
+from apps.triage.services.previews import Route, SelectionRequest
 
 
-def preview(*, ask: Ask, principal: Principal, now: datetime) -> Operation:
-    operation = previews.preview(ask=ask, principal=principal, now=now)
+def preview(
+    *, selection: SelectionRequest, principal: Principal, now: datetime
+) -> Operation:
+    operation = previews.preview(selection=selection, principal=principal, now=now)
     _enqueue_taking(operation)
     return operation
 

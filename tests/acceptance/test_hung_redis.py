@@ -49,9 +49,9 @@ def is_done(visitor: Client, operation: int) -> bool:
 def test_confirming_does_not_wait_for_celery(product: Product, visitor: Client) -> None:
     wait_until(lambda: len(undecided(visitor)) >= PEOPLE)
     ids = undecided(visitor)
-    ask = {"verb": "redrive"}
+    selection = {"verb": "redrive"}
     tokens = [
-        visitor.post("operations/preview", {**ask, "ids": [pk]})["token"]
+        visitor.post("operations/preview", {**selection, "ids": [pk]})["token"]
         for pk in ids[:PEOPLE]
     ]
     accepted: list[int] = []

@@ -38,7 +38,7 @@ from apps.team.rights import Principal
 from apps.triage import dispatch
 from apps.triage.models import Item, Operation
 from apps.triage.services import previews
-from apps.triage.services.previews import Ask
+from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.windows import WINDOW
 from apps.triage.states import State, Verb
 from poisonweb.embedded import processes
@@ -187,8 +187,12 @@ def is_handled(body: bytes) -> bool:
 
 def begin(operator: Principal, *, batch: str) -> Operation:
     """Decide to requeue a batch."""
-    ask = Ask(verb=Verb.REDRIVE, query=Query.parse(f"topic:{TOPIC} error:{batch}"))
-    operation = dispatch.preview(ask=ask, principal=operator, now=clock.now())
+    selection = SelectionRequest(
+        verb=Verb.REDRIVE, query=Query.parse(f"topic:{TOPIC} error:{batch}")
+    )
+    operation = dispatch.preview(
+        selection=selection, principal=operator, now=clock.now()
+    )
     previews.take(operation_id=operation.pk, now=clock.now())
     return dispatch.confirm(
         token=operation.token, reason="killing", principal=operator, now=clock.now()

@@ -32,7 +32,7 @@ from apps.team.rights import Principal
 from apps.triage import dispatch
 from apps.triage.models import Operation
 from apps.triage.services import previews
-from apps.triage.services.previews import Ask
+from apps.triage.services.previews import SelectionRequest
 from apps.triage.states import State, Verb
 from apps.triage.tasks import run_operation
 from poisonweb.embedded import processes
@@ -192,8 +192,10 @@ def begin_batch(number: int, operator: Principal) -> Operation:
         bodies = (f"{number}/{start + n}".encode() for n in range(1_000))
         capture(now, *(failure(now, body=body, exception=error) for body in bodies))
     query = Query.parse(f"topic:orders error:Batch{number}")
-    ask = Ask(verb=Verb.REDRIVE, query=query)
-    operation = dispatch.preview(ask=ask, principal=operator, now=clock.now())
+    selection = SelectionRequest(verb=Verb.REDRIVE, query=query)
+    operation = dispatch.preview(
+        selection=selection, principal=operator, now=clock.now()
+    )
     previews.take(operation_id=operation.pk, now=clock.now())
     return dispatch.confirm(
         token=operation.token, reason="two", principal=operator, now=clock.now()

@@ -30,7 +30,7 @@ from apps.brokers.ports import (
     Outcome,
     OutcomeKind,
 )
-from apps.brokers.services.topics import Addressed, RoutingPublisher
+from apps.brokers.services.topics import RoutedMessage, RoutingPublisher
 from apps.core import clock
 from apps.core.errors import Unavailable
 from tests.contracts.kinds import KINDS
@@ -323,7 +323,7 @@ def test_a_broker_that_refuses_connections_leaves_every_message_unsent(
     broker = Broker(pk=1, kind=kind, url=real_stage.broker.url)
     broker.options = dict(real_stage.broker.options)
     topic = Topic(name="t", native_name=real_stage.topic, broker=broker)
-    window = [Addressed(topic=topic, body=b"%d" % n, headers=()) for n in range(30)]
+    window = [RoutedMessage(topic=topic, body=b"%d" % n, headers=()) for n in range(30)]
 
     with RoutingPublisher() as connected, RoutingPublisher() as idle:
         (before,) = connected.publish(window[:1])

@@ -21,7 +21,7 @@ from apps.poison.models import Body, Failure, Poison
 from apps.poison.query import Query
 from apps.team.rights import Principal
 from apps.triage.services import decision, previews, running
-from apps.triage.services.previews import Ask
+from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
 from apps.triage.states import Verb
 from tests.contracts import kinds
@@ -82,9 +82,9 @@ def give_back() -> None:
 
 
 def redrive(who: Principal, now: datetime) -> SliceEnd:
-    ask = Ask(verb=Verb.REDRIVE, query=Query.parse("is:open"))
+    selection = SelectionRequest(verb=Verb.REDRIVE, query=Query.parse("is:open"))
     with transaction.atomic():
-        previewed = previews.preview(ask=ask, principal=who, now=now)
+        previewed = previews.preview(selection=selection, principal=who, now=now)
     operation = decision.confirm(
         token=previewed.token, reason="a test", principal=who, now=now
     )

@@ -28,7 +28,7 @@ from apps.brokers.adapters.sqs.messages import GROUP
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import Headers, Ordering, Outbound, Outcome, OutcomeKind
 from apps.brokers.services import topics as brokers
-from apps.brokers.services.topics import Addressed, RoutingPublisher
+from apps.brokers.services.topics import RoutedMessage, RoutingPublisher
 from apps.capture.intake import services as capture
 from apps.capture.lanes.drain import Drain
 from apps.capture.lanes.throttling import Timer
@@ -42,7 +42,7 @@ from apps.poison.tokens import redrive_of
 from apps.team.rights import Principal
 from apps.triage.models import Operation
 from apps.triage.services import decision, previews, running
-from apps.triage.services.previews import Ask
+from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
 from apps.triage.services.windows import WINDOW
 from apps.triage.states import Verb
@@ -211,10 +211,10 @@ def kill_after(child: Child, steps: int) -> bool:
     return child.has_made(1 + steps) and child.kill()
 
 
-def decide(who: Principal, **ask: object) -> Operation:
+def decide(who: Principal, **selection: object) -> Operation:
     query = Query.parse("topic:orders is:open")
     preview = previews.preview(
-        ask=Ask(verb=Verb.REDRIVE, query=query, **ask),  # type: ignore[arg-type]
+        selection=SelectionRequest(verb=Verb.REDRIVE, query=query, **selection),  # type: ignore[arg-type]
         principal=who,
         now=clock.now(),
     )
@@ -236,7 +236,7 @@ def carry_out_in_steps(operation: Operation, *, step: Callable[[], None]) -> Non
         topic = Topic.objects.select_related("broker").get(name="orders")
         nowhere = f"{topic.native_name}-nowhere"
         publisher.publish(
-            [Addressed(topic=topic, queue=nowhere, body=b"0", headers=())]
+            [RoutedMessage(topic=topic, queue=nowhere, body=b"0", headers=())]
         )
         work_on(operation, publisher)
 
@@ -248,7 +248,7 @@ class ReportingPublisher(RoutingPublisher):
         super().__init__()
         self._report = report
 
-    def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+    def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
         outcomes = super().publish(messages)
         self._report()
         return outcomes

@@ -35,7 +35,7 @@ from apps.reports.services import upkeep as nights
 from apps.team import services as team
 from apps.team.rights import Principal, Role
 from apps.triage.services import moves, upkeep
-from apps.triage.services.moves import Strategy, Wish
+from apps.triage.services.moves import MoveTarget, Strategy
 from apps.triage.states import Verb
 from poisonweb import application_role
 from poisonweb.checks import ID
@@ -159,7 +159,7 @@ def test_skips_and_positions_are_kept_and_moved(
 
     _, moved = moves.move(
         position_id=BookmarkPosition.objects.get().pk,
-        wish=Wish(strategy=Strategy.EXACT, to={"": 50}),
+        wish=MoveTarget(strategy=Strategy.EXACT, to={"": 50}),
         reason="a bad deploy",
         fence=True,
         principal=operator,

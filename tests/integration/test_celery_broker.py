@@ -92,7 +92,7 @@ def test_a_broker_on_celerys_database_is_neither_added_nor_used(
             now=now,
         )
     with pytest.raises(Invalid, match="choose another database"):
-        settings_of(Broker(kind="redis_streams", url=secrets.sealed(own)))
+        settings_of(Broker(kind="redis_streams", url=secrets.seal(own)))
 
     assert own not in str(wrong.value)
     assert not Broker.objects.exists()

@@ -15,7 +15,7 @@ from apps.audit.models import Entry
 from apps.brokers.models import Topic
 from apps.brokers.ports import Outbound, Outcome, OutcomeKind
 from apps.brokers.services import topics as brokers
-from apps.brokers.services.topics import Addressed, RoutingPublisher
+from apps.brokers.services.topics import RoutedMessage, RoutingPublisher
 from apps.capture.models import Lane, Mode
 from apps.core import clock
 from apps.poison.models import Body, Failure, Poison, Redrive
@@ -41,7 +41,7 @@ class Killed(BaseException):
 class DyingPublisher(RoutingPublisher):
     """Publishes, and dies before any of it is stored."""
 
-    def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+    def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
         super().publish(messages)
         raise Killed
 

@@ -16,7 +16,7 @@ from apps.brokers.ports import (
     Outcome,
     OutcomeKind,
 )
-from apps.brokers.services.topics import Addressed, RoutingPublisher
+from apps.brokers.services.topics import RoutedMessage, RoutingPublisher
 from apps.capture.intake.merge import OUTSTANDING
 from apps.core.errors import Invalid
 from apps.poison.models import Failure, Poison, Problem, Redrive
@@ -24,7 +24,7 @@ from apps.poison.query import Query
 from apps.team.rights import Principal
 from apps.triage.models import Operation
 from apps.triage.services import decision, previews, running
-from apps.triage.services.previews import Ask
+from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
 from apps.triage.states import Verb
 from tests.lanes import Killed, drain_all, draining, topic_on_queues
@@ -41,7 +41,7 @@ DUPLICATE = Outcome(kind=OutcomeKind.DUPLICATE, detail="seen before")
 class DyingPublisher(RoutingPublisher):
     """Publishes, and dies before the result is stored."""
 
-    def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+    def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
         super().publish(messages)
         raise Killed
 
@@ -70,13 +70,13 @@ def captured(
 def redrive(
     who: Principal, now: datetime, *, ids: Sequence[int] = (), ordered: bool = False
 ) -> Operation:
-    ask = Ask(
+    selection = SelectionRequest(
         verb=Verb.REDRIVE,
         query=None if ids else Query.parse("is:open"),
         ids=tuple(ids),
         ordered=ordered,
     )
-    previewed = previews.preview(ask=ask, principal=who, now=now)
+    previewed = previews.preview(selection=selection, principal=who, now=now)
     return decision.confirm(
         token=previewed.token, reason="a test", principal=who, now=now
     )
@@ -234,7 +234,7 @@ def test_a_topic_that_keeps_no_order_is_refused_before_anything_is_sent(
 
 def test_only_a_redrive_keeps_an_order() -> None:
     with pytest.raises(Invalid, match="ordered: only a redrive"):
-        Ask(verb=Verb.DROP, ids=(1,), ordered=True)
+        SelectionRequest(verb=Verb.DROP, ids=(1,), ordered=True)
 
 
 def test_an_ordered_redrive_sends_messages_one_by_one_in_order_of_capture(
@@ -243,7 +243,7 @@ def test_an_ordered_redrive_sends_messages_one_by_one_in_order_of_capture(
     windows: list[int] = []
 
     class Watched(RoutingPublisher):
-        def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
             windows.append(len(messages))
             return super().publish(messages)
 

@@ -23,11 +23,11 @@ from apps.core.notices import CHANNEL
 from apps.team.rights import Principal, Scope
 from apps.triage.services import moves
 from apps.triage.services.moves import (
+    MoveTarget,
     PositionChanged,
     Review,
     StillHeld,
     Strategy,
-    Wish,
 )
 from tests.positions import opened, settle, told_by_broker, update
 from tests.reports import drop, poisons
@@ -50,13 +50,13 @@ def position(now: datetime) -> BookmarkPosition:
     return BookmarkPosition.objects.get()
 
 
-def to(seq: int, publisher: str = "") -> Wish:
-    return Wish(strategy=Strategy.EXACT, to={publisher: seq})
+def to(seq: int, publisher: str = "") -> MoveTarget:
+    return MoveTarget(strategy=Strategy.EXACT, to={publisher: seq})
 
 
 def move(
     position: BookmarkPosition,
-    wish: Wish,
+    wish: MoveTarget,
     principal: Principal,
     now: datetime,
     *,
@@ -200,10 +200,10 @@ def test_every_move_can_be_restored(
     forward = move(position, to(500), operator, now)
 
     undone = move(
-        position, Wish(strategy=Strategy.RESTORE, move=forward.pk), operator, now
+        position, MoveTarget(strategy=Strategy.RESTORE, move=forward.pk), operator, now
     )
     after_one = mark().settled
-    move(position, Wish(strategy=Strategy.RESTORE, move=back.pk), operator, now)
+    move(position, MoveTarget(strategy=Strategy.RESTORE, move=back.pk), operator, now)
 
     assert (undone.restores_id, after_one) == (forward.pk, ((0, 10),))
     assert (mark().processed, mark().ahead) == (100, ((121, 140),))
@@ -216,7 +216,7 @@ def test_the_move_of_another_position_cannot_be_restored(
     (other,) = opened(now, client_name="billing-2").positions
 
     with pytest.raises(Invalid, match="no such move"):
-        move(other, Wish(strategy=Strategy.RESTORE, move=done.pk), operator, now)
+        move(other, MoveTarget(strategy=Strategy.RESTORE, move=done.pk), operator, now)
 
 
 def test_a_move_is_refused_when_the_position_changed_after_the_review(
@@ -262,12 +262,12 @@ def test_a_forward_move_is_refused_when_it_would_now_go_back(
 @pytest.mark.parametrize(
     ("wish", "lands"),
     [
-        (Wish(strategy=Strategy.START), -1),
-        (Wish(strategy=Strategy.END), 150),
-        (Wish(strategy=Strategy.SHIFT, by=-30), 70),
-        (Wish(strategy=Strategy.SHIFT, by=5), 105),
-        (Wish(strategy=Strategy.SHIFT, by=-(10**20)), -1),
-        (Wish(strategy=Strategy.SHIFT, by=10**20), 2**63 - 2),
+        (MoveTarget(strategy=Strategy.START), -1),
+        (MoveTarget(strategy=Strategy.END), 150),
+        (MoveTarget(strategy=Strategy.SHIFT, by=-30), 70),
+        (MoveTarget(strategy=Strategy.SHIFT, by=5), 105),
+        (MoveTarget(strategy=Strategy.SHIFT, by=-(10**20)), -1),
+        (MoveTarget(strategy=Strategy.SHIFT, by=10**20), 2**63 - 2),
         (to(-1), -1),
         (to(0), 0),
         (to(2**63 - 2), 2**63 - 2),
@@ -277,7 +277,7 @@ def test_each_strategy_lands_where_it_says(
     position: BookmarkPosition,
     operator: Principal,
     now: datetime,
-    wish: Wish,
+    wish: MoveTarget,
     lands: int,
 ) -> None:
     done, _ = moves.move(
@@ -299,10 +299,10 @@ def test_the_end_is_the_head_that_the_broker_reports(
     group = told_by_broker("other", seq=170, head_seq=180, lag=10)
     bookmarks.observe(topic=position.topic, consumers=[group], now=now)
 
-    move(position, Wish(strategy=Strategy.END), operator, now)
+    move(position, MoveTarget(strategy=Strategy.END), operator, now)
     at_end = mark().processed
     copied = BookmarkPosition.objects.get(source="broker")
-    move(position, Wish(strategy=Strategy.COPY, other=copied.pk), operator, now)
+    move(position, MoveTarget(strategy=Strategy.COPY, other=copied.pk), operator, now)
 
     assert (at_end, mark().processed) == (180, 170)
     with pytest.raises(Refused, match="Its broker keeps"):
@@ -320,9 +320,9 @@ def test_a_move_to_a_time_uses_samples_and_is_refused_without_one(
 
     for wrong in (now - 2 * HOUR, now + HOUR, None):
         with pytest.raises(Invalid) as refused:
-            move(position, Wish(strategy=Strategy.TIME, at=wrong), operator, now)
+            move(position, MoveTarget(strategy=Strategy.TIME, at=wrong), operator, now)
         assert refused.value.field == "at"
-    move(position, Wish(strategy=Strategy.TIME, at=half_past), operator, now)
+    move(position, MoveTarget(strategy=Strategy.TIME, at=half_past), operator, now)
 
     marks = dict(Mark.objects.values_list("publisher", "processed"))
     assert marks == {"": 100, "new": -1}
@@ -334,14 +334,14 @@ def test_a_new_consumer_can_copy_the_position_of_another(
     (new,) = opened(now, client_name="billing-2").positions
     (elsewhere,) = opened(now, client_name="billing-2", topic="refunds").positions
 
-    move(new, Wish(strategy=Strategy.COPY, other=position.pk), operator, now)
+    move(new, MoveTarget(strategy=Strategy.COPY, other=position.pk), operator, now)
     (position_now,) = opened(now, client_name="billing-2", topic="orders").positions
 
     (copied,) = position_now.marks.all()
     assert (copied.processed, copied.ahead) == (100, ())
     for other in (elsewhere.pk, new.pk, None, 10**6):
         with pytest.raises(Invalid) as refused:
-            move(new, Wish(strategy=Strategy.COPY, other=other), operator, now)
+            move(new, MoveTarget(strategy=Strategy.COPY, other=other), operator, now)
         assert refused.value.field == "other"
 
 
@@ -351,7 +351,7 @@ def test_a_position_without_marks_cannot_be_copied(
     (new,) = opened(now, client_name="billing-2").positions
 
     with pytest.raises(Invalid, match="no position yet"):
-        move(position, Wish(strategy=Strategy.COPY, other=new.pk), operator, now)
+        move(position, MoveTarget(strategy=Strategy.COPY, other=new.pk), operator, now)
 
 
 def test_a_move_names_the_open_poison_that_it_replays_or_passes_over(
@@ -363,7 +363,7 @@ def test_a_move_names_the_open_poison_that_it_replays_or_passes_over(
     drop(now, dropped)
     poisons(now, 1, bookmark="52", topic="refunds")
 
-    def among(wish: Wish) -> tuple[list[int], list[int]]:
+    def among(wish: MoveTarget) -> tuple[list[int], list[int]]:
         review = moves.review(
             position_id=position.pk, wish=wish, principal=operator, now=now
         )
@@ -395,9 +395,9 @@ def test_a_move_needs_the_right_the_topic_a_reason_and_somewhere_to_go(
         ({"position_id": 10**6}, Absent),
         ({"reason": "  "}, Invalid),
         ({"reason": "x" * 2001}, Invalid),
-        ({"wish": Wish(strategy=Strategy.EXACT)}, Invalid),
-        ({"wish": Wish(strategy=Strategy.SHIFT)}, Invalid),
-        ({"wish": Wish(strategy=Strategy.RESTORE, move=None)}, Invalid),
+        ({"wish": MoveTarget(strategy=Strategy.EXACT)}, Invalid),
+        ({"wish": MoveTarget(strategy=Strategy.SHIFT)}, Invalid),
+        ({"wish": MoveTarget(strategy=Strategy.RESTORE, move=None)}, Invalid),
     ):
         with pytest.raises(error):
             moves.move(**{**values, **changed})

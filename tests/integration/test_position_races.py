@@ -15,7 +15,7 @@ from apps.bookmarks.services.settling import SettleStatus
 from apps.core import clock
 from apps.team.rights import Principal
 from apps.triage.services import moves
-from apps.triage.services.moves import Strategy, Wish
+from apps.triage.services.moves import MoveTarget, Strategy
 from tests.positions import opened, settle, statuses, update
 from tests.races import together
 
@@ -138,7 +138,7 @@ def stir(turn: int, positions: Sequence[BookmarkPosition], operator: Principal) 
             case 1:
                 moves.move(
                     position_id=chosen.pk,
-                    wish=Wish(strategy=Strategy.SHIFT, by=turn + 1),
+                    wish=MoveTarget(strategy=Strategy.SHIFT, by=turn + 1),
                     reason="race",
                     fence=True,
                     principal=operator,

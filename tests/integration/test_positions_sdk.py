@@ -15,7 +15,7 @@ from apps.core.actor import Actor
 from apps.team.rights import Principal, Scope
 from apps.team.services import create_api_key
 from apps.triage.services import moves
-from apps.triage.services.moves import Strategy, Wish
+from apps.triage.services.moves import MoveTarget, Strategy
 from poisonguard.bookmarks import BookmarkStore
 from poisonguard.errors import Fenced
 
@@ -87,7 +87,7 @@ def test_a_moved_consumer_is_fenced_and_resumes_at_the_new_place(
     store.flush()
     moves.move(
         position_id=BookmarkPosition.objects.get().pk,
-        wish=Wish(strategy=Strategy.EXACT, to={"": 10}),
+        wish=MoveTarget(strategy=Strategy.EXACT, to={"": 10}),
         reason="a bad deploy",
         fence=True,
         principal=operator,

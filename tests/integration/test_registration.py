@@ -54,7 +54,7 @@ def test_a_url_is_sealed_and_never_shown(stored_broker: Broker, redis_url: str) 
     entry = Entry.objects.get(action="broker.registered")
 
     assert redis_url not in stored_broker.url
-    assert secrets.revealed(stored_broker.url) == redis_url
+    assert secrets.reveal(stored_broker.url) == redis_url
     assert topics.settings_of(stored_broker).url == redis_url
     assert str(urlsplit(redis_url).password) not in entry.record
 
@@ -249,7 +249,7 @@ def test_a_missing_variable_is_reported(
 def test_the_address_policy_is_checked_at_each_connection(
     stored_broker: Broker,
 ) -> None:
-    sealed = secrets.sealed("redis://169.254.169.254")
+    sealed = secrets.seal("redis://169.254.169.254")
     Broker.objects.update(url=sealed)
 
     reached = connectivity.reach(broker=Broker.objects.get())

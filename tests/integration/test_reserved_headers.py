@@ -11,7 +11,7 @@ from apps.core.timeouts import TooSlow
 from apps.poison.query import Query
 from apps.team.rights import Principal
 from apps.triage.services import previews, reserved_headers
-from apps.triage.services.previews import Ask, PreviewSummary
+from apps.triage.services.previews import PreviewSummary, SelectionRequest
 from apps.triage.states import Verb
 from tests.reports import capture, drop, failure, poisons
 
@@ -41,8 +41,8 @@ def bearing(now: datetime, *headers: tuple[str, bytes], topic: str = "orders") -
 def see(
     who: Principal, now: datetime, verb: Verb, target: str | None = None
 ) -> PreviewSummary:
-    ask = Ask(verb=verb, query=Query.parse(""), target_topic=target)
-    operation = previews.preview(ask=ask, principal=who, now=now)
+    selection = SelectionRequest(verb=verb, query=Query.parse(""), target_topic=target)
+    operation = previews.preview(selection=selection, principal=who, now=now)
     return previews.summarize(operation=operation)
 
 

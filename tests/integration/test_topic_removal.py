@@ -15,7 +15,7 @@ from apps.bookmarks.models import BookmarkPosition, Mark
 from apps.brokers.errors import Removed
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import Delivered
-from apps.brokers.row_locks import hold
+from apps.brokers.row_locks import lock_topics
 from apps.brokers.services import registration
 from apps.brokers.services import topics as brokers
 from apps.capture import topic_removal
@@ -29,7 +29,7 @@ from apps.reports.models import Day, Rate, Run
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Operation
 from apps.triage.services import previews
-from apps.triage.services.previews import Ask
+from apps.triage.services.previews import SelectionRequest
 from apps.triage.states import Verb
 from tests.lanes import draining, topic_on_queues
 from tests.positions import opened, told_by_broker
@@ -103,7 +103,9 @@ def test_a_broker_is_removed_with_its_topics_and_their_observations(
 def target_of_an_operation(now: datetime) -> None:
     (poison,) = poisons(now, 1, topic="elsewhere")
     previews.preview(
-        ask=Ask(verb=Verb.REDRIVE, ids=(poison.pk,), target_topic="orders"),
+        selection=SelectionRequest(
+            verb=Verb.REDRIVE, ids=(poison.pk,), target_topic="orders"
+        ),
         principal=Principal(actor=GUARD.actor, scopes=frozenset(Scope)),
         now=now,
     )
@@ -249,7 +251,7 @@ def test_data_for_a_removed_topic_creates_it_again(
     remove(operator, now)
 
     with pytest.raises(Removed):
-        hold(topics=[orders.pk])
+        lock_topics(topics=[orders.pk])
     with pytest.raises(Absent):
         lane_settings.pause(topic=orders, principal=operator, now=now)
     with pytest.raises(Removed):

@@ -17,7 +17,7 @@ from redis import Redis
 from apps.audit import verification
 from apps.brokers.models import Topic
 from apps.brokers.ports import Outcome
-from apps.brokers.services.topics import Addressed, RoutingPublisher
+from apps.brokers.services.topics import RoutedMessage, RoutingPublisher
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.poison.models import Redrive
@@ -25,7 +25,7 @@ from apps.team.rights import Principal, Scope
 from apps.triage.errors import Stale
 from apps.triage.models import Item, Operation
 from apps.triage.services import decision, previews, running
-from apps.triage.services.previews import Ask
+from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
 from apps.triage.states import State, Verb
 from tests.races import together
@@ -41,8 +41,8 @@ PEOPLE = [
 def requeue(who: Principal, ids: tuple[int, ...]) -> None:
     """Preview, confirm and run, as a person and a worker do."""
     now = clock.now()
-    ask = Ask(verb=Verb.REDRIVE, ids=ids)
-    preview = previews.preview(ask=ask, principal=who, now=now)
+    selection = SelectionRequest(verb=Verb.REDRIVE, ids=ids)
+    preview = previews.preview(selection=selection, principal=who, now=now)
     try:
         decision.confirm(token=preview.token, reason="race", principal=who, now=now)
     except Stale:
@@ -83,7 +83,9 @@ def test_workers_that_run_one_operation_together_send_each_message_once(
 ) -> None:
     ids = tuple(poison.pk for poison in poisons(now, 60))
     preview = previews.preview(
-        ask=Ask(verb=Verb.REDRIVE, ids=ids), principal=PEOPLE[0], now=now
+        selection=SelectionRequest(verb=Verb.REDRIVE, ids=ids),
+        principal=PEOPLE[0],
+        now=now,
     )
     decision.confirm(token=preview.token, reason="", principal=PEOPLE[0], now=now)
     chance = random.Random(seed)
@@ -94,7 +96,7 @@ def test_workers_that_run_one_operation_together_send_each_message_once(
     class SlowPublisher(RoutingPublisher):
         """Counts how many workers publish at the same time."""
 
-        def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
             publishing.append(1)
             most_at_once.append(len(publishing))
             time.sleep(pauses[len(most_at_once) % 40])
@@ -127,8 +129,10 @@ def test_the_skipped_item_names_the_operation_that_holds_the_message(
     ids = tuple(poison.pk for poison in poisons(now, 50))
 
     def confirm(turn: int) -> None:
-        ask = Ask(verb=Verb.REDRIVE, ids=(*ids, ids[0] + 1000 + turn))
-        preview = previews.preview(ask=ask, principal=PEOPLE[turn], now=now)
+        selection = SelectionRequest(
+            verb=Verb.REDRIVE, ids=(*ids, ids[0] + 1000 + turn)
+        )
+        preview = previews.preview(selection=selection, principal=PEOPLE[turn], now=now)
         token = preview.token
         try:
             decision.confirm(token=token, reason="", principal=PEOPLE[turn], now=now)
@@ -147,8 +151,8 @@ def test_one_token_confirmed_by_many_at_once_is_one_operation(
     orders: Topic, now: datetime
 ) -> None:
     ids = tuple(poison.pk for poison in poisons(now, 5))
-    ask = Ask(verb=Verb.REDRIVE, ids=ids)
-    preview = previews.preview(ask=ask, principal=PEOPLE[0], now=now)
+    selection = SelectionRequest(verb=Verb.REDRIVE, ids=ids)
+    preview = previews.preview(selection=selection, principal=PEOPLE[0], now=now)
     outcomes: list[str] = []
 
     def confirm(_: int) -> None:

@@ -14,7 +14,7 @@ from redis import Redis
 
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import Outcome, OutcomeKind
-from apps.brokers.services.topics import Addressed, RoutingPublisher
+from apps.brokers.services.topics import RoutedMessage, RoutingPublisher
 from apps.poison import services as poison_services
 from apps.poison.models import Poison, Redrive
 from apps.team.rights import Principal
@@ -35,7 +35,7 @@ class Killed(BaseException):
 class DyingPublisher(RoutingPublisher):
     """Publishes, and dies before any of it is stored."""
 
-    def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+    def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
         super().publish(messages)
         raise Killed
 
@@ -117,7 +117,7 @@ def test_a_silent_message_keeps_its_earlier_send_when_a_second_one_was_not_made(
     again = confirm(operator, preview(operator, later), later)
 
     class AnsweredMeanwhile(RoutingPublisher):
-        def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
             if answer:
                 poison_services.confirm(tokens=[(header, "orders")], now=later)
             return [Outcome(kind=OutcomeKind.UNSENT, detail="away")] * len(messages)
@@ -141,7 +141,7 @@ def test_in_order_messages_after_an_unknown_one_wait(
     operation = confirm(operator, preview(operator, now, ordered=True), now)
 
     class CutAtTheSecond(RoutingPublisher):
-        def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
             if b"1" in [message.body for message in messages]:
                 return [Outcome(kind=OutcomeKind.UNKNOWN, detail="cut")] * len(messages)
             return super().publish(messages)
@@ -177,7 +177,7 @@ class DiesLater(RoutingPublisher):
         super().__init__()
         self.windows = windows
 
-    def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+    def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
         outcomes = super().publish(messages)
         self.windows -= 1
         if self.windows < 0:
@@ -216,7 +216,7 @@ def test_a_window_is_published_only_after_the_one_before_is_marked(
     on_record: list[int] = []
 
     class Looks(RoutingPublisher):
-        def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
             on_record.append(Redrive.objects.filter(outcome="sent").count())
             return super().publish(messages)
 
@@ -236,7 +236,7 @@ def test_a_broker_that_is_away_is_called_once_although_a_second_window_is_claime
     window_sizes: list[int] = []
 
     class Away(RoutingPublisher):
-        def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
             window_sizes.append(len(messages))
             return [Outcome(kind=OutcomeKind.UNKNOWN, detail="away")] * len(messages)
 
@@ -260,7 +260,7 @@ def test_a_refusal_with_hostile_text_is_stored(
     operation = confirm(operator, preview(operator, now), now)
 
     class Refuses(RoutingPublisher):
-        def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
             words = "no \0 queue \ud800"
             return [Outcome(kind=OutcomeKind.REFUSED, detail=words)] * len(messages)
 
@@ -325,7 +325,7 @@ def test_an_item_without_a_brokers_answer_is_released_when_its_consumer_answers(
     operation = confirm(operator, preview(operator, now), now)
 
     class Silent(RoutingPublisher):
-        def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
             super().publish(messages)
             (fields,) = sent_messages(stream)
             header = fields[b"x-poisonweb-redrive"].decode()
@@ -345,7 +345,7 @@ def test_an_unexpected_error_is_shown_and_the_operation_waits(
     operation = confirm(operator, preview(operator, now), now)
 
     class BrokenPublisher(RoutingPublisher):
-        def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
             raise ZeroDivisionError("by us")
 
     with pytest.raises(ZeroDivisionError):

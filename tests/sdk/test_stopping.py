@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from poisonguard.processes.stop_event import Leaving
+from poisonguard.processes.stop_event import SignalSafeEvent
 from tests.sdk.server import KEY, Server
 
 # Strikes at every single step of a wait, also where an ordinary event holds its lock.
@@ -72,7 +72,7 @@ def test_a_signal_at_any_step_of_a_wait_ends_it(server: Server) -> None:
 
 
 def test_setting_the_event_releases_all_waiters() -> None:
-    leaving, woken = Leaving(), []
+    leaving, woken = SignalSafeEvent(), []
     threads = [
         threading.Thread(target=lambda: woken.append(leaving.wait(60))) for _ in "abc"
     ]
@@ -89,7 +89,7 @@ def test_setting_the_event_releases_all_waiters() -> None:
 
 
 def test_a_wait_ends_at_its_time_out() -> None:
-    leaving = Leaving()
+    leaving = SignalSafeEvent()
 
     outcomes = [leaving.wait(seconds) for seconds in (0.05, 0, -1)]
 

@@ -9,7 +9,7 @@ from typing import Self
 from apps.api.parameters.base import members_of, moment, reason, refuse_unknown
 from apps.bookmarks import wire
 from apps.core.errors import Invalid
-from apps.triage.services.moves import Strategy, Wish
+from apps.triage.services.moves import MoveTarget, Strategy
 
 MEMBERS = {"to", "at", "by", "other", "move", "reason", "fence", "dry_run"}
 
@@ -18,7 +18,7 @@ MEMBERS = {"to", "at", "by", "other", "move", "reason", "fence", "dry_run"}
 class MoveRequest:
     """Where to, and why; `fence` moves it although its holder is at work."""
 
-    wish: Wish
+    wish: MoveTarget
     reason: str
     fence: bool
     dry_run: bool
@@ -35,15 +35,15 @@ class MoveRequest:
         )
 
 
-def _wish(data: Mapping[str, object]) -> Wish:
+def _wish(data: Mapping[str, object]) -> MoveTarget:
     names = [name for name in _PARSERS if data.get(name) is not None]
     if len(names) != 1:
         raise Invalid("to", f"send one of {', '.join(_PARSERS)}")
     return _PARSERS[names[0]](data[names[0]])
 
 
-def _time(value: object) -> Wish:
-    return Wish(strategy=Strategy.TIME, at=moment("at", value))
+def _time(value: object) -> MoveTarget:
+    return MoveTarget(strategy=Strategy.TIME, at=moment("at", value))
 
 
 def _whole(name: str, value: object) -> int:
@@ -60,10 +60,14 @@ def _flag(name: str, value: object) -> bool:
     return value
 
 
-_PARSERS: dict[str, Callable[[object], Wish]] = {
-    "to": lambda value: Wish(strategy=Strategy.EXACT, to=wire.seqs(value)),
+_PARSERS: dict[str, Callable[[object], MoveTarget]] = {
+    "to": lambda value: MoveTarget(strategy=Strategy.EXACT, to=wire.seqs(value)),
     "at": _time,
-    "by": lambda value: Wish(strategy=Strategy.SHIFT, by=_whole("by", value)),
-    "other": lambda value: Wish(strategy=Strategy.COPY, other=_whole("other", value)),
-    "move": lambda value: Wish(strategy=Strategy.RESTORE, move=_whole("move", value)),
+    "by": lambda value: MoveTarget(strategy=Strategy.SHIFT, by=_whole("by", value)),
+    "other": lambda value: MoveTarget(
+        strategy=Strategy.COPY, other=_whole("other", value)
+    ),
+    "move": lambda value: MoveTarget(
+        strategy=Strategy.RESTORE, move=_whole("move", value)
+    ),
 }

@@ -9,16 +9,16 @@ from django.http import QueryDict
 from apps.api.parameters.base import flag, members_of, refuse_unknown, text
 from apps.core.errors import Invalid
 from apps.poison.query import MAX_ID, Query
-from apps.triage.services.previews import MOST_IDS, Ask
+from apps.triage.services.previews import MOST_IDS, SelectionRequest
 from apps.triage.states import REQUESTABLE, Verb
 from poisonguard.contract import uuid_of
 
 
-def parse_preview(data: object) -> Ask:
+def parse_preview(data: object) -> SelectionRequest:
     """Read which action to preview, and on which poisons."""
     members = members_of(data)
     refuse_unknown(members, {"verb", "q", "ids", "target_topic", "ordered"})
-    return Ask(
+    return SelectionRequest(
         verb=_verb(members.get("verb")),
         query=_query(members.get("q")),
         ids=_ids(members.get("ids")),

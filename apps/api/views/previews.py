@@ -39,8 +39,10 @@ class Preview(View):
         A 409 says that the key has 200 previews that are not confirmed yet.
         """
         now = clock.now()
-        ask = params.parse_preview(request.data)
-        operation = dispatch.preview(ask=ask, principal=self.principal, now=now)
+        selection = params.parse_preview(request.data)
+        operation = dispatch.preview(
+            selection=selection, principal=self.principal, now=now
+        )
         selected = previews.summarize(operation=operation)
         return Response(shapes.preview(operation, selected, now=now))
 

@@ -19,7 +19,7 @@ from apps.brokers.allow_list import require_all_topics
 from apps.brokers.models import BROKER_NAME_LIMIT, Broker, Topic
 from apps.brokers.ports import FoundTopic
 from apps.brokers.queue_readers import reader_of_queue
-from apps.brokers.row_locks import hold_broker
+from apps.brokers.row_locks import lock_broker
 from apps.brokers.services.topics import (
     convention_of,
     refuse_taken,
@@ -101,7 +101,7 @@ def alter(
 def _alter(
     broker: Broker, values: Mapping[str, object], principal: Principal, *, now: datetime
 ) -> Broker:
-    hold_broker(broker)
+    lock_broker(broker)
     others = Broker.objects.exclude(pk=broker.pk)
     if others.filter(name=values.get("name")).exists():
         raise Invalid("name", f"there is a broker {values['name']} already.")
@@ -190,7 +190,7 @@ def _storable_url(url: str) -> str:
         raise Invalid("url", f"give at most {URL_LIMIT} characters that can be seen.")
     if url.startswith(secrets.SEALED):
         raise Invalid("url", "give the address itself; it is sealed here.")
-    return secrets.sealed(url.strip())
+    return secrets.seal(url.strip())
 
 
 def _check_change(broker: Broker, values: Mapping[str, Any]) -> None:
@@ -229,14 +229,14 @@ def _check_address(broker: Broker) -> None:
     """
     try:
         settings = BrokerSettings(
-            url=secrets.revealed(broker.url), options=broker.options
+            url=secrets.reveal(broker.url), options=broker.options
         )
         # Check this first: it explains best what is wrong, and dials nothing.
         adapters.adapter(broker.kind).broker_admin(settings).close()
     except Unavailable as later:
         log.info("an address of %s was not checked: %s", broker.kind, later)
     try:
-        celery_broker.refuse(secrets.revealed(broker.url), resolve=False)
+        celery_broker.refuse(secrets.reveal(broker.url), resolve=False)
         target_of(broker).check(resolve=False)
     except Unavailable as later:
         log.info("the hosts of %s are not known yet: %s", broker.kind, later)

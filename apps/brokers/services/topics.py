@@ -37,7 +37,7 @@ from apps.brokers.ports import (
     TopicAdmin,
 )
 from apps.brokers.queue_readers import one_reader
-from apps.brokers.row_locks import hold_broker
+from apps.brokers.row_locks import lock_broker
 from apps.core.actor import Actor
 from apps.core.errors import Invalid, Refused, Unavailable
 from apps.team.rights import Principal
@@ -127,7 +127,7 @@ def register_topic(
     values = {"broker": broker, "dead_letter_queue": dead_letter_queue, **policy}
     if native_name is not None:
         values["native_name"] = native_name
-    hold_broker(broker)
+    lock_broker(broker)
     existing = Topic.objects.filter(name=name).first()
     if existing and all(
         getattr(existing, field) == here for field, here in values.items()
@@ -294,7 +294,7 @@ def settings_of(broker: Broker) -> BrokerSettings:
     secrets.check_variable(
         broker.url, is_sample=broker.is_sample, allowed=allow_list.of(broker)
     )
-    url = secrets.revealed(broker.url)
+    url = secrets.reveal(broker.url)
     celery_broker.refuse(url, resolve=True)
     target = target_of(broker)
     target.check(resolve=True)
@@ -303,7 +303,7 @@ def settings_of(broker: Broker) -> BrokerSettings:
 
 def target_of(broker: Broker) -> Target:
     """Return the hosts of a broker; raise Unavailable without its address."""
-    url, kind = secrets.revealed(broker.url), adapters.kind_named(broker.kind)
+    url, kind = secrets.reveal(broker.url), adapters.kind_named(broker.kind)
     return Target.read(
         url,
         broker.options,
@@ -332,7 +332,7 @@ def _settings_of(topic: Topic) -> TopicSettings:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Addressed:
+class RoutedMessage:
     """One message to send; its topic comes with its broker already loaded.
 
     A `queue`, by the broker's own name, replaces the topic as destination.
@@ -371,7 +371,7 @@ class RoutingPublisher:
             _, publisher = self._publishers.popitem()
             publisher.close()
 
-    def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+    def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
         """Send the messages, pipelined per broker; return outcomes in their order.
 
         Never raises because of a broker: a message is `unsent` where its broker is
@@ -411,7 +411,7 @@ def _refused(reason: str) -> Outcome:
     return Outcome(kind=OutcomeKind.REFUSED, detail=reason)
 
 
-def _outbound(message: Addressed) -> Outbound:
+def _outbound(message: RoutedMessage) -> Outbound:
     return Outbound(
         topic=message.queue or message.topic.native_name,
         body=message.body,

@@ -205,7 +205,7 @@ def make_skips(cursor: CursorWrapper, *, now: datetime) -> None:
     topics = [topic_id for (topic_id,) in cursor.fetchall()]
     if not topics:
         return
-    skip_list.hold(topics)
+    skip_list.lock_lists(topics)
     _make_skips(cursor, _FAILED, topics, now=now)
     suspicions.update_poisons(cursor)
 
@@ -222,7 +222,7 @@ def make_waiting_skips(*, now: datetime) -> int:
 
 @transaction.atomic
 def _make_waiting_skips(topic_id: int, *, now: datetime) -> int:
-    skip_list.hold([topic_id])
+    skip_list.lock_lists([topic_id])
     room = _room(SkipList.objects.get(topic=topic_id), now=now)
     waiting = WaitingSkip.objects.filter(topic=topic_id).killers_first()
     batch = list(waiting.values_list("pk", flat=True)[: max(0, room)])

@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.models import F
 
 from apps.brokers.models import Topic
-from apps.brokers.row_locks import hold
+from apps.brokers.row_locks import lock_topics
 from apps.capture.intake.occurrence import stored_message_id
 from apps.capture.models import OversizeMessage
 from apps.core import content_ids
@@ -36,7 +36,7 @@ def record(
     if not reports:
         return
     # So that no topic is removed meanwhile.
-    hold(topics={topics[report.topic].pk for report in reports})
+    lock_topics(topics={topics[report.topic].pk for report in reports})
     for report in sorted(reports, key=_identity):
         topic = topics[report.topic]
         identity = _identity(report)

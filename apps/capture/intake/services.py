@@ -16,7 +16,7 @@ from django.db import OperationalError, connection, transaction
 from psycopg.errors import DeadlockDetected
 
 from apps.brokers.models import Topic
-from apps.brokers.row_locks import hold
+from apps.brokers.row_locks import lock_topics
 from apps.brokers.services import topics as brokers
 from apps.capture.intake import oversize
 from apps.capture.intake.merge import merge
@@ -64,7 +64,7 @@ def write(*, occurrences: Sequence[Occurrence], now: datetime) -> list[CaptureAn
     for attempt in range(1, _TRIES + 1):
         try:
             with transaction.atomic(), connection.cursor() as cursor:
-                hold(topics={occurrence.topic_id for occurrence in occurrences})
+                lock_topics(topics={occurrence.topic_id for occurrence in occurrences})
                 merged = merge(cursor, occurrences, now=now)
             return [
                 CaptureAnswer(status=CaptureStatus(status), poison=poison_id)
@@ -198,7 +198,7 @@ def _insert_counters(
         return set()
     rows = json.dumps([_counter_row(c, topics[c.topic].pk, now=now) for c in counters])
     # This table has no foreign key: the lock keeps the topic from being removed.
-    hold(topics={topics[counter.topic].pk for counter in counters})
+    lock_topics(topics={topics[counter.topic].pk for counter in counters})
     with connection.cursor() as cursor:
         # No unique index spans the partitions: lock, one writer for each reporter.
         for reporter in sorted({str(counter.reporter) for counter in counters}):

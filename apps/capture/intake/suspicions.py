@@ -191,7 +191,7 @@ def make_firm(*, now: datetime) -> int:
 
 @transaction.atomic
 def _make_firm(topic_id: int, skips: Sequence[int]) -> int:
-    skip_list.hold([topic_id])
+    skip_list.lock_lists([topic_id])
     with connection.cursor() as cursor:
         cursor.execute(_FIRM, {"topic": topic_id, "skips": list(skips)})
         row = cursor.fetchone()

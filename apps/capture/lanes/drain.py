@@ -26,9 +26,9 @@ from django.conf import settings
 from django.db import DatabaseError, InterfaceError, connections, transaction
 
 from apps.brokers.ports import DeadLetter, DeadLetterReader, OutcomeKind
-from apps.brokers.row_locks import hold
+from apps.brokers.row_locks import lock_topics
 from apps.brokers.services import topics as brokers
-from apps.brokers.services.topics import Addressed, RoutingPublisher
+from apps.brokers.services.topics import RoutedMessage, RoutingPublisher
 from apps.capture.intake import services, unnamed_letters
 from apps.capture.intake.occurrence import (
     Occurrence,
@@ -206,7 +206,7 @@ class Drain:
     ) -> tuple[list[CapturedLetter], str]:
         """Send copies; return the confirmed ones, and why others are unknown, or ""."""
         messages = [
-            Addressed(
+            RoutedMessage(
                 topic=self.topic,
                 queue=self.lane.tee_queue,
                 body=one.letter.body,
@@ -255,7 +255,7 @@ class Drain:
         reason = storable(reason, limit=500)
         facts = {"reason": reason, "size": letter.size, "seen_at": self.clock()}
         with transaction.atomic():
-            hold(topics=[self.topic.pk])
+            lock_topics(topics=[self.topic.pk])
             HeldDeadLetter.objects.update_or_create(
                 topic=self.topic, bookmark=_name(letter), defaults=facts
             )

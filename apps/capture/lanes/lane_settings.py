@@ -14,7 +14,7 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers.models import Topic
 from apps.brokers.policies import require_queue
-from apps.brokers.row_locks import hold
+from apps.brokers.row_locks import lock_topics
 from apps.brokers.services.topics import name_queue_by_convention
 from apps.capture.models import Lane, Mode
 from apps.core.errors import Absent, Invalid, Refused
@@ -38,7 +38,7 @@ def set_mode(
     """
     _require_rights(principal, topic)
     with transaction.atomic():
-        hold(topics=[topic.pk])
+        lock_topics(topics=[topic.pk])
         if not _has_queue(topic):
             topic = name_queue_by_convention(
                 topic=topic, principal=principal, reason=reason, now=now
@@ -83,7 +83,7 @@ def observe_all(*, topics: Iterable[Topic], principal: Principal, now: datetime)
     principal.require(Scope.BROKERS_WRITE)
     eligible = [t for t in topics if _has_queue(t) and principal.sees(t.name)]
     with transaction.atomic():
-        hold(topics=[topic.pk for topic in eligible])
+        lock_topics(topics=[topic.pk for topic in eligible])
         laned = Lane.objects.filter(topic__in=eligible)
         existing = set(laned.values_list("topic_id", flat=True))
         new = [topic for topic in eligible if topic.pk not in existing]

@@ -16,7 +16,7 @@ from django.db.models import F
 from apps.bookmarks import services as bookmarks
 from apps.brokers.errors import QueueExpected
 from apps.brokers.ports import Delivered
-from apps.brokers.row_locks import hold
+from apps.brokers.row_locks import lock_topics
 from apps.brokers.services import topics as brokers
 from apps.capture.lanes.throttling import Polling, Rate, Timer
 from apps.capture.models import Counter, Lane, LaneState
@@ -90,7 +90,7 @@ class LaneMonitor:
         now = self.clock()
         consumers = self.admin.consumers()
         with borrow(), transaction.atomic():
-            hold(topics=[self.topic.pk])
+            lock_topics(topics=[self.topic.pk])
             bookmarks.observe(topic=self.topic, consumers=consumers, now=now)
         depth = self._depth()
         if self.capabilities.delivered:
@@ -153,7 +153,7 @@ def count_deliveries(*, lane: Lane, delivered: Delivered, now: datetime) -> None
 
     A total that fell, or that counts from another start, says nothing about them.
     """
-    hold(topics=[lane.pk])
+    lock_topics(topics=[lane.pk])
     row = Lane.objects.select_for_update().get(pk=lane.pk)
     before, at = row.delivered_total, row.delivered_at
     is_same_count = delivered.since == row.delivered_since
@@ -161,7 +161,7 @@ def count_deliveries(*, lane: Lane, delivered: Delivered, now: datetime) -> None
         if _minute(at) == _minute(now):
             return  # each minute is written once, when it is over
         if delivered.total > before and not _has_sdk_counters(row, now):
-            _count(row, at, delivered.total - before, now=now)
+            _insert_deliveries(row, at, delivered.total - before, now=now)
     Lane.objects.filter(pk=lane.pk).update(
         delivered_total=delivered.total,
         delivered_since=delivered.since,
@@ -188,8 +188,8 @@ ON CONFLICT DO NOTHING
 """
 
 
-def _count(lane: Lane, at: datetime, number: int, *, now: datetime) -> None:
-    """Insert one counter, identified by its topic and its minute."""
+def _insert_deliveries(lane: Lane, at: datetime, number: int, *, now: datetime) -> None:
+    """Insert the deliveries that the broker counted in one minute, once."""
     name = digest_of(b"delivered", str(lane.topic_id).encode())[:16]
     values: dict[str, Any] = {
         "day": now.date(),

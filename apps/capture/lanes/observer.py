@@ -8,7 +8,7 @@ from datetime import datetime
 from django.db import transaction
 
 from apps.brokers.ports import DeadLetter
-from apps.brokers.row_locks import hold
+from apps.brokers.row_locks import lock_topics
 from apps.brokers.services import topics as brokers
 from apps.capture.lanes.monitor import POLL_INTERVAL, Clock, LaneMonitor
 from apps.capture.lanes.throttling import Timer
@@ -67,7 +67,7 @@ class Observer:
 @borrow()
 @transaction.atomic
 def _store_samples(lane: Lane, letters: Sequence[DeadLetter], *, now: datetime) -> None:
-    hold(topics=[lane.pk])
+    lock_topics(topics=[lane.pk])
     Sample.objects.filter(topic=lane.topic).delete()
     Sample.objects.bulk_create(
         [

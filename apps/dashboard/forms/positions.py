@@ -15,31 +15,31 @@ from apps.bookmarks.places import place_of
 from apps.bookmarks.runs import LAST
 from apps.core.errors import Invalid
 from apps.team.rights import Principal
-from apps.triage.services.moves import PositionChanged, Review, Strategy, Wish
+from apps.triage.services.moves import MoveTarget, PositionChanged, Review, Strategy
 
 SALT = "poisonweb.move"
 TOKEN_MAX_AGE_SECONDS = 15 * 60
 LONGEST_NUMBER = 20
 
 
-def parse_wish(params: QueryDict, marks: Mapping[int, Mark]) -> Wish:
+def parse_wish(params: QueryDict, marks: Mapping[int, Mark]) -> MoveTarget:
     """Parse the target of a move; raises Invalid for the wrong field."""
     strategy = params.get("strategy", "")
     if strategy not in set(Strategy):
         raise Invalid("strategy", "choose where to move it")
     match Strategy(strategy):
         case Strategy.TIME:
-            return Wish(strategy=Strategy.TIME, at=_moment(params))
+            return MoveTarget(strategy=Strategy.TIME, at=_moment(params))
         case Strategy.EXACT:
-            return Wish(strategy=Strategy.EXACT, to=_numbers(params, marks))
+            return MoveTarget(strategy=Strategy.EXACT, to=_numbers(params, marks))
         case Strategy.SHIFT:
-            return Wish(strategy=Strategy.SHIFT, by=_number("by", params))
+            return MoveTarget(strategy=Strategy.SHIFT, by=_number("by", params))
         case Strategy.COPY:
-            return Wish(strategy=Strategy.COPY, other=_number("other", params))
+            return MoveTarget(strategy=Strategy.COPY, other=_number("other", params))
         case Strategy.RESTORE:
-            return Wish(strategy=Strategy.RESTORE, move=_number("move", params))
+            return MoveTarget(strategy=Strategy.RESTORE, move=_number("move", params))
         case start_or_end:
-            return Wish(strategy=start_or_end)
+            return MoveTarget(strategy=start_or_end)
 
 
 def sign_review(review: Review, principal: Principal) -> str:
@@ -73,7 +73,7 @@ class SignedReview:
             str(principal.actor),
         ):
             raise PositionChanged
-        self.wish = Wish(
+        self.wish = MoveTarget(
             strategy=Strategy(payload["strategy"]),
             to=payload["to"],
             move=payload["move"],

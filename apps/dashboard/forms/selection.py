@@ -14,7 +14,7 @@ from apps.dashboard.forms.fields import Ids, ReasonField, require_valid
 from apps.dashboard.selectors import operations
 from apps.dashboard.selectors.operations import PreviewDetail
 from apps.poison.query import Query
-from apps.triage.services.previews import Ask, Route
+from apps.triage.services.previews import Route, SelectionRequest
 from apps.triage.states import REQUESTABLE, Verb
 from poisonguard.contract import NAME_LIMIT
 
@@ -55,19 +55,19 @@ class DecisionForm(forms.Form):
         )
 
 
-def parse_list(posted: QueryDict) -> Ask:
+def parse_list(posted: QueryDict) -> SelectionRequest:
     """Parse the selection of a list: some rows, or everything its query matches."""
     form = SelectionForm(posted)
     require_valid(form)
     verb, chosen = Verb(form.cleaned_data["verb"]), tuple(form.cleaned_data["ids"])
     query = Query.parse(form.cleaned_data["q"])
     if form.cleaned_data["everything"]:
-        return Ask(verb=verb, query=query)
+        return SelectionRequest(verb=verb, query=query)
     if not chosen:
         raise Invalid("ids", "select at least one row first")
     if form.cleaned_data["of"] == "problems":
         return operations.selection_of_problems(verb, query=query, problems=chosen)
-    return Ask(verb=verb, ids=chosen)
+    return SelectionRequest(verb=verb, ids=chosen)
 
 
 def check_typed(preview: PreviewDetail, typed: str) -> None:

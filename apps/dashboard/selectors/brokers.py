@@ -73,6 +73,7 @@ class BrokerRow:
 
     @property
     def state(self) -> str:
+        """Return the state of its worst lane, or "none"."""
         return next(iter(self.lanes), "none")
 
 

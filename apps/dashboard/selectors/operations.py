@@ -32,7 +32,7 @@ from apps.triage.models import Item, Operation
 from apps.triage.progress import ItemTally, pace_of
 from apps.triage.querysets import ItemQuerySet
 from apps.triage.services import previews, upkeep
-from apps.triage.services.previews import Ask, PreviewSummary
+from apps.triage.services.previews import PreviewSummary, SelectionRequest
 from apps.triage.states import UNFINISHED, ItemState, Verb
 from apps.triage.states import State as Decided
 from poisonguard.contract import uuid_of
@@ -395,7 +395,9 @@ def _exceptions(items: ItemQuerySet, principal: Principal) -> list[Item]:
 
 def selection_of_problems(
     verb: Verb, *, query: Query, problems: tuple[int, ...]
-) -> Ask:
+) -> SelectionRequest:
     """Build the selection of these problems, narrowed by the query of their list."""
     numbers = ",".join(str(number) for number in problems)
-    return Ask(verb=verb, query=Query((*query.terms, Term("problem", numbers))))
+    return SelectionRequest(
+        verb=verb, query=Query((*query.terms, Term("problem", numbers)))
+    )

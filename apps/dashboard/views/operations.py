@@ -49,8 +49,10 @@ def index(request: SignedIn) -> HttpResponse:
 def preview(request: SignedIn) -> HttpResponse:
     principal, now = request.user.principal, clock.now()
     if request.method == "POST":
-        ask = selection.parse_list(request.POST)
-        operation = dispatch.preview(ask=ask, principal=principal, now=now)
+        selection_request = selection.parse_list(request.POST)
+        operation = dispatch.preview(
+            selection=selection_request, principal=principal, now=now
+        )
         return _to_preview(request, operation)
     detail = operations.preview(request.GET.get("token", ""), principal, now=now)
     if detail.operation.confirmed_at:

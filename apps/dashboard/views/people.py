@@ -54,7 +54,7 @@ def new(request: SignedIn) -> HttpResponse:
         user = form.add(actor=request.user.principal.actor, now=clock.now())
     except Invalid as wrong:
         return _new(request, form, wrong)
-    return _to(request, user, "added")
+    return _redirect_to(request, user, "added")
 
 
 @require_safe
@@ -77,7 +77,7 @@ def rights(request: SignedIn, user_id: int) -> HttpResponse:
     if _is_own(request, user) and not user.is_admin:
         return redirect("account")
     same = (user.role, user.reads_bodies) == (row.user.role, row.user.reads_bodies)
-    return _to(request, user, "same" if same else "rights")
+    return _redirect_to(request, user, "same" if same else "rights")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -98,8 +98,8 @@ def active(request: SignedIn, user_id: int) -> HttpResponse:
     except Refused as wrong:
         return _detail(request, row, wrong=wrong)
     if row.user.is_active == enable:
-        return _to(request, row.user, "same")
-    return _to(request, row.user, "enabled" if enable else "disabled")
+        return _redirect_to(request, row.user, "same")
+    return _redirect_to(request, row.user, "enabled" if enable else "disabled")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -117,7 +117,7 @@ def password(request: SignedIn, user_id: int) -> HttpResponse:
         )
     except Invalid as wrong:
         return _detail(request, row, wrong=wrong)
-    return _to(request, row.user, "password")
+    return _redirect_to(request, row.user, "password")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -131,10 +131,10 @@ def end_sessions(request: SignedIn, user_id: int) -> HttpResponse:
         actor=request.user.principal.actor,
         now=clock.now(),
     )
-    return _to(request, row.user, "sessions")
+    return _redirect_to(request, row.user, "sessions")
 
 
-def _to(request: SignedIn, user: User, done: str) -> HttpResponse:
+def _redirect_to(request: SignedIn, user: User, done: str) -> HttpResponse:
     say = messages.info if done == "same" else messages.success
     say(request, f"{user.username} {DONE[done]}")
     return redirect("person", user.pk)

@@ -97,7 +97,7 @@ def _confirm(request: SignedIn, position_id: int) -> HttpResponse:
     return redirect(f"{place}?{urlencode({'moved': done.pk})}")
 
 
-def _look(request: SignedIn, position_id: int, wish: moves.Wish) -> Review:
+def _look(request: SignedIn, position_id: int, wish: moves.MoveTarget) -> Review:
     return moves.review(
         position_id=position_id,
         wish=wish,

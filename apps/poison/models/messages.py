@@ -174,7 +174,7 @@ class Poison(models.Model):
         return DISPLAY_STATES[State(self.state)]
 
     @property
-    def word(self) -> str:
+    def label(self) -> str:
         """Return the label for pages: finer than `display_state` while it is sent."""
         if self.state == State.REDRIVING:
             return "sending"

@@ -98,7 +98,7 @@ class Redrive(models.Model):
         return f"{self.poison_id} n={self.n} {self.outcome}"
 
     @property
-    def word(self) -> str:
+    def label(self) -> str:
         """Return the label of the outcome; a redrive given back has its own labels."""
         return (
             GIVEN_BACK.get(self.outcome, self.outcome) if self.queue else self.outcome

@@ -17,7 +17,7 @@ from apps.triage.errors import NotTaken, Stale
 from apps.triage.models import Operation
 from apps.triage.querysets import ItemQuerySet
 from apps.triage.services import previews
-from apps.triage.services.previews import Ask, Route
+from apps.triage.services.previews import Route, SelectionRequest
 from apps.triage.states import CONFIRMED, State, Verb
 
 MOST_REASONS = 5
@@ -71,8 +71,8 @@ def undo(*, operation_id: int, principal: Principal, now: datetime) -> Operation
     dropped = visible.filter(pk=operation_id, verb=Verb.DROP).first()
     if dropped is None:
         raise Absent(f"There is no drop with the number {operation_id}.")
-    ask = Ask(verb=Verb.RESTORE, dropped_by=dropped.pk)
-    operation = previews.preview(ask=ask, principal=principal, now=now)
+    selection = SelectionRequest(verb=Verb.RESTORE, dropped_by=dropped.pk)
+    operation = previews.preview(selection=selection, principal=principal, now=now)
     previews.take(operation_id=operation.pk, now=now)
     reason = f"undo of operation {dropped.pk}"
     obstacle = _confirm(operation.pk, reason, principal, now=now)

@@ -15,7 +15,7 @@ from apps.poison.query import Query, Term
 from apps.team.rights import Principal
 from apps.triage.models import Operation
 from apps.triage.services import decision, previews
-from apps.triage.services.previews import Ask
+from apps.triage.services.previews import SelectionRequest
 from apps.triage.states import Verb
 
 
@@ -32,12 +32,12 @@ def give_back(
     )
     if operation := unfinished.first():
         return operation
-    ask = Ask(
+    selection = SelectionRequest(
         verb=Verb.GIVE_BACK,
         query=Query((Term("topic", topic.name), Term("is", "open"))),
         target_topic=topic.name,
     )
-    preview = previews.preview(ask=ask, principal=principal, now=now)
+    preview = previews.preview(selection=selection, principal=principal, now=now)
     previews.take(operation_id=preview.pk, now=now)
     if not preview.items.waiting().exists():
         return None

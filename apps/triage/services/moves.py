@@ -45,7 +45,7 @@ class Strategy(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wish:
+class MoveTarget:
     """The requested target: each strategy reads the members that it needs.
 
     `to` has each publisher's number, -1 for the place before the first. `other` is the
@@ -103,7 +103,7 @@ class Review:
     """
 
     position: BookmarkPosition
-    fixed: Wish
+    fixed: MoveTarget
     steps: Sequence[MarkMove]
     settled_at: datetime | None
     whole: bool
@@ -137,7 +137,7 @@ class StillHeld(Refused):
 
 
 def review(
-    *, position_id: int, wish: Wish, principal: Principal, now: datetime
+    *, position_id: int, wish: MoveTarget, principal: Principal, now: datetime
 ) -> Review:
     """Compute what a move would do, and change nothing."""
     position = _movable(position_id, principal)
@@ -148,7 +148,7 @@ def review(
 def move(
     *,
     position_id: int,
-    wish: Wish,
+    wish: MoveTarget,
     reason: str,
     fence: bool,
     principal: Principal,
@@ -230,7 +230,7 @@ def _movable(position_id: int, principal: Principal) -> BookmarkPosition:
 
 
 def _review(
-    position: BookmarkPosition, wish: Wish, principal: Principal, *, now: datetime
+    position: BookmarkPosition, wish: MoveTarget, principal: Principal, *, now: datetime
 ) -> Review:
     targets = _TARGETS[wish.strategy](position, wish, principal, now)
     changes = moving.compare(position_id=position.pk, targets=targets)
@@ -245,11 +245,11 @@ def _review(
     )
 
 
-def _resolve(wish: Wish, targets: Targets) -> Wish:
+def _resolve(wish: MoveTarget, targets: Targets) -> MoveTarget:
     if wish.strategy is Strategy.RESTORE:
         return wish  # a stored mark may hold more than one number
     ends = {publisher: watermark(runs) for publisher, runs in targets.items()}
-    return Wish(strategy=Strategy.EXACT, to=ends)
+    return MoveTarget(strategy=Strategy.EXACT, to=ends)
 
 
 def _step(
@@ -269,18 +269,20 @@ def _within(poisons: Sequence[LocatedPoison], runs: Runs) -> list[LocatedPoison]
 
 
 def _start(
-    position: BookmarkPosition, _: Wish, __: Principal, ___: datetime
+    position: BookmarkPosition, _: MoveTarget, __: Principal, ___: datetime
 ) -> Targets:
     return dict.fromkeys(_watermarks(position), up_to(NOWHERE))
 
 
-def _end(position: BookmarkPosition, _: Wish, __: Principal, ___: datetime) -> Targets:
+def _end(
+    position: BookmarkPosition, _: MoveTarget, __: Principal, ___: datetime
+) -> Targets:
     furthest = moving.furthest(topic_id=position.topic_id)
     return _each(position, furthest.__getitem__)
 
 
 def _time(
-    position: BookmarkPosition, wish: Wish, _: Principal, now: datetime
+    position: BookmarkPosition, wish: MoveTarget, _: Principal, now: datetime
 ) -> Targets:
     if wish.at is None or wish.at > now:
         raise Invalid("at", "give a time that is past")
@@ -291,14 +293,16 @@ def _time(
     return _each(position, lambda publisher: watermarks.get(publisher, NOWHERE))
 
 
-def _exact(_: BookmarkPosition, wish: Wish, __: Principal, ___: datetime) -> Targets:
+def _exact(
+    _: BookmarkPosition, wish: MoveTarget, __: Principal, ___: datetime
+) -> Targets:
     if not wish.to:
         raise Invalid("to", "say where to, for at least one publisher")
     return {publisher: up_to(seq) for publisher, seq in wish.to.items()}
 
 
 def _shift(
-    position: BookmarkPosition, wish: Wish, _: Principal, __: datetime
+    position: BookmarkPosition, wish: MoveTarget, _: Principal, __: datetime
 ) -> Targets:
     marks = _watermarks(position)
     if not wish.by:
@@ -307,7 +311,7 @@ def _shift(
 
 
 def _copy(
-    position: BookmarkPosition, wish: Wish, principal: Principal, _: datetime
+    position: BookmarkPosition, wish: MoveTarget, principal: Principal, _: datetime
 ) -> Targets:
     positions = BookmarkPosition.objects.on_topics(principal.topics)
     others = positions.filter(topic=position.topic_id).exclude(pk=position.pk)
@@ -321,7 +325,7 @@ def _copy(
 
 
 def _restore(
-    position: BookmarkPosition, wish: Wish, _: Principal, __: datetime
+    position: BookmarkPosition, wish: MoveTarget, _: Principal, __: datetime
 ) -> Targets:
     rows = Moved.objects.filter(move=wish.move, move__position=position)
     before = dict(rows.values_list("publisher", "before"))
@@ -331,7 +335,7 @@ def _restore(
 
 
 _TARGETS: dict[
-    Strategy, Callable[[BookmarkPosition, Wish, Principal, datetime], Targets]
+    Strategy, Callable[[BookmarkPosition, MoveTarget, Principal, datetime], Targets]
 ] = {
     Strategy.START: _start,
     Strategy.END: _end,

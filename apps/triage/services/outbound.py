@@ -13,7 +13,7 @@ from apps.brokers import ports
 from apps.brokers import vocabularies as vocabulary
 from apps.brokers.models import Topic
 from apps.brokers.ports import Header
-from apps.brokers.services.topics import Addressed
+from apps.brokers.services.topics import RoutedMessage
 from apps.core.arrays import array
 from apps.core.text import storable
 from apps.poison import tokens
@@ -35,7 +35,7 @@ class OutboundMessage:
     poison: int
     moves: bool
     again: bool
-    addressed: Addressed
+    addressed: RoutedMessage
 
 
 class _Row(NamedTuple):
@@ -96,7 +96,7 @@ def _to_message(row: _Row, topics: Mapping[int, Topic]) -> OutboundMessage:
         poison=row.poison,
         moves=row.queue != "" or row.topic != row.came_from,
         again=row.copies > 1,
-        addressed=Addressed(
+        addressed=RoutedMessage(
             topic=topic,
             queue=row.queue,
             body=row.content,

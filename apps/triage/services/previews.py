@@ -45,7 +45,7 @@ MOST_COUNTED = 10_001
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ask:
+class SelectionRequest:
     """A requested verb and its poisons, chosen in exactly one of three ways.
 
     All that match a query, or some by their ids, or all that an operation dropped.
@@ -104,7 +104,11 @@ class PreviewSummary:
 
 
 def preview(
-    *, ask: Ask, principal: Principal, now: datetime, reason: str = ""
+    *,
+    selection: SelectionRequest,
+    principal: Principal,
+    now: datetime,
+    reason: str = "",
 ) -> Operation:
     """Freeze the requested selection as an operation that can be confirmed.
 
@@ -115,22 +119,22 @@ def preview(
     """
     principal.require(Scope.OPERATIONS_WRITE)
     _check_number(principal, now=now)
-    target = _target(ask, principal)
-    poisons = _select(ask, principal.topics)
-    if ask.ordered:
+    target = _target(selection, principal)
+    poisons = _select(selection, principal.topics)
+    if selection.ordered:
         _check_order(poisons, target)
     first = poisons.order_by().values("pk")[: TAKEN_AT_ONCE + 1]
     is_large = first.count() > TAKEN_AT_ONCE
     with transaction.atomic():
         operation = Operation.objects.create(
-            verb=ask.verb.value,
+            verb=selection.verb.value,
             actor=str(principal.actor),
             source=principal.source,
             topics=list(principal.topics),
-            query=None if ask.query is None else str(ask.query),
+            query=None if selection.query is None else str(selection.query),
             target_topic=target,
-            ordered=ask.ordered,
-            undo_of_id=ask.dropped_by,
+            ordered=selection.ordered,
+            undo_of_id=selection.dropped_by,
             reason=reason,
             created_at=now,
             expires_at=now + PREVIEW_LIVES,
@@ -138,7 +142,7 @@ def preview(
         operation = Operation.objects.get(pk=operation.pk)
         if not is_large:
             # Look topics up again: one may have been created before the snapshot.
-            _take(operation, _select(ask, principal.topics), now=now)
+            _take(operation, _select(selection, principal.topics), now=now)
     return Operation.objects.get(pk=operation.pk)
 
 
@@ -151,9 +155,9 @@ def take(*, operation_id: int, now: datetime) -> None:
     previews = Operation.objects.select_for_update().previews()
     operation = previews.filter(pk=operation_id, taken=False).first()
     if operation is not None:
-        ask = ask_of(operation)
-        if ask is not None:
-            _take(operation, _select(ask, operation.topics), now=now)
+        selection = selection_of(operation)
+        if selection is not None:
+            _take(operation, _select(selection, operation.topics), now=now)
 
 
 def summarize(*, operation: Operation) -> PreviewSummary:
@@ -187,16 +191,18 @@ def preview_again(
 
     Returns None if it had chosen only messages that do not exist.
     """
-    ask = ask_of(operation)
-    if ask is None:
+    selection = selection_of(operation)
+    if selection is None:
         return None
-    if ask.verb.value in SENDS:
-        ask = replace(ask, target_topic=route.target_topic, ordered=route.ordered)
+    if selection.verb.value in SENDS:
+        selection = replace(
+            selection, target_topic=route.target_topic, ordered=route.ordered
+        )
     draft = storable(reason)[:REASON_LIMIT]
-    return preview(ask=ask, principal=principal, now=now, reason=draft)
+    return preview(selection=selection, principal=principal, now=now, reason=draft)
 
 
-def ask_of(operation: Operation) -> Ask | None:
+def selection_of(operation: Operation) -> SelectionRequest | None:
     """Rebuild the request that an operation was previewed from.
 
     Returns None if it had chosen only messages that do not exist.
@@ -204,24 +210,26 @@ def ask_of(operation: Operation) -> Ask | None:
     verb, target = Verb(operation.verb), operation.target_topic
     name = None if target is None else target.name
     if operation.undo_of_id is not None:
-        return Ask(verb=verb, dropped_by=operation.undo_of_id)
+        return SelectionRequest(verb=verb, dropped_by=operation.undo_of_id)
     query = None if operation.query is None else Query.parse(operation.query)
     poison_ids = operation.items.values_list("poison_id", flat=True)
     ids = tuple(poison_ids) if query is None else ()
     if query is None and not ids:
         return None
-    return Ask(
+    return SelectionRequest(
         verb=verb, query=query, ids=ids, target_topic=name, ordered=operation.ordered
     )
 
 
-def _target(ask: Ask, principal: Principal) -> Topic | None:
-    if not ask.target_topic:
+def _target(selection: SelectionRequest, principal: Principal) -> Topic | None:
+    if not selection.target_topic:
         return None
-    topics = Topic.objects.filter(name=ask.target_topic)
+    topics = Topic.objects.filter(name=selection.target_topic)
     topic = topics.select_related("broker").first()
     if topic is None or not principal.sees(topic.name):
-        raise Invalid("target_topic", f"there is no topic {ask.target_topic} here")
+        raise Invalid(
+            "target_topic", f"there is no topic {selection.target_topic} here"
+        )
     if topic.broker_id is None:
         raise Invalid("target_topic", f"the topic {topic.name} has no broker")
     return topic
@@ -347,20 +355,20 @@ def skip_what_was_decided_since(operation: Operation, *, now: datetime) -> None:
         cursor.execute(statement, values)
 
 
-def _select(ask: Ask, topics: Sequence[str]) -> PoisonQuerySet:
+def _select(selection: SelectionRequest, topics: Sequence[str]) -> PoisonQuerySet:
     """Return the requested poisons within these topics."""
     allowed = Poison.objects.on_topics(topics)
-    if ask.verb is Verb.GIVE_BACK:
+    if selection.verb is Verb.GIVE_BACK:
         # By exact name: in a query, a star in the name would match any text.
-        allowed = allowed.filter(topic_ids.named(ask.target_topic or ""))
-    if ask.query is not None:
-        return allowed.matching(ask.query)
-    if ask.dropped_by is not None:
+        allowed = allowed.filter(topic_ids.named(selection.target_topic or ""))
+    if selection.query is not None:
+        return allowed.matching(selection.query)
+    if selection.dropped_by is not None:
         dropped = Item.objects.filter(
-            operation_id=ask.dropped_by, state=ItemState.DROPPED
+            operation_id=selection.dropped_by, state=ItemState.DROPPED
         )
         return allowed.filter(pk__in=dropped.values("poison_id"))
-    return allowed.filter(pk__in=ask.ids)
+    return allowed.filter(pk__in=selection.ids)
 
 
 def skipped_by_reason(operation: Operation) -> tuple[tuple[str, int], ...]:

@@ -126,7 +126,7 @@ class _Draw:
         midnight = calendar.at(self.day, 0)
         for stream in STREAMS:
             for slot in range(SLOTS_OF_A_DAY):
-                self._deliver(stream, midnight + slot * SLOT)
+                self._draw_slot(stream, midnight + slot * SLOT)
         self.poisons.sort(key=lambda poisoned: poisoned.failed_at)
         steps = tuple(self._steps())
         for step in steps:
@@ -140,7 +140,8 @@ class _Draw:
 
     # Deliveries and failures
 
-    def _deliver(self, stream: Stream, start: datetime) -> None:
+    def _draw_slot(self, stream: Stream, start: datetime) -> None:
+        """Draw the deliveries of a stream in ten minutes, and which of them fail."""
         likely = [fault.likely(self.weeks, start) for fault in stream.faults]
         for fault in self.random.choices(
             (None, *stream.faults),

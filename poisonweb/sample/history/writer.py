@@ -15,7 +15,7 @@ from django.db import connection, transaction
 
 from apps.brokers.ports import Outcome, OutcomeKind
 from apps.brokers.services import topics as brokers
-from apps.brokers.services.topics import Addressed, RoutingPublisher
+from apps.brokers.services.topics import RoutedMessage, RoutingPublisher
 from apps.capture.intake import services as capture
 from apps.capture.intake.occurrence import Occurrence, from_report
 from apps.capture.intake.services import CaptureStatus
@@ -212,7 +212,7 @@ class _Writer:
 class DiscardingPublisher(RoutingPublisher):
     """Reports every message as sent, without sending it."""
 
-    def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+    def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
         return [Outcome(kind=OutcomeKind.SENT)] * len(messages)
 
 

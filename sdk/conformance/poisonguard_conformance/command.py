@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic
 from urllib.parse import urlsplit
 
-from poisonguard_conformance import positions, reports, skips
+from poisonguard_conformance import position_checks, report_checks, skip_checks
 from poisonguard_conformance.check import Check, Consumer
 from poisonguard_conformance.wire import (
     NotAllowed,
@@ -26,7 +26,11 @@ from poisonguard_conformance.wire import (
     Violated,
 )
 
-CHECKS: tuple[Check, ...] = (*reports.CHECKS, *skips.CHECKS, *positions.CHECKS)
+CHECKS: tuple[Check, ...] = (
+    *report_checks.CHECKS,
+    *skip_checks.CHECKS,
+    *position_checks.CHECKS,
+)
 NAMES = tuple(check.name for check in CHECKS)
 GOOD, FAILED, UNCHECKED = 0, 1, 2
 DESCRIPTION = "Play a consumer against a server, and say what the server fails."

@@ -1,4 +1,4 @@
-"""Checks of positions: opening, settling in any order, and resuming."""
+"""Check how a server keeps positions: opening, settling in any order, resuming."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of reports: failures, confirmations, counters, and their requests."""
+"""Check how a server takes failures, confirmations and counters."""
 
 from __future__ import annotations
 

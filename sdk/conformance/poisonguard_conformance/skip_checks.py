@@ -1,4 +1,4 @@
-"""Checks of the skip list: snapshots, the stream, and skips made by reports."""
+"""Check a server's skip list: snapshots, the stream, and skips made by reports."""
 
 from __future__ import annotations
 

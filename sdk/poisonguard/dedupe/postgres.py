@@ -266,6 +266,7 @@ class PostgresOnce(Once):
             return transaction in self._transactions and not self._window.nested
 
     def copy(self) -> Copy:
+        """Count a copy, and return the exception to raise for it."""
         return self._copy()
 
 

@@ -11,7 +11,7 @@ from poisonguard.handling.hot_path import AsyncHandler
 from poisonguard.handling.message_flow import MessageFlow
 from poisonguard.handling.steps import Call, Run, Steps, Wait
 from poisonguard.outcome import Outcome
-from poisonguard.processes.stop_event import Leaving
+from poisonguard.processes.stop_event import SignalSafeEvent
 
 # Seconds between a task's checks for a stop: a threading event cannot be awaited.
 POLL_SECONDS = 0.1
@@ -39,7 +39,7 @@ class Tasks:
 
 
 async def play(
-    steps: Steps, handler: AsyncHandler, message: object, leaving: Leaving
+    steps: Steps, handler: AsyncHandler, message: object, leaving: SignalSafeEvent
 ) -> Outcome:
     """Run the steps of one message in this task and return its outcome."""
     answer: object = None
@@ -66,7 +66,7 @@ async def play(
         return Outcome(end.value)
 
 
-async def _pause(seconds: float, leaving: Leaving) -> None:
+async def _pause(seconds: float, leaving: SignalSafeEvent) -> None:
     until = time.monotonic() + seconds
     while not leaving.is_set() and (remaining := until - time.monotonic()) > 0:
         await asyncio.sleep(min(remaining, POLL_SECONDS))

@@ -17,7 +17,7 @@ from poisonguard.journal.attempts import Attempts
 from poisonguard.journal.process_journal import Journal
 from poisonguard.outcome import Outcome
 from poisonguard.policy import RetryPolicy
-from poisonguard.processes.stop_event import Leaving
+from poisonguard.processes.stop_event import SignalSafeEvent
 from poisonguard.readers import Reader
 from poisonguard.server.counters import CounterKey
 from poisonguard.server.reporter import Reporter
@@ -48,7 +48,7 @@ class GuardComponents:
     clock: Callable[[], datetime]
     server_clock: Callable[[], datetime]
     host: str
-    leaving: Leaving  # this process was told to stop: wait for nothing
+    leaving: SignalSafeEvent  # this process was told to stop: wait for nothing
     closed: threading.Event  # the guard takes no more messages
     end_process: Callable[[object], Never]
 

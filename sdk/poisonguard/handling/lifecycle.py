@@ -30,7 +30,7 @@ from poisonguard.journal.process_journal import Journal
 from poisonguard.outcome import Outcome
 from poisonguard.policy import RetryPolicy
 from poisonguard.processes.sigterm import SIGTERM
-from poisonguard.processes.stop_event import Leaving, end_process
+from poisonguard.processes.stop_event import SignalSafeEvent, end_process
 from poisonguard.readers import Reader
 from poisonguard.server.connection import Connection
 from poisonguard.settings import Settings
@@ -111,7 +111,7 @@ class RunningGuard:
             clock=own_clock,
             server_clock=clock or self._connection.client.now,
             host=socket.gethostname(),
-            leaving=Leaving(),
+            leaving=SignalSafeEvent(),
             closed=threading.Event(),
             end_process=self._end_process,
         )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from poisonguard.outcome import Outcome
-from poisonguard.processes.stop_event import Leaving
+from poisonguard.processes.stop_event import SignalSafeEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def play(
     steps: Steps,
     handler: Callable[[Any], object],
     message: object,
-    leaving: Leaving,
+    leaving: SignalSafeEvent,
 ) -> Outcome:
     """Run the steps of one message on this thread and return its outcome."""
     answer: object = None

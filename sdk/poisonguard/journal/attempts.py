@@ -66,7 +66,9 @@ class Attempts:
 
     def of(self, identity: bytes, number: int, *, now: datetime) -> Record | None:
         """Return the record of a message, None when it has none."""
-        failure, crash = self._file.do(lambda db: _rows(db, identity, number))
+        failure, crash = self._file.do(
+            lambda db: _failure_and_crash(db, identity, number)
+        )
         if crash is not None and moment(crash["at"]) < now - DECAY:
             crash = None
         rows = (failure, crash)
@@ -97,7 +99,7 @@ class Attempts:
                 "DELETE FROM crashes WHERE number = :number AND crashes = 0", row
             )
 
-            return record_of(*_rows(db, identity, number))
+            return record_of(*_failure_and_crash(db, identity, number))
 
         with self._file.lock:
             record = self._write(write, now)
@@ -262,7 +264,7 @@ def _crash(
     }
 
 
-def _rows(
+def _failure_and_crash(
     db: sqlite3.Connection, identity: bytes, number: int
 ) -> tuple[sqlite3.Row | None, sqlite3.Row | None]:
     failure = db.execute("SELECT * FROM failures WHERE identity = ?", (identity,))

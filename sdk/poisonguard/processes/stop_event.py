@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Never
 
 
-class Leaving:
+class SignalSafeEvent:
     """An event that says that this process must stop; signal handlers may set it.
 
     threading.Event takes a lock in `set`: a signal handler that interrupts the thread

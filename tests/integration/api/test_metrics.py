@@ -20,7 +20,7 @@ from apps.poison.query import Query
 from apps.team.rights import Principal, Scope
 from apps.triage import dispatch
 from apps.triage.services import previews
-from apps.triage.services.previews import Ask
+from apps.triage.services.previews import SelectionRequest
 from apps.triage.states import COUNTED, Verb
 from tests.integration.api.caller import Caller, anonymous, person, program
 from tests.reports import capture, drop, failure
@@ -123,8 +123,8 @@ def test_items_of_operations_that_go_on_are_counted_by_their_state(
 ) -> None:
     capture(now, failure(now), failure(now))
     before = scrape(reader)["operation_items"]
-    ask = Ask(verb=Verb.REDRIVE, query=Query.parse("topic:orders"))
-    operation = dispatch.preview(ask=ask, principal=operator, now=now)
+    selection = SelectionRequest(verb=Verb.REDRIVE, query=Query.parse("topic:orders"))
+    operation = dispatch.preview(selection=selection, principal=operator, now=now)
     previews.take(operation_id=operation.pk, now=now)
     dispatch.confirm(token=operation.token, reason="r", principal=operator, now=now)
 

@@ -25,19 +25,19 @@ def caller() -> Caller:
     return program(Scope.OPERATIONS_READ, Scope.OPERATIONS_WRITE, Scope.POISONS_READ)
 
 
-def preview(caller: Caller, **ask: object) -> Reply:
-    if not {"q", "ids"} & ask.keys():
-        ask["q"] = "topic:orders"
-    return caller.post("operations/preview", {"verb": "drop", **ask})
+def preview(caller: Caller, **selection: object) -> Reply:
+    if not {"q", "ids"} & selection.keys():
+        selection["q"] = "topic:orders"
+    return caller.post("operations/preview", {"verb": "drop", **selection})
 
 
 def confirm(caller: Caller, token: str, reason: str = "a test") -> Reply:
     return caller.post("operations", {"token": token, "reason": reason})
 
 
-def drop(caller: Caller, **ask: object) -> int:
+def drop(caller: Caller, **selection: object) -> int:
     """Preview, confirm and run a drop; give its id."""
-    reply = confirm(caller, preview(caller, **ask).json["token"])
+    reply = confirm(caller, preview(caller, **selection).json["token"])
     number: int = reply.json["id"]
     run(number)
     return number
@@ -429,9 +429,9 @@ def test_a_preview_says_that_its_selection_is_still_being_frozen(
     ],
 )
 def test_an_invalid_preview_is_a_422_that_names_the_member(
-    caller: Caller, ask: dict[str, object], pointer: str
+    caller: Caller, selection: dict[str, object], pointer: str
 ) -> None:
-    reply = caller.post("operations/preview", ask)
+    reply = caller.post("operations/preview", selection)
 
     assert (reply.status, reply.pointers) == (422, [pointer])
 

@@ -75,6 +75,7 @@ class AzureDeadLettering:
         return [message for message in messages if message.dequeue_count > limit]
 
     def _move(self, message: AzureMessage) -> bool:
+        """Move a message to the poison queue; return False if the broker refuses it."""
         try:
             self._put(message)
         except Refused as refusal:

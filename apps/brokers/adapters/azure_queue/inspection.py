@@ -1,4 +1,4 @@
-"""Admin ports of Azure's queues, which change nothing."""
+"""Look at Azure's queues, and change nothing."""
 
 from __future__ import annotations
 

@@ -60,6 +60,7 @@ def _may_be_there(outcome: Outcome | NotSent) -> bool:
 
 
 def _unsent_outcome(error: NotSent) -> Outcome:
+    """Say that the message was not sent, and why."""
     return Outcome(kind=OutcomeKind.UNSENT, detail=str(error))
 
 

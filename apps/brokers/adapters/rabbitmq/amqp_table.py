@@ -88,7 +88,7 @@ def _parse_value(text: bytes) -> bytes | None:
 
 
 def _escaped(text: bytes) -> bytes:
-    return _json({"$S": text.decode()})
+    return _to_json({"$S": text.decode()})
 
 
 def _unescaped(inner: bytes, text: bytes) -> bytes | None:
@@ -102,7 +102,7 @@ def _as_json(value: bytes) -> bytes:
         plain = _plain(value, deep=0)
         # Only values in an array or a table may omit their letter.
         bare = not isinstance(plain, list | dict) or not plain
-        json_text = _json({f"${chr(value[0])}": plain} if bare else plain)
+        json_text = _to_json({f"${chr(value[0])}": plain} if bare else plain)
         if _value(json.loads(json_text)) == value:
             return json_text
     except _NOT_OURS:
@@ -112,7 +112,7 @@ def _as_json(value: bytes) -> bytes:
 
 
 def _raw(value: bytes) -> bytes:
-    return _json({"$raw": base64.b64encode(value).decode()})
+    return _to_json({"$raw": base64.b64encode(value).decode()})
 
 
 def _plain(value: bytes, *, deep: int) -> object:
@@ -237,5 +237,5 @@ def _with_length(content: bytes) -> bytes:
     return _LENGTH.pack(len(content)) + content
 
 
-def _json(plain: object) -> bytes:
+def _to_json(plain: object) -> bytes:
     return json.dumps(plain, ensure_ascii=False, allow_nan=False).encode()

@@ -125,9 +125,9 @@ class RabbitChannel:
         until = time.monotonic() + CONFIRM_SECONDS
         while self._fill(ahead) or self._waiting:
             unwritten = self._wire.unwritten
-            if not self._take_all(outcomes):
+            if not self._take_arrivals(outcomes):
                 self._wire.turn(wait=BLOCKED_SECONDS)
-            if self._take_all(outcomes) or self._wire.unwritten != unwritten:
+            if self._take_arrivals(outcomes) or self._wire.unwritten != unwritten:
                 until = time.monotonic() + self._timeout
             elif time.monotonic() > until:
                 why = self._wire.blocked or "it confirms nothing"
@@ -154,7 +154,7 @@ class RabbitChannel:
             self._waiting[self._last] = parcel
         self._wire.write(b"".join(one.frames(largest=largest) for one in batch))
 
-    def _take_all(self, outcomes: dict[int, Outcome]) -> bool:
+    def _take_arrivals(self, outcomes: dict[int, Outcome]) -> bool:
         some = False
         while (arrival := self._wire.next()) is not None:
             self._take(arrival, outcomes)

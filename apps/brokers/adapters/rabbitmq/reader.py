@@ -121,14 +121,14 @@ class RabbitConsumption:
             if arrival is None:
                 return None
             if isinstance(arrival.method, spec.Basic.Deliver):
-                self._note(arrival.method)
+                self._note_unsettled(arrival.method)
                 return arrival
             if isinstance(arrival.method, spec.Basic.Cancel):
                 raise MaybeSent(
                     f"{self._wire.server} stopped our consumer of {self._queue}."
                 )
 
-    def _note(self, delivery: Any) -> None:
+    def _note_unsettled(self, delivery: Any) -> None:
         holder = delivery.consumer_tag, time.monotonic()
         self._unsettled[delivery.delivery_tag] = holder
 

@@ -1,4 +1,4 @@
-"""Admin ports of SQS queues, whose numbers are approximate."""
+"""Look at SQS queues, and change nothing; the numbers of SQS are approximate."""
 
 from __future__ import annotations
 
