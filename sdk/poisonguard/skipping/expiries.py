@@ -23,6 +23,9 @@ class Expiries:
 
     @property
     def first(self) -> datetime | None:
+        """Return when the next kept skip expires."""
+        while self._heap and not self._is_kept(self._heap[0][2]):
+            heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def add(self, skip: Skip, *, kept_count: int) -> None:

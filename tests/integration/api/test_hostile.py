@@ -96,6 +96,14 @@ def test_any_values_are_answered(
         assert len(reply.results) == len(members)
 
 
+def is_no_json(raw: bytes) -> bool:
+    try:
+        json.loads(raw)
+    except ValueError:
+        return True
+    return False
+
+
 @each_post
 @fuzzed
 @given(body=value)
@@ -106,7 +114,8 @@ def test_any_json_is_answered(caller: Caller, path: str, body: object) -> None:
 @each_post
 @fuzzed
 @given(
-    raw=st.binary(max_size=300),
+    # Whole requests are among the bytes that Hypothesis collects from our own code.
+    raw=st.binary(max_size=300).filter(is_no_json),
     encoding=st.sampled_from(["", "gzip", "zstd", "identity", "br"])
     | st.text("abz,", max_size=9),
     key=st.none()

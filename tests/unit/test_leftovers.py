@@ -17,13 +17,13 @@ ROOT = Path(__file__).resolve().parents[2]
 # It adopts orphans and reaps whatever ends, so it runs in a process of its own.
 SUPERVISE = """
 import json, os, sys
-from tests import supervision
-supervision.ENDING_SECONDS = 1.0
+from tests import leftovers
+leftovers.ENDING_SECONDS = 1.0
 try:
-    outcome = supervision.run(
+    outcome = leftovers.run(
         sys.argv[2:], environment=dict(os.environ), seconds=int(sys.argv[1])
     )
-except supervision.Interrupted as interrupted:
+except leftovers.Interrupted as interrupted:
     print(json.dumps([interrupted.signal.name, []]))
 else:
     print(json.dumps([outcome.code, outcome.leftovers]))
