@@ -154,6 +154,11 @@ def now() -> datetime:
     return clock.now()
 
 
+@pytest.fixture
+def quick_passwords() -> None:
+    """Keep the product's rounds: with others, a sign-in hashes its password again."""
+
+
 @pytest.fixture(scope="module", autouse=True)
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Be an installation that is brought up, with its settings of then."""

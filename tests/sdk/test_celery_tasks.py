@@ -47,7 +47,9 @@ def echo(order: object) -> object:
 
 def task_of(handle: Handle, function: Any = echo, **options: Any) -> Any:
     app = Celery("t", set_as_current=False, fixups=[])
-    return guarded_task(app, guard_that(handle), name="charge", **options)(function)
+    # A shared task would be in each other application of this process as well.
+    ours = {"name": "charge", "shared": False, **options}
+    return guarded_task(app, guard_that(handle), **ours)(function)
 
 
 def in_a_worker(task: Any, *, retry: Any = None) -> Any:
