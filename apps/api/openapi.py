@@ -18,8 +18,8 @@ from apps.api.idempotency import HEADER
 from apps.api.paging import DEFAULT_LIMIT, MOST_LIMIT
 from apps.api.parameters.reports import Granularity
 from apps.api.permissions import RequiredScope
-from apps.api.schemas import brokers, operations, skips, topics
-from apps.api.schemas.errors import Problem, StaleProblem
+from apps.api.serializers import brokers, operations, skips, topics
+from apps.api.serializers.errors import Problem, StaleProblem
 from apps.audit.filters import PARAMETERS
 from apps.team.rights import Scope
 from poisonguard.skipping import skip_lines

@@ -18,8 +18,8 @@ from apps.api.openapi import (
 )
 from apps.api.paging import Window
 from apps.api.parameters import brokers as params
-from apps.api.schemas import brokers as schemas
 from apps.api.selectors import brokers
+from apps.api.serializers import brokers as serializers
 from apps.api.shapes import brokers as shapes
 from apps.api.views.base import PostedBySessions, View, list_response
 from apps.brokers import connectivity
@@ -41,7 +41,7 @@ class Brokers(View):
     @described(
         "listBrokers",
         "List the brokers, and what each can do",
-        answer=schemas.Brokers,
+        answer=serializers.Brokers,
         parameters=PAGING,
         refusals=[HTTPStatus.BAD_REQUEST],
     )
@@ -57,8 +57,8 @@ class Brokers(View):
     @described(
         "addBroker",
         "Add a broker",
-        request=schemas.NewBroker,
-        answer=schemas.AddedBroker,
+        request=serializers.NewBroker,
+        answer=serializers.AddedBroker,
         parameters=[IDEMPOTENCY_KEY],
         refusals=REFUSED_KEY,
     )
@@ -91,7 +91,7 @@ class Broker(View):
     @described(
         "getBroker",
         "Show one broker",
-        answer=schemas.Broker,
+        answer=serializers.Broker,
         refusals=[HTTPStatus.NOT_FOUND],
     )
     def get(self, _: Request, broker_id: int) -> Response:
@@ -100,8 +100,8 @@ class Broker(View):
     @described(
         "changeBroker",
         "Change a broker's name, address or options",
-        request=schemas.BrokerChange,
-        answer=schemas.Broker,
+        request=serializers.BrokerChange,
+        answer=serializers.Broker,
         refusals=[HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def patch(self, request: Request, broker_id: int) -> Response:
@@ -120,8 +120,8 @@ class Broker(View):
     @described(
         "removeBroker",
         "Remove a broker, and its topics with it",
-        request=schemas.BrokerRemoval,
-        answer=schemas.Broker,
+        request=serializers.BrokerRemoval,
+        answer=serializers.Broker,
         refusals=REFUSED_REMOVAL,
     )
     def delete(self, request: Request, broker_id: int) -> Response:
@@ -143,7 +143,7 @@ class Test(View):
     @described(
         "testBroker",
         "Reach a broker now, with the credentials that are kept",
-        answer=schemas.Reached,
+        answer=serializers.Reached,
         refusals=[HTTPStatus.NOT_FOUND],
     )
     def post(self, _: Request, broker_id: int) -> Response:
@@ -166,7 +166,7 @@ class Discover(PostedBySessions):
     @described(
         "discoverTopics",
         "List the topics that a broker has, with their dead-letter queues",
-        answer=schemas.FoundTopics,
+        answer=serializers.FoundTopics,
         refusals=REFUSED_DISCOVERY,
     )
     def get(self, _: Request, broker_id: int) -> Response:
@@ -179,7 +179,7 @@ class Discover(PostedBySessions):
     @described(
         "discoverTopicsByPost",
         "List the topics that a broker has, also by a session",
-        answer=schemas.FoundTopics,
+        answer=serializers.FoundTopics,
         refusals=REFUSED_DISCOVERY,
     )
     def post(self, _: Request, broker_id: int) -> Response:

@@ -10,7 +10,7 @@ from rest_framework.response import Response
 from apps.api.idempotency import idempotent
 from apps.api.openapi import IDEMPOTENCY_KEY, REFUSED_KEY, described
 from apps.api.parameters.base import list_of
-from apps.api.schemas import capture as schemas
+from apps.api.serializers import capture as serializers
 from apps.api.shapes import capture as shapes
 from apps.api.shapes.base import Shape
 from apps.api.views.base import View
@@ -27,8 +27,8 @@ class Failures(View):
     @described(
         "reportFailures",
         "Report messages that could not be processed",
-        request=schemas.FailureReports,
-        answer=schemas.Answers,
+        request=serializers.FailureReports,
+        answer=serializers.Answers,
         parameters=[IDEMPOTENCY_KEY],
         refusals=REFUSED_KEY,
     )
@@ -47,8 +47,8 @@ class Confirmations(View):
     @described(
         "confirmRedrives",
         "Tell that redriven messages were handled",
-        request=schemas.Confirmations,
-        answer=schemas.Answers,
+        request=serializers.Confirmations,
+        answer=serializers.Answers,
         parameters=[IDEMPOTENCY_KEY],
         refusals=REFUSED_KEY,
     )
@@ -67,8 +67,8 @@ class Counters(View):
     @described(
         "countMessages",
         "Count what consumers did, minute by minute",
-        request=schemas.CounterReports,
-        answer=schemas.CounterAnswers,
+        request=serializers.CounterReports,
+        answer=serializers.CounterAnswers,
         parameters=[IDEMPOTENCY_KEY],
         refusals=REFUSED_KEY,
     )

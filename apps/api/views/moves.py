@@ -11,7 +11,7 @@ from rest_framework.response import Response
 from apps.api.idempotency import idempotent
 from apps.api.openapi import IDEMPOTENCY_KEY, REFUSED_KEY, described
 from apps.api.parameters.moves import MoveRequest
-from apps.api.schemas import moves as schemas
+from apps.api.serializers import moves as serializers
 from apps.api.shapes import moves as shapes
 from apps.api.views.base import View
 from apps.core import clock
@@ -25,8 +25,8 @@ class Move(View):
     @described(
         "movePosition",
         "Move a position back or forward, or see what that would do",
-        request=schemas.MoveAsk,
-        answer=schemas.MoveDone,
+        request=serializers.MoveAsk,
+        answer=serializers.MoveDone,
         parameters=[IDEMPOTENCY_KEY],
         refusals=[HTTPStatus.NOT_FOUND, *REFUSED_KEY],
     )

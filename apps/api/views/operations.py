@@ -13,8 +13,8 @@ from apps.api.idempotency import idempotent
 from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, described
 from apps.api.paging import Window
 from apps.api.parameters.operations import Decision
-from apps.api.schemas import operations as schemas
 from apps.api.selectors import operations
+from apps.api.serializers import operations as serializers
 from apps.api.shapes import operations as shapes
 from apps.api.views.base import View, list_response
 from apps.core import clock
@@ -32,7 +32,7 @@ class Operations(View):
     @described(
         "listOperations",
         "List what was decided, newest first",
-        answer=schemas.Operations,
+        answer=serializers.Operations,
         parameters=PAGING,
         refusals=[HTTPStatus.BAD_REQUEST],
     )
@@ -45,8 +45,8 @@ class Operations(View):
     @described(
         "confirmOperation",
         "Carry out what a preview showed",
-        request=schemas.Decision,
-        answer=schemas.Accepted,
+        request=serializers.Decision,
+        answer=serializers.Accepted,
         parameters=[IDEMPOTENCY_KEY],
         refusals=REFUSED_KEY,
     )
@@ -69,7 +69,7 @@ class Operation(View):
     @described(
         "readOperation",
         "Follow an operation: its counts always add up to its total",
-        answer=schemas.OperationDetail,
+        answer=serializers.OperationDetail,
         refusals=[HTTPStatus.NOT_FOUND],
     )
     def get(self, _: Request, operation_id: int) -> Response:
@@ -83,7 +83,7 @@ class Undo(View):
     @described(
         "undoOperation",
         "Restore what a drop dropped, as an operation of its own",
-        answer=schemas.Accepted,
+        answer=serializers.Accepted,
         parameters=[IDEMPOTENCY_KEY],
         refusals=[HTTPStatus.NOT_FOUND, *REFUSED_KEY],
     )

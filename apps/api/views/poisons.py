@@ -12,8 +12,8 @@ from rest_framework.response import Response
 
 from apps.api.openapi import PAGING, Q, described
 from apps.api.paging import Window
-from apps.api.schemas import poisons as schemas
 from apps.api.selectors import poisons
+from apps.api.serializers import poisons as serializers
 from apps.api.shapes import poisons as shapes
 from apps.api.views.base import PostedBySessions, View, list_response
 from apps.core import clock
@@ -29,7 +29,7 @@ class Poisons(View):
     @described(
         "listPoisons",
         "List poisons, the latest failure first",
-        answer=schemas.Poisons,
+        answer=serializers.Poisons,
         parameters=[Q, *PAGING],
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
@@ -46,7 +46,7 @@ class Poison(View):
     @described(
         "readPoison",
         "Read one poison with its failures, redrives and audit entries",
-        answer=schemas.PoisonDetail,
+        answer=serializers.PoisonDetail,
         refusals=[HTTPStatus.NOT_FOUND],
     )
     def get(self, _: Request, poison_id: int) -> Response:

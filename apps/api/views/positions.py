@@ -13,8 +13,8 @@ from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, POSITIONS, REFUSED_KEY, de
 from apps.api.paging import Window
 from apps.api.parameters.base import list_of, members_of
 from apps.api.parameters.positions import PositionParams
-from apps.api.schemas import positions as schemas
 from apps.api.selectors import positions
+from apps.api.serializers import positions as serializers
 from apps.api.shapes import positions as shapes
 from apps.api.views.base import View, list_response
 from apps.bookmarks.services import opening, settling
@@ -32,7 +32,7 @@ class Positions(View):
     @described(
         "listPositions",
         "List how far each consumer has read, by its broker or by what it settled",
-        answer=schemas.Positions,
+        answer=serializers.Positions,
         parameters=[*POSITIONS, *PAGING],
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
@@ -54,8 +54,8 @@ class Open(View):
     @described(
         "openPositions",
         "Take positions over, and learn where to resume",
-        request=schemas.Holder,
-        answer=schemas.Opened,
+        request=serializers.Holder,
+        answer=serializers.Opened,
         parameters=[IDEMPOTENCY_KEY],
         refusals=REFUSED_KEY,
     )
@@ -78,8 +78,8 @@ class Settle(View):
     @described(
         "settlePositions",
         "Tell what was received, settled and persisted",
-        request=schemas.PositionUpdates,
-        answer=schemas.PositionAnswers,
+        request=serializers.PositionUpdates,
+        answer=serializers.PositionAnswers,
         parameters=[IDEMPOTENCY_KEY],
         refusals=REFUSED_KEY,
     )

@@ -10,8 +10,8 @@ from rest_framework.response import Response
 
 from apps.api.openapi import TOKEN, described
 from apps.api.parameters import previews as params
-from apps.api.schemas import previews as schemas
 from apps.api.selectors import operations
+from apps.api.serializers import previews as serializers
 from apps.api.shapes import previews as shapes
 from apps.api.views.base import View
 from apps.core import clock
@@ -29,8 +29,8 @@ class Preview(View):
     @described(
         "previewOperation",
         "Freeze a selection and see what would be done",
-        request=schemas.Ask,
-        answer=schemas.Preview,
+        request=serializers.Ask,
+        answer=serializers.Preview,
         refusals=[HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def post(self, request: Request) -> Response:
@@ -49,7 +49,7 @@ class Preview(View):
     @described(
         "readPreview",
         "Look again at a preview of one's own, while it is being taken",
-        answer=schemas.Preview,
+        answer=serializers.Preview,
         parameters=[TOKEN],
         refusals=[HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY],
     )

@@ -10,8 +10,8 @@ from rest_framework.response import Response
 
 from apps.api.openapi import PAGING, Q, described
 from apps.api.paging import Window
-from apps.api.schemas import problems as schemas
 from apps.api.selectors import problems
+from apps.api.serializers import problems as serializers
 from apps.api.shapes import problems as shapes
 from apps.api.views.base import View, list_response
 from apps.poison.query import Query
@@ -24,7 +24,7 @@ class Problems(View):
     @described(
         "listProblems",
         "List the problems that have a poison which matches, last seen first",
-        answer=schemas.PoisonProblems,
+        answer=serializers.PoisonProblems,
         parameters=[Q, *PAGING],
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )

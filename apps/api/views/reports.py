@@ -11,8 +11,8 @@ from rest_framework.response import Response
 from apps.api.openapi import PAGING, RATES, described
 from apps.api.paging import Window
 from apps.api.parameters.reports import RateParams
-from apps.api.schemas import reports as schemas
 from apps.api.selectors import reports
+from apps.api.serializers import reports as serializers
 from apps.api.shapes import reports as shapes
 from apps.api.views.base import View, list_response
 from apps.core import clock
@@ -25,7 +25,7 @@ class FailureRates(View):
     @described(
         "listFailureRates",
         "List failure rates by day or hour, newest first",
-        answer=schemas.FailureRates,
+        answer=serializers.FailureRates,
         parameters=[*RATES, *PAGING],
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
@@ -43,7 +43,7 @@ class Runs(View):
     @described(
         "listReportRuns",
         "List the runs that make the reports, newest first",
-        answer=schemas.ReportRuns,
+        answer=serializers.ReportRuns,
         parameters=PAGING,
         refusals=[HTTPStatus.BAD_REQUEST],
     )

@@ -28,7 +28,7 @@ from apps.api.openapi import (
 )
 from apps.api.parameters import skips as params
 from apps.api.parameters.base import list_of, members_of, reason
-from apps.api.schemas import skips as schemas
+from apps.api.serializers import skips as serializers
 from apps.api.shapes import skips as shapes
 from apps.api.stream import hub
 from apps.api.views.base import View
@@ -56,7 +56,7 @@ class Skips(View):
     @described(
         "listSkips",
         "Give all that consumers of a topic pass over now",
-        answer=schemas.Skips,
+        answer=serializers.Skips,
         parameters=SKIPS,
         refusals=[HTTPStatus.UNPROCESSABLE_ENTITY],
     )
@@ -76,8 +76,8 @@ class Skips(View):
     @described(
         "addSkip",
         "Let consumers pass over what matches",
-        request=schemas.NewSkip,
-        answer=schemas.AddedSkip,
+        request=serializers.NewSkip,
+        answer=serializers.AddedSkip,
         parameters=[IDEMPOTENCY_KEY],
         refusals=REFUSED_KEY,
     )
@@ -138,8 +138,8 @@ class Skip(View):
     @described(
         "removeSkip",
         "Let consumers handle it again",
-        request=schemas.Unskip,
-        answer=schemas.Skip,
+        request=serializers.Unskip,
+        answer=serializers.Skip,
         refusals=[HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def delete(self, request: Request, skip_id: int) -> Response:
@@ -159,8 +159,8 @@ class Applied(View):
     @described(
         "countSkipped",
         "Count what consumers passed over",
-        request=schemas.AppliedReports,
-        answer=schemas.AppliedAnswers,
+        request=serializers.AppliedReports,
+        answer=serializers.AppliedAnswers,
     )
     def post(self, request: Request) -> Response:
         """A member with `report` counts once, however often it is sent."""

@@ -18,8 +18,8 @@ from apps.api.openapi import (
 )
 from apps.api.paging import Window
 from apps.api.parameters import topics as params
-from apps.api.schemas import topics as schemas
 from apps.api.selectors import topics
+from apps.api.serializers import topics as serializers
 from apps.api.shapes import topics as shapes
 from apps.api.views.base import View, list_response
 from apps.capture import topic_removal, topic_settings
@@ -44,7 +44,7 @@ class Topics(View):
     @described(
         "listTopics",
         "List the topics, with their policies and how their lanes are",
-        answer=schemas.Topics,
+        answer=serializers.Topics,
         parameters=[*TOPICS, *PAGING],
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
@@ -60,8 +60,8 @@ class Topics(View):
     @described(
         "registerTopic",
         "Say which broker carries a topic, and what its lane is to do",
-        request=schemas.NewTopic,
-        answer=schemas.RegisteredTopic,
+        request=serializers.NewTopic,
+        answer=serializers.RegisteredTopic,
         parameters=[IDEMPOTENCY_KEY],
         refusals=REFUSED_KEY,
     )
@@ -81,8 +81,8 @@ class Topics(View):
     @described(
         "changeTopic",
         "Change a topic's policies, or what its lane does",
-        request=schemas.TopicChange,
-        answer=schemas.Topic,
+        request=serializers.TopicChange,
+        answer=serializers.Topic,
         refusals=REFUSED_CHANGE,
     )
     def patch(self, request: Request) -> Response:
@@ -97,8 +97,8 @@ class Topics(View):
     @described(
         "removeTopic",
         "Remove a topic of which nothing is on record",
-        request=schemas.TopicRemoval,
-        answer=schemas.Topic,
+        request=serializers.TopicRemoval,
+        answer=serializers.Topic,
         refusals=REFUSED_CHANGE,
     )
     def delete(self, request: Request) -> Response:

@@ -10,8 +10,8 @@ from rest_framework.response import Response
 
 from apps.api.openapi import AUDIT_FILTERS, PAGING, described
 from apps.api.paging import Window
-from apps.api.schemas import trail as schemas
 from apps.api.selectors import trail
+from apps.api.serializers import trail as serializers
 from apps.api.shapes import trail as shapes
 from apps.api.views.base import View, list_response
 from apps.audit import verification
@@ -25,7 +25,7 @@ class Entries(View):
     @described(
         "listAuditEntries",
         "List who decided what, newest first",
-        answer=schemas.Entries,
+        answer=serializers.Entries,
         parameters=[*AUDIT_FILTERS, *PAGING],
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
@@ -43,7 +43,7 @@ class Verify(View):
     @described(
         "verifyAudit",
         "Recompute the chain of the trail",
-        answer=schemas.Verdict,
+        answer=serializers.Verdict,
     )
     def get(self, _: Request) -> Response:
         """`first_bad` is the first altered entry; store `head` elsewhere to compare."""

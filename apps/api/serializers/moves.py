@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
-from apps.api.schemas.base import Moment, Number, Reason, Schema, Text
+from apps.api.serializers.base import Moment, Number, Reason, Schema, Text
 from apps.bookmarks.runs import LAST
 
 

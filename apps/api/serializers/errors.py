@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from apps.api.schemas.base import AnyField, Number, Schema, Text
-from apps.api.schemas.previews import Preview
+from apps.api.serializers.base import AnyField, Number, Schema, Text
+from apps.api.serializers.previews import Preview
 
 
 class FieldError(Schema):

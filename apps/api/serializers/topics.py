@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
-from apps.api.schemas.base import List, Moment, Number, Reason, Schema, Text, choice
+from apps.api.serializers.base import List, Moment, Number, Reason, Schema, Text, choice
 from apps.capture.models import LaneState, Mode
 
 ModeName = choice("LaneMode", Mode)

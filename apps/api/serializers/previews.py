@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
-from apps.api.schemas.base import Id, Moment, Number, Schema, Text
-from apps.api.schemas.operations import VerbName
-from apps.api.schemas.poisons import Poison
+from apps.api.serializers.base import Id, Moment, Number, Schema, Text
+from apps.api.serializers.operations import VerbName
+from apps.api.serializers.poisons import Poison
 
 
 class Ask(Schema):

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
-from apps.api.schemas.base import AnyField, List, Moment, Number, Schema, Text, choice
+from apps.api.serializers.base import (
+    AnyField,
+    List,
+    Moment,
+    Number,
+    Schema,
+    Text,
+    choice,
+)
 from apps.bookmarks.runs import LAST
 from apps.bookmarks.services import settling
 from apps.bookmarks.sources import Source as KeptBy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
-from apps.api.schemas.base import List, Number, Reason, Schema, Text, choice
+from apps.api.serializers.base import List, Number, Reason, Schema, Text, choice
 from apps.brokers import ports
 from apps.brokers.adapters import KINDS
 from apps.brokers.models import BROKER_NAME_LIMIT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
-from apps.api.schemas.base import (
+from apps.api.serializers.base import (
     CauseName,
     Id,
     List,
@@ -14,8 +14,8 @@ from apps.api.schemas.base import (
     Text,
     choice,
 )
-from apps.api.schemas.operations import OperationRow
-from apps.api.schemas.trail import Entry
+from apps.api.serializers.operations import OperationRow
+from apps.api.serializers.trail import Entry
 from apps.poison.states import DisplayState, Outcome
 from apps.poison.states import State as PoisonState
 

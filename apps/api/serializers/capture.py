@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
-from apps.api.schemas.base import CauseName, Id, Moment, Number, Schema, Text, choice
+from apps.api.serializers.base import (
+    CauseName,
+    Id,
+    Moment,
+    Number,
+    Schema,
+    Text,
+    choice,
+)
 from apps.capture.intake.services import CaptureStatus
 from poisonguard.contract import GuardState
 

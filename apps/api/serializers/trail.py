@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
-from apps.api.schemas.base import List, Moment, Number, Schema, Sourced, Text
+from apps.api.serializers.base import List, Moment, Number, Schema, Sourced, Text
 
 
 class Entry(Sourced):

@@ -1,4 +1,4 @@
-"""The fields and base classes that the schemas share."""
+"""The fields and base classes that the serializers share."""
 
 from __future__ import annotations
 

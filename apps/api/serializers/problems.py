@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from apps.api.schemas.base import List, Moment, Number, Schema, Text
+from apps.api.serializers.base import List, Moment, Number, Schema, Text
 
 
 class ProblemCounts(Schema):

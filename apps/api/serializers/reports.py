@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
-from apps.api.schemas.base import (
+from apps.api.serializers.base import (
     AnyField,
     Day,
     List,
