@@ -15,7 +15,13 @@ from django.http.request import UnreadablePostError
 from rest_framework.exceptions import APIException
 from rest_framework.response import Response
 
-from apps.api.refusals import Malformed, TooLarge, UnknownEncoding, Unreadable
+from apps.api.refusals import (
+    InvalidMembers,
+    Malformed,
+    TooLarge,
+    UnknownEncoding,
+    Unreadable,
+)
 from apps.api.shapes import previews
 from apps.core import clock
 from apps.core.errors import (
@@ -106,7 +112,13 @@ def _detail(error: Exception, status: HTTPStatus) -> str:
 def _errors(error: Exception) -> list[dict[str, str]]:
     if not isinstance(error, Invalid):
         return []
-    return [{"pointer": error.pointer, "detail": storable(error.remedy)}]
+    faults = [(error.pointer, error.remedy)]
+    if isinstance(error, InvalidMembers):
+        faults = list(error.faults)
+    return [
+        {"pointer": storable(pointer), "detail": storable(remedy)}
+        for pointer, remedy in faults
+    ]
 
 
 def _extensions(error: Exception) -> dict[str, object]:

@@ -72,13 +72,9 @@ TOPICS = (
     _text("topic", "the name of one; all that the key sees if left out"),
     _text("broker", "the name of one"),
 )
-SKIPS = (
-    _text("topic", "the name of one", required=True),
-    _text("consumer_group", "its skips and those for all; all skips if left out"),
-)
 FOLLOWED = (
     OpenApiParameter("topic", str, required=True, many=True, description="their names"),
-    SKIPS[1],
+    _text("consumer_group", "its skips and those for all; all skips if left out"),
     _text("after", "<epoch>.<revision>, of several topics <epoch>.<r1>,<r2>"),
     OpenApiParameter(
         "Last-Event-ID",
@@ -133,7 +129,7 @@ def described(
     *,
     answer: SchemaClass | OpenApiTypes,
     request: SchemaClass | None = None,
-    parameters: Sequence[OpenApiParameter] = (),
+    parameters: Sequence[OpenApiParameter | SchemaClass] = (),
     refusals: Sequence[HTTPStatus] = (),
 ) -> Callable[[Method], Method]:
     """Describe what a view's method takes and answers."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from apps.core.errors import Invalid, PoisonwebError
 
 
@@ -11,6 +13,20 @@ class Unreadable(PoisonwebError):
 
 class Malformed(Invalid):
     """A part of the request is not what it must be."""
+
+
+class InvalidMembers(Invalid):
+    """Members of the request are not usable.
+
+    `faults` lists each JSON Pointer (RFC 6901) with its remedy; there is at least one.
+    """
+
+    problem = "invalid"
+
+    def __init__(self, faults: Sequence[tuple[str, str]]) -> None:
+        pointer, remedy = faults[0]
+        super().__init__(pointer.removeprefix("/"), remedy)
+        self.faults = faults
 
 
 class TooLarge(PoisonwebError):

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 
 from rest_framework.utils.encoders import JSONEncoder
 
-from apps.api.parameters.skips import SkipListParams
 from apps.api.shapes import skips as shapes
 from apps.poison import skip_reading
 from poisonguard.skipping import skip_lines
@@ -71,36 +70,35 @@ class ListCache:
 _cache = ListCache()
 
 
-def as_json(params: SkipListParams) -> bytes:
-    return _cached("json", params, _json)
+def as_json(*, topic: str, consumer_group: str | None) -> bytes:
+    return _cached("json", topic, consumer_group, _json)
 
 
-def as_lines(params: SkipListParams) -> bytes:
+def as_lines(*, topic: str, consumer_group: str | None) -> bytes:
     """Give the list as gzipped lines (see `poisonguard.skipping.skip_lines`)."""
-    return _cached("lines", params, _gzipped_lines)
+    return _cached("lines", topic, consumer_group, _gzipped_lines)
 
 
 def _cached(
-    form: str, params: SkipListParams, render: Callable[[SkipListParams], bytes]
+    form: str,
+    topic: str,
+    consumer_group: str | None,
+    render: Callable[[str, str | None], bytes],
 ) -> bytes:
-    head = skip_reading.head(topic=params.topic)
-    revision = head.epoch, head.revision
-    return _cache.get((form, params), revision, lambda: render(params))
+    head = skip_reading.head(topic=topic)
+    key, revision = (form, topic, consumer_group), (head.epoch, head.revision)
+    return _cache.get(key, revision, lambda: render(topic, consumer_group))
 
 
-def _json(params: SkipListParams) -> bytes:
-    snapshot = skip_reading.snapshot(
-        topic=params.topic, consumer_group=params.consumer_group
-    )
+def _json(topic: str, consumer_group: str | None) -> bytes:
+    snapshot = skip_reading.snapshot(topic=topic, consumer_group=consumer_group)
     # In ASCII: a bookmark may hold surrogates, which UTF-8 cannot encode.
     return json.dumps(shapes.skips(snapshot), cls=JSONEncoder).encode()
 
 
-def _gzipped_lines(params: SkipListParams) -> bytes:
+def _gzipped_lines(topic: str, consumer_group: str | None) -> bytes:
     compressor = zlib.compressobj(GZIP_LEVEL, wbits=31)
-    with skip_reading.rows(
-        topic=params.topic, consumer_group=params.consumer_group
-    ) as rows:
+    with skip_reading.rows(topic=topic, consumer_group=consumer_group) as rows:
         lines = skip_lines.lines(
             epoch=rows.head.epoch,
             revision=rows.head.revision,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +10,7 @@ from django.db import connection, transaction
 
 from apps.poison.models import Skip
 from apps.team.rights import Principal
+from poisonguard.contract import AppliedSkip
 
 _COUNT = """
 WITH reports AS (
@@ -38,22 +37,6 @@ UPDATE poison_skip SET applied = applied + added.number,
        last_applied_at = greatest(last_applied_at, least(added.last_at, %(now)s))
 FROM added WHERE poison_skip.id = added.skip
 """
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AppliedSkip:
-    """A report that a consumer skipped messages; the same `report` counts once.
-
-    If `handled` is true, the consumer handled the message, so its skip is not needed.
-    """
-
-    skip: int
-    consumer_group: str
-    client_name: str
-    count: int
-    last_at: datetime
-    report: uuid.UUID | None
-    handled: bool = False
 
 
 @transaction.atomic

@@ -332,6 +332,22 @@ class GuardHeartbeat:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AppliedSkip:
+    """A report that a consumer skipped messages; the same `report` counts once.
+
+    If `handled` is true, the consumer handled the message, so its skip is not needed.
+    """
+
+    skip: int
+    consumer_group: str
+    client_name: str
+    count: int
+    last_at: datetime
+    report: UUID | None
+    handled: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Skip:
     """A rule or identity of messages to skip; `id` is None until Poisonweb sets it.
 
@@ -418,6 +434,20 @@ def parse_counter(value: object) -> CounterReport:
         skipped=item.required("skipped", _count),
         retried=item.required("retried", _count),
         duration_ms_hist=item.required("duration_ms_hist", _histogram),
+    )
+
+
+def parse_applied(value: object) -> AppliedSkip:
+    """Read one member of `applied`; raise `Invalid` like `parse_failure`."""
+    item = _Members(value)
+    return AppliedSkip(
+        skip=item.required("skip", _sequence),
+        consumer_group=item.required("consumer_group", _name),
+        client_name=item.required("client_name", _name),
+        count=item.required("count", _count),
+        last_at=item.required("last_at", _moment),
+        report=item.optional("report", _uuid),
+        handled=item.optional("handled", _flag) or False,
     )
 
 

@@ -12,7 +12,7 @@ from django.db import connection, transaction
 
 from apps.poison import skip_counts, skip_list, skip_reading
 from apps.poison.models import Skip, StoreEpoch
-from apps.poison.skip_counts import AppliedSkip
+from poisonguard.contract import AppliedSkip
 from tests.races import on_another_connection, together
 from tests.reports import capture, failure
 from tests.sessions import waits_for_a_lock

@@ -14,9 +14,8 @@ from apps.core.errors import Absent, Forbidden, Invalid, Refused
 from apps.poison import matching, querysets, skip_counts, skip_list, skip_reading
 from apps.poison.matching import Matcher, preview, rule_matches
 from apps.poison.models import Poison, Skip, SkipCount, SkipList
-from apps.poison.skip_counts import AppliedSkip
 from apps.team.rights import Principal
-from poisonguard.contract import MatcherKind
+from poisonguard.contract import AppliedSkip, MatcherKind
 from tests.reports import poisons
 from tests.skips import ANNA, Mirror, added, bookmark, rule, topic_named, values
 

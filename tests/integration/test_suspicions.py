@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from apps.api.parameters.skips import parse_applied
 from apps.brokers.models import Topic
 from apps.capture.intake import applied_skips, guards, suspicions
 from apps.capture.intake.suspicions import FIRM_AFTER
 from apps.capture.models import Guard
 from apps.poison.models import Poison, Skip
+from poisonguard.contract import parse_applied
 from tests.reports import GUARD, capture, failure, guard_word
 from tests.skips import Mirror, added, suspected, topic_named, values
 

@@ -5,30 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from apps.api.refusals import Malformed, TooLarge
+from apps.api.bodies import members_of
 from apps.audit.services import clean_reason
 from apps.core.errors import Invalid, step
 from apps.core.text import storable
 
-MOST_MEMBERS = 1_000
+__all__ = ["members_of"]
+
 TEXT_LIMIT = 255
-
-
-def list_of(data: object, name: str, *, most: int = MOST_MEMBERS) -> list[object]:
-    """Give the list of `{name: [...]}`; raises Malformed where there is no list."""
-    items = members_of(data).get(name)
-    if not isinstance(items, list):
-        raise Malformed(name, f'send an object with a list: {{"{name}": [...]}}')
-    if len(items) > most:
-        raise TooLarge(f"{name}: send at most {most} in one request.")
-    return items
-
-
-def members_of(data: object) -> Mapping[str, object]:
-    """Give the members of an object; raises Malformed for anything else."""
-    if not isinstance(data, Mapping):
-        raise Malformed("", "send a JSON object")
-    return data
 
 
 def refuse_unknown(data: Mapping[str, object], allowed: set[str]) -> None:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rest_framework import serializers
 
 from apps.api.serializers.base import (
+    OPTIONAL,
     AnyField,
+    Flag,
     Id,
     Moment,
+    Name,
     Number,
+    QuerySchema,
     Reason,
+    RequestSchema,
     Schema,
     Text,
     choice,
 )
+from apps.poison import matching
+from apps.poison.query import MAX_ID
 from poisonguard.contract import MatcherKind
 
 MatcherKindName = choice("MatcherKind", MatcherKind)
@@ -30,17 +39,33 @@ class Matcher(Schema):
         )
         return {**super().get_fields(), "value": value}
 
+    def to_internal_value(self, data: object) -> Any:
+        return matching.Matcher.parse(data)
 
-class NewSkip(Schema):
-    topic = Text()
-    consumer_group = Text(required=False, help_text="all groups if left out")
+
+class SkipListQuery(QuerySchema[dict[str, Any]]):
+    topic = Name(help_text="the name of one")
+    consumer_group = Name(
+        **OPTIONAL, help_text="its skips and those for all; all skips if left out"
+    )
+
+
+class NewSkip(RequestSchema[dict[str, Any]]):
+    topic = Name()
+    consumer_group = Name(**OPTIONAL, help_text="all groups if left out")
     matcher = Matcher()
-    handler_version = Text(required=False, help_text="all versions if left out")
-    expires_at = Moment(required=False)
+    handler_version = Name(**OPTIONAL, help_text="all versions if left out")
+    expires_at = Moment(**OPTIONAL)
     reason = Reason()
-    poison = Number(required=False, help_text="the message that it is made for")
-    everything = serializers.BooleanField(
-        required=False, help_text="also a rule that matches every recent message"
+    poison = Number(
+        **OPTIONAL,
+        min_value=0,
+        max_value=MAX_ID,
+        source="poison_id",
+        help_text="the message that it is made for",
+    )
+    everything = Flag(
+        default=False, help_text="also a rule that matches every recent message"
     )
 
 
@@ -78,7 +103,7 @@ class Skips(Schema):
     )
 
 
-class Unskip(Schema):
+class Unskip(RequestSchema[dict[str, str]]):
     reason = Reason()
 
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from rest_framework import serializers
 
-from apps.api.serializers.base import List, Moment, Number, Schema, Sourced, Text
+from apps.api.serializers.base import (
+    Flag,
+    Hex,
+    List,
+    Moment,
+    Number,
+    Schema,
+    Sourced,
+    Text,
+)
 
 
 class Entry(Sourced):
@@ -15,7 +24,7 @@ class Entry(Sourced):
     subject = Text()
     reason = Text()
     detail = serializers.DictField()
-    hash = Text(help_text="SHA-256 over the previous hash and this entry")
+    hash = Hex(help_text="SHA-256 over the previous hash and this entry")
 
 
 class Entries(List):
@@ -24,7 +33,7 @@ class Entries(List):
 
 class Verdict(Schema):
     entries = Number()
-    ok = serializers.BooleanField()
+    ok = Flag()
     first_bad = Number(allow_null=True)
     head = Text()
     troubles = serializers.ListField(

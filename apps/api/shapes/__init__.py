@@ -1,1 +1,1 @@
-"""Render rows as plain dicts for JSON. `serializers` describes them; the tests compare."""
+"""Render rows as plain dicts, where serializers would be too slow."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from apps.api.selectors.poisons import PoisonDetail
+from apps.api.serializers.trail import Entry
 from apps.api.shapes.base import Shape, name_of
 from apps.api.shapes.operations import operation
-from apps.api.shapes.trail import entry
 from apps.poison.models import Poison, Redrive
 from apps.poison.reading import FailureExcerpt
 from apps.triage.models import Item
@@ -56,7 +56,7 @@ def poison_detail(detail: PoisonDetail, *, now: datetime) -> Shape:
         "failures": [failure(each) for each in detail.failures],
         "redrives": [redrive(row) for row in detail.redrives],
         "operations": [operation(row) for row in detail.operations],
-        "audit": None if entries is None else [entry(row) for row in entries],
+        "audit": None if entries is None else Entry(entries, many=True).data,
     }
 
 

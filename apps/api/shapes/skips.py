@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from apps.api.shapes.base import Shape
-from apps.poison.skip_counts import AppliedSkip
 from apps.poison.skip_reading import ListedSkip, SkipListSnapshot
+from poisonguard.contract import AppliedSkip
 
 
 def skip(row: ListedSkip) -> Shape:

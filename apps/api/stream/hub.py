@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 
 import psycopg
 
-from apps.api.parameters.skips import StreamParams
 from apps.api.stream import access
+from apps.api.stream.params import StreamParams
 from apps.api.stream.readers import ChangeBatch, StreamReader, encoded, ping
 from apps.core import clock, notices
 from apps.core.sessions import open_async_session

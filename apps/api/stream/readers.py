@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from rest_framework.utils.encoders import JSONEncoder
 
-from apps.api.parameters.skips import StreamParams
 from apps.api.shapes import skips as shapes
+from apps.api.stream.params import StreamParams
 from apps.poison.skip_reading import ListedSkip
 from apps.team.credentials import Credential
 

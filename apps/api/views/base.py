@@ -86,5 +86,5 @@ class Unknown(View):
     post = get
 
 
-def list_response(page: Page[Row], results: list[dict[str, object]]) -> Response:
+def list_response(page: Page[Row], results: Any) -> Response:
     return Response({"results": results, "next": page.next})

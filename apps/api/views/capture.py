@@ -7,9 +7,9 @@ from typing import ClassVar
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from apps.api.bodies import list_of
 from apps.api.idempotency import idempotent
 from apps.api.openapi import IDEMPOTENCY_KEY, REFUSED_KEY, described
-from apps.api.parameters.base import list_of
 from apps.api.serializers import capture as serializers
 from apps.api.shapes import capture as shapes
 from apps.api.shapes.base import Shape

@@ -8,10 +8,10 @@ from typing import ClassVar
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from apps.api.bodies import list_of, members_of
 from apps.api.idempotency import idempotent
 from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, POSITIONS, REFUSED_KEY, described
 from apps.api.paging import Window
-from apps.api.parameters.base import list_of, members_of
 from apps.api.parameters.positions import PositionParams
 from apps.api.selectors import positions
 from apps.api.serializers import positions as serializers

@@ -17,20 +17,19 @@ from rest_framework.response import Response
 
 from apps.api import snapshots
 from apps.api.authentication import credential_of
+from apps.api.bodies import list_of
 from apps.api.idempotency import idempotent
 from apps.api.openapi import (
     EVENT_STREAM,
     FOLLOWED,
     IDEMPOTENCY_KEY,
     REFUSED_KEY,
-    SKIPS,
     described,
 )
-from apps.api.parameters import skips as params
-from apps.api.parameters.base import list_of, members_of, reason
 from apps.api.serializers import skips as serializers
 from apps.api.shapes import skips as shapes
 from apps.api.stream import hub
+from apps.api.stream.params import StreamParams
 from apps.api.views.base import View
 from apps.brokers.services import topics as brokers
 from apps.capture.intake import applied_skips
@@ -40,6 +39,7 @@ from apps.core.errors import Unavailable
 from apps.poison import skip_list
 from apps.poison.skip_reading import ListedSkip
 from apps.team.rights import Scope
+from poisonguard.contract import parse_applied
 from poisonguard.skipping.skip_lines import MEDIA_TYPE
 
 
@@ -57,7 +57,7 @@ class Skips(View):
         "listSkips",
         "Give all that consumers of a topic pass over now",
         answer=serializers.Skips,
-        parameters=SKIPS,
+        parameters=[serializers.SkipListQuery],
         refusals=[HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> HttpResponse:
@@ -67,9 +67,9 @@ class Skips(View):
         empty list. `Accept` of `application/vnd.poisonweb.skips+jsonl` beside JSON
         gives the same in columns, a sixteenth of the size with gzip: docs/protocol.md.
         """
-        list_params = params.SkipListParams.parse(request.query_params)
-        skip_list.require_sight(topic=list_params.topic, principal=self.principal)
-        response = _snapshot(request, list_params)
+        query = serializers.SkipListQuery.parse_query(request.query_params)
+        skip_list.require_sight(topic=query["topic"], principal=self.principal)
+        response = _snapshot(request, **query)
         patch_vary_headers(response, ["Accept", "Accept-Encoding"])
         return response
 
@@ -88,19 +88,12 @@ class Skips(View):
         A rule that matches each of the last 200 messages, or more, is refused unless
         `everything` is true.
         """
-        new = params.NewSkip.parse(request.data)
-        skip_list.require_sight(topic=new.topic, principal=self.principal)
+        members = serializers.NewSkip.parse(request.data)
+        name = members.pop("topic")
+        skip_list.require_sight(topic=name, principal=self.principal)
+        topic = brokers.topics_named(names=[name])[name]
         skip = skip_list.add(
-            topic=brokers.topics_named(names=[new.topic])[new.topic],
-            consumer_group=new.consumer_group,
-            matcher=new.matcher,
-            handler_version=new.handler_version,
-            expires_at=new.expires_at,
-            reason=new.reason,
-            poison_id=new.poison_id,
-            everything=new.everything,
-            principal=self.principal,
-            now=clock.now(),
+            topic=topic, **members, principal=self.principal, now=clock.now()
         )
         where = reverse("api-skip", args=[skip.pk])
         return Response(
@@ -110,12 +103,14 @@ class Skips(View):
         )
 
 
-def _snapshot(request: Request, list_params: params.SkipListParams) -> HttpResponse:
+def _snapshot(
+    request: Request, *, topic: str, consumer_group: str | None
+) -> HttpResponse:
     """Answer in lines where `Accept` names their media type, otherwise in JSON."""
     if not _accepts(request, "Accept", MEDIA_TYPE):
-        body = snapshots.as_json(list_params)
+        body = snapshots.as_json(topic=topic, consumer_group=consumer_group)
         return HttpResponse(body, content_type=Exact.media_type)
-    lines = snapshots.as_lines(list_params)
+    lines = snapshots.as_lines(topic=topic, consumer_group=consumer_group)
     if not _accepts(request, "Accept-Encoding", "gzip"):
         return HttpResponse(gzip.decompress(lines), content_type=MEDIA_TYPE)
     headers = {"Content-Encoding": "gzip"}
@@ -146,7 +141,7 @@ class Skip(View):
         """Idempotent: a skip that has ended already stays as it is."""
         skip = skip_list.remove(
             skip_id=skip_id,
-            reason=reason(members_of(request.data).get("reason")),
+            **serializers.Unskip.parse(request.data),
             principal=self.principal,
             now=clock.now(),
         )
@@ -165,7 +160,7 @@ class Applied(View):
     def post(self, request: Request) -> Response:
         """A member with `report` counts once, however often it is sent."""
         members = list_of(request.data, "applied")
-        batch = Batch(members, params.parse_applied, shapes.rejected)
+        batch = Batch(members, parse_applied, shapes.rejected)
         counted = applied_skips.count(
             applied=batch.members, principal=self.principal, now=clock.now()
         )
@@ -205,7 +200,7 @@ class Stream(View):
         A stream ends now and then, and at once with the key that opened it: continue
         after the id of the last event.
         """
-        stream_params = params.StreamParams.parse(
+        stream_params = StreamParams.parse(
             request.query_params, last_event_id=request.headers.get("Last-Event-ID")
         )
         for topic in stream_params.topics:

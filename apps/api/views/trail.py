@@ -12,7 +12,6 @@ from apps.api.openapi import AUDIT_FILTERS, PAGING, described
 from apps.api.paging import Window
 from apps.api.selectors import trail
 from apps.api.serializers import trail as serializers
-from apps.api.shapes import trail as shapes
 from apps.api.views.base import View, list_response
 from apps.audit import verification
 from apps.team.rights import Scope
@@ -34,7 +33,7 @@ class Entries(View):
         window = Window.parse(request.query_params, name="audit")
         filters = message_trail.parse(request.query_params.dict())
         page = trail.matching(filters, window, self.principal)
-        return list_response(page, [shapes.entry(row) for row in page.rows])
+        return list_response(page, serializers.Entry(page.rows, many=True).data)
 
 
 class Verify(View):
@@ -48,4 +47,4 @@ class Verify(View):
     def get(self, _: Request) -> Response:
         """`first_bad` is the first altered entry; store `head` elsewhere to compare."""
         self.principal.require_trail()
-        return Response(shapes.verdict(verification.verify()))
+        return Response(serializers.Verdict(verification.verify()).data)

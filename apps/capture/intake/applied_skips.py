@@ -7,8 +7,8 @@ from datetime import datetime
 
 from apps.capture.intake import suspicions
 from apps.poison import skip_counts
-from apps.poison.skip_counts import AppliedSkip
 from apps.team.rights import Principal
+from poisonguard.contract import AppliedSkip
 
 
 def count(

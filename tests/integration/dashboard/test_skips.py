@@ -24,9 +24,9 @@ from apps.dashboard.selectors import skips
 from apps.poison import skip_counts, skip_list
 from apps.poison.matching import Matcher
 from apps.poison.models import Poison, Skip
-from apps.poison.skip_counts import AppliedSkip
 from apps.team.rights import Principal, Role, Scope
 from apps.triage.models import Operation
+from poisonguard.contract import AppliedSkip
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.pages import get, words
 from tests.reports import capture, failure, poisons
