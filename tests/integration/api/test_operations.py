@@ -403,7 +403,7 @@ def test_a_preview_says_that_its_selection_is_still_being_frozen(
 
 
 @pytest.mark.parametrize(
-    ("ask", "pointer"),
+    ("selection", "pointer"),
     [
         ({}, "/verb"),
         ({"verb": "erase", "q": ""}, "/verb"),
