@@ -38,15 +38,10 @@ EVENT_STREAM = "text/event-stream"
 REFUSED_KEY = (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
-def _text(name: str, description: str, *, required: bool = False) -> OpenApiParameter:
-    return OpenApiParameter(name, str, description=description, required=required)
+def _text(name: str, description: str) -> OpenApiParameter:
+    return OpenApiParameter(name, str, description=description)
 
 
-Q = _text(
-    "q",
-    "is:open|sent|handled|dropped day: topic: problem: consumer: cause: error:, joined"
-    " by AND; ! negates, quotes hold spaces, * stands for any text",
-)
 PAGING = (
     _text("cursor", "the `next` of the page before"),
     OpenApiParameter(
@@ -83,7 +78,6 @@ FOLLOWED = (
         description="the id of the last event; it takes precedence over `after`",
     ),
 )
-TOKEN = _text("token", "of a preview", required=True)
 IDEMPOTENCY_KEY = OpenApiParameter(
     HEADER,
     str,

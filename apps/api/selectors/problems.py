@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
 from apps.api.paging import Page, RowKey, Window
 from apps.core.timeouts import search_timeout
 from apps.poison import problem_search
@@ -10,12 +13,22 @@ from apps.poison.query import Query
 from apps.poison.states import DisplayState
 from apps.team.rights import Principal
 
-ProblemCounts = dict[int, dict[DisplayState, int]]
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CountedProblem:
+    """A problem with the number of its poisons in each displayed state."""
+
+    problem: Problem
+    counts: Mapping[DisplayState, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
 
 
 def matching(
     query: Query, window: Window, principal: Principal
-) -> tuple[Page[Problem], ProblemCounts]:
+) -> tuple[Page[Problem], list[CountedProblem]]:
     """List the problems that have a matching poison, last seen first, with counts."""
     rows = problem_search.matching(query, topics=principal.topics)
     rows = rows.recent_first().select_related("topic")
@@ -23,5 +36,12 @@ def matching(
         rows = rows.older_than(seen_at=window.after.at, pk=window.after.pk)
     with search_timeout():
         page = window.page(rows, lambda row: RowKey(at=row.last_seen, pk=row.pk))
-        ids = [row.pk for row in page.rows]
-        return page, Poison.objects.counted_by_problem(ids)
+        return page, _counted(page.rows)
+
+
+def _counted(problems: Sequence[Problem]) -> list[CountedProblem]:
+    counts = Poison.objects.counted_by_problem([problem.pk for problem in problems])
+    return [
+        CountedProblem(problem=problem, counts=counts[problem.pk])
+        for problem in problems
+    ]

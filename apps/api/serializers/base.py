@@ -195,6 +195,16 @@ class Hex(Text):
         return bytes(value).hex()
 
 
+class TextOrNull(Text):
+    """Text of an answer: null where it is empty."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_null": True, **options})
+
+    def to_representation(self, value: Any) -> Any:
+        return super().to_representation(value) or None
+
+
 Day = serializers.DateField
 
 
@@ -293,6 +303,20 @@ class Sourced(Schema):
     # Not a class attribute: serializers of rest_framework use this name themselves.
     def get_fields(self) -> dict[str, AnyField]:
         return {**super().get_fields(), "source": Text(help_text="ui, api or system")}
+
+
+class TupleSchema(Schema):
+    # Renders a tuple, whose values are in the order of the fields.
+    def to_representation(self, instance: Any) -> dict[str, Any]:
+        return super().to_representation(dict(zip(self.fields, instance, strict=True)))
+
+
+def within(member: str, fields: Mapping[str, AnyField]) -> dict[str, AnyField]:
+    """Have fields of a row read from a member of the value, which has more beside."""
+    for name, field in fields.items():
+        is_whole = field.source == "*"
+        field.source = member if is_whole else f"{member}.{field.source or name}"
+    return dict(fields)
 
 
 class List(Schema):

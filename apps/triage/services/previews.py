@@ -87,12 +87,13 @@ class Route:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreviewSummary:
-    """The figures of a preview beside its total; counts are of items.
+    """A preview with its figures beside the total; counts are of items.
 
     `left_out` has the headers that will not be sent, `elsewhere` the messages that
     failed in another queue, among the first to be sent.
     """
 
+    operation: Operation
     will_act: int
     skipped: tuple[tuple[str, int], ...]
     by_topic: tuple[tuple[str, int], ...]
@@ -165,6 +166,7 @@ def summarize(*, operation: Operation) -> PreviewSummary:
     items = Item.objects.filter(operation=operation)
     waiting = items.waiting()
     return PreviewSummary(
+        operation=operation,
         will_act=waiting.count(),
         skipped=skipped_by_reason(operation),
         by_topic=_count_by(waiting, "poison__topic__name"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from apps.audit.models import Entry
 from apps.poison.models import Poison
@@ -113,6 +115,41 @@ def test_an_invalid_query_is_a_422_that_names_it(path: str, q: str) -> None:
     reply = program().get(path, q=q)
 
     assert (reply.status, reply.pointers) == (422, ["/q"])
+
+
+@pytest.mark.parametrize("path", ["poisons", "problems"])
+def test_a_longer_list_takes_no_more_queries_and_reads_no_body(
+    now: datetime, path: str
+) -> None:
+    caller = program()
+    numbers = []
+    for number in range(3):
+        raised = {"type": f"E{number}", "message": "", "traceback": ""}
+        poisons(now, 2, exception=raised, topic=f"topic {number}")
+        with CaptureQueriesContext(connection) as queries:
+            rows = caller.get(path).results
+        assert len(rows) > number
+        assert not [each for each in queries if "poison_body" in each["sql"]]
+        numbers.append(len(queries))
+
+    # The first request with a key also notes its use.
+    assert numbers[1] == numbers[2]
+
+
+def test_a_redriven_poison_is_silent_when_no_answer_came_for_too_long(
+    now: datetime,
+) -> None:
+    early, late = poisons(now, 2)
+    for poison, minutes in ((early, 11), (late, 9)):
+        Poison.objects.filter(pk=poison.pk).update(
+            state="redriven", sent_at=now - minutes * MINUTE, redrives=1
+        )
+
+    rows = {row["id"]: row for row in program().get("poisons").results}
+
+    assert (rows[early.pk]["silent"], rows[late.pk]["silent"]) == (True, False)
+    assert rows[early.pk]["shown"] == "sent"
+    assert program().get(f"poisons/{early.pk}").json["silent"] is True
 
 
 def test_wildcards_of_like_in_a_query_are_literal(now: datetime) -> None:
@@ -238,6 +275,7 @@ def test_a_key_for_some_topics_sees_only_them(now: datetime) -> None:
     assert [row["topic"] for row in caller.get("problems").results] == ["orders.eu"]
     for path in (f"poisons/{hidden.pk}", f"poisons/{hidden.pk}/body"):
         assert caller.get(path).status == 404
+        assert program().get(path).status == 200
     assert caller.get("poisons", q="topic:invoices").results == []
 
 
