@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from apps.api.paging import Page, RowKey, Window
-from apps.core.timeouts import search_timeout
+from apps.core.errors import Absent
+from apps.core.timeouts import count_timeout, search_timeout
 from apps.poison import problem_search
 from apps.poison.models import Poison, Problem
 from apps.poison.query import Query
@@ -37,6 +38,16 @@ def matching(
     with search_timeout():
         page = window.page(rows, lambda row: RowKey(at=row.last_seen, pk=row.pk))
         return page, _counted(page.rows)
+
+
+def one(problem_id: int, principal: Principal) -> CountedProblem:
+    """Find a problem; raises Absent if the principal sees none of this number."""
+    visible = problem_search.visible(topics=principal.topics).select_related("topic")
+    problem = visible.filter(pk=problem_id).first()
+    if problem is None:
+        raise Absent(f"There is no problem {problem_id} here.")
+    with count_timeout():
+        return _counted([problem])[0]
 
 
 def _counted(problems: Sequence[Problem]) -> list[CountedProblem]:

@@ -33,3 +33,17 @@ class Problems(View):
         query = SearchParams.parse_query(request.query_params)
         page, rows = problems.matching(query, window, self.principal)
         return list_response(page, serializers.PoisonProblem(rows, many=True).data)
+
+
+class Problem(View):
+    scopes: ClassVar = {"GET": Scope.PROBLEMS_READ}
+
+    @described(
+        "readProblem",
+        "Read one problem with the number of its poisons in each state",
+        answer=serializers.PoisonProblem,
+        refusals=[HTTPStatus.NOT_FOUND],
+    )
+    def get(self, _: Request, problem_id: int) -> Response:
+        problem = problems.one(problem_id, self.principal)
+        return Response(serializers.PoisonProblem(problem).data)
