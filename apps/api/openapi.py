@@ -63,10 +63,6 @@ POSITIONS = (
     _text("topic", "the name of one; all that the key sees if left out"),
     _text("client_name", "of the consumer"),
 )
-TOPICS = (
-    _text("topic", "the name of one; all that the key sees if left out"),
-    _text("broker", "the name of one"),
-)
 FOLLOWED = (
     OpenApiParameter("topic", str, required=True, many=True, description="their names"),
     _text("consumer_group", "its skips and those for all; all skips if left out"),

@@ -33,21 +33,6 @@ def text(name: str, value: object, *, limit: int = TEXT_LIMIT) -> str | None:
     return value
 
 
-def legible(name: str, value: object) -> str | None:
-    """Read a text that a person enters as a name: all its characters are visible."""
-    entered = text(name, value)
-    if entered is not None and not entered.isprintable():
-        raise Invalid(name, "it holds a character that cannot be seen")
-    return entered
-
-
-def required(field: str, data: Mapping[str, object], *, limit: int = TEXT_LIMIT) -> str:
-    value = text(field, data.get(field), limit=limit)
-    if value is None:
-        raise Invalid(field, f"send 1 to {limit} characters")
-    return value
-
-
 def moment(name: str, value: object) -> datetime:
     try:
         parsed = datetime.fromisoformat(value if isinstance(value, str) else "")
