@@ -32,7 +32,9 @@ def product() -> Iterator[None]:
         os.environ |= {
             "DATABASE_URL": database_url,
             "CELERY_BROKER_URL": broker_url,
-            "POISONWEB_REDIS_URL": broker_url,
+            # Beside Celery's database, where no message broker may be.
+            "POISONWEB_REDIS_URL": broker_url.removesuffix("/0") + "/1",
+            "POISONWEB_LOOPBACK_BROKERS": "1",
             "POISONWEB_VAR": folder,
             "POISONWEB_SECRET_KEY": "bench",
             "DJANGO_SETTINGS_MODULE": "poisonweb.settings",
