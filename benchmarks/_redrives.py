@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from apps.brokers.models import Topic
+from apps.brokers.services import registration
 from apps.brokers.services import topics as brokers
 from apps.brokers.services.topics import RoutingPublisher
 from apps.capture.intake import services as capture
@@ -32,8 +33,13 @@ PRINCIPAL = Principal(actor=ACTOR, scopes=frozenset(Scope))
 def topic_on(*, kind: str, url: str, queue: str) -> Topic:
     """Register a queue as the only topic of a broker of its own."""
     now = datetime.now(UTC)
-    broker = brokers.register_broker(
-        name=f"{kind} {queue}", kind=kind, url=url, actor=ACTOR, now=now
+    broker = registration.add(
+        name=f"{kind} {queue}",
+        kind=kind,
+        url=url,
+        options={},
+        principal=PRINCIPAL,
+        now=now,
     )
     return brokers.register_topic(
         name=queue,
