@@ -16,6 +16,7 @@ from pathlib import Path
 
 from poisonweb import env
 from poisonweb.embedded import plan, postgres, processes, redis
+from poisonweb.embedded.discovery import LOOPBACK_BROKERS
 from poisonweb.embedded.ports import LOOPBACK, free_port
 
 ROUNDS = 5
@@ -37,6 +38,7 @@ def product() -> Iterator[None]:
             "POISONWEB_LOOPBACK_BROKERS": "1",
             "POISONWEB_VAR": folder,
             "POISONWEB_SECRET_KEY": "bench",
+            **LOOPBACK_BROKERS,
             "DJANGO_SETTINGS_MODULE": "poisonweb.settings",
         }
         import django
