@@ -101,8 +101,8 @@ def _poisons(principal: Principal, now: datetime) -> list[Family]:
         name="poison_oldest_seconds",
         help="Seconds since the last failure of the oldest open poison.",
     )
-    topics = Topic.objects.order_by("name")[:MOST_TOPICS]
-    names = {topic.pk: topic.name for topic in topics if principal.sees(topic.name)}
+    topics = Topic.objects.matching(principal.topics).order_by("name")[:MOST_TOPICS]
+    names = dict(topics.values_list("pk", "name"))
     for pk, backlog in backlogs(topics=list(names), most=MOST_COUNTED).items():
         labels, since = {"topic": _short(names[pk])}, backlog.oldest
         age = max(0.0, (now - since).total_seconds()) if since else 0.0
@@ -120,10 +120,9 @@ def _lanes(principal: Principal, now: datetime) -> list[Family]:
         help="1 while a lane works or is paused, 0 when it, its broker or its queue"
         " is away.",
     )
-    lanes = Lane.objects.possible().order_by("topic__name")[:MOST_TOPICS]
-    for lane in lanes:
-        if not principal.sees(lane.topic.name):
-            continue
+    visible = Topic.objects.matching(principal.topics)
+    lanes = Lane.objects.possible().filter(topic__in=visible).order_by("topic__name")
+    for lane in lanes[:MOST_TOPICS]:
         name, is_heard = _short(lane.topic.name), lane.is_heard(now)
         is_up = is_heard and lane.state in UP_STATES
         up.samples.append(({"topic": name, "mode": lane.mode}, float(is_up)))

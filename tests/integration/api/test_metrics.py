@@ -159,6 +159,25 @@ def test_topics_beyond_the_limit_have_no_series(
     assert set(scrape(reader)["poison_open"]) == {("a",), ("b",)}
 
 
+def test_the_limit_counts_only_the_topics_that_a_key_may_see(
+    orders: Topic, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "MOST_TOPICS", 1)
+    first = Topic.objects.create(
+        name="first",
+        native_name="first",
+        broker=orders.broker,
+        dead_letter_queue="first-poison",
+    )
+    Lane.objects.create(topic=first)
+    Lane.objects.update(state="running", seen_at=now, depth=7)
+
+    samples = scrape(program(Scope.METRICS_READ, topics=["orders"]))
+
+    assert samples["poison_open"] == {("orders",): 0}
+    assert samples["lane_lag"] == {("orders",): 7}
+
+
 def test_a_key_for_some_topics_sees_no_other_and_no_sum(orders: Topic) -> None:
     Topic.objects.create(name="mail", native_name="mail")
 
