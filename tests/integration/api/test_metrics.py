@@ -114,7 +114,7 @@ def test_a_lane_is_up_while_it_is_heard_and_can_work(
 
     samples = scrape(reader)
 
-    assert samples["lane_up"] == {("orders", "capture"): up}
+    assert samples["lane_up"] == {("capture", "orders"): up}
     assert samples["lane_lag"] == ({("orders",): 7} if age == 1 else {})
 
 
@@ -197,7 +197,7 @@ def test_a_part_that_takes_too_long_is_left_out_and_marked_incomplete(
     samples = scrape(reader)
 
     assert "poison_open" not in samples
-    assert samples["lane_up"] == {("orders", "capture"): 0}
+    assert samples["lane_up"] == {("capture", "orders"): 0}
     assert samples["metrics_complete"] == {(): 0}
 
 
