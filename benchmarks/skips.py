@@ -152,7 +152,7 @@ def consumer(url: str, key: str, arrivals: Arrivals) -> Iterator[None]:
 @contextmanager
 def listener(channel: str, arrivals: Arrivals) -> Iterator[None]:
     """Receive bare notices on a connection and a thread of its own."""
-    from apps.core.sessions import open_session
+    from apps.core.postgres_sessions import open_session
 
     stopped = threading.Event()
 
@@ -173,7 +173,7 @@ def listener(channel: str, arrivals: Arrivals) -> Iterator[None]:
 @contextmanager
 def listen_cut() -> Iterator[None]:
     """Keep ending the connection that receives the notices, whenever it reopens."""
-    from apps.core.sessions import open_session
+    from apps.core.postgres_sessions import open_session
 
     stopped = threading.Event()
 

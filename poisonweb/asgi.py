@@ -12,9 +12,8 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections
 
-from apps.core import celery_transport
+from apps.core import celery_timeouts
 from poisonweb.celery import app
-from poisonweb.handler import ThreadedHandler
 from poisonweb.limits import (
     MIB,
     Application,
@@ -27,6 +26,7 @@ from poisonweb.limits import (
     limit_concurrency,
     limit_size,
 )
+from poisonweb.threaded_handler import ThreadedHandler
 
 # WhiteNoise streams our few small files from plain iterators; no reader waits for that.
 warnings.filterwarnings("ignore", "StreamingHttpResponse must consume synchronous")
@@ -44,10 +44,8 @@ _database["OPTIONS"] = {
 # Decisions are rows in Postgres, which `rescue` hands out. So publishing a task times
 # out soon: a Celery broker that hangs does not delay pages.
 app.conf.update(
-    broker_connection_timeout=celery_transport.SECONDS,
-    broker_transport_options=celery_transport.timeouts(
-        settings.CELERY_BROKER_URL or ""
-    ),
+    broker_connection_timeout=celery_timeouts.SECONDS,
+    broker_transport_options=celery_timeouts.timeouts(settings.CELERY_BROKER_URL or ""),
     task_publish_retry=False,
 )
 

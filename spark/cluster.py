@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext, SparkFiles
 from pyspark.sql import SparkSession
 
-from spark import jdbc
+from spark import jdbc_reader
 
 PACKAGE = Path(__file__).parent
 ARCHIVE = "poisonweb_spark.zip"
@@ -77,7 +77,7 @@ def _ship(spark: SparkSession) -> None:
 
 def _try_executor(spark: SparkSession) -> None:
     """Run a tiny job on an executor, of the kind that will read the facts."""
-    if jdbc.is_configured():
+    if jdbc_reader.is_configured():
         spark.range(1).count()
         return
     one = spark.sparkContext.parallelize([PYTHON_NEEDS], numSlices=1)

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark import facts, jdbc
+from spark import facts, jdbc_reader
 from spark.facts import BLOCKS, FactWindow
 from spark.lake import RunAttempt
 from spark.schemas import LakeKind
@@ -37,7 +37,7 @@ def read(
     """Read one kind of facts, in parallel, as they were in the window's snapshot."""
     with _in_snapshot(window.snapshot, os.environ["DATABASE_URL"]) as cursor:
         statements = facts.statements(kind, window, _query(cursor), blocks=blocks)
-    read_rows = jdbc.read if jdbc.is_configured() else _read_over_adbc
+    read_rows = jdbc_reader.read if jdbc_reader.is_configured() else _read_over_adbc
     rows = read_rows(spark, statements, facts.COLUMNS[kind], window.snapshot)
     if kind is LakeKind.COUNTERS:
         histogram = F.from_json("duration_ms_hist", "map<string, bigint>")

@@ -25,7 +25,7 @@ from apps.capture.models import Lane, Mode
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.team.rights import Principal, Scope
-from tests import confined, resolver
+from tests import no_network, resolver
 from tests.acceptance.product import ODD_NAME, START, Product, clone, started
 from tests.registered import SYSTEM, broker_named
 from tests.servers import FOLDER
@@ -39,7 +39,7 @@ settings.load_profile("patient")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 resolver.install()
-confined.install()
+no_network.install()
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -52,8 +52,11 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "apps/dashboard/views/account.py:form_class",
         "apps/dashboard/views/account.py:redirect_authenticated_user",
         *("apps/team/password_rules.py:validate", "*/password_rules.py:get_help_text"),
-        *("poisonweb/handler.py:is_async", "poisonweb/handler.py:_handler_class"),
-        "poisonweb/handler.py:block_size",
+        *(
+            "poisonweb/threaded_handler.py:is_async",
+            "poisonweb/threaded_handler.py:_handler_class",
+        ),
+        "poisonweb/threaded_handler.py:block_size",
     ),
     "Django REST framework and drf-spectacular call these": (
         "apps/api/authentication.py:authenticate_header",

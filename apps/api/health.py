@@ -27,7 +27,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from apps.capture.models import Lane
-from apps.core import celery_transport, clock, session_usage
+from apps.core import celery_timeouts, clock, postgres_session_usage
 from apps.core.bounded_threads import BoundedThreads
 from apps.triage.services import upkeep
 
@@ -121,7 +121,7 @@ def _migrations() -> frozenset[tuple[str, str]]:
 
 def _sessions() -> States:
     """Count the sessions in use; name the remedy when few are free."""
-    usage = session_usage.usage()
+    usage = postgres_session_usage.usage()
     numbers = {"used": usage.used, "most": usage.most}
     if usage.is_short:
         return {"sessions": {"state": SHORT, **numbers, "remedy": usage.remedy}}
@@ -144,7 +144,7 @@ def _worker(now: datetime) -> States:
 
 
 def _celery_broker() -> States:
-    limits = celery_transport.timeouts(current_app.conf.broker_url)
+    limits = celery_timeouts.timeouts(current_app.conf.broker_url)
     with current_app.connection_for_write(transport_options=limits) as broker:
         transport = broker.transport
         try:

@@ -23,9 +23,9 @@ from apps.brokers.services import topics as brokers
 from apps.capture.intake import services
 from apps.capture.intake.occurrence import Occurrence
 from apps.capture.intake.services import CaptureAnswer
-from apps.capture.lanes import drain, lane_settings, monitor, observer
+from apps.capture.lanes import depth_polling, drain, lane_settings, observer
+from apps.capture.lanes.depth_polling import POLL_INTERVAL
 from apps.capture.lanes.drain import Drain
-from apps.capture.lanes.monitor import POLL_INTERVAL
 from apps.capture.lanes.observer import Observer
 from apps.capture.lanes.runner import LaneRunner, LaneWork
 from apps.capture.lanes.throttling import (
@@ -214,7 +214,7 @@ def test_samples_follow_the_queue_and_are_deleted_when_it_is_drained(
     broker.queues["mail-dead"].clear()
     broker.put("mail-dead", b"new")
 
-    timer.at += monitor.POLL_INTERVAL
+    timer.at += depth_polling.POLL_INTERVAL
     watch.step()
     soon = [bytes(s.start) for s in Sample.objects.all()]
     timer.at += observer.SAMPLE_INTERVAL
@@ -237,7 +237,7 @@ def test_the_rate_of_an_observed_queue_is_that_of_its_growth(
             broker.put("mail-dead", b"x")
         watch.step()
         rates.append(Lane.objects.get().rate)
-        timer.at += monitor.POLL_INTERVAL
+        timer.at += depth_polling.POLL_INTERVAL
     timer.at += 60
     watch.step()
 
@@ -556,7 +556,7 @@ def test_a_lane_is_running_again_once_the_letter_of_a_refused_copy_left(
         broker.queues["mail-dead"].clear()
         at[0] += timedelta(seconds=drain.HELD_FOR + 1)
         for _ in range(3):
-            timer.at += monitor.POLL_INTERVAL + 1
+            timer.at += depth_polling.POLL_INTERVAL + 1
             work.step()
 
     assert (state, Lane.objects.get().state) == ("holding", "running")
@@ -574,7 +574,7 @@ def test_a_held_letter_removed_by_another_program_leaves_the_list(
         work.step()
         both = HeldDeadLetter.objects.count()
         broker.queues["mail-dead"].pop(0)
-        timer.at += monitor.POLL_INTERVAL
+        timer.at += depth_polling.POLL_INTERVAL
         work.step()
 
     assert (both, HeldDeadLetter.objects.get().size) == (2, 6)
@@ -744,7 +744,7 @@ def test_a_lane_sends_heartbeats_between_two_polls(broker: Queues, mail: Topic) 
         asked_seldom = asks_in_a_minute(broker, work, timer)
         for _ in range(30):
             Lane.objects.update(seen_at=None, state="away")
-            timer.at += monitor.POLL_INTERVAL
+            timer.at += depth_polling.POLL_INTERVAL
             work.step()
             lane = Lane.objects.get()
             lives.append(lane.seen_at is not None and lane.state == "running")

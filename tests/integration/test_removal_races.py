@@ -27,7 +27,7 @@ from apps.brokers.services import topics as brokers
 from apps.capture import topic_removal
 from apps.capture.intake import services
 from apps.capture.intake.merge import merge
-from apps.capture.lanes import lane_settings, monitor, observer
+from apps.capture.lanes import depth_polling, lane_settings, observer
 from apps.capture.lanes.drain import Drain
 from apps.capture.lanes.runner import LaneRunner
 from apps.capture.models import Counter, HeldDeadLetter, Lane, Mode, Sample
@@ -146,8 +146,8 @@ def test_a_lane_ends_with_its_topic_and_a_new_topic_gets_a_new_one(
     [
         (queues.Admin, "consumers"),
         (queues.Admin, "depth"),
-        (monitor, "count_deliveries"),
-        (monitor, "record_state"),
+        (depth_polling, "count_deliveries"),
+        (depth_polling, "record_state"),
         (observer, "_store_samples"),
     ],
 )

@@ -20,7 +20,7 @@ from apps.brokers.services import registration
 from apps.brokers.services import topics as brokers
 from apps.capture import topic_removal
 from apps.capture.intake import guards
-from apps.capture.lanes import lane_settings, monitor, observer
+from apps.capture.lanes import depth_polling, lane_settings, observer
 from apps.capture.models import Counter, HeldDeadLetter, Lane, Mode, Sample
 from apps.capture.topic_removal import ChangedSincePreview, RecordsExist
 from apps.core.errors import Absent, Forbidden
@@ -60,7 +60,7 @@ def seen_by_a_lane(broker: Queues, topic: Topic, now: datetime) -> None:
     observer.Observer(lane=lane, clock=lambda: now, timer=lambda: 0.0).step()
     for number, total in enumerate((10, 30)):
         delivered = Delivered(total=total, at=now, since="a")
-        monitor.count_deliveries(
+        depth_polling.count_deliveries(
             lane=lane, delivered=delivered, now=now + number * MINUTE
         )
     with draining(topic, now) as work:

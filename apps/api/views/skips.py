@@ -34,7 +34,7 @@ from apps.api.views.base import View
 from apps.brokers.services import topics as brokers
 from apps.capture.intake import applied_skips
 from apps.core import clock
-from apps.core.batches import Batch
+from apps.core.batch_requests import Batch
 from apps.core.errors import Unavailable
 from apps.poison import skip_list
 from apps.poison.skip_reading import ListedSkip

@@ -13,7 +13,7 @@ from django.db import connection, transaction
 
 from apps.bookmarks.runs import NOWHERE, as_text
 from apps.bookmarks.wire import MOST_RUNS, PositionUpdate
-from apps.core.batches import Batch
+from apps.core.batch_requests import Batch
 from apps.team.rights import Principal
 
 # From this share on, answers say how full the position is.

@@ -20,7 +20,7 @@ from apps.capture.intake.services import (
     reject,
 )
 from apps.capture.models import Guard
-from apps.core.batches import Batch
+from apps.core.batch_requests import Batch
 from apps.core.text import storable
 from apps.team.rights import Principal
 from poisonguard.contract import GuardHeartbeat, GuardState, parse_heartbeat

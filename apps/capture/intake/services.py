@@ -21,7 +21,7 @@ from apps.brokers.services import topics as brokers
 from apps.capture.intake import oversize
 from apps.capture.intake.merge import merge
 from apps.capture.intake.occurrence import Occurrence, believed, from_report
-from apps.core.batches import Batch
+from apps.core.batch_requests import Batch
 from apps.poison import services as poison
 from apps.poison.services import ConfirmationResult
 from apps.team.rights import Principal

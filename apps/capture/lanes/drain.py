@@ -35,12 +35,12 @@ from apps.capture.intake.occurrence import (
     digest_of_delivery,
     from_dead_letter,
 )
-from apps.capture.lanes.monitor import Clock, LaneMonitor, count_captured
+from apps.capture.lanes.depth_polling import Clock, LaneMonitor, count_captured
 from apps.capture.lanes.throttling import BatchSize, Timer
 from apps.capture.models import HeldDeadLetter, Lane, Mode, Sample
 from apps.core.errors import Unavailable
 from apps.core.postgres import refuses_value
-from apps.core.sessions import borrow
+from apps.core.postgres_sessions import borrow
 from apps.core.text import storable
 from poisonguard.contract import HEADERS_LIMIT
 

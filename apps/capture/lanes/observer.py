@@ -10,10 +10,10 @@ from django.db import transaction
 from apps.brokers.ports import DeadLetter
 from apps.brokers.row_locks import lock_topics
 from apps.brokers.services import topics as brokers
-from apps.capture.lanes.monitor import POLL_INTERVAL, Clock, LaneMonitor
+from apps.capture.lanes.depth_polling import POLL_INTERVAL, Clock, LaneMonitor
 from apps.capture.lanes.throttling import Timer
 from apps.capture.models import Lane, Sample
-from apps.core.sessions import borrow
+from apps.core.postgres_sessions import borrow
 
 SAMPLE_INTERVAL = 10.0
 SAMPLES = 10

@@ -23,14 +23,14 @@ from django.forms import model_to_dict
 
 from apps.brokers.errors import QueueMissing, Removed
 from apps.capture import partitions as by_day
+from apps.capture.lanes.depth_polling import POLL_INTERVAL, Clock, record_state
 from apps.capture.lanes.drain import Drain
-from apps.capture.lanes.monitor import POLL_INTERVAL, Clock, record_state
 from apps.capture.lanes.observer import Observer
 from apps.capture.models import Lane, LaneState, Mode
 from apps.core import back_off
 from apps.core.errors import Invalid, Refused, Unavailable
 from apps.core.lock import Lock, Locks
-from apps.core.sessions import borrow
+from apps.core.postgres_sessions import borrow
 from apps.core.text import storable
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.urls import reverse
 
 from apps.capture.models import Lane, LaneState
-from apps.core import session_usage
+from apps.core import postgres_session_usage
 from apps.dashboard.selectors.positions import lane_state
 from apps.reports.models import Day, Run
 from apps.reports.services.planning import is_overdue
@@ -252,7 +252,7 @@ def _alarms_of_worker(worker: ComponentStatus) -> list[Alarm]:
 
 def _alarms_of_sessions() -> list[Alarm]:
     """Return an alarm if Postgres has few free sessions left."""
-    usage = session_usage.usage()
+    usage = postgres_session_usage.usage()
     if not usage.is_short:
         return []
     return [

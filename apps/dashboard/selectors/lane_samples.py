@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from apps.brokers.models import Topic
-from apps.capture.lanes import samples
+from apps.capture.lanes import sampled_letters
 from apps.capture.models import Sample
 from apps.core.text import readable
 from apps.dashboard.presentation.body import BodyView, view
@@ -27,10 +27,11 @@ def of(topic: Topic) -> list[SampleRow]:
         SampleRow(
             sample=sample,
             headers=[
-                (readable(name), MASKED) for name, _ in samples.headers_of(sample)
+                (readable(name), MASKED)
+                for name, _ in sampled_letters.headers_of(sample)
             ],
         )
-        for sample in samples.of(topic)
+        for sample in sampled_letters.of(topic)
     ]
 
 
@@ -38,7 +39,7 @@ def opened(revealed: Sequence[Sample]) -> list[SampleRow]:
     return [
         SampleRow(
             sample=sample,
-            headers=[legible(*header) for header in samples.headers_of(sample)],
+            headers=[legible(*header) for header in sampled_letters.headers_of(sample)],
             body=view(bytes(sample.start), size=_size_of_body(sample)),
         )
         for sample in revealed

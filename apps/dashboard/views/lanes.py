@@ -10,7 +10,7 @@ from apps.brokers.models import Topic
 from apps.brokers.policies import Policies, limits_of, takes_host_json
 from apps.brokers.services.topics import convention_of_topic
 from apps.capture.lanes import lane_settings
-from apps.capture.lanes import samples as letters
+from apps.capture.lanes import sampled_letters as letters
 from apps.capture.models import Mode
 from apps.core import clock
 from apps.core.errors import Absent, Invalid, Unavailable

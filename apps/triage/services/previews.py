@@ -32,7 +32,7 @@ from apps.poison.states import silent_before
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Item, Operation
 from apps.triage.querysets import ItemQuerySet
-from apps.triage.services import misrouted, reserved_headers
+from apps.triage.services import left_out_headers, misrouted
 from apps.triage.states import SENDS, ItemState, Verb
 
 PREVIEW_LIVES = timedelta(minutes=15)
@@ -176,7 +176,7 @@ def summarize(*, operation: Operation) -> PreviewSummary:
             for item in waiting.select_related("poison__topic").order_by("id")[:3]
         ),
         newer=_newer(operation),
-        left_out=unless_slow(partial(reserved_headers.count_left_out, operation)),
+        left_out=unless_slow(partial(left_out_headers.count_left_out, operation)),
         elsewhere=misrouted.count_elsewhere(operation),
     )
 

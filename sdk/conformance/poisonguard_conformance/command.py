@@ -17,7 +17,11 @@ from pathlib import Path
 from time import monotonic
 from urllib.parse import urlsplit
 
-from poisonguard_conformance import position_checks, report_checks, skip_checks
+from poisonguard_conformance import (
+    server_position_checks,
+    server_report_checks,
+    server_skip_checks,
+)
 from poisonguard_conformance.check import Check, Consumer
 from poisonguard_conformance.wire import (
     NotAllowed,
@@ -27,9 +31,9 @@ from poisonguard_conformance.wire import (
 )
 
 CHECKS: tuple[Check, ...] = (
-    *report_checks.CHECKS,
-    *skip_checks.CHECKS,
-    *position_checks.CHECKS,
+    *server_report_checks.CHECKS,
+    *server_skip_checks.CHECKS,
+    *server_position_checks.CHECKS,
 )
 NAMES = tuple(check.name for check in CHECKS)
 GOOD, FAILED, UNCHECKED = 0, 1, 2

@@ -15,8 +15,8 @@ from poisonguard.journal import journal_file
 from poisonguard.journal.journal_file import EndingKind, Header, OwnerState
 from poisonguard.journal.journal_folder import NO_ROOM
 from poisonguard.processes import kernel
+from poisonguard.processes.file_locks import fcntl
 from poisonguard.processes.kernel import Identity
-from poisonguard.processes.linux_only import fcntl
 
 CREATE_ATTEMPTS = 20
 

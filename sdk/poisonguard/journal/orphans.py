@@ -30,8 +30,8 @@ from poisonguard.journal.journal_file import (
     Unstarted,
 )
 from poisonguard.processes import kernel, stacks
+from poisonguard.processes.file_locks import fcntl
 from poisonguard.processes.kernel import Identity
-from poisonguard.processes.linux_only import fcntl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,7 @@ from django.urls import path as address
 
 from apps.poison import reading
 from apps.team.rights import Scope
-from poisonweb.handler import ThreadedHandler
+from poisonweb.threaded_handler import ThreadedHandler
 from tests.integration.api.caller import Caller, program
 from tests.reports import failure, poisons
 

@@ -14,7 +14,7 @@ import pytest
 
 from apps.poison.models import Skip
 from apps.team.rights import Scope
-from poisonguard_conformance import command, skip_checks
+from poisonguard_conformance import command, server_skip_checks
 from poisonguard_conformance.command import main
 from tests.acceptance.web import Web, api_key
 from tests.faulty_proxy import NOTHING, ClientRequest, Mistake, ServerAnswer, erring
@@ -323,7 +323,7 @@ def test_each_check_fails_for_its_own_mistakes_only(
     name: str,
 ) -> None:
     monkeypatch.setattr(
-        skip_checks, "PINGS", skip_checks.PINGS[:1]
+        server_skip_checks, "PINGS", server_skip_checks.PINGS[:1]
     )  # the other takes 15 s
     key = api_key(*SCOPES)
 

@@ -21,7 +21,7 @@ from django.test import Client
 from apps.api import health
 from apps.brokers.models import Broker, Topic
 from apps.capture.models import Lane
-from apps.core.session_usage import SPARE
+from apps.core.postgres_session_usage import SPARE
 from apps.triage.services import upkeep
 from tests.integration.api.caller import program
 from tests.sessions import sessions_left

@@ -23,7 +23,7 @@ from django.db import connection, transaction
 
 from apps.api.stream import access, hub, readers
 from apps.core import notices
-from apps.core.sessions import open_async_session
+from apps.core.postgres_sessions import open_async_session
 from apps.poison import skip_list, skip_reading
 from apps.poison.models import SkipList, StoreEpoch
 from apps.team import services as team
@@ -33,7 +33,7 @@ from apps.team.models import ApiKey, User
 from apps.team.rights import Role, Scope
 from poisonweb.embedded.ports import free_port
 from poisonweb.env import ROOT
-from poisonweb.handler import ThreadedHandler
+from poisonweb.threaded_handler import ThreadedHandler
 from tests.integration.api.caller import Caller, person, program
 from tests.reports import capture, failure
 from tests.sessions import waits_for_a_lock

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from apps.brokers.models import Broker, Topic
 from apps.capture.models import LANE_LIVES, Lane
 from apps.core.actor import Actor
-from apps.core.session_usage import SPARE
+from apps.core.postgres_session_usage import SPARE
 from apps.core.timeouts import TooSlow, unless_slow
 from apps.dashboard.context import shell
 from apps.dashboard.paging import Count

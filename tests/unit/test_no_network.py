@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.confined import FOLDER
-from tests.confined.sitecustomize import is_installing
+from tests.no_network import FOLDER
+from tests.no_network.sitecustomize import is_installing
 
 ROOT = Path(__file__).resolve().parents[2]
 TRY = """

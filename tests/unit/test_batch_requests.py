@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from apps.core.batches import Batch
+from apps.core.batch_requests import Batch
 from apps.core.errors import Invalid
 from poisonguard import contract
 

@@ -10,7 +10,7 @@ from apps.brokers.models import Broker, Topic
 from apps.core.timeouts import TooSlow
 from apps.poison.query import Query
 from apps.team.rights import Principal
-from apps.triage.services import previews, reserved_headers
+from apps.triage.services import left_out_headers, previews
 from apps.triage.services.previews import PreviewSummary, SelectionRequest
 from apps.triage.states import Verb
 from tests.reports import capture, drop, failure, poisons
@@ -99,10 +99,10 @@ def test_a_preview_leaves_out_the_counts_that_take_too_long(
     orders: Topic, operator: Principal, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bearing(now, CC)
-    slow = reserved_headers.COUNT.replace(
+    slow = left_out_headers.COUNT.replace(
         "WHERE", "WHERE pg_sleep(1) IS NOT NULL AND", 1
     )
-    monkeypatch.setattr(reserved_headers, "COUNT", slow)
+    monkeypatch.setattr(left_out_headers, "COUNT", slow)
 
     summary = see(operator, now, Verb.REDRIVE)
 

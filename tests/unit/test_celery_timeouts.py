@@ -8,7 +8,7 @@ import amqp
 import pytest
 from redis import Redis
 
-from apps.core.celery_transport import timeouts
+from apps.core.celery_timeouts import timeouts
 
 
 @pytest.mark.parametrize("url", ["redis://h:1/0", "rediss://h:1/0"])

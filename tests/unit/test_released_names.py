@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from tests.unit.outside_names import ROOT, collect
+from tests.unit.released_names import ROOT, collect
 
 RELEASED: dict[str, list[str]] = json.loads(
-    (ROOT / "tests" / "unit" / "outside_names.json").read_text()
+    (ROOT / "tests" / "unit" / "released_names.json").read_text()
 )
 REMOVED = {
     # A preview keeps the ids that it selected, not the words of its selection.

@@ -1,6 +1,6 @@
 """Collect the names that other processes see: what a rename inside must not change.
 
-`outside_names.json` holds those of the release that the consumers, scripts and
+`released_names.json` holds those of the release that the consumers, scripts and
 dashboards of today were written for.
 """
 
