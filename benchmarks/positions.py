@@ -65,8 +65,8 @@ def consumer() -> Principal:
 
 def open_positions() -> int:
     """Open a position for each consumer; return the epoch of all of them."""
+    from apps.bookmarks.consumer_requests import Holder
     from apps.bookmarks.services import opening
-    from apps.bookmarks.wire import Holder
     from apps.core import clock
 
     def epoch(**members: str) -> int:

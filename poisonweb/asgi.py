@@ -50,12 +50,12 @@ app.conf.update(
 )
 
 django.setup(set_prefix=False)
-from apps.team import senders  # noqa: E402 - has models, so it comes after the set-up
+from apps.team import request_senders  # noqa: E402 - has models, so it comes after the set-up
 
 
 def _is_known(scope: Scope) -> bool:
     try:
-        return senders.is_known(dict(scope["headers"]))
+        return request_senders.is_known(dict(scope["headers"]))
     except (OperationalError, InterfaceError):
         raise ConnectionError("Postgres is away") from None
     finally:

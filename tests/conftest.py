@@ -27,9 +27,9 @@ from apps.core.actor import Actor
 from apps.team.rights import Principal, Scope
 from tests import no_network, resolver
 from tests.acceptance.product import ODD_NAME, START, Product, clone, started
-from tests.registered import SYSTEM, broker_named
+from tests.registered_brokers import SYSTEM, broker_named
 from tests.servers import FOLDER
-from tests.template import migrated
+from tests.template_database import migrated
 
 # A busy machine is no failure; and what a run finds, its seed repeats.
 settings.register_profile("patient", deadline=None, database=None)

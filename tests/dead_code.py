@@ -48,9 +48,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "Django reads these of forms, class-based views, validators and its handler": (
         *("apps/dashboard/forms/*.py:valid_value", "apps/dashboard/forms/*.py:clean_*"),
         "apps/dashboard/forms/people_and_keys.py:field_order",
-        "apps/dashboard/views/account.py:template_name",
-        "apps/dashboard/views/account.py:form_class",
-        "apps/dashboard/views/account.py:redirect_authenticated_user",
+        "apps/dashboard/views/sign_in.py:template_name",
+        "apps/dashboard/views/sign_in.py:form_class",
+        "apps/dashboard/views/sign_in.py:redirect_authenticated_user",
         *("apps/team/password_rules.py:validate", "*/password_rules.py:get_help_text"),
         *(
             "poisonweb/threaded_handler.py:is_async",

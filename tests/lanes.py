@@ -20,7 +20,7 @@ from apps.capture.models import Lane, Mode
 from apps.core import clock
 from tests import queues
 from tests.queues import KIND
-from tests.registered import SYSTEM, broker_named
+from tests.registered_brokers import SYSTEM, broker_named
 
 P = ParamSpec("P")
 R = TypeVar("R")

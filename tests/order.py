@@ -20,7 +20,7 @@ SERVERS = ("rabbitmq", "azurite", "moto")
 LONGEST_FIRST = (
     *SERVERS,
     *("product", "test_kills", "story", "test_night_kills", "spark", "test_setup"),
-    *("test_history_ledger", "test_var", "test_embedded", "test_guard_kills"),
+    *("test_history_ledger", "test_leftover_var", "test_embedded", "test_guard_kills"),
     "test_night",
 )
 BY_FILE = ("acceptance", "browser", "spark", "together")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from apps.bookmarks.consumer_requests import Holder
 from apps.bookmarks.services import settling
 from apps.bookmarks.services.opening import OpenedPositions, open_positions
 from apps.bookmarks.services.settling import SettleAnswer, SettleStatus
-from apps.bookmarks.wire import Holder
 from apps.brokers.ports import ConsumerPosition
 from apps.core.actor import Actor
 from apps.team.rights import Principal, Scope

@@ -14,7 +14,7 @@ from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
 from rest_framework.request import Request
 
 from apps.core import clock
-from apps.team import refused_keys, second_factor_session, sign_in
+from apps.team import refused_keys, second_factor_session, sign_in_attempts
 from apps.team import services as team
 from apps.team.credentials import Credential
 from apps.team.models import User
@@ -31,7 +31,7 @@ class ApiKeyAuthentication(BaseAuthentication):
         secret, now = secret.strip(), clock.now()
         key = team.recognise(secret=secret, now=now)
         if key is None:
-            sender = sign_in.address_of(request)
+            sender = sign_in_attempts.address_of(request)
             refused_keys.note_refusal(secret=secret, address=sender, now=now)
             raise AuthenticationFailed("This key is unknown, expired or revoked.")
         return AnonymousUser(), key.principal

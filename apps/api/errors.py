@@ -32,7 +32,7 @@ from apps.core.errors import (
     Refused,
     Unavailable,
 )
-from apps.core.requests import request_id
+from apps.core.request_middleware import request_id
 from apps.core.text import storable
 from apps.triage.errors import Stale
 from apps.triage.services.previews import summarize

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from django.conf import settings
 
-from apps.audit import checkpoints, outside, verification
+from apps.audit import checkpoint_upload, checkpoints, verification
 from apps.audit.checkpoints import Checkpoint
 from apps.audit.models import Head, LastCheckpoint
 from apps.core.errors import Unavailable
@@ -92,7 +92,7 @@ def _send(checkpoint: Checkpoint) -> str:
     if not url:
         return ""
     try:
-        outside.post(checkpoint, url=url)
+        checkpoint_upload.post(checkpoint, url=url)
     except Unavailable as error:
         log.error("%s", error)  # noqa: TRY400 - the traceback would quote the address
         return str(error)

@@ -18,7 +18,7 @@ from django.db.models import F, Func, Q, Value
 
 from apps.audit import services as audit
 from apps.audit.services import Action
-from apps.brokers import adapters, secrets
+from apps.brokers import adapters, sealed_addresses
 from apps.brokers.address_policy import (
     METADATA,
     HostPort,
@@ -44,7 +44,7 @@ class Allowance:
 
     @property
     def is_variable(self) -> bool:
-        return self.entry.startswith(secrets.FROM_ENVIRONMENT)
+        return self.entry.startswith(sealed_addresses.FROM_ENVIRONMENT)
 
 
 def of(broker: Broker) -> frozenset[str]:
@@ -137,9 +137,9 @@ def _entries_of(broker: Broker) -> set[str]:
     """Return the entries for what a broker uses and a new one might not."""
     try:
         used = list(host_ports_in_options(broker.options).values())
-        if broker.url.startswith(secrets.FROM_ENVIRONMENT):
+        if broker.url.startswith(sealed_addresses.FROM_ENVIRONMENT):
             return {*map(str, used), *_variable_of(broker)}
-        url = secrets.reveal(broker.url)
+        url = sealed_addresses.reveal(broker.url)
         used += host_ports_in_url(url)
         kind = adapters.kind_named(broker.kind)
         metadata = {METADATA} if kind.calls_as_this_machine(url) else set()
@@ -149,9 +149,9 @@ def _entries_of(broker: Broker) -> set[str]:
 
 
 def _variable_of(broker: Broker) -> set[str]:
-    name = broker.url.removeprefix(secrets.FROM_ENVIRONMENT)
-    is_usual = name.startswith(secrets.VARIABLE_PREFIX) or broker.is_sample
-    return set() if is_usual or secrets.is_own_setting(name) else {broker.url}
+    name = broker.url.removeprefix(sealed_addresses.FROM_ENVIRONMENT)
+    is_usual = name.startswith(sealed_addresses.VARIABLE_PREFIX) or broker.is_sample
+    return set() if is_usual or sealed_addresses.is_own_setting(name) else {broker.url}
 
 
 def _was_allowed(host_port: HostPort) -> bool:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
-from apps.brokers import secrets
+from apps.brokers import sealed_addresses
 from apps.brokers.models import Broker
 from apps.brokers.ports import BrokerAdmin, FoundTopic
 from apps.brokers.services import topics
@@ -77,7 +77,7 @@ def concealed(text: str, *, url: str) -> str:
 
 
 def _ask(broker: Broker, question: Callable[[BrokerAdmin], T], *, within: float) -> T:
-    url = secrets.reveal(broker.url)
+    url = sealed_addresses.reveal(broker.url)
     try:
         return _answer(partial(_ask_admin, broker, question), within=within)
     except Unavailable as away:

@@ -14,12 +14,12 @@ from django.db import transaction
 
 from apps.audit import services as audit
 from apps.audit.services import Action
-from apps.brokers import adapters, secrets
+from apps.brokers import adapters, sealed_addresses
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.durations import seconds_of
 from apps.brokers.models import Topic
 from apps.brokers.ports import LIMITS
-from apps.brokers.queue_readers import one_reader
+from apps.brokers.queue_ownership import one_reader
 from apps.brokers.row_locks import lock_topics
 from apps.brokers.services.topics import convention_of_topic
 from apps.core.errors import Absent, Forbidden, Invalid, Unavailable
@@ -226,7 +226,7 @@ def _check_with_broker(topic: Topic, policies: Policies) -> None:
         options=policies.options,
     )
     try:
-        url = secrets.reveal(topic.broker.url)
+        url = sealed_addresses.reveal(topic.broker.url)
         broker = BrokerSettings(url=url, options=topic.broker.options)
         adapters.adapter(topic.broker.kind).topic_admin(broker, settings).close()
     except Invalid as wrong:

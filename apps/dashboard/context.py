@@ -9,7 +9,7 @@ from django.conf import settings
 from django.contrib.messages import get_messages
 from django.http import HttpRequest
 
-from apps.core.requests import request_id
+from apps.core.request_middleware import request_id
 from apps.dashboard.preferences import PREFERENCES, chosen
 from apps.dashboard.selectors import operations
 from apps.team.models import User

@@ -6,7 +6,6 @@ from django.contrib.auth.views import LogoutView
 from django.urls import path
 
 from apps.dashboard.views import (
-    account,
     brokers,
     keys,
     lanes,
@@ -21,6 +20,7 @@ from apps.dashboard.views import (
     removals,
     reports,
     second_factor,
+    sign_in,
     skips,
     topics,
     trail,
@@ -35,10 +35,10 @@ urlpatterns = [
     path(
         "first-steps/dismiss", overview.dismiss_first_steps, name="first-steps-dismiss"
     ),
-    path("sign-in", account.SignIn.as_view(http_method_names=FORM), name="sign-in"),
+    path("sign-in", sign_in.SignIn.as_view(http_method_names=FORM), name="sign-in"),
     path(
         "sign-in/code",
-        account.SignInCode.as_view(http_method_names=FORM),
+        sign_in.SignInCode.as_view(http_method_names=FORM),
         name="sign-in-code",
     ),
     path("sign-in/provider", provider.begin, name="sign-in-provider"),
@@ -54,7 +54,7 @@ urlpatterns = [
     ),
     path("second-factor/remove", second_factor.remove, name="second-factor-remove"),
     path("sign-out", LogoutView.as_view(http_method_names=["post"]), name="sign-out"),
-    path("preferences", account.preferences, name="preferences"),
+    path("preferences", sign_in.preferences, name="preferences"),
     path("problems", problems.index, name="problems"),
     path("problems/<int:problem_id>", problems.detail, name="problem"),
     path(

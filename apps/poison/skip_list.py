@@ -22,7 +22,7 @@ from django.db.models import F
 from apps.audit import services as audit
 from apps.audit.services import Action, clean_reason
 from apps.brokers.models import Topic
-from apps.core import notices
+from apps.core import notify_channel
 from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid
 from apps.poison.matching import Matcher, preview
@@ -134,7 +134,7 @@ def add(
         else:
             _replace(skip, {**facts, "handler_version": handler_version})
         skip = visible(skip_id=skip.pk, principal=principal)
-        notices.notify_skips(topic_id=topic.pk)
+        notify_channel.notify_skips(topic_id=topic.pk)
         _record(Action.SKIP_ADDED, skip, principal, reason=skip.reason, now=now)
     log.info("%s added the skip %s to %s", principal.actor, skip, topic)
     return skip
@@ -186,7 +186,7 @@ def end(
     }
     ended = _number(_END, values)
     if ended:
-        notices.notify_skips(topic_id=topic_id)
+        notify_channel.notify_skips(topic_id=topic_id)
     return ended
 
 

@@ -12,4 +12,4 @@ class TeamConfig(AppConfig):
     label = "team"
 
     def ready(self) -> None:
-        import_module("apps.team.sign_in")  # connects its receivers
+        import_module("apps.team.sign_in_attempts")  # connects its receivers

@@ -16,10 +16,10 @@ from django.db import connection
 from django.http import HttpRequest
 
 from apps.core import clock
-from apps.team import second_factor, sign_in
+from apps.team import second_factor, sign_in_attempts
 from apps.team.errors import TooManySignIns
 from apps.team.models import User
-from apps.team.sign_in import SignInAttempt
+from apps.team.sign_in_attempts import SignInAttempt
 
 AT_ONCE = 2
 LONGEST_WAIT_SECONDS = 10.0
@@ -40,18 +40,18 @@ class PasswordBackend(ModelBackend):
         if username is None or password is None:
             return None
         attempt = SignInAttempt.of_password(request, account=username, page=page)
-        sign_in.check(attempt, now=clock.now())
+        sign_in_attempts.check(attempt, now=clock.now())
         user = User.objects.filter(username=username).first()
         with _password_slot():
             # Check again: attempts before this one may have failed meanwhile.
-            sign_in.check(attempt, now=clock.now())
+            sign_in_attempts.check(attempt, now=clock.now())
             is_right = _is_right(user, password)
         if user and is_right and self.user_can_authenticate(user):
             # Otherwise a right password would allow more guesses of the code.
             if not second_factor.is_set(user):
-                sign_in.forget(attempt)
+                sign_in_attempts.forget(attempt)
             return user
-        sign_in.note_failure(attempt, account=user, now=clock.now())
+        sign_in_attempts.note_failure(attempt, account=user, now=clock.now())
         return None
 
 

@@ -42,7 +42,7 @@ from django.urls import reverse
 from apps.core import clock
 from apps.core.errors import Forbidden, PoisonwebError, Unavailable
 from apps.core.text import is_name
-from apps.team import sign_in, single_sign_on
+from apps.team import sign_in_attempts, single_sign_on
 from apps.team.single_sign_on import ProviderIdentity
 
 log = logging.getLogger(__name__)
@@ -122,9 +122,11 @@ class ProviderAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # it 
             user = single_sign_on.admit(identity, now=now)
         except PoisonwebError as refusal:
             account = single_sign_on.account_of(identity)
-            sign_in.note_refusal(request, account=account, why=str(refusal), now=now)
+            sign_in_attempts.note_refusal(
+                request, account=account, why=str(refusal), now=now
+            )
             raise
-        login(request, user, backend=sign_in.BY_PROVIDER)
+        login(request, user, backend=sign_in_attempts.BY_PROVIDER)
         request.session.set_expiry(now + LONGEST_SESSION)
         next_url = sociallogin.get_redirect_url(request) or settings.LOGIN_REDIRECT_URL
         raise ImmediateHttpResponse(redirect(next_url))

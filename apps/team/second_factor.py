@@ -25,10 +25,10 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.core.actor import Actor
 from apps.core.errors import Invalid, Refused
-from apps.team import sign_in
+from apps.team import sign_in_attempts
 from apps.team.models import User
 from apps.team.second_factor_adapter import SealingAdapter
-from apps.team.sign_in import SignInAttempt
+from apps.team.sign_in_attempts import SignInAttempt
 
 FactorType = Authenticator.Type
 PERIOD = timedelta(seconds=30)
@@ -99,15 +99,15 @@ def prove(*, user: User, code: str, attempt: SignInAttempt, now: datetime) -> bo
     after another: otherwise concurrent guesses would all run before one is counted.
     """
     _lock(user)
-    sign_in.check(attempt, now=now)
+    sign_in_attempts.check(attempt, now=now)
     if _use_app_code(user, code, now=now):
-        sign_in.forget(attempt)
+        sign_in_attempts.forget(attempt)
         return True
     if _use_recovery_code(user, code):
-        sign_in.forget(attempt)
+        sign_in_attempts.forget(attempt)
         _record(Action.RECOVERY_CODE_USED, user, now=now)
         return True
-    sign_in.note_failure(attempt, account=user, now=now)
+    sign_in_attempts.note_failure(attempt, account=user, now=now)
     return False
 
 

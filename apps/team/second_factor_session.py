@@ -9,7 +9,7 @@ from django.contrib.auth import update_session_auth_hash
 from django.http import HttpRequest
 from django.utils.crypto import constant_time_compare
 
-from apps.team import second_factor, sign_in
+from apps.team import second_factor, sign_in_attempts
 from apps.team.models import User
 
 _PENDING, _PROVED, _SECRET = "code_asked", "second_factor", "new_secret"
@@ -78,5 +78,5 @@ def is_missing(request: HttpRequest) -> bool:
         isinstance(user, User)
         and user.role in settings.POISONWEB_SECOND_FACTOR
         and not request.session.get(_PROVED, False)
-        and not sign_in.is_by_provider(request)
+        and not sign_in_attempts.is_by_provider(request)
     )

@@ -20,8 +20,8 @@ from typing import Protocol
 from apps.core.stop_event import StopEvent
 from poisonweb.env import BadEnvironment
 from poisonweb.sample.consumer import Consumer
+from poisonweb.sample.context import SampleContext
 from poisonweb.sample.handlers import Billing, Payments, Superstitious
-from poisonweb.sample.place import SampleContext
 from poisonweb.sample.producer import Producer
 from poisonweb.sample.subscriptions import BILLING, CONTENT
 

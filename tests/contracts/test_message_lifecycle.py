@@ -52,7 +52,7 @@ from tests.contracts.proxy import counting
 from tests.contracts.sqs_stage import SqsStage
 from tests.contracts.stages import Message, RealStage
 from tests.lanes import Killed
-from tests.registered import SYSTEM, broker_named
+from tests.registered_brokers import SYSTEM, broker_named
 from tests.reports import GUARD, failure
 from tests.waiting import wait_until
 

@@ -12,7 +12,7 @@ from django.db import connection
 from pytest_django import Settings
 
 from apps.audit.models import Entry
-from apps.brokers import allow_list, secrets
+from apps.brokers import allow_list, sealed_addresses
 from apps.brokers.models import Broker
 from apps.brokers.services import registration
 from apps.brokers.services.topics import settings_of
@@ -59,7 +59,7 @@ def test_the_upgrade_marks_existing_brokers_only(db: None) -> None:
 def test_the_upgrade_lists_hosts_and_variables_once_and_audits_them(
     now: datetime,
 ) -> None:
-    broker_of_before(secrets.seal("amqp://u:p@MQ.internal/"), **ELSEWHERE)
+    broker_of_before(sealed_addresses.seal("amqp://u:p@MQ.internal/"), **ELSEWHERE)
     broker_of_before("env:CORP_REDIS", kind="redis_streams", name="redis")
     broker_of_before("env:BROKER_ORDERS", kind="redis_streams", name="fine")
 
@@ -93,7 +93,7 @@ def test_an_existing_broker_keeps_the_rights_of_this_machine_after_the_upgrade(
     now: datetime, url: str, entries: list[str]
 ) -> None:
     endpoint = {"endpoint_url": "http://elsewhere:1"}
-    broker_of_before(secrets.seal(url), kind="sqs", **endpoint)
+    broker_of_before(sealed_addresses.seal(url), kind="sqs", **endpoint)
 
     after = written(now)
 
@@ -139,7 +139,7 @@ def test_a_host_that_the_setting_refused_before_the_upgrade_is_not_listed(
     settings: Settings, now: datetime
 ) -> None:
     settings.POISONWEB_BROKER_HOSTS = ("mq",)
-    broker_of_before(secrets.seal("amqp://u:p@other/"))
+    broker_of_before(sealed_addresses.seal("amqp://u:p@other/"))
 
     assert written(now).allowed_unconfirmed == []
 

@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 from pytest_django import Settings
 
-from apps.brokers import celery_broker, secrets
+from apps.brokers import celery_broker, sealed_addresses
 from apps.brokers.models import Broker
 from apps.brokers.services import registration
 from apps.brokers.services.topics import settings_of
@@ -92,7 +92,7 @@ def test_a_broker_on_celerys_database_is_neither_added_nor_used(
             now=now,
         )
     with pytest.raises(Invalid, match="choose another database"):
-        settings_of(Broker(kind="redis_streams", url=secrets.seal(own)))
+        settings_of(Broker(kind="redis_streams", url=sealed_addresses.seal(own)))
 
     assert own not in str(wrong.value)
     assert not Broker.objects.exists()

@@ -18,7 +18,7 @@ from django.core.management import CommandError, call_command
 from django.db import transaction
 from pytest_django.fixtures import Settings
 
-from apps.audit import checkpointing, checkpoints, proof, verification
+from apps.audit import checkpoint_comparison, checkpointing, checkpoints, verification
 from apps.audit import services as audit
 from apps.audit.checkpoints import Checkpoint
 from apps.audit.models import Head, LastCheckpoint
@@ -306,7 +306,7 @@ def test_every_tampering_with_what_a_checkpoint_covers_is_found(now: datetime) -
     """Checkpoints are stored elsewhere; none covers the newest entries."""
     signed_checkpoints = grown(now, 60)
     decide(now, 5)
-    assert proof.prove(signed_checkpoints).ok
+    assert checkpoint_comparison.prove(signed_checkpoints).ok
     used = set()
 
     for number in range(ROUNDS):
@@ -314,7 +314,7 @@ def test_every_tampering_with_what_a_checkpoint_covers_is_found(now: datetime) -
         seq = random.randint(1, 60)
         with transaction.atomic():
             hashed_again = tamper(Place(seq=seq, covered=60, entries=65))
-            result = proof.prove(signed_checkpoints)
+            result = checkpoint_comparison.prove(signed_checkpoints)
             transaction.set_rollback(True)
         used.add((tamper, hashed_again))
         where = (tamper.__name__, seq, result)
@@ -330,7 +330,7 @@ def test_every_tampering_with_what_a_checkpoint_covers_is_found(now: datetime) -
             assert low < seq <= result.first_bad, where
 
     assert len(used) == len(TAMPERINGS)
-    assert proof.prove(signed_checkpoints).ok
+    assert checkpoint_comparison.prove(signed_checkpoints).ok
 
 
 def test_the_two_checkpoints_around_a_rewrite_are_named(now: datetime) -> None:
@@ -340,7 +340,7 @@ def test_the_two_checkpoints_around_a_rewrite_are_named(now: datetime) -> None:
         signed_checkpoints.append(signed(now + place * MINUTE))
     tampering.edit_and_hash_again(Place(seq=14, covered=40, entries=40))
 
-    said = " ".join(proof.prove(signed_checkpoints).troubles)
+    said = " ".join(checkpoint_comparison.prove(signed_checkpoints).troubles)
 
     assert (
         "The chain contradicts the checkpoint of entry 20 (2026-11-20 12:01:00 UTC): "
@@ -357,7 +357,7 @@ def test_an_entry_that_no_checkpoint_covers_is_not_proven(now: datetime) -> None
     tampering.edit_and_hash_again(Place(seq=12, covered=10, entries=13))
     tampering.run("ALTER TABLE audit_entry ENABLE TRIGGER USER")
 
-    result = proof.prove(signed_checkpoints)
+    result = checkpoint_comparison.prove(signed_checkpoints)
 
     assert result.ok
     assert result.holds == signed_checkpoints[0]
@@ -372,7 +372,7 @@ def test_a_checkpoint_signed_with_another_key_is_reported(
     foreign = signed(now)
     settings.SECRET_KEY = "the first again"
 
-    said = " ".join(proof.prove([forged, foreign]).troubles)
+    said = " ".join(checkpoint_comparison.prove([forged, foreign]).troubles)
 
     assert said.startswith("2 of the checkpoints are not signed with this SECRET_KEY")
 

@@ -32,7 +32,7 @@ from poisonweb.management.commands import make_history
 from poisonweb.sample.history import writer
 from poisonweb.sample.history.weeks import DAY, DAYS, Weeks
 from tests.conftest import NOON, wipe
-from tests.registered import sample_broker
+from tests.registered_brokers import sample_broker
 
 MANAGE = (sys.executable, "manage.py", "make_history")
 SUMMED = (

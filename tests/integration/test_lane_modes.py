@@ -17,7 +17,7 @@ from pytest_django import Settings
 
 from apps.audit.models import Entry
 from apps.brokers.models import Topic
-from apps.brokers.polling import longest_interval
+from apps.brokers.polling_interval import longest_interval
 from apps.brokers.ports import Delivered, Outbound, Outcome, OutcomeKind
 from apps.brokers.services import topics as brokers
 from apps.capture.intake import services

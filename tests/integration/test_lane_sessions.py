@@ -29,8 +29,8 @@ from apps.poison.models import Poison
 from apps.reports import job
 from tests import queues
 from tests.lanes import serving, topic_on_queues
+from tests.postgres_sessions import sessions_limited
 from tests.queues import SENT, Queues, adapted
-from tests.sessions import sessions_limited
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)

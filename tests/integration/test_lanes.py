@@ -22,7 +22,7 @@ from apps.capture.lanes import runner
 from apps.capture.lanes.drain import Drain
 from apps.capture.models import HeldDeadLetter, Lane
 from apps.core import clock, lock
-from apps.core.postgres import refuses_value
+from apps.core.postgres_errors import refuses_value
 from apps.poison.models import Body, Failure, Poison, Redrive
 from apps.poison.services import RedriveAnswer, begin, mark
 from apps.poison.states import Outcome

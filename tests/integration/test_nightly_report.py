@@ -17,7 +17,7 @@ from django.db import OperationalError
 from apps.core import clock, lock
 from apps.reports import job
 from apps.reports.models import Run
-from apps.reports.services import requests, running, turns
+from apps.reports.services import foreground_runs, requests, running
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -214,7 +214,7 @@ def test_command_says_in_one_line_that_postgres_went_away(
     def go_away(**_: object) -> None:
         raise OperationalError("the connection is lost")
 
-    monkeypatch.setattr(turns, "make", go_away)
+    monkeypatch.setattr(foreground_runs, "make", go_away)
 
     with pytest.raises(CommandError, match="Postgres is away: the connection is lost"):
         call_command("nightly_report", "--day", str(day))

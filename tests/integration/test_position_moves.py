@@ -19,7 +19,7 @@ from apps.bookmarks.services.settling import SettleStatus
 from apps.brokers.models import Topic
 from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
-from apps.core.notices import CHANNEL
+from apps.core.notify_channel import CHANNEL
 from apps.team.rights import Principal, Scope
 from apps.triage.services import moves
 from apps.triage.services.moves import (

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apps.bookmarks import services as bookmarks
+from apps.bookmarks.consumer_requests import MOST_RUNS
 from apps.bookmarks.models import BookmarkPosition, Mark, Sample
 from apps.bookmarks.places import BookmarkPlace, place_of
 from apps.bookmarks.services import settling, watermark_samples
 from apps.bookmarks.services.settling import SettleStatus
-from apps.bookmarks.wire import MOST_RUNS
 from apps.brokers.models import Topic
 from apps.core.actor import Actor
 from apps.core.errors import Forbidden

@@ -8,7 +8,7 @@ from django.db import connection
 
 from apps.core.postgres_session_usage import SPARE, Usage, usage
 from apps.core.postgres_sessions import open_session
-from tests.sessions import sessions_left
+from tests.postgres_sessions import sessions_left
 
 pytestmark = pytest.mark.django_db
 

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from apps.audit.models import Entry
-from apps.brokers import connectivity, secrets
+from apps.brokers import connectivity, sealed_addresses
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import FoundTopic
 from apps.brokers.services import registration, topics
@@ -60,7 +60,7 @@ def test_a_url_is_sealed_and_never_shown(stored_broker: Broker, redis_url: str) 
     entry = Entry.objects.get(action="broker.registered")
 
     assert redis_url not in stored_broker.url
-    assert secrets.reveal(stored_broker.url) == redis_url
+    assert sealed_addresses.reveal(stored_broker.url) == redis_url
     assert topics.settings_of(stored_broker).url == redis_url
     assert str(urlsplit(redis_url).password) not in entry.record
 
@@ -268,7 +268,7 @@ def test_a_missing_variable_is_reported(
 def test_the_address_policy_is_checked_at_each_connection(
     stored_broker: Broker,
 ) -> None:
-    sealed = secrets.seal("redis://169.254.169.254")
+    sealed = sealed_addresses.seal("redis://169.254.169.254")
     Broker.objects.update(url=sealed)
 
     reached = connectivity.reach(broker=Broker.objects.get())

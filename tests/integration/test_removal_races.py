@@ -41,10 +41,10 @@ from apps.team.rights import GRANTS, Principal, Role
 from tests import queues
 from tests.lanes import draining, serving, topic_on_queues
 from tests.positions import told_by_broker
+from tests.postgres_sessions import waits_for_a_lock
 from tests.queues import Queues
 from tests.races import at_once, on_another_connection
 from tests.reports import count_up, counter, poisons
-from tests.sessions import waits_for_a_lock
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.present]

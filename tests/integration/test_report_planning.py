@@ -17,8 +17,8 @@ from apps.reports.models import Day, Run
 from apps.reports.services import planning, requests
 from apps.reports.states import State
 from tests import reports
+from tests.postgres_sessions import waits_for_a_lock
 from tests.races import on_another_connection
-from tests.sessions import waits_for_a_lock
 from tests.waiting import wait_until
 
 ANNA = Actor.user("anna")

@@ -12,13 +12,13 @@ from django.db import connection
 from django.test import Client, override_settings
 
 from apps.core.actor import Actor
-from apps.team import backends, sign_in
+from apps.team import backends, sign_in_attempts
 from apps.team.errors import TooManySignIns
 from apps.team.models import SignInFailures, User
 from apps.team.rights import Role
 from apps.team.services import create_user
-from apps.team.sign_in import SignInAttempt
-from tests.entries import entries
+from apps.team.sign_in_attempts import SignInAttempt
+from tests.audit_entries import entries
 from tests.passwords import ONE_ROUND
 from tests.races import together
 
@@ -51,7 +51,7 @@ def test_a_sign_in_and_a_sign_out_are_audited(
 ) -> None:
     client = Client(REMOTE_ADDR=HERE)
 
-    with caplog.at_level(logging.INFO, logger="apps.team.sign_in"):
+    with caplog.at_level(logging.INFO, logger="apps.team.sign_in_attempts"):
         client.post("/sign-in", {"username": "anna", "password": RIGHT})
     client.post("/sign-out")
 
@@ -124,7 +124,7 @@ def after(number: int, now: datetime) -> SignInAttempt:
 
 
 def test_the_first_wrong_passwords_cause_no_delay(now: datetime) -> None:
-    sign_in.check(after(4, now), now=now)
+    sign_in_attempts.check(after(4, now), now=now)
 
 
 @pytest.mark.parametrize(
@@ -136,10 +136,10 @@ def test_each_wrong_password_doubles_the_delay_up_to_a_quarter_of_an_hour(
     tried = after(number, now)
 
     with pytest.raises(TooManySignIns) as waits:
-        sign_in.check(tried, now=now)
+        sign_in_attempts.check(tried, now=now)
 
     assert waits.value.delay == timedelta(seconds=delay)
-    sign_in.check(tried, now=now + timedelta(seconds=delay))
+    sign_in_attempts.check(tried, now=now + timedelta(seconds=delay))
 
 
 def test_a_right_password_or_an_hour_resets_the_count(
@@ -170,9 +170,9 @@ def test_guesses_from_many_addresses_raise_an_alert(
 
 def test_old_counts_are_deleted(anna: User, now: datetime) -> None:
     attempt(WRONG)
-    deleted_too_early = sign_in.prune(now=now)
+    deleted_too_early = sign_in_attempts.prune(now=now)
 
-    pruned = sign_in.prune(now=now + timedelta(hours=2))
+    pruned = sign_in_attempts.prune(now=now + timedelta(hours=2))
 
     assert (deleted_too_early, pruned) == (0, 3)
 
@@ -201,7 +201,7 @@ class CountingHasher(PBKDF2PasswordHasher):
 def test_few_failures_dated_by_a_clock_ahead_cause_no_delay(
     anna: User, now: datetime
 ) -> None:
-    sign_in.note_failure(
+    sign_in_attempts.note_failure(
         SignInAttempt(address=ELSEWHERE, account="anna"),
         account=anna,
         now=now + timedelta(seconds=30),

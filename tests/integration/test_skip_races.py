@@ -13,9 +13,9 @@ from django.db import connection, transaction
 from apps.poison import skip_counts, skip_list, skip_reading
 from apps.poison.models import Skip, StoreEpoch
 from poisonguard.contract import AppliedSkip
+from tests.postgres_sessions import waits_for_a_lock
 from tests.races import on_another_connection, together
 from tests.reports import capture, failure
-from tests.sessions import waits_for_a_lock
 from tests.skips import ANNA, Mirror, added, changes_after, topic_named
 from tests.waiting import wait_until
 

@@ -19,9 +19,9 @@ from apps.capture.models import Delivery, HeldDeadLetter, Lane, Mode
 from apps.core.errors import Unavailable
 from apps.poison.models import Body, Failure, Poison
 from tests.lanes import Killed, drain_all, draining, dying, topic_on_queues
+from tests.postgres_sessions import waits_for_a_lock
 from tests.queues import SENT, Queues, adapted
 from tests.races import on_another_connection
-from tests.sessions import waits_for_a_lock
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -33,9 +33,9 @@ from apps.triage.models import Operation
 from apps.triage.services import previews
 from apps.triage.services.running import SliceEnd
 from apps.triage.states import Verb
-from tests.processor import Statements, measured
 from tests.reports import GUARD, capture, failure
-from tests.template import ROOT
+from tests.statement_cpu_time import Statements, measured
+from tests.template_database import ROOT
 from tests.triage import confirm, counts_of, preview, run, sent_messages
 
 pytestmark = pytest.mark.together

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 from poisonguard.bookmarks import BookmarkStore
-from tests.sdk.reader import PLACE
 from tests.sdk.server import KEY, Server, running
 from tests.sdk.settled_logs import Lives
+from tests.sdk.settling_consumer import PLACE
 
 ROOT = Path(__file__).resolve().parents[2]
 MESSAGES = 1_000_000 if os.environ.get("SOAK") else 100_000
@@ -42,7 +42,7 @@ def test_after_each_kill_only_the_hole_and_what_was_not_written_come_again(
 def _start(server: Server, log: Path) -> subprocess.Popen[bytes]:
     arguments = [server.url, log, MESSAGES, IN_FLIGHT, HOLE]
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.sdk.reader", *map(str, arguments)],
+        [sys.executable, "-m", "tests.sdk.settling_consumer", *map(str, arguments)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'sdk'}"},
     )

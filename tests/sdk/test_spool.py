@@ -373,7 +373,14 @@ def _killed(
 ) -> set[str]:
     """Run a consumer, kill it, and return what it acknowledged."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.sdk.spooler", url, folder, str(body_size)],
+        [
+            sys.executable,
+            "-m",
+            "tests.sdk.spooling_consumer",
+            url,
+            folder,
+            str(body_size),
+        ],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'sdk'}"},
         stdout=subprocess.PIPE,

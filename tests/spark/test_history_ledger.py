@@ -26,7 +26,7 @@ from apps.reports.services import requests, running
 from apps.reports.services.requests import newest_over
 from poisonweb.management.commands import make_history
 from poisonweb.sample.history.weeks import DAYS, Weeks
-from tests.registered import sample_broker
+from tests.registered_brokers import sample_broker
 from tests.spark.published import published
 
 pytestmark = [pytest.mark.spark, pytest.mark.django_db(transaction=True)]

@@ -6,7 +6,7 @@ import re
 
 from apps.capture.management.commands.lanes import MOST_SESSIONS
 from poisonweb.costly import MOST_DATABASE_SESSIONS
-from tests.template import ROOT
+from tests.template_database import ROOT
 
 DEFAULT, OF_THE_SUPERUSER, TO_SPARE = 100, 3, 20
 SHARED_BY_REQUESTS, FOLLOWING_SKIPS = 16, 2

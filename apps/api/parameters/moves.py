@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from apps.api.parameters.base import members_of, moment, reason, refuse_unknown
-from apps.bookmarks import wire
+from apps.bookmarks import consumer_requests
 from apps.core.errors import Invalid
 from apps.triage.services.moves import MoveTarget, Strategy
 
@@ -48,7 +48,7 @@ def _time(value: object) -> MoveTarget:
 
 def _whole(name: str, value: object) -> int:
     # A bool is an int to Python; and no number in the database exceeds a bigint.
-    if type(value) is not int or abs(value) > wire.EPOCH_LIMIT:
+    if type(value) is not int or abs(value) > consumer_requests.EPOCH_LIMIT:
         raise Invalid(name, "send a whole number")
     return value
 
@@ -61,7 +61,9 @@ def _flag(name: str, value: object) -> bool:
 
 
 _PARSERS: dict[str, Callable[[object], MoveTarget]] = {
-    "to": lambda value: MoveTarget(strategy=Strategy.EXACT, to=wire.seqs(value)),
+    "to": lambda value: MoveTarget(
+        strategy=Strategy.EXACT, to=consumer_requests.seqs(value)
+    ),
     "at": _time,
     "by": lambda value: MoveTarget(strategy=Strategy.SHIFT, by=_whole("by", value)),
     "other": lambda value: MoveTarget(

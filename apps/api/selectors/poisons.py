@@ -8,10 +8,10 @@ from apps.api.paging import Page, RowKey, Window
 from apps.audit.models import Entry
 from apps.core.text import readable
 from apps.core.timeouts import search_timeout
-from apps.poison import reading
+from apps.poison import message_contents
+from apps.poison.message_contents import FailureExcerpt
 from apps.poison.models import Failure, Poison, Redrive
 from apps.poison.query import Query
-from apps.poison.reading import FailureExcerpt
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Item, Operation
 
@@ -50,14 +50,14 @@ def matching(query: Query, window: Window, principal: Principal) -> Page[Poison]
 
 def one(poison_id: int, principal: Principal) -> PoisonDetail:
     """Find a poison and its history; raises Absent if the principal sees none."""
-    poison = reading.visible(poison_id=poison_id, principal=principal)
-    headers = reading.first_headers(poison_id=poison_id)
+    poison = message_contents.visible(poison_id=poison_id, principal=principal)
+    headers = message_contents.first_headers(poison_id=poison_id)
     redrives = Redrive.objects.filter(poison=poison).select_related("topic", "item")
     containing = _operations(poison, principal)
     return PoisonDetail(
         poison=poison,
         header_names=[readable(name[:LONGEST_NAME]) for name, _ in headers.pairs],
-        failures=reading.failures(
+        failures=message_contents.failures(
             Failure.objects.filter(poison=poison), limit=MOST_FAILURES
         ),
         redrives=list(redrives.order_by("-n")[:MOST_REDRIVES]),

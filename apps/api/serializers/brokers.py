@@ -21,7 +21,7 @@ from apps.api.serializers.base import (
     checked,
     choice,
 )
-from apps.brokers import policies, ports, secrets
+from apps.brokers import policies, ports, sealed_addresses
 from apps.brokers.adapters import KINDS
 from apps.brokers.models import BROKER_NAME_LIMIT
 from apps.brokers.services.registration import URL_LIMIT
@@ -51,7 +51,7 @@ class StoredAddress(Text):
     """The place where a broker's address is stored."""
 
     def to_representation(self, value: str) -> str:
-        return secrets.described(value)
+        return sealed_addresses.described(value)
 
 
 class Options(serializers.DictField):

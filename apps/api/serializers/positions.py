@@ -13,10 +13,10 @@ from apps.api.serializers.base import (
     Text,
     choice,
 )
+from apps.bookmarks.consumer_requests import MOST_RUNS
 from apps.bookmarks.runs import LAST
 from apps.bookmarks.services import settling
 from apps.bookmarks.sources import Source as KeptBy
-from apps.bookmarks.wire import MOST_RUNS
 
 SettledStatus = choice("SettledStatus", settling.SettleStatus)
 PositionSource = choice("PositionSource", KeptBy)

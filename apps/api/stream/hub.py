@@ -23,7 +23,7 @@ import psycopg
 from apps.api.stream import access
 from apps.api.stream.params import StreamParams
 from apps.api.stream.readers import ChangeBatch, StreamReader, encoded, ping
-from apps.core import clock, notices
+from apps.core import clock, notify_channel
 from apps.core.postgres_sessions import open_async_session
 from apps.poison import skip_reading
 from apps.poison.skip_reading import ListedSkip, SkipListHead
@@ -141,7 +141,7 @@ class Hub:
 
     async def _receive_notices(self, connected: Callable[[], None]) -> None:
         async with await open_async_session("listener") as session:
-            await session.execute(f"LISTEN {notices.CHANNEL}")
+            await session.execute(f"LISTEN {notify_channel.CHANNEL}")
             self._listens.set()
             connected()
             self._wake.set()
@@ -149,7 +149,7 @@ class Hub:
                 self._handle_notice(json.loads(notice.payload))
 
     def _handle_notice(self, notice: Mapping[str, Any]) -> None:
-        fence = notice.get(notices.FENCE)
+        fence = notice.get(notify_channel.FENCE)
         if fence is None:
             self._wake.set()
             return

@@ -17,8 +17,8 @@ from apps.api.serializers import poisons as serializers
 from apps.api.serializers.search import SearchParams
 from apps.api.views.base import PostedBySessions, View, list_response
 from apps.core import clock
-from apps.core.streams import response_chunks
-from apps.poison import reading
+from apps.core.streaming_responses import response_chunks
+from apps.poison import message_contents
 from apps.team.rights import Scope
 
 
@@ -81,7 +81,7 @@ class Body(PostedBySessions):
         return self._download(request, poison_id)
 
     def _download(self, request: Request, poison_id: int) -> StreamingHttpResponse:
-        poison, chunks = reading.download(
+        poison, chunks = message_contents.download(
             poison_id=poison_id, principal=self.principal, now=clock.now()
         )
         headers = {

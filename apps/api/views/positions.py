@@ -17,8 +17,8 @@ from apps.api.selectors import positions
 from apps.api.serializers import positions as serializers
 from apps.api.shapes import positions as shapes
 from apps.api.views.base import View, list_response
+from apps.bookmarks.consumer_requests import Holder
 from apps.bookmarks.services import opening, settling
-from apps.bookmarks.wire import Holder
 from apps.core import clock
 from apps.team.rights import Scope
 

@@ -15,7 +15,7 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.api import snapshots
+from apps.api import skip_list_cache
 from apps.api.authentication import credential_of
 from apps.api.bodies import list_of
 from apps.api.idempotency import idempotent
@@ -108,9 +108,9 @@ def _snapshot(
 ) -> HttpResponse:
     """Answer in lines where `Accept` names their media type, otherwise in JSON."""
     if not _accepts(request, "Accept", MEDIA_TYPE):
-        body = snapshots.as_json(topic=topic, consumer_group=consumer_group)
+        body = skip_list_cache.as_json(topic=topic, consumer_group=consumer_group)
         return HttpResponse(body, content_type=Exact.media_type)
-    lines = snapshots.as_lines(topic=topic, consumer_group=consumer_group)
+    lines = skip_list_cache.as_lines(topic=topic, consumer_group=consumer_group)
     if not _accepts(request, "Accept-Encoding", "gzip"):
         return HttpResponse(gzip.decompress(lines), content_type=MEDIA_TYPE)
     headers = {"Content-Encoding": "gzip"}

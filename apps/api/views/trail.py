@@ -15,7 +15,7 @@ from apps.api.serializers import trail as serializers
 from apps.api.views.base import View, list_response
 from apps.audit import verification
 from apps.team.rights import Scope
-from apps.triage.services import trail as message_trail
+from apps.triage.services import message_trail
 
 
 class Entries(View):

@@ -9,14 +9,14 @@ from datetime import datetime
 from django.db import transaction
 from django.db.models import Prefetch
 
+from apps.bookmarks.consumer_requests import Holder
 from apps.bookmarks.models import BookmarkPosition, Mark
 from apps.bookmarks.querysets import PositionQuerySet
 from apps.bookmarks.sources import Source
-from apps.bookmarks.wire import Holder
 from apps.brokers import topic_ids
 from apps.brokers.models import Topic
 from apps.brokers.services import topics as brokers
-from apps.core import notices
+from apps.core import notify_channel
 from apps.core.errors import Forbidden
 from apps.team.rights import Principal
 
@@ -65,7 +65,7 @@ def fence(*, positions: Sequence[BookmarkPosition], epoch: int) -> None:
     BookmarkPosition.objects.filter(pk__in=ids).update(epoch=epoch)
     Mark.objects.filter(pk__in=marks).update(epoch=epoch)
     for position in positions:
-        notices.notify_fence(
+        notify_channel.notify_fence(
             topic=position.topic.name,
             client_name=position.client_name,
             sub_id=position.sub_id,

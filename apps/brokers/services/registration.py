@@ -12,13 +12,13 @@ from django.db import transaction
 
 from apps.audit import services as audit
 from apps.audit.services import Action
-from apps.brokers import adapters, allow_list, celery_broker, secrets
+from apps.brokers import adapters, allow_list, celery_broker, sealed_addresses
 from apps.brokers.adapters.adapter import BrokerSettings
 from apps.brokers.address_policy import host_ports_in_options
 from apps.brokers.allow_list import require_all_topics
 from apps.brokers.models import BROKER_NAME_LIMIT, Broker, Topic
 from apps.brokers.ports import FoundTopic
-from apps.brokers.queue_readers import reader_of_queue
+from apps.brokers.queue_ownership import reader_of_queue
 from apps.brokers.row_locks import lock_broker
 from apps.brokers.services.topics import (
     convention_of,
@@ -56,7 +56,7 @@ def add(
         raise Invalid("kind", remedy)
     _check_name(name)
     stored_url = _storable_url(url)
-    secrets.check_variable(stored_url, is_sample=is_sample)
+    sealed_addresses.check_variable(stored_url, is_sample=is_sample)
     values = {"kind": kind, "url": stored_url, "options": options}
     _check_address(Broker(**values))
     with transaction.atomic():
@@ -190,9 +190,9 @@ def _storable_url(url: str) -> str:
     """Return the form to store of an address that a person entered."""
     if len(url) > URL_LIMIT or not url.isprintable():
         raise Invalid("url", f"give at most {URL_LIMIT} characters that can be seen.")
-    if url.startswith(secrets.SEALED):
+    if url.startswith(sealed_addresses.SEALED):
         raise Invalid("url", "give the address itself; it is sealed here.")
-    return secrets.seal(url.strip())
+    return sealed_addresses.seal(url.strip())
 
 
 def _check_change(broker: Broker, values: Mapping[str, Any]) -> None:
@@ -201,10 +201,10 @@ def _check_change(broker: Broker, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         setattr(changed, name, value)
     if "url" in values:
-        secrets.check_variable(
+        sealed_addresses.check_variable(
             changed.url, is_sample=broker.is_sample, allowed=allow_list.of(broker)
         )
-    elif broker.url.startswith(secrets.SEALED):
+    elif broker.url.startswith(sealed_addresses.SEALED):
         _require_address_again(broker, changed)
     _check_address(changed)
 
@@ -231,14 +231,14 @@ def _check_address(broker: Broker) -> None:
     """
     try:
         settings = BrokerSettings(
-            url=secrets.reveal(broker.url), options=broker.options
+            url=sealed_addresses.reveal(broker.url), options=broker.options
         )
         # Check this first: it explains best what is wrong, and dials nothing.
         adapters.adapter(broker.kind).broker_admin(settings).close()
     except Unavailable as later:
         log.info("an address of %s was not checked: %s", broker.kind, later)
     try:
-        celery_broker.refuse(secrets.reveal(broker.url), resolve=False)
+        celery_broker.refuse(sealed_addresses.reveal(broker.url), resolve=False)
         target_of(broker).check(resolve=False)
     except Unavailable as later:
         log.info("the hosts of %s are not known yet: %s", broker.kind, later)

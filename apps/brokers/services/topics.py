@@ -16,8 +16,8 @@ from apps.brokers import (
     adapters,
     allow_list,
     celery_broker,
-    polling,
-    secrets,
+    polling_interval,
+    sealed_addresses,
     vocabularies,
 )
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
@@ -36,7 +36,7 @@ from apps.brokers.ports import (
     Publisher,
     TopicAdmin,
 )
-from apps.brokers.queue_readers import one_reader
+from apps.brokers.queue_ownership import one_reader
 from apps.brokers.row_locks import lock_broker
 from apps.core.actor import Actor
 from apps.core.errors import Invalid, Refused, Unavailable
@@ -212,7 +212,9 @@ def ordering_of(topic: Topic) -> Ordering:
 def polling_interval_of(topic: Topic) -> float:
     """Return the longest polling interval in seconds; 0 where polling is free."""
     usual = capabilities_of(topic).polling_interval
-    return polling.longest_interval(topic.options, usual=usual) if usual else 0.0
+    return (
+        polling_interval.longest_interval(topic.options, usual=usual) if usual else 0.0
+    )
 
 
 def lost_headers_of(topic: Topic) -> frozenset[bytes]:
@@ -263,10 +265,10 @@ def settings_of(broker: Broker) -> BrokerSettings:
 
     Checks the address each time, since the same name may resolve to another address.
     """
-    secrets.check_variable(
+    sealed_addresses.check_variable(
         broker.url, is_sample=broker.is_sample, allowed=allow_list.of(broker)
     )
-    url = secrets.reveal(broker.url)
+    url = sealed_addresses.reveal(broker.url)
     celery_broker.refuse(url, resolve=True)
     target = target_of(broker)
     target.check(resolve=True)
@@ -275,11 +277,11 @@ def settings_of(broker: Broker) -> BrokerSettings:
 
 def target_of(broker: Broker) -> Target:
     """Return the hosts of a broker; raise Unavailable without its address."""
-    url, kind = secrets.reveal(broker.url), adapters.kind_named(broker.kind)
+    url, kind = sealed_addresses.reveal(broker.url), adapters.kind_named(broker.kind)
     return Target.read(
         url,
         broker.options,
-        is_trusted=broker.url.startswith(secrets.FROM_ENVIRONMENT),
+        is_trusted=broker.url.startswith(sealed_addresses.FROM_ENVIRONMENT),
         keeps_to_address=(
             kind.sends_password_by_options or kind.calls_as_this_machine(url)
         ),

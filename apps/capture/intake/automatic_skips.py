@@ -18,7 +18,7 @@ from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
 
 from apps.capture.intake import suspicions
-from apps.core import notices
+from apps.core import notify_channel
 from apps.core.actor import Actor
 from apps.poison import skip_list
 from apps.poison.models import SkipList, WaitingSkip
@@ -277,7 +277,7 @@ def _make_skips(
     for topic_id, changes, waiting_count, withheld in cursor.fetchall():
         number += changes
         if changes:
-            notices.notify_skips(topic_id=topic_id)
+            notify_channel.notify_skips(topic_id=topic_id)
             log.info("topic %d: %d skips made or renewed", topic_id, changes)
         if waiting_count or withheld:
             log.warning(

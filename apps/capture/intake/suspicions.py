@@ -24,7 +24,7 @@ from typing import Any
 from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
 
-from apps.core import notices
+from apps.core import notify_channel
 from apps.core.actor import Actor
 from apps.poison import skip_list
 from apps.poison.models import Skip
@@ -195,7 +195,7 @@ def _make_firm(topic_id: int, skips: Sequence[int]) -> int:
     with connection.cursor() as cursor:
         cursor.execute(_FIRM, {"topic": topic_id, "skips": list(skips)})
         row = cursor.fetchone()
-    notices.notify_skips(topic_id=topic_id)
+    notify_channel.notify_skips(topic_id=topic_id)
     return row[0] if row else 0
 
 

@@ -10,7 +10,7 @@ from typing import Self
 
 from django.http import QueryDict
 
-from apps.brokers import adapters, policies, secrets
+from apps.brokers import adapters, policies, sealed_addresses
 from apps.brokers.allow_list import Choice
 from apps.brokers.models import Broker, Topic
 from apps.brokers.policies import Policies
@@ -52,7 +52,7 @@ class BrokerForm:
 
     @property
     def shown_url(self) -> str:
-        is_secret = not self.url.startswith(secrets.FROM_ENVIRONMENT)
+        is_secret = not self.url.startswith(sealed_addresses.FROM_ENVIRONMENT)
         return "" if is_secret else self.url
 
     def add(self, principal: Principal, *, now: datetime) -> Broker:

@@ -14,7 +14,7 @@ from apps.dashboard.forms.fields import require_valid
 from apps.team import second_factor, second_factor_session
 from apps.team.errors import TooManySignIns
 from apps.team.models import User
-from apps.team.sign_in import SignInAttempt
+from apps.team.sign_in_attempts import SignInAttempt
 
 # Room for a recovery code with blanks between its characters.
 CODE_LIMIT = 40

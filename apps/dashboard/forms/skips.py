@@ -16,7 +16,7 @@ from apps.brokers.models import Topic
 from apps.core.errors import Absent, Invalid, PoisonwebError, Refused
 from apps.dashboard.forms.fields import ReasonField, require_valid
 from apps.dashboard.selectors.skips import MatcherLabel
-from apps.poison import matching, reading, skip_list
+from apps.poison import matching, message_contents, skip_list
 from apps.poison.matching import Matcher, Preview
 from apps.poison.models import Poison, Skip
 from apps.team.rights import Principal
@@ -163,7 +163,7 @@ def message_of(params: QueryDict, principal: Principal) -> Poison | None:
         return None
     if not (number.isascii() and number.isdigit() and len(number) <= MOST_DIGITS):
         raise Absent("There is no such message here.")
-    return reading.visible(poison_id=int(number), principal=principal)
+    return message_contents.visible(poison_id=int(number), principal=principal)
 
 
 def is_complete(form: SkipForm, message: Poison | None) -> bool:
@@ -249,7 +249,7 @@ def check_reason(reason: str) -> None:
 
 def header_names(message: Poison) -> list[str]:
     """List the headers of a message that a rule can name."""
-    raw_names = reading.header_names(poison_id=message.pk)
+    raw_names = message_contents.header_names(poison_id=message.pk)
     names = (name.decode(errors="replace") for name in raw_names)
     return [name for name in dict.fromkeys(names) if _is_nameable(name)][:MOST_HEADERS]
 

@@ -14,7 +14,7 @@ from typing import Final
 from apps.audit.models import Entry
 from apps.audit.services import Action
 from apps.dashboard.presentation.trail_changes import changes
-from apps.team.sign_in import UNKNOWN
+from apps.team.sign_in_attempts import UNKNOWN
 
 # How to describe a change of a person's rights, by the new value.
 RIGHTS: Final = {

@@ -10,7 +10,7 @@ from datetime import datetime
 from django.db.models import Prefetch
 from django.template.defaultfilters import filesizeformat
 
-from apps.brokers import adapters, connectivity, secrets
+from apps.brokers import adapters, connectivity, sealed_addresses
 from apps.brokers.adapters import BrokerKind
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import Capabilities, Counting, FoundTopic, Headers, Ordering
@@ -58,7 +58,7 @@ class BrokerRow:
 
     @property
     def address(self) -> str:
-        return secrets.described(self.broker.url)
+        return sealed_addresses.described(self.broker.url)
 
     @property
     def lanes(self) -> dict[str, int]:

@@ -14,8 +14,8 @@ from apps.brokers.ports import Header
 from apps.core.text import readable
 from apps.core.timeouts import TooSlow, unless_slow
 from apps.dashboard.selectors.messages import MASKED, is_secret
-from apps.poison import headers as names
-from apps.poison import reading
+from apps.poison import identifying_headers as names
+from apps.poison import message_contents
 from apps.poison.models import Poison
 from apps.team.rights import Principal, Scope
 from poisonguard import fingerprint
@@ -81,11 +81,11 @@ def between(
     A header that is not public requires the right to read bodies, and is shown for an
     hour after the person revealed it.
     """
-    loaded = unless_slow(partial(reading.headers_of, messages))
+    loaded = unless_slow(partial(message_contents.headers_of, messages))
     headers: Headers = {} if isinstance(loaded, TooSlow) else loaded
     column = _chosen(headers, header, principal) if header else _most_varied(headers)
     if column and not column.reason and not names.is_public(column.name.encode()):
-        is_revealed = reading.is_header_revealed(
+        is_revealed = message_contents.is_header_revealed(
             problem_id=problem_id, name=column.name, principal=principal, now=now
         )
         column = column if is_revealed else _unrevealed(column)

@@ -19,14 +19,14 @@ from apps.dashboard.presentation.body import BodyView, view
 from apps.dashboard.selectors import skips
 from apps.dashboard.selectors.neighbours import Neighbours, neighbours
 from apps.dashboard.selectors.skips import SkipRow
-from apps.poison import origins, reading
-from apps.poison.headers import is_public
+from apps.poison import message_contents, origins
+from apps.poison.identifying_headers import is_public
+from apps.poison.message_contents import FailureExcerpt, FirstHeaders, RevealedMessage
 from apps.poison.models import Failure, Poison, Redrive
 from apps.poison.query import Query, Term
-from apps.poison.reading import FailureExcerpt, FirstHeaders, RevealedMessage
 from apps.poison.states import DisplayState
 from apps.team.rights import Principal, Scope
-from apps.triage.services.trail import operations_on
+from apps.triage.services.message_trail import operations_on
 
 MOST_SHOWN = 20
 MASKED = "••••••"
@@ -112,8 +112,8 @@ def last_failed_at(principal: Principal) -> datetime | None:
 
 def one(message_id: int, principal: Principal, *, now: datetime) -> MessageDetail:
     """Load a message without its contents; raises Absent if it is not visible."""
-    message = reading.visible(poison_id=message_id, principal=principal)
-    first = reading.first_headers(poison_id=message_id)
+    message = message_contents.visible(poison_id=message_id, principal=principal)
+    first = message_contents.first_headers(poison_id=message_id)
     headers = HeaderRows.of(first, unrevealed_value)
     return _detail(message, principal, headers, now=now)
 
@@ -181,7 +181,7 @@ def _detail(
     newest = list(redrives.order_by("-n")[:MOST_SHOWN])
     return MessageDetail(
         message=message,
-        failures=reading.failures(failures, limit=MOST_SHOWN),
+        failures=message_contents.failures(failures, limit=MOST_SHOWN),
         redrives=newest,
         given_back_to=newest[0].queue if message.is_given_back else "",
         entries=_entries(message),

@@ -12,11 +12,11 @@ from django.db import connection
 from django.db.models import Max, Prefetch, QuerySet
 
 from apps.audit.models import Entry
+from apps.bookmarks.consumer_requests import MOST_RUNS
 from apps.bookmarks.models import BookmarkPosition, Mark, Move, Sample
 from apps.bookmarks.services import reading
 from apps.bookmarks.services.reading import TopicPublisher
 from apps.bookmarks.sources import Source
-from apps.bookmarks.wire import MOST_RUNS
 from apps.brokers.services import topics as brokers
 from apps.capture.models import LANE_LIVES, Lane, LaneState
 from apps.core.errors import Absent, Refused, Unavailable

@@ -17,10 +17,10 @@ from apps.dashboard.selectors import differences, messages, ranking
 from apps.dashboard.selectors.differences import Differences
 from apps.dashboard.selectors.messages import MessageList, last_failed_at
 from apps.dashboard.selectors.neighbours import Neighbours, neighbours
-from apps.poison import backlogs, problem_search, reading
+from apps.poison import backlogs, message_contents, problem_search
+from apps.poison.message_contents import FailureExcerpt
 from apps.poison.models import Failure, Poison, Problem
 from apps.poison.querysets import ProblemQuerySet
-from apps.poison.reading import FailureExcerpt
 from apps.poison.states import DisplayState
 from apps.team.rights import Principal
 
@@ -158,7 +158,9 @@ def one(
     problem = allowed.select_related("topic").filter(pk=problem_id).first()
     if problem is None:
         raise Absent(f"There is no problem {problem_id} here.")
-    samples = reading.failures(Failure.objects.filter(problem=problem), limit=1)
+    samples = message_contents.failures(
+        Failure.objects.filter(problem=problem), limit=1
+    )
     listed = messages.of_problem(problem_id, params.messages, principal)
     return ProblemDetail(
         row=rows([problem], now=now)[0],

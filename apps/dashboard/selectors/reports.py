@@ -15,8 +15,7 @@ from apps.core.errors import Absent
 from apps.dashboard.paging import Cursor, Page, page
 from apps.dashboard.period import Period, ReportParams
 from apps.dashboard.presentation.charts import Heat
-from apps.dashboard.selectors.rising import Rising, of_topics, rising
-from apps.dashboard.selectors.series import (
+from apps.dashboard.selectors.daily_rates import (
     HourRow,
     Series,
     Total,
@@ -24,6 +23,7 @@ from apps.dashboard.selectors.series import (
     heat,
     series,
 )
+from apps.dashboard.selectors.rising import Rising, of_topics, rising
 from apps.reports.models import Day, Rate, Run
 from apps.reports.querysets import RateQuerySet
 from apps.reports.services.planning import is_overdue

@@ -15,7 +15,7 @@ from apps.bookmarks.models import Mark
 from apps.brokers import policies
 from apps.brokers.models import Topic
 from apps.brokers.querysets import TopicQuerySet
-from apps.brokers.queue_readers import reader_of_queue
+from apps.brokers.queue_ownership import reader_of_queue
 from apps.brokers.services.topics import Convention, convention_of_topic
 from apps.capture.models import (
     LANE_LIVES,

@@ -11,13 +11,13 @@ from django.views.decorators.http import (
 )
 
 from apps.core import clock
-from apps.core.streams import response_chunks
+from apps.core.streaming_responses import response_chunks
 from apps.dashboard.decorators import SignedIn, needs, show
 from apps.dashboard.list_params import ListParams
 from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import messages
 from apps.dashboard.selectors.messages import MessageDetail
-from apps.poison import reading
+from apps.poison import message_contents
 from apps.team.rights import Scope
 
 
@@ -49,14 +49,16 @@ def reveal(request: SignedIn, message_id: int) -> HttpResponse:
     if request.method != "POST":
         return redirect("message", message_id)  # a reload of the revealed page
     principal, now = request.user.principal, clock.now()
-    revealed = reading.reveal(poison_id=message_id, principal=principal, now=now)
+    revealed = message_contents.reveal(
+        poison_id=message_id, principal=principal, now=now
+    )
     return _page(request, messages.opened(revealed, principal, now=now))
 
 
 @require_POST
 @needs(Scope.BODIES_READ)
 def download(request: SignedIn, message_id: int) -> StreamingHttpResponse:
-    poison, chunks = reading.download(
+    poison, chunks = message_contents.download(
         poison_id=message_id, principal=request.user.principal, now=clock.now()
     )
     name = f"message-{poison.pk}.bin"

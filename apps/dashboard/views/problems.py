@@ -12,7 +12,7 @@ from apps.dashboard.decorators import SignedIn, needs, show
 from apps.dashboard.list_params import ListParams, Origin, ProblemPageParams
 from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import problems
-from apps.poison import reading
+from apps.poison import message_contents
 from apps.team.rights import Scope
 
 
@@ -67,7 +67,7 @@ def reveal_header(request: SignedIn, problem_id: int) -> HttpResponse:
         )
         column = problem_detail.differences.column
         if column and column.may_reveal:
-            reading.reveal_header(
+            message_contents.reveal_header(
                 problem_id=problem_id,
                 name=column.name,
                 principal=request.user.principal,

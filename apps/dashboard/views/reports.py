@@ -12,7 +12,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from apps.core import clock
 from apps.core.errors import Invalid, Refused
-from apps.core.streams import response_chunks
+from apps.core.streaming_responses import response_chunks
 from apps.dashboard.decorators import SignedIn, needs, show
 from apps.dashboard.paging import Cursor
 from apps.dashboard.period import CHOICES, ReportParams, day

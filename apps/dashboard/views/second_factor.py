@@ -19,9 +19,14 @@ from apps.core.errors import Absent, Invalid, PoisonwebError
 from apps.dashboard.decorators import SignedIn
 from apps.dashboard.error_pages import error_page, status_of
 from apps.dashboard.forms.sign_in import ProofForm
-from apps.team import second_factor, second_factor_session, sign_in, single_sign_on
+from apps.team import (
+    second_factor,
+    second_factor_session,
+    sign_in_attempts,
+    single_sign_on,
+)
 from apps.team.errors import TooManySignIns
-from apps.team.sign_in import SignInAttempt
+from apps.team.sign_in_attempts import SignInAttempt
 
 PAGE = "Second factor"
 
@@ -113,7 +118,7 @@ def _page(request: SignedIn, *, wrong: PoisonwebError | None = None) -> HttpResp
 
 def _factor(request: SignedIn) -> dict[str, object]:
     user = request.user
-    if sign_in.is_by_provider(request):
+    if sign_in_attempts.is_by_provider(request):
         return {
             "is_by_provider": True,
             "provider": single_sign_on.provider_settings().name,

@@ -14,14 +14,14 @@ from apps.audit.filters import PARAMETERS, TEXT_LIMIT
 from apps.audit.models import Entry
 from apps.core import clock
 from apps.core.errors import Invalid
-from apps.core.streams import response_chunks
+from apps.core.streaming_responses import response_chunks
 from apps.dashboard.decorators import SignedIn, needs
 from apps.dashboard.paging import Cursor
 from apps.dashboard.presentation import curl, spreadsheet
 from apps.dashboard.presentation.trail_actions import GROUPS
 from apps.dashboard.selectors import checkpoint, trail
 from apps.team.rights import Scope
-from apps.triage.services import trail as message_trail
+from apps.triage.services import message_trail
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

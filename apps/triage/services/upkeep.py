@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from apps.core import lock
-from apps.team import sessions, sign_in
+from apps.team import sessions, sign_in_attempts
 from apps.team.models import IdempotencyKey
 from apps.triage.models import Operation, WorkerBeat, lock_name
 
@@ -60,6 +60,6 @@ def prune(*, now: datetime) -> Pruned:
     stale.delete()
     old = IdempotencyKey.objects.filter(created_at__lt=now - IDEMPOTENCY_KEYS_LIVE)
     keys, _ = old.delete()
-    sign_in.prune(now=now)
+    sign_in_attempts.prune(now=now)
     sessions.prune(now=now)
     return Pruned(previews=previews, idempotency_keys=keys)

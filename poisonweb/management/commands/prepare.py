@@ -20,7 +20,7 @@ from django.db import OperationalError, ProgrammingError, connection
 from django.db.migrations.loader import MigrationLoader
 from psycopg.errors import InsufficientPrivilege
 
-from apps.brokers import allow_list, secrets
+from apps.brokers import allow_list, sealed_addresses
 from apps.brokers.models import Broker
 from apps.brokers.services import registration
 from apps.brokers.services import topics as brokers
@@ -43,7 +43,7 @@ SETTER_UP = Principal(
 )
 ADMIN = "admin"
 SAMPLE_BROKER = "sample"
-SAMPLE_URL = f"{secrets.FROM_ENVIRONMENT}{secrets.SAMPLE_VARIABLE}"
+SAMPLE_URL = f"{sealed_addresses.FROM_ENVIRONMENT}{sealed_addresses.SAMPLE_VARIABLE}"
 SAMPLE_TOPICS = ("ContentTopic", "orders", "shipments")
 SAMPLE_SCOPES = (Scope.CAPTURE_WRITE, Scope.SKIPS_READ)
 SAMPLE_KEY = "sample consumers"

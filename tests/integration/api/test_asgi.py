@@ -17,7 +17,7 @@ from django.db import connection
 from django.http import HttpRequest, StreamingHttpResponse
 from django.urls import path as address
 
-from apps.poison import reading
+from apps.poison import message_contents
 from apps.team.rights import Scope
 from poisonweb.threaded_handler import ThreadedHandler
 from tests.integration.api.caller import Caller, program
@@ -88,7 +88,7 @@ def test_a_body_in_chunks_without_a_length_is_read(now: datetime) -> None:
 
 
 def test_a_body_is_sent_in_pieces_and_never_held_whole(now: datetime) -> None:
-    content = bytes(range(256)) * (3 * reading.CHUNK // 256 + 1)
+    content = bytes(range(256)) * (3 * message_contents.CHUNK // 256 + 1)
     [poison] = poisons(now, 1, body=content)
 
     status, received = ask(
@@ -97,7 +97,7 @@ def test_a_body_is_sent_in_pieces_and_never_held_whole(now: datetime) -> None:
 
     assert status == 200
     assert b"".join(received) == content
-    assert len(received) > len(content) // reading.CHUNK
+    assert len(received) > len(content) // message_contents.CHUNK
 
 
 def test_a_list_is_answered_over_asgi(now: datetime) -> None:

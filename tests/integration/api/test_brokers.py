@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from apps.audit.models import Entry
-from apps.brokers import secrets
+from apps.brokers import sealed_addresses
 from apps.brokers.adapters import KINDS, BrokerKind
 from apps.brokers.models import Broker, Topic
 from apps.capture.models import HeldDeadLetter, Lane
@@ -64,7 +64,7 @@ def test_a_broker_is_added_and_no_answer_contains_its_address(
     assert answers[1].results == [reply.json] == [answers[2].json]
     assert not any(password.encode() in each.response.content for each in answers)
     assert not any("url" in each for each in (reply.json, answers[2].json))
-    assert secrets.reveal(Broker.objects.get().url) == redis_url
+    assert sealed_addresses.reveal(Broker.objects.get().url) == redis_url
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_testing_a_broker_answers_200_whether_it_is_reached_or_not(
     admin: Caller, ours: int
 ) -> None:
     good = admin.post(f"brokers/{ours}/test", {})
-    Broker.objects.update(url=secrets.seal("redis://:sesame@127.0.0.1:9"))
+    Broker.objects.update(url=sealed_addresses.seal("redis://:sesame@127.0.0.1:9"))
     bad = admin.post(f"brokers/{ours}/test", {})
 
     assert (good.status, good.json["ok"]) == (200, True)
@@ -316,7 +316,7 @@ def test_a_key_for_some_topics_discovers_only_those(
 def test_a_broker_that_is_away_is_a_503_without_its_secret(
     admin: Caller, ours: int
 ) -> None:
-    Broker.objects.update(url=secrets.seal("redis://:sesame@127.0.0.1:9"))
+    Broker.objects.update(url=sealed_addresses.seal("redis://:sesame@127.0.0.1:9"))
 
     reply = admin.get(f"brokers/{ours}/discover")
 

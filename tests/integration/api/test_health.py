@@ -24,7 +24,7 @@ from apps.capture.models import Lane
 from apps.core.postgres_session_usage import SPARE
 from apps.triage.services import upkeep
 from tests.integration.api.caller import program
-from tests.sessions import sessions_left
+from tests.postgres_sessions import sessions_left
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)

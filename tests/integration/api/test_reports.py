@@ -13,7 +13,7 @@ from apps.core import clock
 from apps.reports.services.requests import newest_over
 from apps.team.rights import Role, Scope
 from tests.integration.api.caller import Caller, Reply, anonymous, person, program
-from tests.published import ONE_DAY, failed_run, publish, rate, run
+from tests.published_reports import ONE_DAY, failed_run, publish, rate, run
 
 pytestmark = pytest.mark.django_db
 

@@ -22,7 +22,7 @@ import uvicorn
 from django.db import connection, transaction
 
 from apps.api.stream import access, hub, readers
-from apps.core import notices
+from apps.core import notify_channel
 from apps.core.postgres_sessions import open_async_session
 from apps.poison import skip_list, skip_reading
 from apps.poison.models import SkipList, StoreEpoch
@@ -35,8 +35,8 @@ from poisonweb.embedded.ports import free_port
 from poisonweb.env import ROOT
 from poisonweb.threaded_handler import ThreadedHandler
 from tests.integration.api.caller import Caller, person, program
+from tests.postgres_sessions import waits_for_a_lock
 from tests.reports import capture, failure
-from tests.sessions import waits_for_a_lock
 from tests.skips import ANNA, added, topic_named
 from tests.waiting import wait_until
 
@@ -478,7 +478,7 @@ def test_a_fence_is_sent_to_the_readers_of_its_topic(
     other.until("ping")
 
     for topic in ("orders", "shipping"):
-        notices.notify_fence(topic=topic, client_name="b-1", sub_id="é", epoch=7)
+        notify_channel.notify_fence(topic=topic, client_name="b-1", sub_id="é", epoch=7)
 
     fence = mine.until("fence")
     assert (fence.id, fence.data) == (
@@ -500,7 +500,7 @@ def test_a_stream_begins_when_its_fences_are_heard(
     reader = server.follow(guard, topic="orders")
     reader.until("ping")
 
-    notices.notify_fence(topic="orders", client_name="b-1", sub_id="1", epoch=7)
+    notify_channel.notify_fence(topic="orders", client_name="b-1", sub_id="1", epoch=7)
 
     assert reader.until("fence").data["sub_id"] == "1"
 

@@ -12,7 +12,7 @@ import redis
 from django.test import Client
 
 from apps.audit.models import Entry
-from apps.brokers import secrets
+from apps.brokers import sealed_addresses
 from apps.brokers.adapters import KINDS, BrokerKind, adapter
 from apps.brokers.adapters.redis_streams.inspection import RedisBrokerAdmin
 from apps.brokers.models import Broker, Topic
@@ -69,7 +69,7 @@ def test_a_broker_is_added_and_its_secret_is_on_no_page(
     again = get(admin, f"{place}?added=1&observed=7&removed=7")
 
     assert place == f"/brokers/{broker.pk}"
-    assert secrets.reveal(broker.url) == redis_url
+    assert sealed_addresses.reveal(broker.url) == redis_url
     assert [p for p in pages if password_of(redis_url) in p or broker.url in p] == []
     assert "The broker is added." in words(pages[0])
     assert not re.search("The broker is added|Observed from now|Removed:", words(again))
@@ -269,7 +269,7 @@ def test_a_connection_test_reaches_the_broker(admin: Client, ours: Broker) -> No
     path = f"/brokers/{ours.pk}/test"
 
     good = words(post(admin, path, 200))
-    Broker.objects.update(url=secrets.seal("redis://:sesame@127.0.0.1:9"))
+    Broker.objects.update(url=sealed_addresses.seal("redis://:sesame@127.0.0.1:9"))
     bad = words(post(admin, path, 200))
 
     assert re.search(r"It answers after \d+ ms: Redis \d", good)
@@ -377,7 +377,7 @@ def test_a_search_narrows_what_is_shown_and_not_what_all_means(
 
 def test_a_link_asks_no_broker_and_a_button_does(admin: Client, ours: Broker) -> None:
     """Only a POST asks the broker: a link on another site is sent with the session."""
-    Broker.objects.update(url=secrets.seal("redis://:sesame@127.0.0.1:9"))
+    Broker.objects.update(url=sealed_addresses.seal("redis://:sesame@127.0.0.1:9"))
     path = f"/brokers/{ours.pk}"
 
     page = get(admin, f"{path}/discover")
@@ -388,7 +388,7 @@ def test_a_link_asks_no_broker_and_a_button_does(admin: Client, ours: Broker) ->
 
 
 def test_a_broker_that_is_away_says_so_on_the_page(admin: Client, ours: Broker) -> None:
-    Broker.objects.update(url=secrets.seal("redis://:sesame@127.0.0.1:9"))
+    Broker.objects.update(url=sealed_addresses.seal("redis://:sesame@127.0.0.1:9"))
     path = f"/brokers/{ours.pk}"
 
     pages = [

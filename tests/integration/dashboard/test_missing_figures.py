@@ -35,7 +35,7 @@ from apps.team.models import ApiKey, User
 from apps.team.rights import Principal, Role
 from apps.triage.models import Operation
 from apps.triage.states import Verb
-from tests import published
+from tests import published_reports
 from tests.integration.dashboard.conftest import SignIn
 from tests.reports import capture, count_up, counter, failure, poisons
 from tests.skips import added
@@ -175,8 +175,8 @@ def lived_in(
     )
     Mark.objects.create(position=position, processed=1, head=9, lag=8)
     yesterday = now.date() - timedelta(days=1)
-    published.publish(yesterday)
-    published.rate(yesterday, 10, 1)
+    published_reports.publish(yesterday)
+    published_reports.rate(yesterday, 10, 1)
     came_back(operator, now)
 
 

@@ -26,8 +26,8 @@ from apps.triage.models import Operation, WorkerBeat
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.pages import get
 from tests.integration.dashboard.test_missing_figures import HINT, slow
+from tests.postgres_sessions import sessions_left
 from tests.reports import count_up, counter, drop, poisons
-from tests.sessions import sessions_left
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db

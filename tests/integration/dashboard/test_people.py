@@ -15,7 +15,7 @@ from apps.core.actor import Actor
 from apps.team import services
 from apps.team.models import User
 from apps.team.rights import Role
-from tests.entries import entries
+from tests.audit_entries import entries
 from tests.integration.dashboard.page_forms import form_on
 
 pytestmark = pytest.mark.django_db

@@ -26,7 +26,7 @@ from apps.reports.services.requests import newest_over
 from apps.team.rights import Principal, Role, Scope
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.pages import get
-from tests.published import ONE_DAY, failed_run, problem_day, publish, rate, run
+from tests.published_reports import ONE_DAY, failed_run, problem_day, publish, rate, run
 from tests.reports import poisons
 
 pytestmark = pytest.mark.django_db

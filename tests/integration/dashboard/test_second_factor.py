@@ -20,8 +20,8 @@ from apps.team.errors import TooManySignIns
 from apps.team.models import User
 from apps.team.rights import Role
 from apps.team.services import create_user
-from apps.team.sign_in import SignInAttempt
-from tests.entries import entries
+from apps.team.sign_in_attempts import SignInAttempt
+from tests.audit_entries import entries
 from tests.integration.dashboard.page_forms import form_on
 from tests.integration.dashboard.pages import is_in
 from tests.races import together

@@ -22,7 +22,7 @@ from apps.team.services import alter_user, create_user
 from apps.team.single_sign_on import ProviderIdentity
 from poisonweb.embedded.ports import free_port
 from tests import oidc
-from tests.entries import entries
+from tests.audit_entries import entries
 from tests.integration.dashboard.pages import is_in
 from tests.oidc import Provider
 from tests.oidc_oddities import CONFIGURATION, ODD

@@ -8,9 +8,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from apps.audit import checkpoints, proof, verification
+from apps.audit import checkpoint_comparison, checkpoints, verification
+from apps.audit.checkpoint_comparison import Proof
 from apps.audit.checkpoints import Checkpoint
-from apps.audit.proof import Proof
 
 
 class Command(BaseCommand):
@@ -38,7 +38,7 @@ class Command(BaseCommand):
     def handle(
         self, *_: Any, since: Sequence[Path], head: str | None, **__: Any
     ) -> None:
-        result = proof.prove(_read(since))
+        result = checkpoint_comparison.prove(_read(since))
         troubles = [*result.troubles]
         if since and not result.number:
             troubles.append("There is no signed checkpoint in what --since names.")

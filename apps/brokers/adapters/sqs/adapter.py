@@ -8,7 +8,7 @@ ports for messages, `admin` those for people, `messages` converts a message, and
 
 from __future__ import annotations
 
-from apps.brokers import polling
+from apps.brokers import polling_interval
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.sqs.inspection import SqsBrokerAdmin, SqsTopicAdmin
 from apps.brokers.adapters.sqs.messages import (
@@ -94,11 +94,11 @@ def _address(broker: BrokerSettings) -> SqsAddress:
 
 
 def _checked(topic: TopicSettings) -> TopicSettings:
-    unknown = set(topic.options) - {polling.OPTION}
+    unknown = set(topic.options) - {polling_interval.OPTION}
     if unknown:
-        hint = f"the only option of a topic of sqs is {polling.OPTION}."
+        hint = f"the only option of a topic of sqs is {polling_interval.OPTION}."
         raise Invalid("options", f"{', '.join(sorted(unknown))} is unknown: {hint}")
-    polling.longest_interval(topic.options, usual=USUAL_INTERVAL)
+    polling_interval.longest_interval(topic.options, usual=USUAL_INTERVAL)
     if topic.topic == topic.dead_letter_queue:
         raise Invalid("dead_letter_queue", "must be another queue than the topic.")
     if not 0 < topic.visibility_timeout <= LONGEST_HIDDEN:

@@ -16,8 +16,8 @@ from apps.core.actor import Actor
 from apps.core.errors import Invalid
 from apps.reports.errors import RunInTheWay
 from apps.reports.models import Run
-from apps.reports.services import requests, turns
-from apps.reports.services.turns import WaitPolicy
+from apps.reports.services import foreground_runs, requests
+from apps.reports.services.foreground_runs import WaitPolicy
 from apps.reports.states import State
 
 HERE = Actor.system("command line")
@@ -76,7 +76,7 @@ class Command(BaseCommand):
         self._report(run)
 
     def _make(self, first: date, last: date, *, wait: bool) -> Run:
-        return turns.make(
+        return foreground_runs.make(
             first_day=first,
             last_day=last,
             actor=HERE,

@@ -241,7 +241,7 @@ class Crowd:
         self._ready = threading.Semaphore(0)
         self._crowd = [
             subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.skips", role, *what],
+                [sys.executable, "-m", "benchmarks.skip_latency", role, *what],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

@@ -1,6 +1,6 @@
 """A consumer that settles at random, as a process of its own to be killed.
 
-    python -m tests.sdk.reader URL LOG MESSAGES IN_FLIGHT HOLE
+    python -m tests.sdk.settling_consumer URL LOG MESSAGES IN_FLIGHT HOLE
 
 It reads the numbers 1 to MESSAGES of a replaying topic from where it may resume, keeps
 IN_FLIGHT of them unsettled and settles one of those at random, but HOLE never.

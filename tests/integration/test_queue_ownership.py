@@ -11,7 +11,7 @@ from django.core.management import call_command
 from django.db import IntegrityError, connection
 
 from apps.audit.models import Entry
-from apps.brokers import queue_readers
+from apps.brokers import queue_ownership
 from apps.brokers.models import Broker, Topic
 from apps.brokers.policies import Policies, set_policies
 from apps.brokers.ports import FoundTopic
@@ -93,9 +93,9 @@ def test_a_queue_that_another_topic_got_meanwhile_is_refused(
     topic_of(broker, "orders", "failed")
     bills = topic_of(broker, "bills")
     looks = iter([None])
-    look = queue_readers.reader_of_queue
+    look = queue_ownership.reader_of_queue
     monkeypatch.setattr(
-        queue_readers, "reader_of_queue", lambda **about: next(looks, look(**about))
+        queue_ownership, "reader_of_queue", lambda **about: next(looks, look(**about))
     )
 
     with pytest.raises(Invalid, match="the topic orders reads failed"):

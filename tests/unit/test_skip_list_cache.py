@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from apps.api import snapshots
-from apps.api.snapshots import ListCache
+from apps.api import skip_list_cache
+from apps.api.skip_list_cache import ListCache
 
 PATIENCE = 60.0
 
@@ -72,7 +72,7 @@ def test_a_failed_list_is_made_by_the_next_request() -> None:
 def test_the_size_of_the_cache_is_bounded(
     limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshots, limit, 3)
+    monkeypatch.setattr(skip_list_cache, limit, 3)
     bodies, calls = ListCache(), list[int]()
 
     def making(number: int) -> Callable[[], bytes]:

@@ -25,7 +25,7 @@ from apps.dashboard.error_pages import error_page
 from apps.dashboard.forms import selection
 from apps.dashboard.forms.sign_in import CodeForm, SignInForm
 from apps.dashboard.preferences import ONE_YEAR, cookies_to_set
-from apps.team import second_factor, second_factor_session, sign_in
+from apps.team import second_factor, second_factor_session, sign_in_attempts
 
 
 class SignIn(LoginView):
@@ -84,7 +84,7 @@ class SignInCode(LoginView):
             return error_page(request, unreadable)
 
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
-        login(self.request, form.get_user(), backend=sign_in.BY_PASSWORD)
+        login(self.request, form.get_user(), backend=sign_in_attempts.BY_PASSWORD)
         second_factor_session.note_proof(self.request)
         return redirect(self.get_success_url())
 

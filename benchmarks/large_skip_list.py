@@ -61,11 +61,11 @@ def fill(number: int) -> None:
 
 def sending() -> None:
     """Print the server's processor time for a list, in both forms."""
-    from apps.api import snapshots
+    from apps.api import skip_list_cache
 
-    render = snapshots._gzipped_lines  # noqa: SLF001
+    render = skip_list_cache._gzipped_lines  # noqa: SLF001
     lines = timed(partial(render, TOPIC, GROUP), RENDERED)
-    whole = timed(partial(snapshots._json, TOPIC, GROUP), ROUNDS)  # noqa: SLF001
+    whole = timed(partial(skip_list_cache._json, TOPIC, GROUP), ROUNDS)  # noqa: SLF001
     middle, slowest = statistics.median(lines), max(lines)
     before = statistics.median(whole)
     print(f"a list of {SKIPS:,} in lines: p50 {middle:.2f} s, p99 {slowest:.2f} s of a")
@@ -136,7 +136,7 @@ ROLES = {"consume": consume, "parse": parse}
 def run_apart(role: str, what: str, key: str) -> dict[str, Any]:
     """Run a role in a fresh process, and return the JSON that it printed."""
     process = subprocess.run(
-        [sys.executable, "-m", "benchmarks.start", role, what],
+        [sys.executable, "-m", "benchmarks.large_skip_list", role, what],
         env={**os.environ, "BENCH_KEY": key},
         capture_output=True,
         check=True,
