@@ -18,16 +18,19 @@ from apps.triage.models import Operation
 
 
 def _may_act(request: HttpRequest) -> bool:
+    """Return whether the user may decide on messages."""
     user = request.user
     return isinstance(user, User) and user.principal.may(Scope.OPERATIONS_WRITE)
 
 
-def _running(request: HttpRequest) -> list[Operation]:
+def _running_operations(request: HttpRequest) -> list[Operation]:
+    """List the unfinished operations that the user sees."""
     user = request.user
     return operations.running(user.principal) if isinstance(user, User) else []
 
 
 def shell(request: HttpRequest) -> dict[str, Any]:
+    """Return the variables of each page's frame: preferences, menu, messages."""
     preferred = chosen(request.COOKIES)
     return {
         "environment": settings.POISONWEB_ENVIRONMENT,
@@ -35,7 +38,7 @@ def shell(request: HttpRequest) -> dict[str, Any]:
         "preferred": preferred,
         "preferences": [(each, preferred[each.name]) for each in PREFERENCES],
         # Callables: a page without the bar must not ask the database for them.
-        "running_operations": partial(_running, request),
+        "running_operations": partial(_running_operations, request),
         "may_act": partial(_may_act, request),
         # The messages of the form that led here; only a whole page shows them, once.
         "flash_messages": partial(get_messages, request),

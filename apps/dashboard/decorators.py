@@ -30,27 +30,30 @@ def needs(scope: Scope) -> Callable[[View[P]], View[P]]:
     """Require a scope; show a PoisonwebError of the view as an error page."""
 
     def decorate(view: View[P]) -> View[P]:
-        return _guarded(view, lambda user: user.principal.require(scope))
+        return _checked(view, lambda user: user.principal.require(scope))
 
     return decorate
 
 
 def for_admins(view: View[P]) -> View[P]:
     """Require an admin; no scope opens these pages, so no API key does."""
-    return _guarded(view, _require_admin)
+    return _checked(view, _require_admin)
 
 
 def for_everyone(view: View[P]) -> View[P]:
     """Require a signed-in user, with any role."""
-    return _guarded(view, lambda _: None)
+    return _checked(view, lambda _: None)
 
 
 def _require_admin(user: User) -> None:
+    """Raise Forbidden for anyone but an admin."""
     if not user.is_admin:
         raise Forbidden("People and keys are managed by admins.")
 
 
-def _guarded(view: View[P], check: Callable[[User], None]) -> View[P]:
+def _checked(view: View[P], check: Callable[[User], None]) -> View[P]:
+    """Wrap a view: check the user first; show a PoisonwebError as an error page."""
+
     @wraps(view)
     def guarded(
         request: SignedIn, /, *args: P.args, **kwargs: P.kwargs

@@ -24,12 +24,15 @@ STATUS: dict[type[PoisonwebError], int] = {
 
 
 def error_page(request: HttpRequest, error: PoisonwebError) -> HttpResponse:
+    """Render the page of an error, with its status code."""
     return page(request, status_of(error), why=str(error))
 
 
 def status_of(error: PoisonwebError) -> int:
+    """Return the HTTP status code of an error."""
     return next(STATUS[kind] for kind in STATUS if isinstance(error, kind))
 
 
 def page(request: HttpRequest, status: int, *, why: str = "") -> HttpResponse:
+    """Render the error page of a status code; `why` explains it to the person."""
     return render(request, f"{status}.html", {"why": why}, status=status)

@@ -15,7 +15,7 @@ Session = MutableMapping[str, Any]
 
 def record_visit(session: Session, *, now: datetime) -> datetime | None:
     """Record a page view; return when the previous visit ended."""
-    last_seen, before = _stored(session)
+    last_seen, before = _stored_times(session)
     if last_seen is not None and now - last_seen > VISIT_GAP:
         before = last_seen
     session[_KEY] = [now.isoformat(), before and before.isoformat()]
@@ -24,13 +24,15 @@ def record_visit(session: Session, *, now: datetime) -> datetime | None:
 
 def previous_visit(session: Session) -> datetime | None:
     """Return when the previous visit ended; None during the first visit."""
-    return _stored(session)[1]
+    return _stored_times(session)[1]
 
 
-def _stored(session: Session) -> tuple[datetime | None, datetime | None]:
+def _stored_times(session: Session) -> tuple[datetime | None, datetime | None]:
+    """Return when the last page was seen, and when the visit before ended."""
     last_seen, earlier = session.get(_KEY, [None, None])
     return _moment(last_seen), _moment(earlier)
 
 
 def _moment(text: str | None) -> datetime | None:
+    """Parse a stored time; None without one."""
     return None if text is None else datetime.fromisoformat(text)

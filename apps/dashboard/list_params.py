@@ -33,8 +33,9 @@ class ListParams:
 
     @classmethod
     def of(cls, request: HttpRequest, *, default: str = "") -> Self:
+        """Parse the address of a list; at a wrong query, use the last good one."""
         text = request.GET.get("q", default)
-        query, wrong = _parsed(text)
+        query, wrong = _query_or_error(text)
         if query is None:
             query = _last_good(request, default)
         return cls(
@@ -48,6 +49,7 @@ class ListParams:
 
     @property
     def status(self) -> int:
+        """Return the status code of the page: 422 for a wrong query."""
         return 422 if self.wrong else 200
 
 
@@ -64,7 +66,7 @@ class Origin:
     @classmethod
     def of(cls, request: HttpRequest) -> Self:
         """Parse the address of a problem's page; by default, all open problems."""
-        query, _ = _parsed(request.GET.get("list", cls.DEFAULT))
+        query, _ = _query_or_error(request.GET.get("list", cls.DEFAULT))
         return cls(
             query=query if query is not None else Query.parse(cls.DEFAULT),
             sort=request.GET.get("sort", ""),
@@ -73,6 +75,7 @@ class Origin:
 
     @classmethod
     def in_list(cls, params: ListParams) -> Self:
+        """Return the origin of a problem opened from a list with these parameters."""
         return cls(query=params.query, sort=params.sort)
 
     @property
@@ -85,10 +88,12 @@ class Origin:
 
     @property
     def suffix(self) -> str:
+        """Return the parameters as the end of an address, with "?"."""
         return f"?{urlencode(self.params)}" if self.params else ""
 
     @property
     def href(self) -> str:
+        """Return the address of the list that the person came from."""
         if self.is_overview:
             return reverse("home")
         params = {"q": str(self.query)} | self._sorted
@@ -112,6 +117,7 @@ class ProblemPageParams:
 
     @classmethod
     def of(cls, request: HttpRequest) -> Self:
+        """Parse the address of a problem's page."""
         return cls(
             messages=ListParams.of(request, default=Origin.DEFAULT),
             origin=Origin.of(request),
@@ -119,7 +125,8 @@ class ProblemPageParams:
         )
 
 
-def _parsed(text: str) -> tuple[Query | None, str]:
+def _query_or_error(text: str) -> tuple[Query | None, str]:
+    """Parse a query; return None and the remedy for a wrong one."""
     try:
         return Query.parse(text), ""
     except Invalid as reason:
@@ -130,7 +137,7 @@ def _last_good(request: HttpRequest, default: str) -> Query:
     """Return the query of the page that led here, or the default."""
     parts = urlsplit(request.META.get("HTTP_REFERER", ""))
     before = _first(parse_qs(parts.query)) if parts.path == request.path else default
-    query, _ = _parsed(before)
+    query, _ = _query_or_error(before)
     return query or Query.parse(default)
 
 

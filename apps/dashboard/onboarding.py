@@ -25,6 +25,7 @@ def steps_for(
 
 
 def dismiss(response: HttpResponse) -> HttpResponse:
+    """Set the cookie on a response that hides the first steps for a year."""
     response.set_cookie(
         COOKIE,
         DISMISSED,

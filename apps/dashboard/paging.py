@@ -50,6 +50,7 @@ class Cursor:
 
     @classmethod
     def of(cls, row: models.Model, field: str, *, newer: bool) -> Self:
+        """Return the cursor of the rows beyond `row`, newer or older ones."""
         at = getattr(row, field) if field else None
         return cls(newer=newer, at=at, pk=row.pk)
 
@@ -114,6 +115,7 @@ class Count:
 
     @property
     def is_one(self) -> bool:
+        """Return whether the number is exactly one, for "1 message" in texts."""
         return self.number == 1
 
 

@@ -69,6 +69,7 @@ class ReportParams:
 
     @classmethod
     def of(cls, params: QueryDict, *, now: datetime) -> Self:
+        """Parse a report's address; a wrong one gives the usual period, and `wrong`."""
         topic, wrong = params.get("topic", ""), None
         try:
             period = Period.parse(params, now=now)
@@ -82,10 +83,12 @@ class ReportParams:
 
     @property
     def status(self) -> int:
+        """Return the status code of the page: 422 for a wrong address."""
         return 422 if self.wrong else 200
 
     @property
     def is_latest(self) -> bool:
+        """Return whether the period ends with the newest day that is over."""
         return self.period.last == self.newest
 
     @property
@@ -109,6 +112,7 @@ def day(name: str, value: str | None) -> date | None:
 
 
 def _so_far_back(value: str | None, last: date) -> date:
+    """Parse a number of days; return the first of so many that end with `last`."""
     text = (value or str(DEFAULT_DAYS))[:4]
     number = int(text) if text.isascii() and text.isdigit() else 0
     if not 1 <= number <= MOST_DAYS:

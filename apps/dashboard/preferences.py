@@ -16,6 +16,7 @@ class Preference:
 
     @property
     def cookie(self) -> str:
+        """Return the name of the cookie that keeps it."""
         return f"pw_{self.name}"
 
     def chosen(self, values: Mapping[str, str]) -> str:
@@ -57,6 +58,7 @@ PREFERENCES = (
 
 
 def chosen(cookies: Mapping[str, str]) -> dict[str, str]:
+    """Return the value of each preference, by its name, from the cookies."""
     return {each.name: each.chosen(cookies) for each in PREFERENCES}
 
 

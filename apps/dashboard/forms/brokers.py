@@ -42,20 +42,24 @@ class BrokerForm:
 
     @classmethod
     def read(cls, data: QueryDict) -> Self:
+        """Read the submitted values; nothing is checked yet."""
         return cls(**{name: data.get(name, "") for name in cls.__slots__})
 
     @classmethod
     def of(cls, broker: Broker) -> Self:
+        """Return a form with the values of a broker, except its address."""
         return cls(
             name=broker.name, kind=broker.kind, options=options_as_json(broker.options)
         )
 
     @property
     def shown_url(self) -> str:
+        """Return the entered address to show again; "" if it may hold a secret."""
         is_secret = not self.url.startswith(sealed_addresses.FROM_ENVIRONMENT)
         return "" if is_secret else self.url
 
     def add(self, principal: Principal, *, now: datetime) -> Broker:
+        """Add a broker with these values; raises Invalid for a wrong field."""
         return registration.add(
             name=self.name.strip(),
             kind=self.kind,
@@ -66,6 +70,7 @@ class BrokerForm:
         )
 
     def alter(self, broker: Broker, principal: Principal, *, now: datetime) -> Broker:
+        """Change a broker to these values; an empty address leaves its own in place."""
         return registration.alter(
             broker=broker,
             name=self.name.strip(),
@@ -76,6 +81,7 @@ class BrokerForm:
         )
 
     def _options(self, kind: str) -> dict[str, object]:
+        """Parse the options, entered as JSON; raises Invalid with an example."""
         adapter = adapters.KINDS.get(kind)
         example = adapter.broker_options if adapter else ""
         return policies.options_from(self.options, example=example)
@@ -105,6 +111,7 @@ class PoliciesForm:
 
     @classmethod
     def read(cls, data: QueryDict, limits: Collection[str]) -> Self:
+        """Read the submitted values; nothing is checked yet."""
         return cls(
             values={name: data.get(name, "") for name in (*PLAIN, *limits)},
             options=data.get("options", ""),
@@ -114,13 +121,15 @@ class PoliciesForm:
 
     @classmethod
     def of(cls, current: Policies, limits: Collection[str]) -> Self:
+        """Return a form with the current policies of a topic."""
         values = {name: getattr(current, name) for name in (*PLAIN, *limits)}
         return cls(
-            values={name: _text(value) for name, value in values.items()},
+            values={name: _field_text(value) for name, value in values.items()},
             options=options_as_json(current.options),
         )
 
     def save(self, topic: Topic, principal: Principal, *, now: datetime) -> Topic:
+        """Change a topic's policies to these values; raises Invalid or Unavailable."""
         values: dict[str, object] = {
             **self.values,
             "options": policies.options_from(
@@ -192,15 +201,18 @@ def field_of(wrong: PoisonwebError | None) -> str:
 
 
 def options_as_json(options: Mapping[str, object]) -> str:
+    """Format options as JSON for a form field; "" without options."""
     return json.dumps(options, ensure_ascii=False, indent=2) if options else ""
 
 
 def _example_of_options(topic: Topic) -> str:
+    """Return an example of a topic's options for its kind of broker, or ""."""
     adapter = adapters.KINDS.get(topic.broker.kind) if topic.broker else None
     return adapter.topic_options if adapter else ""
 
 
-def _text(value: object) -> str:
+def _field_text(value: object) -> str:
+    """Format a policy for a form field: no decimals of whole numbers, "" for None."""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return "" if value is None else str(value)

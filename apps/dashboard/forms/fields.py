@@ -19,6 +19,7 @@ class Ids(forms.TypedMultipleChoiceField):
         super().__init__(coerce=int, required=False)
 
     def valid_value(self, value: Any) -> bool:
+        """Accept any id that a row could have, instead of a list of choices."""
         text = str(value)
         return text.isascii() and text.isdigit() and int(text[:20]) <= MAX_ID
 
@@ -35,6 +36,7 @@ class ReasonField(forms.CharField):
         super().__init__(required=False, max_length=REASON_LIMIT)
 
     def to_python(self, value: Any) -> str:
+        """Return the text with plain line breaks, as it will be recorded."""
         return one_line_break(super().to_python(value) or "")
 
 

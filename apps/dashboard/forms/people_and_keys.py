@@ -50,7 +50,8 @@ SCOPES = {
 }
 
 
-def _password(remedy: str = "enter a password") -> forms.CharField:
+def _password_field(remedy: str = "enter a password") -> forms.CharField:
+    """Return a form field for a password; `remedy` is its error when left empty."""
     return forms.CharField(
         strip=False,
         max_length=PASSWORD_LIMIT,
@@ -61,7 +62,8 @@ def _password(remedy: str = "enter a password") -> forms.CharField:
     )
 
 
-def _name(limit: int) -> forms.CharField:
+def _name_field(limit: int) -> forms.CharField:
+    """Return a form field for a name of at most `limit` characters."""
     remedy = f"give a name of up to {limit} characters"
     return forms.CharField(
         strip=False,
@@ -70,7 +72,8 @@ def _name(limit: int) -> forms.CharField:
     )
 
 
-def _role() -> forms.ChoiceField:
+def _role_field() -> forms.ChoiceField:
+    """Return a form field to choose a role."""
     remedy = f"choose one of {', '.join(Role)}"
     return forms.ChoiceField(
         choices=[(role.value, role.value) for role in Role],
@@ -81,11 +84,12 @@ def _role() -> forms.ChoiceField:
 class RightsForm(forms.Form):
     """A person's role, and whether they may read bodies."""
 
-    role = _role()
+    role = _role_field()
     reads_bodies = forms.BooleanField(required=False)
 
     @classmethod
     def of(cls, user: User) -> RightsForm:
+        """Return a form with the current rights of a person."""
         return cls({"role": user.role, "reads_bodies": user.reads_bodies})
 
     def save(self, user: User, *, actor: Actor, now: datetime) -> User:
@@ -101,8 +105,8 @@ class RightsForm(forms.Form):
 
 
 class NewPersonForm(RightsForm):
-    username = _name(USERNAME_LIMIT)
-    password = _password()
+    username = _name_field(USERNAME_LIMIT)
+    password = _password_field()
 
     def add(self, *, actor: Actor, now: datetime) -> User:
         """Add the person; raises Invalid for the first wrong field."""
@@ -119,7 +123,7 @@ class NewPersonForm(RightsForm):
 
 
 class PasswordForm(forms.Form):
-    password = _password()
+    password = _password_field()
 
     @property
     def value(self) -> str:
@@ -129,12 +133,13 @@ class PasswordForm(forms.Form):
 
 
 class OwnPasswordForm(PasswordForm):
-    present = _password("enter your present password")
-    repeated = _password("enter the new password a second time")
+    present = _password_field("enter your present password")
+    repeated = _password_field("enter the new password a second time")
     field_order = ("present", "password", "repeated")
 
     @property
     def value(self) -> str:
+        """Return the password; raises Invalid if it was repeated differently."""
         password = super().value
         if password != self.cleaned_data["repeated"]:
             raise Invalid("repeated", "this is not the same as the new password")
@@ -144,7 +149,7 @@ class OwnPasswordForm(PasswordForm):
 class KeyForm(forms.Form):
     """A new API key; its last day is a UTC day."""
 
-    name = _name(NAME_LIMIT)
+    name = _name_field(NAME_LIMIT)
     scopes = forms.MultipleChoiceField(
         choices=[(scope.value, scope.value) for scope in Scope],
         error_messages={
@@ -171,6 +176,7 @@ class KeyForm(forms.Form):
 
     @property
     def ticked(self) -> list[str]:
+        """List the scopes to tick when the form is shown."""
         return self.data.getlist("scopes") if isinstance(self.data, QueryDict) else []
 
     def make(self, *, actor: Actor, now: datetime) -> NewKey:
@@ -187,6 +193,7 @@ class KeyForm(forms.Form):
         )
 
     def _expires_at(self, now: datetime) -> datetime | None:
+        """Return the end of the entered last day; raises Invalid if that is over."""
         last = self.cleaned_data["expires"]
         if last is None:
             return None

@@ -33,11 +33,15 @@ def parse_wish(params: QueryDict, marks: Mapping[int, Mark]) -> MoveTarget:
         case Strategy.EXACT:
             return MoveTarget(strategy=Strategy.EXACT, to=_numbers(params, marks))
         case Strategy.SHIFT:
-            return MoveTarget(strategy=Strategy.SHIFT, by=_number("by", params))
+            return MoveTarget(strategy=Strategy.SHIFT, by=_whole_number("by", params))
         case Strategy.COPY:
-            return MoveTarget(strategy=Strategy.COPY, other=_number("other", params))
+            return MoveTarget(
+                strategy=Strategy.COPY, other=_whole_number("other", params)
+            )
         case Strategy.RESTORE:
-            return MoveTarget(strategy=Strategy.RESTORE, move=_number("move", params))
+            return MoveTarget(
+                strategy=Strategy.RESTORE, move=_whole_number("move", params)
+            )
         case start_or_end:
             return MoveTarget(strategy=start_or_end)
 
@@ -87,6 +91,7 @@ class SignedReview:
 
 
 def _moment(params: QueryDict) -> datetime:
+    """Parse a day and time in the entered zone; raises Invalid."""
     zone = _zone(params.get("zone") or "UTC")
     try:
         parsed = datetime.fromisoformat(params.get("at", ""))
@@ -97,6 +102,7 @@ def _moment(params: QueryDict) -> datetime:
 
 
 def _zone(name: str) -> ZoneInfo:
+    """Find a time zone by its name; raises Invalid for an unknown one."""
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, ZoneInfoNotFoundError):
@@ -113,6 +119,7 @@ def _numbers(params: QueryDict, marks: Mapping[int, Mark]) -> dict[str, int]:
 
 
 def _seq(mark: Mark, text: str) -> int:
+    """Parse a number, or a bookmark of this publisher; raises Invalid otherwise."""
     place = place_of(text)
     if place is None or place.publisher not in {"", mark.publisher}:
         remedy = f"give a number from 0 to {LAST}, or a bookmark of this publisher"
@@ -120,7 +127,8 @@ def _seq(mark: Mark, text: str) -> int:
     return place.seq
 
 
-def _number(field: str, params: QueryDict) -> int:
+def _whole_number(field: str, params: QueryDict) -> int:
+    """Parse a whole number with or without a sign; raises Invalid."""
     text = params.get(field, "").strip()
     digits = text[1:] if text[:1] in {"-", "+"} else text
     if not (digits.isascii() and digits.isdigit() and len(digits) < LONGEST_NUMBER):

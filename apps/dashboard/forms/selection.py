@@ -49,6 +49,7 @@ class DecisionForm(forms.Form):
 
     @property
     def route(self) -> Route:
+        """Return where redrives go, and whether in order."""
         values = self.cleaned_data
         return Route(
             target_topic=values["target_topic"] or None, ordered=values["ordered"]

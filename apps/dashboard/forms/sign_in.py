@@ -27,6 +27,7 @@ class SignInForm(AuthenticationForm):
     delay: timedelta | None = None
 
     def clean(self) -> dict[str, Any]:
+        """Check name and password; remember the delay after too many wrong ones."""
         try:
             return super().clean()
         except TooManySignIns as refusal:
@@ -46,6 +47,7 @@ class CodeForm(forms.Form):
         self._user = second_factor_session.user_awaiting_code(request, now=clock.now())
 
     def clean_code(self) -> str:
+        """Prove the code, which uses it up; a wrong one counts as a failed sign-in."""
         code: str = self.cleaned_data["code"]
         if self._user is None:
             raise forms.ValidationError("That took too long: sign in again.")
@@ -64,6 +66,7 @@ class CodeForm(forms.Form):
         return code
 
     def get_user(self) -> User | None:
+        """Return the person whose password was right, unless that is too long ago."""
         return self._user
 
 

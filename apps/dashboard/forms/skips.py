@@ -111,6 +111,7 @@ class SkipDraft:
 
     @property
     def label(self) -> MatcherLabel:
+        """Return what the draft matches by, as text."""
         return MatcherLabel.of(self.matcher)
 
     @property
@@ -151,6 +152,7 @@ class DraftPreview:
 
     @property
     def is_everything(self) -> bool:
+        """Return whether a rule matched every message it was tried on."""
         counts = self.counts
         is_rule = self.draft.matcher.kind is MatcherKind.RULE
         return is_rule and counts.matched == counts.of >= skip_list.OVERBROAD_AFTER
@@ -197,7 +199,7 @@ def draft(form: SkipForm, message: Poison | None, principal: Principal) -> SkipD
     require_valid(form)
     data = form.cleaned_data
     return SkipDraft(
-        topic=message.topic if message else _topic(data["topic"], principal),
+        topic=message.topic if message else _visible_topic(data["topic"], principal),
         consumer_group=data["consumer_group"] or None,
         matcher=_matcher(
             SkipCriterion(data["by"]), data["where"], data["value"], message
@@ -255,10 +257,12 @@ def header_names(message: Poison) -> list[str]:
 
 
 def _is_nameable(name: str) -> bool:
+    """Return whether a rule can name this header."""
     return 0 < len(name) <= NAME_LIMIT and name.isprintable() and "\ufffd" not in name
 
 
-def _topic(name: str, principal: Principal) -> Topic:
+def _visible_topic(name: str, principal: Principal) -> Topic:
+    """Find a topic that this principal sees; raises Invalid without one."""
     visible = Topic.objects.matching(principal.topics)
     topic = visible.filter(name=name).first()
     if topic is None:
@@ -269,6 +273,7 @@ def _topic(name: str, principal: Principal) -> Topic:
 def _matcher(
     by: SkipCriterion, where: str, value: str, message: Poison | None
 ) -> Matcher:
+    """Build the matcher from the form's fields, or from the message that it is for."""
     if by is SkipCriterion.HEADER:
         return _rule({"header": where, "equals": value})
     if by is SkipCriterion.POINTER:
@@ -279,6 +284,7 @@ def _matcher(
 
 
 def _rule(rule: dict[str, object]) -> Matcher:
+    """Parse a rule into a matcher; raises Invalid."""
     return Matcher.parse({"kind": MatcherKind.RULE.value, "value": rule})
 
 

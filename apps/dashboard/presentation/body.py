@@ -31,7 +31,7 @@ class BodyView:
 def view(head: bytes, *, size: int) -> BodyView:
     """Render the start of a body of this size as JSON, text and hex."""
     truncated = len(head) < size
-    text, why = _text(head, truncated=truncated)
+    text, why = _utf8_text(head, truncated=truncated)
     pretty = None
     if text and not truncated:
         pretty, why = _pretty(text)
@@ -46,16 +46,19 @@ def view(head: bytes, *, size: int) -> BodyView:
 
 
 def hexdump(content: bytes) -> str:
+    """Format bytes as rows of 16: offset, hex and printable ASCII."""
     rows = range(0, len(content), 16)
     return "\n".join(_hex_row(at, content[at : at + 16]) for at in rows)
 
 
 def _hex_row(at: int, chunk: bytes) -> str:
+    """Format the row of a hex dump that begins at offset `at`."""
     text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in chunk)
     return f"{at:08x}  {chunk.hex(' '):<47}  {text}"
 
 
-def _text(head: bytes, *, truncated: bool) -> tuple[str | None, str]:
+def _utf8_text(head: bytes, *, truncated: bool) -> tuple[str | None, str]:
+    """Decode UTF-8; return None and the reason where it is none."""
     try:
         return head.decode(), ""
     except UnicodeDecodeError as reason:
@@ -74,10 +77,11 @@ def _pretty(text: str) -> tuple[str | None, str]:
         json.loads(text, parse_int=str, parse_float=str)
     except ValueError:
         return None, "not JSON"
-    return "".join(_laid_out(tokens)), ""
+    return "".join(_indented(tokens)), ""
 
 
 def _depth(tokens: list[str]) -> int:
+    """Return how deeply JSON tokens are nested."""
     depth = deepest = 0
     for token in tokens:
         depth += (token in OPENING) - (token in CLOSING)
@@ -85,20 +89,22 @@ def _depth(tokens: list[str]) -> int:
     return deepest
 
 
-def _laid_out(tokens: list[str]) -> Iterator[str]:
+def _indented(tokens: list[str]) -> Iterator[str]:
+    """Yield the tokens of JSON with line breaks and indentation between them."""
     depth = 0
     for token, after in pairwise([*tokens, ""]):
         if token in OPENING:
             depth += after not in CLOSING
-            yield token if after in CLOSING else token + _line(depth)
+            yield token if after in CLOSING else token + _line_break(depth)
         elif after in CLOSING:
             depth -= 1
-            yield token + _line(depth)
+            yield token + _line_break(depth)
         elif token in SIGNS:
-            yield {",": "," + _line(depth), ":": ": "}.get(token, token)
+            yield {",": "," + _line_break(depth), ":": ": "}.get(token, token)
         else:
             yield token
 
 
-def _line(depth: int) -> str:
+def _line_break(depth: int) -> str:
+    """Return a line break and the indentation of this depth."""
     return "\n" + "  " * depth

@@ -43,6 +43,7 @@ class Point:
 
     @property
     def kind(self) -> PointKind:
+        """Return how the point is drawn: gap, nothing, zero or bar."""
         if self.is_gap:
             return PointKind.GAP
         if self.value is None:
@@ -100,6 +101,7 @@ def ceiling(value: float) -> float:
 
 
 def _outline(x: int, point: Point, top: float) -> str:
+    """Return the SVG path of a point's shape at `x`."""
     x_left = x + (SLOT - BAR) / 2
     match point.kind:
         case PointKind.BAR:
@@ -123,10 +125,12 @@ def _whisker(x: int, point: Point, top: float) -> str:
 
 
 def _height(value: float, top: float) -> float:
+    """Scale a value to the height of the chart."""
     return HEIGHT * min(value / top, 1)
 
 
-def _text(number: float) -> str:
+def _number_text(number: float) -> str:
+    """Format a number for an attribute of SVG."""
     return f"{number:.1f}"
 
 
@@ -165,6 +169,7 @@ def heat(columns: Sequence[Sequence[Point] | None]) -> Heat:
 
 
 def _cells(columns: Sequence[Sequence[Point] | None], highest: float) -> Iterator[Cell]:
+    """Yield a square for each value, larger for a higher one."""
     for at, column in enumerate(columns):
         for row, point in enumerate(column or ()):
             if point.value is None:
@@ -174,16 +179,18 @@ def _cells(columns: Sequence[Sequence[Point] | None], highest: float) -> Iterato
             yield Cell(
                 level=level,
                 label=point.label,
-                x=_text(at * SLOT + (SLOT - side) / 2),
-                y=_text(row * SLOT + (SLOT - side) / 2),
+                x=_number_text(at * SLOT + (SLOT - side) / 2),
+                y=_number_text(row * SLOT + (SLOT - side) / 2),
                 side=side,
             )
 
 
 def _levels(highest: float) -> range:
+    """Return all levels of size, or none where every value is 0."""
     return range(1, LEVELS + 1) if highest else range(0)
 
 
 def _level(value: float, highest: float) -> int:
+    """Return the level of size of a value, by its square root; 0 for none."""
     # The square root keeps ordinary hours visible beside the worst one.
     return ceil(LEVELS * sqrt(value / highest) - 1e-9) if value else 0

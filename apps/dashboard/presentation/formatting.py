@@ -18,6 +18,7 @@ def percent(share: float | None) -> str:
 
 
 def interval(low: float | None, high: float | None) -> str:
+    """Format a confidence interval as percentages, "—" without one."""
     if low is None or high is None:
         return NOTHING
     return f"{_rounded(100 * low)}–{percent(high)}"  # noqa: RUF001 - a range
@@ -33,6 +34,7 @@ def milliseconds(bound: int | None) -> str:
 
 
 def _rounded(value: float) -> str:
+    """Format a percentage with more decimals the smaller it is."""
     if value in {0, 100}:
         return f"{value:.0f}"
     digits = 2 if value < 0.995 else 1 if value < 9.95 else 0

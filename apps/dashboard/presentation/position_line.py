@@ -74,6 +74,7 @@ class _Scale:
 def _ends(
     mark: Mark, runs: Runs, head: int | None, poisons: Sequence[LocatedPoison]
 ) -> tuple[int, int]:
+    """Return the lowest and the highest number to draw."""
     places = [poison.place.seq for poison in poisons]
     marks = [seq for seq in (head, mark.received, mark.persisted) if seq is not None]
     high = max(mark.processed, *places, *marks, *(run[1] for run in runs), 0)
@@ -83,6 +84,7 @@ def _ends(
 
 
 def _blocks(runs: Runs, scale: _Scale) -> Iterator[Block]:
+    """Yield the settled runs as rectangles."""
     for first, last in runs:
         if last >= scale.low:
             x = scale.at(first)
@@ -90,6 +92,7 @@ def _blocks(runs: Runs, scale: _Scale) -> Iterator[Block]:
 
 
 def _summary(mark: Mark, head: int | None, poisons: Sequence[LocatedPoison]) -> str:
+    """Describe the line in words, for people who cannot see it."""
     parts = [
         f"settled up to {mark.processed}"
         if mark.processed >= 0
@@ -102,4 +105,5 @@ def _summary(mark: Mark, head: int | None, poisons: Sequence[LocatedPoison]) -> 
 
 
 def _plural(number: int, noun: str) -> str:
+    """Count a noun: "1 run", "2 runs"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -26,12 +26,14 @@ def lines(header: Iterable[str], rows: Iterable[Sequence[object]]) -> Iterator[b
 
 
 def _cell(value: object) -> object:
+    """Put ' before a text that a spreadsheet would run as a formula."""
     if isinstance(value, str) and value.startswith(_FORMULA):
         return f"'{value}"
     return value
 
 
 def _drain(buffer: StringIO) -> bytes:
+    """Return what was written to the buffer so far, and empty it."""
     content = buffer.getvalue().encode()
     buffer.seek(0)
     buffer.truncate()

@@ -23,6 +23,7 @@ class Frame:
 
     @property
     def is_ours(self) -> bool:
+        """Return whether the frame is of the application, not of a library."""
         return _LIBRARY.search(self.file) is None
 
 
@@ -34,6 +35,7 @@ def app_frames(traceback: str) -> list[Frame]:
 
 
 def _frame(line: str, after: str) -> Frame | None:
+    """Parse a line of a traceback and its source line; None for other lines."""
     match = _FRAME.match(line)
     if not match:
         return None

@@ -36,6 +36,7 @@ class Details:
 
     @classmethod
     def of(cls, entry: Entry) -> Details:
+        """Return the changes and facts of an entry, up to the most that are shown."""
         changed, others = changes(entry), facts(entry)
         return cls(
             changes=changed[:MOST_ROWS],
@@ -49,14 +50,15 @@ def changes(entry: Entry) -> list[Change]:
 
     A change of policies stores a pair for each name: [before, after].
     """
-    detail = _members(entry.detail)
-    before, after = _members(detail.get("before")), _members(detail.get("after"))
+    detail = _mapping_or_empty(entry.detail)
+    before = _mapping_or_empty(detail.get("before"))
+    after = _mapping_or_empty(detail.get("after"))
     sides = [(name, before.get(name), after.get(name)) for name in {**before, **after}]
     pairs = [(name, *_pair(entry, value)) for name, value in detail.items()]
     return [
         Change(_shortened(name), _shortened(old), _shortened(new))
         for name, old, new in [*sides, *pairs]
-        if old != new and not {_text(old), _text(new)} <= {""}
+        if old != new and not {_value_text(old), _value_text(new)} <= {""}
     ]
 
 
@@ -65,7 +67,7 @@ def facts(entry: Entry) -> list[Fact]:
     changed = {change.field for change in changes(entry)}
     return [
         Fact(_shortened(name), _shortened(value))
-        for name, value in _members(entry.detail).items()
+        for name, value in _mapping_or_empty(entry.detail).items()
         if name not in {"before", "after", *changed}
         and _pair(entry, value) == NO_CHANGE
         and value not in (None, "", [], {})
@@ -80,17 +82,18 @@ def _pair(entry: Entry, value: object) -> tuple[object, object]:
     return NO_CHANGE
 
 
-def _members(value: object) -> Mapping[str, object]:
+def _mapping_or_empty(value: object) -> Mapping[str, object]:
     return value if isinstance(value, Mapping) else {}
 
 
 def _shortened(value: object) -> str:
     """Write a value as text of bounded length."""
-    text = _text(value)
+    text = _value_text(value)
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
-def _text(value: object) -> str:
+def _value_text(value: object) -> str:
+    """Write a value of the detail as text; lists by commas, others as JSON."""
     if value is None:
         return ""
     if isinstance(value, bool):

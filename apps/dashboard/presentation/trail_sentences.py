@@ -43,6 +43,7 @@ class Facts:
 
     @property
     def who(self) -> str:
+        """Return the actor as the subject of a sentence: a name, or "The key x"."""
         kind, _, name = str(self.entry.actor).partition(":")
         name = cut(name or kind)
         if kind == "key":
@@ -56,17 +57,21 @@ class Facts:
 
     @property
     def detail(self) -> Mapping[str, object]:
+        """Return the detail of the entry; empty if it has another form."""
         return self.entry.detail if isinstance(self.entry.detail, Mapping) else {}
 
     def text(self, name: str, default: str = "") -> str:
+        """Return a member of the detail as short text, or `default` if empty."""
         value = self.detail.get(name)
         return default if value in (None, "") else cut(str(value))
 
     def texts(self, name: str) -> list[str]:
+        """Return a list of the detail as short texts; empty without one."""
         value = self.detail.get(name)
         return [cut(str(each)) for each in value] if isinstance(value, list) else []
 
     def count(self, name: str, noun: str) -> str:
+        """Count a noun by the number in the detail: "3 messages"."""
         value = self.detail.get(name)
         number = value if isinstance(value, int) else 0
         return plural(number, noun)
@@ -78,7 +83,7 @@ def sentence(entry: Entry) -> str:
     An action that this release does not know is quoted.
     """
     facts = Facts(entry)
-    say = SENTENCES.get(str(entry.action), _unknown)
+    say = SENTENCES.get(str(entry.action), _by_its_words)
     reason = str(entry.reason or "")
     if not reason or entry.action == Action.KEY_REFUSED:
         return say(facts)
@@ -86,10 +91,12 @@ def sentence(entry: Entry) -> str:
 
 
 def cut(text: str, *, limit: int = LONGEST_NAME) -> str:
+    """Shorten a text to `limit` characters, with "…"."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def plural(number: int, noun: str) -> str:
+    """Count a noun: "1 message", "2 messages"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
@@ -99,7 +106,8 @@ def listed(names: list[str]) -> str:
     return ", ".join(first) + (f" and {others:,} more" if others > 0 else "")
 
 
-def _unknown(facts: Facts) -> str:
+def _by_its_words(facts: Facts) -> str:
+    """Describe an entry whose action has no sentence of its own."""
     entry = facts.entry
     return f"{facts.who}: {cut(str(entry.action))} of {cut(str(entry.subject))}"
 
@@ -112,7 +120,7 @@ def _operation_confirmed(facts: Facts) -> str:
     )
     if message := facts.text("message"):
         number = f"message {message}"
-    text = f"{facts.who} {deed} {number}{_selected(facts)}"
+    text = f"{facts.who} {deed} {number}{_of_selection(facts)}"
     if target := facts.text("target_topic"):
         text += f" to {target}"
     if undone := facts.text("undo_of"):
@@ -120,7 +128,8 @@ def _operation_confirmed(facts: Facts) -> str:
     return text
 
 
-def _selected(facts: Facts) -> str:
+def _of_selection(facts: Facts) -> str:
+    """Return the end of a sentence: which problems, or which query."""
     query = facts.text("query")
     numbers = facts.texts("problems")
     if not numbers and (problems := PROBLEMS.search(query)):
@@ -131,6 +140,7 @@ def _selected(facts: Facts) -> str:
 
 
 def _operation_finished(facts: Facts) -> str:
+    """Describe the end of an operation, with its outcomes by number."""
     text = f"Operation {facts.subject}"
     if owner := facts.text("for"):
         text += f" of {owner.partition(':')[2] or owner}"
@@ -143,6 +153,7 @@ def _operation_finished(facts: Facts) -> str:
 
 
 def _body_revealed(facts: Facts) -> str:
+    """Describe the reading of a body, of a header or of samples."""
     kind = str(facts.entry.subject).partition(":")[0]
     if kind == "problem":
         header = facts.text("header")
@@ -173,10 +184,13 @@ def _key_revoked(facts: Facts) -> str:
 
 def _key_refused(facts: Facts) -> str:
     reason = cut(str(facts.entry.reason or "ended"))
-    return f"The key {facts.subject}, which is {reason}, was refused{_from(facts)}"
+    return (
+        f"The key {facts.subject}, which is {reason}, was refused{_from_address(facts)}"
+    )
 
 
-def _from(facts: Facts) -> str:
+def _from_address(facts: Facts) -> str:
+    """Return the end of a sentence: from which address, or ""."""
     address = facts.text("address")
     return f" from {address}" if address else ""
 
@@ -199,6 +213,7 @@ def _user_altered(facts: Facts) -> str:
 
 
 def _right_changed(name: str, old: str, new: str) -> str:
+    """Describe the change of one right of a person."""
     text = RIGHTS.get(name, {}).get(new)
     return text or f"{name} from {old} to {new}"
 
@@ -213,7 +228,7 @@ def _did(deed: str, *, says_where: bool = False) -> Callable[[Facts], str]:
     """Return a function that describes an action without further details."""
 
     def say(facts: Facts) -> str:
-        return f"{facts.who} {deed}{_from(facts) if says_where else ''}"
+        return f"{facts.who} {deed}{_from_address(facts) if says_where else ''}"
 
     return say
 
@@ -223,11 +238,12 @@ def _second_factor_removed(facts: Facts) -> str:
 
 
 def _sign_in_failed(facts: Facts) -> str:
+    """Describe a wrong password or code, and where it was given."""
     name = "an unknown name" if facts.subject == UNKNOWN else facts.subject
     what = facts.text("of", "password")
     if page := facts.text("page"):
-        return f"A wrong {what} for {name} was given on “{page}”{_from(facts)}"
-    text = f"A sign-in as {name}{_from(facts)} failed"
+        return f"A wrong {what} for {name} was given on “{page}”{_from_address(facts)}"
+    text = f"A sign-in as {name}{_from_address(facts)} failed"
     if facts.detail.get("disabled"):
         return f"{text}: the account is disabled"
     why = facts.text("why") if what == "provider" else f"wrong {what}"
@@ -238,7 +254,7 @@ def _sign_ins_suspicious(facts: Facts) -> str:
     failures = facts.count("failures", "failed attempt")
     return (
         f"{failures} at the password or code of {facts.subject} within the hour, "
-        f"the last{_from(facts)}"
+        f"the last{_from_address(facts)}"
     )
 
 
@@ -327,14 +343,15 @@ def _report_requested(facts: Facts) -> str:
 
 
 def _skip_added(facts: Facts) -> str:
-    return f"{facts.who} added skip {facts.subject}{_skipped(facts)}"
+    return f"{facts.who} added skip {facts.subject}{_of_skip(facts)}"
 
 
 def _skip_removed(facts: Facts) -> str:
-    return f"{facts.who} ended skip {facts.subject}{_skipped(facts)}"
+    return f"{facts.who} ended skip {facts.subject}{_of_skip(facts)}"
 
 
-def _skipped(facts: Facts) -> str:
+def _of_skip(facts: Facts) -> str:
+    """Return the end of a sentence: what a skip matches, of which topic."""
     kind, value, topic = (facts.text(name) for name in ("kind", "value", "topic"))
     what = f" by {kind} “{value}”" if kind else ""
     return f"{what} of the topic {topic}" if topic else what

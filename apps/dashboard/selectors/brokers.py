@@ -44,6 +44,7 @@ class BrokerTopic:
 
     @property
     def mode(self) -> str:
+        """Return the mode of its lane; "" without a lane."""
         return str(self.topic.lane.mode) if self.lane_state else ""
 
 
@@ -87,6 +88,7 @@ class BrokerDetail:
 
     @property
     def first_topics(self) -> list[BrokerTopic]:
+        """Return the topics to show, up to a limit."""
         return self.row.topics[:MOST_TOPICS]
 
 
@@ -112,6 +114,7 @@ class DiscoveredTopic:
 
     @property
     def mark(self) -> str:
+        """Return the value of its checkbox."""
         return mark_of(self.topic)
 
     @property
@@ -129,6 +132,7 @@ class DiscoveredTopic:
 
     @property
     def mode(self) -> str:
+        """Return the mode of its lane; "" without a lane."""
         return self.registered.mode if self.registered else ""
 
 
@@ -147,14 +151,18 @@ class Discovery:
 
 
 def find(principal: Principal, *, now: datetime) -> list[BrokerRow]:
-    visible = _visible(principal)
+    """List all brokers, each with the topics and lanes that this principal sees."""
+    visible = _visible_topics(principal)
     brokers = Broker.objects.prefetch_related(Prefetch("topics", visible))
-    return [_row(broker, now=now) for broker in brokers.order_by("is_sample", "name")]
+    return [
+        _broker_row(broker, now=now) for broker in brokers.order_by("is_sample", "name")
+    ]
 
 
 def one(broker_id: int, principal: Principal, *, now: datetime) -> BrokerDetail:
+    """Load a broker with its topics and capabilities; raises Absent."""
     broker = registration.one(broker_id=broker_id)
-    topics = _visible(principal).filter(broker=broker)
+    topics = _visible_topics(principal).filter(broker=broker)
     row = BrokerRow(broker=broker, topics=[_broker_topic(t, now=now) for t in topics])
     try:
         described, missing = describe(adapters.adapter(broker.kind).capabilities), ""
@@ -164,6 +172,7 @@ def one(broker_id: int, principal: Principal, *, now: datetime) -> BrokerDetail:
 
 
 def offered_kinds() -> list[OfferedKind]:
+    """List the kinds of brokers that can be added, and what a kind still lacks."""
     return [
         OfferedKind(kind=kind, remedy=adapters.missing_client(kind.name))
         for kind in adapters.KINDS.values()
@@ -171,6 +180,7 @@ def offered_kinds() -> list[OfferedKind]:
 
 
 def mark_of(topic: FoundTopic) -> str:
+    """Return the value of a topic's checkbox: a digest, for a name of any bytes."""
     return digest_of(raw(topic.name)).hex()[:32]
 
 
@@ -183,7 +193,7 @@ def discovered(
     ]
     registered = {
         topic.native_name: _broker_topic(topic, now=now)
-        for topic in _visible(principal).filter(broker=broker)
+        for topic in _visible_topics(principal).filter(broker=broker)
     }
     rows = [
         _discovered_topic(broker, each, registered.get(each.name))
@@ -216,7 +226,7 @@ def chosen(
 def describe(capabilities: Capabilities) -> list[Capability]:
     """Describe the capabilities of a kind of broker, as label and text."""
     return [
-        ("Largest message", _size(capabilities)),
+        ("Largest message", _size_limit(capabilities)),
         ("Headers", _headers(capabilities)),
         ("Headers never sent", _reserved(capabilities)),
         ("Order", ORDERING[capabilities.ordering]),
@@ -224,14 +234,17 @@ def describe(capabilities: Capabilities) -> list[Capability]:
             "A confirmation means",
             f"the message is {DURABILITY[capabilities.durability.value]}",
         ),
-        ("Same message twice", _window(capabilities.dedupe_window)),
-        ("Delayed delivery", _delay(capabilities.delay)),
-        ("Waiting for dead letters", _waiting(capabilities.polling_interval)),
-        ("Looking at dead letters", _yes(capabilities.peeks, PEEKS)),
-        ("Keeping them hidden for longer", _yes(capabilities.extends, EXTENDS)),
+        ("Same message twice", _duplicate_window(capabilities.dedupe_window)),
+        ("Delayed delivery", _delivery_delay(capabilities.delay)),
+        ("Waiting for dead letters", _polling_cost(capabilities.polling_interval)),
+        ("Looking at dead letters", _either_text(capabilities.peeks, PEEKS)),
+        ("Keeping them hidden for longer", _either_text(capabilities.extends, EXTENDS)),
         ("Dequeue count", COUNTING[capabilities.counting]),
-        ("Dead-lettering", _yes(capabilities.dead_letters_itself, DEAD_LETTERS)),
-        ("Deliveries", _yes(capabilities.delivered, DELIVERED)),
+        (
+            "Dead-lettering",
+            _either_text(capabilities.dead_letters_itself, DEAD_LETTERS),
+        ),
+        ("Deliveries", _either_text(capabilities.delivered, DELIVERED)),
     ]
 
 
@@ -256,12 +269,14 @@ DEAD_LETTERS = ("the broker does it itself", "a lane does it, by the topic's lim
 DELIVERED = ("counted by the broker", "not counted by the broker")
 
 
-def _size(capabilities: Capabilities) -> str:
+def _size_limit(capabilities: Capabilities) -> str:
+    """Describe the largest message that a broker takes."""
     of = "body and headers together" if capabilities.counts_headers else "of body"
     return f"{filesizeformat(capabilities.max_message)} {of}".replace("\xa0", " ")
 
 
 def _headers(capabilities: Capabilities) -> str:
+    """Describe which headers a broker keeps, and how many."""
     if capabilities.headers is Headers.NONE:
         return "none: a requeued message cannot be marked as requeued"
     kind = "of any bytes" if capabilities.headers is Headers.BYTES else "of text"
@@ -274,32 +289,36 @@ def _headers(capabilities: Capabilities) -> str:
 
 
 def _reserved(capabilities: Capabilities) -> str:
+    """List the headers that a requeue leaves out."""
     names = sorted(readable(name) for name in capabilities.reserved)
     return ", ".join(names) or "none"
 
 
-def _window(seconds: float) -> str:
-    return f"found within {_time(seconds)}" if seconds else "not noticed"
+def _duplicate_window(seconds: float) -> str:
+    """Describe within what time a broker notices duplicates."""
+    return f"found within {_duration_words(seconds)}" if seconds else "not noticed"
 
 
-def _delay(seconds: float) -> str:
+def _delivery_delay(seconds: float) -> str:
+    """Describe how long a producer can delay a message."""
     if not seconds:
         return "none"
-    return (
-        f"up to {_time(seconds)}, for its producers; requeued messages are sent at once"
-    )
+    most = _duration_words(seconds)
+    return f"up to {most}, for its producers; requeued messages are sent at once"
 
 
-def _waiting(longest: float) -> str:
+def _polling_cost(longest: float) -> str:
+    """Say what looks for dead letters cost, and how far apart they get."""
     if not longest:
         return "costs nothing"
     return (
         "each look is a paid request: while there are no dead letters, looks become "
-        f"less frequent, up to {_time(longest)} apart"
+        f"less frequent, up to {_duration_words(longest)} apart"
     )
 
 
-def _time(seconds: float) -> str:
+def _duration_words(seconds: float) -> str:
+    """Write seconds in words: 7200 is "2 hours"."""
     whole = round(seconds)
     for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
         if whole > size and whole % size == 0:
@@ -307,21 +326,25 @@ def _time(seconds: float) -> str:
     return f"{seconds:g} seconds"
 
 
-def _yes(is_true: bool, texts: tuple[str, str]) -> str:  # noqa: FBT001 - a fact
+def _either_text(is_true: bool, texts: tuple[str, str]) -> str:  # noqa: FBT001 - a fact
+    """Return the first text if true, the second otherwise."""
     return texts[0] if is_true else texts[1]
 
 
-def _visible(principal: Principal) -> TopicQuerySet:
+def _visible_topics(principal: Principal) -> TopicQuerySet:
+    """Return the topics that this principal sees, with lanes and brokers."""
     topics = Topic.objects.matching(principal.topics)
     return topics.select_related("lane", "broker").order_by("name")
 
 
-def _row(broker: Broker, *, now: datetime) -> BrokerRow:
+def _broker_row(broker: Broker, *, now: datetime) -> BrokerRow:
+    """Build the row of a broker, with its topics."""
     topics = [_broker_topic(topic, now=now) for topic in broker.topics.all()]
     return BrokerRow(broker=broker, topics=topics)
 
 
 def _broker_topic(topic: Topic, *, now: datetime) -> BrokerTopic:
+    """Pair a topic with the state of its lane."""
     has_lane = hasattr(topic, "lane") and topic.dead_letter_queue != ""
     return BrokerTopic(
         topic=topic, lane_state=lane_state(topic.lane, now=now) if has_lane else ""
@@ -331,6 +354,7 @@ def _broker_topic(topic: Topic, *, now: datetime) -> BrokerTopic:
 def _discovered_topic(
     broker: Broker, topic: FoundTopic, registered: BrokerTopic | None
 ) -> DiscoveredTopic:
+    """Pair a topic at the broker with its registration here, if any."""
     return DiscoveredTopic(
         topic=topic,
         registered=registered,
@@ -340,8 +364,10 @@ def _discovered_topic(
 
 
 def _has_in_name(topic: FoundTopic, name: str) -> bool:
+    """Return whether the name contains the searched text."""
     return name.lower() in topic.name.lower()
 
 
 def _severity(state: str) -> int:
+    """Return the place of a lane's state in the order from the worst."""
     return WORST_FIRST.index(state) if state in WORST_FIRST else 0

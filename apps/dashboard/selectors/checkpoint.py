@@ -28,6 +28,7 @@ class CheckpointStatus:
 
 
 def status(*, now: datetime) -> CheckpointStatus:
+    """Load the newest checkpoint, and count the entries after it."""
     row = LastCheckpoint.objects.first()
     head = Head.objects.values_list("seq", flat=True).first() or 0
     return CheckpointStatus(
@@ -39,6 +40,7 @@ def status(*, now: datetime) -> CheckpointStatus:
 
 
 def _checkpoint(row: LastCheckpoint) -> Checkpoint:
+    """Rebuild the signed checkpoint from its row."""
     return Checkpoint(
         at=row.at,
         seq=row.seq,

@@ -35,6 +35,7 @@ class Total:
 
     @classmethod
     def of(cls, rates: Iterable[Rate]) -> Self:
+        """Sum deliveries and failures; delivered is None if no rate has it."""
         all_rates = list(rates)
         counted = [r.delivered for r in all_rates if r.delivered is not None]
         return cls(
@@ -79,6 +80,7 @@ class Series:
 
     @property
     def is_sample(self) -> bool:
+        """Return whether the topic is one of the sample's."""
         return self.topic.broker is not None and self.topic.broker.is_sample
 
     @property
@@ -93,6 +95,7 @@ class Series:
 
     @property
     def gaps(self) -> int:
+        """Count the days without a report."""
         return sum(row.is_gap for row in self.rows)
 
     @property
@@ -107,6 +110,7 @@ class Series:
         )
 
     def _course(self) -> str:
+        """Return total and highest value in words, for the description."""
         rates = [row.rate for row in self.rows if row.rate]
         if not rates:
             return "nothing happened"
@@ -126,6 +130,7 @@ def series(
     published: Collection[date],
     group: str | None = None,
 ) -> Series:
+    """Build the daily rates of a topic or group, with gaps, links and their chart."""
     by_day, total = {rate.day_id: rate for rate in rates}, Total.of(rates)
     rows = [
         DayRow(
@@ -155,6 +160,7 @@ def _messages(topic: Topic, group: str | None, day: date) -> str:
 
 
 def _chart(rows: Iterable[DayRow], *, shows_rates: bool) -> Chart:
+    """Draw the rates, or the numbers of failures where there are no rates."""
     if shows_rates:
         points = [_rate_point(row) for row in rows]
         return charts.chart(points, least=LEAST_RATE, most=MOST_RATE)
@@ -162,6 +168,7 @@ def _chart(rows: Iterable[DayRow], *, shows_rates: bool) -> Chart:
 
 
 def _rate_point(row: DayRow) -> Point:
+    """Return a day as a rate with its confidence interval and label."""
     rate = row.rate
     if rate is None:
         return _blank_point(row)
@@ -178,6 +185,7 @@ def _rate_point(row: DayRow) -> Point:
 
 
 def _number_point(row: DayRow) -> Point:
+    """Return a day as a number of failures with its label."""
     if row.rate is None:
         return _blank_point(row)
     label = f"{row.day:%a %Y-%m-%d}: {row.rate.failed:,} failed"
@@ -185,6 +193,7 @@ def _number_point(row: DayRow) -> Point:
 
 
 def _blank_point(row: DayRow) -> Point:
+    """Return a day without a rate; its label says why."""
     reason = "no report of this day" if row.is_gap else "nothing was delivered"
     label = f"{row.day:%a %Y-%m-%d}: {reason}"
     return Point(label=label, href=row.href, is_gap=row.is_gap)
@@ -199,6 +208,7 @@ class HourRow:
 
 
 def by_hour(whole: Series, rates: Iterable[Rate]) -> list[HourRow]:
+    """Return the rates of each day by hour; None for an hour without one."""
     by_day_and_hour = {(rate.day_id, rate.hour): rate for rate in rates}
     return [
         HourRow(
@@ -224,6 +234,7 @@ def heat(whole: Series, rows: Iterable[HourRow]) -> Heat:
 
 
 def _hour_point(day: date, hour: int, rate: Rate | None, *, shows_rates: bool) -> Point:
+    """Return an hour of a day as a rate or a number of failures."""
     when = f"{day:%a %Y-%m-%d} {hour:02}:00 UTC"
     if rate is None:
         return Point(label=when)

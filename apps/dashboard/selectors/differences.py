@@ -83,7 +83,9 @@ def between(
     """
     loaded = unless_slow(partial(message_contents.headers_of, messages))
     headers: Headers = {} if isinstance(loaded, TooSlow) else loaded
-    column = _chosen(headers, header, principal) if header else _most_varied(headers)
+    column = (
+        _chosen_column(headers, header, principal) if header else _most_varied(headers)
+    )
     if column and not column.reason and not names.is_public(column.name.encode()):
         is_revealed = message_contents.is_header_revealed(
             problem_id=problem_id, name=column.name, principal=principal, now=now
@@ -150,7 +152,10 @@ def _most_varied(headers: Headers) -> HeaderColumn | None:
     )
 
 
-def _chosen(headers: Headers, name: str, principal: Principal) -> HeaderColumn | None:
+def _chosen_column(
+    headers: Headers, name: str, principal: Principal
+) -> HeaderColumn | None:
+    """Return the header that a person chose; masked without the right to read it."""
     column = _column(headers, name)
     if not column.values:
         return None
@@ -162,6 +167,7 @@ def _chosen(headers: Headers, name: str, principal: Principal) -> HeaderColumn |
 
 
 def _column(headers: Headers, name: str) -> HeaderColumn:
+    """Return the last value of a header in each message that has it."""
     lowered = name.lower()
     values = {
         pk: readable(value)[:LONGEST_VALUE]
@@ -173,10 +179,12 @@ def _column(headers: Headers, name: str) -> HeaderColumn:
 
 
 def _unrevealed(column: HeaderColumn) -> HeaderColumn:
+    """Mask a column that the person may reveal, which is audited."""
     reason = "showing them is written to the audit trail"
     return replace(_masked(column, reason), may_reveal=True)
 
 
 def _masked(column: HeaderColumn, reason: str) -> HeaderColumn:
+    """Replace all values of a column by a mask, with the reason."""
     values = dict.fromkeys(column.values, MASKED)
     return HeaderColumn(name=column.name, values=values, reason=reason)

@@ -44,6 +44,7 @@ class IdleGuards:
 
     @property
     def others(self) -> int:
+        """Count the guards that are not listed."""
         return self.number - len(self.guards)
 
 
@@ -51,13 +52,15 @@ def of_topic(topic: Topic, *, now: datetime) -> GuardList:
     """List the guards of a topic, those that take no message first."""
     lately = Q(heard_at__gte=now - GUARD_LIVES)
     # A guard that announced its stop is not missed.
-    there = _missed(now=now).filter(lately | ~Q(state=GuardState.STOPPING), topic=topic)
+    there = _without_succeeded(now=now).filter(
+        lately | ~Q(state=GuardState.STOPPING), topic=topic
+    )
     ordered = there.alias(is_idle=IDLE & lately).order_by(
         "-is_idle", "consumer_group", "client_name", "pk"
     )
     return GuardList(
         rows=[
-            GuardRow(guard=guard, state=_state(guard, now=now))
+            GuardRow(guard=guard, state=_guard_state(guard, now=now))
             for guard in ordered[:MOST_SHOWN]
         ],
         number=there.count(),
@@ -79,7 +82,11 @@ def idle(topics: TopicQuerySet, *, now: datetime) -> IdleGuards:
 def statuses(topics: TopicQuerySet, *, now: datetime) -> list[ComponentStatus]:
     """Return one status for all guards; none where there are no guards."""
     heard = Q(heard_at__gte=now - GUARD_LIVES)
-    there = _missed(now=now).filter(topic__in=topics).exclude(state=GuardState.STOPPING)
+    there = (
+        _without_succeeded(now=now)
+        .filter(topic__in=topics)
+        .exclude(state=GuardState.STOPPING)
+    )
     numbers = there.aggregate(
         total=Count("pk"),
         running=Count("pk", filter=heard & Q(state=GuardState.RUNNING)),
@@ -96,7 +103,7 @@ def statuses(topics: TopicQuerySet, *, now: datetime) -> list[ComponentStatus]:
     ]
 
 
-def _missed(*, now: datetime) -> QuerySet[Guard]:
+def _without_succeeded(*, now: datetime) -> QuerySet[Guard]:
     """Exclude silent guards that have a successor with the same name and host.
 
     Such a consumer died and was started again.
@@ -112,5 +119,6 @@ def _missed(*, now: datetime) -> QuerySet[Guard]:
     return Guard.objects.exclude(is_silent & Q(Exists(successors)))
 
 
-def _state(guard: Guard, *, now: datetime) -> str:
+def _guard_state(guard: Guard, *, now: datetime) -> str:
+    """Return the state of a guard; "silent" once its heartbeat is overdue."""
     return guard.state if now - guard.heard_at <= GUARD_LIVES else "silent"

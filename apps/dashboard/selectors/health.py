@@ -63,10 +63,12 @@ class NightlyReport:
 
     @property
     def made_at(self) -> datetime | None:
+        """Return when the newest report was finished."""
         return self.day.run.finished_at if self.day else None
 
     @property
     def is_late(self) -> bool:
+        """Return whether the next report is overdue."""
         hour = settings.POISONWEB_REPORT_HOUR
         return self.day is not None and is_overdue(
             self.day.day, hour=hour, now=self.now
@@ -85,6 +87,7 @@ class NightlyReport:
 
 
 def nightly_report(*, now: datetime) -> NightlyReport:
+    """Load the newest published day and the newest run."""
     newest = Day.objects.select_related("run").order_by("-day").first()
     return NightlyReport(day=newest, run=Run.objects.recent_first().first(), now=now)
 
@@ -130,6 +133,7 @@ def nightly_report_alarms(report: NightlyReport) -> list[Alarm]:
 
 
 def _by_broker(lanes: Sequence[Lane]) -> list[tuple[str, list[Lane]]]:
+    """Group lanes, which are in the order of their brokers, by broker."""
     groups = groupby(lanes, key=lambda lane: str(lane.topic.broker))
     return [(name, list(theirs)) for name, theirs in groups]
 
@@ -151,6 +155,7 @@ def _lanes(lanes: list[Lane], *, now: datetime) -> ComponentStatus:
 
 
 def _worker(*, now: datetime) -> ComponentStatus:
+    """Return the status of the worker, from its last sign of life."""
     last = WorkerBeat.objects.values_list("at", flat=True).first()
     if last is None:
         return ComponentStatus(
@@ -178,7 +183,7 @@ def _alarms_of_brokers(lanes: Sequence[Lane], *, now: datetime) -> list[Alarm]:
         Alarm(
             component=f"Broker {name}",
             state="away",
-            detail=f"nothing is captured from {_topics(theirs)}: {theirs[0].detail}",
+            detail=f"nothing is captured from {_named(theirs)}: {theirs[0].detail}",
             href=_page_of_broker(theirs[0]),
         )
         for name, theirs in _by_broker(away)
@@ -214,6 +219,7 @@ def _alarms_of_lanes(lanes: Sequence[Lane], *, now: datetime) -> list[Alarm]:
 
 
 def _all_stopped(lanes: Sequence[Lane]) -> Alarm:
+    """Return the alarm that no lane runs."""
     last = max((lane.seen_at for lane in lanes if lane.seen_at), default=None)
     detail = "nothing is captured; the last was heard" if last else "none has run yet"
     return Alarm(
@@ -226,6 +232,7 @@ def _all_stopped(lanes: Sequence[Lane]) -> Alarm:
 
 
 def _alarm_of_lane(lane: Lane, state: str) -> Alarm:
+    """Return the alarm of one lane in trouble."""
     is_silent = state == "silent"
     return Alarm(
         component=f"Lane {lane.topic.name}",
@@ -237,6 +244,7 @@ def _alarm_of_lane(lane: Lane, state: str) -> Alarm:
 
 
 def _alarms_of_worker(worker: ComponentStatus) -> list[Alarm]:
+    """Return an alarm if operations wait and no worker answers."""
     if worker.state != "silent":
         return []
     return [
@@ -266,10 +274,12 @@ def _alarms_of_sessions() -> list[Alarm]:
     ]
 
 
-def _topics(lanes: Sequence[Lane]) -> str:
+def _named(lanes: Sequence[Lane]) -> str:
+    """Name the topic of one lane, or count the topics of several."""
     return lanes[0].topic.name if len(lanes) == 1 else f"{len(lanes)} topics"
 
 
 def _page_of_broker(lane: Lane) -> str:
+    """Return the address of the page of a lane's broker."""
     broker = lane.topic.broker_id
     return reverse("broker", args=[broker]) if broker else reverse("brokers")

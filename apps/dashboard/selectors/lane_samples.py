@@ -23,6 +23,7 @@ class SampleRow:
 
 
 def of(topic: Topic) -> list[SampleRow]:
+    """List the samples of a topic, with masked headers and without bodies."""
     return [
         SampleRow(
             sample=sample,
@@ -36,6 +37,7 @@ def of(topic: Topic) -> list[SampleRow]:
 
 
 def opened(revealed: Sequence[Sample]) -> list[SampleRow]:
+    """Show samples that a person has revealed, with headers and bodies."""
     return [
         SampleRow(
             sample=sample,

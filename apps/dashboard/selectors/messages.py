@@ -49,6 +49,7 @@ class MessageList:
 
     @property
     def is_of_dropped(self) -> bool:
+        """Return whether the query asks for dropped messages."""
         return self.query.value_of("is") == DisplayState.DROPPED
 
 
@@ -61,6 +62,7 @@ class HeaderRows:
 
     @classmethod
     def of(cls, headers: FirstHeaders, show: Callable[[bytes, bytes], str]) -> Self:
+        """Show the first headers of a message by `show`, and count the others."""
         return cls(
             rows=[(_start(name), show(name, value)) for name, value in headers.pairs],
             more=headers.total - len(headers.pairs),
@@ -83,17 +85,20 @@ class MessageDetail:
 
 
 def find(params: ListParams, principal: Principal) -> MessageList:
+    """List a page of the messages that match the parameters and are visible."""
     return _matching(params.query, params.cursor, principal)
 
 
 def of_problem(
     problem_id: int, params: ListParams, principal: Principal
 ) -> MessageList:
+    """List a page of a problem's messages that match the parameters."""
     within = Query((*params.query.terms, Term("problem", str(problem_id))))
     return _matching(within, params.cursor, principal)
 
 
 def _matching(query: Query, cursor: Cursor | None, principal: Principal) -> MessageList:
+    """List a page of the visible messages that match a query, with a count."""
     poisons = Poison.objects.on_topics(principal.topics).matching(query)
     rows = poisons.select_related("topic")
     return MessageList(
@@ -134,10 +139,12 @@ def opened(
 
 
 def legible(name: bytes, value: bytes) -> tuple[str, str]:
+    """Return name and value of a header as text; a secret's value is masked."""
     return _start(name), revealed_value(name, value)
 
 
 def revealed_value(name: bytes, value: bytes) -> str:
+    """Return a header's value as text, or a mask if its name says it is a secret."""
     return MASKED if is_secret(readable(name)) else _start(value)
 
 
@@ -173,6 +180,7 @@ def _detail(
     body: BodyView | None = None,
     content_type: str | None = None,
 ) -> MessageDetail:
+    """Load all that a message's page shows beside headers and body."""
     failures = Failure.objects.filter(poison=message)
     redrives = Redrive.objects.filter(poison=message).select_related("topic", "item")
     same_problem = Poison.objects.on_topics(principal.topics).filter(

@@ -21,14 +21,15 @@ class Neighbours:
 def neighbours(rows: models.QuerySet[Row], row: Row, *, field: str) -> Neighbours:
     """Return the neighbours of a row in a list that has the newest row first."""
     return Neighbours(
-        newer=_next(rows, row, field, newer=True),
-        older=_next(rows, row, field, newer=False),
+        newer=_next_id(rows, row, field, newer=True),
+        older=_next_id(rows, row, field, newer=False),
     )
 
 
-def _next(
+def _next_id(
     rows: models.QuerySet[Row], row: Row, field: str, *, newer: bool
 ) -> int | None:
+    """Return the id of the row before or after one; None at the end."""
     beyond = keyset.beyond(row.pk, field=field, at=getattr(row, field), newer=newer)
     sign = "" if newer else "-"
     return (

@@ -40,6 +40,7 @@ class FirstSteps:
 
     @property
     def done(self) -> int:
+        """Count the steps that are done."""
         return sum(step.done for step in self.steps)
 
     @property
@@ -48,6 +49,7 @@ class FirstSteps:
 
     @property
     def next(self) -> Step | None:
+        """Return the first step that is not done."""
         return next((step for step in self.steps if not step.done), None)
 
 
@@ -74,6 +76,7 @@ def find(principal: Principal) -> FirstSteps | TooSlow | None:
 
 
 def _facts(broker: Broker, principal: Principal) -> _Facts:
+    """Look up which steps are done: broker, lane, message and requeue of their own."""
     lanes = Lane.objects.filter(topic__broker__is_sample=False)
     mine = lanes.filter(topic__in=Topic.objects.matching(principal.topics))
     # Prefer a topic that is captured already, then the one with the most dead letters.
@@ -92,6 +95,7 @@ def _facts(broker: Broker, principal: Principal) -> _Facts:
 
 
 def _steps(facts: _Facts, principal: Principal) -> tuple[Step, ...]:
+    """List the steps, with links where the principal has the right."""
     writes = principal.may(Scope.BROKERS_WRITE)
     acts = principal.may(Scope.OPERATIONS_WRITE)
     return (
@@ -124,18 +128,21 @@ def _steps(facts: _Facts, principal: Principal) -> tuple[Step, ...]:
 
 
 def _to_discover(facts: _Facts) -> str:
+    """Return the address where a broker's topics are discovered, or ""."""
     if facts.broker is None:
         return ""
     return reverse("broker-discover", args=[facts.broker.pk])
 
 
 def _to_capture(facts: _Facts) -> str:
+    """Return the address of the lane to set to capture, or ""."""
     if facts.topic is None:
         return ""
     return reverse("topic", args=[facts.topic.pk]) + "#lane"
 
 
 def _to_requeue(facts: _Facts) -> str:
+    """Return the address of a message to requeue, or of all messages."""
     if facts.poison is None or facts.poison.state != State.OPEN:
         return reverse("messages") if facts.poison else ""
     return reverse("message", args=[facts.poison.pk])

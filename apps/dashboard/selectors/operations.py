@@ -89,10 +89,12 @@ class PreviewDetail:
 
     @property
     def must_type(self) -> bool:
+        """Return whether to type the number of messages: for a large drop."""
         return self.operation.verb == Verb.DROP and self.summary.will_act > MANY
 
     @property
     def must_say_why(self) -> bool:
+        """Return whether a reason is required: for a drop."""
         return self.operation.verb == Verb.DROP
 
 
@@ -109,6 +111,7 @@ class OperationStatus:
 
     @property
     def came_back(self) -> int:
+        """Count the messages that failed again after they were sent."""
         return 0 if self._gives_back else self.tally.recurred
 
     @property
@@ -140,8 +143,9 @@ class OperationStatus:
 
     @property
     def shown_counts(self) -> list[tuple[str, int]]:
+        """Return the items by state: those above 0, and those always shown."""
         always = ALWAYS_SHOWN[Verb(self.operation.verb)]
-        return self._named(
+        return self._with_labels(
             (state, number)
             for state, number in self.tally.counts.items()
             if number or state in always
@@ -149,13 +153,15 @@ class OperationStatus:
 
     @property
     def nonzero_counts(self) -> list[tuple[str, int]]:
-        return self._named(pair for pair in self.tally.counts.items() if pair[1])
+        """Return the items by state, those above 0."""
+        return self._with_labels(pair for pair in self.tally.counts.items() if pair[1])
 
     @property
     def _gives_back(self) -> bool:
         return self.operation.verb == Verb.GIVE_BACK
 
-    def _named(self, counts: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    def _with_labels(self, counts: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Replace states by the labels of this verb."""
         labels = GIVEN_BACK if self._gives_back else {}
         return [(labels.get(state, state), number) for state, number in counts]
 
@@ -173,6 +179,7 @@ class OperationRow:
 
     @property
     def also(self) -> str:
+        """Return what the state alone would hide; "" where it was not counted."""
         return self.status.also if self.status else ""
 
 
@@ -199,6 +206,7 @@ class Progress(OperationStatus):
 
     @property
     def exceptional(self) -> int:
+        """Count the items that were refused or skipped."""
         return self.tally.refused + self.tally.skipped
 
     @property
@@ -209,6 +217,7 @@ class Progress(OperationStatus):
 
 
 def running(principal: Principal) -> list[Operation]:
+    """List the unfinished operations that a principal sees, newest first."""
     unfinished = Operation.objects.visible_to(principal).unfinished()
     return list(unfinished.select_related("target_topic").recent_first()[:MOST_LISTED])
 
@@ -246,6 +255,7 @@ def latest(principal: Principal, *, most: int) -> list[OperationRow]:
 
 
 def _rows(operations: list[Operation]) -> list[OperationRow]:
+    """Build the rows of operations, each with its status where that is counted."""
     counts = Item.objects.counts_of(_countable(operations))
     return [
         OperationRow(operation=each, status=_status(each, counts.get(each.pk)))
@@ -256,6 +266,7 @@ def _rows(operations: list[Operation]) -> list[OperationRow]:
 def _status(
     operation: Operation, counts: dict[str, int] | None
 ) -> OperationStatus | None:
+    """Return the status of an operation; None without counts."""
     if counts is None:
         return None
     tally = ItemTally(total=operation.total, counts=counts)
@@ -283,6 +294,7 @@ def preview(token: str, principal: Principal, *, now: datetime) -> PreviewDetail
 def previewed(
     operation: Operation, principal: Principal, *, now: datetime
 ) -> PreviewDetail:
+    """Load all that the page of a preview shows."""
     summary = previews.summarize(operation=operation)
     return PreviewDetail(
         operation=operation,
@@ -293,7 +305,7 @@ def previewed(
             ("state", _by_state(operation)),
             ("age", _by_age(operation, now=now)),
         ],
-        targets=_targets(principal) if operation.verb == Verb.REDRIVE else [],
+        targets=_target_topics(principal) if operation.verb == Verb.REDRIVE else [],
         swallowed=_swallowed(operation, now=now),
         may_order=operation.verb == Verb.REDRIVE and _keep_order(operation, summary),
     )
@@ -323,18 +335,21 @@ def _swallowed(operation: Operation, *, now: datetime) -> Swallowed | TooSlow | 
 
 
 def _uuid(text: str) -> uuid.UUID:
+    """Parse the token of a preview; raises Absent."""
     token = uuid_of(text)
     if token is None:
         raise Absent("This is no preview's token.")
     return token
 
 
-def _targets(principal: Principal) -> list[str]:
+def _target_topics(principal: Principal) -> list[str]:
+    """List the topics that a redrive can be sent to."""
     names = Topic.objects.exclude(broker=None).values_list("name", flat=True)
     return [name for name in names.order_by("name") if principal.sees(name)]
 
 
 def _by_state(operation: Operation) -> list[tuple[str, int]]:
+    """Count the items of a preview by the state of their messages."""
     waiting = Item.objects.filter(operation=operation).waiting().order_by()
     rows = waiting.values_list("poison__state").annotate(number=Count("pk"))
     numbers: dict[str, int] = {}
@@ -345,6 +360,7 @@ def _by_state(operation: Operation) -> list[tuple[str, int]]:
 
 
 def _by_age(operation: Operation, *, now: datetime) -> list[tuple[str, int]]:
+    """Count the items of a preview by the time since their last failure."""
     younger = [
         When(poison__last_failed_at__gt=now - age, then=Value(title))
         for title, age in AGES
@@ -367,7 +383,7 @@ def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progr
         tally=current.tally,
         silent=current.silent,
         pace=current.pace,
-        undoable=_undoable(operation, items),
+        undoable=_undoable_count(operation, items),
         undone_by=list(undos.order_by("pk")[:MOST_UNDONE]),
         given_back_to=operation.given_back_to,
         exceptions=_exceptions(items, principal),
@@ -375,13 +391,15 @@ def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progr
     )
 
 
-def _undoable(operation: Operation, items: ItemQuerySet) -> int:
+def _undoable_count(operation: Operation, items: ItemQuerySet) -> int:
+    """Count the items that an undo would restore; 0 unless a drop."""
     if operation.verb != Verb.DROP:
         return 0
     return items.filter(state=ItemState.DROPPED, poison__state=State.DROPPED).count()
 
 
 def _exceptions(items: ItemQuerySet, principal: Principal) -> list[Item]:
+    """List the first refused and skipped items whose topics are visible."""
     exceptional_states = (Outcome.REFUSED, ItemState.SKIPPED)
     exceptional = items.filter(
         Q(state__in=exceptional_states) | Q(redrive__outcome__in=exceptional_states)

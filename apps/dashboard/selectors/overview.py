@@ -72,10 +72,12 @@ class Needs:
 
     @property
     def any_new(self) -> bool:
+        """Return whether any problem listed is new."""
         return any(each.row.activity == "new" for each in self.rows)
 
     @property
     def peak(self) -> int:
+        """Return the common scale of the rows' charts."""
         return problems.peak([each.row for each in self.rows])
 
 
@@ -104,10 +106,12 @@ class Overview:
 
     @property
     def topics_peak(self) -> int:
+        """Return the common scale of the topics' charts."""
         return peak(self.topics)
 
 
 def find(since: datetime | None, principal: Principal, *, now: datetime) -> Overview:
+    """Load all that the overview shows; `since` is the previous visit."""
     ranking = ranked(principal)
     first = () if isinstance(ranking, TooSlow) else ranking.topics
     topic_rows, more = topics.worst(principal, first=first, most=MOST_TOPICS, now=now)
@@ -145,6 +149,7 @@ def needs(
     *,
     now: datetime,
 ) -> Needs:
+    """Rank the problems that need a person, and count those new since a time."""
     since = max(since, now - LONGEST)
     if isinstance(ranking, TooSlow):
         ids, is_whole = [], False
@@ -158,12 +163,13 @@ def needs(
         is_ranked=not isinstance(ranking, TooSlow),
         is_whole=is_whole,
         ranked=MOST_PROBLEMS,
-        new=bounded_count(_new(since, principal)),
+        new=bounded_count(_new_problems(since, principal)),
         since=since,
     )
 
 
 def _in_order(ids: Sequence[int]) -> list[Problem]:
+    """Load problems in the order of their ids."""
     by_id = Problem.objects.select_related("topic").in_bulk(ids)
     return [by_id[pk] for pk in ids]
 
@@ -175,6 +181,7 @@ def _failed_last(principal: Principal) -> list[Problem]:
 
 
 def _rows(shown_problems: Sequence[Problem], *, now: datetime) -> list[OpenProblemRow]:
+    """Add to each problem how many of its messages came back."""
     count = partial(
         backlogs.recurred_by_problem, [p.pk for p in shown_problems], most=MOST_SEARCHED
     )
@@ -190,7 +197,8 @@ def _rows(shown_problems: Sequence[Problem], *, now: datetime) -> list[OpenProbl
     ]
 
 
-def _new(since: datetime, principal: Principal) -> ProblemQuerySet:
+def _new_problems(since: datetime, principal: Principal) -> ProblemQuerySet:
+    """Return the problems with open messages that first failed since a time."""
     # `last_seen` is redundant here, but it has an index.
     with_open = matching(OPEN, topics=principal.topics)
     return with_open.filter(last_seen__gt=since, first_seen__gt=since)

@@ -39,6 +39,7 @@ class PersonRow:
 
     @property
     def state(self) -> str:
+        """Return whether the person is active or disabled, as a word."""
         return "active" if self.user.is_active else "disabled"
 
 

@@ -57,6 +57,7 @@ class PositionRow:
 
     @property
     def state(self) -> str:
+        """Return never, unknown, behind, current or unread."""
         if self.mark is None or self.mark.processed < 0:
             return "never"
         if self.position.source == Source.BROKER:
@@ -103,6 +104,7 @@ class PositionRow:
 
     @property
     def seen_at(self) -> datetime:
+        """Return when the consumer settled last, or was observed."""
         settled_at = self.mark and self.mark.settled_at
         return settled_at or self.position.observed_at
 
@@ -134,6 +136,7 @@ class PublisherDetail:
 
     @property
     def has_history(self) -> bool:
+        """Return whether any message was settled in the hours shown."""
         return any(self.hours)
 
     @property
@@ -155,6 +158,7 @@ class PositionDetail:
 
     @property
     def is_kept_here(self) -> bool:
+        """Return whether the consumer settles here, not at its broker."""
         return self.position.source == Source.SDK
 
 
@@ -168,7 +172,8 @@ class MoveChoices:
 
 
 def find(principal: Principal, *, now: datetime) -> Positions:
-    positions = _visible(principal).order_by(
+    """List the positions and lanes that a principal sees."""
+    positions = _visible_positions(principal).order_by(
         "topic__name", "consumer_group", "client_name", "sub_id"
     )
     lanes = Lane.objects.possible().prefetch_related("topic__held")
@@ -192,7 +197,7 @@ def one(position_id: int, principal: Principal, *, now: datetime) -> PositionDet
     """Load a position for its page; raises Absent if this principal may not see it."""
     position = _visible_position(position_id, principal)
     position_rows = _rows(_each_mark([position]), now=now)
-    placed = _placed(position, principal)
+    placed = _open_poisons(position, principal)
     publishers = [
         _publisher(row, row.mark, placed, now=now) for row in position_rows if row.mark
     ]
@@ -217,7 +222,11 @@ def choices(position_id: int, principal: Principal) -> MoveChoices:
     position = _visible_position(position_id, principal)
     if position.source == Source.BROKER:
         raise Refused("Its broker keeps this position: move it there.")
-    others = _visible(principal).filter(topic=position.topic).exclude(pk=position.pk)
+    others = (
+        _visible_positions(principal)
+        .filter(topic=position.topic)
+        .exclude(pk=position.pk)
+    )
     marks = Mark.objects.filter(position=position).order_by("publisher")
     return MoveChoices(
         position=position,
@@ -233,14 +242,16 @@ def lane_state(lane: Lane, *, now: datetime) -> str:
     return lane.state
 
 
-def _visible(principal: Principal) -> QuerySet[BookmarkPosition]:
+def _visible_positions(principal: Principal) -> QuerySet[BookmarkPosition]:
+    """Return the positions that this principal sees, with their marks."""
     positions = BookmarkPosition.objects.on_topics(principal.topics)
     marks = Prefetch("marks", Mark.objects.order_by("publisher"))
     return positions.select_related("topic__broker").prefetch_related(marks)
 
 
 def _visible_position(position_id: int, principal: Principal) -> BookmarkPosition:
-    position = _visible(principal).filter(pk=position_id).first()
+    """Load a position; raises Absent if this principal may not see it."""
+    position = _visible_positions(principal).filter(pk=position_id).first()
     if position is None:
         raise Absent(f"There is no position {position_id} here.")
     return position
@@ -259,6 +270,7 @@ def _each_mark(
 def _rows(
     pairs: Sequence[tuple[BookmarkPosition, Mark | None]], *, now: datetime
 ) -> list[PositionRow]:
+    """Build a row for each mark: head, pace and last move beside it."""
     topics = {position.topic_id for position, _ in pairs}
     heads = reading.heads(topics=topics)
     paces = unless_slow(partial(_paces, topics, now=now))
@@ -281,6 +293,7 @@ def _rows(
 def _head(
     position: BookmarkPosition, mark: Mark | None, heads: Mapping[TopicPublisher, int]
 ) -> int | None:
+    """Return the highest number of the topic: of the mark, or as its broker says."""
     if mark is None:
         return None
     if mark.head is not None:
@@ -289,6 +302,7 @@ def _head(
 
 
 def _reader(position: BookmarkPosition) -> Reader:
+    """Return the key by which paces are counted: consumer group or client."""
     if position.source == Source.BROKER:
         return position.topic_id, "group", position.consumer_group
     return position.topic_id, "client", position.client_name
@@ -324,11 +338,13 @@ def _paces(topics: set[int], *, now: datetime) -> dict[Reader, float]:
 
 
 def _last_moves(positions: set[int]) -> dict[int, datetime]:
+    """Map positions to the time of their last move."""
     moves_of = Move.objects.filter(position__in=positions).order_by()
     return dict(moves_of.values_list("position").annotate(at=Max("at")))
 
 
-def _placed(position: BookmarkPosition, principal: Principal) -> LocatedPoisons:
+def _open_poisons(position: BookmarkPosition, principal: Principal) -> LocatedPoisons:
+    """Locate the open poisons of a position's topic; none without the right."""
     if not principal.may(Scope.POISONS_READ):
         return LocatedPoisons(poisons=(), whole=True)
     return moves.locate_poisons(topic_id=position.topic_id)
@@ -337,6 +353,7 @@ def _placed(position: BookmarkPosition, principal: Principal) -> LocatedPoisons:
 def _publisher(
     row: PositionRow, mark: Mark, placed: LocatedPoisons, *, now: datetime
 ) -> PublisherDetail:
+    """Load what a position's page shows of one publisher."""
     own = [p for p in placed.poisons if p.place.publisher == mark.publisher]
     return PublisherDetail(
         row=row,
@@ -361,6 +378,7 @@ def _hours(mark: Mark, *, now: datetime) -> list[int]:
 
 
 def _entries(position: BookmarkPosition, principal: Principal) -> list[Entry] | None:
+    """List the audit entries of a position; None without the right."""
     if not principal.may(Scope.AUDIT_READ):
         return None
     entries = Entry.objects.filter(subject=f"position:{position.pk}")

@@ -43,6 +43,7 @@ class ProblemRow:
 
     @property
     def total(self) -> Count | TooSlow:
+        """Sum the messages of all states."""
         if isinstance(self.counts, TooSlow):
             return TOO_SLOW
         return _sum(self.counts.values())
@@ -60,6 +61,7 @@ class ProblemRow:
 
     @property
     def peak(self) -> int:
+        """Return the most failures in an hour."""
         return 0 if isinstance(self.hours, TooSlow) else max(self.hours)
 
     @property
@@ -76,10 +78,12 @@ class ProblemList:
 
     @property
     def any_new(self) -> bool:
+        """Return whether any problem listed is new."""
         return any(row.activity == "new" for row in self.rows)
 
     @property
     def peak(self) -> int:
+        """Return the common scale of the rows' charts."""
         return peak(self.rows)
 
 
@@ -122,6 +126,7 @@ class ProblemDetail:
 
     @property
     def states(self) -> list[StateLink]:
+        """List the filters by state, each with its number."""
         links = [
             StateLink(
                 label=state.capitalize(),
@@ -141,7 +146,7 @@ class ProblemDetail:
 def find(params: ListParams, principal: Principal, *, now: datetime) -> ProblemList:
     """List the problems that have a matching poison."""
     matching = matching_problems(params, principal).select_related("topic")
-    shown_page = page(matching, field=_field(params.sort), cursor=params.cursor)
+    shown_page = page(matching, field=_sort_field(params.sort), cursor=params.cursor)
     return ProblemList(
         rows=rows(shown_page.rows, now=now),
         page=shown_page,
@@ -166,7 +171,7 @@ def one(
         row=rows([problem], now=now)[0],
         given_back=bounded_count(Poison.objects.filter(problem=problem).given_back()),
         sample=samples[0] if samples else None,
-        first=_first(problem.pk),
+        first=_first_failure(problem.pk),
         tops=unless_slow(partial(_tops, problem.pk)),
         neighbours=_neighbours(problem, params.origin, principal),
         messages=listed,
@@ -188,6 +193,7 @@ def matching_problems(
 
 
 def rows(page_problems: Sequence[Problem], *, now: datetime) -> list[ProblemRow]:
+    """Build a row for each problem: messages by state, failures by hour, activity."""
     ids = [problem.pk for problem in page_problems]
     counts = unless_slow(partial(_counts, ids))
     hours = unless_slow(partial(_hours, ids, now=now))
@@ -207,7 +213,8 @@ def peak(problem_rows: Sequence[ProblemRow]) -> int:
     return max((row.peak for row in problem_rows), default=0)
 
 
-def _field(sort: str) -> str:
+def _sort_field(sort: str) -> str:
+    """Return the field that a list is sorted by."""
     return SORTS.get(sort, SORTS[""])[0]
 
 
@@ -216,7 +223,7 @@ def _neighbours(problem: Problem, origin: Origin, principal: Principal) -> Neigh
     if origin.is_overview:
         return ranking.neighbours(problem.pk, principal)
     listed = matching_problems(origin, principal)
-    return neighbours(listed, problem, field=_field(origin.sort))
+    return neighbours(listed, problem, field=_sort_field(origin.sort))
 
 
 def _sum(counts: Iterable[Count]) -> Count:
@@ -224,6 +231,7 @@ def _sum(counts: Iterable[Count]) -> Count:
 
 
 def _counts(ids: list[int]) -> dict[int, dict[DisplayState, Count]]:
+    """Count the messages of each problem by state, up to a limit."""
     by_problem = backlogs.by_problem(ids, most=MOST_COUNTED + 1)
     return {
         problem: {state: Count(number) for state, number in numbers.items()}
@@ -237,6 +245,7 @@ def _activity(
     *,
     now: datetime,
 ) -> str:
+    """Return "quiet" without open messages, otherwise "new" or "ongoing"."""
     if (
         not isinstance(counts, TooSlow)
         and counts[problem.pk][DisplayState.OPEN].number == 0
@@ -266,7 +275,8 @@ def _hours(ids: list[int], *, now: datetime) -> dict[int, list[int]]:
     return hours
 
 
-def _first(problem_id: int) -> FirstFailure | None:
+def _first_failure(problem_id: int) -> FirstFailure | None:
+    """Return version and host of a problem's first failure."""
     failures = Failure.objects.filter(problem=problem_id).order_by("failed_at", "id")
     first = failures.values_list("handler_version", "host").first()
     return FirstFailure(version=first[0] or "", host=first[1] or "") if first else None

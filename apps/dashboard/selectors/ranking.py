@@ -46,7 +46,7 @@ class Ranking:
 
 def ranked(principal: Principal) -> Ranking | TooSlow:
     """Rank the problems on a person's topics."""
-    return unless_slow(partial(_ranking, _topics(principal)))
+    return unless_slow(partial(_ranking, _visible_topic_ids(principal)))
 
 
 def neighbours(problem_id: int, principal: Principal) -> Neighbours:
@@ -66,6 +66,7 @@ def neighbours(problem_id: int, principal: Principal) -> Neighbours:
 
 
 def _ranking(topics: Sequence[int] | None) -> Ranking:
+    """Rank the problems that failed last by their open messages."""
     latest = backlogs.open_by_problem(
         topics=topics, problems=MOST_PROBLEMS, most=MOST_EACH + 1
     )
@@ -89,7 +90,8 @@ def _recounted(problems: Sequence[OpenProblem]) -> list[OpenProblem]:
     ]
 
 
-def _topics(principal: Principal) -> Sequence[int] | None:
+def _visible_topic_ids(principal: Principal) -> Sequence[int] | None:
+    """List the ids of the topics that a principal sees; None for all."""
     if principal.sees_every_topic:
         return None
     visible = Topic.objects.matching(principal.topics)

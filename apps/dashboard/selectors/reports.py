@@ -70,6 +70,7 @@ class Freshness:
 
     @property
     def is_stale(self) -> bool:
+        """Return whether a newer report is overdue."""
         hour = settings.POISONWEB_REPORT_HOUR
         return self.newest is not None and is_overdue(
             self.newest.day, hour=hour, now=self.now
@@ -77,6 +78,7 @@ class Freshness:
 
     @property
     def failed(self) -> Run | None:
+        """Return the last finished run if it failed."""
         return self.last if self.last and self.last.trouble else None
 
 
@@ -92,6 +94,7 @@ class Report:
 
     @property
     def left_out(self) -> int:
+        """Count the topics that the report does not show."""
         return len(self.names) - len(self.series)
 
     @property
@@ -115,6 +118,7 @@ class TopicReport(Report):
 
     @property
     def whole(self) -> Series:
+        """Return the rates of all consumer groups together."""
         return self.series[0]
 
 
@@ -128,6 +132,7 @@ def find(
 
 
 def freshness(*, now: datetime) -> Freshness:
+    """Load the newest published day, and the last and unfinished runs."""
     ended = Run.objects.exclude(finished_at=None)
     return Freshness(
         newest=Day.objects.select_related("run").order_by("-day").first(),
@@ -138,6 +143,7 @@ def freshness(*, now: datetime) -> Freshness:
 
 
 def runs(cursor: Cursor | None) -> Page[Run]:
+    """Return a page of runs, the newest first."""
     return page(Run.objects.all(), field="asked_at", cursor=cursor)
 
 
@@ -157,7 +163,8 @@ def csv_rows(
 def _all_topics(
     params: ReportParams, principal: Principal, *, now: datetime
 ) -> AllTopicsReport:
-    period, published = params.period, _published(params.period)
+    """Report on the topics with most failures that this principal sees."""
+    period, published = params.period, _published_days(params.period)
     rates = _visible_rates(period, principal).whole_days().of_all_groups()
     totals = _totals(rates)
     topic_ids = list(totals)[:MOST_TOPICS]
@@ -183,7 +190,7 @@ def _one_topic(
     topic = Topic.objects.select_related("broker").filter(name=params.topic).first()
     if topic is None or not principal.sees(topic.name):
         raise Absent("There is no such topic here.")
-    period, published = params.period, _published(params.period)
+    period, published = params.period, _published_days(params.period)
     rates = _visible_rates(period, principal)
     names = {topic.name, *(name for name, _ in _totals(rates.whole_days()).values())}
     here = rates.filter(topic=topic)
@@ -207,12 +214,14 @@ def _one_topic(
     )
 
 
-def _published(period: Period) -> set[date]:
+def _published_days(period: Period) -> set[date]:
+    """Return the days of a period that have a report."""
     days = Day.objects.filter(day__gte=period.first, day__lte=period.last)
     return set(days.values_list("day", flat=True))
 
 
 def _visible_rates(period: Period, principal: Principal) -> RateQuerySet:
+    """Return the rates of a period for the topics this principal sees."""
     within = Rate.objects.between(period.first, period.last)
     return within.filter(of_topics(principal))
 
@@ -232,6 +241,7 @@ def _totals(rates: RateQuerySet) -> dict[int, tuple[str, Total]]:
 
 
 def _sum(totals: Iterable[Total]) -> Total:
+    """Add totals up."""
     all_totals = list(totals)
     return Total(
         delivered=sum(total.delivered or 0 for total in all_totals) or None,
@@ -248,6 +258,7 @@ def _groups(here: RateQuerySet) -> list[str]:
 
 
 def _by_topic(rates: RateQuerySet) -> dict[int, list[Rate]]:
+    """Group rates by the id of their topic."""
     by_topic = defaultdict[int, list[Rate]](list)
     for rate in rates:
         by_topic[rate.topic_id].append(rate)
@@ -255,6 +266,7 @@ def _by_topic(rates: RateQuerySet) -> dict[int, list[Rate]]:
 
 
 def _by_group(here: RateQuerySet, groups: list[str]) -> dict[str | None, list[Rate]]:
+    """Group rates by consumer group; None is all groups together."""
     rates = defaultdict[str | None, list[Rate]](list)
     for rate in here.filter(Q(consumer_group=None) | Q(consumer_group__in=groups)):
         rates[rate.consumer_group].append(rate)

@@ -31,6 +31,7 @@ class RisingRow:
 
     @property
     def ratio(self) -> float | None:
+        """Return newest / usual; None where the usual value is 0."""
         return self.newest / self.usual if self.usual else None
 
 
@@ -53,8 +54,8 @@ def rising(day: date, principal: Principal) -> Rising | None:
     return Rising(
         day=day,
         weeks=len(published),
-        topics=_topics(day, published, principal),
-        problems=_problems(day, published, principal),
+        topics=_rising_topics(day, published, principal),
+        problems=_rising_problems(day, published, principal),
     )
 
 
@@ -65,7 +66,10 @@ def of_topics(principal: Principal, field: str = "topic") -> Q:
     return Q(**{f"{field}__in": Topic.objects.matching(principal.topics)})
 
 
-def _topics(day: date, usual_days: list[date], principal: Principal) -> list[RisingRow]:
+def _rising_topics(
+    day: date, usual_days: list[date], principal: Principal
+) -> list[RisingRow]:
+    """List the topics whose failure rate is above its usual mean."""
     rates = Rate.objects.whole_days().of_all_groups().filter(of_topics(principal))
     compared = rates.filter(day__in=[day, *usual_days]).values("topic", "topic__name")
     now, usual = Q(day=day), Q(day__in=usual_days)
@@ -87,7 +91,7 @@ def _topics(day: date, usual_days: list[date], principal: Principal) -> list[Ris
     ]
 
 
-def _problems(
+def _rising_problems(
     day: date, usual_days: list[date], principal: Principal
 ) -> list[RisingRow]:
     """Compare numbers of failures; a published day without a row had none."""

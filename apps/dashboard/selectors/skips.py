@@ -59,6 +59,7 @@ class MatcherLabel:
 
     @classmethod
     def of(cls, matcher: Matcher) -> MatcherLabel:
+        """Describe a matcher: what it looks at, where, and the value."""
         rule = matcher.rule
         if rule is None:
             value = storable(unraw(matcher.value))
@@ -78,6 +79,7 @@ class SkipRow:
 
     @classmethod
     def of(cls, skip: Skip, *, now: datetime) -> SkipRow:
+        """Pair a skip with its label and state."""
         # A worker ends an expired skip a moment later; consumers ignore it already.
         is_over = skip.expires_at is not None and skip.expires_at <= now
         alive = "suspected" if skip.is_suspected else "active"
@@ -129,6 +131,7 @@ class Swallowed:
 
     @property
     def others(self) -> int:
+        """Count the messages that are not listed."""
         return self.number - len(self.messages)
 
 
@@ -201,6 +204,7 @@ def topics(principal: Principal) -> list[str]:
 
 
 def _filtered(filters: SkipFilter, principal: Principal) -> SkipQuerySet:
+    """Return the visible skips of the topics that the filter names."""
     skips = Skip.objects.on_topics(principal.topics)
     if not filters.topic:
         return skips
@@ -236,6 +240,7 @@ def withheld(of: TopicQuerySet, *, now: datetime) -> list[SkipList]:
 
 
 def _its_own(message: Poison) -> list[Matcher]:
+    """Return the matchers that match one message by itself."""
     kinds = [MatcherKind.BOOKMARK, MatcherKind.BODY_DIGEST]
     if message.message_id is not None:
         kinds.append(MatcherKind.MESSAGE_ID)

@@ -74,6 +74,7 @@ class Traffic:
 
     @property
     def why_no_share(self) -> str:
+        """Say why there is no share of failures; "" if there is one."""
         if self.source == "none":
             return "no share: deliveries are not counted"
         if self.source == "broker":
@@ -82,6 +83,7 @@ class Traffic:
 
     @property
     def per_minute(self) -> float | None:
+        """Return the deliveries a minute of late; None without a count."""
         return None if self.delivered is None else self.lately / PACE_MINUTES
 
 
@@ -179,13 +181,15 @@ class TopicFilter:
     after: str = ""
 
     def of(self, topics: TopicQuerySet) -> TopicQuerySet:
+        """Narrow topics to this filter."""
         if self.name:
             topics = topics.filter(name__ilike=f"%{like(self.name)}%")
         return topics.filter(name__gt=self.after)
 
 
 def find(filters: TopicFilter, principal: Principal, *, now: datetime) -> TopicList:
-    topics = filters.of(_visible(principal)).order_by("name")
+    """List a page of the topics that match the filter and are visible."""
+    topics = filters.of(_visible_topics(principal)).order_by("name")
     fetched = list(topics[: PAGE_SIZE + 1])
     page_topics = fetched[:PAGE_SIZE]
     return TopicList(
@@ -201,7 +205,7 @@ def worst(
 
     `first` are those with open messages, most first; then come those that failed last.
     """
-    allowed = _visible(principal)
+    allowed = _visible_topics(principal)
     newest = Problem.objects.filter(topic__in=allowed).recent_first()
     failed = newest.values_list("topic_id", flat=True)[:MOST_PROBLEMS]
     others = allowed.order_by("name").values_list("pk", flat=True)[: most + 1]
@@ -237,7 +241,7 @@ def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicDetail:
         row=_rows([topic], now=now)[0],
         limits=policies.limits_of(topic),
         convention=convention_of_topic(topic),
-        counts={state: _counted(topic, state) for state in DisplayState},
+        counts={state: _message_count(topic, state) for state in DisplayState},
         given_back=bounded_count(Poison.objects.filter(topic=topic).given_back()),
         positions=positions.rows(
             marks.order_by("position__consumer_group", "publisher"), now=now
@@ -255,17 +259,20 @@ def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicDetail:
 
 
 def visible(topic_id: int, principal: Principal) -> Topic:
-    topic = _visible(principal).filter(pk=topic_id).first()
+    """Load a topic; raises Absent if this principal may not see it."""
+    topic = _visible_topics(principal).filter(pk=topic_id).first()
     if topic is None:
         raise Absent(f"There is no topic {topic_id} here.")
     return topic
 
 
-def _visible(principal: Principal) -> TopicQuerySet:
+def _visible_topics(principal: Principal) -> TopicQuerySet:
+    """Return the topics that this principal sees, with lanes and brokers."""
     return Topic.objects.matching(principal.topics).select_related("broker", "lane")
 
 
 def _other_reader(topic: Topic) -> Topic | None:
+    """Return the topic that reads this one's dead-letter queue instead, if any."""
     if topic.broker is None or not topic.shares_queue:
         return None
     return reader_of_queue(
@@ -273,7 +280,8 @@ def _other_reader(topic: Topic) -> Topic | None:
     )
 
 
-def _counted(topic: Topic, state: DisplayState) -> Count | TooSlow:
+def _message_count(topic: Topic, state: DisplayState) -> Count | TooSlow:
+    """Count the messages of a topic in a state, up to a limit."""
     # Through its problems, because their index contains the state.
     return bounded_count(
         Poison.objects.filter(
@@ -283,6 +291,7 @@ def _counted(topic: Topic, state: DisplayState) -> Count | TooSlow:
 
 
 def _rows(topics: Sequence[Topic], *, now: datetime) -> list[TopicRow]:
+    """Build a row for each topic: traffic, failures, open messages, lag and lane."""
     ids = [topic.pk for topic in topics]
     traffic = unless_slow(partial(_traffic, ids, now=now))
     failures = unless_slow(partial(_failures, ids, now=now))
@@ -302,6 +311,7 @@ def _rows(topics: Sequence[Topic], *, now: datetime) -> list[TopicRow]:
 
 
 def _lane_state(topic: Topic, *, now: datetime) -> str:
+    """Return the state of a topic's lane; "off" without one."""
     if not hasattr(topic, "lane"):
         return LaneState.OFF
     return positions.lane_state(topic.lane, now=now)
@@ -341,6 +351,7 @@ class _SourceCount:
 
     @classmethod
     def all(cls, ids: list[int], *, now: datetime) -> list[Self]:
+        """Count deliveries and failures of a day by topic and source, by SQL."""
         late = now.replace(second=0, microsecond=0) - LATE
         params: SqlParams = {
             "ids": ids,
@@ -357,6 +368,7 @@ class _SourceCount:
 
 
 def _traffic(ids: list[int], *, now: datetime) -> dict[int, Traffic]:
+    """Map topics to the traffic of a day: by the SDK if it counts, else the broker."""
     traffic = {pk: Traffic() for pk in ids}
     counts = _SourceCount.all(ids, now=now)
     by_sdk = {each.topic for each in counts if each.source == "sdk"}
@@ -376,6 +388,7 @@ def _add(traffic: Traffic, count: _SourceCount) -> None:
 
 
 def _failures(ids: list[int], *, now: datetime) -> dict[int, Failures]:
+    """Map topics to their failures in each of the last 24 hours."""
     failures = {pk: Failures() for pk in ids}
     with connection.cursor() as cursor:
         cursor.execute(_FAILED, {"ids": ids, "now": now, "since": now - DAY})
@@ -385,6 +398,7 @@ def _failures(ids: list[int], *, now: datetime) -> dict[int, Failures]:
 
 
 def _backlogs(ids: list[int]) -> dict[int, Backlog]:
+    """Map topics to their open messages: number, and age of the oldest."""
     by_topic = backlogs(topics=ids, most=MOST_COUNTED + 1)
     return {
         topic: Backlog(open=Count(backlog.open), oldest=backlog.oldest)

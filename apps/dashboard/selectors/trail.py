@@ -108,6 +108,7 @@ def lines(entries: Iterable[Entry]) -> Iterator[bytes]:
 
 
 def _members(entry: Entry) -> dict[str, object]:
+    """Return the members of an entry's line of JSON."""
     return {
         "seq": entry.seq,
         "at": _stamp(entry.at),
@@ -124,17 +125,20 @@ def _members(entry: Entry) -> dict[str, object]:
 
 
 def _stamp(at: datetime) -> str:
+    """Format a time in UTC, as the downloads have it."""
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def _rows(entries: Sequence[Entry], *, sees_people: bool) -> list[TrailRow]:
+    """Describe entries and link their subjects."""
     subjects = [str(entry.subject) for entry in entries]
     places = _places(subjects) | (_places_of_people(subjects) if sees_people else {})
-    return [_row(entry, places) for entry in entries]
+    return [_trail_row(entry, places) for entry in entries]
 
 
-def _row(entry: Entry, places: Mapping[str, str]) -> TrailRow:
-    label, href = _link(entry, places)
+def _trail_row(entry: Entry, places: Mapping[str, str]) -> TrailRow:
+    """Describe an entry in a sentence, with details and a link."""
+    label, href = _label_and_link(entry, places)
     return TrailRow(
         entry=entry,
         sentence=sentence(entry),
@@ -144,10 +148,11 @@ def _row(entry: Entry, places: Mapping[str, str]) -> TrailRow:
     )
 
 
-def _link(entry: Entry, places: Mapping[str, str]) -> tuple[str, str]:
+def _label_and_link(entry: Entry, places: Mapping[str, str]) -> tuple[str, str]:
+    """Return the label of an entry's subject and the address of its page, or ""."""
     kind, _, name = str(entry.subject).partition(":")
     if kind == "report":
-        return f"Report {name}", _report(entry)
+        return f"Report {name}", _report_link(entry)
     if kind in NUMBERED and name.isascii() and name.isdigit():
         page = NUMBERED[kind]
         href = reverse(page, args=[name]) if len(name) <= LONGEST_NUMBER else ""
@@ -156,7 +161,8 @@ def _link(entry: Entry, places: Mapping[str, str]) -> tuple[str, str]:
     return label, places.get(str(entry.subject), "")
 
 
-def _report(entry: Entry) -> str:
+def _report_link(entry: Entry) -> str:
+    """Return the address of the report of the days in the entry."""
     detail = entry.detail if isinstance(entry.detail, Mapping) else {}
     days = {name: str(detail.get(name, "")) for name in ("from", "to")}
     return f"{reverse('reports')}?{urlencode(days)}"

@@ -137,6 +137,7 @@ def pill(state: str, also: str = "") -> SafeString:
 
 @register.filter
 def too_slow(figure: object) -> bool:
+    """Return whether Postgres took too long to count this."""
     return isinstance(figure, TooSlow)
 
 
@@ -147,16 +148,17 @@ def term(name: str, label: str = "") -> SafeString:
     A link can be reached by keyboard, and screen readers read its title.
     """
     definition = DEFINITIONS[name]
-    return _defined(name, label or definition.label)
+    return _with_definition(name, label or definition.label)
 
 
 @register.simple_tag
 def counted_pill(state: str) -> SafeString:
     """Show the pill of a state beside its number, with its definition."""
-    return _defined(state, pill(state)) if state in DEFINITIONS else pill(state)
+    return _with_definition(state, pill(state)) if state in DEFINITIONS else pill(state)
 
 
-def _defined(name: str, text: str) -> SafeString:
+def _with_definition(name: str, text: str) -> SafeString:
+    """Link a text to its definition in Help, with the definition on hover."""
     return format_html(
         '<a class="term" href="{}#{}" title="{}">{}</a>',
         reverse("help"),
@@ -174,11 +176,13 @@ def anchor(name: str) -> str:
 
 @register.simple_tag
 def means(name: str) -> str:
+    """Return the definition of a number or state."""
     return DEFINITIONS[name].means
 
 
 @register.simple_tag
 def reason_limit() -> int:
+    """Return the most characters that a reason may have."""
     return REASON_LIMIT
 
 
@@ -229,6 +233,7 @@ def ago(moment: datetime | TooSlow | None, *, in_sentence: bool = False) -> Safe
 
 @register.simple_tag
 def at(moment: datetime | None) -> SafeString:
+    """Show a moment, with its exact time for scripts and on hover; "—" for None."""
     if moment is None:
         return format_html("{}", "—")
     return format_html('<time datetime="{}">{}</time>', stamp(moment), utc(moment))
@@ -243,6 +248,7 @@ def utc(moment: datetime) -> str:
 
 
 def relative(age: timedelta) -> str:
+    """Format an age in its largest unit: 3h; "now" below the smallest."""
     seconds = age.total_seconds()
     for unit, size in UNITS:
         if seconds >= size:
@@ -256,6 +262,7 @@ def in_words(age: str) -> str:
 
 @register.filter
 def number(value: int | Count | TooSlow | Literal[""] | None) -> str:
+    """Format a count with commas; "—" for None or what took too long."""
     if isinstance(value, TooSlow):
         return took_too_long()
     # A template passes "" for a missing attribute.
@@ -280,11 +287,13 @@ def percent(share: float | TooSlow | None) -> str:
 
 @register.filter(name="hex")
 def hexadecimal(value: bytes) -> str:
+    """Format bytes as hexadecimal digits."""
     return bytes(value).hex()
 
 
 @register.filter
 def silent(message: Poison) -> bool:
+    """Return whether consumers did not confirm a redrive of this message in time."""
     return message.silent(clock.now())
 
 
@@ -303,6 +312,7 @@ def search(**terms: object) -> str:
 
 @register.filter
 def kind(broker: Broker) -> str:
+    """Return the title of a broker's kind."""
     return adapters.title_of(broker.kind)
 
 
@@ -316,6 +326,7 @@ def facts(detail: Mapping[str, object]) -> str:
 
 
 def _fact(value: object) -> str:
+    """Write a member of a detail: numbers with names, lists with commas."""
     if isinstance(value, Mapping):
         return ", ".join(f"{number} {name}" for name, number in value.items() if number)
     if isinstance(value, list):
@@ -345,10 +356,12 @@ def _is_visible(character: str) -> bool:
 
 
 def _joined(run: Iterable[str]) -> str:
+    """Join characters as they are."""
     return "".join(run)
 
 
 def _code_points(run: Iterable[str]) -> SafeString:
+    """Show invisible characters by their code points."""
     marks = " ".join(f"U+{ord(character):04X}" for character in run)
     return format_html('<span class="unseen">{}</span>', marks)
 
@@ -391,4 +404,5 @@ def sparkline(
 
 @register.inclusion_tag("parts/share.html")
 def share(part: int, whole: int) -> dict[str, Any]:
+    """Draw a part of a whole as a bar."""
     return {"percent": round(100 * part / whole, 1) if whole else 0}

@@ -21,16 +21,19 @@ COUNTED_BY = {
 
 @register.simple_tag
 def interval(low: float | None, high: float | None) -> str:
+    """Format a confidence interval as percentages."""
     return formatting.interval(low, high)
 
 
 @register.simple_tag
 def sources() -> list[tuple[str, str]]:
+    """List who can count deliveries, with an explanation of each."""
     return list(COUNTED_BY.items())
 
 
 @register.filter
 def counted_by(source: str) -> str:
+    """Explain who counted the deliveries."""
     return COUNTED_BY[source]
 
 
@@ -53,6 +56,7 @@ def times(ratio: float | None) -> str:
 
 @register.filter
 def duration(span: timedelta | None) -> str:
+    """Format a time span in minutes and seconds."""
     if span is None:
         return formatting.NOTHING
     minutes, seconds = divmod(round(span.total_seconds()), 60)

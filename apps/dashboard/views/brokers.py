@@ -37,6 +37,7 @@ NOTHING_OBSERVED = (
 @require_safe
 @needs(Scope.BROKERS_READ)
 def index(request: SignedIn) -> HttpResponse:
+    """List the brokers, and the allow-lists of those that older rules admitted."""
     principal = request.user.principal
     context = {
         "rows": brokers.find(principal, now=clock.now()),
@@ -70,6 +71,7 @@ def detail(request: SignedIn, broker_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def new(request: SignedIn) -> HttpResponse:
+    """Show the form of a new broker; a POST adds it."""
     if request.method != "POST":
         kind = request.GET.get("kind", "")
         return _form(request, BrokerForm(kind=kind))
@@ -85,6 +87,7 @@ def new(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def edit(request: SignedIn, broker_id: int) -> HttpResponse:
+    """Show the form of a broker; a POST changes it."""
     broker = registration.one(broker_id=broker_id)
     if request.method != "POST":
         return _form(request, BrokerForm.of(broker), broker)
@@ -157,6 +160,7 @@ def _detail(
     *,
     reached: Reached | None = None,
 ) -> HttpResponse:
+    """Render the page of a broker, with the result of a connection test if any."""
     principal = request.user.principal
     detail = brokers.one(broker_id, principal, now=clock.now())
     context = {
@@ -177,6 +181,7 @@ def _form(
     *,
     wrong: Invalid | None = None,
 ) -> HttpResponse:
+    """Render the form of a broker, with what is wrong with it."""
     context = {
         "form": form,
         "broker": broker,
@@ -194,6 +199,7 @@ def _form(
 def _discover(
     request: SignedIn, broker: Broker, *, wrong: PoisonwebError | None = None
 ) -> HttpResponse:
+    """Ask the broker for its topics; render them, or why there are none."""
     principal, name = request.user.principal, request.POST.get("name", "")
     discovery = None
     try:

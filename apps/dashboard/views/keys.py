@@ -49,6 +49,7 @@ def new(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_admins
 def revoke(request: SignedIn, key_id: int) -> HttpResponse:
+    """Ask whether to revoke a key; a POST revokes it."""
     row = people_and_keys.key(key_id, now=clock.now())
     if request.method != "POST":
         context = {
@@ -69,6 +70,7 @@ def revoke(request: SignedIn, key_id: int) -> HttpResponse:
 def _new(
     request: SignedIn, form: KeyForm, wrong: Invalid | None = None
 ) -> HttpResponse:
+    """Render the form of a new key, with what is wrong with it."""
     context = {
         "form": form,
         "scopes": SCOPES.items(),

@@ -64,6 +64,7 @@ def pause(request: SignedIn, topic_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def policies(request: SignedIn, topic_id: int) -> HttpResponse:
+    """Show the form of a topic's policies; a POST changes them."""
     topic = topics.visible(topic_id, request.user.principal)
     limits = limits_of(topic)
     if request.method != "POST":
@@ -101,6 +102,7 @@ def sampled(request: SignedIn, topic_id: int) -> HttpResponse:
 def _mode(
     request: SignedIn, topic: Topic, form: ModeForm, *, wrong: Invalid | None = None
 ) -> HttpResponse:
+    """Render the page that changes a lane's mode; raises Absent without a queue."""
     queue = dead_letter_queue_of(topic)
     if not queue:
         raise Absent("Name its broker and its dead-letter queue first.")
@@ -127,6 +129,7 @@ def _policies(
     *,
     wrong: Invalid | Unavailable | None = None,
 ) -> HttpResponse:
+    """Render the form of a topic's policies, with what is wrong with it."""
     context = {
         "topic": topic,
         "form": form,

@@ -46,6 +46,7 @@ def detail(request: SignedIn, message_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BODIES_READ)
 def reveal(request: SignedIn, message_id: int) -> HttpResponse:
+    """Show a message with its contents, and record that in the audit trail."""
     if request.method != "POST":
         return redirect("message", message_id)  # a reload of the revealed page
     principal, now = request.user.principal, clock.now()
@@ -58,6 +59,7 @@ def reveal(request: SignedIn, message_id: int) -> HttpResponse:
 @require_POST
 @needs(Scope.BODIES_READ)
 def download(request: SignedIn, message_id: int) -> StreamingHttpResponse:
+    """Send the bytes of a body, and record that in the audit trail."""
     poison, chunks = message_contents.download(
         poison_id=message_id, principal=request.user.principal, now=clock.now()
     )
@@ -71,6 +73,7 @@ def download(request: SignedIn, message_id: int) -> StreamingHttpResponse:
 
 
 def _page(request: SignedIn, detail: MessageDetail) -> HttpResponse:
+    """Render the page of a message."""
     path = f"/api/v1/poisons/{detail.message.pk}"
     context = {
         "detail": detail,

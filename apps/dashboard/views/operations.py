@@ -47,6 +47,7 @@ def index(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.OPERATIONS_WRITE)
 def preview(request: SignedIn) -> HttpResponse:
+    """Show a preview; a POST makes one of the selected rows."""
     principal, now = request.user.principal, clock.now()
     if request.method == "POST":
         selection_request = selection.parse_list(request.POST)
@@ -91,6 +92,7 @@ def confirm(request: SignedIn) -> HttpResponse:
 @require_safe
 @needs(Scope.OPERATIONS_READ)
 def detail(request: SignedIn, operation_id: int) -> HttpResponse:
+    """Show the progress of an operation."""
     now = clock.now()
     progress = operations.progress(operation_id, request.user.principal, now=now)
     context = {
@@ -105,6 +107,7 @@ def detail(request: SignedIn, operation_id: int) -> HttpResponse:
 @require_POST
 @needs(Scope.OPERATIONS_WRITE)
 def undo(request: SignedIn, operation_id: int) -> HttpResponse:
+    """Undo a drop by a new operation, and go to its page."""
     undoing = dispatch.undo(
         operation_id=operation_id, principal=request.user.principal, now=clock.now()
     )
@@ -121,6 +124,7 @@ class PreviousPreview:
 def _look_again(
     request: SignedIn, detail: PreviewDetail, form: DecisionForm
 ) -> HttpResponse:
+    """Preview the selection again with the route and reason of the form."""
     new_preview = dispatch.preview_again(
         operation=detail.operation,
         route=form.route,
@@ -132,6 +136,7 @@ def _look_again(
 
 
 def _to_preview(request: SignedIn, operation: Operation) -> HttpResponse:
+    """Redirect to the page of a preview."""
     place = {"token": str(operation.token), "back": selection.back_url(request)}
     return redirect(f"{reverse('preview')}?{urlencode(place)}")
 

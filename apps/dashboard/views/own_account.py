@@ -36,6 +36,7 @@ def index(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_everyone
 def password(request: SignedIn) -> HttpResponse:
+    """Change one's own password; all other sessions end."""
     if request.method != "POST":
         return redirect("account")
     form = OwnPasswordForm(request.POST)
@@ -49,7 +50,7 @@ def password(request: SignedIn) -> HttpResponse:
         )
     except (Invalid, TooManySignIns) as wrong:
         return _page(request, wrong)
-    return _to(request, "password")
+    return _redirect_with_notice(request, "password")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -61,22 +62,24 @@ def end_sessions(request: SignedIn) -> HttpResponse:
     user, now = request.user, clock.now()
     if "others" in request.POST:
         own_account.end_other_sessions(request, username=user.username, now=now)
-        return _to(request, "others")
+        return _redirect_with_notice(request, "others")
     sessions.end_session(
         user=user,
         mark=request.POST.get("mark", ""),
         actor=user.principal.actor,
         now=now,
     )
-    return _to(request, "session")
+    return _redirect_with_notice(request, "session")
 
 
-def _to(request: SignedIn, done: str) -> HttpResponse:
+def _redirect_with_notice(request: SignedIn, done: str) -> HttpResponse:
+    """Redirect to the account page, with a message about what was done."""
     messages.success(request, DONE[done])
     return redirect("account")
 
 
 def _page(request: SignedIn, wrong: PoisonwebError | None = None) -> HttpResponse:
+    """Render the account page, with what is wrong with a form."""
     user, here = request.user, request.session.session_key or ""
     sessions_of_user = people_and_keys.own_sessions(user, here=here, now=clock.now())
     context = {

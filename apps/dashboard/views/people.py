@@ -47,6 +47,7 @@ def index(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_admins
 def new(request: SignedIn) -> HttpResponse:
+    """Show the form of a new person; a POST adds them."""
     if request.method != "POST":
         return _new(request, NewPersonForm())
     form = NewPersonForm(request.POST)
@@ -66,6 +67,7 @@ def detail(request: SignedIn, user_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_admins
 def rights(request: SignedIn, user_id: int) -> HttpResponse:
+    """Set the role and rights of a person."""
     row = people_and_keys.person(user_id, now=clock.now())
     if request.method != "POST":
         return redirect("person", user_id)
@@ -105,6 +107,7 @@ def active(request: SignedIn, user_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_admins
 def password(request: SignedIn, user_id: int) -> HttpResponse:
+    """Set a new password for a person."""
     row = people_and_keys.person(user_id, now=clock.now())
     if request.method != "POST":
         return redirect("person", user_id)
@@ -123,6 +126,7 @@ def password(request: SignedIn, user_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_admins
 def end_sessions(request: SignedIn, user_id: int) -> HttpResponse:
+    """Sign a person out everywhere."""
     row = people_and_keys.person(user_id, now=clock.now())
     if request.method != "POST":
         return redirect("person", user_id)
@@ -135,18 +139,21 @@ def end_sessions(request: SignedIn, user_id: int) -> HttpResponse:
 
 
 def _redirect_to(request: SignedIn, user: User, done: str) -> HttpResponse:
+    """Redirect to the page of a person, with a message about what was done."""
     say = messages.info if done == "same" else messages.success
     say(request, f"{user.username} {DONE[done]}")
     return redirect("person", user.pk)
 
 
 def _is_own(request: SignedIn, user: User) -> bool:
+    """Return whether the account is the user's own."""
     return user.pk == request.user.pk
 
 
 def _new(
     request: SignedIn, form: NewPersonForm, wrong: Invalid | None = None
 ) -> HttpResponse:
+    """Render the form of a new person, with what is wrong with it."""
     context = {
         "form": form,
         "roles": ROLES.items(),
@@ -164,6 +171,7 @@ def _detail(
     form: RightsForm | None = None,
     wrong: PoisonwebError | None = None,
 ) -> HttpResponse:
+    """Render the page of a person, with what is wrong with a form."""
     context = {
         "row": row,
         "person": row.user,

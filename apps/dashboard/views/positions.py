@@ -64,13 +64,14 @@ def move(request: SignedIn, position_id: int) -> HttpResponse:
         return _choose(request, position_id)
     try:
         wish = forms.parse_wish(request.GET, choices.marks)
-        review = _look(request, position_id, wish)
+        review = _review_of(request, position_id, wish)
     except Invalid as wrong:
         return _choose(request, position_id, wrong=wrong)
     return _review(request, review)
 
 
 def _confirm(request: SignedIn, position_id: int) -> HttpResponse:
+    """Move the position as the signed review says; show what is wrong otherwise."""
     principal = request.user.principal
     token = request.POST.get("token", "")
     try:
@@ -91,13 +92,16 @@ def _confirm(request: SignedIn, position_id: int) -> HttpResponse:
         )
     except (Invalid, PositionChanged, StillHeld) as refusal:
         return _review(
-            request, _look(request, position_id, signed_review.wish), refusal=refusal
+            request,
+            _review_of(request, position_id, signed_review.wish),
+            refusal=refusal,
         )
     place = reverse("position", args=[position_id])
     return redirect(f"{place}?{urlencode({'moved': done.pk})}")
 
 
-def _look(request: SignedIn, position_id: int, wish: moves.MoveTarget) -> Review:
+def _review_of(request: SignedIn, position_id: int, wish: moves.MoveTarget) -> Review:
+    """Review what a move would do; nothing is changed."""
     return moves.review(
         position_id=position_id,
         wish=wish,
@@ -113,6 +117,7 @@ def _choose(
     wrong: Invalid | None = None,
     stale: bool = False,
 ) -> HttpResponse:
+    """Render the page on which the target of a move is chosen."""
     choices = positions.choices(position_id, request.user.principal)
     context = {
         "choices": choices,
@@ -140,6 +145,7 @@ def _review(
     *,
     refusal: Invalid | PositionChanged | StillHeld | None = None,
 ) -> HttpResponse:
+    """Render the review of a move, with a signed token to confirm it."""
     position = review.position
     ask = (
         {"move": review.fixed.move}

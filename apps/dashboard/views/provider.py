@@ -16,6 +16,7 @@ from apps.dashboard.error_pages import error_page
 @login_not_required
 @require_POST
 def begin(request: HttpRequest) -> HttpResponse:
+    """Redirect to the provider's sign-in."""
     next_url = request.POST.get("next", "")
     if not url_has_allowed_host_and_scheme(next_url, allowed_hosts=None):
         next_url = reverse("home")
@@ -28,6 +29,7 @@ def begin(request: HttpRequest) -> HttpResponse:
 @login_not_required
 @require_safe
 def callback(request: HttpRequest) -> HttpResponse:
+    """Complete the sign-in with what the provider's redirect says."""
     try:
         return _of_provider("complete", request)
     except PoisonwebError as error:

@@ -34,7 +34,7 @@ def broker(request: SignedIn, broker_id: int) -> HttpResponse:
     except (Refused, Invalid) as wrong:
         return _broker(request, broker, wrong=wrong)
     return (
-        _at(request, broker, number)
+        _back_to_broker(request, broker, number)
         if "others" in request.POST
         else redirect("brokers")
     )
@@ -43,6 +43,7 @@ def broker(request: SignedIn, broker_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def topic(request: SignedIn, topic_id: int) -> HttpResponse:
+    """Show what removing a topic would remove; a POST removes it."""
     topic = topics.visible(topic_id, request.user.principal)
     if request.method != "POST":
         return _topic(request, topic)
@@ -50,17 +51,21 @@ def topic(request: SignedIn, topic_id: int) -> HttpResponse:
     try:
         token = request.POST.get("token", "")
         topic_removal.remove_topics(
-            topics=removals.signed_topics(token, _name(topic), principal),
+            topics=removals.signed_topics(token, _signed_name(topic), principal),
             reason=reason_in(request.POST),
             principal=principal,
             now=clock.now(),
         )
     except (Refused, Invalid) as wrong:
         return _topic(request, topic, wrong=wrong)
-    return _at(request, topic.broker, 1) if topic.broker else redirect("topics")
+    return (
+        _back_to_broker(request, topic.broker, 1)
+        if topic.broker
+        else redirect("topics")
+    )
 
 
-def _at(request: SignedIn, broker: Broker, number: int) -> HttpResponse:
+def _back_to_broker(request: SignedIn, broker: Broker, number: int) -> HttpResponse:
     """Redirect to the broker, with a message about the number of removed topics."""
     text = f"Removed: {number:,}. Nothing changed at the broker."
     messages.success(request, text)
@@ -71,7 +76,7 @@ def _remove_broker(request: SignedIn, broker: Broker) -> int:
     """Carry out the confirmed removal; return the number of removed topics."""
     principal, now = request.user.principal, clock.now()
     token = request.POST.get("token", "")
-    topic_ids = removals.signed_topics(token, _name(broker), principal)
+    topic_ids = removals.signed_topics(token, _signed_name(broker), principal)
     reason = reason_in(request.POST)
     if "others" in request.POST:
         topic_removal.remove_topics(
@@ -91,6 +96,7 @@ def _remove_broker(request: SignedIn, broker: Broker) -> int:
 def _broker(
     request: SignedIn, broker: Broker, *, wrong: Refused | Invalid | None = None
 ) -> HttpResponse:
+    """Render the review of a broker's removal."""
     preview = topic_removal.preview(
         Topic.objects.filter(broker=broker).select_related("lane")
     )
@@ -104,6 +110,7 @@ def _broker(
 def _topic(
     request: SignedIn, topic: Topic, *, wrong: Refused | Invalid | None = None
 ) -> HttpResponse:
+    """Render the review of a topic's removal."""
     preview = topic_removal.preview(Topic.objects.filter(pk=topic.pk))
     context = {
         "topic": topic,
@@ -120,10 +127,13 @@ def _render(
     context: dict[str, object],
     wrong: Refused | Invalid | None,
 ) -> HttpResponse:
+    """Render a review, with a token of the topics that it shows."""
     page = {
         **context,
         "removal": preview,
-        "token": removals.sign(_name(of), preview.removable, request.user.principal),
+        "token": removals.sign(
+            _signed_name(of), preview.removable, request.user.principal
+        ),
         "reason": reason_in(request.POST),
         "wrong": wrong,
         "wrong_at": field_of(wrong),
@@ -132,5 +142,6 @@ def _render(
     return render(request, template, page, status=status)
 
 
-def _name(of: Broker | Topic) -> str:
+def _signed_name(of: Broker | Topic) -> str:
+    """Return the name by which a token names a broker or topic."""
     return f"{type(of).__name__} {of.pk}"

@@ -69,6 +69,7 @@ def runs(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.REPORTS_WRITE)
 def run(request: SignedIn) -> HttpResponse:
+    """Request a run for some days; the page says why if that is refused."""
     if request.method != "POST":
         return redirect("report-runs")  # a reload of the page of a refusal
     try:
@@ -86,6 +87,7 @@ def run(request: SignedIn) -> HttpResponse:
 
 
 def _posted_day(request: SignedIn, name: str) -> date:
+    """Parse a submitted day; raises Invalid without one."""
     parsed = day(name, request.POST.get(name))
     if parsed is None:
         raise Invalid(name, "choose a day")
@@ -99,6 +101,7 @@ def _runs(
     refused: str = "",
     status: int = 200,
 ) -> HttpResponse:
+    """Render the list of runs, with what is wrong with a request."""
     run_page = reports.runs(Cursor.parse(request.GET.get("cursor", "")))
     context = {
         "page": run_page,

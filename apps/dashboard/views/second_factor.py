@@ -64,6 +64,7 @@ def qr_code(request: SignedIn) -> HttpResponse:
 
 @require_POST
 def recovery_codes(request: SignedIn) -> HttpResponse:
+    """Replace the recovery codes, and show the new ones once."""
     try:
         _check_both(request)
         codes = second_factor.renew_recovery_codes(user=request.user, now=clock.now())
@@ -74,6 +75,7 @@ def recovery_codes(request: SignedIn) -> HttpResponse:
 
 @require_POST
 def remove(request: SignedIn) -> HttpResponse:
+    """Remove the second factor; this session continues."""
     try:
         _check_both(request)
         second_factor.remove(user=request.user, now=clock.now())
@@ -97,12 +99,14 @@ def _check_both(request: SignedIn) -> None:
 
 
 def _check_password(request: SignedIn, password: str) -> None:
+    """Raise Invalid for a wrong password, which counts as a failed sign-in."""
     username = request.user.username
     if not authenticate(request, username=username, password=password, page=PAGE):
         raise Invalid("password", "that is not your password")
 
 
 def _page(request: SignedIn, *, wrong: PoisonwebError | None = None) -> HttpResponse:
+    """Render the page of the second factor, with what is wrong with a form."""
     try:
         context = _factor(request)
     except PoisonwebError as unreadable:
@@ -117,6 +121,7 @@ def _page(request: SignedIn, *, wrong: PoisonwebError | None = None) -> HttpResp
 
 
 def _factor(request: SignedIn) -> dict[str, object]:
+    """Return what the page shows of the factor; a new secret if there is none."""
     user = request.user
     if sign_in_attempts.is_by_provider(request):
         return {
@@ -130,6 +135,7 @@ def _factor(request: SignedIn) -> dict[str, object]:
 
 
 def _codes(request: SignedIn, codes: list[str]) -> HttpResponse:
+    """Render recovery codes, which are shown once."""
     return _render(request, "second_factor/codes.html", {"codes": codes})
 
 

@@ -93,6 +93,7 @@ class SignInCode(LoginView):
 
 
 def _with_delay(response: HttpResponse, form: AuthenticationForm) -> HttpResponse:
+    """Add `Retry-After` and status 429 where the next try must wait."""
     delay: timedelta | None = getattr(form, "delay", None)
     if delay is not None:
         response.status_code = HTTPStatus.TOO_MANY_REQUESTS
@@ -102,6 +103,7 @@ def _with_delay(response: HttpResponse, form: AuthenticationForm) -> HttpRespons
 
 @require_POST
 def preferences(request: SignedIn) -> HttpResponse:
+    """Store display preferences in cookies, and go back."""
     response = redirect(selection.back_url(request))
     for cookie, value in cookies_to_set(request.POST).items():
         response.set_cookie(

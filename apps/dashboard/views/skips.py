@@ -69,6 +69,7 @@ def new(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.SKIPS_WRITE)
 def remove(request: SignedIn, skip_id: int) -> HttpResponse:
+    """End a skip, with a reason."""
     if request.method != "POST":
         return redirect("skip", skip_id)  # a reload of the page of a refusal
     principal, now = request.user.principal, clock.now()
@@ -90,6 +91,7 @@ def _new(
     *,
     wrong: Invalid | Refused | None = None,
 ) -> HttpResponse:
+    """Render the form of a new skip, with its preview or what is wrong."""
     principal = request.user.principal
     context = {
         "form": form,
@@ -111,6 +113,7 @@ def _new(
 
 
 def _curl(request: SignedIn, draft: SkipDraft) -> str:
+    """Return the API call that adds this skip."""
     # A bookmark may be too long to copy.
     if len(draft.matcher.value) > MOST_COPIED:
         return ""
@@ -120,6 +123,7 @@ def _curl(request: SignedIn, draft: SkipDraft) -> str:
 def _detail(
     request: SignedIn, skip_id: int, *, wrong: Invalid | None = None
 ) -> HttpResponse:
+    """Render the page of a skip, with what is wrong with its removal."""
     principal = request.user.principal
     context = {
         "detail": skips.one(skip_id, principal, now=clock.now()),

@@ -27,6 +27,7 @@ from apps.triage.services import message_trail
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.AUDIT_READ)
 def index(request: SignedIn) -> HttpResponse:
+    """Show a page of the trail; a POST verifies its chain, too."""
     request.user.principal.require_trail()
     params = _params(request)
     page, wrong = None, None
@@ -77,6 +78,7 @@ def _params(request: SignedIn) -> dict[str, str]:
 
 
 def _exported(request: SignedIn) -> Iterator[Entry]:
+    """Yield the filtered entries; raises Invalid for too many, or Forbidden."""
     request.user.principal.require_trail()
     return trail.export(message_trail.parse(_params(request)))
 
@@ -84,6 +86,7 @@ def _exported(request: SignedIn) -> Iterator[Entry]:
 def _file(
     request: SignedIn, chunks: Iterator[bytes], *, kind: str, suffix: str
 ) -> StreamingHttpResponse:
+    """Stream a download, named by the day."""
     name = f"audit-{clock.now():%Y-%m-%d}.{suffix}"
     return StreamingHttpResponse(
         response_chunks(request, chunks),
