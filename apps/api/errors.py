@@ -73,7 +73,7 @@ def problem(error: Exception, context: Mapping[str, Any]) -> Response:
         "title": status.phrase,
         "status": status.value,
         "detail": storable(_detail(error, status)),
-        "errors": _errors(error),
+        "errors": _member_errors(error),
         "request_id": request_number,
         **_extensions(error),
     }
@@ -83,6 +83,7 @@ def problem(error: Exception, context: Mapping[str, Any]) -> Response:
 
 
 def _status(error: Exception) -> HTTPStatus:
+    """Return the HTTP status of an error."""
     if isinstance(error, APIException):
         return HTTPStatus(error.status_code)
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
@@ -97,6 +98,7 @@ def _type(error: Exception) -> str:
 
 
 def _detail(error: Exception, status: HTTPStatus) -> str:
+    """Return the text of an error; of an unexpected one only what to do."""
     # An unexpected error reveals internals (ASVS 16.5.1): only the log has its text.
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         return "Something went wrong here; give this request_id to the operator."
@@ -109,7 +111,8 @@ def _detail(error: Exception, status: HTTPStatus) -> str:
     return status.description
 
 
-def _errors(error: Exception) -> list[dict[str, str]]:
+def _member_errors(error: Exception) -> list[dict[str, str]]:
+    """List the wrong members, each with its JSON Pointer."""
     if not isinstance(error, Invalid):
         return []
     faults = [(error.pointer, error.remedy)]
@@ -122,6 +125,7 @@ def _errors(error: Exception) -> list[dict[str, str]]:
 
 
 def _extensions(error: Exception) -> dict[str, object]:
+    """Return a new preview beside the error, where the confirmed one is stale."""
     if not isinstance(error, Stale):
         return {}
     if error.new_preview is None:
@@ -131,6 +135,7 @@ def _extensions(error: Exception) -> dict[str, object]:
 
 
 def _headers(error: Exception) -> dict[str, str]:
+    """Return `Retry-After` or `WWW-Authenticate`, where the error calls for it."""
     if isinstance(error, OperationalError | InterfaceError | Unavailable):
         return {"Retry-After": str(RETRY_AFTER_SECONDS)}
     challenge = getattr(error, "auth_header", None)

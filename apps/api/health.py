@@ -59,6 +59,7 @@ _probes = BoundedThreads(MOST_PROBES, name="readyz")
 @never_cache
 @login_not_required
 def alive(_: HttpRequest) -> JsonResponse:
+    """Answer `/healthz`: this process answers requests."""
     return JsonResponse({"status": "alive"})
 
 
@@ -66,6 +67,7 @@ def alive(_: HttpRequest) -> JsonResponse:
 @never_cache
 @login_not_required
 def ready(_: HttpRequest) -> JsonResponse:
+    """Answer `/readyz`: 200 if Postgres answers and is migrated, otherwise 503."""
     states = dependencies(now=clock.now())
     is_ready = all(states[name] == UP for name in NEEDED)
     return JsonResponse(
@@ -88,6 +90,7 @@ def dependencies(*, now: datetime) -> dict[str, object]:
 def _wait_for(
     answer: Future[States] | None, deadline: float, *, default: States
 ) -> States:
+    """Return the states that a probe finds until `deadline`, otherwise `default`."""
     if answer is None:
         return default
     try:
@@ -102,7 +105,10 @@ def _wait_for(
 def _postgres(now: datetime) -> States:
     """Probe Postgres, and read the other states from it on this thread's connection."""
     try:
-        if _migrations() - MigrationRecorder(connection).applied_migrations().keys():
+        if (
+            _migrations_on_disk()
+            - MigrationRecorder(connection).applied_migrations().keys()
+        ):
             behind = {"postgres": UP, "migrations": BEHIND}
             return {**NO_POSTGRES, **behind, **_sessions()}
         current = {"postgres": UP, "migrations": UP}
@@ -115,7 +121,8 @@ def _postgres(now: datetime) -> States:
 
 
 @cache
-def _migrations() -> frozenset[tuple[str, str]]:
+def _migrations_on_disk() -> frozenset[tuple[str, str]]:
+    """List the migrations that this release has."""
     return frozenset(MigrationLoader(None).disk_migrations or ())
 
 
@@ -140,10 +147,12 @@ def _lanes(now: datetime) -> States:
 
 
 def _worker(now: datetime) -> States:
+    """Report whether a worker answers, or work waits without one."""
     return {"worker": AWAY if upkeep.worker_missing_for(now=now) else UP}
 
 
 def _celery_broker() -> States:
+    """Report whether Celery's broker takes a connection, tried once."""
     limits = celery_timeouts.timeouts(current_app.conf.broker_url)
     with current_app.connection_for_write(transport_options=limits) as broker:
         transport = broker.transport

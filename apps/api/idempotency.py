@@ -78,6 +78,7 @@ def idempotent(act: Act[V, P]) -> Act[V, P]:
 
 
 def _check_key(key: str) -> str:
+    """Return the key; raises Malformed for one that is too long or not ASCII."""
     if not (key.isascii() and key.isprintable() and 0 < len(key) <= KEY_LIMIT):
         raise Malformed(HEADER, f"send 1 to {KEY_LIMIT} printable ASCII characters")
     return key
@@ -100,6 +101,7 @@ def _lock(actor: str, key: str) -> None:
 
 
 def _replay(actor: str, key: str, fingerprint: bytes) -> Response | None:
+    """Return the stored answer, if any; raises KeyReused for another request."""
     stored = IdempotencyKey.objects.filter(actor=actor, key=key).first()
     if stored is None:
         return None
@@ -113,6 +115,7 @@ def _replay(actor: str, key: str, fingerprint: bytes) -> Response | None:
 def _store(
     actor: str, key: str, fingerprint: bytes, response: Response, *, now: datetime
 ) -> None:
+    """Store the answer of a request under its key."""
     headers = {name: response[name] for name in STORED_HEADERS if name in response}
     answer = {"data": response.data, "headers": headers}
     IdempotencyKey.objects.create(

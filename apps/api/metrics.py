@@ -67,6 +67,7 @@ class Gauges:
     now: datetime
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield all gauges; `metrics_complete` is 0 if one took too long to count."""
         is_complete = True
         for part in (_poisons, _lanes, _operations):
             measure = partial(part, self.principal, self.now)
@@ -83,6 +84,7 @@ class Gauges:
 
 
 def _poisons(principal: Principal, now: datetime) -> list[GaugeMetricFamily]:
+    """Measure open poisons by topic: number, and age of the oldest."""
     opened = GaugeMetricFamily(
         "poison_open",
         f"Open poisons, counted up to {MOST_COUNTED}.",
@@ -104,6 +106,7 @@ def _poisons(principal: Principal, now: datetime) -> list[GaugeMetricFamily]:
 
 
 def _lanes(principal: Principal, now: datetime) -> list[GaugeMetricFamily]:
+    """Measure lanes: dead letters in the queue, and whether the lane works."""
     lag = GaugeMetricFamily(
         "lane_lag",
         "Dead letters in the queue, where the broker counts them.",
@@ -128,6 +131,7 @@ def _lanes(principal: Principal, now: datetime) -> list[GaugeMetricFamily]:
 
 
 def _operations(principal: Principal, _: datetime) -> list[GaugeMetricFamily]:
+    """Count the items of unfinished operations, for those who see all topics."""
     items = GaugeMetricFamily(
         "operation_items",
         "Messages of operations that are not over yet.",

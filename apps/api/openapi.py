@@ -38,35 +38,42 @@ EVENT_STREAM = "text/event-stream"
 REFUSED_KEY = (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
-def _text(name: str, description: str) -> OpenApiParameter:
+def _text_parameter(name: str, description: str) -> OpenApiParameter:
+    """Describe a parameter of text."""
     return OpenApiParameter(name, str, description=description)
 
 
 PAGING = (
-    _text("cursor", "the `next` of the page before"),
+    _text_parameter("cursor", "the `next` of the page before"),
     OpenApiParameter(
         "limit", int, description=f"1 to {MOST_LIMIT}; {DEFAULT_LIMIT} if left out"
     ),
 )
-AUDIT_FILTERS = tuple(_text(name, takes) for name, takes in PARAMETERS.items())
+AUDIT_FILTERS = tuple(
+    _text_parameter(name, takes) for name, takes in PARAMETERS.items()
+)
 RATES = (
-    _text("topic", "the name of one; all that the key sees if left out"),
-    _text("from", "the first UTC day, 27 days before the last if left out"),
-    _text("to", "the last UTC day, included; the newest that is over if left out"),
+    _text_parameter("topic", "the name of one; all that the key sees if left out"),
+    _text_parameter("from", "the first UTC day, 27 days before the last if left out"),
+    _text_parameter(
+        "to", "the last UTC day, included; the newest that is over if left out"
+    ),
     OpenApiParameter("by", enum=list(Granularity), description="day if left out"),
-    _text(
+    _text_parameter(
         "consumer_group",
         "the name of one, which may be empty; all of a topic together if left out",
     ),
 )
 POSITIONS = (
-    _text("topic", "the name of one; all that the key sees if left out"),
-    _text("client_name", "of the consumer"),
+    _text_parameter("topic", "the name of one; all that the key sees if left out"),
+    _text_parameter("client_name", "of the consumer"),
 )
 FOLLOWED = (
     OpenApiParameter("topic", str, required=True, many=True, description="their names"),
-    _text("consumer_group", "its skips and those for all; all skips if left out"),
-    _text("after", "<epoch>.<revision>, of several topics <epoch>.<r1>,<r2>"),
+    _text_parameter(
+        "consumer_group", "its skips and those for all; all skips if left out"
+    ),
+    _text_parameter("after", "<epoch>.<revision>, of several topics <epoch>.<r1>,<r2>"),
     OpenApiParameter(
         "Last-Event-ID",
         str,
@@ -102,6 +109,7 @@ class ScopedSchema(AutoSchema):
     """Add the scope that the view requires to the description of each call."""
 
     def get_description(self, *_: str) -> str:
+        """Return the view's docstring, and the scope that the call needs."""
         method = getattr(self.view, str(self.method).lower())
         view: Any = self.view
         required_scope: RequiredScope = view.scopes[self.method]
@@ -150,6 +158,7 @@ def described(
 
 
 def _problem(status: HTTPStatus) -> SchemaClass:
+    """Return the schema of an error's body."""
     stale = status is HTTPStatus.CONFLICT
     return StaleProblem if stale else Problem
 
@@ -159,6 +168,7 @@ class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call
     name = "key"
 
     def get_security_definition(self, _: AutoSchema) -> dict[str, Any]:
+        """Describe the API key as a bearer token."""
         return {
             "type": "http",
             "scheme": "bearer",
@@ -171,4 +181,5 @@ class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-
     name = "session"
 
     def get_security_definition(self, _: AutoSchema) -> dict[str, Any]:
+        """Describe the session's cookie."""
         return {"type": "apiKey", "in": "cookie", "name": settings.SESSION_COOKIE_NAME}

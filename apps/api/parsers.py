@@ -42,6 +42,7 @@ class BoundedJSONParser(BaseParser):
         _: str | None = None,
         parser_context: Mapping[str, Any] | None = None,
     ) -> Any:
+        """Inflate and parse the body; store its digest in the request's META."""
         meta = (parser_context or {})["request"].META
         raw = inflated(
             stream,
@@ -75,10 +76,11 @@ def _read_large(raw: bytearray) -> object:
 
 
 def _read(raw: bytearray) -> object:
+    """Parse JSON from bytes, and empty them as soon as they are decoded."""
     _check_values(raw)
-    text = _text(raw)
+    text = _decoded(raw)
     raw.clear()  # a body of 90 MB need not be in memory three times
-    return _value(text)
+    return _parsed_json(text)
 
 
 def _check_values(raw: bytearray) -> None:
@@ -88,6 +90,7 @@ def _check_values(raw: bytearray) -> None:
 
 
 def _has_too_many_values(raw: bytearray) -> bool:
+    """Return whether more values begin than allowed, outside of strings."""
     if _beginnings(raw) <= MOST_VALUES:
         return False
     # The signs may be inside strings; there are no more strings than values and names.
@@ -98,26 +101,30 @@ def _has_too_many_values(raw: bytearray) -> bool:
 
 
 def _beginnings(json_text: bytes | bytearray) -> int:
+    """Count the signs that begin a value."""
     return sum(json_text.count(sign) for sign in _BEGIN_A_VALUE)
 
 
-def _text(raw: bytearray) -> str:
+def _decoded(raw: bytearray) -> str:
+    """Decode UTF-8; raises Unreadable."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise Unreadable(f"The body is not UTF-8: {error.reason}.") from None
 
 
-def _value(text: str) -> object:
+def _parsed_json(text: str) -> object:
+    """Parse JSON; raises Unreadable."""
     try:
-        return json.loads(text, parse_int=_number)
+        return json.loads(text, parse_int=_whole_number)
     except RecursionError:
         raise Unreadable("The body is nested too deeply.") from None
     except ValueError as error:
         raise Unreadable(f"The body is not JSON: {error}.") from None
 
 
-def _number(digits: str) -> int | float:
+def _whole_number(digits: str) -> int | float:
+    """Parse the digits of a whole number; a very long one becomes a float."""
     # Python refuses to read very long integers. As a float, like 1e400, such a number
     # makes only the member that holds it invalid, not the whole request.
     return int(digits) if len(digits) <= MOST_DIGITS else float(digits)

@@ -58,6 +58,7 @@ class Reference:
 
 
 def from_schema(schema: Schema) -> Reference:
+    """Read all calls and shapes from the OpenAPI schema."""
     shapes = schema["components"]["schemas"].items()
     return Reference(
         calls=list(_calls(schema)),
@@ -66,6 +67,7 @@ def from_schema(schema: Schema) -> Reference:
 
 
 def _calls(schema: Schema) -> Iterator[Call]:
+    """Yield each call: a path and a method."""
     for path, methods in schema["paths"].items():
         for method, spec in methods.items():
             body = spec.get("requestBody")
@@ -82,6 +84,7 @@ def _calls(schema: Schema) -> Iterator[Call]:
 
 
 def _parameter(spec: Schema) -> Field:
+    """Read a parameter of a call."""
     return Field(
         name=spec["name"],
         kind=_kind(spec["schema"]),
@@ -91,6 +94,7 @@ def _parameter(spec: Schema) -> Field:
 
 
 def _answer(status: str, spec: Schema) -> CallAnswer:
+    """Read what a call answers with a status."""
     return CallAnswer(
         status=status,
         description=spec.get("description", ""),
@@ -99,6 +103,7 @@ def _answer(status: str, spec: Schema) -> CallAnswer:
 
 
 def _kind_of_content(spec: Schema) -> ValueKind:
+    """Return the kind of value that a body has, whatever its media type."""
     return next(_kind(media["schema"]) for media in spec["content"].values())
 
 
@@ -119,6 +124,7 @@ def _shape(name: str, spec: Schema) -> Shape:
 
 
 def _kind(spec: Schema) -> ValueKind:
+    """Describe the kind of a value in words, with a link to its shape."""
     for several in ("oneOf", "anyOf", "allOf"):
         if several in spec:
             return _either([_kind(each) for each in spec[several]])
@@ -130,17 +136,19 @@ def _kind(spec: Schema) -> ValueKind:
     if spec.get("type") == "array":
         items = _kind(spec["items"])
         return ValueKind(text=f"list of {items.text}", shape=items.shape)
-    return ValueKind(text=_plain(spec))
+    return ValueKind(text=_type_words(spec))
 
 
 def _either(kinds: Sequence[ValueKind]) -> ValueKind:
+    """Join kinds by "|"; link the first that has a shape."""
     return ValueKind(
         text=" | ".join(kind.text for kind in kinds),
         shape=next((kind.shape for kind in kinds if kind.shape), None),
     )
 
 
-def _plain(spec: Schema) -> str:
+def _type_words(spec: Schema) -> str:
+    """Describe a type and its format in words."""
     types = spec.get("type", "anything")
     names = " | ".join(types) if isinstance(types, list) else str(types)
     return f"{names} ({spec['format']})" if "format" in spec else names

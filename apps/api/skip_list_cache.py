@@ -71,32 +71,36 @@ _cache = ListCache()
 
 
 def as_json(*, topic: str, consumer_group: str | None) -> bytes:
-    return _cached("json", topic, consumer_group, _json)
+    """Return the current list as JSON, rendered once for each revision."""
+    return _current_body("json", topic, consumer_group, _json)
 
 
 def as_lines(*, topic: str, consumer_group: str | None) -> bytes:
     """Give the list as gzipped lines (see `poisonguard.skipping.skip_lines`)."""
-    return _cached("lines", topic, consumer_group, _gzipped_lines)
+    return _current_body("lines", topic, consumer_group, _gzipped_lines)
 
 
-def _cached(
+def _current_body(
     form: str,
     topic: str,
     consumer_group: str | None,
     render: Callable[[str, str | None], bytes],
 ) -> bytes:
+    """Return the list in a form, as of its current revision."""
     head = skip_reading.head(topic=topic)
     key, revision = (form, topic, consumer_group), (head.epoch, head.revision)
     return _cache.get(key, revision, lambda: render(topic, consumer_group))
 
 
 def _json(topic: str, consumer_group: str | None) -> bytes:
+    """Render the list as JSON."""
     snapshot = skip_reading.snapshot(topic=topic, consumer_group=consumer_group)
     # In ASCII: a bookmark may hold surrogates, which UTF-8 cannot encode.
     return json.dumps(shapes.skips(snapshot), cls=JSONEncoder).encode()
 
 
 def _gzipped_lines(topic: str, consumer_group: str | None) -> bytes:
+    """Render the list as gzipped lines."""
     compressor = zlib.compressobj(GZIP_LEVEL, wbits=31)
     with skip_reading.rows(topic=topic, consumer_group=consumer_group) as rows:
         lines = skip_lines.lines(

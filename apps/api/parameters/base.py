@@ -24,6 +24,7 @@ def refuse_unknown(data: Mapping[str, object], allowed: set[str]) -> None:
 
 
 def text(name: str, value: object, *, limit: int = TEXT_LIMIT) -> str | None:
+    """Parse text of bounded length; None if empty. Raises Invalid."""
     if value is None or value == "":
         return None
     if not isinstance(value, str) or len(value) > limit:
@@ -34,6 +35,7 @@ def text(name: str, value: object, *, limit: int = TEXT_LIMIT) -> str | None:
 
 
 def moment(name: str, value: object) -> datetime:
+    """Parse a time with its zone; return it in UTC. Raises Invalid."""
     try:
         parsed = datetime.fromisoformat(value if isinstance(value, str) else "")
         in_utc = parsed.astimezone(UTC) if parsed.tzinfo else None
@@ -45,12 +47,14 @@ def moment(name: str, value: object) -> datetime:
 
 
 def flag(name: str, value: object) -> bool:
+    """Parse true or false, false if it is missing. Raises Invalid."""
     if not isinstance(value, bool | None):
         raise Invalid(name, "send true or false")
     return value is True
 
 
 def reason(value: object) -> str:
+    """Parse a reason as it will be recorded. Raises Invalid."""
     if not isinstance(value, str | None):
         raise Invalid("reason", "send text")
     return clean_reason(value or "")

@@ -25,28 +25,32 @@ class MoveRequest:
 
     @classmethod
     def parse(cls, data: object) -> Self:
+        """Parse the body of a move; raises Invalid."""
         members = members_of(data)
         refuse_unknown(members, MEMBERS)
         return cls(
-            wish=_wish(members),
+            wish=_target(members),
             reason=reason(members.get("reason")),
             fence=_flag("fence", members.get("fence", False)),
             dry_run=_flag("dry_run", members.get("dry_run", False)),
         )
 
 
-def _wish(data: Mapping[str, object]) -> MoveTarget:
+def _target(data: Mapping[str, object]) -> MoveTarget:
+    """Parse the one member that says where to move; raises Invalid."""
     names = [name for name in _PARSERS if data.get(name) is not None]
     if len(names) != 1:
         raise Invalid("to", f"send one of {', '.join(_PARSERS)}")
     return _PARSERS[names[0]](data[names[0]])
 
 
-def _time(value: object) -> MoveTarget:
+def _time_target(value: object) -> MoveTarget:
+    """Parse the time to move to."""
     return MoveTarget(strategy=Strategy.TIME, at=moment("at", value))
 
 
 def _whole(name: str, value: object) -> int:
+    """Parse a whole number; raises Invalid."""
     # A bool is an int to Python; and no number in the database exceeds a bigint.
     if type(value) is not int or abs(value) > consumer_requests.EPOCH_LIMIT:
         raise Invalid(name, "send a whole number")
@@ -54,6 +58,7 @@ def _whole(name: str, value: object) -> int:
 
 
 def _flag(name: str, value: object) -> bool:
+    """Parse true or false, not null; raises Invalid."""
     # Refuse null: it would turn an intended dry run into a move.
     if not isinstance(value, bool):
         raise Invalid(name, "send true or false")
@@ -64,7 +69,7 @@ _PARSERS: dict[str, Callable[[object], MoveTarget]] = {
     "to": lambda value: MoveTarget(
         strategy=Strategy.EXACT, to=consumer_requests.seqs(value)
     ),
-    "at": _time,
+    "at": _time_target,
     "by": lambda value: MoveTarget(strategy=Strategy.SHIFT, by=_whole("by", value)),
     "other": lambda value: MoveTarget(
         strategy=Strategy.COPY, other=_whole("other", value)

@@ -19,6 +19,7 @@ class PositionParams:
 
     @classmethod
     def parse(cls, params: QueryDict) -> Self:
+        """Parse the filters; raises Invalid."""
         return cls(
             topic=text("topic", params.get("topic")),
             client_name=text("client_name", params.get("client_name")),

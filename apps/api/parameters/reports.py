@@ -37,6 +37,7 @@ class RateParams:
 
     @classmethod
     def parse(cls, params: QueryDict, *, now: datetime) -> Self:
+        """Parse the filters; by default the newest days. Raises Invalid."""
         last = _day("to", params.get("to")) or newest_over(now)
         first = _day("from", params.get("from")) or _first_day(last)
         if first > last:
@@ -46,18 +47,20 @@ class RateParams:
             topic=text("topic", params.get("topic")),
             first=first,
             last=last,
-            by=_by(params.get("by")),
+            by=_granularity(params.get("by")),
             consumer_group=group and text("consumer_group", group),
         )
 
 
-def _by(value: str | None) -> Granularity:
+def _granularity(value: str | None) -> Granularity:
+    """Parse `by`: day or hour. Raises Invalid."""
     if value not in {None, *Granularity}:
         raise Invalid("by", f"use one of {', '.join(Granularity)}")
     return Granularity(value or Granularity.DAY)
 
 
 def _day(name: str, value: str | None) -> date | None:
+    """Parse a day; None without one. Raises Invalid."""
     if not value:
         return None
     try:
@@ -67,6 +70,7 @@ def _day(name: str, value: str | None) -> date | None:
 
 
 def _first_day(last: date) -> date:
+    """Return the first of the days that a report has by default."""
     try:
         return last - timedelta(days=REPORTED_DAYS - 1)
     except OverflowError:

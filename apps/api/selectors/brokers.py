@@ -38,7 +38,8 @@ class DiscoveredTopic:
 def find(
     window: Window, principal: Principal
 ) -> tuple[Page[Broker], list[BrokerDetail]]:
-    rows = _visible(principal).order_by("pk")
+    """List a page of brokers that a principal sees, with their details."""
+    rows = _visible_brokers(principal).order_by("pk")
     if window.after:
         rows = rows.filter(pk__gt=window.after.pk)
     page = window.page(rows, lambda row: RowKey(pk=row.pk))
@@ -46,6 +47,7 @@ def find(
 
 
 def one(broker_id: int, principal: Principal) -> BrokerDetail:
+    """Load a broker with its details; raises Absent."""
     return detail_of(visible(broker_id, principal))
 
 
@@ -55,13 +57,13 @@ def detail_of(broker: Broker) -> BrokerDetail:
 
 def visible(broker_id: int, principal: Principal) -> Broker:
     """Find a broker; raises Absent if none has this id or the principal sees none."""
-    broker = _visible(principal).filter(pk=broker_id).first()
+    broker = _visible_brokers(principal).filter(pk=broker_id).first()
     if broker is None:
         raise Absent(f"There is no broker {broker_id} here.")
     return broker
 
 
-def _visible(principal: Principal) -> QuerySet[Broker]:
+def _visible_brokers(principal: Principal) -> QuerySet[Broker]:
     """Give all brokers; to a key for some topics, those that carry any of them."""
     if principal.sees_every_topic:
         return Broker.objects.all()
@@ -81,6 +83,7 @@ def discover(broker_id: int, principal: Principal) -> list[DiscoveredTopic]:
 
 
 def _details(brokers: Sequence[Broker]) -> list[BrokerDetail]:
+    """Count the topics of brokers, and look up their capabilities."""
     counted = Topic.objects.filter(broker__in=brokers).values_list("broker")
     topic_counts = dict(counted.annotate(number=Count("pk")).order_by())
     return [
@@ -94,6 +97,7 @@ def _details(brokers: Sequence[Broker]) -> list[BrokerDetail]:
 
 
 def _capabilities(kind: str) -> Capabilities | None:
+    """Return the capabilities of a kind; None if its client is not installed."""
     try:
         return adapters.adapter(kind).capabilities
     except Unavailable:

@@ -30,6 +30,7 @@ class OperationDetail:
 
 
 def recent(window: Window, principal: Principal) -> Page[Operation]:
+    """List a page of visible operations, newest first."""
     rows = (
         Operation.objects.visible_to(principal)
         .select_related("target_topic")
@@ -61,4 +62,5 @@ def preview(token: uuid.UUID, principal: Principal) -> PreviewSummary:
 
 
 def _reasons(items: ItemQuerySet, field: str) -> list[tuple[int, str]]:
+    """List the first messages with the reason why each was not acted on."""
     return list(items.order_by("id").values_list("poison_id", field)[:MOST_REASONS])

@@ -67,6 +67,7 @@ def one(poison_id: int, principal: Principal) -> PoisonDetail:
 
 
 def _operations(poison: Poison, principal: Principal) -> list[Operation]:
+    """List the newest visible operations that include a poison."""
     ids = Item.objects.filter(poison=poison).values("operation")
     rows = Operation.objects.visible_to(principal).filter(pk__in=ids)
     return list(rows.select_related("target_topic").recent_first()[:MOST_ENTRIES])
@@ -75,6 +76,7 @@ def _operations(poison: Poison, principal: Principal) -> list[Operation]:
 def _entries(
     poison: Poison, containing: list[Operation], principal: Principal
 ) -> list[Entry] | None:
+    """List the audit entries of a poison and its operations; None without the right."""
     if not principal.may(Scope.AUDIT_READ):
         return None
     subjects = [f"poison:{poison.pk}", *(f"operation:{op.pk}" for op in containing)]

@@ -25,6 +25,7 @@ class PositionDetail:
 def find(
     window: Window, principal: Principal, *, topic: str | None, client_name: str | None
 ) -> tuple[Page[BookmarkPosition], list[PositionDetail]]:
+    """List a page of visible positions: all, or of a topic or a client."""
     rows = BookmarkPosition.objects.on_topics(principal.topics)
     if topic is not None:
         rows = rows.filter(topic_ids.named(topic))
@@ -39,6 +40,7 @@ def find(
 
 
 def _details(positions: Sequence[BookmarkPosition]) -> list[PositionDetail]:
+    """Pair the marks of positions with the heads of their topics."""
     heads = reading.heads(topics={position.topic_id for position in positions})
     return [
         PositionDetail(

@@ -51,6 +51,7 @@ def one(problem_id: int, principal: Principal) -> CountedProblem:
 
 
 def _counted(problems: Sequence[Problem]) -> list[CountedProblem]:
+    """Count the poisons of each problem by state."""
     counts = Poison.objects.counted_by_problem([problem.pk for problem in problems])
     return [
         CountedProblem(problem=problem, counts=counts[problem.pk])

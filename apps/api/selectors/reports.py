@@ -28,23 +28,26 @@ def rates(params: RateParams, window: Window, principal: Principal) -> Page[Rate
     ordered = rows.select_related("day", "topic__broker").order_by(
         "-day", "-hour", "topic_id"
     )
-    return window.page(ordered, _row_key)
+    return window.page(ordered, _key_of)
 
 
 def runs(window: Window) -> Page[Run]:
+    """List a page of runs, newest first."""
     rows = Run.objects.recent_first()
     if window.after:
         rows = rows.filter(pk__lt=window.after.pk)
     return window.page(rows, lambda row: RowKey(pk=row.pk))
 
 
-def _row_key(row: Rate) -> RowKey:
+def _key_of(row: Rate) -> RowKey:
+    """Return where a page continues after this row: day, hour and topic."""
     # Not the pk of the row: publishing a day again replaces its rows.
     at = datetime.combine(row.day_id, time(row.hour or 0), UTC)
     return RowKey(at=at, pk=row.topic_id)
 
 
 def _after(rows: RateQuerySet, at: datetime, topic: int) -> RateQuerySet:
+    """Narrow rates to those that come after a row."""
     same_hour = Q(hour=at.hour) | Q(hour=None)
     later_topic = same_hour & Q(topic__gt=topic)
     return rows.filter(day__lte=at.date()).filter(

@@ -9,6 +9,7 @@ from apps.team.rights import Principal
 
 
 def matching(filters: TrailFilter, window: Window, principal: Principal) -> Page[Entry]:
+    """List a page of the trail, newest first; raises Forbidden for some topics only."""
     principal.require_trail()
     rows = filters.matching()
     if window.after:

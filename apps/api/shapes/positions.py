@@ -9,6 +9,7 @@ from apps.bookmarks.services.settling import SettleAnswer
 
 
 def position(detail: PositionDetail) -> Shape:
+    """Show a position with its marks and the head of its topic."""
     row = detail.position
     return {
         "id": row.pk,
@@ -39,6 +40,7 @@ def position(detail: PositionDetail) -> Shape:
 
 
 def opened(result: OpenedPositions) -> Shape:
+    """Show opened positions, from which a consumer resumes."""
     return {
         "epoch": result.epoch,
         "positions": [
@@ -61,6 +63,7 @@ def opened(result: OpenedPositions) -> Shape:
 
 
 def settled(answer: SettleAnswer) -> Shape:
+    """Show the answer to one settle of a batch."""
     members: Shape = {
         "status": answer.status.value,
         "detail": answer.detail,

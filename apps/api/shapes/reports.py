@@ -7,6 +7,7 @@ from apps.reports.models import Rate, Run
 
 
 def rate(row: Rate) -> Shape:
+    """Show a failure rate with its counts and interval."""
     return {
         "day": row.day_id,
         "hour": row.hour,
@@ -34,6 +35,7 @@ def rate(row: Rate) -> Shape:
 
 
 def _interval(row: Rate) -> Shape | None:
+    """Show a confidence interval; None without a rate."""
     if row.failure_rate is None:
         return None
     return {"low": row.rate_low, "high": row.rate_high}

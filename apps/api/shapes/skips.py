@@ -25,10 +25,12 @@ def skip(row: ListedSkip) -> Shape:
 
 
 def skip_event(row: ListedSkip) -> Shape:
+    """Show a skip as an event, with the revision of this change."""
     return {**skip(row), "revision": row.revision}
 
 
 def suspect_event(row: ListedSkip) -> Shape:
+    """Show a suspected skip as an event, with the revision of this change."""
     return {**suspect(row), "revision": row.revision}
 
 
@@ -41,6 +43,7 @@ def suspect(row: ListedSkip) -> Shape:
 
 
 def unskip(row: ListedSkip) -> Shape:
+    """Show the end of a skip as an event of the stream."""
     return {
         "id": row.id,
         "topic": row.topic,
@@ -50,6 +53,7 @@ def unskip(row: ListedSkip) -> Shape:
 
 
 def skips(snapshot: SkipListSnapshot) -> Shape:
+    """Show a whole list with its revision."""
     return {
         "epoch": snapshot.epoch,
         "revision": snapshot.revision,
@@ -59,10 +63,12 @@ def skips(snapshot: SkipListSnapshot) -> Shape:
 
 
 def applied(report: AppliedSkip, *, is_known: bool) -> Shape:
+    """Show the answer to a report about applied skips."""
     if is_known:
         return {"status": "ok"}
     return rejected("/skip", f"there is no skip {report.skip} here")
 
 
 def rejected(pointer: str, detail: str) -> Shape:
+    """Show the answer to a member that cannot be accepted."""
     return {"status": "rejected", "detail": detail, "pointer": pointer}

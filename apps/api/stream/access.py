@@ -31,6 +31,7 @@ async def usable(
 async def _usable_keys(
     session: Session, names: list[str], now: datetime
 ) -> set[Credential]:
+    """Return those of the keys that are neither revoked nor expired."""
     if not names:
         return set()
     values = {"names": names, "now": now}
@@ -41,6 +42,7 @@ async def _usable_keys(
 async def _usable_sessions(
     session: Session, keys: list[str], now: datetime
 ) -> set[Credential]:
+    """Return those of the sessions that are open and of active people."""
     if not keys:
         return set()
     values = {"keys": keys, "now": now}
@@ -59,12 +61,14 @@ async def _usable_sessions(
 async def _users(
     session: Session, payloads: Mapping[str, Mapping[str, Any]]
 ) -> dict[int, User]:
+    """Load the people of sessions, by id."""
     ids = sorted({sessions.user_id_of(data) for data in payloads.values()})
     rows = await session.execute(credentials.ACCOUNTS, {"ids": ids})
     return {row[0]: _user(*row) for row in await rows.fetchall()}
 
 
 def _user(pk: int, password: str, sessions_ended_at: datetime | None) -> User:
+    """Build a person of the columns that a check of a session needs."""
     # psycopg gives times in the session's time zone; Django expects UTC.
     ended = sessions_ended_at and sessions_ended_at.astimezone(UTC)
     return User(id=pk, password=password, sessions_ended_at=ended)

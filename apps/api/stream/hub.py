@@ -83,6 +83,7 @@ class Hub:
 
     @classmethod
     def of_this_loop(cls) -> Hub:
+        """Return the hub of this event loop, which the first reader creates."""
         loop = asyncio.get_running_loop()
         if loop not in cls._hubs:
             cls._hubs[loop] = cls(loop)
@@ -96,10 +97,12 @@ class Hub:
             loop.call_soon_threadsafe(hub.end)
 
     def end(self) -> None:
+        """End the streams of all readers."""
         for reader in self._open:
             reader.end()
 
     def join(self, params: StreamParams, credential: Credential) -> StreamReader:
+        """Add a reader; it is sent what it lacks at the next poll."""
         reader = StreamReader(params, credential, now=self._loop.time())
         self._open.add(reader)
         self._reader_counts.update(params.topics)
@@ -119,10 +122,12 @@ class Hub:
             self._task.cancel()
 
     def _withdraw(self) -> None:
+        """Forget this hub, so that the next reader starts another."""
         if self._hubs.get(self._loop) is self:
             del self._hubs[self._loop]
 
     async def _run(self) -> None:
+        """Listen and serve until this hub is cancelled; then reset all readers."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._listen())
@@ -140,6 +145,7 @@ class Hub:
         )
 
     async def _receive_notices(self, connected: Callable[[], None]) -> None:
+        """Handle notices as they come, on a session that listens."""
         async with await open_async_session("listener") as session:
             await session.execute(f"LISTEN {notify_channel.CHANNEL}")
             self._listens.set()
@@ -149,6 +155,7 @@ class Hub:
                 self._handle_notice(json.loads(notice.payload))
 
     def _handle_notice(self, notice: Mapping[str, Any]) -> None:
+        """Send a fence to its readers at once; at any other notice, wake the poll."""
         fence = notice.get(notify_channel.FENCE)
         if fence is None:
             self._wake.set()
@@ -159,12 +166,14 @@ class Hub:
                 reader.put(event)
 
     async def _serve(self) -> None:
+        """Send changes as long as the hub runs, once notices arrive."""
         # A reader that got its first ping receives every fence from then on.
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._listens.wait(), LISTEN_WITHIN)
         await self._retry_forever("the skip lists cannot be read", self._poll_lists)
 
     async def _poll_lists(self, connected: Callable[[], None]) -> None:
+        """Poll the lists at each wake and every few seconds."""
         async with await open_async_session("skips") as session:
             await session.execute(skip_reading.INSERT_EPOCH)
             connected()
@@ -173,6 +182,7 @@ class Hub:
                 await self._wait_for_wake()
 
     async def _wait_for_wake(self) -> None:
+        """Wait for a notice, at most until the next poll is due."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), POLL_SECONDS)
         self._wake.clear()
@@ -228,6 +238,7 @@ class Hub:
         return heads
 
     def _reset_all(self, epoch: str) -> None:
+        """Reset all readers, because another store has taken this one's place."""
         if self._current:
             log.warning("the store is another one than before: all readers are reset")
         for reader in self._current:
@@ -256,6 +267,7 @@ class Hub:
         heads: Mapping[str, SkipListHead],
         batches: dict[tuple[str, int], ChangeBatch | None],
     ) -> None:
+        """Admit a reader if it can resume, otherwise reset it."""
         if self._can_resume(reader, heads):
             await self._admit(session, reader, batches)
         else:
@@ -327,6 +339,7 @@ class Hub:
         self._forget_ended()
 
     def _forget_ended(self) -> None:
+        """Drop the readers whose streams have ended."""
         self._current = {reader for reader in self._current if not reader.is_ended}
 
     async def _retry_forever(
@@ -374,6 +387,7 @@ class _EndStreams:
 async def _changes(
     session: Session, topic: str, after: int, *, limit: int
 ) -> list[ListedSkip]:
+    """Read the changes of a list after a revision."""
     values = {"topic": topic, "after": after, "limit": limit}
     rows = await session.execute(skip_reading.CHANGES, values)
     return [ListedSkip(*row) for row in await rows.fetchall()]

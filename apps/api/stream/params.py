@@ -40,6 +40,7 @@ class StreamParams:
 
     @classmethod
     def parse(cls, params: QueryDict, *, last_event_id: str | None) -> Self:
+        """Parse topics, group and the event to resume after; raises Invalid."""
         topics = tuple(_name("topic", name) for name in params.getlist("topic"))
         if not 0 < len(set(topics)) == len(topics) <= MOST_TOPICS:
             raise Invalid("topic", f"name 1 to {MOST_TOPICS} topics, each of them once")
@@ -53,6 +54,7 @@ class StreamParams:
 
 
 def _name(field: str, value: str) -> str:
+    """Return a name of a topic or group; raises Invalid for an unusable one."""
     if not is_name(value):
         remedy = (
             f"send a name of 1 to {NAME_LIMIT} characters, none a control character"

@@ -33,14 +33,17 @@ class ReaderState:
     revisions: tuple[int, ...]
 
     def at(self, topic: str) -> int:
+        """Return the revision of a topic up to which events were sent."""
         return self.revisions[self.topics.index(topic)]
 
     def advanced(self, topic: str, revision: int) -> ReaderState:
+        """Return the state with a later revision of a topic."""
         index = self.topics.index(topic)
         before, after = self.revisions[:index], self.revisions[index + 1 :]
         return replace(self, revisions=(*before, revision, *after))
 
     def id(self, epoch: str) -> bytes:
+        """Return the id of an event in this state, from which a reader resumes."""
         return f"id: {epoch}.{','.join(map(str, self.revisions))}\n".encode()
 
 
@@ -75,6 +78,7 @@ class StreamReader:
         self.end()
 
     def end(self) -> None:
+        """End the stream after its queued events."""
         self.is_ended = True
         self._ready.set()
 
@@ -99,7 +103,7 @@ class ChangeBatch:
     ) -> None:
         self._epoch = epoch
         self._topic = topic
-        self._changes = [(change, _change(change)) for change in changes]
+        self._changes = [(change, _encoded_change(change)) for change in changes]
         self._to = to
         self._cache: dict[ReaderState, tuple[bytes, ReaderState]] = {}
 
@@ -114,6 +118,7 @@ class ChangeBatch:
             reader.last_event_at = now
 
     def _events(self, state: ReaderState) -> tuple[bytes, ReaderState]:
+        """Encode the changes for readers of this state; return the new state, too."""
         events = bytearray()
         for change, event in self._changes:
             if change.revision > state.at(self._topic):
@@ -124,7 +129,8 @@ class ChangeBatch:
         return bytes(events), state.advanced(self._topic, last)
 
 
-def _change(change: ListedSkip) -> bytes:
+def _encoded_change(change: ListedSkip) -> bytes:
+    """Encode a change as the event that its skip has now."""
     if change.because:
         return encoded("unskip", shapes.unskip(change))
     suspect = encoded("suspect", shapes.suspect_event(change))
@@ -137,10 +143,12 @@ def _change(change: ListedSkip) -> bytes:
 
 
 def ping(state: ReaderState, epoch: str) -> bytes:
+    """Encode a ping, with the id to resume from."""
     return state.id(epoch) + encoded("ping", {})
 
 
 def encoded(kind: str, data: Mapping[str, object]) -> bytes:
+    """Encode an event of the stream: its kind, and JSON."""
     # In ASCII: a bookmark may hold surrogates, which UTF-8 cannot encode.
     text = json.dumps(data, cls=JSONEncoder, separators=(",", ":"))
     return f"event: {kind}\ndata: {text}\n\n".encode()
