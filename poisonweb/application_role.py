@@ -98,6 +98,7 @@ def grant(*, role: str, password: str | None = None) -> None:
 
 
 def _set_password(cursor: CursorWrapper, role: str, password: str) -> None:
+    """Create the role or change its password; send Postgres only a verifier."""
     cursor.execute("SELECT FROM pg_roles WHERE rolname = %s", [role])
     verb = sql.SQL("ALTER ROLE" if cursor.fetchone() is not None else "CREATE ROLE")
     # Send only the verifier of the password: Postgres may log the statement.
@@ -111,6 +112,7 @@ def _set_password(cursor: CursorWrapper, role: str, password: str) -> None:
 
 
 def _grant(cursor: CursorWrapper, role: str) -> None:
+    """Grant a role exactly its rights on each table, partition and sequence."""
     cursor.execute("SELECT current_schema(), current_database()")
     schema, database = map(sql.Identifier, cursor.fetchone())
     grantee = sql.Identifier(role)
@@ -118,34 +120,37 @@ def _grant(cursor: CursorWrapper, role: str) -> None:
     if cursor.fetchone() is None:
         raise Invalid("role", f"there is no role {role}: make it, or give a password")
     for kind in ("TABLES", "SEQUENCES", "FUNCTIONS"):
-        _run(
+        _execute(
             cursor,
             f"REVOKE ALL ON ALL {kind} IN SCHEMA {{}} FROM {{}}",
             schema,
             grantee,
         )
-    _run(cursor, "GRANT CONNECT, TEMPORARY ON DATABASE {} TO {}", database, grantee)
-    _run(cursor, "GRANT USAGE ON SCHEMA {} TO {}", schema, grantee)
+    _execute(cursor, "GRANT CONNECT, TEMPORARY ON DATABASE {} TO {}", database, grantee)
+    _execute(cursor, "GRANT USAGE ON SCHEMA {} TO {}", schema, grantee)
     names = tables()
     for name in names:
         rights = ", ".join(RIGHTS.get(name, USUAL))
         table = sql.Identifier(name)
-        _run(cursor, f"GRANT {rights} ON {{}}.{{}} TO {{}}", schema, table, grantee)
+        _execute(cursor, f"GRANT {rights} ON {{}}.{{}} TO {{}}", schema, table, grantee)
     # The nightly report reads partitions by their own names; writes go through the
     # parent table.
     cursor.execute(_PARTITIONS, [names])
     for (name,) in cursor.fetchall():
         table = sql.Identifier(name)
-        _run(cursor, "GRANT SELECT ON {}.{} TO {}", schema, table, grantee)
+        _execute(cursor, "GRANT SELECT ON {}.{} TO {}", schema, table, grantee)
     cursor.execute(_SEQUENCES, [names])
     for (name,) in cursor.fetchall():
         sequence = sql.Identifier(name)
-        _run(cursor, "GRANT USAGE ON SEQUENCE {}.{} TO {}", schema, sequence, grantee)
+        _execute(
+            cursor, "GRANT USAGE ON SEQUENCE {}.{} TO {}", schema, sequence, grantee
+        )
     maker = sql.SQL(MAKER)
-    _run(cursor, "GRANT EXECUTE ON FUNCTION {}.{} TO {}", schema, maker, grantee)
+    _execute(cursor, "GRANT EXECUTE ON FUNCTION {}.{} TO {}", schema, maker, grantee)
 
 
-def _run(cursor: CursorWrapper, statement: str, *names: sql.Composable) -> None:
+def _execute(cursor: CursorWrapper, statement: str, *names: sql.Composable) -> None:
+    """Execute a statement with quoted names in it."""
     cursor.execute(sql.SQL(statement).format(*names))
 
 

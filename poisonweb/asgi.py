@@ -53,7 +53,8 @@ django.setup(set_prefix=False)
 from apps.team import request_senders  # noqa: E402 - has models, so it comes after the set-up
 
 
-def _is_known(scope: Scope) -> bool:
+def _is_known_sender(scope: Scope) -> bool:
+    """Return whether a usable key or session sent this; raises ConnectionError."""
     try:
         return request_senders.is_known(dict(scope["headers"]))
     except (OperationalError, InterfaceError):
@@ -79,5 +80,5 @@ for _kind, _most in _MOST_AT_ONCE:
 application = limit_size(
     _application,
     most_of_api=settings.POISONWEB_REQUEST_LIMIT + MIB,
-    recognise=sync_to_async(_is_known, thread_sensitive=False),
+    recognise=sync_to_async(_is_known_sender, thread_sensitive=False),
 )

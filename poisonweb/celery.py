@@ -19,6 +19,7 @@ REPORTS_SECONDS = 15.0
 
 
 def _every(seconds: float, task: str) -> dict[str, object]:
+    """Return the schedule entry of a task."""
     # A beat that no worker consumed in time is useless: the next one follows soon.
     return {"task": task, "schedule": seconds, "options": {"expires": seconds}}
 

@@ -20,6 +20,7 @@ class TolerantChannel(redis.Channel):
     """
 
     def _brpop_read(self, **options: Any) -> Any:
+        """Deliver the next entry; log one that is no message, and go on."""
         try:
             return super()._brpop_read(**options)  # type: ignore[misc] # its types miss it
         except NO_MESSAGE as error:

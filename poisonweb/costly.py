@@ -81,11 +81,12 @@ class CostlyProcess:
         self._watch: asyncio.Task[None] | None = None
 
     def hand_on(self, request: PartialRequest) -> None:
+        """Give a request, with its connection, to the process."""
         self._sender.hand_on(request)
 
     def watch(self) -> None:
         """Restart the process when it ends, from now on, in this event loop."""
-        self._watch = asyncio.create_task(self._start_again())
+        self._watch = asyncio.create_task(self._restart_forever())
 
     async def stop(self) -> None:
         """Let the process finish its requests, within seconds, and wait for its end."""
@@ -95,27 +96,30 @@ class CostlyProcess:
         self._sender.close()
         try:
             async with asyncio.timeout(2 * STOP_SECONDS):
-                await self._end()
+                await self._exit_code()
         except TimeoutError:
             self._process.kill()
-            await self._end()
+            await self._exit_code()
 
-    async def _start_again(self) -> None:
+    async def _restart_forever(self) -> None:
+        """Wait for each end of the process, and start another after a pause."""
         while True:
-            code = await self._end()
+            code = await self._exit_code()
             log.error("The process for costly requests ended with code %s.", code)
             await asyncio.sleep(RESTART_SECONDS)
             ours, theirs = handover.socket_pair()
             self._process = _start_process(theirs)
             self._sender.replace_socket(ours)
 
-    async def _end(self) -> int:
+    async def _exit_code(self) -> int:
+        """Wait until the process ends; return its exit code."""
         while (code := self._process.poll()) is None:
             await asyncio.sleep(CHECK_SECONDS)
         return code
 
 
 def _start_process(end: socket) -> subprocess.Popen[bytes]:
+    """Start this module as a process that receives connections at `end`."""
     command = (sys.executable, "-m", "poisonweb.costly", str(end.fileno()))
     with end:
         return subprocess.Popen(  # noqa: S603 - our own code
@@ -132,10 +136,12 @@ class _Server(uvicorn.Server):
         self._answers: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
+        """Start, and receive connections from the web from now on."""
         await super().startup(sockets)
-        asyncio.get_running_loop().add_reader(self._end, self._take)
+        asyncio.get_running_loop().add_reader(self._end, self._take_requests)
 
-    def _take(self) -> None:
+    def _take_requests(self) -> None:
+        """Answer the requests that have arrived; stop once the web is gone."""
         try:
             for request in handover.receive(self._end):
                 answer = asyncio.create_task(self._answer(request))
@@ -146,6 +152,7 @@ class _Server(uvicorn.Server):
             self.should_exit = True
 
     async def _answer(self, request: PartialRequest) -> None:
+        """Continue a connection where the web stopped reading it."""
         protocol = partial(
             ContinuedH11,
             config=self.config,
@@ -173,6 +180,7 @@ def close_after_answer(application: Application) -> Application:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the process for costly requests until the web ends."""
     parser = ArgumentParser(prog="poisonweb.costly", description=__doc__)
     parser.add_argument("socket", type=int, help="the number of an open file")
     end = socket(fileno=parser.parse_args(arguments).socket)

@@ -66,6 +66,7 @@ class Oidc:
 
     @property
     def origin(self) -> str:
+        """Return scheme and host of the provider's address."""
         address = urlsplit(self.issuer)
         return f"{address.scheme}://{address.netloc}"
 
@@ -129,6 +130,7 @@ def load(environ: Mapping[str, str]) -> Env:
 
 
 def _refuse_unknown(environ: Mapping[str, str]) -> None:
+    """Raise BadEnvironment for a POISONWEB_ variable that is no setting."""
     for name in environ:
         if name.startswith("POISONWEB_") and name not in KNOWN:
             near = difflib.get_close_matches(name, KNOWN, n=1)
@@ -145,6 +147,7 @@ def _refuse_missing_file(environ: Mapping[str, str], name: str) -> None:
 
 
 def _hour(value: str) -> int:
+    """Parse the hour of the nightly report."""
     if not (value.isascii() and value.isdigit() and int(value) <= LAST_HOUR):
         raise BadEnvironment(
             f"POISONWEB_REPORT_HOUR is {value!r}: use an hour of UTC from 0 to 23."
@@ -153,6 +156,7 @@ def _hour(value: str) -> int:
 
 
 def _environment(value: str) -> str:
+    """Check the name of the installation, which keys bear."""
     # It is part of API keys (pw_<environment>_...), so it has no underscore.
     if not (value.isascii() and value.replace("-", "").isalnum() and len(value) <= 20):
         raise BadEnvironment(
@@ -185,6 +189,7 @@ def _address(value: str) -> SplitResult | None:
 
 
 def _roles(value: str) -> tuple[str, ...]:
+    """Parse the roles that need a second factor."""
     roles = _words(value)
     if not set(roles) <= set(Role):
         raise BadEnvironment(
@@ -202,6 +207,7 @@ LONGEST_ISSUER = 200
 
 
 def _oidc(environ: Mapping[str, str]) -> Oidc | None:
+    """Read the settings of single sign-on; None without any of them."""
     names = (*_OF_OIDC, *_MORE_OF_OIDC)
     values = {name: environ.get(f"POISONWEB_OIDC_{name}") or "" for name in names}
     if not any(values.values()):
@@ -224,6 +230,7 @@ def _oidc(environ: Mapping[str, str]) -> Oidc | None:
 
 
 def _issuer(value: str) -> str:
+    """Check the address of the provider: https, or on this machine."""
     address = _address(value)
     is_safe = address is not None and (
         address.scheme == "https" or address.hostname in LOOPBACK
@@ -240,6 +247,7 @@ def _issuer(value: str) -> str:
 
 
 def _group(word: str) -> tuple[str, str]:
+    """Parse `group=role`."""
     group, _, role = word.rpartition("=")
     if not group or role not in set(Role):
         raise BadEnvironment(
@@ -250,10 +258,12 @@ def _group(word: str) -> tuple[str, str]:
 
 
 def _words(value: str) -> tuple[str, ...]:
+    """Split at commas, without blanks and empty words."""
     return tuple(word.strip() for word in value.split(",") if word.strip())
 
 
 def _flag(environ: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """Read 1 or 0."""
     value = environ.get(name, "")
     if value not in {"", "0", "1"}:
         raise BadEnvironment(f"{name} is {value!r}: use 1 or 0.")
@@ -261,6 +271,7 @@ def _flag(environ: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def _size(environ: Mapping[str, str], name: str, *, default: int) -> int:
+    """Read a number of bytes."""
     value = environ.get(name) or str(default)
     if not (value.isascii() and value.isdigit() and 0 < int(value) <= 512 * MIB):
         raise BadEnvironment(
@@ -270,6 +281,7 @@ def _size(environ: Mapping[str, str], name: str, *, default: int) -> int:
 
 
 def _level(value: str) -> str:
+    """Parse the log level."""
     if value.upper() not in LEVELS:
         raise BadEnvironment(
             f"POISONWEB_LOG_LEVEL is {value!r}: use one of {', '.join(LEVELS)}."

@@ -62,6 +62,7 @@ class Sender:
         self._end = end
 
     def close(self) -> None:
+        """Close the socket and all connections that still wait."""
         self._end.close()
         if self._later is not None:
             self._later.cancel()
@@ -69,6 +70,7 @@ class Sender:
             self._waiting.popleft().close()
 
     def _send(self) -> None:
+        """Send what waits; where the other end is full or away, try again later."""
         self._later = None
         try:
             while self._waiting:
@@ -88,12 +90,14 @@ class _Item:
 
     @classmethod
     def of(cls, request: PartialRequest) -> Self:
+        """Write a request to memory that can be passed with its connection."""
         memory = os.memfd_create("request")
         with open(memory, "wb", closefd=False) as file:
             file.write(_SECONDS.pack(request.seconds_left) + request.data)
         return cls(connection=request.connection, memory=memory)
 
     def send_by(self, end: socket.socket) -> None:
+        """Pass connection and memory to the other process."""
         socket.send_fds(end, [_NEXT], [self.connection.fileno(), self.memory])
 
     def close(self) -> None:
@@ -114,6 +118,7 @@ def receive(end: socket.socket) -> Iterator[PartialRequest]:
 
 
 def _partial_request(connection: int, memory: int) -> PartialRequest:
+    """Rebuild a request from the file numbers that arrived."""
     with open(memory, "rb") as file:
         file.seek(0)
         (seconds_left,) = _SECONDS.unpack(file.read(_SECONDS.size))

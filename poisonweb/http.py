@@ -37,32 +37,39 @@ class BoundedH11(H11Protocol):
     def connection_made(  # type: ignore[override] # as the parent class does
         self, transport: asyncio.Transport
     ) -> None:
+        """Expect the first request within the limit."""
         super().connection_made(transport)
         self._await_request(SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the time limit."""
         self._stop_waiting()
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
+        """Stop the time limit once the request is whole."""
         super().handle_events()
         if self.conn.their_state in WHOLE:
             self._stop_waiting()
 
     def on_response_complete(self) -> None:
+        """Expect the next request within the limit."""
         self._await_request(SECONDS)
         super().on_response_complete()
 
     def _await_request(self, seconds: float) -> None:
+        """Close the connection unless a request is whole within these seconds."""
         self._stop_waiting()
         self._deadline = self.loop.call_later(seconds, self._give_up)
 
     def _stop_waiting(self) -> None:
+        """Stop the time limit."""
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
     def _give_up(self) -> None:
+        """Answer 408 if nothing was answered yet, and close the connection."""
         if self.transport.is_closing():
             return
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
@@ -87,6 +94,7 @@ class ForwardingH11(BoundedH11):
         self.conn = _FilteredConnection(self._hand_on_costly)
 
     def _hand_on_costly(self, request: h11.Request) -> bool:
+        """Hand a costly request on with its connection; return whether it was."""
         # While an earlier answer is being sent, this process has to answer, too.
         is_free = not self.transport.get_write_buffer_size()
         if not (is_free and self._is_for_another(request)):
@@ -103,6 +111,7 @@ class ForwardingH11(BoundedH11):
         return True
 
     def _seconds_left(self) -> float:
+        """Return how long the rest of the request may take."""
         return self._deadline.when() - self.loop.time() if self._deadline else SECONDS
 
 
@@ -116,6 +125,7 @@ class ContinuedH11(BoundedH11):
     def connection_made(  # type: ignore[override] # as the parent class does
         self, transport: asyncio.Transport
     ) -> None:
+        """Read what the other process had received of the request."""
         super().connection_made(transport)
         self._await_request(self._request.seconds_left)
         self.data_received(self._request.data)
@@ -129,6 +139,7 @@ class _FilteredConnection(h11.Connection):
         self._is_handed_on = is_handed_on
 
     def next_event(self) -> Event:
+        """Return the next event; hide a request that is handed on."""
         event = super().next_event()
         if isinstance(event, h11.Request) and self._is_handed_on(event):
             return h11.NEED_DATA
@@ -136,6 +147,7 @@ class _FilteredConnection(h11.Connection):
 
 
 def _head(request: h11.Request) -> bytes:
+    """Write the head of a request again, as the other process will parse it."""
     lines = [
         b"%s %s HTTP/%s" % (request.method, request.target, request.http_version),
         *(b"%s: %s" % header for header in request.headers.raw_items()),

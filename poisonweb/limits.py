@@ -63,7 +63,7 @@ def limit_size(
         try:
             _check_method(scope)
             _check_length(scope)
-            await size_so_far.expect(_declared(scope))
+            await size_so_far.expect(_declared_length(scope))
             await application(scope, receive_counted, send)
         except Refusal as refusal:
             await _refuse(send, refusal)
@@ -83,6 +83,7 @@ class _RequestSize:
         self._bytes = 0
 
     async def add(self, size: int) -> None:
+        """Count bytes of the body; raises Refusal above the limit."""
         self._bytes += size
         await self.expect(self._bytes)
 
@@ -94,6 +95,7 @@ class _RequestSize:
             await self._require_known_sender()
 
     async def _require_known_sender(self) -> None:
+        """Raise Refusal unless a valid key or session sent the request."""
         try:
             self._is_known = await self._recognise(self._scope)
         except ConnectionError:
@@ -111,6 +113,7 @@ class _RequestSize:
             )
 
     def _too_large(self) -> Refusal:
+        """Return the refusal of a request that is too large."""
         remedy = (
             "send fewer members at once, or raise POISONWEB_REQUEST_LIMIT"
             if self._is_of_api
@@ -226,12 +229,14 @@ def _check_length(scope: Scope) -> None:
         )
 
 
-def _declared(scope: Scope) -> int:
+def _declared_length(scope: Scope) -> int:
+    """Return the length that the head declares; 0 without one."""
     value = dict(scope["headers"]).get(b"content-length", b"0")
     return int(value) if value.isdigit() else 0
 
 
 async def _refuse(send: Send, refusal: Refusal) -> None:
+    """Answer with a problem and close the connection."""
     problem = {
         "type": "about:blank",
         "title": refusal.status.phrase,

@@ -97,6 +97,7 @@ TEMPLATES = [
 
 
 def _database(url: str) -> dict[str, Any]:
+    """Translate DATABASE_URL into Django's settings."""
     parts = urlsplit(url)
     if parts.scheme not in {"postgres", "postgresql"} or not parts.path.strip("/"):
         raise ImproperlyConfigured(

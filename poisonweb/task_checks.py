@@ -50,6 +50,7 @@ class CheckingConsumer(Consumer):
     connection_errors: tuple[type[Exception], ...]
 
     def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], None]:
+        """Return a handler that rejects a message whose handling raises."""
         handle = super().create_task_handler(*args, **kwargs)
 
         def handle_or_refuse(message: Any) -> None:
@@ -66,6 +67,7 @@ class CheckingConsumer(Consumer):
 
 
 def _require_arguments(body: object) -> None:
+    """Raise InvalidTaskError for a body that is not Celery's."""
     if not isinstance(body, list | tuple) or len(body) != 3:
         raise InvalidTaskError("its body is no list of arguments, names and embeds")
     arguments, named, embed = body

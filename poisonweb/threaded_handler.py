@@ -46,6 +46,7 @@ class ThreadedHandler(ASGIHandler):
         super().load_middleware(is_async=False)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the body, answer in a thread of the pool, and send the answer."""
         try:
             body = await self.read_body(receive)
         except RequestAborted:

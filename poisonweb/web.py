@@ -27,14 +27,17 @@ class _Server(uvicorn.Server):
         self._costly = costly
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
+        """Start, and restart the process for costly requests from now on."""
         self._costly.watch()
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        """Stop, and stop the process for costly requests."""
         await asyncio.gather(super().shutdown(sockets), self._costly.stop())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the web and its process for costly requests until a signal."""
     parser = ArgumentParser(prog="poisonweb.web", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)

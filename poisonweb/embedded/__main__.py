@@ -28,13 +28,14 @@ LOG_BYTES = 1024 * 1024
 
 
 def main() -> int:
+    """Run the product until a signal; return 1 with a line that says why it cannot."""
     # Only our own user may read var/: secrets, data and logs.
     os.umask(0o077)
     try:
         env = settings.load(os.environ)
         port = _port(os.environ.get("PORT") or "8000")
         with _exclusive_lock(env.var):
-            _run(env, port)
+            _run_installation(env, port)
     except Stopped:
         return 0
     except (BadEnvironment, CannotStart, OSError) as problem:
@@ -43,7 +44,8 @@ def main() -> int:
     return 0
 
 
-def _run(env: Env, port: int) -> None:
+def _run_installation(env: Env, port: int) -> None:
+    """Start everything, supervise it, and stop it at the end."""
     supervisor.recover(env.var)
     discovery.withdraw(env.var)
     if not is_free(port):
@@ -69,6 +71,7 @@ def _run(env: Env, port: int) -> None:
 
 
 def _start(keeper: Supervisor, installation: Plan, var: Path) -> None:
+    """Start the servers, prepare the database, then the web and the rest."""
     keeper.start(installation.servers)
     keeper.until_ready(seconds=START_SECONDS)
     discovery.announce(var, installation.addresses, supervisor=Identity.own())
@@ -81,6 +84,7 @@ def _start(keeper: Supervisor, installation: Plan, var: Path) -> None:
 
 
 def _port(text: str) -> int:
+    """Parse PORT; raises BadEnvironment."""
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 65_536):
         raise BadEnvironment(f"PORT is {text!r}: use a number from 1 to 65535.")
     return int(text)
@@ -103,6 +107,7 @@ def _exclusive_lock(var: Path) -> Iterator[None]:
 
 
 def _running_already(pid: str) -> str:
+    """Say which process runs here, and how to stop it."""
     return (
         f"Poisonweb is running here already (process {pid}): stop it with Ctrl-C in "
         f"its terminal, or with `kill {pid}`."
@@ -110,6 +115,7 @@ def _running_already(pid: str) -> str:
 
 
 def _check_room(var: Path) -> None:
+    """Raise CannotStart if the disk of `var` has too little room."""
     free = shutil.disk_usage(var).free // 2**20
     if free < ROOM_MIB:
         raise CannotStart(
@@ -119,6 +125,7 @@ def _check_room(var: Path) -> None:
 
 
 def _log_to(file: Path) -> None:
+    """Log to stderr and to a file that is rotated."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file_handler = RotatingFileHandler(file, maxBytes=LOG_BYTES, backupCount=1)
     file_handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
@@ -130,6 +137,7 @@ def _log_to(file: Path) -> None:
 
 
 def _ready_line(env: Env, port: int) -> str:
+    """Return the line that says where the product is and how to sign in."""
     # The file exists only if the password was generated, and not chosen.
     file = env.var / "admin-password"
     is_generated = env.admin_password is None and file.exists()

@@ -40,12 +40,14 @@ class Servers:
 
 
 def announce(var: Path, servers: Servers, *, supervisor: Identity) -> None:
+    """Write the addresses of the running servers under `var`."""
     text = json.dumps({**asdict(servers), "supervisor": asdict(supervisor)})
-    write_private(_file(var), text)
+    write_private(_addresses_file(var), text)
 
 
 def withdraw(var: Path) -> None:
-    _file(var).unlink(missing_ok=True)
+    """Remove the addresses, because the servers stop."""
+    _addresses_file(var).unlink(missing_ok=True)
 
 
 def environment(var: Path) -> dict[str, str]:
@@ -54,7 +56,7 @@ def environment(var: Path) -> dict[str, str]:
     Raises NotRunning if no server runs, even if a killed supervisor left its file.
     """
     try:
-        fields = json.loads(_file(var).read_text(encoding="utf-8"))
+        fields = json.loads(_addresses_file(var).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise NotRunning(REMEDY) from None
     if not Identity(**fields.pop("supervisor")).alive:
@@ -62,5 +64,5 @@ def environment(var: Path) -> dict[str, str]:
     return {**LOOPBACK_BROKERS, **Servers(**fields).environment()}
 
 
-def _file(var: Path) -> Path:
+def _addresses_file(var: Path) -> Path:
     return var / "run" / "servers.json"

@@ -41,10 +41,10 @@ def temporary(var: Path) -> Path:
 def make(env: Env, *, port: int, environ: Mapping[str, str]) -> Plan:
     """Plan embedded servers for those missing in the environment, and all processes."""
     servers: list[Program] = []
-    database_url = env.database_url or _postgres(env.var / "postgres", servers)
+    database_url = env.database_url or _add_postgres(env.var / "postgres", servers)
     celery_broker_url, redis_url = env.celery_broker_url, env.redis_url
     if celery_broker_url is None:
-        celery_broker_url, ours = _redis(env.var / "redis", servers)
+        celery_broker_url, ours = _add_redis(env.var / "redis", servers)
         redis_url = redis_url or ours
     addresses = Servers(
         database_url=database_url,
@@ -74,7 +74,8 @@ def make(env: Env, *, port: int, environ: Mapping[str, str]) -> Plan:
     )
 
 
-def _postgres(folder: Path, servers: list[Program]) -> str:
+def _add_postgres(folder: Path, servers: list[Program]) -> str:
+    """Prepare an embedded Postgres, add it to `servers`, and return its URL."""
     # This takes seconds, in which another program could take a free port.
     postgres.prepare(folder)
     port = free_port()
@@ -82,7 +83,8 @@ def _postgres(folder: Path, servers: list[Program]) -> str:
     return postgres.url(folder, port=port)
 
 
-def _redis(folder: Path, servers: list[Program]) -> tuple[str, str]:
+def _add_redis(folder: Path, servers: list[Program]) -> tuple[str, str]:
+    """Add an embedded Redis to `servers`; return the URLs of its two databases."""
     port = free_port()
     servers.append(redis.program(folder, port=port))
     for_celery = redis.url(folder, port=port, database=redis.CELERY_DATABASE)
@@ -104,11 +106,12 @@ def _demo(env: Env, addresses: Servers, *, is_requested: bool) -> bool:
 def _processes(
     env: Env, *, port: int, demo: bool, environment: Mapping[str, str]
 ) -> tuple[Program, ...]:
+    """List our processes, with those of the sample if `demo`."""
     program = partial(Program, environment=environment)
     worker = partial(_worker, env.log_level)
     schedule = ("--schedule", str(env.var / "run" / "beat-schedule"))
     ours = (
-        program(name="web", command=_web(port), ready=partial(_answers, port)),
+        program(name="web", command=_web(port), ready=partial(_is_ready, port)),
         program(
             name="worker",
             command=worker("poisonweb", size=2),
@@ -124,10 +127,11 @@ def _processes(
             wrapper=LOW_PRIORITY,
         ),
     )
-    return (*ours, *_sample(env, environment)) if demo else ours
+    return (*ours, *_sample_programs(env, environment)) if demo else ours
 
 
-def _sample(env: Env, environment: Mapping[str, str]) -> tuple[Program, ...]:
+def _sample_programs(env: Env, environment: Mapping[str, str]) -> tuple[Program, ...]:
+    """List the programs of the sample, and the one that writes its history."""
     journal = {"POISONGUARD_JOURNAL": str(env.var / "sample-journal")}
     program = partial(Program, environment={**environment, **journal})
     return (
@@ -153,10 +157,12 @@ def _guarded(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _web(port: int) -> tuple[str, ...]:
+    """Return the command of the web."""
     return _python("-m", "poisonweb.web", "--host", LOOPBACK, "--port", str(port))
 
 
 def _worker(level: str, queue: str, *, size: int) -> tuple[str, ...]:
+    """Return the command of a Celery worker of one queue."""
     return _celery(
         *(level, "worker", "--queues", queue, "--hostname", f"{queue}@%h"),
         *("--concurrency", str(size)),
@@ -166,14 +172,17 @@ def _worker(level: str, queue: str, *, size: int) -> tuple[str, ...]:
 
 
 def _celery(level: str, *arguments: str) -> tuple[str, ...]:
+    """Return a command of Celery."""
     return _python("-m", "celery", "-A", "poisonweb", *arguments, "--loglevel", level)
 
 
 def _python(*arguments: str) -> tuple[str, ...]:
+    """Return a command of this Python."""
     return (sys.executable, *arguments)
 
 
-def _answers(port: int, _: int) -> bool:
+def _is_ready(port: int, _: int) -> bool:
+    """Return whether the web at this port answers that it is ready."""
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=5)
     try:
         connection.request("GET", "/readyz")

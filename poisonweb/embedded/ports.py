@@ -48,6 +48,7 @@ def _reserve(port: int) -> int | None:
 
 
 def is_free(port: int) -> bool:
+    """Return whether no server listens at a port of the loopback interface."""
     with socket.socket() as probe:
         # As servers do, so that a connection in TIME_WAIT does not count as a listener.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

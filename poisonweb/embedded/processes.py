@@ -54,6 +54,7 @@ class Identity:
 
     @classmethod
     def own(cls) -> Self:
+        """Return the identity of this process; raises CannotStart without /proc."""
         identity = cls.of(os.getpid())
         if identity is None:
             raise CannotStart("There is no /proc to know processes by.")
@@ -61,6 +62,7 @@ class Identity:
 
     @property
     def alive(self) -> bool:
+        """Return whether that process still runs, not another with its id."""
         return Identity.of(self.pid) == self
 
 
@@ -75,21 +77,25 @@ def stat(pid: int) -> list[str] | None:
 
 
 def all_pids() -> Iterator[int]:
+    """Yield the ids of all processes."""
     return (int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit())
 
 
 def children() -> list[int]:
+    """List the ids of the child processes of this one."""
     stats = ((pid, stat(pid)) for pid in all_pids())
     ours = str(os.getpid())
     return [pid for pid, fields in stats if fields and fields[1] == ours]
 
 
 def send(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process, if it is still there."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
 
 
 def kill_group(group: int) -> None:
+    """Kill all processes of a group, if any is still there."""
     with suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
 
@@ -117,7 +123,7 @@ def running(program: Program, *, folder: Path) -> Iterator[None]:
     log = folder / f"{program.name}.log"
     process = spawn(program, folder=folder, log=log)
     try:
-        _wait(program, process, log)
+        _wait_until_ready(program, process, log)
         yield
     finally:
         process.send_signal(program.stop_signal)
@@ -128,7 +134,10 @@ def running(program: Program, *, folder: Path) -> Iterator[None]:
             process.wait()
 
 
-def _wait(program: Program, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_until_ready(
+    program: Program, process: subprocess.Popen[bytes], log: Path
+) -> None:
+    """Wait a minute until a program is ready; raises CannotStart with its last line."""
     deadline = time.monotonic() + 60
     while not program.ready(process.pid):
         if process.poll() is not None or time.monotonic() > deadline:
@@ -137,5 +146,6 @@ def _wait(program: Program, process: subprocess.Popen[bytes], log: Path) -> None
 
 
 def last_line(log: Path) -> str:
+    """Return the last line of a log that is not blank."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "no output")

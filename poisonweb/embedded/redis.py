@@ -69,6 +69,7 @@ def program(folder: Path, *, port: int, durable: bool = True) -> Program:
 
 
 def url(folder: Path, *, port: int, database: int) -> str:
+    """Return the URL of a database, with the password."""
     return f"redis://:{_password(folder)}@{LOOPBACK}:{port}/{database}"
 
 
@@ -81,10 +82,12 @@ def temporary(folder: Path) -> Iterator[str]:
 
 
 def _password(folder: Path) -> str:
+    """Return the password, generated at first."""
     return secret(folder / "password")
 
 
 def _is_ready(address: str, _: int) -> bool:
+    """Return whether the server answers a PING."""
     # The caller tries again; the client's own retries would take a second.
     with Redis.from_url(address, retry=Retry(NoBackoff(), retries=0)) as client:
         try:
@@ -94,6 +97,7 @@ def _is_ready(address: str, _: int) -> bool:
 
 
 def _binary() -> str:
+    """Return the Valkey of our packages, or a new enough Redis; raises CannotStart."""
     bundled = next(BUNDLED.glob("*/valkey-server"), None)
     if bundled is not None:
         return str(bundled)
@@ -108,6 +112,7 @@ def _binary() -> str:
 
 
 def _version(binary: str) -> tuple[int, ...]:
+    """Ask a server's binary for its version; () if it does not say."""
     output = subprocess.run(
         (binary, "--version"), capture_output=True, text=True, check=False
     ).stdout

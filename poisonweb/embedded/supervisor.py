@@ -66,6 +66,7 @@ class ProcessRecord:
 
     @classmethod
     def read(cls, path: Path) -> Self:
+        """Read the record of a process that an earlier supervisor started."""
         fields = json.loads(path.read_text(encoding="utf-8"))
         number = signal.Signals(fields.pop("signal"))
         return cls(identity=Identity(**fields), signal=number)
@@ -84,6 +85,7 @@ class Child:
 
     @property
     def running(self) -> bool:
+        """Return whether its process has not ended yet."""
         return self.restart_at is None
 
 
@@ -109,6 +111,7 @@ class Supervisor:
         self._take_over_process()
 
     def _take_over_process(self) -> None:
+        """Handle stop signals, and adopt the orphans of all programs."""
         for end in (self._wakeup_reader, self._wakeup_writer):
             end.settimeout(0)
         signal.set_wakeup_fd(self._wakeup_writer.fileno())
@@ -118,9 +121,11 @@ class Supervisor:
             raise CannotStart("This system cannot hand orphans to the supervisor.")
 
     def _request_stop(self, _number: int, _frame: FrameType | None) -> None:
+        """Note a stop request, as a signal handler."""
         self._is_stop_requested = True
 
     def log(self, name: str) -> Path:
+        """Return the log file of a program."""
         return self._logs / f"{name}.log"
 
     def start(self, programs: Sequence[Program]) -> None:
@@ -148,7 +153,7 @@ class Supervisor:
         self._awaited_pid = child.process.pid
         while not _has_ended(child.process.pid):
             self.pause(UPKEEP_SECONDS)
-        if self._remove(child):
+        if self._clear_away(child):
             raise CannotStart(self._complaint(program.name, "failed"))
 
     def supervise(self) -> None:
@@ -156,7 +161,7 @@ class Supervisor:
         with suppress(Stopped):
             while True:
                 self.pause(UPKEEP_SECONDS)
-                self._rotate()
+                self._rotate_logs()
 
     def pause(self, seconds: float) -> None:
         """Wait, then reap and restart children; raise Stopped on a stop request."""
@@ -166,12 +171,12 @@ class Supervisor:
         if self._is_stop_requested:
             raise Stopped
         self._reap()
-        self._restart()
+        self._restart_due()
 
     def stop(self) -> None:
         """Stop the last stage first, then kill processes that left their group."""
         for stage in reversed(self._stages):
-            self._stop(stage)
+            self._stop_children(stage)
         self._stages.clear()
         while pids := processes.children():
             for pid in pids:
@@ -180,7 +185,8 @@ class Supervisor:
                 with suppress(ChildProcessError):
                     os.waitpid(pid, 0)
 
-    def _stop(self, names: Sequence[str]) -> None:
+    def _stop_children(self, names: Sequence[str]) -> None:
+        """Signal programs, wait for their grace, then kill their groups."""
         children = [self._children.pop(name, None) for name in names]
         running = [child for child in children if child and child.running]
         for child in running:
@@ -188,26 +194,29 @@ class Supervisor:
         signalled_at = time.monotonic()
         for child in running:
             seconds = signalled_at + child.program.grace - time.monotonic()
-            _until(partial(_has_ended, child.process.pid), seconds=seconds)
-            self._remove(child)
+            _wait_until(partial(_has_ended, child.process.pid), seconds=seconds)
+            self._clear_away(child)
 
     def _launch(self, program: Program) -> Child:
+        """Start a program as a child that is watched."""
         process = self._spawn(program)
         return Child(program=program, process=process, started=time.monotonic())
 
     def _spawn(self, program: Program) -> subprocess.Popen[bytes]:
+        """Start a program's process, marked as ours, and record it."""
         log = self.log(program.name)
         marked = replace(program, environment={**program.environment, **self._mark})
         process = processes.spawn(marked, folder=self._root, log=log)
         try:
-            self._write_record(program, process.pid)
+            self._record_process(program, process.pid)
         except OSError:
             processes.kill_group(process.pid)
             process.wait()
             raise
         return process
 
-    def _write_record(self, program: Program, pid: int) -> None:
+    def _record_process(self, program: Program, pid: int) -> None:
+        """Record a started process, so that the next supervisor can stop it."""
         identity = Identity.of(pid)
         if identity is not None:
             record = ProcessRecord(identity=identity, signal=program.stop_signal)
@@ -217,6 +226,7 @@ class Supervisor:
         return self._run / f"{name}.pid"
 
     def _reap(self) -> None:
+        """Collect ended processes; restart children, ignore orphans."""
         leaders = {
             child.process.pid: child
             for child in self._children.values()
@@ -232,7 +242,8 @@ class Supervisor:
                     os.waitpid(ended.si_pid, 0)
 
     def _handle_death(self, child: Child) -> None:
-        code = self._remove(child)
+        """Schedule the restart of an ended child, unless it was to run once."""
+        code = self._clear_away(child)
         if child.program.once and code == 0:
             del self._children[child.program.name]
             return
@@ -240,7 +251,8 @@ class Supervisor:
         child.deaths = 1 if lived > HEALTHY_SECONDS else child.deaths + 1
         self._schedule_restart(child, why=_describe(code))
 
-    def _remove(self, child: Child) -> int:
+    def _clear_away(self, child: Child) -> int:
+        """Kill the rest of a child's group, delete its record, return its exit code."""
         # The group first: its number cannot be reused until the leader is reaped.
         processes.kill_group(child.process.pid)
         code = child.process.wait()
@@ -248,19 +260,22 @@ class Supervisor:
         return code
 
     def _schedule_restart(self, child: Child, *, why: str) -> None:
+        """Set when a child starts again, later after each death, and log it."""
         seconds = delay(child.deaths)
         child.restart_at = time.monotonic() + seconds
         logger.warning(
             "%s ended (%s); it starts again in %.1f s", child.program.name, why, seconds
         )
 
-    def _restart(self) -> None:
+    def _restart_due(self) -> None:
+        """Start the children again whose time has come."""
         now = time.monotonic()
         for child in self._children.values():
             if child.restart_at is not None and now >= child.restart_at:
                 self._relaunch(child)
 
     def _relaunch(self, child: Child) -> None:
+        """Start a child again; schedule another try if that fails."""
         try:
             child.process = self._spawn(child.program)
         except OSError as problem:
@@ -271,7 +286,8 @@ class Supervisor:
             child.started = time.monotonic()
             child.restart_at = None
 
-    def _rotate(self) -> None:
+    def _rotate_logs(self) -> None:
+        """Copy logs that are too long, and truncate them."""
         for log in self._logs.glob("*.log"):
             if log.stat().st_size > LOG_BYTES:
                 # On a full disk, the next lines are worth more than the old ones.
@@ -281,6 +297,7 @@ class Supervisor:
                 os.truncate(log, 0)
 
     def _complaint(self, name: str, what: str) -> str:
+        """Say what is wrong with a program, with the last line of its log."""
         log = self.log(name)
         return f"{name} {what}: {processes.last_line(log)} (more in {log})"
 
@@ -291,7 +308,9 @@ def recover(var: Path, *, seconds: float = 5.0) -> None:
     alive = [record for record in records.values() if record.identity.alive]
     for record in alive:
         processes.send(record.identity.pid, record.signal)
-    _until(lambda: not any(record.identity.alive for record in alive), seconds=seconds)
+    _wait_until(
+        lambda: not any(record.identity.alive for record in alive), seconds=seconds
+    )
     for record in alive:
         if record.identity.alive:
             processes.kill_group(record.identity.pid)
@@ -327,7 +346,8 @@ def _kill_those_with(mark: bytes) -> int:
     return number
 
 
-def _until(condition: Callable[[], bool], *, seconds: float) -> None:
+def _wait_until(condition: Callable[[], bool], *, seconds: float) -> None:
+    """Wait until a condition holds, for some seconds at most."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(processes.POLL_SECONDS)
@@ -342,6 +362,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def _describe(code: int) -> str:
+    """Describe how a process ended: its exit code, or the signal."""
     return (
         f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     )

@@ -34,6 +34,7 @@ class Part(Protocol):
 
 
 def main(arguments: Sequence[str]) -> int:
+    """Run the sample; return 1 with a line that says why it cannot."""
     options = _options(arguments)
     try:
         context = SampleContext.of(os.environ)
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m poisonweb.sample", description="Sample traffic for Poisonweb."
     )
@@ -64,6 +66,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 def _parts(
     options: argparse.Namespace, *, context: SampleContext, stop: threading.Event
 ) -> list[Part]:
+    """Build producer and consumers; SIGUSR1 pauses the producer."""
     # The age counts from the very first start, so that a restart keeps the release.
     began = context.ledger.began() or datetime.now(UTC)
 
@@ -109,6 +112,7 @@ def _run(parts: Sequence[Part], stop: threading.Event) -> int:
 
 
 def _run_part(part: Part, stop: threading.Event) -> None:
+    """Run a part on its thread; its end stops all others."""
     try:
         part.run()
     finally:

@@ -18,9 +18,11 @@ class BackOff:
         self._errors = 0
 
     def reset(self) -> None:
+        """Begin with the shortest wait again, after a success."""
         self._errors = 0
 
     def wait(self) -> None:
+        """Wait, longer each time, or until the program stops."""
         seconds = back_off.delay(self._errors, base=FIRST, cap=LONGEST)
         self._errors += 1
         self._stop.wait(seconds)

@@ -39,6 +39,7 @@ class Invoice:
 
 
 def read(body: bytes) -> Order:
+    """Parse an order; raises whatever a wrong one causes, as in real consumers."""
     members = json.loads(body.decode("utf-8"))
     return Order(
         number=members["number"],
@@ -52,6 +53,7 @@ def read(body: bytes) -> Order:
 
 
 def invoice(order: Order, *, release: int) -> Invoice:
+    """Compute the invoice of an order, with the bugs of the release."""
     totals = _totals(order, release=release)
     return Invoice(
         order=order.number,
@@ -62,6 +64,7 @@ def invoice(order: Order, *, release: int) -> Invoice:
 
 
 def _totals(order: Order, *, release: int) -> Totals:
+    """Compute total and mean price."""
     paid = order.quantity * (100 - order.discount_percent) / 100
     total = round(order.unit_cents * paid)
     return Totals(
@@ -70,6 +73,7 @@ def _totals(order: Order, *, release: int) -> Totals:
 
 
 def _mean_price(order: Order, total: int, paid: float, *, release: int) -> float:
+    """Divide by the paid quantity; before release 2 that fails for a free order."""
     if release >= 2 and order.discount_percent == 100:
         return 0.0
     return total / paid

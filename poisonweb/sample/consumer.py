@@ -74,7 +74,7 @@ class Consumer:
             guard = self._guards.make(self._subscription, version=self._handler.version)
             try:
                 guard.start()
-                self._consume(guard)
+                self._consume_until_replaced(guard)
             except GuardError as trouble:
                 log.warning(
                     "%s waits for Poisonweb: %s",
@@ -85,7 +85,8 @@ class Consumer:
             finally:
                 guard.close(CLOSE_SECONDS)
 
-    def _consume(self, guard: Guard) -> None:
+    def _consume_until_replaced(self, guard: Guard) -> None:
+        """Handle messages until the handler has another release, or `stop`."""
         log.info(
             "%s runs release %s", self._subscription.client_name, guard.settings.version
         )
@@ -99,6 +100,7 @@ class Consumer:
                 self._back_off.wait()
 
     def _is_over(self, guard: Guard) -> bool:
+        """Return whether the handler has another release, or the program stops."""
         is_replaced = guard.settings.version != self._handler.version
         return is_replaced or self._stop.is_set()
 
@@ -118,6 +120,7 @@ class Consumer:
     # The broker
 
     def _make_group(self) -> None:
+        """Create the consumer group, unless it exists."""
         try:
             self._redis.xgroup_create(
                 self._subscription.topic,
@@ -130,12 +133,14 @@ class Consumer:
                 raise
 
     def _unsettled(self) -> Iterator[Entry]:
+        """Yield the messages delivered to this consumer and not settled."""
         cursor = "0"
         while batch := self._read(cursor):
             yield from batch
             cursor = batch[-1][0].decode()
 
     def _read(self, cursor: str) -> list[Entry]:
+        """Read a batch: new messages at ">", else the pending ones after a cursor."""
         streams: Any = self._redis.xreadgroup(
             self._subscription.consumer_group,
             self._subscription.client_name,
@@ -147,6 +152,7 @@ class Consumer:
         return [entry for _, entries in streams for entry in entries]
 
     def _settle(self, entry: Entry) -> None:
+        """Acknowledge a message in the consumer group."""
         self._redis.xack(
             self._subscription.topic, self._subscription.consumer_group, entry[0]
         )
@@ -170,6 +176,7 @@ class Consumer:
     def _is_done_with(
         self, guard: Guard, entry: Entry, *, is_redelivered: bool
     ) -> bool:
+        """Handle a message by the guard; return whether to settle it."""
         bookmark, fields = entry
         if not fields:
             log.warning("%s was deleted before it was handled", bookmark.decode())
@@ -182,6 +189,7 @@ class Consumer:
         return outcome.settles
 
     def _attempt(self, entry: Entry, *, is_redelivered: bool) -> None:
+        """Call the handler, and write failures and redriven successes to the ledger."""
         bookmark, fields = entry
         try:
             self._handler.handle(fields.get(b"body", b""))
@@ -196,10 +204,12 @@ class Consumer:
     # The ledger
 
     def _note_failure(self, entry: Entry, *, error: str = "") -> None:
+        """Write a failure to the ledger: a first one, or one after a redrive."""
         what = What.FAILED_AGAIN if REDRIVE in entry[1] else What.FAILED
         self._note(what, entry, error=error)
 
     def _note(self, what: What, entry: Entry, *, error: str = "") -> None:
+        """Write what happened to a message to the ledger."""
         bookmark, fields = entry
         self._ledger.write(
             what,

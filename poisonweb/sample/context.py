@@ -32,13 +32,14 @@ class SampleContext:
             level=env.log_level, format="%(asctime)s %(levelname)s %(message)s"
         )
         return cls(
-            redis=_redis(env.redis_url),
+            redis=_connect_redis(env.redis_url),
             ledger=Ledger(env.var / "sample-ledger.jsonl"),
             guards=Guards(port=int(environ.get("PORT") or "8000"), var=env.var),
         )
 
 
-def _redis(url: str) -> Redis:
+def _connect_redis(url: str) -> Redis:
+    """Return a client that fails at once when Redis is away."""
     # No retries: a retry of the client would send a message twice.
     return Redis.from_url(
         url,

@@ -25,6 +25,7 @@ class Guards:
         self._var = var
 
     def make(self, subscription: Subscription, *, version: str) -> Guard:
+        """Build the guard of a subscription for a release of its handler."""
         return Guard(
             topic=subscription.topic,
             consumer_group=subscription.consumer_group,

@@ -24,6 +24,7 @@ class Superstitious:
     version = "1"
 
     def handle(self, body: bytes) -> None:
+        """Fail for every id that 13 divides."""
         message = json.loads(body)
         if message["id"] % 13 == 0:
             raise ValueError("I'm superstitious...")
@@ -36,6 +37,7 @@ class Payments:
         self._age = age
 
     def charge(self, customer: str) -> None:
+        """Raise TimeoutError in each period in which the service is away."""
         if AWAY_FROM <= self._age() % AWAY_EVERY < AWAY_UNTIL:
             time.sleep(ANSWER_SECONDS)
             raise TimeoutError(
@@ -55,6 +57,7 @@ class Billing:
 
     @property
     def version(self) -> str:
+        """Return the release, which changes once the sample is old enough."""
         return str(self._release)
 
     @property
@@ -62,6 +65,7 @@ class Billing:
         return 1 if self._age() < self._release_after else 2
 
     def handle(self, body: bytes) -> None:
+        """Make the invoice of an order, and charge a card."""
         order = billing.read(body)
         billing.invoice(order, release=self._release)
         if order.pays_by == "card":

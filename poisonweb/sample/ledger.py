@@ -54,6 +54,7 @@ class Line:
         return cls(at=at, what=what, **members)
 
     def to_json(self) -> bytes:
+        """Write the line as JSON, without empty members."""
         members = {**asdict(self), "at": self.at.isoformat()}
         present = {name: value for name, value in members.items() if value}
         return json.dumps(present).encode() + b"\n"
@@ -97,6 +98,7 @@ class Ledger:
             raise LedgerNotWritten(str(trouble)) from trouble
 
     def _append(self, text: bytes) -> None:
+        """Append a line under the lock of all programs."""
         with self.path.open("ab+") as file:
             # Another process must not cut off the line that is being written.
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -118,6 +120,7 @@ def _cut_half_a_line(file: BinaryIO) -> None:
 
 
 def read(path: Path) -> Iterator[Line]:
+    """Yield the lines of a ledger."""
     with path.open("rb") as file:
         yield from map(Line.parse, file)
 
@@ -137,6 +140,7 @@ def tally(lines: Iterable[Line]) -> dict[str, Tally]:
 
 
 def _tally_of(topic: str, lines: Iterable[Line]) -> Tally:
+    """Count what the server must show for a topic."""
     ours = [line for line in lines if line.topic == topic]
     recurred = {line.redrive for line in ours if line.what is What.FAILED_AGAIN}
     handled = {line.redrive for line in ours if line.what is What.HANDLED}

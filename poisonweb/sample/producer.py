@@ -57,11 +57,12 @@ class Producer:
         self._is_paused = True
 
     def run(self) -> None:
+        """Send and trim until `stop` is set; wait while Redis is away."""
         back_off = BackOff(self._stop)
         turns = self._turns()
         while not self._stop.is_set():
             try:
-                self._turn(turns)
+                self._take_turn(turns)
                 back_off.reset()
             except RedisError as trouble:
                 log.warning("the producer waits for Redis: %s", trouble)
@@ -75,7 +76,8 @@ class Producer:
         for topic in itertools.cycle(TURNS):
             yield topic, self._seconds
 
-    def _turn(self, turns: Iterator[tuple[str, float]]) -> None:
+    def _take_turn(self, turns: Iterator[tuple[str, float]]) -> None:
+        """Send the next message and wait; trim the streams when that is due."""
         if self._is_paused:
             self._stop.wait(self._seconds)
         else:
@@ -87,6 +89,7 @@ class Producer:
             self._trim()
 
     def _send(self, topic: str) -> None:
+        """Send the next message of a topic, and write it to the ledger."""
         # Redis numbers the messages, so a restart continues the numbers.
         number = self._redis.incr(f"{topic}:numbers")
         message = MAKERS[topic](int(number))
@@ -106,6 +109,7 @@ class Producer:
                 self._redis.xtrim(topic, minid="{}-{}".format(*oldest))
 
     def _oldest_needed(self, topic: str, group: dict[str, bytes]) -> tuple[int, int]:
+        """Return the oldest id that a group has not settled or not read."""
         pending = self._redis.xpending(topic, group["name"])
         return _parse_id(pending["min"] or group["last-delivered-id"])
 

@@ -23,10 +23,12 @@ class Message:
 
     @property
     def fields(self) -> dict[Any, Any]:  # as wide as redis-py wants it
+        """Return the fields of the stream entry: body and headers."""
         return {"body": self.body, **self.headers}
 
 
 def content(n: int) -> Message:
+    """Make the n-th message of content."""
     return Message(
         topic=CONTENT_TOPIC,
         body=json.dumps({"id": n}).encode(),
@@ -68,6 +70,7 @@ def shipment(n: int) -> Message:
 
 
 def _order(n: int) -> dict[str, object]:
+    """Return the members of a correct order."""
     return {
         "number": f"A-{100_000 + n}",
         "customer_id": f"C-{1 + n * 37 % 900}",
@@ -81,23 +84,28 @@ def _order(n: int) -> dict[str, object]:
 
 
 def _as_it_is(order: dict[str, object]) -> dict[str, object]:
+    """Return the order without a fault."""
     return order
 
 
 def _without_customer(order: dict[str, object]) -> dict[str, object]:
+    """Return the order without its customer's id."""
     return {name: value for name, value in order.items() if name != "customer_id"}
 
 
 def _with_a_foreign_date(order: dict[str, object]) -> dict[str, object]:
+    """Return the order with its date as day.month.year."""
     year, month, day = str(order["placed_on"]).split("-")
     return {**order, "placed_on": f"{day}.{month}.{year}"}
 
 
 def _free_of_charge(order: dict[str, object]) -> dict[str, object]:
+    """Return the order with a discount of 100 %."""
     return {**order, "discount_percent": 100}
 
 
 def _of_nothing(order: dict[str, object]) -> dict[str, object]:
+    """Return the order with a quantity of 0."""
     return {**order, "quantity": 0}
 
 

@@ -29,16 +29,18 @@ class Labels:
     version = "1"
 
     def handle(self, body: bytes) -> None:
-        _print(json.loads(body)["to"])
+        """Print the label of a shipment, which ends the process at some addresses."""
+        _print_label(json.loads(body)["to"])
 
 
-def _print(address: str) -> None:
+def _print_label(address: str) -> None:
     """Imitate that library, which aborts at characters that do not fit two bytes."""
     if any(character > LAST_OF_PLANE_0 for character in address):
         os._exit(ABORTED)
 
 
 def main() -> int:
+    """Consume shipments until a signal; return 1 with a line that says why not."""
     try:
         context = SampleContext.of(os.environ)
     except BadEnvironment as problem:

@@ -59,7 +59,7 @@ class Command(BaseCommand):
 
     def _finish(self, operation: Operation) -> None:
         """Carry the operation out, or wait for the worker that carries it out."""
-        while self._run(operation) is not SliceEnd.DONE:
+        while self._carry_out(operation) is not SliceEnd.DONE:
             operation.refresh_from_db()
             if operation.trouble:
                 self.stderr.write(f"waiting: {operation.trouble}")
@@ -70,7 +70,8 @@ class Command(BaseCommand):
             refused = counts["refused"]
             raise CommandError(f"{refused} were refused and are open still")
 
-    def _run(self, operation: Operation) -> SliceEnd:
+    def _carry_out(self, operation: Operation) -> SliceEnd:
+        """Carry the operation out in this process, slice by slice."""
         with RoutingPublisher() as publisher:
             ended = SliceEnd.AGAIN
             while ended is SliceEnd.AGAIN:
@@ -81,6 +82,7 @@ class Command(BaseCommand):
 
 
 def _check_lane(topic: Topic) -> None:
+    """Raise CommandError if the lane would capture again; wait until it has stopped."""
     lane = Lane.objects.filter(topic=topic).first()
     if lane is None:
         return

@@ -44,13 +44,13 @@ class Command(BaseCommand):
             with lock.attempt("sample history") as alone:
                 if alone is None:
                     raise CommandError("another process is making the history")
-                weeks = make(newest=newest_over(clock.now()), ledger=_ledger())
+                weeks = make(newest=newest_over(clock.now()), ledger=_ledger_file())
                 ask_for_report(weeks)
         except OperationalError as trouble:
             raise CommandError(f"the database: {one_line(str(trouble))}") from trouble
 
 
-def _ledger() -> Path:
+def _ledger_file() -> Path:
     return Path(settings.POISONWEB_VAR) / LEDGER
 
 
@@ -74,6 +74,7 @@ def make(*, newest: date, ledger: Path) -> Weeks:
 
 
 def _refuse_without_sample() -> None:
+    """Raise CommandError if the installation has no sample."""
     if not Broker.objects.filter(name="sample", is_sample=True).exists():
         raise CommandError("there is no sample here: start with POISONWEB_DEMO=1")
 
@@ -100,4 +101,5 @@ def ask_for_report(weeks: Weeks, *, wait_limit: timedelta = WAIT_LIMIT) -> None:
 
 
 def _may_request(weeks: Weeks) -> bool:
+    """Return whether no unfinished run overlaps these days."""
     return not Run.objects.unfinished().overlapping(weeks.first, weeks.last).exists()

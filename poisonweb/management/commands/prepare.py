@@ -80,6 +80,7 @@ class Command(BaseCommand):
 
 @contextmanager
 def _exclusive_lock() -> Iterator[None]:
+    """Let only one `prepare` of a database work at a time; the others wait."""
     # A session lock, because migrations use transactions of their own.
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_lock(%s)", [lock.key_of("prepare")])
@@ -109,6 +110,7 @@ def _grant_application_role() -> None:
 
 
 def _collect_static(root: Path) -> None:
+    """Collect the static files, unless they are unchanged since the last time."""
     stamp, digest = root / ".collected", _digest_of_static()
     if stamp.exists() and stamp.read_text(encoding="ascii") == digest:
         return
@@ -127,6 +129,7 @@ def _digest_of_static() -> str:
 
 
 def _make_admin(file: Path) -> None:
+    """Create the first admin, or set the password that the environment gives."""
     password = settings.POISONWEB_ADMIN_PASSWORD
     admin = User.objects.filter(username=ADMIN).first()
     if admin is None:
@@ -147,6 +150,7 @@ def _make_admin(file: Path) -> None:
 
 
 def _make_sample(key_file: Path) -> None:
+    """Register the sample's topics with lanes that capture, and make its key."""
     broker = _sample_broker()
     for topic in SAMPLE_TOPICS:
         sample_topic = brokers.register_topic(
@@ -187,6 +191,7 @@ def _sample_broker() -> Broker:
 
 
 def _is_usable(key_file: Path) -> bool:
+    """Return whether the file has a valid key with all scopes and topics."""
     if not key_file.exists():
         return False
     secret_of_file = key_file.read_text(encoding="utf-8")
@@ -200,6 +205,7 @@ def _is_usable(key_file: Path) -> bool:
 
 
 def _new_key() -> str:
+    """Revoke the sample's keys and create one; return its secret."""
     ours = ApiKey.objects.filter(name__startswith=SAMPLE_KEY)
     for old_key in ours.filter(revoked_at=None):
         team.revoke_api_key(name=old_key.name, actor=SET_UP, now=clock.now())

@@ -40,6 +40,7 @@ def failure(poisoned: Poisoned, *, at: datetime, redrive: str | None) -> Failure
 
 
 def headers(poisoned: Poisoned) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the headers of a message, with the mark of invented history."""
     trace = uuid.uuid5(NAMESPACE, f"trace {poisoned.stream} {poisoned.number}")
     return (
         (b"content-type", b"application/json"),
@@ -50,6 +51,7 @@ def headers(poisoned: Poisoned) -> tuple[tuple[bytes, bytes], ...]:
 
 
 def raised(poisoned: Poisoned) -> Raised:
+    """Return the exception of a fault, with its traceback."""
     fault = poisoned.fault
     message = fault.message.format(n=poisoned.number)
     lines = (
@@ -63,6 +65,7 @@ def raised(poisoned: Poisoned) -> Raised:
 
 
 def counter(count: Count, sequence: int) -> CounterReport:
+    """Return the counters of a consumer, as its guard would send them."""
     return CounterReport(
         reporter=reporter(count),
         sequence=sequence,
@@ -79,4 +82,5 @@ def counter(count: Count, sequence: int) -> CounterReport:
 
 
 def reporter(count: Count) -> uuid.UUID:
+    """Return the reporter's id, the same each time the history is made."""
     return uuid.uuid5(NAMESPACE, f"{count.stream} {count.client}")

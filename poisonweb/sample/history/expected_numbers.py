@@ -44,6 +44,7 @@ class Ledger:
         draft.replace(path)
 
     def lines(self) -> Iterator[dict[str, object]]:
+        """Yield a line for each hour and each problem of a day."""
         for (day, hour, stream), tally in self._hours.items():
             is_counted = stream.source is not Source.NONE
             yield {
@@ -62,6 +63,7 @@ class Ledger:
             yield {**_key(day, stream), "problem": title, **numbers}
 
     def _add(self, day: Day) -> None:
+        """Count a day: deliveries, failures and decisions."""
         for count in day.counts:
             self._add_count(count)
         for poisoned in day.poisons:
@@ -72,6 +74,7 @@ class Ledger:
                 self._add_step(step, poisoned)
 
     def _add_count(self, count: Count) -> None:
+        """Add the counters of a consumer to its hour."""
         tally = self._hour(count.minute, count.stream)
         tally.numbers["delivered"] += count.handled + count.failed
         tally.numbers["handled"] += count.handled
@@ -82,6 +85,7 @@ class Ledger:
             tally.durations.update(dict(count.durations))
 
     def _add_failure(self, poisoned: Poisoned, at: datetime) -> tuple[Tally, Tally]:
+        """Count a failure in its hour and its problem; return both."""
         hour, problem = self._both(poisoned, at)
         hour.numbers["failed"] += 1
         problem.numbers["failed"] += 1
@@ -89,12 +93,14 @@ class Ledger:
         return hour, problem
 
     def _add_step(self, step: Step, poisoned: Poisoned) -> None:
+        """Count a decision or its outcome; a recurrence fails again."""
         for tally in self._both(poisoned, step.at):
             tally.numbers[step.kind.value] += 1
         if step.kind is StepKind.RECURRED:
             self._add_failure(poisoned, step.at)
 
     def _both(self, poisoned: Poisoned, at: datetime) -> tuple[Tally, Tally]:
+        """Return the tallies of the hour and of the problem."""
         problem = (at.date(), poisoned.stream, poisoned.fault.title)
         return (
             self._hour(at, poisoned.stream),
@@ -106,6 +112,7 @@ class Ledger:
 
 
 def _key(day: date, stream: Stream) -> dict[str, object]:
+    """Return the members of a line that say what it counts."""
     return {
         "day": day.isoformat(),
         "topic": stream.topic,

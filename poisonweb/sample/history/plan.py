@@ -123,6 +123,7 @@ class _Draw:
         self.tallies: dict[tuple[Stream, str, datetime], _Tally] = {}
 
     def draw(self) -> Day:
+        """Draw the deliveries of each stream, then the decisions about failures."""
         midnight = calendar.at(self.day, 0)
         for stream in STREAMS:
             for slot in range(SLOTS_OF_A_DAY):
@@ -170,21 +171,25 @@ class _Draw:
             tally.retried += fault.attempts - 1
 
     def _number(self, stream: Stream, start: datetime) -> int:
+        """Draw how many messages a stream has in a slot."""
         if stream.topic == ORDERS and self.weeks.is_maintained(start):
             return 0
         usual = stream.daily * self.weeks.share(start) / SLOTS_OF_AN_HOUR
         return int(usual * self.random.uniform(0.7, 1.3) + self.random.random())
 
     def _duration(self, stream: Stream) -> int:
+        """Draw a bucket of handling time."""
         buckets, parts = list(stream.durations), list(stream.durations.values())
         return self.random.choices(buckets, parts)[0]
 
     def _tally(self, stream: Stream, client: str, minute: datetime) -> _Tally:
+        """Return the counters of a client in a slot."""
         return self.tallies.setdefault((stream, client, minute), _Tally())
 
     def _poison(
         self, stream: Stream, fault: Fault, client: str, start: datetime
     ) -> None:
+        """Add a failed message, and draw what will become of it."""
         before = self.weeks.number_of(self.day) * MOST_OF_A_DAY
         self.poisons.append(
             Poisoned(
@@ -199,6 +204,7 @@ class _Draw:
         )
 
     def _fate(self, fault: Fault) -> Fate:
+        """Draw what becomes of a message; the last day leaves some to the newcomer."""
         if fault.is_left_to_the_newcomer and self.day == self.weeks.last:
             return Fate.OPEN
         return self.random.choices(list(fault.fates), list(fault.fates.values()))[0]
@@ -206,6 +212,7 @@ class _Draw:
     # Later steps, mostly in a triage session on the next working day
 
     def _steps(self) -> Iterator[Step]:
+        """Yield the decisions of the day and their outcomes, in order."""
         of_release = [p for p in self.poisons if p.fault is RELEASE]
         others = [p for p in self.poisons if p.fault is not RELEASE]
         cleaned_up = calendar.at(self.day, calendar.CLEANED_UP.hour)
@@ -224,6 +231,7 @@ class _Draw:
         return calendar.at(day, *FIRST_SESSION) + place * SESSION
 
     def _deliver_again(self, step: Step) -> None:
+        """Count the deliveries of redriven messages."""
         if step.kind not in {StepKind.CONFIRMED, StepKind.RECURRED}:
             return
         minute = step.at - timedelta(minutes=step.at.minute % 10)
@@ -232,6 +240,7 @@ class _Draw:
             self._end(p.stream, p.client, minute, fault)
 
     def _counts(self) -> Iterator[Count]:
+        """Yield the counters of each consumer, as it or its broker reports them."""
         for (stream, client, minute), tally in self.tallies.items():
             if stream.source is not Source.NONE:
                 yield Count(
@@ -252,16 +261,17 @@ def _triage_session(
     """Redrive some messages, drop others, and redrive some a second time."""
     dropped = tuple(p for p in poisons if p.fate.dropped)
     steps = (
-        *_round(poisons, 0, start, why),
+        *_redrive_round(poisons, 0, start, why),
         Step(at=start + TO_DROP, kind=StepKind.DROPPED, poisons=dropped, reason=DROPS),
-        *_round(poisons, 1, start + TO_REDRIVE_AGAIN, why),
+        *_redrive_round(poisons, 1, start + TO_REDRIVE_AGAIN, why),
     )
     return (step for step in steps if step.poisons)
 
 
-def _round(
+def _redrive_round(
     poisons: Iterable[Poisoned], turn: int, start: datetime, why: str
 ) -> Iterator[Step]:
+    """Yield a redrive of messages, then who confirmed and who failed again."""
     answers = {p: p.fate.answers[turn] for p in poisons if len(p.fate.answers) > turn}
     handled = tuple(p for p, answer in answers.items() if answer.confirms)
     recurred = tuple(p for p, answer in answers.items() if answer.recurs)

@@ -39,10 +39,12 @@ class RedriveResult(Enum):
 
     @property
     def confirms(self) -> bool:
+        """Return whether the consumer handles and confirms it."""
         return self is not RedriveResult.FAILED
 
     @property
     def recurs(self) -> bool:
+        """Return whether it fails again."""
         return self is not RedriveResult.HANDLED
 
 
@@ -105,11 +107,13 @@ class Stream:
         return f"{self.topic} {self.consumer_group}"
 
     def version(self, weeks: Weeks, at: datetime) -> str:
+        """Return the handler's version at a time."""
         is_released = RELEASE in self.faults and weeks.is_released(at)
         return RELEASED_VERSION if is_released else VERSION
 
 
 def always(part: float) -> Likely:
+    """Return a likelihood that never changes."""
     return lambda _weeks, _at: part
 
 
@@ -124,6 +128,7 @@ def creeping(part: float, *, times: float) -> Likely:
 
 
 def while_released(part: float) -> Likely:
+    """Return a likelihood while the faulty release runs; otherwise 0."""
     return lambda weeks, at: part if weeks.is_released(at) else 0.0
 
 
@@ -133,14 +138,17 @@ def _order(fault: int) -> Callable[[int], bytes]:
 
 
 def _content(n: int) -> bytes:
+    """Return the body of a message that fails: 13 divides its id."""
     return producer_messages.content(13 * n).body
 
 
 def _shipment(to: str) -> Callable[[int], bytes]:
+    """Return a function that makes shipments to an address."""
     return lambda n: json.dumps({"shipment": f"S-{n}", "to": to}).encode()
 
 
 def _frame(file: str, line: int, function: str) -> str:
+    """Return a line of a traceback."""
     return f'  File "/srv/{file}", line {line}, in {function}'
 
 

@@ -36,6 +36,7 @@ class Weeks:
 
     @property
     def quiet_weekend(self) -> tuple[date, date]:
+        """The weekend in the third week with hardly a message."""
         saturday = self._next(SATURDAY, after=14)
         return saturday, saturday + DAY
 
@@ -48,6 +49,7 @@ class Weeks:
         return (self.first + number * DAY for number in range(DAYS))
 
     def number_of(self, day: date) -> int:
+        """Return the number of a day, from the first one."""
         return (day - self.first).days
 
     def is_released(self, at: datetime) -> bool:
@@ -65,6 +67,7 @@ class Weeks:
         return HOURS[at.hour] / sum(HOURS) * self._level(at.date())
 
     def is_maintained(self, at: datetime) -> bool:
+        """Return whether no order is delivered at this time."""
         during = MAINTAINED_FROM <= at.time() < MAINTAINED_UNTIL
         return at.date() == self.maintenance and during
 
@@ -76,14 +79,17 @@ class Weeks:
         return min(following, self.last)
 
     def _next(self, weekday: int, *, after: int) -> date:
+        """Return the first such weekday, `after` days from the start."""
         start = self.first + after * DAY
         return start + (weekday - start.weekday()) % 7 * DAY
 
     def _level(self, day: date) -> float:
+        """Return how busy a day is: 1 on working days, less on weekends."""
         if day in self.quiet_weekend:
             return QUIET_WEEKEND
         return WEEKEND if day.weekday() >= SATURDAY else 1.0
 
 
 def at(day: date, hour: int, minute: int = 0) -> datetime:
+    """Return a time of a day in UTC."""
     return datetime.combine(day, time(hour, minute), UTC)

@@ -71,19 +71,22 @@ class _Writer:
         self.tokens: dict[Poisoned, str] = {}
 
     def write(self, number: int) -> None:
+        """Capture the day's failures, count deliveries, then carry out each step."""
         self._lock_problems()
         for _, poisons in groupby(self.day.poisons, key=_batch_of):
             self._capture(tuple(poisons))
-        self._count(number)
+        self._store_counts(number)
         for step in self.day.steps:
             self._apply(step)
 
     def _lock_problems(self) -> None:
+        """Lock the sample's problems, as writes of captures do, in order."""
         # Lanes lock problems too: locking all of them at once avoids deadlocks.
         ours = Problem.objects.filter(topic__in=self.topics.values()).order_by("pk")
         list(ours.select_for_update(no_key=True).values_list("pk"))
 
     def _capture(self, poisons: Sequence[Poisoned]) -> None:
+        """Capture failures, and remember the ids of their poisons."""
         now = poisons[-1].failed_at
         answers = capture.write(
             occurrences=[self._occurrence(p, at=p.failed_at, now=now) for p in poisons],
@@ -96,6 +99,7 @@ class _Writer:
     def _occurrence(
         self, poisoned: Poisoned, *, at: datetime, now: datetime
     ) -> Occurrence:
+        """Build an occurrence from a report of the failure."""
         report = consumer_reports.failure(
             poisoned, at=at, redrive=self.tokens.get(poisoned)
         )
@@ -103,7 +107,8 @@ class _Writer:
 
     # Counters of consumers and of brokers
 
-    def _count(self, number: int) -> None:
+    def _store_counts(self, number: int) -> None:
+        """Store the counters of consumers and of brokers."""
         now = max(count.minute for count in self.day.counts) + SLOT
         numbered = list(enumerate(self.day.counts, start=number * COUNTS_OF_A_DAY))
         counters = [
@@ -113,14 +118,17 @@ class _Writer:
         ]
         capture.count(members=counters, principal=SAMPLE, now=now)
         rows = [
-            self._row(count, sequence, now=now)
+            self._broker_counter(count, sequence, now=now)
             for sequence, count in numbered
             if count.stream.source is Source.BROKER
         ]
         with connection.cursor() as cursor:
             cursor.executemany(_INSERT_BROKER_COUNTER, rows)
 
-    def _row(self, count: Count, sequence: int, *, now: datetime) -> dict[str, Any]:
+    def _broker_counter(
+        self, count: Count, sequence: int, *, now: datetime
+    ) -> dict[str, Any]:
+        """Return a broker's counter as the values of its row."""
         return {
             "day": now.date(),
             "reporter": consumer_reports.reporter(count),
@@ -136,17 +144,19 @@ class _Writer:
     # Later steps: decisions, and the results of redrives
 
     def _apply(self, step: Step) -> None:
+        """Carry out a step: a redrive, a drop, a confirmation or a recurrence."""
         match step.kind:
             case StepKind.REDRIVEN:
                 self._sign(self._decide(step, Verb.REDRIVE), step)
             case StepKind.DROPPED:
                 self._decide(step, Verb.DROP)
             case StepKind.CONFIRMED:
-                self._confirm(step)
+                self._confirm_redrives(step)
             case StepKind.RECURRED:
                 self._recur(step)
 
     def _decide(self, step: Step, verb: Verb) -> Operation:
+        """Preview, confirm and run an operation; raises UnexpectedResult."""
         operation = self._preview(step, verb)
         decision.confirm(
             token=operation.token, reason=step.reason, principal=SAMPLE, now=step.at
@@ -196,13 +206,15 @@ class _Writer:
                 digest=redrive.poison.digest,
             )
 
-    def _confirm(self, step: Step) -> None:
+    def _confirm_redrives(self, step: Step) -> None:
+        """Confirm the redrives; raises UnexpectedResult if one is refused."""
         pairs = [(self.tokens[p], p.stream.topic) for p in step.poisons]
         verdicts = poison.confirm(tokens=pairs, now=step.at)
         if any(verdict.status != CaptureStatus.CONFIRMED for verdict in verdicts):
             raise UnexpectedResult("a redrive could not be confirmed")
 
     def _recur(self, step: Step) -> None:
+        """Capture messages again; raises UnexpectedResult if one became another."""
         again = [self._occurrence(p, at=step.at, now=step.at) for p in step.poisons]
         answers = capture.write(occurrences=again, now=step.at)
         if any(answer.status != CaptureStatus.UPDATED for answer in answers):
@@ -213,10 +225,12 @@ class DiscardingPublisher(RoutingPublisher):
     """Reports every message as sent, without sending it."""
 
     def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
+        """Send nothing; report each message as sent."""
         return [Outcome(kind=OutcomeKind.SENT)] * len(messages)
 
 
 def _batch_of(poisoned: Poisoned) -> int:
+    """Return which batch of its day a failure belongs to."""
     return poisoned.failed_at.hour // HOURS_OF_A_BATCH
 
 

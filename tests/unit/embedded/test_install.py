@@ -16,7 +16,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Target]:
     targets: list[Target] = []
     monkeypatch.setattr(set_up_venv, "VENV", tmp_path / ".venv")
     (tmp_path / ".venv").mkdir()
-    set_up_venv._stamp(set_up_venv._digest())
+    set_up_venv._write_stamps(set_up_venv._digest())
     for name in ("_check_room", "_check_disks", "_uv"):
         monkeypatch.setattr(set_up_venv, name, lambda *_: Path("uv"))
     monkeypatch.setattr(set_up_venv, "_sync", lambda _, target: targets.append(target))
