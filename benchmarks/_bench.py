@@ -90,12 +90,14 @@ def api_key() -> str:
 def seconds(
     work: Callable[[], object], *, clock: Callable[[], float] = time.perf_counter
 ) -> float:
+    """Run work once; return how long it took by the clock."""
     began = clock()
     work()
     return clock() - began
 
 
 def p99(values: Sequence[float]) -> float:
+    """Return the value that 99 % do not exceed."""
     return statistics.quantiles(values, n=100)[-1]
 
 

@@ -35,6 +35,7 @@ CROSS JOIN LATERAL (SELECT timestamptz '2026-11-01 00:00+00'
 
 
 def fill(database_url: str) -> None:
+    """Add failures to Postgres by SQL."""
     from tests.reports import poisons
 
     (poison,) = poisons(datetime(2026, 11, 1, tzinfo=UTC) - timedelta(days=9), 1)
@@ -45,6 +46,7 @@ def fill(database_url: str) -> None:
 
 
 def main(folder: Path) -> None:
+    """Copy failures to Parquet in both ways, and print the ratio."""
     from apps.core import snapshot
     from apps.reports.job import database_url
     from spark import facts, postgres, session

@@ -137,10 +137,12 @@ def say(title: str, ours: float, named: str, theirs: float, target: float) -> No
 
 
 def plain(n: int) -> Message:
+    """Make the n-th message as a mapping."""
     return {"bookmark": f"b-{n}", "seq": n, "body": BODY, "at": NOW}
 
 
 def from_rabbitmq(n: int) -> Any:
+    """Make the n-th message as pika hands it out."""
     from pika.spec import Basic, BasicProperties
 
     method = Basic.Deliver(consumer_tag="ctag1", delivery_tag=n)
@@ -149,11 +151,13 @@ def from_rabbitmq(n: int) -> Any:
 
 
 def from_redis(n: int) -> Any:
+    """Make the n-th message as redis-py returns it."""
     now = int(datetime.now(UTC).timestamp() * 1000)
     return f"{now + n}-0".encode(), {b"body": BODY, b"tenant": b"eu"}
 
 
 def from_amps(n: int) -> Any:
+    """Make the n-th message as the AMPS client hands it out."""
     from AMPS import Message
 
     message = Message()
@@ -198,10 +202,13 @@ def reading_ids(reader: Reader) -> Handle:
 
 
 def look_up_by(key: Callable[[int], str]) -> Handle:
+    """Return a handler that looks the key of a message up in 100,000."""
     return by_hand({(TOPIC, GROUP, key(n)) for n in range(100_000)})
 
 
 def each(handle: Handle, some: list[Any]) -> Callable[[], None]:
+    """Return a function that handles all of these messages."""
+
     def work() -> None:
         for message in some:
             handle(message, handler)
@@ -210,6 +217,7 @@ def each(handle: Handle, some: list[Any]) -> Callable[[], None]:
 
 
 def flat() -> None:
+    """Compare a guard with 100,000 skips with one with 10."""
     some = [plain(n) for n in range(NUMBER)]
     with guarded(10) as few, guarded(100_000) as many:
         ours, theirs = costs(NUMBER, each(many.handle, some), each(few.handle, some))
@@ -242,6 +250,7 @@ def by_content() -> None:
 
 
 def rule(*, to: str = "no", **members: str) -> str:
+    """Write a rule in its canonical JSON."""
     return json.dumps({**members, "equals": to}, sort_keys=True, separators=(",", ":"))
 
 
@@ -261,6 +270,7 @@ def noting() -> None:
 
 
 def article() -> None:
+    """Compare with the article's handler, which scans a list of skips."""
     look_through = by_list([f"skipped-{n}" for n in range(LISTED)])
     some = [plain(n) for n in range(FEWER)]
     with guarded(LISTED) as guard:

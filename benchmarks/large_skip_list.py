@@ -46,6 +46,7 @@ FROM generate_series(1, %(number)s) n
 
 
 def fill(number: int) -> None:
+    """Add this many skips to the list of the topic, by SQL."""
     from django.db import connection
 
     from apps.brokers.services.topics import topics_named
@@ -73,6 +74,7 @@ def sending() -> None:
 
 
 def timed(make: Callable[[], object], times: int) -> list[float]:
+    """Make it some times; return the processor time of each."""
     return [seconds(make, clock=time.process_time) for _ in range(times)]
 
 
@@ -118,6 +120,7 @@ def consume(url: str) -> dict[str, float]:
 
 
 def parse(file: str) -> dict[str, float]:
+    """Parse the old form; return the processor time."""
     text = Path(file).read_text()
     return {"cpu": seconds(lambda: json.loads(text), clock=time.process_time)}
 
@@ -147,6 +150,7 @@ def run_apart(role: str, what: str, key: str) -> dict[str, Any]:
 
 
 def starting(url: str, key: str, file: Path) -> None:
+    """Print what the start of a guard costs, against parsing the old form."""
     rounds = [
         (run_apart("consume", url, key), run_apart("parse", str(file), key))
         for _ in range(ROUNDS)
@@ -162,6 +166,7 @@ def starting(url: str, key: str, file: Path) -> None:
 
 
 def at_once(url: str, key: str) -> None:
+    """Print how long processes that start at the same time wait for the list."""
     waited = list[float]()
 
     def one() -> None:

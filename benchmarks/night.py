@@ -207,6 +207,7 @@ COPY (
 
 
 def generate(database: duckdb.DuckDBPyConnection, lake: Path) -> None:
+    """Generate the facts of a month in the lake."""
     for kind, query in _FACT_QUERIES.items():
         database.execute(
             f"COPY (SELECT * EXCLUDE (t, g) FROM ({query}))"

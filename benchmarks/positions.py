@@ -53,10 +53,12 @@ SET epoch = excluded.epoch, settled = excluded.settled, received = excluded.rece
 
 
 def sub_ids(name: str) -> list[str]:
+    """List the subscriptions of a client."""
     return [f"{name}-{n}" for n in range(CONSUMERS)]
 
 
 def consumer() -> Principal:
+    """Return a principal that may settle positions."""
     from apps.core.actor import Actor
     from apps.team.rights import Principal, Scope
 
@@ -106,6 +108,7 @@ def row(member: Member) -> Row:
 
 
 def settle(batch: list[Member]) -> None:
+    """Settle a batch by the service; raises AssertionError if any is refused."""
     from apps.bookmarks.services import settling
     from apps.core import clock
 
@@ -115,12 +118,14 @@ def settle(batch: list[Member]) -> None:
 
 
 def post(client: Client, batch: list[Member]) -> None:
+    """Settle a batch over HTTP; raises AssertionError if any is refused."""
     answer = client.post("/positions/settle", {"updates": batch})
     if any(each["status"] != "ok" for each in answer["results"]):
         raise AssertionError(answer)
 
 
 def upsert(rows: list[Row]) -> None:
+    """Write rows to the bare table by one statement."""
     from django.db import connection
 
     with connection.cursor() as cursor:
@@ -128,6 +133,7 @@ def upsert(rows: list[Row]) -> None:
 
 
 def upsert_one_by_one(rows: list[Row]) -> None:
+    """Write rows to the bare table by a statement each."""
     for each in rows:
         upsert([each])
 
@@ -179,6 +185,7 @@ def measure_batches(key: str, some: Iterator[list[Member]]) -> None:
 
 
 def measure_table(some: Iterator[list[Member]]) -> None:
+    """Print how many updates were HOT, and the growth of the table."""
     writes, hot, before = statistics_of_marks()
     for batch in islice(some, UPDATES // CONSUMERS):
         settle(batch)

@@ -42,11 +42,13 @@ class Bench:
         self.channel = self.connection.channel()
 
     def empty(self, queue: str) -> None:
+        """Delete a queue and declare it again, empty."""
         self.channel.queue_delete(queue)
         arguments = {"x-queue-type": self.kind}
         self.channel.queue_declare(queue, durable=True, arguments=arguments)
 
-    def ours(self, queue: str = TARGET) -> None:
+    def publish_with_adapter(self, queue: str = TARGET) -> None:
+        """Publish all messages with the adapter of the product."""
         message = Outbound(topic=queue, body=BODY, headers=((b"trace", b"1"),))
         for _ in range(0, NUMBER, WINDOW):
             outcomes = self.publisher.publish([message] * WINDOW)
@@ -72,6 +74,7 @@ class Bench:
             time.sleep(0.01)
 
     def length(self, queue: str) -> int:
+        """Return the number of messages in a queue."""
         answer = self.channel.queue_declare(queue, passive=True)
         return int(answer.method.message_count)
 
@@ -106,6 +109,7 @@ class Bench:
             raise AssertionError(confirmed)
 
     def singly(self) -> None:
+        """Publish with pika, and wait for each confirmation."""
         channel = self.connection.channel()
         channel.confirm_delivery()
         properties = pika.BasicProperties(delivery_mode=2, headers={"trace": "1"})
@@ -114,18 +118,21 @@ class Bench:
         channel.close()
 
     def rate(self, work: Callable[[], None], number: int) -> float:
+        """Return the messages a second of this work, into an empty queue."""
         self.empty(TARGET)
         if work == self.shovel:
             self.empty(SOURCE)
-            self.ours(SOURCE)
+            self.publish_with_adapter(SOURCE)
         return number / seconds(work)
 
     def close(self) -> None:
+        """Close the connections."""
         self.publisher.close()
         self.connection.close()
 
 
 def main(server: Server) -> None:
+    """Print the ratios for quorum and for classic queues."""
     from benchmarks import _redrives as redrives
 
     topic = redrives.topic_on(kind="rabbitmq", url=server.url, queue=TARGET)
@@ -139,9 +146,10 @@ def main(server: Server) -> None:
 
 
 def measure(bench: Bench) -> list[str]:
+    """Let all ways take turns; print their rates, and return the ratios."""
     works = {
         "redrive": (bench.redrive, NUMBER),
-        "publisher": (bench.ours, NUMBER),
+        "publisher": (bench.publish_with_adapter, NUMBER),
         "shovel, on-confirm": (bench.shovel, NUMBER),
         "pika, pipelined": (bench.pipelined, NUMBER),
         "pika, a confirmation each": (bench.singly, SINGLY),

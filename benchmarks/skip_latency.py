@@ -57,6 +57,7 @@ class Arrivals:
         self._at: list[float] = []
 
     def note(self, times: int = 1) -> None:
+        """Note that a change has arrived now."""
         self._at += [time.perf_counter()] * times
 
     def of(self, commit: Commit) -> list[float]:
@@ -193,6 +194,7 @@ def listen_cut() -> Iterator[None]:
 
 
 def fifty(url: str, key: str, skip: Commit) -> None:
+    """Print the delays of fifty consumers in this process, and of bare notices."""
     ours, many, one = Arrivals(CONSUMERS), Arrivals(CONSUMERS), Arrivals(1)
     notify_many, notify_one = bare_notify("many"), bare_notify("one")
     with ExitStack() as stack:
@@ -222,10 +224,13 @@ def fifty(url: str, key: str, skip: Commit) -> None:
 
 
 def p99_of(arrivals: Arrivals, commit: Commit, number: int) -> float:
+    """Return the 99th percentile of the delays of so many commits."""
     return p99([delay for _ in range(number) for delay in arrivals.of(commit)])
 
 
 def at_any_time(commit: Commit) -> Commit:
+    """Return a function that commits after a random pause."""
+
     def later() -> float:
         time.sleep(random.uniform(0, 0.5))
         return commit()
@@ -249,11 +254,14 @@ class Crowd:
             for _ in range(PROCESSES)
         ]
         for process in self._crowd:
-            threading.Thread(target=self._read, args=[process], daemon=True).start()
+            threading.Thread(
+                target=self._note_arrivals, args=[process], daemon=True
+            ).start()
         for _ in range(CONSUMERS):
             self._ready.acquire()
 
-    def _read(self, process: subprocess.Popen[str]) -> None:
+    def _note_arrivals(self, process: subprocess.Popen[str]) -> None:
+        """Note each arrival that a process prints, until it ends."""
         for line in process.stdout or ():
             name, _, at = line.partition(" ")
             if name == READY:
@@ -270,6 +278,7 @@ class Crowd:
         return [at - since for at in self._arrivals[name]]
 
     def end(self) -> None:
+        """Wait for the end of all processes."""
         for process in self._crowd:
             process.communicate()
 
@@ -283,6 +292,7 @@ class PrintingSkipList(SkipList):
 
 
 def print_arrival(name: str) -> None:
+    """Print a name and the time, for the process that started this one."""
     # One write for each line: several threads print.
     sys.stdout.write(f"{name} {time.monotonic()}\n")
     sys.stdout.flush()
@@ -319,6 +329,7 @@ def listen(conninfo: str, channel: str) -> None:
 
 
 def _listen(conninfo: str, channel: str) -> None:
+    """Print when each notice of a channel arrives."""
     with psycopg.connect(conninfo, autocommit=True) as session:
         session.execute(f"LISTEN {channel}")
         print_arrival(READY)
@@ -381,15 +392,19 @@ class Readers:
     async def start(self, number: int) -> None:
         """Start all of them at once; return when the last is current."""
         current = [asyncio.Event() for _ in range(number)]
-        self._tasks = [asyncio.create_task(self._read(each)) for each in current]
+        self._tasks = [
+            asyncio.create_task(self._follow_forever(each)) for each in current
+        ]
         await asyncio.gather(*(each.wait() for each in current))
 
     async def stop(self) -> None:
+        """Stop all of them."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _read(self, current: asyncio.Event) -> None:
+    async def _follow_forever(self, current: asyncio.Event) -> None:
+        """Follow the stream; when it ends, begin again after a random pause."""
         while True:
             try:
                 await self._follow(current)
@@ -416,6 +431,7 @@ class Readers:
                 self._arrivals.note(chunk.count(b"event: skip\n"))
 
     def _ask(self, writer: asyncio.StreamWriter, path: str) -> None:
+        """Send a GET on the connection."""
         writer.write(
             f"GET /api/v1{path}topic={TOPIC}&consumer_group={GROUP} HTTP/1.1\r\n"
             f"Host: {self._address.netloc}\r\n"
@@ -433,6 +449,7 @@ async def _length_of_answer(reader: asyncio.StreamReader) -> int:
 
 
 async def thousands(url: str, key: str, commit: Commit) -> None:
+    """Print the delays of thousands of readers of one web process."""
     arrivals = Arrivals(READERS)
     readers = Readers(url, key, arrivals)
     loop = asyncio.get_running_loop()

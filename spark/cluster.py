@@ -49,6 +49,7 @@ def join(
 
 
 def _connect(builder: SparkSession.Builder, master: str) -> SparkSession:
+    """Start the session on the master; raises NoCluster if it refuses."""
     try:
         return builder.getOrCreate()
     except Py4JError as error:
@@ -90,6 +91,7 @@ def _try_executor(spark: SparkSession) -> None:
 
 
 def _missing(packages: Iterable[str]) -> list[str]:
+    """List the packages that this Python does not have."""
     return [package for package in packages if find_spec(package) is None]
 
 
@@ -120,6 +122,7 @@ def _time_limit(limit: timedelta, master: str) -> Iterator[None]:
 def _end_java(
     seconds: float, finished: threading.Event, expired: threading.Event
 ) -> None:
+    """End Java at the limit, unless `finished`; set `expired` if it was ended."""
     if finished.wait(seconds):
         return
     expired.set()

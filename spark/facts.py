@@ -116,6 +116,7 @@ class FactWindow:
 
     @property
     def bounds(self) -> dict[str, str]:
+        """Return the first moment of the window and the first after it."""
         until = self.last + timedelta(days=1)
         return {"since": f"{self.first} 00:00+00", "until": f"{until} 00:00+00"}
 
@@ -139,6 +140,7 @@ def statements(
 
 
 def _leaves(table: str, window: FactWindow, query: Query) -> Sequence[tuple[str, int]]:
+    """List the partitions of a table that may have facts, with their blocks."""
     statement = _LEAVES.substitute(
         table=table,
         first=window.first - CAPTURED_BEFORE,

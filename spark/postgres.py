@@ -48,6 +48,7 @@ def read(
 def _read_over_adbc(
     spark: SparkSession, statements: Sequence[str], columns: str, snapshot: str
 ) -> DataFrame:
+    """Read the rows of the statements, each in a partition of its own."""
     spark.dataSource.register(FactSource)
     options = {"statements": json.dumps(statements), "snapshot": snapshot}
     return spark.read.format(SOURCE).schema(columns).options(**options).load()
@@ -102,9 +103,11 @@ class FactReader(DataSourceReader):
         self._database_url = database_url
 
     def partitions(self) -> Sequence[InputPartition]:
+        """Return a partition for each statement."""
         return [InputPartition(statement) for statement in self._statements]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition's statement, on an executor."""
         if partition.value is None:  # Spark's placeholder for no partitions
             return
         with _in_snapshot(self._snapshot, self._database_url) as cursor:
@@ -114,6 +117,7 @@ class FactReader(DataSourceReader):
 
 @contextmanager
 def _in_snapshot(snapshot: str, database_url: str) -> Iterator[dbapi.Cursor]:
+    """Open a cursor that reads the exported snapshot."""
     with (
         dbapi.connect(database_url, autocommit=True) as connection,
         connection.cursor() as cursor,
@@ -124,10 +128,13 @@ def _in_snapshot(snapshot: str, database_url: str) -> Iterator[dbapi.Cursor]:
 
 
 def _connect() -> dbapi.Connection:
+    """Connect to the database that the environment names."""
     return dbapi.connect(os.environ["DATABASE_URL"])
 
 
 def _query(cursor: dbapi.Cursor) -> facts.Query:
+    """Return a function that runs a statement and returns its rows."""
+
     def query(statement: str) -> list[tuple[object, ...]]:
         cursor.execute(statement)
         rows: list[tuple[object, ...]] = cursor.fetchall()

@@ -66,6 +66,7 @@ def start(
 
 
 def _environment(*, local: bool) -> dict[str, str]:
+    """Return the variables of Java, and of Python on executors."""
     python_path = os.environ.get("PYTHONPATH")
     path = [str(WORKERS), str(ROOT), *([python_path] if python_path else [])]
     # Executors of a cluster run this Python too: its path there may differ.
@@ -83,6 +84,7 @@ def _environment(*, local: bool) -> dict[str, str]:
 
 
 def _settings(*, local: bool) -> dict[str, str]:
+    """Return the settings of Spark."""
     jar = os.environ.get("POISONWEB_JDBC_JAR")
     return {
         **SETTINGS,

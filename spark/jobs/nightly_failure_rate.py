@@ -64,6 +64,7 @@ class Report:
 
 
 def main(arguments: Sequence[str]) -> dict[str, int]:
+    """Make the report that the arguments describe; return the facts read by kind."""
     report = parse_arguments(arguments)
     with session.start(NAME) as spark:
         return make(spark, report)
@@ -80,6 +81,7 @@ def make(spark: SparkSession, report: Report) -> dict[str, int]:
 
 
 def parse_arguments(arguments: Sequence[str]) -> Report:
+    """Parse the arguments of the job into a report."""
     parser = argparse.ArgumentParser(prog=NAME, allow_abbrev=False)
     parser.add_argument("--run", type=int, required=True)
     parser.add_argument("--epoch", type=int, required=True)
@@ -108,13 +110,15 @@ def _extract(spark: SparkSession, lake: Lake, kind: LakeKind, report: Report) ->
 
 def measure(lake: Lake, report: Report) -> None:
     """Compute rates and problems from the facts in the lake, reading each kind once."""
-    failures, counters, decisions = (_read(lake, kind, report) for kind in FACTS)
+    failures, counters, decisions = (
+        _read_attempt(lake, kind, report) for kind in FACTS
+    )
     hourly_failures = partials.failures_by_hour(failures).persist()
     hourly_decisions = partials.decisions_by_hour(decisions).persist()
     hourly_counters = partials.counters_by_hour(counters)
     by_topic = rates(hourly_failures, hourly_counters, hourly_decisions)
     lake.write(LakeKind.RATES, by_topic, report.attempt)
-    stored_rates = _read(lake, LakeKind.RATES, report)
+    stored_rates = _read_attempt(lake, LakeKind.RATES, report)
     by_problem = problems(hourly_failures, hourly_decisions, stored_rates)
     lake.write(LakeKind.PROBLEMS, by_problem, report.attempt)
     hourly_failures.unpersist()
@@ -122,14 +126,18 @@ def measure(lake: Lake, report: Report) -> None:
 
 
 def _stage(lake: Lake, report: Report) -> None:
+    """Copy the measures from the lake into the staging tables of Postgres."""
     tables = {
-        table: _with_attempt(_read(lake, kind, report), report.attempt).toArrow()
+        table: _with_attempt(
+            _read_attempt(lake, kind, report), report.attempt
+        ).toArrow()
         for kind, table in STAGED.items()
     }
     postgres.append(tables)
 
 
 def _with_attempt(measures: DataFrame, attempt: RunAttempt) -> DataFrame:
+    """Put the run and its epoch before the columns of the measures."""
     return measures.select(
         F.lit(attempt.run).cast("bigint").alias("run_id"),
         F.lit(attempt.epoch).alias("epoch"),
@@ -148,7 +156,8 @@ def _delete_superseded(lake: Lake, report: Report) -> None:
     )
 
 
-def _read(lake: Lake, kind: LakeKind, report: Report) -> DataFrame:
+def _read_attempt(lake: Lake, kind: LakeKind, report: Report) -> DataFrame:
+    """Read what this attempt wrote of a kind for its days."""
     return lake.read(kind, report.attempt, report.days)
 
 

@@ -59,11 +59,13 @@ def quantiles() -> list[Column]:
 
 
 def _quantile(percent: int) -> Column:
+    """Return the bound of the bucket in which this share of durations is reached."""
     # In whole numbers: a float may round up to a share that the next bucket reaches.
     reaches = F.col("seen") * 100 >= F.col("number") * percent
     return F.min(F.when(reaches & (F.col("durations") > 0), _bound()))
 
 
 def _bound() -> Column:
+    """Return the upper bound of a bucket in milliseconds."""
     power = F.expr("shiftleft(1L, bucket + 1)")
     return F.when(F.col("bucket") < LAST - 1, power).otherwise(MOST)

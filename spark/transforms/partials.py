@@ -41,5 +41,6 @@ def decisions_by_hour(decisions: DataFrame) -> DataFrame:
 
 
 def _group_columns() -> list[Column]:
+    """Return the columns that facts are counted by."""
     hour = F.hour("at").alias("hour")
     return [F.col("day"), hour, F.col("topic"), F.col("consumer_group")]

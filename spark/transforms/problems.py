@@ -39,6 +39,7 @@ def _by_day(failures: DataFrame, decisions: DataFrame) -> DataFrame:
 
 
 def _delivered_by_group_and_day(rates: DataFrame) -> DataFrame:
+    """Return the deliveries of each consumer group by day."""
     is_of_a_day = F.col("hour").isNull()
     is_of_a_group = F.col("consumer_group").isNotNull()
     by_group_and_day = rates.where(is_of_a_day & is_of_a_group)

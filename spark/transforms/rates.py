@@ -49,6 +49,7 @@ def _union(failures: DataFrame, counters: DataFrame, decisions: DataFrame) -> Da
 
 
 def _keep_best_source(facts: DataFrame) -> DataFrame:
+    """Keep of each group the counts of its best source, and facts without one."""
     best = F.max("rank").over(Window.partitionBy(*GROUP))
     has_no_source = F.col("rank") == NONE
     is_of_best_source = F.col("rank") == F.col("best")
@@ -93,6 +94,7 @@ def _roll_up(facts: DataFrame) -> DataFrame:
 
 
 def _to_rates(sums: DataFrame) -> DataFrame:
+    """Turn sums into rates with their intervals, and name the source."""
     source = F.get(F.array(*[F.lit(name) for name in SOURCES]), F.col("best"))
     failures = F.col("failed") - F.col("uncounted")
     rated = intervals.with_rate(sums, failed=failures)
