@@ -1,3 +1,3 @@
-"""Lanes: drain or observe the dead-letter queue of each topic."""
+"""Lanes: each drains or observes the dead-letter queue of one topic."""
 
 from __future__ import annotations
