@@ -36,10 +36,12 @@ def watermark(runs: Runs) -> int:
 
 
 def size(runs: Runs) -> int:
+    """Count the numbers in the runs."""
     return sum(high - low + 1 for low, high in runs)
 
 
 def holds(runs: Runs, seq: int) -> bool:
+    """Tell whether a number lies in one of the runs."""
     return any(low <= seq <= high for low, high in runs)
 
 
@@ -49,6 +51,7 @@ def as_text(runs: Runs) -> str:
 
 
 def from_postgres(value: Multirange[int]) -> Runs:
+    """Convert a multirange of Postgres to runs, whose ends are included."""
     # Postgres returns canonical ranges: lower end included, upper end excluded.
     return tuple((run.lower or 0, (run.upper or 0) - 1) for run in value)
 
