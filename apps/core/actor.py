@@ -12,14 +12,17 @@ class Actor:
 
     @classmethod
     def user(cls, username: str) -> Self:
+        """Name a person as the actor."""
         return cls(f"user:{username}")
 
     @classmethod
     def key(cls, name: str) -> Self:
+        """Name an API key as the actor."""
         return cls(f"key:{name}")
 
     @classmethod
     def system(cls, part: str) -> Self:
+        """Name a part of Poisonweb itself as the actor."""
         return cls(f"system:{part}")
 
     @property

@@ -8,7 +8,7 @@ MOST_DOUBLINGS = 10
 
 
 def delay(troubles: int, *, base: float, cap: float) -> float:
-    """Draw the seconds to wait after so many troubles in a row.
+    """Draw the random seconds to wait after so many troubles in a row.
 
     Full jitter with a floor (AWS Architecture Blog: back-off and jitter): what lost a
     server together must not come back together.
