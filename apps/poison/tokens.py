@@ -21,6 +21,7 @@ _SALT = b"poisonweb.redrive"
 
 
 def sign(*, redrive: uuid.UUID, topic: str, digest: bytes | memoryview) -> str:
+    """Return the token of a redrive: its id, and a MAC over id, topic and body."""
     message = digest_of(redrive.bytes, raw(topic), bytes(digest))
     mac = hmac.digest(_key(settings.SECRET_KEY), message, "sha256")
     return f"{redrive}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}"
