@@ -44,6 +44,7 @@ class User(AbstractUser):
 
     @property
     def principal(self) -> Principal:
+        """Return the rights of the person: of the role, and to read bodies."""
         scopes = GRANTS[Role(self.role)]
         if self.reads_bodies:
             scopes |= {Scope.BODIES_READ}
@@ -85,6 +86,7 @@ class ApiKey(models.Model):
 
     @property
     def principal(self) -> Principal:
+        """Return the rights of the key: its scopes, on its topics."""
         return Principal(
             actor=Actor.key(self.name),
             scopes=frozenset(Scope(scope) for scope in self.scopes),

@@ -77,6 +77,7 @@ class Principal:
             raise Forbidden(f"This needs the right {scope}, which you do not have.")
 
     def sees(self, topic: str) -> bool:
+        """Tell whether the principal may see a topic, by its patterns."""
         return any(matches(pattern, topic) for pattern in self.topics)
 
     @property

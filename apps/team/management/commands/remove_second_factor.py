@@ -20,6 +20,7 @@ class Command(BaseCommand):
         parser.add_argument("username")
 
     def handle(self, *_: Any, **options: Any) -> None:
+        """Remove a user's second factor; the password alone then signs in."""
         name = options["username"]
         user = User.objects.filter(username=name).first()
         if user is None:
