@@ -22,6 +22,7 @@ class LaneQuerySet(models.QuerySet["Lane"]):
 
 class DeliveryQuerySet(models.QuerySet["Delivery"]):
     def with_digests(self, *, topic: int, digests: Iterable[bytes]) -> Self:
+        """Keep letters of a topic that have one of these digests."""
         return self.filter(topic=topic, digest__in=list(digests))
 
     def captured_before(self, moment: datetime) -> Self:
