@@ -40,6 +40,7 @@ class OperationQuerySet(models.QuerySet["Operation"]):
         return self.filter(state__in=UNFINISHED)
 
     def due(self, now: datetime) -> Self:
+        """Keep operations that need not wait before the next try."""
         return self.filter(Q(retry_at=None) | Q(retry_at__lte=now))
 
     def stale(self, now: datetime) -> Self:
@@ -61,9 +62,11 @@ class ItemQuerySet(models.QuerySet["Item"]):
         return self.filter(state=ItemState.WAITING)
 
     def in_flight(self) -> Self:
+        """Keep items whose message was sent, and not answered yet."""
         return self.filter(redrive__outcome__in=IN_FLIGHT)
 
     def unfinished(self) -> Self:
+        """Keep items that wait, or whose message is in flight."""
         return self.filter(
             Q(state=ItemState.WAITING) | Q(redrive__outcome__in=IN_FLIGHT)
         )

@@ -14,6 +14,7 @@ from apps.triage.states import ItemState
 
 
 def settle(items: Sequence[int], state: ItemState) -> None:
+    """Set the final state of these items, which no longer hold their messages."""
     Item.objects.filter(pk__in=items).update(state=state.value, held=False)
 
 
