@@ -50,6 +50,7 @@ def one_reader(
 def _refuse_other_reader(
     broker: Broker, queue: str, topic: str, principal: Principal | None
 ) -> None:
+    """Raise Invalid if another topic reads the queue already."""
     other = reader_of_queue(broker=broker, queue=queue, besides=topic)
     if other is None:
         return
