@@ -58,7 +58,8 @@ class LaneWork(Protocol):
     def step(self) -> float:
         """Do one step of about a second at most; return the seconds until the next."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the connections to the broker."""
 
 
 class PausedLane:
