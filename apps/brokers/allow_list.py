@@ -71,7 +71,7 @@ def entries(principal: Principal) -> list[Allowance]:
     return sorted(allowances, key=lambda allowance: allowance.is_confirmed)
 
 
-def write(*, actor: Actor, now: datetime) -> int:
+def write_of_older_brokers(*, actor: Actor, now: datetime) -> int:
     """Write allow-lists of brokers that predate the rules; return how many brokers."""
     brokers = Broker.objects.filter(predates_address_rules=True).order_by("pk")
     return sum(_write_list(broker, actor=actor, now=now) for broker in brokers)

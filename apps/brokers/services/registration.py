@@ -84,7 +84,7 @@ def alter(
     require_all_topics(principal)
     if broker.predates_address_rules:
         # Write the list before any change: it names what the broker used so far.
-        allow_list.write(actor=principal.actor, now=now)
+        allow_list.write_of_older_brokers(actor=principal.actor, now=now)
         broker = one(broker_id=broker.pk)
     values: dict[str, Any] = {}
     if name is not None and name != broker.name:

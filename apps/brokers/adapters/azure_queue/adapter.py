@@ -65,14 +65,14 @@ class AzureAdapter:
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> AzureDeadLetterReader:
         """Return a reader of a topic's poison queue; it connects when it reads."""
-        settings = AzureQueueSettings.parse(broker, topic)
+        settings = AzureQueueSettings.of_topic(broker, topic)
         return AzureDeadLetterReader(_make_wire(broker), settings)
 
     def topic_admin(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> AzureTopicAdmin:
         """Return what counts a topic's queues; it connects when it is asked."""
-        settings = AzureQueueSettings.parse(broker, topic)
+        settings = AzureQueueSettings.of_topic(broker, topic)
         return AzureTopicAdmin(_make_wire(broker), settings)
 
     def broker_admin(self, broker: BrokerSettings) -> AzureBrokerAdmin:

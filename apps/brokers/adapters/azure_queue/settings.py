@@ -63,7 +63,7 @@ class AzureQueueSettings:
     usual_encoding: Encoding = Encoding.BASE64
 
     @classmethod
-    def parse(cls, broker: BrokerSettings, topic: TopicSettings) -> Self:
+    def of_topic(cls, broker: BrokerSettings, topic: TopicSettings) -> Self:
         """Build the settings of a topic and its poison queue; raise Invalid."""
         usual = usual_encoding(broker)
         options = _parse_all(topic.options, where="options")
