@@ -25,7 +25,7 @@ def folder() -> Path:
 
 
 def take(*, now: datetime) -> Checkpoint | None:
-    """Sign the head of the chain, if it moved since the last time or an hour passed.
+    """Sign the head of the chain, write and send it, if it moved or an hour passed.
 
     Failures are logged and shown on the page, and the next minute tries again.
     """
