@@ -60,10 +60,13 @@ class RunsField(RunsBase):
     """Runs in ascending order, none of them touching another (int8multirange)."""
 
     def db_type(self, connection: Any) -> str:  # noqa: ARG002 - Django's signature
+        """Return the Postgres type of the column."""
         return "int8multirange"
 
     def get_prep_value(self, value: Runs | None) -> str | None:
+        """Write the runs as text for Postgres."""
         return None if value is None else as_text(value)
 
     def from_db_value(self, value: Multirange[int] | None, *_: object) -> Runs | None:
+        """Convert a value that Postgres returned to runs."""
         return None if value is None else from_postgres(value)

@@ -126,7 +126,7 @@ def _parse_replays(value: object) -> bool:
 
 
 def _parse_epoch(value: object) -> int:
-    """Return a valid epoch, or raise Invalid."""
+    """Return a whole number that can be an epoch; raise Invalid for another."""
     if type(value) is not int or not 0 < value <= EPOCH_LIMIT:
         raise Invalid("epoch", "send the epoch that opening this position gave")
     return value
