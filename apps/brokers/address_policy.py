@@ -282,7 +282,7 @@ def host_ports_in_options(options: Mapping[str, object]) -> dict[str, HostPort]:
 
 
 def has_user(url: str) -> bool:
-    """Tell whether an address names a user."""
+    """Tell whether an address names a user, as in user@host."""
     try:
         return bool(urlsplit(url).username)
     except ValueError:

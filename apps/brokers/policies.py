@@ -244,7 +244,7 @@ def _with_field_alone(wrong: Invalid) -> Invalid:
 
 
 def _parse_count(name: str, value: object) -> int:
-    """Parse a whole number; raise Invalid."""
+    """Parse a whole number from 1 on; raise Invalid with the field's name."""
     return _parse_whole(name, value, MOST_COUNT)
 
 

@@ -28,7 +28,7 @@ def reader_of_queue(*, broker: Broker, queue: str, besides: str) -> Topic | None
 def one_reader(
     *, broker: Broker | None, queue: str, topic: str, principal: Principal | None = None
 ) -> Iterator[None]:
-    """Write a topic's queue inside; raise Invalid where another topic reads it.
+    """Let the block write a topic's queue; raise Invalid if another topic reads it.
 
     The error does not name a topic that the `principal` does not see.
     """

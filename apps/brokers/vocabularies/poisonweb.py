@@ -47,7 +47,7 @@ def failure_headers(headers: HeaderMap) -> Collection[bytes]:
 
 
 def read(headers: Sequence[Header]) -> Story:
-    """Read our own story alone."""
+    """Read a dead letter's story from our own headers alone."""
     mine = read_story(HeaderMap(headers))
     cause = mine.cause or contract.Cause.REJECTED
     values = {name: getattr(mine, name) for name in PartialStory.__dataclass_fields__}

@@ -295,7 +295,7 @@ def _parse_messages(reply: AzureReply) -> list[AzureMessage]:
 
 
 def _parse_message(element: ElementTree.Element) -> AzureMessage:
-    """Parse one message of a reply."""
+    """Parse one message of a reply: id, text, time, receipt and count."""
     return AzureMessage(
         id=element.findtext("MessageId") or "",
         text=element.findtext("MessageText") or "",

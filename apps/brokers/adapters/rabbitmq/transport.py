@@ -73,6 +73,7 @@ class RabbitLink:
             self._wait(remaining)
 
     def close(self) -> None:
+        """Close the socket; what is not sent yet is lost."""
         self._close()
 
     def _send(self) -> bool:

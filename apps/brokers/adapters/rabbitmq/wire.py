@@ -112,10 +112,12 @@ class RabbitWire:
 
     @property
     def tls(self) -> str:
+        """Return the version of TLS, "" without it."""
         return self._link.tls
 
     @property
     def unwritten(self) -> int:
+        """Count the bytes that are still to be sent."""
         return self._link.unwritten
 
     @property
@@ -333,7 +335,7 @@ class RabbitWire:
 
 
 def frame(kind: int, payload: bytes, *, channel: int = CHANNEL) -> bytes:
-    """Encode a frame."""
+    """Encode a frame of AMQP: its kind, channel and payload."""
     return _FRAME.pack(kind, channel, len(payload)) + payload + _FRAME_END
 
 

@@ -160,7 +160,7 @@ def is_passing(reply: object) -> bool:
 
 
 def code_of(error: ResponseError) -> str:
-    """Return the first word of an error, which is its code."""
+    """Return the first word of the server's error, which is its code."""
     return error.status_code or str(error).partition(" ")[0]
 
 
