@@ -26,7 +26,9 @@ class DeliveryQuerySet(models.QuerySet["Delivery"]):
         return self.filter(topic=topic, digest__in=list(digests))
 
     def captured_before(self, moment: datetime) -> Self:
+        """Keep letters that were captured before this time."""
         return self.filter(captured_at__lt=moment)
 
     def oldest_first(self) -> Self:
+        """Order letters by the time of their capture."""
         return self.order_by("captured_at", "report_id")

@@ -102,7 +102,7 @@ def capture(
 def confirm(
     *, members: Sequence[object], principal: Principal, now: datetime
 ) -> list[CaptureAnswer]:
-    """Mark redriven messages as handled; idempotent."""
+    """Store that consumers handled these redriven messages; idempotent."""
     batch = Batch(members, parse_confirmation, reject)
     batch.answer(lambda confirmation: refuse_hidden(confirmation.topic, principal))
     results = poison.confirm(

@@ -129,7 +129,7 @@ class Drain:
         return len(letters)
 
     def monitor_lane(self) -> None:
-        """Dead-letter exhausted messages, and poll the topic."""
+        """Move exhausted messages to the dead-letter queue, and poll the topic."""
         if not self.monitor.is_due():
             return
         moved = self.reader.dead_letter_exhausted()

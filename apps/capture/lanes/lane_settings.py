@@ -133,6 +133,7 @@ def _require_queue(topic: Topic) -> None:
 
 
 def _has_queue(topic: Topic) -> bool:
+    """Tell whether the topic has a broker and a dead-letter queue."""
     return topic.broker_id is not None and topic.dead_letter_queue != ""
 
 

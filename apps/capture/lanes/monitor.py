@@ -131,7 +131,7 @@ class LaneMonitor:
         return at is None or self.timer() - at >= POLL_INTERVAL
 
     def _count_deliveries(self, now: datetime) -> None:
-        """Count the broker's deliveries, once a minute."""
+        """Store the broker's count of deliveries, once a minute."""
         if _minute_of(now) != self._counted_minute:
             delivered = self.admin.delivered()
             self._counted_minute = _minute_of(now)

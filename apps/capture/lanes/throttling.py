@@ -75,6 +75,7 @@ class Rate:
             self._counts.append((self._timer(), number))
 
     def per_minute(self) -> float:
+        """Add up the last minute's counts; forget older ones."""
         while self._counts and self._counts[0][0] <= self._timer() - 60:
             self._counts.popleft()
         return float(sum(number for _, number in self._counts))
