@@ -12,17 +12,17 @@ class Actor:
 
     @classmethod
     def user(cls, username: str) -> Self:
-        """Name a person as the actor."""
+        """Make the actor that stands for a person."""
         return cls(f"user:{username}")
 
     @classmethod
     def key(cls, name: str) -> Self:
-        """Name an API key as the actor."""
+        """Make the actor that stands for an API key."""
         return cls(f"key:{name}")
 
     @classmethod
     def system(cls, part: str) -> Self:
-        """Name a part of Poisonweb itself as the actor."""
+        """Make the actor that stands for a part of Poisonweb itself."""
         return cls(f"system:{part}")
 
     @property
