@@ -201,6 +201,7 @@ class Message:
         return rules.read(self.body)
 
     def matches(self, rule: rules.Rule) -> bool:
+        """Tell whether the rule matches this message's headers or body."""
         if isinstance(rule, rules.PointerRule):
             return rule.matches_document(self.document)
         return rule.matches(body=self.body, headers=self.headers)

@@ -173,7 +173,7 @@ def begin(
     epoch: int,
     now: datetime,
 ) -> dict[int, uuid.UUID]:
-    """Claim poisons to be sent; return the new redrive of each claimed one.
+    """Claim poisons that may be sent, each with a new redrive; return their ids.
 
     Open poisons may be sent, and silent ones again. `queue` is the dead-letter queue to
     give them back to, or "". `unmarked` are the topics whose messages cannot carry a

@@ -73,6 +73,7 @@ class ListedSkip:
 
     @property
     def matcher(self) -> Matcher:
+        """Return the matcher of the skip: its kind and value."""
         return Matcher(kind=MatcherKind(self.kind), value=bytes(self.value))
 
     def concerns(self, consumer_group: str | None) -> bool:
@@ -255,7 +256,7 @@ def rows(*, topic: str, consumer_group: str | None) -> Iterator[SnapshotRows]:
 
 
 def _query_skips(statement: str, values: dict[str, Any]) -> list[ListedSkip]:
-    """Query skips by this statement."""
+    """Execute a statement; return its rows as skips."""
     with connection.cursor() as cursor:
         cursor.execute(statement, values)
         return [ListedSkip(*row) for row in cursor.fetchall()]
