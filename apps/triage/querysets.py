@@ -34,9 +34,11 @@ class OperationQuerySet(models.QuerySet["Operation"]):
         return self.filter(state__in=CONFIRMED)
 
     def previews(self) -> Self:
+        """Keep operations that are still previews, also the expired ones."""
         return self.filter(state=State.PREVIEW)
 
     def unfinished(self) -> Self:
+        """Keep confirmed operations that still have work."""
         return self.filter(state__in=UNFINISHED)
 
     def due(self, now: datetime) -> Self:
@@ -50,6 +52,7 @@ class OperationQuerySet(models.QuerySet["Operation"]):
         )
 
     def recent_first(self) -> Self:
+        """Order by id, the newest operation first."""
         return self.order_by("-id")
 
     def transition(self, *, to: State, **values: Any) -> int:
@@ -59,6 +62,7 @@ class OperationQuerySet(models.QuerySet["Operation"]):
 
 class ItemQuerySet(models.QuerySet["Item"]):
     def waiting(self) -> Self:
+        """Keep items that are neither claimed nor decided."""
         return self.filter(state=ItemState.WAITING)
 
     def in_flight(self) -> Self:

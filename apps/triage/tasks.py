@@ -30,7 +30,7 @@ def run_operation(operation_id: int) -> None:
 
 @shared_task(name="apps.triage.tasks.take_selection")
 def take_selection(operation_id: int) -> None:
-    """Store the items of a large preview; nothing is decided yet."""
+    """Insert the items of a large preview; nothing is decided yet."""
     previews.take(operation_id=operation_id, now=clock.now())
 
 

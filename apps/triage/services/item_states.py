@@ -33,7 +33,7 @@ def skip(items: Sequence[int]) -> None:
 
 
 def attach(redrives: dict[int, uuid.UUID]) -> None:
-    """Claim items, each with its redrive."""
+    """Set items to claimed, each with its redrive: {item id: redrive id}."""
     with connection.cursor() as cursor:
         # The bounds keep Postgres from reading the whole table for a few items.
         cursor.execute(
@@ -58,7 +58,7 @@ def detach(redrives: Iterable[uuid.UUID]) -> None:
 
 
 def release(redrives: Iterable[uuid.UUID]) -> None:
-    """Release the items whose redrive is no longer in flight."""
+    """Release held messages whose redrive is no longer in flight."""
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE triage_item SET held = false"
@@ -68,7 +68,7 @@ def release(redrives: Iterable[uuid.UUID]) -> None:
 
 
 def release_answered(operation_id: int) -> None:
-    """Release items that a consumer has answered although the broker has not."""
+    """Release messages that a consumer has answered although the broker has not."""
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE triage_item SET held = false FROM poison_redrive"

@@ -92,6 +92,7 @@ class MarkMove:
 
     @property
     def goes_back(self) -> bool:
+        """Tell whether the mark moves back, so that messages come again."""
         return self.change.new <= self.change.old
 
 
@@ -122,7 +123,7 @@ class Review:
         return all(step.change.changes_nothing for step in self.steps)
 
     def is_held(self, now: datetime) -> bool:
-        """Tell whether the holder is at work."""
+        """Tell whether the holder of the position is at work now."""
         return self.settled_at is not None and now - self.settled_at < QUIET_AFTER
 
 
@@ -277,7 +278,7 @@ def _within(poisons: Sequence[LocatedPoison], runs: Runs) -> list[LocatedPoison]
 def _target_start(
     position: BookmarkPosition, _: MoveTarget, __: Principal, ___: datetime
 ) -> Targets:
-    """Target the start of each publisher."""
+    """Target the place before the first message of each publisher."""
     return dict.fromkeys(_watermarks(position), up_to(NOWHERE))
 
 
@@ -363,7 +364,7 @@ _TARGETS: dict[
 
 
 def _watermarks(position: BookmarkPosition) -> dict[str, int]:
-    """Read the watermark of each publisher."""
+    """Read the watermark of each publisher from the position's marks."""
     marks = Mark.objects.filter(position=position)
     return dict(marks.values_list("publisher", "processed"))
 

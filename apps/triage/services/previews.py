@@ -152,7 +152,7 @@ def preview(
 
 @transaction.atomic
 def take(*, operation_id: int, now: datetime) -> None:
-    """Take the items of a large preview, as of the moment of its request.
+    """Insert the items of a large preview, as of the moment of its request.
 
     Idempotent: a second worker finds the items taken.
     """
@@ -370,7 +370,7 @@ def skip_what_was_decided_since(operation: Operation, *, now: datetime) -> None:
 def _select_poisons(
     selection: SelectionRequest, topics: Sequence[str]
 ) -> PoisonQuerySet:
-    """Select the requested poisons within these topics."""
+    """Select the messages that a request means, within these topics."""
     allowed = Poison.objects.on_topics(topics)
     if selection.verb is Verb.GIVE_BACK:
         # By exact name: in a query, a star in the name would match any text.
