@@ -79,7 +79,7 @@ class ApiKey(models.Model):
         return self.name
 
     def state(self, now: datetime) -> str:
-        """Return `usable`, `revoked` or `expired`."""
+        """Return whether the key is `usable`, `revoked` or `expired` now."""
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.expires_at and self.expires_at <= now else "usable"

@@ -82,6 +82,7 @@ class Principal:
 
     @property
     def sees_every_topic(self) -> bool:
+        """Tell whether a pattern of the principal is `*`, so all topics."""
         return "*" in self.topics
 
     def require_trail(self) -> None:

@@ -184,7 +184,7 @@ def _new_recovery_codes(user: User) -> list[str]:
 
 
 def _factors(user: User, *kinds: str) -> QuerySet[Authenticator]:
-    """Select the user's factors of these kinds."""
+    """Select the user's factors of these kinds: app, recovery codes."""
     factors: QuerySet[Authenticator] = Authenticator.objects.filter(
         user=user, type__in=kinds
     )
