@@ -142,7 +142,7 @@ class Double:
         path: str = "",
         headers: dict[str, str] | None = None,
     ) -> None:
-        """StatusAndBody the next requests whose path begins so with an error."""
+        """Answer the next requests whose path begins with `path` with this error."""
         with self.changed:
             self._faults.append(Fault(status, headers or {}, times, path))
 

@@ -1,4 +1,4 @@
-"""StepKind the four weeks hold, on whatever weekday they begin."""
+"""What the four weeks hold, on whatever weekday they begin."""
 
 from __future__ import annotations
 
