@@ -34,7 +34,7 @@ def _key(secret: str) -> bytes:
 
 
 def redrive_of(token: str) -> uuid.UUID | None:
-    """Return the redrive id in a token, valid or forged; None if there is none."""
+    """Return the redrive id in a token, valid or forged; None if it has no id."""
     return uuid_of(token.partition(".")[0])
 
 

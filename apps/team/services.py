@@ -290,7 +290,7 @@ def _lock_user(username: str) -> User:
     list(admins.values_list("pk"))
     user = User.objects.select_for_update().filter(username=username).first()
     if user is None:
-        raise Invalid("username", f"nobody is called {username}")
+        raise Invalid("username", f"there is no person {username}")
     return user
 
 

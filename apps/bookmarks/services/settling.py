@@ -61,11 +61,12 @@ UNKNOWN = SettleAnswer(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Remark:
-    """The row of an update that `_MERGE` did not write, or that fills its mark.
+    """What `_MERGE` returns of an update that needs an answer other than OK.
 
-    `position` is None if the position does not exist. `is_first` says that it has no
-    mark for the publisher yet. `runs` is how many runs its mark would have above the
-    watermark; None if the holder is fenced.
+    `position` is None if no such position exists. `is_first` says that the position
+    has no mark for the publisher yet. `runs` counts the runs that the mark would have
+    above the watermark: too many were not written. It is None if no mark has the epoch
+    of the update, so that its holder is fenced.
     """
 
     position: int | None

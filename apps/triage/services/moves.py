@@ -298,7 +298,7 @@ def _target_time(
         raise Invalid("at", "give a time that is past")
     watermarks = watermark_samples.watermarks_at(position_id=position.pk, at=wish.at)
     if not watermarks:
-        raise Invalid("at", "nobody noted where this position stood so long ago")
+        raise Invalid("at", "no position is recorded for a time that long ago")
     # A publisher that was not known by then had no message settled.
     return _target_each(position, lambda publisher: watermarks.get(publisher, NOWHERE))
 

@@ -37,7 +37,7 @@ class SlotNumbers(Protocol):
 
 
 class Journal:
-    """Journal(folder | "auto" | None): None goes without crash attribution.
+    """The journal of one process; a `folder` of None turns crash attribution off.
 
     "auto" is the supervisor's folder, or a folder of this user in memory. Where no
     journal can be kept, the consumer runs without one; the log and `facts` say so.

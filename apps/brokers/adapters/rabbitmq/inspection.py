@@ -183,7 +183,7 @@ class RabbitBrokerAdmin:
         dead_letter_queues = {
             queue.name: dead_letter_queue_of(queue, exchange_of) for queue in queues
         }
-        # A dead-letter queue with one of its own is a stage on the way: a topic, too.
+        # A dead-letter queue that has one of its own is also a topic.
         ends = {
             end
             for end in dead_letter_queues.values()

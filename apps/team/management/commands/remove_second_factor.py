@@ -24,7 +24,7 @@ class Command(BaseCommand):
         name = options["username"]
         user = User.objects.filter(username=name).first()
         if user is None:
-            raise CommandError(f"nobody is called {name}")
+            raise CommandError(f"there is no person {name}")
         actor = Actor.system("command line")
         try:
             second_factor.remove(user=user, actor=actor, now=clock.now())
