@@ -737,7 +737,7 @@ with Guard(
 """
 
 
-def test_a_failed_message_is_released_while_its_attempts_cannot_be_written(
+def test_a_message_that_fails_is_released_while_its_attempts_cannot_be_written(
     server: Server, tmp_path: Path
 ) -> None:
     output = python(FILL_THE_DISK, server.url, KEY, tmp_path)

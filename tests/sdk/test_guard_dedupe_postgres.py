@@ -160,7 +160,7 @@ def test_without_an_id_a_message_is_handled_in_a_transaction_as_well(
     assert health["dedupe"] == {"duplicates": 0, "without_id": 3}
 
 
-def test_a_failed_message_leaves_neither_effect_nor_mark(
+def test_a_message_that_fails_leaves_neither_effect_nor_mark(
     server: Server, dsn: str
 ) -> None:
     window = connecting(dsn)

@@ -140,7 +140,7 @@ class Journal:
         """Leave the journal to the parent; called in a forked child."""
         self._lock = threading.Lock()
         if self._file is not None:
-            self._file.abandon()
+            self._file.leave_to_parent()
             self._file = None
             self.slots = JournalSlots.private(self._count)
             self.words = _FirstStore(self)
