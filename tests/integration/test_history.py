@@ -33,6 +33,7 @@ from poisonweb.sample.history import writer
 from poisonweb.sample.history.weeks import DAY, DAYS, Weeks
 from tests.conftest import NOON, wipe
 from tests.registered import sample_broker
+from tests.waiting import await_start
 
 MANAGE = (sys.executable, "manage.py", "make_history")
 SUMMED = (
@@ -113,11 +114,9 @@ def started(var: Path) -> subprocess.Popen[bytes]:
 
 def kill_in_the_middle(var: Path) -> set[date]:
     with started(var) as process:
-        while len(days := writer.written_days()) < 4:
-            assert process.poll() is None
-            time.sleep(0.02)
+        await_start(process, lambda: len(writer.written_days()) >= 4)
         process.kill()
-    return days
+    return writer.written_days()
 
 
 def run_to_the_end(var: Path) -> None:

@@ -22,7 +22,8 @@ SOAK = "SOAK" in os.environ
 CHILDREN = (1, 4, 16) if SOAK else (1, 4)
 KILLERS, NEIGHBOURS = (20, 400) if SOAK else (1, 4)
 DEPLOYS = 50 if SOAK else CRASH_LIMIT + 1
-SDK = Path(__file__).parents[2] / "sdk"
+ROOT = Path(__file__).parents[2]
+SDK = ROOT / "sdk"
 
 
 class Consumer:
@@ -174,7 +175,7 @@ def test_a_sigterm_handler_set_after_the_start_charges_no_message(
     for n in range(1, DEPLOYS + 1):
         with subprocess.Popen(
             [sys.executable, LATE, server.url, tmp_path, how],
-            env={**os.environ, "PYTHONPATH": str(SDK)},
+            env={**os.environ, "PYTHONPATH": f"{SDK}:{ROOT}"},
         ) as process:
             try:
                 server.until(lambda: notes("started") == n)  # noqa: B023
