@@ -15,6 +15,7 @@ import pytest
 from django.test import Client
 
 from apps.capture.models import Counter as Counted
+from apps.capture.models import Guard
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.poison.models import Failure, Poison, Redrive, Skip
@@ -88,6 +89,7 @@ def test_a_sick_consumer_stops_and_imposes_nothing_on_the_others(
         wait_until(lambda: all(other.health()["skips"] for other in others))
         theirs = [other.handle(*messages) for other in others]
         health = sick.health()
+        wait_until(Guard.objects.filter(state="paused").exists)
         page = overview()
 
     assert outcomes["poisoned"] <= 50
