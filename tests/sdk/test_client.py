@@ -432,8 +432,10 @@ def test_an_endless_event_ends_the_stream() -> None:
 def test_clients_that_return_together_spread_their_tries() -> None:
     waits = [Backoff().next() for _ in range(1_000)]
     patient = Backoff()
-    later = [patient.next() for _ in range(100)]
+    later = [patient.next() for _ in range(1_000)]
+    patient.reset()
 
     assert 0.1 <= min(waits) < 0.15
     assert 0.45 < max(waits) <= 0.5
-    assert max(later) <= 1.0
+    assert 0.9 < max(later) <= 1.0
+    assert patient.next() <= 0.5

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -175,8 +174,8 @@ def test_warnings_mention_the_clock_the_list_and_the_reports(
 def test_reports_go_out_as_soon_as_the_stream_is_back(
     server: Server, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    never = partial(Backoff, floor=600, first=600)
-    monkeypatch.setattr(sender_thread, "Backoff", never)
+    never = Backoff(floor=600, first=600, cap=600)
+    monkeypatch.setattr(sender_thread, "Backoff", lambda **_: never)
     joined(connection)
     connection.start(10)
     server.stop()
