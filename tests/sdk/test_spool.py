@@ -345,7 +345,9 @@ def test_a_process_killed_at_any_moment_loses_no_acknowledged_record(
     reporter = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
     reporter.start()
 
-    server.until(lambda: promised <= {*server.failures, *server.confirmations})
+    server.until(
+        lambda: promised <= {*server.reports.failures, *server.reports.confirmations}
+    )
     assert len(promised) > 6
     reporter.close(5)
     assert reporter.spooled == 0
@@ -363,7 +365,9 @@ def test_a_process_killed_while_it_drains_loses_nothing(
     reporter = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
     reporter.start()
 
-    server.until(lambda: promised <= {*server.failures, *server.confirmations})
+    server.until(
+        lambda: promised <= {*server.reports.failures, *server.reports.confirmations}
+    )
     reporter.close(5)
     assert segments(tmp_path) == []
 
