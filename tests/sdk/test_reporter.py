@@ -16,7 +16,7 @@ import pytest
 
 from poisonguard.contract import GuardHeartbeat, GuardState
 from poisonguard.errors import Away, Full, Misconfigured, Refused
-from poisonguard.server import confirmation_queue, oversize, sender_thread, spool_queue
+from poisonguard.server import confirmation_queue, oversize
 from poisonguard.server import counters as counting
 from poisonguard.server.client import Client
 from poisonguard.server.counters import CounterKey, Counters
@@ -422,12 +422,10 @@ def test_a_spooled_report_that_no_request_can_hold_is_kept_aside(
     assert any("3 reports were rejected" in warning for warning in spooling.warnings)
 
 
-def test_a_spool_waits_for_a_key_that_is_right(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sender_thread, "REFUSED_PAUSE", 0.1)
+def test_a_spool_waits_for_a_key_that_is_right(server: Server, tmp_path: Path) -> None:
     key = ["pw_wrong"]
-    reporter = Reporter(Client([server.url], lambda: key[0]), spool=Spool(tmp_path))
+    client = Client([server.url], lambda: key[0])
+    reporter = Reporter(client, spool=Spool(tmp_path), refused_pause=0.1)
     server.stop()
     poison(reporter, when_away="spool")
     server.start()
@@ -529,12 +527,15 @@ BY_FD = ("ftruncate", "write")
 def test_segments_that_cannot_be_taken_over_do_not_delay_other_reports(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spool_queue, "ADOPT_EVERY", 0.0)
-    monkeypatch.setattr(sender_thread, "REFUSED_PAUSE", 0.1)
     before = Spool(tmp_path)
     before.append("failures", failure(bookmark="left").to_wire(), durable=True)
     before.close()
-    reporter = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
+    reporter = Reporter(
+        Client([server.url], KEY),
+        spool=Spool(tmp_path),
+        refused_pause=0.1,
+        adopt_every=0.0,
+    )
 
     with read_only(monkeypatch, "open"):
         reporter.start()
@@ -556,8 +557,8 @@ def test_segments_that_cannot_be_taken_over_do_not_delay_other_reports(
 def test_unremovable_segments_are_warned_about_and_delay_no_reports(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender_thread, "REFUSED_PAUSE", 0.1)
-    reporter = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
+    client = Client([server.url], KEY)
+    reporter = Reporter(client, spool=Spool(tmp_path), refused_pause=0.1)
     server.stop()
     poison(reporter, report=failure(bookmark="spooled"), when_away="spool")
 

@@ -15,7 +15,6 @@ import pytest
 
 from poisonguard.contract import Invalid, MatcherKind, Skip, parse_skip
 from poisonguard.server.connection import Connection
-from poisonguard.skipping import own_skips
 from poisonguard.skipping import skip_list as lists
 from poisonguard.skipping.skip_list import Fence, SkipList
 from tests.sdk.server import KEY, Server
@@ -34,14 +33,19 @@ def applied() -> list[tuple[int, int]]:
     return []
 
 
-@pytest.fixture
-def mirror(applied: list[tuple[int, int]]) -> SkipList:
+def skip_list(applied: list[tuple[int, int]], **options: int) -> SkipList:
     return SkipList(
         topic="orders",
         consumer_group="billing",
         handler_version="2",
         tell_applied=lambda number, times: applied.append((number, times)),
+        **options,
     )
+
+
+@pytest.fixture
+def mirror(applied: list[tuple[int, int]]) -> SkipList:
+    return skip_list(applied)
 
 
 # What applies
@@ -308,9 +312,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_counts_of_an_ended_own_skip_are_not_given_to_a_later_skip(
-    mirror: SkipList, applied: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+    applied: list[tuple[int, int]],
 ) -> None:
-    monkeypatch.setattr(own_skips, "OWN_LIMIT", 1)
+    mirror = skip_list(applied, own_limit=1)
     own = skip(None, expires_at=NOON)
     evicted = skip(None, value="8-0")
 
@@ -339,9 +343,9 @@ def test_an_own_skip_is_not_added_where_the_server_has_one(mirror: SkipList) -> 
 
 
 def test_own_skips_are_bounded_and_the_oldest_are_dropped(
-    mirror: SkipList, monkeypatch: pytest.MonkeyPatch
+    applied: list[tuple[int, int]],
 ) -> None:
-    monkeypatch.setattr(own_skips, "OWN_LIMIT", 3)
+    mirror = skip_list(applied, own_limit=3)
 
     for number in range(5):
         mirror.add_own(skip(None, value=str(number)))

@@ -111,13 +111,14 @@ def preview(
     principal: Principal,
     now: datetime,
     reason: str = "",
+    at_once: int = TAKEN_AT_ONCE,
 ) -> Operation:
     """Freeze the requested selection as an operation that can be confirmed.
 
-    A large selection is returned with `taken` false: a worker must `take` it. `reason`
-    is a draft, to be shown in the form that confirms. A preview never ends another one:
-    it ends when it is confirmed, or after PREVIEW_LIVES. Raises Refused if the actor
-    has MOST_PREVIEWS previews already.
+    A selection of more than `at_once` messages is returned with `taken` false: a worker
+    must `take` it. `reason` is a draft, to be shown in the form that confirms. A
+    preview never ends another one: it ends when it is confirmed, or after
+    PREVIEW_LIVES. Raises Refused if the actor has MOST_PREVIEWS previews already.
     """
     principal.require(Scope.OPERATIONS_WRITE)
     _require_room(principal, now=now)
@@ -125,8 +126,8 @@ def preview(
     poisons = _select_poisons(selection, principal.topics)
     if selection.ordered:
         _require_order(poisons, target)
-    first = poisons.order_by().values("pk")[: TAKEN_AT_ONCE + 1]
-    is_large = first.count() > TAKEN_AT_ONCE
+    first = poisons.order_by().values("pk")[: at_once + 1]
+    is_large = first.count() > at_once
     with transaction.atomic():
         operation = Operation.objects.create(
             verb=selection.verb.value,
