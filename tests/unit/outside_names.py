@@ -191,9 +191,18 @@ def _metrics() -> Iterator[str]:
         if Path(file).stem == "metrics":
             yield from filter(METRIC.fullmatch, _texts(tree))
             for node in ast.walk(tree):
-                if isinstance(node, ast.Dict):
-                    labels = (text for key in node.keys if key for text in _texts(key))
-                    yield from filter(str.islower, labels)
+                yield from filter(str.islower, _labels(node))
+
+
+def _labels(node: ast.AST) -> Iterator[str]:
+    """Give the labels that a family names, or with which a sample is written."""
+    match node:
+        case ast.keyword(arg="labels", value=ast.List(elts=labels)):
+            yield from (text for label in labels for text in _texts(label))
+        case ast.Dict(keys=keys):
+            yield from (text for key in keys if key for text in _texts(key))
+        case _:
+            pass
 
 
 def _cookies() -> Iterator[str]:
