@@ -24,6 +24,7 @@ LARGEST_HEADERS = 64 * 1024
 
 class PoisonQuerySet(models.QuerySet["Poison"]):
     def open(self) -> Self:
+        """Keep poisons that wait for a decision."""
         return self.filter(state=State.OPEN)
 
     def given_back(self) -> Self:
@@ -47,6 +48,7 @@ class PoisonQuerySet(models.QuerySet["Poison"]):
         return self.annotate(was_visible=visible).filter(was_visible=False)
 
     def recent_first(self) -> Self:
+        """Order by the last failure, the latest first."""
         return self.order_by("-last_failed_at", "-id")
 
     def older_than(self, *, failed_at: datetime, pk: int) -> Self:
@@ -84,6 +86,7 @@ class ProblemQuerySet(models.QuerySet["Problem"]):
         return self.filter(Exists(poisons.filter(problem=OuterRef("pk")).order_by()))
 
     def recent_first(self) -> Self:
+        """Order by the last failure, the latest first."""
         return self.order_by("-last_seen", "-id")
 
     def older_than(self, *, seen_at: datetime, pk: int) -> Self:
@@ -93,6 +96,7 @@ class ProblemQuerySet(models.QuerySet["Problem"]):
 
 class SkipQuerySet(models.QuerySet["Skip"]):
     def active(self) -> Self:
+        """Keep skips that have not been ended."""
         return self.filter(removed_revision=None)
 
     def in_force(self, now: datetime) -> Self:
@@ -115,6 +119,7 @@ class SkipQuerySet(models.QuerySet["Skip"]):
         return self.filter(topic=topic, kind=kind, digest=digest)
 
     def recent_first(self) -> Self:
+        """Order by id, the newest skip first."""
         return self.order_by("-id")
 
 
