@@ -58,7 +58,7 @@ def _hex_row(at: int, chunk: bytes) -> str:
 
 
 def _utf8_text(head: bytes, *, truncated: bool) -> tuple[str | None, str]:
-    """Decode UTF-8; return None and the reason where it is none."""
+    """Decode UTF-8; return None and the reason for other bytes."""
     try:
         return head.decode(), ""
     except UnicodeDecodeError as reason:

@@ -121,7 +121,7 @@ def _page(request: SignedIn, *, wrong: PoisonwebError | None = None) -> HttpResp
 
 
 def _factor(request: SignedIn) -> dict[str, object]:
-    """Return what the page shows of the factor; a new secret if there is none."""
+    """Return what the page shows of the factor; a new secret where no factor is set."""
     user = request.user
     if sign_in_attempts.is_by_provider(request):
         return {
