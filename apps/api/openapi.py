@@ -7,7 +7,11 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 from django.conf import settings
-from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.extensions import (
+    OpenApiAuthenticationExtension,
+    OpenApiSerializerExtension,
+    OpenApiSerializerFieldExtension,
+)
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
@@ -16,7 +20,6 @@ from rest_framework.serializers import Serializer
 from apps.api.errors import MEDIA_TYPE
 from apps.api.idempotency import HEADER
 from apps.api.paging import DEFAULT_LIMIT, MOST_LIMIT
-from apps.api.parameters.reports import Granularity
 from apps.api.permissions import RequiredScope
 from apps.api.serializers import brokers, operations, skips, topics
 from apps.api.serializers.errors import Problem, StaleProblem
@@ -54,20 +57,6 @@ PAGING = (
     ),
 )
 AUDIT_FILTERS = tuple(_text(name, takes) for name, takes in PARAMETERS.items())
-RATES = (
-    _text("topic", "the name of one; all that the key sees if left out"),
-    _text("from", "the first UTC day, 27 days before the last if left out"),
-    _text("to", "the last UTC day, included; the newest that is over if left out"),
-    OpenApiParameter("by", enum=list(Granularity), description="day if left out"),
-    _text(
-        "consumer_group",
-        "the name of one, which may be empty; all of a topic together if left out",
-    ),
-)
-POSITIONS = (
-    _text("topic", "the name of one; all that the key sees if left out"),
-    _text("client_name", "of the consumer"),
-)
 TOPICS = (
     _text("topic", "the name of one; all that the key sees if left out"),
     _text("broker", "the name of one"),
@@ -157,6 +146,37 @@ def described(
         )(method)
 
     return decorate
+
+
+class StrictObject(OpenApiSerializerExtension):  # type: ignore[no-untyped-call] # theirs
+    """Describe that a request with an unknown member is refused."""
+
+    target_class = "apps.api.serializers.base.RequestSchema"
+    match_subclasses = True
+
+    def map_serializer(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+        shape = auto_schema._map_serializer(  # noqa: SLF001 - as their examples do
+            self.target, direction, bypass_extensions=True
+        )
+        return {**shape, "additionalProperties": False}
+
+
+class NamedMembers(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call] # theirs
+    """Describe the names of the members, beside their values."""
+
+    target_class = "apps.api.serializers.base.ByName"
+    match_subclasses = True
+
+    def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+        field = self.target
+        shape: dict[str, Any] = auto_schema._map_serializer_field(  # noqa: SLF001 - as their examples do
+            field, direction, bypass_extensions=True
+        )
+        names = auto_schema._map_serializer_field(field.names, direction)  # noqa: SLF001
+        auto_schema._insert_field_validators(field.names, names)  # noqa: SLF001
+        least = {} if field.allow_empty else {"minProperties": 1}
+        # Whether it may be null is added after this.
+        return {**shape, "type": "object", "propertyNames": names, **least}
 
 
 def _problem(status: HTTPStatus) -> SchemaClass:

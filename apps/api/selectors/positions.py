@@ -15,20 +15,27 @@ from apps.team.rights import Principal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PositionDetail:
-    """A position with its marks, and the head of each mark's publisher."""
+class MarkDetail:
+    """A mark, and the head of its publisher, if any broker reports it."""
 
+    mark: Mark
+    head: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PositionDetail:
     position: BookmarkPosition
-    marks: Sequence[tuple[Mark, int | None]]
+    marks: Sequence[MarkDetail]
 
 
 def find(
     window: Window, principal: Principal, *, topic: str | None, client_name: str | None
 ) -> tuple[Page[BookmarkPosition], list[PositionDetail]]:
+    """List positions; a filter without text matches all."""
     rows = BookmarkPosition.objects.on_topics(principal.topics)
-    if topic is not None:
+    if topic:
         rows = rows.filter(topic_ids.named(topic))
-    if client_name is not None:
+    if client_name:
         rows = rows.filter(client_name=client_name)
     if window.after:
         rows = rows.filter(pk__gt=window.after.pk)
@@ -44,7 +51,9 @@ def _details(positions: Sequence[BookmarkPosition]) -> list[PositionDetail]:
         PositionDetail(
             position=position,
             marks=[
-                (mark, heads.get((position.topic_id, mark.publisher)))
+                MarkDetail(
+                    mark=mark, head=heads.get((position.topic_id, mark.publisher))
+                )
                 for mark in position.marks.all()
             ],
         )

@@ -2,25 +2,56 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
+from enum import StrEnum
 
 from django.db.models import Q
 
 from apps.api.paging import Page, RowKey, Window
-from apps.api.parameters.reports import Granularity, RateParams
 from apps.brokers.models import Topic
+from apps.core.errors import Invalid
 from apps.reports.models import Rate, Run
 from apps.reports.querysets import RateQuerySet
+from apps.reports.services.requests import newest_over
 from apps.team.rights import Principal
 
+REPORTED_DAYS = 28
 
-def rates(params: RateParams, window: Window, principal: Principal) -> Page[Rate]:
-    """List rates by day, hour and topic: of one consumer group, or of all together."""
-    rows = Rate.objects.between(params.first, params.last)
-    rows = rows.filter(consumer_group=params.consumer_group)
-    rows = rows.whole_days() if params.by is Granularity.DAY else rows.by_hour()
-    if params.topic:
-        rows = rows.on(params.topic)
+
+class Granularity(StrEnum):
+    DAY = "day"
+    HOUR = "hour"
+
+
+def period(
+    *, first: date | None, last: date | None, now: datetime
+) -> tuple[date, date]:
+    """Complete the first and the last day, both included; raise Invalid for none."""
+    last = last or newest_over(now)
+    first = first or _four_weeks_until(last)
+    if first > last:
+        raise Invalid("from", f"send a day that is not after {last}")
+    return first, last
+
+
+def rates(
+    window: Window,
+    principal: Principal,
+    *,
+    days: tuple[date, date],
+    by: Granularity,
+    topic: str | None,
+    consumer_group: str | None,
+) -> Page[Rate]:
+    """List rates by day, hour and topic.
+
+    `consumer_group` is None for all groups of a topic together; the empty text selects
+    the group without a name.
+    """
+    rows = Rate.objects.between(*days).filter(consumer_group=consumer_group)
+    rows = rows.whole_days() if by is Granularity.DAY else rows.by_hour()
+    if topic:
+        rows = rows.on(topic)
     if not principal.sees_every_topic:
         rows = rows.filter(topic__in=Topic.objects.matching(principal.topics))
     if window.after and window.after.at:
@@ -36,6 +67,13 @@ def runs(window: Window) -> Page[Run]:
     if window.after:
         rows = rows.filter(pk__lt=window.after.pk)
     return window.page(rows, lambda row: RowKey(pk=row.pk))
+
+
+def _four_weeks_until(last: date) -> date:
+    try:
+        return last - timedelta(days=REPORTED_DAYS - 1)
+    except OverflowError:
+        return date.min
 
 
 def _row_key(row: Rate) -> RowKey:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from enum import Enum
 from itertools import islice
 from typing import Any, ClassVar, Generic, TypeVar, cast
@@ -23,9 +23,10 @@ from apps.api.refusals import InvalidMembers
 from apps.audit.services import REASON_LIMIT
 from apps.core.errors import step
 from apps.core.text import storable
+from poisonguard import contract
 from poisonguard.contract import Cause, has_control_character, uuid_of
 
-NAME_LIMIT = 255
+NAME_LIMIT = contract.NAME_LIMIT
 # A request can have any number of unknown members.
 MOST_FAULTS = 20
 
@@ -65,7 +66,10 @@ class Text(serializers.CharField):
 
 
 class Name(Text):
-    """A name of 1 to 255 characters, which are not all blanks."""
+    """A name of 1 to 255 characters, which are not all blanks.
+
+    With `allow_blank`, the empty text is a name, too.
+    """
 
     default_error_messages: ClassVar = _messages(
         f"send a name of 1 to {NAME_LIMIT} characters",
@@ -73,7 +77,8 @@ class Name(Text):
     )
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"min_length": 1, "max_length": NAME_LIMIT, **options})
+        least = {} if options.get("allow_blank") else {"min_length": 1}
+        super().__init__(**{**least, "max_length": NAME_LIMIT, **options})
 
     def run_validation(self, data: object = serializers.empty) -> Any:
         # Before rest_framework looks whether it is blank, with a message of its own.
@@ -81,7 +86,9 @@ class Name(Text):
 
     def to_internal_value(self, data: object) -> str:
         most = self.max_length or NAME_LIMIT
-        if not isinstance(data, str) or not data.strip() or len(data) > most:
+        if not isinstance(data, str) or len(data) > most:
+            self.fail("invalid")
+        if not (self.allow_blank or data.strip()):
             self.fail("invalid")
         if has_control_character(data):
             self.fail("control")
@@ -195,7 +202,38 @@ class Hex(Text):
         return bytes(value).hex()
 
 
-Day = serializers.DateField
+class Day(serializers.DateField):
+    """A day of the calendar; in a query, an empty one is left out."""
+
+    default_error_messages: ClassVar = _messages("send a day such as 2026-11-20")
+
+    def validate_empty_values(self, data: object) -> tuple[bool, Any]:
+        return super().validate_empty_values(serializers.empty if data == "" else data)
+
+    def to_internal_value(self, value: object) -> date:
+        try:
+            return date.fromisoformat(value if isinstance(value, str) else "")
+        except ValueError:
+            self.fail("invalid")
+
+
+class ByName(serializers.DictField):
+    """An object whose members `names` and `child` describe; both are fields."""
+
+    names: ClassVar[AnyField]
+
+    def run_child_validation(self, data: Mapping[str, Any]) -> dict[Any, Any]:
+        members = dict[Any, Any]()
+        errors = dict[str, Any]()
+        for name, value in data.items():
+            try:
+                member = self.names.run_validation(name)
+                members[member] = self.child.run_validation(value)
+            except serializers.ValidationError as error:
+                errors[name] = error.detail
+        if errors:
+            raise serializers.ValidationError(errors)
+        return members
 
 
 class Choice(Text):
