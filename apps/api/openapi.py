@@ -53,7 +53,9 @@ Q = _text(
 PAGING = (
     _text("cursor", "the `next` of the page before"),
     OpenApiParameter(
-        "limit", int, description=f"1 to {MOST_LIMIT}; {DEFAULT_LIMIT} if left out"
+        "limit",
+        {"type": "integer", "minimum": 1, "maximum": MOST_LIMIT},
+        description=f"1 to {MOST_LIMIT}; {DEFAULT_LIMIT} if left out",
     ),
 )
 AUDIT_FILTERS = tuple(_text(name, takes) for name, takes in PARAMETERS.items())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django.db.models import Prefetch
 
-from apps.api.paging import Page, RowKey, Window
+from apps.api.paging import Page, Window
 from apps.bookmarks.models import BookmarkPosition, Mark
 from apps.bookmarks.services import reading
 from apps.brokers import topic_ids
@@ -37,11 +37,9 @@ def find(
         rows = rows.filter(topic_ids.named(topic))
     if client_name:
         rows = rows.filter(client_name=client_name)
-    if window.after:
-        rows = rows.filter(pk__gt=window.after.pk)
     marks = Prefetch("marks", Mark.objects.order_by("publisher"))
     rows = rows.select_related("topic").prefetch_related(marks).order_by("pk")
-    page = window.page(rows, lambda row: RowKey(pk=row.pk))
+    page = window.page(rows)
     return page, _details(page.rows)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from apps.api.paging import Page, RowKey, Window
+from apps.api.paging import Page, Window
 from apps.core.timeouts import search_timeout
 from apps.poison import problem_search
 from apps.poison.models import Poison, Problem
@@ -19,9 +19,7 @@ def matching(
     """List the problems that have a matching poison, last seen first, with counts."""
     rows = problem_search.matching(query, topics=principal.topics)
     rows = rows.recent_first().select_related("topic")
-    if window.after and window.after.at:
-        rows = rows.older_than(seen_at=window.after.at, pk=window.after.pk)
     with search_timeout():
-        page = window.page(rows, lambda row: RowKey(at=row.last_seen, pk=row.pk))
+        page = window.page(rows)
         ids = [row.pk for row in page.rows]
         return page, Poison.objects.counted_by_problem(ids)

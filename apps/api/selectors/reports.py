@@ -5,17 +5,22 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 
-from django.db.models import Q
-
-from apps.api.paging import Page, RowKey, Window
+from apps.api.paging import CursorTime, Page, Window
 from apps.brokers.models import Topic
 from apps.core.errors import Invalid
 from apps.reports.models import Rate, Run
-from apps.reports.querysets import RateQuerySet
 from apps.reports.services.requests import newest_over
 from apps.team.rights import Principal
 
 REPORTED_DAYS = 28
+
+
+def _moment(day: date, hour: int = 0) -> datetime:
+    return datetime.combine(day, time(hour), UTC)
+
+
+DAYS = CursorTime(time_of=_moment, fields_of=lambda at: [at.date()])
+HOURS = CursorTime(time_of=_moment, fields_of=lambda at: [at.date(), at.hour])
 
 
 class Granularity(StrEnum):
@@ -49,24 +54,20 @@ def rates(
     the group without a name.
     """
     rows = Rate.objects.between(*days).filter(consumer_group=consumer_group)
-    rows = rows.whole_days() if by is Granularity.DAY else rows.by_hour()
+    by_hour = by is Granularity.HOUR
+    rows = rows.by_hour() if by_hour else rows.whole_days()
     if topic:
         rows = rows.on(topic)
     if not principal.sees_every_topic:
         rows = rows.filter(topic__in=Topic.objects.matching(principal.topics))
-    if window.after and window.after.at:
-        rows = _after(rows, window.after.at, window.after.pk)
-    ordered = rows.select_related("day", "topic__broker").order_by(
-        "-day", "-hour", "topic_id"
-    )
-    return window.page(ordered, _row_key)
+    # Not by the pk of the row: publishing a day again replaces its rows.
+    order = ("-day_id", "-hour", "topic_id") if by_hour else ("-day_id", "topic_id")
+    rows = rows.select_related("day", "topic__broker").order_by(*order)
+    return window.page(rows, HOURS if by_hour else DAYS)
 
 
 def runs(window: Window) -> Page[Run]:
-    rows = Run.objects.recent_first()
-    if window.after:
-        rows = rows.filter(pk__lt=window.after.pk)
-    return window.page(rows, lambda row: RowKey(pk=row.pk))
+    return window.page(Run.objects.recent_first())
 
 
 def _four_weeks_until(last: date) -> date:
@@ -74,17 +75,3 @@ def _four_weeks_until(last: date) -> date:
         return last - timedelta(days=REPORTED_DAYS - 1)
     except OverflowError:
         return date.min
-
-
-def _row_key(row: Rate) -> RowKey:
-    # Not the pk of the row: publishing a day again replaces its rows.
-    at = datetime.combine(row.day_id, time(row.hour or 0), UTC)
-    return RowKey(at=at, pk=row.topic_id)
-
-
-def _after(rows: RateQuerySet, at: datetime, topic: int) -> RateQuerySet:
-    same_hour = Q(hour=at.hour) | Q(hour=None)
-    later_topic = same_hour & Q(topic__gt=topic)
-    return rows.filter(day__lte=at.date()).filter(
-        Q(day__lt=at.date()) | Q(hour__lt=at.hour) | later_topic
-    )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from apps.api.paging import Page, RowKey, Window
+from apps.api.paging import Page, Window
 from apps.api.parameters.topics import TopicParams
 from apps.brokers.models import Topic
 from apps.capture import topic_settings
@@ -30,10 +30,8 @@ def find(
         rows = rows.filter(name=params.topic)
     if params.broker is not None:
         rows = rows.filter(broker__name=params.broker)
-    if window.after:
-        rows = rows.filter(pk__gt=window.after.pk)
     rows = rows.select_related("broker", "lane").order_by("pk")
-    page = window.page(rows, lambda row: RowKey(pk=row.pk))
+    page = window.page(rows)
     return page, _details(page.rows)
 
 

@@ -337,3 +337,9 @@ class List(Schema):
     next = Text(
         allow_null=True, help_text="the cursor of what follows; null at the end"
     )
+    next_url = Text(
+        allow_null=True, help_text="the address of what follows; null at the end"
+    )
+    previous_url = Text(
+        allow_null=True, help_text="the address of what precedes; null at the beginning"
+    )

@@ -50,7 +50,7 @@ class Brokers(View):
 
         A key for some topics sees the brokers that carry any of them.
         """
-        window = Window.parse(request.query_params, name="brokers")
+        window = Window.parse(request, name="brokers")
         page, details = brokers.find(window, self.principal)
         return list_response(page, [shapes.broker(detail) for detail in details])
 

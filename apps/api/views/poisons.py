@@ -34,7 +34,7 @@ class Poisons(View):
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> Response:
-        window = Window.parse(request.query_params, name="poisons")
+        window = Window.parse(request, name="poisons")
         query = Query.parse(request.query_params.get("q", ""))
         page, now = poisons.matching(query, window, self.principal), clock.now()
         return list_response(page, [shapes.poison(row, now=now) for row in page.rows])

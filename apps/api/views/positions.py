@@ -35,7 +35,7 @@ class Positions(View):
     def get(self, request: Request) -> Response:
         """Lists consumers that have settled nothing yet, too, without marks."""
         query = serializers.PositionQuery.parse_query(request.query_params)
-        window = Window.parse(request.query_params, name="positions")
+        window = Window.parse(request, name="positions")
         page, details = positions.find(window, self.principal, **query)
         return list_response(page, serializers.Position(details, many=True).data)
 

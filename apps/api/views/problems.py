@@ -30,7 +30,7 @@ class Problems(View):
     )
     def get(self, request: Request) -> Response:
         """The counts include all poisons of a problem, not only the matching ones."""
-        window = Window.parse(request.query_params, name="problems")
+        window = Window.parse(request, name="problems")
         query = Query.parse(request.query_params.get("q", ""))
         page, counts = problems.matching(query, window, self.principal)
         return list_response(

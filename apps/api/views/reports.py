@@ -29,7 +29,7 @@ class FailureRates(View):
     )
     def get(self, request: Request) -> Response:
         """A missing day was not reported, or nothing happened on it."""
-        window = Window.parse(request.query_params, name="failure-rates")
+        window = Window.parse(request, name="failure-rates")
         query = serializers.RateQuery.parse_query(request.query_params)
         days = reports.period(
             first=query.pop("first"), last=query.pop("last"), now=clock.now()
@@ -49,7 +49,7 @@ class Runs(View):
         refusals=[HTTPStatus.BAD_REQUEST],
     )
     def get(self, request: Request) -> Response:
-        window = Window.parse(request.query_params, name="report-runs")
+        window = Window.parse(request, name="report-runs")
         page = reports.runs(window)
         context = {"sees_every_topic": self.principal.sees_every_topic}
         rows = serializers.ReportRun(page.rows, many=True, context=context)

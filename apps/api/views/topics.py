@@ -51,7 +51,7 @@ class Topics(View):
     def get(self, request: Request) -> Response:
         """A topic that was only reported has no broker; one not drained has no lane."""
         filters = params.TopicParams.parse(request.query_params)
-        window = Window.parse(request.query_params, name="topics")
+        window = Window.parse(request, name="topics")
         page, details = topics.find(window, filters, self.principal)
         return list_response(
             page, [shapes.topic(each, now=clock.now()) for each in details]
