@@ -66,10 +66,7 @@ class Text(serializers.CharField):
 
 
 class Name(Text):
-    """A name of 1 to 255 characters, which are not all blanks.
-
-    With `allow_blank`, the empty text is a name, too.
-    """
+    """A name of 1 to 255 characters, which are not all blanks."""
 
     default_error_messages: ClassVar = _messages(
         f"send a name of 1 to {NAME_LIMIT} characters",
@@ -77,8 +74,7 @@ class Name(Text):
     )
 
     def __init__(self, **options: Any) -> None:
-        least = {} if options.get("allow_blank") else {"min_length": 1}
-        super().__init__(**{**least, "max_length": NAME_LIMIT, **options})
+        super().__init__(**{"min_length": 1, "max_length": NAME_LIMIT, **options})
 
     def run_validation(self, data: object = serializers.empty) -> Any:
         # Before rest_framework looks whether it is blank, with a message of its own.
@@ -86,9 +82,7 @@ class Name(Text):
 
     def to_internal_value(self, data: object) -> str:
         most = self.max_length or NAME_LIMIT
-        if not isinstance(data, str) or len(data) > most:
-            self.fail("invalid")
-        if not (self.allow_blank or data.strip()):
+        if not isinstance(data, str) or not data.strip() or len(data) > most:
             self.fail("invalid")
         if has_control_character(data):
             self.fail("control")
@@ -215,6 +209,24 @@ class Day(serializers.DateField):
             return date.fromisoformat(value if isinstance(value, str) else "")
         except ValueError:
             self.fail("invalid")
+
+
+class PlainText(Text):
+    """Text without control characters, such as a name that may be empty."""
+
+    default_error_messages: ClassVar = {
+        "control": Name.default_error_messages["control"]
+    }
+
+    def __init__(self, **options: Any) -> None:
+        ours = {"allow_blank": True, "max_length": NAME_LIMIT}
+        super().__init__(**{**ours, **options})
+
+    def to_internal_value(self, data: object) -> Any:
+        text = super().to_internal_value(data)
+        if has_control_character(text):
+            self.fail("control")
+        return text
 
 
 class ByName(serializers.DictField):

@@ -11,8 +11,8 @@ from apps.api.serializers.base import (
     ByName,
     Flag,
     Moment,
-    Name,
     Number,
+    PlainText,
     Reason,
     RequestSchema,
     Schema,
@@ -36,7 +36,7 @@ NO_PLACES = 'send an object of publisher to number: {{"": 42}}'
 
 
 class Places(ByName):
-    names = Name(allow_blank=True)
+    names = PlainText()
     child = Number(min_value=NOWHERE, max_value=LAST)
     default_error_messages: ClassVar = {
         "not_a_dict": NO_PLACES,

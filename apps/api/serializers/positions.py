@@ -16,6 +16,7 @@ from apps.api.serializers.base import (
     Moment,
     Name,
     Number,
+    PlainText,
     QuerySchema,
     Schema,
     Text,
@@ -87,15 +88,14 @@ class PositionUpdate(Schema):
     epoch = Number(
         min_value=1, max_value=EPOCH_LIMIT, help_text="that opening the position gave"
     )
-    publisher = Name(**OPTIONAL, allow_blank=True)
+    publisher = PlainText(**OPTIONAL)
     received = Place(**OPTIONAL)
     settled = serializers.ListField(
         **OPTIONAL, child=SettledRun(), max_length=MOST_RUNS
     )
     persisted = Place(**OPTIONAL)
-    bookmark = Name(
+    bookmark = PlainText(
         **OPTIONAL,
-        allow_blank=True,
         max_length=BOOKMARK_LIMIT,
         help_text="of the highest number in `settled`",
     )

@@ -74,7 +74,10 @@ def test_every_reason_that_a_call_takes_has_the_same_limit() -> None:
         if "reason" in shapes[name].get("properties", {})
     }
 
-    names = ("Decision", "MoveAsk", "NewSkip", "NewTopic", "PatchedTopicChange")
+    names = {
+        *("Decision", "MoveAsk", "NewSkip", "NewTopic", "PatchedTopicChange"),
+        *("Unskip", "BrokerRemoval", "TopicRemoval"),
+    }
     assert limits == dict.fromkeys(names, REASON_LIMIT)
 
 
