@@ -57,7 +57,8 @@ $(CLASSES): tests/spark/class_data.py spark/requirements.txt | dev
 	@PYTHONPATH=. .venv/bin/python $< >$@.log 2>&1 || tail $@.log >&2
 
 # The checks use no server; the settings only need addresses.
-CHECKS = format lint types imports migrations dockerfile compose collected
+CHECKS = format lint types imports dead requirements migrations dockerfile compose \
+	collected
 .PHONY: $(CHECKS)
 check: $(CHECKS)
 $(CHECKS): export DATABASE_URL = postgresql://nobody@127.0.0.1:1/none
@@ -72,6 +73,18 @@ types:
 	.venv/bin/python -m mypy
 imports:
 	.venv/bin/lint-imports
+dead:
+	.venv/bin/python -m tests.dead_code
+# The product, the reports and the SDK run without the packages of the others, so each is
+# compared with its own requirements; then everything with those of the tests.
+DEPTRY = .venv/bin/python -W ignore -m deptry --no-ansi --config
+PINS = requirements.in,apps/brokers/requirements/rabbitmq.in,apps/brokers/requirements/sqs.in
+requirements:
+	$(DEPTRY) .deptry.toml apps poisonweb -rf $(PINS)
+	$(DEPTRY) .deptry.toml spark -rf spark/requirements.in
+	$(DEPTRY) sdk/pyproject.toml sdk/poisonguard
+	$(DEPTRY) .deptry.toml apps poisonweb spark sdk benchmarks tests \
+		-rf $(PINS),spark/requirements.in,requirements-dev.in
 migrations:
 	.venv/bin/python -W ignore manage.py makemigrations --check --dry-run
 dockerfile:

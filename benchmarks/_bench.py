@@ -16,6 +16,7 @@ from pathlib import Path
 
 from poisonweb import env
 from poisonweb.embedded import plan, postgres, processes, redis
+from poisonweb.embedded.discovery import LOOPBACK_BROKERS
 from poisonweb.embedded.ports import LOOPBACK, free_port
 
 ROUNDS = 5
@@ -32,9 +33,12 @@ def product() -> Iterator[None]:
         os.environ |= {
             "DATABASE_URL": database_url,
             "CELERY_BROKER_URL": broker_url,
-            "POISONWEB_REDIS_URL": broker_url,
+            # Beside Celery's database, where no message broker may be.
+            "POISONWEB_REDIS_URL": broker_url.removesuffix("/0") + "/1",
+            "POISONWEB_LOOPBACK_BROKERS": "1",
             "POISONWEB_VAR": folder,
             "POISONWEB_SECRET_KEY": "bench",
+            **LOOPBACK_BROKERS,
             "DJANGO_SETTINGS_MODULE": "poisonweb.settings",
         }
         import django

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from apps.brokers.models import Topic
+from apps.brokers.services import registration
 from apps.brokers.services import topics as brokers
 from apps.brokers.services.topics import RoutingPublisher
 from apps.capture.intake import services as capture
@@ -22,7 +23,7 @@ from apps.team.rights import Principal, Scope
 from apps.triage.models import Operation
 from apps.triage.services import decision, previews, running
 from apps.triage.services.previews import SelectionRequest
-from apps.triage.states import State, Verb
+from apps.triage.states import Verb
 from poisonguard.contract import Cause, FailureReport
 
 ACTOR = Actor.system("bench")
@@ -32,8 +33,13 @@ PRINCIPAL = Principal(actor=ACTOR, scopes=frozenset(Scope))
 def topic_on(*, kind: str, url: str, queue: str) -> Topic:
     """Register a queue as the only topic of a broker of its own."""
     now = datetime.now(UTC)
-    broker = brokers.register_broker(
-        name=f"{kind} {queue}", kind=kind, url=url, actor=ACTOR, now=now
+    broker = registration.add(
+        name=f"{kind} {queue}",
+        kind=kind,
+        url=url,
+        options={},
+        principal=PRINCIPAL,
+        now=now,
     )
     return brokers.register_topic(
         name=queue,
@@ -85,11 +91,13 @@ def redrive_next_of(operations: list[int]) -> Callable[[], None]:
     """Return a function that carries out the next of these operations completely."""
 
     def redrive() -> None:
-        operation = operations.pop()
+        operation_id = operations.pop()
         with RoutingPublisher() as publisher:
-            running.run(operation_id=operation, publisher=publisher, clock=clock.now)
-        state = Operation.objects.values_list("state", flat=True).get(pk=operation)
-        if state != State.DONE:
-            raise AssertionError(state)
+            running.run(operation_id=operation_id, publisher=publisher, clock=clock.now)
+        # It is done, too, when the broker refuses all of them.
+        operation = Operation.objects.get(pk=operation_id)
+        counts = operation.items.counts()
+        if counts["sent"] != operation.total:
+            raise AssertionError(counts)
 
     return redrive

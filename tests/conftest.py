@@ -27,6 +27,7 @@ from apps.core.actor import Actor
 from apps.team.rights import Principal, Scope
 from tests import confined, resolver
 from tests.acceptance.product import ODD_NAME, START, Product, clone, started
+from tests.registered import SYSTEM, broker_named
 from tests.servers import FOLDER
 from tests.template import migrated
 
@@ -167,16 +168,13 @@ def stream(redis_url: str) -> Iterator[redis.Redis]:
 @pytest.fixture
 def orders(redis_url: str) -> Topic:
     """Give the topic `orders`, carried by a real Redis. Needs a database fixture."""
-    actor = Actor.system("test")
-    broker = brokers.register_broker(
-        name="redis", kind="redis_streams", url=redis_url, actor=actor, now=NOON
-    )
+    broker = broker_named("redis", kind="redis_streams", url=redis_url, now=NOON)
     topic = brokers.register_topic(
         name="orders",
         broker=broker,
         dead_letter_queue="orders-poison",
         policy={"visibility_timeout": 0.2, "max_dequeue_count": 3},
-        actor=actor,
+        actor=SYSTEM.actor,
         now=NOON,
     )
     Lane.objects.create(topic=topic, mode=Mode.CAPTURE.value)

@@ -18,9 +18,9 @@ from apps.capture.lanes.drain import Drain
 from apps.capture.lanes.throttling import Timer
 from apps.capture.models import Lane, Mode
 from apps.core import clock
-from apps.core.actor import Actor
 from tests import queues
 from tests.queues import KIND
+from tests.registered import SYSTEM, broker_named
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,16 +73,13 @@ def topic_on_queues(
     now: datetime, *, mode: Mode = Mode.CAPTURE, name: str = "mail"
 ) -> Topic:
     """Create a topic of the broker in memory, with its lane."""
-    actor = Actor.system("test")
-    broker = brokers.register_broker(
-        name="queues", kind=KIND, url="queues://here", actor=actor, now=now
-    )
+    broker = broker_named("queues", kind=KIND, url="queues://here", now=now)
     topic = brokers.register_topic(
         name=name,
         broker=broker,
         dead_letter_queue=f"{name}-dead",
         policy={"max_dequeue_count": 5, "visibility_timeout": 30.0},
-        actor=actor,
+        actor=SYSTEM.actor,
         now=now,
     )
     tee_queue = f"{name}-copies" if mode is Mode.TEE else ""

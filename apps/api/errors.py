@@ -22,7 +22,7 @@ from apps.api.refusals import (
     UnknownEncoding,
     Unreadable,
 )
-from apps.api.shapes import previews
+from apps.api.serializers.previews import Preview
 from apps.core import clock
 from apps.core.errors import (
     Absent,
@@ -126,8 +126,8 @@ def _extensions(error: Exception) -> dict[str, object]:
         return {}
     if error.new_preview is None:
         return {"preview": None}
-    selected = summarize(operation=error.new_preview)
-    return {"preview": previews.preview(error.new_preview, selected, now=clock.now())}
+    summary = summarize(operation=error.new_preview)
+    return {"preview": Preview(summary, context={"now": clock.now()}).data}
 
 
 def _headers(error: Exception) -> dict[str, str]:

@@ -112,8 +112,14 @@ APPLIED: Final[Value] = {
     "report": REPORT,
     "handled": False,
 }
+NAMED: Final[Value] = {
+    "name": "orders",
+    "broker": "ours",
+    "native_name": "shop.orders",
+}
+QUEUE: Final[Value] = {"dead_letter_queue": "orders-dead"}
 POLICIES: Final[Value] = {
-    "dead_letter_queue": "orders-dead",
+    **QUEUE,
     "max_dequeue_count": 5,
     "visibility_timeout": 60.0,
     "retention_days": 14,
@@ -391,17 +397,14 @@ EXAMPLES: Final[Mapping[str, Mapping[str, Value]]] = {
         {"name": "ours", "url": "env:BROKER_OURS", "options": {}},
     ),
     "BrokerRemoval": _only({"reason": "switched off"}),
-    "NewTopic": _only(
-        {
-            "name": "orders",
-            "broker": "ours",
-            "native_name": "shop.orders",
-            **POLICIES,
-            **LANE,
-            "reason": "ours now",
-        }
-    ),
-    "TopicChange": _only({"name": "orders", **POLICIES, **LANE, "reason": "ours now"}),
+    "NewTopic": {
+        "a topic": {**NAMED, **POLICIES, "reason": "ours now"},
+        "a topic with a lane": {**NAMED, **QUEUE, **LANE, "reason": "ours now"},
+    },
+    "TopicChange": {
+        "its policies": {"name": "orders", **POLICIES, "reason": "more time"},
+        "its lane": {"name": "orders", **QUEUE, **LANE, "reason": "ours now"},
+    },
     "TopicRemoval": _only({"name": "orders", "reason": "switched off"}),
     "Holder": _only(HOLDER),
     "PositionUpdates": _only({"updates": [UPDATE]}),

@@ -7,13 +7,15 @@ is 0: a missing number raises no alarm, a wrong one would.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import ClassVar
 
 from django.http import HttpResponse
+from prometheus_client import generate_latest
+from prometheus_client.core import GaugeMetricFamily
 from rest_framework.request import Request
 
 from apps.api.views.base import View
@@ -28,9 +30,12 @@ from apps.triage.states import UNFINISHED
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TIMEOUT_MS = 1_000
-# A carriage return in an old name would end the line for some parsers.
+# A carriage return in an old name would end the line for some parsers. Line feeds are
+# escaped in every label.
 _INVISIBLE = {
-    ord(c): f"\\\\x{ord(c):02x}" for c in map(chr, range(0xA0)) if not c.isprintable()
+    code: f"\\x{code:02x}"
+    for code in range(0xA0)
+    if code != ord("\n") and not chr(code).isprintable()
 }
 # Each topic is a series in the monitoring system's memory: only the first by name.
 MOST_TOPICS = 1_000
@@ -44,114 +49,101 @@ UP_STATES = (
     LaneState.PAUSED,
 )
 
-Labels = Mapping[str, str]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Family:
-    """One metric: a gauge, and its value for each set of labels."""
-
-    name: str
-    help: str
-    samples: list[tuple[Labels, float]] = field(default_factory=list)
-
-    def lines(self) -> Iterator[str]:
-        yield f"# HELP {self.name} {self.help}"
-        yield f"# TYPE {self.name} gauge"
-        for labels, value in self.samples:
-            pairs = ",".join(f'{name}="{_escaped(labels[name])}"' for name in labels)
-            yield f"{self.name}{{{pairs}}} {value}"
-
 
 class Metrics(View):
     scopes: ClassVar = {"GET": Scope.METRICS_READ}
     schema = None
 
     def get(self, _: Request) -> HttpResponse:
-        measured = families(self.principal, now=clock.now())
-        return HttpResponse(text(measured), content_type=MEDIA_TYPE)
+        gauges = Gauges(principal=self.principal, now=clock.now())
+        return HttpResponse(generate_latest(gauges), content_type=MEDIA_TYPE)
 
 
-def text(families: Iterable[Family]) -> str:
-    return "".join(f"{line}\n" for family in families for line in family.lines())
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gauges:
+    """The gauges of one answer, over the topics that this principal may see."""
+
+    principal: Principal
+    now: datetime
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        is_complete = True
+        for part in (_poisons, _lanes, _operations):
+            measure = partial(part, self.principal, self.now)
+            result = unless_slow(measure, within_ms=TIMEOUT_MS)
+            if isinstance(result, TooSlow):
+                is_complete = False
+            else:
+                yield from result
+        yield GaugeMetricFamily(
+            "metrics_complete",
+            "1, or 0 where something took too long to count.",
+            value=float(is_complete),
+        )
 
 
-def families(principal: Principal, *, now: datetime) -> list[Family]:
-    """Measure every family, over the topics that this principal may see."""
-    measured, is_complete = list[Family](), True
-    for part in (_poisons, _lanes, _operations):
-        result = unless_slow(partial(part, principal, now), within_ms=TIMEOUT_MS)
-        if isinstance(result, TooSlow):
-            is_complete = False
-        else:
-            measured += result
-    complete = Family(
-        name="metrics_complete", help="1, or 0 where something took too long to count."
+def _poisons(principal: Principal, now: datetime) -> list[GaugeMetricFamily]:
+    opened = GaugeMetricFamily(
+        "poison_open",
+        f"Open poisons, counted up to {MOST_COUNTED}.",
+        labels=["topic"],
     )
-    complete.samples.append(({}, float(is_complete)))
-    return [*measured, complete]
-
-
-def _poisons(principal: Principal, now: datetime) -> list[Family]:
-    opened = Family(
-        name="poison_open",
-        help=f"Open poisons, counted up to {MOST_COUNTED}.",
+    oldest = GaugeMetricFamily(
+        "poison_oldest_seconds",
+        "Seconds since the last failure of the oldest open poison.",
+        labels=["topic"],
     )
-    oldest = Family(
-        name="poison_oldest_seconds",
-        help="Seconds since the last failure of the oldest open poison.",
-    )
-    topics = Topic.objects.order_by("name")[:MOST_TOPICS]
-    names = {topic.pk: topic.name for topic in topics if principal.sees(topic.name)}
+    topics = Topic.objects.matching(principal.topics).order_by("name")[:MOST_TOPICS]
+    names = dict(topics.values_list("pk", "name"))
     for pk, backlog in backlogs(topics=list(names), most=MOST_COUNTED).items():
-        labels, since = {"topic": _short(names[pk])}, backlog.oldest
+        topic, since = _label(names[pk]), backlog.oldest
         age = max(0.0, (now - since).total_seconds()) if since else 0.0
-        opened.samples.append((labels, backlog.open))
-        oldest.samples.append((labels, age))
+        opened.add_metric([topic], backlog.open)
+        oldest.add_metric([topic], age)
     return [opened, oldest]
 
 
-def _lanes(principal: Principal, now: datetime) -> list[Family]:
-    lag = Family(
-        name="lane_lag", help="Dead letters in the queue, where the broker counts them."
+def _lanes(principal: Principal, now: datetime) -> list[GaugeMetricFamily]:
+    lag = GaugeMetricFamily(
+        "lane_lag",
+        "Dead letters in the queue, where the broker counts them.",
+        labels=["topic"],
     )
-    up = Family(
-        name="lane_up",
-        help="1 while a lane works or is paused, 0 when it, its broker or its queue"
-        " is away.",
+    up = GaugeMetricFamily(
+        "lane_up",
+        "1 while a lane works or is paused, 0 when it, its broker or its queue is"
+        " away.",
+        labels=["topic", "mode"],
     )
-    lanes = Lane.objects.possible().order_by("topic__name")[:MOST_TOPICS]
-    for lane in lanes:
-        if not principal.sees(lane.topic.name):
-            continue
-        name, is_heard = _short(lane.topic.name), lane.is_heard(now)
+    visible = Topic.objects.matching(principal.topics)
+    lanes = Lane.objects.possible().filter(topic__in=visible).order_by("topic__name")
+    for lane in lanes[:MOST_TOPICS]:
+        topic, is_heard = _label(lane.topic.name), lane.is_heard(now)
         is_up = is_heard and lane.state in UP_STATES
-        up.samples.append(({"topic": name, "mode": lane.mode}, float(is_up)))
+        up.add_metric([topic, lane.mode], float(is_up))
         # The last depth of a silent lane is out of date.
         if is_heard and lane.depth is not None:
-            lag.samples.append(({"topic": name}, lane.depth))
+            lag.add_metric([topic], lane.depth)
     return [lag, up]
 
 
-def _operations(principal: Principal, _: datetime) -> list[Family]:
-    items = Family(
-        name="operation_items", help="Messages of operations that are not over yet."
+def _operations(principal: Principal, _: datetime) -> list[GaugeMetricFamily]:
+    items = GaugeMetricFamily(
+        "operation_items",
+        "Messages of operations that are not over yet.",
+        labels=["state"],
     )
     # Items belong to many topics, and only their sum is published.
     if principal.sees_every_topic:
         counts = Item.objects.filter(operation__state__in=UNFINISHED).counts()
-        items.samples.extend(({"state": state}, n) for state, n in counts.items())
+        for state, number in counts.items():
+            items.add_metric([state], number)
     return [items]
 
 
-def _short(name: str) -> str:
+def _label(name: str) -> str:
     """Cut a name that is too long for a label; a digest keeps the cut names unique."""
-    if len(name) <= LONGEST_LABEL:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:12]
-    return f"{name[: LONGEST_LABEL - len(digest) - 1]}~{digest}"
-
-
-def _escaped(value: str) -> str:
-    quoted = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return quoted.translate(_INVISIBLE)
+    if len(name) > LONGEST_LABEL:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:12]
+        name = f"{name[: LONGEST_LABEL - len(digest) - 1]}~{digest}"
+    return name.translate(_INVISIBLE)

@@ -48,15 +48,10 @@ EVENT_STREAM = "text/event-stream"
 REFUSED_KEY = (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
-def _text(name: str, description: str, *, required: bool = False) -> OpenApiParameter:
-    return OpenApiParameter(name, str, description=description, required=required)
+def _text(name: str, description: str) -> OpenApiParameter:
+    return OpenApiParameter(name, str, description=description)
 
 
-Q = _text(
-    "q",
-    "is:open|sent|handled|dropped day: topic: problem: consumer: cause: error:, joined"
-    " by AND; ! negates, quotes hold spaces, * stands for any text",
-)
 PAGING = (
     _text("cursor", "the `next` of the page before"),
     OpenApiParameter(
@@ -66,10 +61,6 @@ PAGING = (
     ),
 )
 AUDIT_FILTERS = tuple(_text(name, takes) for name, takes in PARAMETERS.items())
-TOPICS = (
-    _text("topic", "the name of one; all that the key sees if left out"),
-    _text("broker", "the name of one"),
-)
 FOLLOWED = (
     OpenApiParameter("topic", str, required=True, many=True, description="their names"),
     _text("consumer_group", "its skips and those for all; all skips if left out"),
@@ -81,7 +72,6 @@ FOLLOWED = (
         description="the id of the last event; it takes precedence over `after`",
     ),
 )
-TOKEN = _text("token", "of a preview", required=True)
 IDEMPOTENCY_KEY = OpenApiParameter(
     HEADER,
     str,

@@ -29,6 +29,7 @@ urlpatterns = [
     path("poisons/<int:poison_id>", poisons.Poison.as_view()),
     path("poisons/<int:poison_id>/body", poisons.Body.as_view()),
     path("problems", problems.Problems.as_view()),
+    path("problems/<int:problem_id>", problems.Problem.as_view()),
     path("operations", operations.Operations.as_view()),
     path("operations/preview", previews.Preview.as_view()),
     path(

@@ -28,6 +28,8 @@ from apps.team.rights import Principal, Scope
 
 log = logging.getLogger(__name__)
 
+# The bounds of the policies; the API's serializers declare the same.
+LEAST = 1
 MOST_COUNT = 10_000
 MOST_DAYS = 36_500
 LONGEST_TIMEOUT = 7 * 86_400.0
@@ -63,9 +65,7 @@ class Policies:
 
     def changed(self, data: Mapping[str, object]) -> Self:
         """Return a copy with these values; raise Invalid naming the field."""
-        values: dict[str, Any] = {
-            name: _READ[name](name, value) for name, value in data.items()
-        }
+        values = {name: read(name, value) for name, value in data.items()}
         return replace(self, **values)
 
     def differences(self, other: Self) -> dict[str, list[object]]:
@@ -76,6 +76,11 @@ class Policies:
             for name, value in here.items()
             if value != there[name]
         }
+
+
+def read(name: str, value: object) -> Any:
+    """Parse one policy, as JSON or a form holds it; raise Invalid with its name."""
+    return _READ[name](name, value)
 
 
 def set_policies(
@@ -251,8 +256,8 @@ def _whole(name: str, value: object, most: int) -> int:
     # A bool is an int in Python, and int() also accepts digits of other scripts.
     if isinstance(text, str) and text.isascii() and text.isdigit():
         text = int(text[:20])
-    if type(text) is not int or not 1 <= text <= most:
-        raise Invalid(name, f"give a whole number from 1 to {most}.")
+    if type(text) is not int or not LEAST <= text <= most:
+        raise Invalid(name, f"give a whole number from {LEAST} to {most}.")
     return text
 
 

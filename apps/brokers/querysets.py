@@ -14,8 +14,5 @@ if TYPE_CHECKING:
 
 
 class TopicQuerySet(models.QuerySet["Topic"]):
-    def drained(self) -> Self:
-        return self.filter(broker__isnull=False).exclude(dead_letter_queue="")
-
     def matching(self, patterns: Iterable[str]) -> Self:
         return self.filter(any_like("name", patterns))

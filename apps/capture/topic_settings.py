@@ -14,7 +14,9 @@ from apps.brokers.services.topics import refuse_taken, register_topic
 from apps.capture.lanes import lane_settings
 from apps.capture.models import Mode
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
+from apps.core.text import is_name
 from apps.team.rights import Principal, Scope
+from poisonguard.contract import NAME_LIMIT
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +36,8 @@ class TopicChange:
     """
 
     name: str
-    broker: str | None
-    native_name: str | None
+    broker: str | None = None
+    native_name: str | None = None
     policies: Mapping[str, object]
     lane: LaneChange
     reason: str
@@ -49,6 +51,9 @@ def register(*, change: TopicChange, principal: Principal, now: datetime) -> Top
     or none. Raises Refused where a broker carries it already.
     """
     principal.require(Scope.BROKERS_WRITE)
+    if not is_name(change.name, limit=NAME_LIMIT):
+        remedy = "use characters that can be seen, without a blank at either end"
+        raise Invalid("name", remedy)
     for name in (change.name, change.native_name or change.name):
         if not principal.sees(name):
             raise Forbidden(f"This key is not for the topic {name}.")

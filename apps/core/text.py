@@ -15,7 +15,6 @@ SYSTEM_PREFIXES = (
     "a sign-in as ",
 )
 NUL_PICTURE = "\N{SYMBOL FOR NULL}"
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 def storable(text: str, *, limit: int | None = None) -> str:

@@ -9,7 +9,7 @@ from typing import Final, Never, TypeVar, final
 from django.db import OperationalError, connection, transaction
 from psycopg.errors import QueryCanceled
 
-from apps.core.errors import Invalid
+from apps.core.errors import Invalid, Unavailable
 
 FIGURE_MS = 500
 SEARCH_MS = 2_000
@@ -76,3 +76,13 @@ def search_timeout() -> Iterator[None]:
     except _Exceeded:
         remedy = "this takes too long; narrow it down by topic:, day: or problem:"
         raise Invalid("q", remedy) from None
+
+
+@contextmanager
+def count_timeout() -> Iterator[None]:
+    """Cancel a slow count of what was asked for by its number: raise Unavailable."""
+    try:
+        with _statements_within(SEARCH_MS):
+            yield
+    except _Exceeded:
+        raise Unavailable("Counting this takes too long at the moment.") from None

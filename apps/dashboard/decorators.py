@@ -11,7 +11,7 @@ from django.shortcuts import render
 from django_htmx.middleware import HtmxDetails
 
 from apps.core.errors import Forbidden, PoisonwebError
-from apps.dashboard.views import errors
+from apps.dashboard.error_pages import error_page
 from apps.team.models import User
 from apps.team.rights import Scope
 
@@ -59,7 +59,7 @@ def _guarded(view: View[P], check: Callable[[User], None]) -> View[P]:
             check(request.user)
             return view(request, *args, **kwargs)
         except PoisonwebError as error:
-            return errors.error_page(request, error)
+            return error_page(request, error)
 
     return guarded
 

@@ -113,6 +113,3 @@ class WaitingSkipQuerySet(models.QuerySet["WaitingSkip"]):
     def killers_first(self) -> Self:
         """Order crashes and hangs first, then by waiting time."""
         return self.order_by("-is_killer", "id")
-
-    def on_topics(self, patterns: Iterable[str]) -> Self:
-        return self.filter(topic_ids.matching(patterns))

@@ -26,7 +26,7 @@ from apps.core import notices
 from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid
 from apps.poison.matching import Matcher, preview
-from apps.poison.models import Poison, Skip, SkipCount, SkipList, WaitingSkip
+from apps.poison.models import Poison, Skip, SkipCount, SkipList
 from apps.poison.states import Because
 from apps.team.rights import Principal, Scope
 from poisonguard.contract import MatcherKind
@@ -144,40 +144,20 @@ def remove(*, skip_id: int, reason: str, principal: Principal, now: datetime) ->
     """End a skip; do nothing if it has ended already."""
     principal.require(Scope.SKIPS_WRITE)
     skip = visible(skip_id=skip_id, principal=principal)
-    _remove([skip], reason=clean_reason(reason), principal=principal, now=now)
+    _remove(skip, reason=clean_reason(reason), principal=principal, now=now)
     return visible(skip_id=skip_id, principal=principal)
 
 
-def remove_of_poison(
-    *, poison_id: int, reason: str, principal: Principal, now: datetime
-) -> list[Skip]:
-    """End every active skip that was made for this message; return them."""
-    principal.require(Scope.SKIPS_WRITE)
-    active = Skip.objects.active().filter(poison=poison_id).on_topics(principal.topics)
-    skips = list(active.select_related("topic").order_by("topic_id", "id"))
-    _remove(skips, reason=clean_reason(reason), principal=principal, now=now)
-    WaitingSkip.objects.filter(poison=poison_id).on_topics(principal.topics).delete()
-    return skips
-
-
 @transaction.atomic
-def _remove(
-    skips: Sequence[Skip], *, reason: str, principal: Principal, now: datetime
-) -> None:
-    """End skips one by one, in the order of their topics, which is that of locking."""
-    ended = [
-        skip
-        for skip in skips
-        if end(
-            topic_id=skip.topic_id,
-            skips=[skip.pk],
-            because=Because.REMOVED,
-            actor=principal.actor,
-            reason=reason,
-            now=now,
-        )
-    ]
-    for skip in ended:
+def _remove(skip: Skip, *, reason: str, principal: Principal, now: datetime) -> None:
+    if end(
+        topic_id=skip.topic_id,
+        skips=[skip.pk],
+        because=Because.REMOVED,
+        actor=principal.actor,
+        reason=reason,
+        now=now,
+    ):
         _record(Action.SKIP_REMOVED, skip, principal, reason=reason, now=now)
         log.info("%s removed the skip %s of %s", principal.actor, skip, skip.topic)
 

@@ -250,13 +250,6 @@ def rows(*, topic: str, consumer_group: str | None) -> Iterator[SnapshotRows]:
         yield SnapshotRows(at, cursor)
 
 
-def changes_after(
-    *, topic: str, revision: int, limit: int = BATCH_SIZE
-) -> list[ListedSkip]:
-    """Read the skips that changed after a revision, in order, as they are now."""
-    return _skips(CHANGES, {"topic": topic, "after": revision, "limit": limit})
-
-
 def _skips(statement: str, values: dict[str, Any]) -> list[ListedSkip]:
     with connection.cursor() as cursor:
         cursor.execute(statement, values)

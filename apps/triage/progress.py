@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from apps.core.errors import Absent
 from apps.poison.states import Outcome
-from apps.triage.models import Operation
+from apps.team.rights import Principal
+from apps.triage.models import Item, Operation
 from apps.triage.states import UNFINISHED, ItemState
 
 # An item in one of these standings still needs work.
@@ -73,4 +75,35 @@ def pace_of(operation: Operation, tally: ItemTally, *, now: datetime) -> Pace:
     remaining = timedelta(seconds=(tally.acts_on - tally.finished) / rate)
     return Pace(
         rate=rate, remaining=remaining if remaining < LONGEST_ESTIMATE else None
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OperationProgress:
+    """How far an operation has come; `silent` counts items sent without an answer."""
+
+    operation: Operation
+    tally: ItemTally
+    silent: int
+    pace: Pace
+    eta: datetime | None
+
+
+def progress_of(
+    *, operation_id: int, principal: Principal, now: datetime
+) -> OperationProgress:
+    """Count the items of a confirmed operation; raises Absent if it is not visible."""
+    visible = Operation.objects.visible_to(principal).select_related("target_topic")
+    operation = visible.filter(pk=operation_id).first()
+    if operation is None:
+        raise Absent(f"There is no operation {operation_id} here.")
+    items = Item.objects.filter(operation=operation)
+    tally = ItemTally(total=operation.total, counts=items.counts())
+    pace = pace_of(operation, tally, now=now)
+    return OperationProgress(
+        operation=operation,
+        tally=tally,
+        silent=items.silent(now).count(),
+        pace=pace,
+        eta=None if pace.remaining is None else now + pace.remaining,
     )

@@ -25,4 +25,3 @@ BILLING = Subscription(topic=ORDERS, consumer_group="billing", client_name="bill
 DISPATCH = Subscription(
     topic=SHIPMENTS, consumer_group="dispatch", client_name="dispatch-1"
 )
-BY_TOPIC = {each.topic: each for each in (CONTENT, BILLING, DISPATCH)}

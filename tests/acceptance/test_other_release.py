@@ -25,8 +25,7 @@ from django.db import connection
 from redis import Redis
 
 from poisonweb.sample.ledger import What, read, tally
-from poisonweb.sample.producer_messages import SHIPMENTS
-from poisonweb.sample.subscriptions import BY_TOPIC
+from poisonweb.sample.producer_messages import CONTENT_TOPIC, ORDERS, SHIPMENTS
 from tests.acceptance import replaying_consumer
 from tests.acceptance.earlier_tree import unpack
 from tests.acceptance.product import ROOT, environment
@@ -41,6 +40,7 @@ pytestmark = [
 ]
 
 OTHER_RELEASE = "9a46585"
+TOPICS = {CONTENT_TOPIC, ORDERS, SHIPMENTS}
 SECONDS, ROUND_SECONDS = 3_600.0, 60.0
 OLDER = ("consumers", "server")
 A_ROUND = 20  # messages
@@ -164,7 +164,7 @@ class Sample:
         """Let nothing more be produced, and all of it be settled."""
         self._programs[0].send_signal(signal.SIGUSR1)
         with Redis.from_url(self._redis_url) as redis:
-            wait_until(lambda: all(is_settled(redis, topic) for topic in BY_TOPIC))
+            wait_until(lambda: all(is_settled(redis, topic) for topic in TOPICS))
 
     def end(self) -> None:
         for program in self._programs:
@@ -257,10 +257,10 @@ def test_two_releases_work_side_by_side(
         sample.rest()
         produced, failed = sample.produced(), sample.failed()
         # A minute is counted once it is over.
-        exact = {topic: produced[topic] for topic in BY_TOPIC if topic != SHIPMENTS}
+        exact = {topic: produced[topic] for topic in TOPICS if topic != SHIPMENTS}
         wait_until(lambda: exact.items() <= counted(server).items(), seconds=180)
 
-        assert set(produced) == set(BY_TOPIC)
+        assert set(produced) == TOPICS
         assert poisons(server) == {**failed, replaying_consumer.TOPIC: last // UNLUCKY}
         skips = "SELECT count(*) FROM poison_skip WHERE removed_revision IS NULL"
         assert server.rows(skips) == [(last // UNLUCKY,)]

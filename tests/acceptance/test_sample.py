@@ -22,7 +22,7 @@ from redis import Redis
 from poisonweb.embedded import discovery
 from poisonweb.sample import billing
 from poisonweb.sample.ledger import Tally, read, tally
-from poisonweb.sample.subscriptions import BY_TOPIC
+from poisonweb.sample.producer_messages import CONTENT_TOPIC, ORDERS, SHIPMENTS
 from tests.acceptance.client import Client
 from tests.acceptance.product import (
     PYTHON,
@@ -41,6 +41,7 @@ SOON = 15 if "SOAK" in os.environ else 60
 
 SCOPES = ("poisons:read", "problems:read", "operations:read", "operations:write")
 MINUTE = 60.0
+TOPICS = {CONTENT_TOPIC, ORDERS, SHIPMENTS}
 # The past leaves some addresses to be decided, and nothing else.
 OF_TODAY = "is:open !error:LookupError"
 DEADLY = "topic:shipments cause:crash"
@@ -129,7 +130,7 @@ class Town:
     def is_at_rest(self) -> bool:
         """Tell whether nothing is on its way, to a consumer or to the record."""
         with Redis.from_url(self.redis_url, protocol=2) as redis:
-            return all(_is_settled(redis, topic) for topic in BY_TOPIC)
+            return all(_is_settled(redis, topic) for topic in TOPICS)
 
     def fixable(self) -> set[int]:
         """Find the orders that the new release could bill."""
@@ -198,7 +199,7 @@ def tell(product: Product, town: Town) -> Story:
 
     wait_until(lambda: town.record() == town.ledger(), seconds=MINUTE)
     # The minute that runs is told of when it is over.
-    wait_until(lambda: set(town.counted()) == set(BY_TOPIC), seconds=2 * MINUTE)
+    wait_until(lambda: set(town.counted()) == TOPICS, seconds=2 * MINUTE)
     return Story(
         seconds_to_first_problem=first_problem,
         problems=problems,

@@ -34,7 +34,6 @@ from apps.capture.lanes.drain import Drain
 from apps.capture.lanes.throttling import Timer
 from apps.capture.models import Lane, Mode
 from apps.core import clock
-from apps.core.actor import Actor
 from apps.core.errors import Invalid
 from apps.poison.models import Body, Poison, Redrive
 from apps.poison.query import Query
@@ -53,6 +52,7 @@ from tests.contracts.proxy import counting
 from tests.contracts.sqs_stage import SqsStage
 from tests.contracts.stages import Message, RealStage
 from tests.lanes import Killed
+from tests.registered import SYSTEM, broker_named
 from tests.reports import GUARD, failure
 from tests.waiting import wait_until
 
@@ -90,18 +90,17 @@ def fifo(servers: Callable[[str], BrokerServer]) -> SqsStage:
 
 def registered(stage: RealStage, kind: str, now: datetime) -> Topic:
     """Register the stage's topic with the product, with a lane that captures."""
-    actor, settings = Actor.system("test"), stage.settings
-    broker = brokers.register_broker(
-        name=kind, kind=kind, url=stage.broker.url, actor=actor, now=now
+    settings = stage.settings
+    broker = broker_named(
+        kind, kind=kind, url=stage.broker.url, options=stage.broker.options, now=now
     )
-    Broker.objects.update(options=dict(stage.broker.options))
     topic = brokers.register_topic(
         name="orders",
         native_name=stage.topic,
-        broker=Broker.objects.get(pk=broker.pk),
+        broker=broker,
         dead_letter_queue=stage.queue,
         policy={"visibility_timeout": settings.visibility_timeout},
-        actor=actor,
+        actor=SYSTEM.actor,
         now=now,
     )
     Topic.objects.update(options=dict(settings.options))

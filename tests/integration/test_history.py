@@ -24,9 +24,7 @@ from pytest_django import DjangoDbBlocker
 
 from apps.audit import verification
 from apps.audit.verification import ChainVerdict
-from apps.brokers.services import topics as brokers
 from apps.core import clock, lock
-from apps.core.actor import Actor
 from apps.reports import job
 from apps.reports.models import Run
 from apps.reports.services.requests import newest_over
@@ -34,6 +32,7 @@ from poisonweb.management.commands import make_history
 from poisonweb.sample.history import writer
 from poisonweb.sample.history.weeks import DAY, DAYS, Weeks
 from tests.conftest import NOON, wipe
+from tests.registered import sample_broker
 
 MANAGE = (sys.executable, "manage.py", "make_history")
 SUMMED = (
@@ -74,23 +73,12 @@ def story(
 ) -> Story:
     var = tmp_path_factory.mktemp("var")
     with django_db_blocker.unblock():
-        register_sample()
+        sample_broker(NOON)
         try:
             return tell(var)
         finally:
             # The next tests of this file may expect an empty database.
             wipe()
-
-
-def register_sample() -> None:
-    brokers.register_broker(
-        name="sample",
-        kind="redis_streams",
-        url="env:POISONWEB_REDIS_URL",
-        is_sample=True,
-        actor=Actor.system("test"),
-        now=NOON,
-    )
 
 
 def tell(var: Path) -> Story:
@@ -268,7 +256,7 @@ def test_without_a_sample_there_is_no_history(tmp_path: Path) -> None:
 def test_making_history_is_refused_while_another_process_makes_it(
     tmp_path: Path,
 ) -> None:
-    register_sample()
+    sample_broker(NOON)
 
     with (
         lock.attempt("sample history"),
@@ -286,7 +274,7 @@ def test_making_history_is_refused_while_another_process_makes_it(
 def test_its_days_can_be_reported_at_once_even_right_after_midnight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minute: int, newest: date
 ) -> None:
-    register_sample()
+    sample_broker(NOON)
     now = datetime(2026, 11, 20, 0, minute, tzinfo=UTC)
     # Writing the days takes half a minute, and this test does not need them.
     monkeypatch.setattr(clock, "now", lambda: now)

@@ -107,6 +107,41 @@ def test_allow_lists_are_written_for_existing_brokers() -> None:
     assert lists == {"old": ["env:CORP_REDIS"], "sample": []}
 
 
+def sample() -> tuple[str, str, bool]:
+    broker = Broker.objects.get()
+    return broker.name, broker.url, broker.is_sample
+
+
+def test_the_broker_of_the_sample_stays_as_people_changed_it() -> None:
+    prepare()
+    Broker.objects.update(name="made up", url="env:BROKER_ELSEWHERE")
+
+    prepare()
+
+    assert sample() == ("made up", "env:BROKER_ELSEWHERE", True)
+    assert set(Topic.objects.values_list("broker__name")) == {("made up",)}
+
+
+def test_the_broker_of_a_sample_of_the_first_release_is_marked() -> None:
+    url = "env:POISONWEB_REDIS_URL"
+    Broker.objects.create(name="sample", kind="redis_streams", url=url)
+
+    prepare()
+
+    assert sample() == ("sample", url, True)
+
+
+def test_another_broker_of_the_samples_name_is_not_changed() -> None:
+    url = "env:BROKER_OURS"
+    Broker.objects.create(name="sample", kind="rabbitmq", url=url)
+
+    with pytest.raises(CommandError, match="there is a broker sample already"):
+        prepare()
+
+    assert sample() == ("sample", url, False)
+    assert not Topic.objects.exists()
+
+
 def test_a_lost_key_is_made_again_and_the_old_one_ends(var: Path) -> None:
     prepare()
     lost = (var / "sample-api-key").read_text()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -29,8 +30,13 @@ def stored_broker(redis_url: str, operator: Principal, now: datetime) -> Broker:
     return add(redis_url, operator, now)
 
 
-def add(url: str, principal: Principal, now: datetime, **changes: str) -> Broker:
-    fields = {"name": "ours", "kind": "redis_streams", "url": url, **changes}
+def add(url: str, principal: Principal, now: datetime, **changes: Any) -> Broker:
+    fields: dict[str, Any] = {
+        "name": "ours",
+        "kind": "redis_streams",
+        "url": url,
+        **changes,
+    }
     return registration.add(**fields, options={}, principal=principal, now=now)
 
 
@@ -74,6 +80,7 @@ def test_a_url_is_sealed_and_never_shown(stored_broker: Broker, redis_url: str) 
         ({"url": "redis://localhost/\0"}, "url"),
         ({"url": "sealed:AAAA"}, "url"),
         ({"url": "env:not a name"}, "url"),
+        ({"url": "env:POISONWEB_REDIS_URL"}, "url"),
         ({"url": "redis://" + "x" * 5_000}, "url"),
     ],
 )
@@ -104,6 +111,18 @@ def test_an_invalid_url_is_refused_with_an_example(
         add(url, operator, now)
 
     assert wrong.value.field == "url"
+
+
+def test_the_sample_is_marked_and_may_name_its_variable(
+    operator: Principal, now: datetime
+) -> None:
+    url = "env:POISONWEB_REDIS_URL"
+
+    sample = add(url, operator, now, is_sample=True)
+    ours = add("redis://localhost", operator, now, name="other")
+
+    assert (sample.url, sample.is_sample) == (url, True)
+    assert not ours.is_sample
 
 
 def test_a_broker_name_in_use_is_refused(

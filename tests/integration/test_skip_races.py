@@ -16,7 +16,7 @@ from poisonguard.contract import AppliedSkip
 from tests.races import on_another_connection, together
 from tests.reports import capture, failure
 from tests.sessions import waits_for_a_lock
-from tests.skips import ANNA, Mirror, added, topic_named
+from tests.skips import ANNA, Mirror, added, changes_after, topic_named
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -86,7 +86,7 @@ def test_a_revision_waits_for_the_commit_of_the_one_before(now: datetime) -> Non
         wait_until(lambda: fast.done() or waits_for_a_lock())
         overtaken = fast.done()
 
-    changes = skip_reading.changes_after(topic="orders", revision=0)
+    changes = changes_after(0)
     assert [(t.revision, t.value) for t in changes] == [(1, b"slow"), (2, b"fast")]
     assert not overtaken
     assert fast.result().revision == 2

@@ -17,7 +17,16 @@ from apps.poison.models import Poison, Skip, SkipCount, SkipList
 from apps.team.rights import Principal
 from poisonguard.contract import AppliedSkip, MatcherKind
 from tests.reports import poisons
-from tests.skips import ANNA, Mirror, added, bookmark, rule, topic_named, values
+from tests.skips import (
+    ANNA,
+    Mirror,
+    added,
+    bookmark,
+    changes_after,
+    rule,
+    topic_named,
+    values,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -54,9 +63,9 @@ def test_a_reader_gets_the_changes_after_its_snapshot(now: datetime) -> None:
 def test_a_changed_skip_is_listed_once_as_it_is_now(now: datetime) -> None:
     skip = added(now, "1-0", reason="at first")
     added(now, "1-0", reason="and again", expires_at=now + DAY)
-    before_it_was_there = skip_reading.changes_after(topic="orders", revision=0)
+    before_it_was_there = changes_after(0)
     skip_list.remove(skip_id=skip.pk, reason="", principal=ANNA, now=now)
-    after_its_end = skip_reading.changes_after(topic="orders", revision=0)
+    after_its_end = changes_after(0)
 
     assert [(t.revision, t.reason, t.because) for t in before_it_was_there] == [
         (2, "and again", "")
@@ -176,24 +185,6 @@ def test_a_principal_cannot_remove_a_skip_that_it_cannot_see(now: datetime) -> N
     assert values() == ["7-0"]
 
 
-def test_remove_of_poison_ends_every_skip_of_a_message_on_all_topics(
-    now: datetime,
-) -> None:
-    (poison,) = poisons(now, 1)
-    skips = [
-        added(now, Matcher.from_poison(poison, kind), poison_id=poison.pk)
-        for kind in (MatcherKind.BOOKMARK, MatcherKind.BODY_DIGEST)
-    ]
-    added(now, "another")
-
-    ended = skip_list.remove_of_poison(
-        poison_id=poison.pk, reason="", principal=ANNA, now=now
-    )
-
-    assert {skip.pk for skip in ended} == {skip.pk for skip in skips}
-    assert values() == ["another"]
-
-
 def test_a_message_without_an_id_of_its_own_cannot_be_skipped_by_it(
     now: datetime,
 ) -> None:
@@ -210,7 +201,7 @@ def test_expiry_is_a_revision_with_its_reason(now: datetime) -> None:
 
     early = skip_list.expire(now=now + DAY - timedelta(seconds=1))
     ended = skip_list.expire(now=now + DAY)
-    changes = skip_reading.changes_after(topic="orders", revision=reader.revision)
+    changes = changes_after(reader.revision)
 
     assert (early, ended, skip_list.expire(now=now + DAY)) == (0, 3, 0)
     assert [(t.id, t.revision, t.because) for t in changes] == [

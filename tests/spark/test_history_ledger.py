@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from apps.brokers.services import topics as brokers
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.reports.models import Day, ProblemDay, Rate, Run
@@ -27,6 +26,7 @@ from apps.reports.services import requests, running
 from apps.reports.services.requests import newest_over
 from poisonweb.management.commands import make_history
 from poisonweb.sample.history.weeks import DAYS, Weeks
+from tests.registered import sample_broker
 from tests.spark.published import published
 
 pytestmark = [pytest.mark.spark, pytest.mark.django_db(transaction=True)]
@@ -53,14 +53,7 @@ def ledger(settings: Settings, tmp_path: Path) -> Path:
 
 def make(ledger: Path) -> Weeks:
     now = clock.now()
-    brokers.register_broker(
-        name="sample",
-        kind="redis_streams",
-        url="env:POISONWEB_REDIS_URL",
-        is_sample=True,
-        actor=Actor.system("test"),
-        now=now,
-    )
+    sample_broker(now)
     return make_history.make(newest=newest_over(now), ledger=ledger)
 
 

@@ -32,6 +32,8 @@ def trace(frame, kind, _):
 
 sys.settrace(trace)
 event.wait()
+# At the interpreter's end a signal has no handler any more, and would kill it.
+signal.setitimer(signal.ITIMER_REAL, 0)
 """
 MOST_LINES = 8
 

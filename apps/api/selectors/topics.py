@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from apps.api.paging import Page, Window
-from apps.api.parameters.topics import TopicParams
 from apps.brokers.models import Topic
 from apps.capture import topic_settings
 from apps.capture.models import HeldDeadLetter, Lane, OversizeMessage
@@ -15,36 +15,49 @@ from apps.team.rights import Principal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LaneDetail:
+    lane: Lane
+    is_heard: bool
+    held_count: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TopicDetail:
     topic: Topic
-    lane: Lane | None
-    held_count: int
+    lane: LaneDetail | None
     oversize_count: int
 
 
 def find(
-    window: Window, params: TopicParams, principal: Principal
+    window: Window,
+    *,
+    topic: str | None,
+    broker: str | None,
+    principal: Principal,
+    now: datetime,
 ) -> tuple[Page[Topic], list[TopicDetail]]:
+    """List the topics that a principal sees: all, or one, or those of one broker."""
     rows = Topic.objects.matching(principal.topics)
-    if params.topic is not None:
-        rows = rows.filter(name=params.topic)
-    if params.broker is not None:
-        rows = rows.filter(broker__name=params.broker)
+    if topic:
+        rows = rows.filter(name=topic)
+    if broker:
+        rows = rows.filter(broker__name=broker)
     rows = rows.select_related("broker", "lane").order_by("pk")
     page = window.page(rows)
-    return page, _details(page.rows)
+    return page, _details(page.rows, now=now)
 
 
-def one(name: str, principal: Principal) -> TopicDetail:
+def one(name: str, principal: Principal, *, now: datetime) -> TopicDetail:
     """Find a topic that this principal may see; raises Absent otherwise."""
-    return detail_of(topic_settings.visible_topic(name=name, principal=principal))
+    topic = topic_settings.visible_topic(name=name, principal=principal)
+    return detail_of(topic, now=now)
 
 
-def detail_of(topic: Topic) -> TopicDetail:
-    return _details([topic])[0]
+def detail_of(topic: Topic, *, now: datetime) -> TopicDetail:
+    return _details([topic], now=now)[0]
 
 
-def _details(topics: Sequence[Topic]) -> list[TopicDetail]:
+def _details(topics: Sequence[Topic], *, now: datetime) -> list[TopicDetail]:
     held_counts, oversize_counts = (
         Counter(model.objects.filter(topic__in=topics).values_list("topic", flat=True))
         for model in (HeldDeadLetter, OversizeMessage)
@@ -52,9 +65,15 @@ def _details(topics: Sequence[Topic]) -> list[TopicDetail]:
     return [
         TopicDetail(
             topic=topic,
-            lane=getattr(topic, "lane", None),
-            held_count=held_counts[topic.pk],
+            lane=_lane_of(topic, held_counts[topic.pk], now=now),
             oversize_count=oversize_counts[topic.pk],
         )
         for topic in topics
     ]
+
+
+def _lane_of(topic: Topic, held_count: int, *, now: datetime) -> LaneDetail | None:
+    lane: Lane | None = getattr(topic, "lane", None)
+    if lane is None:
+        return None
+    return LaneDetail(lane=lane, is_heard=lane.is_heard(now), held_count=held_count)

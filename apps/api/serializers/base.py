@@ -7,11 +7,11 @@ in an answer. It takes only what it describes: "1" is no number, and 1 is no tex
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from enum import Enum
 from itertools import islice
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, ParamSpec, TypeVar, cast
 
 from django.http import QueryDict
 from drf_spectacular.utils import extend_schema_field
@@ -21,7 +21,7 @@ from rest_framework.settings import api_settings
 from apps.api.bodies import members_of
 from apps.api.refusals import InvalidMembers
 from apps.audit.services import REASON_LIMIT
-from apps.core.errors import step
+from apps.core.errors import Invalid, step
 from apps.core.text import storable
 from poisonguard import contract
 from poisonguard.contract import Cause, has_control_character, uuid_of
@@ -34,6 +34,7 @@ MOST_FAULTS = 20
 OPTIONAL: dict[str, Any] = {"default": None, "allow_null": True}
 
 AnyField = serializers.Field[Any, Any, Any, Any]
+P = ParamSpec("P")
 Value = TypeVar("Value")
 
 
@@ -66,23 +67,24 @@ class Text(serializers.CharField):
 
 
 class Name(Text):
-    """A name of 1 to 255 characters, which are not all blanks."""
+    """A name whose characters are not all blanks."""
 
-    default_error_messages: ClassVar = _messages(
-        f"send a name of 1 to {NAME_LIMIT} characters",
-        control="it holds a control character or half a surrogate pair: remove it",
-    )
+    default_error_messages: ClassVar = {
+        "control": "it holds a control character or half a surrogate pair: remove it"
+    }
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{"min_length": 1, "max_length": NAME_LIMIT, **options})
+    def __init__(self, *, max_length: int = NAME_LIMIT, **options: Any) -> None:
+        self.most = max_length
+        messages = _messages(f"send a name of 1 to {max_length} characters")
+        ours = {"min_length": 1, "error_messages": messages}
+        super().__init__(**{**ours, "max_length": max_length, **options})
 
     def run_validation(self, data: object = serializers.empty) -> Any:
         # Before rest_framework looks whether it is blank, with a message of its own.
         return serializers.Field.run_validation(self, data)
 
     def to_internal_value(self, data: object) -> str:
-        most = self.max_length or NAME_LIMIT
-        if not isinstance(data, str) or not data.strip() or len(data) > most:
+        if not isinstance(data, str) or not data.strip() or len(data) > self.most:
             self.fail("invalid")
         if has_control_character(data):
             self.fail("control")
@@ -196,6 +198,16 @@ class Hex(Text):
         return bytes(value).hex()
 
 
+class TextOrNull(Text):
+    """Text of an answer: null where it is empty."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_null": True, **options})
+
+    def to_representation(self, value: Any) -> Any:
+        return super().to_representation(value) or None
+
+
 class Day(serializers.DateField):
     """A day of the calendar; in a query, an empty one is left out."""
 
@@ -251,12 +263,13 @@ class ByName(serializers.DictField):
 class Choice(Text):
     """One of a few values, which `choice` sets."""
 
-    values: ClassVar[tuple[Any, ...]]
+    values: ClassVar[Iterable[str]]
 
     def to_internal_value(self, data: object) -> Any:
-        if data not in self.values:
+        value = next((value for value in self.values if value == data), None)
+        if value is None:
             self.fail("invalid")
-        return self.values[self.values.index(data)]
+        return value
 
     def to_representation(self, value: Any) -> Any:
         return value.value if isinstance(value, Enum) else value
@@ -264,16 +277,23 @@ class Choice(Text):
 
 def choice(name: str, values: Iterable[str]) -> type[Choice]:
     """Define a field for a named set of values; each name is a component."""
-    choices = tuple(values)
-    schema = {"type": "string", "enum": [str(value) for value in choices]}
-    messages = _messages(f"use one of {', '.join(choices)}")
-    members = {"values": choices, "default_error_messages": messages}
+    schema = {"type": "string", "enum": [str(value) for value in values]}
+    messages = _messages(f"use one of {', '.join(values)}")
+    members = {"values": values, "default_error_messages": messages}
     field = type(name, (Choice,), members)
     extend_schema_field(schema, component_name=name)(field)
     return field
 
 
 CauseName = choice("Cause", Cause)
+
+
+def checked(parse: Callable[P, Value], /, *args: P.args, **kwargs: P.kwargs) -> Value:
+    """Parse a member by the rule of its service, and refuse it in that one's words."""
+    try:
+        return parse(*args, **kwargs)
+    except Invalid as wrong:
+        raise serializers.ValidationError(wrong.remedy) from None
 
 
 # Base classes have no docstring: it would describe each schema derived from them.
@@ -343,6 +363,20 @@ class Sourced(Schema):
     # Not a class attribute: serializers of rest_framework use this name themselves.
     def get_fields(self) -> dict[str, AnyField]:
         return {**super().get_fields(), "source": Text(help_text="ui, api or system")}
+
+
+class TupleSchema(Schema):
+    # Renders a tuple, whose values are in the order of the fields.
+    def to_representation(self, instance: Any) -> dict[str, Any]:
+        return super().to_representation(dict(zip(self.fields, instance, strict=True)))
+
+
+def within(member: str, fields: Mapping[str, AnyField]) -> dict[str, AnyField]:
+    """Have fields of a row read from a member of the value, which has more beside."""
+    for name, field in fields.items():
+        is_whole = field.source == "*"
+        field.source = member if is_whole else f"{member}.{field.source or name}"
+    return dict(fields)
 
 
 class List(Schema):

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rest_framework import serializers
 
 from apps.api.serializers.base import (
     AnyField,
+    Flag,
     Id,
     List,
     Moment,
     Number,
     Reason,
+    RequestSchema,
     Schema,
     Sourced,
     Text,
+    TextOrNull,
+    TupleSchema,
     choice,
+    within,
 )
 from apps.triage.states import CONFIRMED, COUNTED, Verb
 
@@ -22,7 +29,8 @@ VerbName = choice("Verb", Verb)
 OperationState = choice("OperationState", CONFIRMED)
 
 
-class Decision(Schema):
+class Decision(RequestSchema[dict[str, Any]]):
+    # A target has no effect here, only in the preview: it is refused.
     token = Id(help_text="of a preview")
     reason = Reason(help_text="a drop needs one")
 
@@ -36,15 +44,15 @@ class OperationRow(Sourced):
     verb = VerbName()
     state = OperationState()
     actor = Text()
-    q = Text(allow_null=True, help_text="null when chosen one by one")
-    target_topic = Text(allow_null=True)
-    ordered = serializers.BooleanField(help_text="one after the other")
-    undo_of = Number(allow_null=True)
+    q = Text(source="query", allow_null=True, help_text="null when chosen one by one")
+    target_topic = Text(source="target_topic.name", allow_null=True)
+    ordered = Flag(help_text="one after the other")
+    undo_of = Number(source="undo_of_id", allow_null=True)
     reason = Text()
     total = Number()
     trouble = Text(help_text="why it is waiting; empty when it is not")
     retry_at = Moment(allow_null=True)
-    as_of = Moment()
+    as_of = Moment(source="created_at")
     confirmed_at = Moment()
     finished_at = Moment(allow_null=True)
 
@@ -56,23 +64,39 @@ class Counts(Schema):
         return {name: Number() for name in COUNTED}
 
 
-class SingledOut(Schema):
+class SingledOut(TupleSchema):
     poison = Number()
     reason = Text()
 
 
 class OperationDetail(OperationRow):
-    counts = Counts()
-    acts_on = Number(help_text="the total without the skipped ones")
-    acted = Number(help_text="done: sent, given back, dropped or restored")
-    given_back_to = Text(
-        allow_null=True, help_text="the dead-letter queue, of a give back"
+    counts = Counts(source="progress.tally.counts")
+    acts_on = Number(
+        source="progress.tally.acts_on", help_text="the total without the skipped ones"
     )
-    silent = Number(help_text="sent, and no answer for 10 min")
+    acted = Number(
+        source="progress.tally.acted",
+        help_text="done: sent, given back, dropped or restored",
+    )
+    given_back_to = TextOrNull(
+        source="progress.operation.given_back_to",
+        help_text="the dead-letter queue, of a give back",
+    )
+    silent = Number(
+        source="progress.silent", help_text="sent, and no answer for 10 min"
+    )
     refused = SingledOut(many=True, help_text="the first 200")
     skipped = SingledOut(many=True, help_text="the first 200")
-    rate = serializers.FloatField(allow_null=True, help_text="items a second so far")
-    eta = Moment(allow_null=True)
+    rate = serializers.FloatField(
+        source="progress.pace.rate",
+        allow_null=True,
+        help_text="items a second so far",
+    )
+    eta = Moment(source="progress.eta", allow_null=True)
+
+    def get_fields(self) -> dict[str, AnyField]:
+        row = within("progress.operation", OperationRow().get_fields())
+        return {**super().get_fields(), **row}
 
 
 class Operations(List):

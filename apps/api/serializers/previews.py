@@ -2,64 +2,135 @@
 
 from __future__ import annotations
 
+import uuid
+from typing import Any, ClassVar
+
 from rest_framework import serializers
 
-from apps.api.serializers.base import Id, Moment, Number, Schema, Text
+from apps.api.serializers.base import (
+    NAME_LIMIT,
+    OPTIONAL,
+    Flag,
+    Id,
+    Moment,
+    Number,
+    QuerySchema,
+    RequestSchema,
+    Schema,
+    Text,
+    TupleSchema,
+    choice,
+)
 from apps.api.serializers.operations import VerbName
 from apps.api.serializers.poisons import Poison
+from apps.api.serializers.search import QueryText
+from apps.core.timeouts import TooSlow
+from apps.poison.query import MAX_ID
+from apps.triage.services.previews import MOST_IDS, SelectionRequest
+from apps.triage.states import REQUESTABLE
+
+RequestableVerb = choice("RequestableVerb", REQUESTABLE)
 
 
-class Ask(Schema):
+class MessageIds(serializers.ListField):
+    """Numbers of messages; one that is wrong is a fault of the whole list."""
+
+    child = Number(min_value=1, max_value=MAX_ID)
+    default_error_messages: ClassVar = {
+        "invalid": "send a list of the numbers of messages",
+        "too_many": f"give at most {MOST_IDS} ids, or a query",
+    }
+
+    def to_internal_value(self, data: object) -> Any:
+        if not isinstance(data, list):
+            self.fail("invalid")
+        if len(data) > MOST_IDS:
+            self.fail("too_many")
+        try:
+            return tuple(map(self.child.to_internal_value, data))
+        except serializers.ValidationError:
+            self.fail("invalid")
+
+
+class Ask(RequestSchema[SelectionRequest]):
     """Either `q` or `ids`."""
 
-    verb = VerbName()
-    q = Text(required=False, help_text="all that match; empty is everything")
-    ids = serializers.ListField(child=Number(min_value=1), required=False)
-    target_topic = Text(required=False, help_text="redrive elsewhere")
-    ordered = serializers.BooleanField(
-        required=False, help_text="redrive one after the other, where an order is kept"
+    verb = RequestableVerb()
+    q = QueryText(
+        **OPTIONAL, source="query", help_text="all that match; empty is everything"
+    )
+    ids = MessageIds(**OPTIONAL, max_length=MOST_IDS)
+    target_topic = Text(
+        **OPTIONAL,
+        allow_blank=True,
+        max_length=NAME_LIMIT,
+        help_text="redrive elsewhere",
+    )
+    ordered = Flag(
+        **OPTIONAL, help_text="redrive one after the other, where an order is kept"
     )
 
+    def value_of(self, members: dict[str, Any]) -> SelectionRequest:
+        selection = {name: each for name, each in members.items() if each is not None}
+        return SelectionRequest(**selection)
 
-class Reason(Schema):
+
+class PreviewParams(QuerySchema[uuid.UUID]):
+    token = Id(help_text="of a preview")
+
+    def value_of(self, members: dict[str, Any]) -> uuid.UUID:
+        token: uuid.UUID = members["token"]
+        return token
+
+
+class Reason(TupleSchema):
     reason = Text()
     count = Number()
 
 
-class Named(Schema):
+class Named(TupleSchema):
     name = Text()
     count = Number()
 
 
+class UnlessSlow(serializers.ListSerializer[Any]):
+    """A list that is null where counting took too long."""
+
+    def get_attribute(self, instance: Any) -> Any:
+        rows = super().get_attribute(instance)
+        return None if isinstance(rows, TooSlow) else rows
+
+
 class Elsewhere(Schema):
-    failed_in = Text(help_text="the queue, as the headers name it")
-    sent_to = Text(help_text="by the broker's own name")
-    count = Number()
+    failed_in = Text(source="origin", help_text="the queue, as the headers name it")
+    sent_to = Text(source="topic", help_text="by the broker's own name")
+    count = Number(source="number")
 
 
 class Breakdown(Schema):
-    topics = Named(many=True)
-    consumer_groups = Named(many=True)
+    topics = Named(source="by_topic", many=True)
+    consumer_groups = Named(source="by_consumer", many=True)
 
 
 class Preview(Schema):
-    token = Id()
-    verb = VerbName()
-    q = Text(allow_null=True)
-    target_topic = Text(allow_null=True)
-    ordered = serializers.BooleanField(help_text="one after the other")
-    as_of = Moment()
-    expires_at = Moment()
-    taken = serializers.BooleanField(
-        help_text="false while a large selection is still being frozen: read it again"
+    token = Id(source="operation.token")
+    verb = VerbName(source="operation.verb")
+    q = Text(source="operation.query", allow_null=True)
+    target_topic = Text(source="operation.target_topic.name", allow_null=True)
+    ordered = Flag(source="operation.ordered", help_text="one after the other")
+    as_of = Moment(source="operation.created_at")
+    expires_at = Moment(source="operation.expires_at")
+    taken = Flag(
+        source="operation.taken",
+        help_text="false while a large selection is still being frozen: read it again",
     )
-    total = Number()
+    total = Number(source="operation.total")
     will_act = Number()
     newer = Number(help_text="poisons that match now, but are not in the selection")
     skipped = Reason(many=True)
-    breakdown = Breakdown()
-    left_out = Named(
-        many=True,
+    breakdown = Breakdown(source="*")
+    left_out = UnlessSlow(
+        child=Named(),
         allow_null=True,
         help_text="reserved headers of the target's broker, which are never sent, and"
         " how many messages bear each; null where counting took too long",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from apps.api.serializers.base import List, Moment, Number, Schema, Text
+from apps.api.serializers.base import Hex, List, Moment, Number, Schema, Text
 
 
 class ProblemCounts(Schema):
@@ -13,17 +13,17 @@ class ProblemCounts(Schema):
 
 
 class PoisonProblem(Schema):
-    id = Number()
-    topic = Text()
-    consumer_group = Text()
-    title = Text()
-    summary = Text()
-    fingerprint = Text()
-    version = Number(help_text="of the classifier")
+    id = Number(source="problem.id")
+    topic = Text(source="problem.topic.name")
+    consumer_group = Text(source="problem.consumer_group")
+    title = Text(source="problem.title")
+    summary = Text(source="problem.summary")
+    fingerprint = Hex(source="problem.fingerprint")
+    version = Number(source="problem.version", help_text="of the classifier")
     total = Number()
     counts = ProblemCounts()
-    first_seen = Moment()
-    last_seen = Moment()
+    first_seen = Moment(source="problem.first_seen")
+    last_seen = Moment(source="problem.last_seen")
 
 
 class PoisonProblems(List):

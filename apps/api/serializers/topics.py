@@ -2,95 +2,221 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from apps.api.serializers.base import List, Moment, Number, Reason, Schema, Text, choice
+from apps.api.serializers.base import (
+    NAME_LIMIT,
+    OPTIONAL,
+    AnyField,
+    Flag,
+    List,
+    Moment,
+    Name,
+    Number,
+    QuerySchema,
+    Reason,
+    RequestSchema,
+    Schema,
+    Text,
+    Visible,
+    checked,
+    choice,
+)
+from apps.brokers import policies
+from apps.brokers.models import BROKER_NAME_LIMIT
+from apps.brokers.policies import Policies
+from apps.capture import topic_settings
 from apps.capture.models import LaneState, Mode
+from apps.capture.topic_settings import LaneChange
+from apps.core.errors import Invalid
 
 ModeName = choice("LaneMode", Mode)
 LaneStateName = choice("LaneState", LaneState)
 
 
+class TopicsQuery(QuerySchema[dict[str, Any]]):
+    topic = Text(
+        **OPTIONAL,
+        allow_blank=True,
+        max_length=NAME_LIMIT,
+        help_text="the name of one; all that the key sees if left out",
+    )
+    broker = Text(
+        **OPTIONAL,
+        allow_blank=True,
+        max_length=BROKER_NAME_LIMIT,
+        help_text="the name of one",
+    )
+
+
 class Lane(Schema):
     """What happens with a topic's dead letters, and the state of that work."""
 
-    mode = ModeName()
-    tee_queue = Text(allow_blank=True)
-    paused = serializers.BooleanField()
-    state = LaneStateName()
-    heard = serializers.BooleanField(
-        help_text="a heartbeat came within 20 s; else the state is old"
+    mode = ModeName(source="lane.mode")
+    tee_queue = Text(source="lane.tee_queue", allow_blank=True)
+    paused = Flag(source="lane.paused")
+    state = LaneStateName(source="lane.state")
+    heard = Flag(
+        source="is_heard",
+        help_text="a heartbeat came within 20 s; else the state is old",
     )
-    detail = Text(allow_blank=True)
-    seen_at = Moment(allow_null=True)
-    depth = Number(allow_null=True, help_text="of the dead-letter queue")
-    oldest_at = Moment(allow_null=True)
-    captured = Number(help_text="ever")
-    rate = serializers.FloatField(help_text="dead letters a minute, of late")
-    held = Number(help_text="dead letters that cannot be captured, and stay")
-    error = Text(allow_blank=True, help_text="the last one, also when it is over")
-    error_at = Moment(allow_null=True)
+    detail = Text(source="lane.detail", allow_blank=True)
+    seen_at = Moment(source="lane.seen_at", allow_null=True)
+    depth = Number(
+        source="lane.depth", allow_null=True, help_text="of the dead-letter queue"
+    )
+    oldest_at = Moment(source="lane.oldest_at", allow_null=True)
+    captured = Number(source="lane.captured", help_text="ever")
+    rate = serializers.FloatField(
+        source="lane.rate", help_text="dead letters a minute, of late"
+    )
+    held = Number(
+        source="held_count", help_text="dead letters that cannot be captured, and stay"
+    )
+    error = Text(
+        source="lane.error",
+        allow_blank=True,
+        help_text="the last one, also when it is over",
+    )
+    error_at = Moment(source="lane.error_at", allow_null=True)
 
 
-class _Policies(Schema):
-    dead_letter_queue = Text(required=False, allow_blank=True)
-    max_dequeue_count = Number(required=False, min_value=1)
-    visibility_timeout = serializers.FloatField(
+class Policy(AnyField):
+    """A policy that `apps.brokers.policies` parses, under the name of the field."""
+
+    def to_internal_value(self, data: object) -> Any:
+        return checked(policies.read, str(self.field_name), data)
+
+
+class Link(Policy, Text):
+    """A link that is safe to follow."""
+
+
+class Options(Policy, serializers.DictField):
+    """Options that only one kind of broker knows."""
+
+
+@extend_schema_field(
+    {
+        "type": "number",
+        "format": "double",
+        "exclusiveMinimum": 0,
+        "maximum": policies.LONGEST_TIMEOUT,
+    }
+)
+class Timeout(Policy, serializers.FloatField):
+    """Seconds, or a time span as hh:mm:ss."""
+
+
+class _Policies(RequestSchema[topic_settings.TopicChange]):
+    dead_letter_queue = Visible(
+        required=False,
+        allow_blank=True,
+        allow_null=True,
+        max_length=policies.TEXT_LIMIT,
+        help_text="null: it has none",
+    )
+    max_dequeue_count = Number(
+        required=False, min_value=policies.LEAST, max_value=policies.MOST_COUNT
+    )
+    visibility_timeout = Timeout(
         required=False, help_text="seconds; hh:mm:ss is accepted, too"
     )
     retention_days = Number(
         required=False,
         allow_null=True,
-        min_value=1,
+        min_value=policies.LEAST,
+        max_value=policies.MOST_DAYS,
         help_text="how long the broker keeps a message; automatic skips live as long",
     )
-    owner = Text(required=False, allow_blank=True, max_length=200)
-    runbook = Text(
-        required=False, allow_blank=True, help_text="a link: https:// or http://"
-    )
-    options = serializers.DictField(required=False, help_text="all of them")
-    mode = ModeName(required=False)
-    tee_queue = Text(required=False, help_text="where copies go in mode tee")
-    paused = serializers.BooleanField(required=False)
-    reason = Reason(help_text="recorded in the audit trail")
-
-
-class NewTopic(_Policies):
-    dead_letter_queue = Text(
+    owner = Visible(
         required=False,
         allow_blank=True,
         allow_null=True,
+        max_length=policies.TEXT_LIMIT,
+    )
+    runbook = Link(
+        required=False,
+        allow_blank=True,
+        allow_null=True,
+        max_length=policies.LINK_LIMIT,
+        help_text="a link: https:// or http://",
+    )
+    options = Options(required=False, allow_null=True, help_text="all of them")
+    mode = ModeName(**OPTIONAL)
+    tee_queue = Visible(
+        **OPTIONAL, allow_blank=True, help_text="where copies go in mode tee"
+    )
+    paused = Flag(**OPTIONAL)
+    reason = Reason(help_text="recorded in the audit trail")
+
+    def value_of(self, members: dict[str, Any]) -> topic_settings.TopicChange:
+        lane = LaneChange(
+            mode=members.pop("mode"),
+            tee_queue=members.pop("tee_queue") or "",
+            paused=members.pop("paused"),
+        )
+        if lane.tee_queue and lane.mode is None:
+            raise Invalid("tee_queue", "send the mode with it")
+        changes = {name: members.pop(name) for name in policies.NAMES & members.keys()}
+        cleared = {name for name, value in changes.items() if value is None}
+        changes |= {name: getattr(Policies(), name) for name in cleared}
+        if lane.mode is not None and changes.get("dead_letter_queue") == "":
+            remedy = "a lane needs one: name it, or leave out the mode"
+            raise Invalid("dead_letter_queue", remedy)
+        return topic_settings.TopicChange(policies=changes, lane=lane, **members)
+
+
+class NewTopic(_Policies):
+    dead_letter_queue = Visible(
+        required=False,
+        allow_blank=True,
+        allow_null=True,
+        max_length=policies.TEXT_LIMIT,
         help_text="left out, it is that of the convention, where the kind of broker"
         " has one; null: it has none",
     )
-    name = Text(help_text="as it is to be known here")
-    broker = Text(help_text="by its name")
-    native_name = Text(required=False, help_text="the broker's own, if another")
+    name = Name(help_text="as it is to be known here")
+    broker = Text(min_length=1, max_length=BROKER_NAME_LIMIT, help_text="by its name")
+    native_name = Visible(
+        **OPTIONAL, allow_blank=True, help_text="the broker's own, if another"
+    )
 
 
+# The broker of an adopted topic named it: such a name may hold any character of text.
 class TopicChange(_Policies):
-    name = Text(help_text="which topic")
+    name = Text(min_length=1, max_length=NAME_LIMIT, help_text="which topic")
 
 
-class TopicRemoval(Schema):
-    name = Text(help_text="which topic")
+class TopicRemoval(RequestSchema[dict[str, str]]):
+    name = Text(min_length=1, max_length=NAME_LIMIT, help_text="which topic")
     reason = Reason(help_text="recorded in the audit trail")
 
 
 class Topic(Schema):
-    id = Number()
-    name = Text()
-    broker = Text(allow_null=True, help_text="null: it is only known by report")
-    native_name = Text(help_text="what its broker calls it")
-    dead_letter_queue = Text(allow_blank=True)
-    max_dequeue_count = Number()
-    visibility_timeout = serializers.FloatField(help_text="seconds")
-    retention_days = Number(allow_null=True)
-    owner = Text(allow_blank=True)
-    runbook = Text(allow_blank=True)
-    options = serializers.DictField()
+    id = Number(source="topic.pk")
+    name = Text(source="topic.name")
+    broker = Text(
+        source="topic.broker.name",
+        allow_null=True,
+        help_text="null: it is only known by report",
+    )
+    native_name = Text(source="topic.native_name", help_text="what its broker calls it")
+    dead_letter_queue = Text(source="topic.dead_letter_queue", allow_blank=True)
+    max_dequeue_count = Number(source="topic.max_dequeue_count")
+    visibility_timeout = serializers.FloatField(
+        source="topic.visibility_timeout", help_text="seconds"
+    )
+    retention_days = Number(source="topic.retention_days", allow_null=True)
+    owner = Text(source="topic.owner", allow_blank=True)
+    runbook = Text(source="topic.runbook", allow_blank=True)
+    options = serializers.DictField(source="topic.options")
     oversize = Number(
-        help_text="messages that are too large to be kept here, and stay at the broker"
+        source="oversize_count",
+        help_text="messages that are too large to be kept here, and stay at the broker",
     )
     lane = Lane(allow_null=True, help_text="null: its dead letters are not read")
 

@@ -10,17 +10,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.api.idempotency import idempotent
-from apps.api.openapi import (
-    IDEMPOTENCY_KEY,
-    PAGING,
-    REFUSED_KEY,
-    described,
-)
+from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, described
 from apps.api.paging import Window
-from apps.api.parameters import brokers as params
 from apps.api.selectors import brokers
 from apps.api.serializers import brokers as serializers
-from apps.api.shapes import brokers as shapes
 from apps.api.views.base import PostedBySessions, View, list_response
 from apps.brokers import connectivity
 from apps.brokers.services import registration
@@ -52,7 +45,7 @@ class Brokers(View):
         """
         window = Window.parse(request, name="brokers")
         page, details = brokers.find(window, self.principal)
-        return list_response(page, [shapes.broker(detail) for detail in details])
+        return list_response(page, serializers.Broker(details, many=True).data)
 
     @described(
         "addBroker",
@@ -65,17 +58,13 @@ class Brokers(View):
     @idempotent
     def post(self, request: Request) -> Response:
         """This does not connect to it yet: test it, then discover its topics."""
-        new = params.NewBroker.parse(request.data)
         broker = registration.add(
-            name=new.name,
-            kind=new.kind,
-            url=new.url,
-            options=new.options,
+            **serializers.NewBroker.parse(request.data),
             principal=self.principal,
             now=clock.now(),
         )
         return Response(
-            shapes.broker(brokers.detail_of(broker)),
+            serializers.Broker(brokers.detail_of(broker)).data,
             status=HTTPStatus.CREATED,
             headers={"Location": reverse("api-broker", args=[broker.pk])},
         )
@@ -95,7 +84,8 @@ class Broker(View):
         refusals=[HTTPStatus.NOT_FOUND],
     )
     def get(self, _: Request, broker_id: int) -> Response:
-        return Response(shapes.broker(brokers.one(broker_id, self.principal)))
+        detail = brokers.one(broker_id, self.principal)
+        return Response(serializers.Broker(detail).data)
 
     @described(
         "changeBroker",
@@ -106,16 +96,14 @@ class Broker(View):
     )
     def patch(self, request: Request, broker_id: int) -> Response:
         """Members that are left out stay as they are; so does the kind."""
-        change = params.BrokerChange.parse(request.data)
+        change = serializers.BrokerChange.parse(request.data)
         broker = registration.alter(
             broker=brokers.visible(broker_id, self.principal),
-            name=change.name,
-            url=change.url,
-            options=change.options,
+            **change,
             principal=self.principal,
             now=clock.now(),
         )
-        return Response(shapes.broker(brokers.detail_of(broker)))
+        return Response(serializers.Broker(brokers.detail_of(broker)).data)
 
     @described(
         "removeBroker",
@@ -126,15 +114,15 @@ class Broker(View):
     )
     def delete(self, request: Request, broker_id: int) -> Response:
         """Removes nothing while any record refers to its topics: the 409 names them."""
-        removal = params.BrokerRemoval.parse(request.data)
+        removal = serializers.BrokerRemoval.parse(request.data)
         detail = brokers.one(broker_id, self.principal)
         topic_removal.remove_broker(
             broker=detail.broker,
-            reason=removal.reason,
+            reason=removal["reason"],
             principal=self.principal,
             now=clock.now(),
         )
-        return Response(shapes.broker(detail))
+        return Response(serializers.Broker(detail).data)
 
 
 class Test(View):
@@ -149,7 +137,8 @@ class Test(View):
     def post(self, _: Request, broker_id: int) -> Response:
         """It takes 10 s at most, changes nothing, and is a 200 either way."""
         broker = brokers.visible(broker_id, self.principal)
-        return Response(shapes.reached(connectivity.reach(broker=broker)))
+        reached = connectivity.reach(broker=broker)
+        return Response(serializers.Reached(reached).data)
 
 
 # The statuses of a refused discovery.
@@ -188,4 +177,4 @@ class Discover(PostedBySessions):
 
     def _discover(self, broker_id: int) -> Response:
         topics = brokers.discover(broker_id, self.principal)
-        return Response({"results": [shapes.discovered_topic(each) for each in topics]})
+        return Response({"results": serializers.FoundTopic(topics, many=True).data})

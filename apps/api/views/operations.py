@@ -12,10 +12,8 @@ from rest_framework.response import Response
 from apps.api.idempotency import idempotent
 from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, described
 from apps.api.paging import Window
-from apps.api.parameters.operations import Decision
 from apps.api.selectors import operations
 from apps.api.serializers import operations as serializers
-from apps.api.shapes import operations as shapes
 from apps.api.views.base import View, list_response
 from apps.core import clock
 from apps.team.rights import Scope
@@ -40,7 +38,7 @@ class Operations(View):
         """A key for some topics sees what was decided under its own patterns."""
         window = Window.parse(request, name="operations")
         page = operations.recent(window, self.principal)
-        return list_response(page, [shapes.operation(row) for row in page.rows])
+        return list_response(page, serializers.OperationRow(page.rows, many=True).data)
 
     @described(
         "confirmOperation",
@@ -53,10 +51,8 @@ class Operations(View):
     @idempotent
     def post(self, request: Request) -> Response:
         """A token that was used or has expired is a 409 with a new preview."""
-        decision = Decision.parse(request.data)
         operation = dispatch.confirm(
-            token=decision.token,
-            reason=decision.reason,
+            **serializers.Decision.parse(request.data),
             principal=self.principal,
             now=clock.now(),
         )
@@ -73,8 +69,8 @@ class Operation(View):
         refusals=[HTTPStatus.NOT_FOUND],
     )
     def get(self, _: Request, operation_id: int) -> Response:
-        progress = operations.progress(operation_id, self.principal, now=clock.now())
-        return Response(shapes.progress(progress))
+        detail = operations.one(operation_id, self.principal, now=clock.now())
+        return Response(serializers.OperationDetail(detail).data)
 
 
 class Undo(View):
@@ -98,5 +94,7 @@ class Undo(View):
 def _accepted(operation: Row) -> Response:
     where = reverse("api-operation", args=[operation.pk])
     return Response(
-        {"id": operation.pk}, status=HTTPStatus.ACCEPTED, headers={"Location": where}
+        serializers.Accepted(operation).data,
+        status=HTTPStatus.ACCEPTED,
+        headers={"Location": where},
     )

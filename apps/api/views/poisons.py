@@ -10,16 +10,15 @@ from drf_spectacular.types import OpenApiTypes
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.api.openapi import PAGING, Q, described
+from apps.api.openapi import PAGING, described
 from apps.api.paging import Window
 from apps.api.selectors import poisons
 from apps.api.serializers import poisons as serializers
-from apps.api.shapes import poisons as shapes
+from apps.api.serializers.search import SearchParams
 from apps.api.views.base import PostedBySessions, View, list_response
 from apps.core import clock
 from apps.core.streams import response_chunks
 from apps.poison import reading
-from apps.poison.query import Query
 from apps.team.rights import Scope
 
 
@@ -30,14 +29,16 @@ class Poisons(View):
         "listPoisons",
         "List poisons, the latest failure first",
         answer=serializers.Poisons,
-        parameters=[Q, *PAGING],
+        parameters=[SearchParams, *PAGING],
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> Response:
         window = Window.parse(request, name="poisons")
-        query = Query.parse(request.query_params.get("q", ""))
-        page, now = poisons.matching(query, window, self.principal), clock.now()
-        return list_response(page, [shapes.poison(row, now=now) for row in page.rows])
+        query = SearchParams.parse_query(request.query_params)
+        page = poisons.matching(query, window, self.principal)
+        context = {"now": clock.now()}
+        rows = serializers.Poison(page.rows, many=True, context=context)
+        return list_response(page, rows.data)
 
 
 class Poison(View):
@@ -52,7 +53,8 @@ class Poison(View):
     def get(self, _: Request, poison_id: int) -> Response:
         """Shows only the names of its headers: values are as secret as the body."""
         detail = poisons.one(poison_id, self.principal)
-        return Response(shapes.poison_detail(detail, now=clock.now()))
+        context = {"now": clock.now()}
+        return Response(serializers.PoisonDetail(detail, context=context).data)
 
 
 class Body(PostedBySessions):

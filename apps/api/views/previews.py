@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from http import HTTPStatus
 from typing import ClassVar
 
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.api.openapi import TOKEN, described
-from apps.api.parameters import previews as params
+from apps.api.openapi import described
 from apps.api.selectors import operations
 from apps.api.serializers import previews as serializers
-from apps.api.shapes import previews as shapes
 from apps.api.views.base import View
 from apps.core import clock
 from apps.team.rights import Scope
 from apps.triage import dispatch
 from apps.triage.services import previews
+from apps.triage.services.previews import PreviewSummary
 
 
 class Preview(View):
@@ -39,21 +39,23 @@ class Preview(View):
         A 409 says that the key has 200 previews that are not confirmed yet.
         """
         now = clock.now()
-        selection = params.parse_preview(request.data)
+        selection = serializers.Ask.parse(request.data)
         operation = dispatch.preview(
             selection=selection, principal=self.principal, now=now
         )
-        selected = previews.summarize(operation=operation)
-        return Response(shapes.preview(operation, selected, now=now))
+        return _rendered(previews.summarize(operation=operation), now=now)
 
     @described(
         "readPreview",
         "Look again at a preview of one's own, while it is being taken",
         answer=serializers.Preview,
-        parameters=[TOKEN],
+        parameters=[serializers.PreviewParams],
         refusals=[HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> Response:
-        token = params.parse_token(request.query_params)
-        operation, selected = operations.preview(token, self.principal)
-        return Response(shapes.preview(operation, selected, now=clock.now()))
+        token = serializers.PreviewParams.parse_query(request.query_params)
+        return _rendered(operations.preview(token, self.principal), now=clock.now())
+
+
+def _rendered(summary: PreviewSummary, *, now: datetime) -> Response:
+    return Response(serializers.Preview(summary, context={"now": now}).data)

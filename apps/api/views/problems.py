@@ -8,13 +8,12 @@ from typing import ClassVar
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.api.openapi import PAGING, Q, described
+from apps.api.openapi import PAGING, described
 from apps.api.paging import Window
 from apps.api.selectors import problems
 from apps.api.serializers import problems as serializers
-from apps.api.shapes import problems as shapes
+from apps.api.serializers.search import SearchParams
 from apps.api.views.base import View, list_response
-from apps.poison.query import Query
 from apps.team.rights import Scope
 
 
@@ -25,14 +24,26 @@ class Problems(View):
         "listProblems",
         "List the problems that have a poison which matches, last seen first",
         answer=serializers.PoisonProblems,
-        parameters=[Q, *PAGING],
+        parameters=[SearchParams, *PAGING],
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> Response:
         """The counts include all poisons of a problem, not only the matching ones."""
         window = Window.parse(request, name="problems")
-        query = Query.parse(request.query_params.get("q", ""))
-        page, counts = problems.matching(query, window, self.principal)
-        return list_response(
-            page, [shapes.problem(row, counts=counts[row.pk]) for row in page.rows]
-        )
+        query = SearchParams.parse_query(request.query_params)
+        page, rows = problems.matching(query, window, self.principal)
+        return list_response(page, serializers.PoisonProblem(rows, many=True).data)
+
+
+class Problem(View):
+    scopes: ClassVar = {"GET": Scope.PROBLEMS_READ}
+
+    @described(
+        "readProblem",
+        "Read one problem with the number of its poisons in each state",
+        answer=serializers.PoisonProblem,
+        refusals=[HTTPStatus.NOT_FOUND],
+    )
+    def get(self, _: Request, problem_id: int) -> Response:
+        problem = problems.one(problem_id, self.principal)
+        return Response(serializers.PoisonProblem(problem).data)

@@ -9,18 +9,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.api.idempotency import idempotent
-from apps.api.openapi import (
-    IDEMPOTENCY_KEY,
-    PAGING,
-    REFUSED_KEY,
-    TOPICS,
-    described,
-)
+from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, described
 from apps.api.paging import Window
-from apps.api.parameters import topics as params
 from apps.api.selectors import topics
 from apps.api.serializers import topics as serializers
-from apps.api.shapes import topics as shapes
 from apps.api.views.base import View, list_response
 from apps.capture import topic_removal, topic_settings
 from apps.core import clock
@@ -45,17 +37,17 @@ class Topics(View):
         "listTopics",
         "List the topics, with their policies and how their lanes are",
         answer=serializers.Topics,
-        parameters=[*TOPICS, *PAGING],
+        parameters=[serializers.TopicsQuery, *PAGING],
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> Response:
         """A topic that was only reported has no broker; one not drained has no lane."""
-        filters = params.TopicParams.parse(request.query_params)
+        query = serializers.TopicsQuery.parse_query(request.query_params)
         window = Window.parse(request, name="topics")
-        page, details = topics.find(window, filters, self.principal)
-        return list_response(
-            page, [shapes.topic(each, now=clock.now()) for each in details]
+        page, details = topics.find(
+            window, **query, principal=self.principal, now=clock.now()
         )
+        return list_response(page, serializers.Topic(details, many=True).data)
 
     @described(
         "registerTopic",
@@ -68,13 +60,14 @@ class Topics(View):
     @idempotent
     def post(self, request: Request) -> Response:
         """Without a `mode` it has no lane, and its dead letters stay unread."""
+        now = clock.now()
         topic = topic_settings.register(
-            change=params.parse_new(request.data),
+            change=serializers.NewTopic.parse(request.data),
             principal=self.principal,
-            now=clock.now(),
+            now=now,
         )
         return Response(
-            shapes.topic(topics.detail_of(topic), now=clock.now()),
+            serializers.Topic(topics.detail_of(topic, now=now)).data,
             status=HTTPStatus.CREATED,
         )
 
@@ -87,12 +80,13 @@ class Topics(View):
     )
     def patch(self, request: Request) -> Response:
         """Changes all of it or nothing; members that are left out stay as they are."""
+        now = clock.now()
         topic = topic_settings.alter(
-            change=params.parse_change(request.data),
+            change=serializers.TopicChange.parse(request.data),
             principal=self.principal,
-            now=clock.now(),
+            now=now,
         )
-        return Response(shapes.topic(topics.detail_of(topic), now=clock.now()))
+        return Response(serializers.Topic(topics.detail_of(topic, now=now)).data)
 
     @described(
         "removeTopic",
@@ -103,12 +97,12 @@ class Topics(View):
     )
     def delete(self, request: Request) -> Response:
         """Removes the data of its lane too; at its broker nothing is removed."""
-        removal = params.TopicRemoval.parse(request.data)
-        detail = topics.one(removal.name, self.principal)
+        removal, now = serializers.TopicRemoval.parse(request.data), clock.now()
+        detail = topics.one(removal["name"], self.principal, now=now)
         topic_removal.remove_topics(
             topics=[detail.topic.pk],
-            reason=removal.reason,
+            reason=removal["reason"],
             principal=self.principal,
-            now=clock.now(),
+            now=now,
         )
-        return Response(shapes.topic(detail, now=clock.now()))
+        return Response(serializers.Topic(detail).data)

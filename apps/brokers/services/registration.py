@@ -41,12 +41,14 @@ def add(
     kind: str,
     url: str,
     options: Mapping[str, object],
+    is_sample: bool = False,
     principal: Principal,
     now: datetime,
 ) -> Broker:
     """Add a broker; raise Invalid for unusable values or a missing client.
 
     `url` is env:NAME, or an address in the clear, which is stored sealed.
+    `is_sample`: what it carries is made up, and `url` may be the sample's variable.
     """
     require_all_topics(principal)
     adapters.kind_named(kind)
@@ -54,12 +56,12 @@ def add(
         raise Invalid("kind", remedy)
     _check_name(name)
     stored_url = _storable_url(url)
-    secrets.check_variable(stored_url)
-    _check_address(Broker(kind=kind, url=stored_url, options=options))
+    secrets.check_variable(stored_url, is_sample=is_sample)
+    values = {"kind": kind, "url": stored_url, "options": options}
+    _check_address(Broker(**values))
     with transaction.atomic():
         broker, is_new = Broker.objects.get_or_create(
-            name=name,
-            defaults={"kind": kind, "url": stored_url, "options": options},
+            name=name, defaults={**values, "is_sample": is_sample}
         )
         if not is_new:
             raise Invalid("name", f"there is a broker {name} already.")

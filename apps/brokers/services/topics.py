@@ -75,34 +75,6 @@ def topics_named(*, names: Collection[str]) -> dict[str, Topic]:
 
 
 @transaction.atomic
-def register_broker(
-    *,
-    name: str,
-    kind: str,
-    url: str,
-    is_sample: bool = False,
-    actor: Actor,
-    now: datetime,
-) -> Broker:
-    """Add a broker, or change the address of an existing one; idempotent."""
-    adapters.kind_named(kind)
-    values = {"kind": kind, "url": url, "is_sample": is_sample}
-    broker, created = Broker.objects.get_or_create(name=name, defaults=values)
-    same = all(getattr(broker, field) == value for field, value in values.items())
-    if same and not created:
-        return broker
-    Broker.objects.filter(pk=broker.pk).update(**values)
-    audit.record(
-        action=Action.BROKER_REGISTERED,
-        subject=f"broker:{name}",
-        actor=actor,
-        now=now,
-        detail={"kind": kind},
-    )
-    return Broker.objects.get(pk=broker.pk)
-
-
-@transaction.atomic
 def register_topic(
     *,
     name: str,

@@ -29,7 +29,7 @@ from apps.poison.states import (
 from apps.team.rights import Principal
 from apps.triage.errors import Stale
 from apps.triage.models import Item, Operation
-from apps.triage.progress import ItemTally, pace_of
+from apps.triage.progress import ItemTally, Pace, progress_of
 from apps.triage.querysets import ItemQuerySet
 from apps.triage.services import previews, upkeep
 from apps.triage.services.previews import PreviewSummary, SelectionRequest
@@ -101,11 +101,7 @@ class OperationStatus:
     """The progress of an operation, by the states of its items."""
 
     operation: Operation
-    counts: dict[str, int]
-
-    @property
-    def tally(self) -> ItemTally:
-        return ItemTally(total=self.operation.total, counts=self.counts)
+    tally: ItemTally
 
     @property
     def is_running(self) -> bool:
@@ -147,13 +143,13 @@ class OperationStatus:
         always = ALWAYS_SHOWN[Verb(self.operation.verb)]
         return self._named(
             (state, number)
-            for state, number in self.counts.items()
+            for state, number in self.tally.counts.items()
             if number or state in always
         )
 
     @property
     def nonzero_counts(self) -> list[tuple[str, int]]:
-        return self._named(pair for pair in self.counts.items() if pair[1])
+        return self._named(pair for pair in self.tally.counts.items() if pair[1])
 
     @property
     def _gives_back(self) -> bool:
@@ -194,12 +190,12 @@ class OperationList:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress(OperationStatus):
     silent: int
+    pace: Pace
     undoable: int
     undone_by: list[Operation]
     given_back_to: str
     exceptions: list[Item]
     worker_missing_for: timedelta | None
-    now: datetime
 
     @property
     def exceptional(self) -> int:
@@ -208,7 +204,7 @@ class Progress(OperationStatus):
     @property
     def seconds_left(self) -> int | None:
         """Estimate the remaining time from the rate so far, once there is one."""
-        remaining = pace_of(self.operation, self.tally, now=self.now).remaining
+        remaining = self.pace.remaining
         return None if remaining is None else round(remaining.total_seconds())
 
 
@@ -252,14 +248,18 @@ def latest(principal: Principal, *, most: int) -> list[OperationRow]:
 def _rows(operations: list[Operation]) -> list[OperationRow]:
     counts = Item.objects.counts_of(_countable(operations))
     return [
-        OperationRow(
-            operation=operation,
-            status=OperationStatus(operation=operation, counts=counts[operation.pk])
-            if operation.pk in counts
-            else None,
-        )
-        for operation in operations
+        OperationRow(operation=each, status=_status(each, counts.get(each.pk)))
+        for each in operations
     ]
+
+
+def _status(
+    operation: Operation, counts: dict[str, int] | None
+) -> OperationStatus | None:
+    if counts is None:
+        return None
+    tally = ItemTally(total=operation.total, counts=counts)
+    return OperationStatus(operation=operation, tally=tally)
 
 
 def _countable(operations: Iterable[Operation]) -> Iterator[int]:
@@ -358,21 +358,20 @@ def _by_age(operation: Operation, *, now: datetime) -> list[tuple[str, int]]:
 
 def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progress:
     """Load a confirmed operation; raises Absent if it is not visible."""
-    visible = Operation.objects.visible_to(principal).select_related("target_topic")
-    operation = visible.filter(pk=operation_id).first()
-    if operation is None:
-        raise Absent(f"There is no operation {operation_id} here.")
+    current = progress_of(operation_id=operation_id, principal=principal, now=now)
+    operation = current.operation
     items = Item.objects.filter(operation=operation)
+    undos = Operation.objects.visible_to(principal).filter(undo_of=operation)
     return Progress(
         operation=operation,
-        counts=items.counts(),
-        silent=items.silent(now).count(),
+        tally=current.tally,
+        silent=current.silent,
+        pace=current.pace,
         undoable=_undoable(operation, items),
-        undone_by=list(visible.filter(undo_of=operation).order_by("pk")[:MOST_UNDONE]),
+        undone_by=list(undos.order_by("pk")[:MOST_UNDONE]),
         given_back_to=operation.given_back_to,
         exceptions=_exceptions(items, principal),
         worker_missing_for=upkeep.worker_missing_for(now=now),
-        now=now,
     )
 
 

@@ -21,10 +21,10 @@ from django.views.decorators.http import require_POST
 from apps.core import clock
 from apps.core.errors import PoisonwebError
 from apps.dashboard.decorators import SignedIn
+from apps.dashboard.error_pages import error_page
 from apps.dashboard.forms import selection
 from apps.dashboard.forms.sign_in import CodeForm, SignInForm
 from apps.dashboard.preferences import ONE_YEAR, cookies_to_set
-from apps.dashboard.views import errors
 from apps.team import second_factor, second_factor_session, sign_in
 
 
@@ -81,7 +81,7 @@ class SignInCode(LoginView):
         try:
             return super().post(request, *args, **kwargs)
         except PoisonwebError as unreadable:
-            return errors.error_page(request, unreadable)
+            return error_page(request, unreadable)
 
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
         login(self.request, form.get_user(), backend=sign_in.BY_PASSWORD)

@@ -15,10 +15,10 @@ from apps.capture.lanes import lane_settings
 from apps.core import clock
 from apps.core.errors import Invalid, PoisonwebError, Refused, Unavailable
 from apps.dashboard.decorators import SignedIn, needs, show
+from apps.dashboard.error_pages import status_of
 from apps.dashboard.forms.brokers import BrokerForm, chosen_allowances, field_of
 from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import brokers
-from apps.dashboard.views import errors
 from apps.team.rights import Scope
 
 API = "/api/v1/brokers"
@@ -187,7 +187,7 @@ def _form(
         # An address is never shown again: a person who typed one must type it again.
         "again": wrong is not None and form.url != form.shown_url,
     }
-    status = errors.status_of(wrong) if wrong else 200
+    status = status_of(wrong) if wrong else 200
     return render(request, "brokers/form.html", context, status=status)
 
 
@@ -208,5 +208,5 @@ def _discover(
         "may_write": principal.may(Scope.BROKERS_WRITE),
         "curl": curl.get(request, f"{API}/{broker.pk}/discover"),
     }
-    status = errors.status_of(wrong) if wrong else 200
+    status = status_of(wrong) if wrong else 200
     return render(request, "brokers/discover.html", context, status=status)

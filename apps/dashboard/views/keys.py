@@ -10,9 +10,9 @@ from django.views.decorators.http import require_http_methods, require_safe
 from apps.core import clock
 from apps.core.errors import Invalid
 from apps.dashboard.decorators import SignedIn, for_admins
+from apps.dashboard.error_pages import status_of
 from apps.dashboard.forms.people_and_keys import SCOPES, KeyForm, field_of
 from apps.dashboard.selectors import people_and_keys
-from apps.dashboard.views import errors
 from apps.team import services
 
 
@@ -75,5 +75,5 @@ def _new(
         "wrong": wrong,
         "wrong_at": field_of(wrong),
     }
-    status = errors.status_of(wrong) if wrong else 200
+    status = status_of(wrong) if wrong else 200
     return render(request, "keys/new.html", context, status=status)

@@ -15,6 +15,7 @@ from apps.capture.models import Mode
 from apps.core import clock
 from apps.core.errors import Absent, Invalid, Unavailable
 from apps.dashboard.decorators import SignedIn, needs
+from apps.dashboard.error_pages import status_of
 from apps.dashboard.forms.brokers import (
     ModeForm,
     PoliciesForm,
@@ -24,7 +25,6 @@ from apps.dashboard.forms.brokers import (
 from apps.dashboard.forms.fields import reason_in
 from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import lane_samples, topics
-from apps.dashboard.views import errors
 from apps.team.rights import Scope
 
 API = "/api/v1/topics"
@@ -116,7 +116,7 @@ def _mode(
         "wrong_at": field_of(wrong),
         "curl": curl.patch(request, API, dict(body)),
     }
-    status = errors.status_of(wrong) if wrong else 200
+    status = status_of(wrong) if wrong else 200
     return render(request, "topics/mode.html", context, status=status)
 
 
@@ -137,5 +137,5 @@ def _policies(
         "wrong_at": field_of(wrong),
         "curl": curl.patch(request, API, {"name": topic.name, "owner": topic.owner}),
     }
-    status = errors.status_of(wrong) if wrong else 200
+    status = status_of(wrong) if wrong else 200
     return render(request, "topics/policies.html", context, status=status)

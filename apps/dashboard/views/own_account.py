@@ -13,9 +13,9 @@ from django.views.decorators.http import require_http_methods, require_safe
 from apps.core import clock
 from apps.core.errors import Invalid, PoisonwebError
 from apps.dashboard.decorators import SignedIn, for_everyone
+from apps.dashboard.error_pages import status_of
 from apps.dashboard.forms.people_and_keys import ROLES, OwnPasswordForm, field_of
 from apps.dashboard.selectors import people_and_keys
-from apps.dashboard.views import errors
 from apps.team import own_account, second_factor, sessions
 from apps.team.errors import TooManySignIns
 from apps.team.rights import Role
@@ -93,5 +93,5 @@ def _page(request: SignedIn, wrong: PoisonwebError | None = None) -> HttpRespons
         response = render(request, "account/page.html", context, status=status)
         response["Retry-After"] = str(ceil(wrong.delay.total_seconds()))
         return response
-    status_ = errors.status_of(wrong) if wrong else 200
+    status_ = status_of(wrong) if wrong else 200
     return render(request, "account/page.html", context, status=status_)

@@ -10,6 +10,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from apps.core import clock
 from apps.core.errors import Invalid, PoisonwebError, Refused
 from apps.dashboard.decorators import SignedIn, for_admins
+from apps.dashboard.error_pages import status_of
 from apps.dashboard.forms.people_and_keys import (
     ROLES,
     NewPersonForm,
@@ -19,7 +20,6 @@ from apps.dashboard.forms.people_and_keys import (
 )
 from apps.dashboard.selectors import people_and_keys
 from apps.dashboard.selectors.people_and_keys import PersonRow
-from apps.dashboard.views import errors
 from apps.team import services
 from apps.team.models import User
 
@@ -153,7 +153,7 @@ def _new(
         "wrong": wrong,
         "wrong_at": field_of(wrong),
     }
-    status = errors.status_of(wrong) if wrong else 200
+    status = status_of(wrong) if wrong else 200
     return render(request, "people/new.html", context, status=status)
 
 
@@ -173,5 +173,5 @@ def _detail(
         "wrong": wrong,
         "wrong_at": field_of(wrong),
     }
-    status = errors.status_of(wrong) if wrong else 200
+    status = status_of(wrong) if wrong else 200
     return render(request, "people/detail.html", context, status=status)

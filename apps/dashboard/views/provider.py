@@ -10,7 +10,7 @@ from django.utils.module_loading import import_string
 from django.views.decorators.http import require_POST, require_safe
 
 from apps.core.errors import PoisonwebError
-from apps.dashboard.views import errors
+from apps.dashboard.error_pages import error_page
 
 
 @login_not_required
@@ -22,7 +22,7 @@ def begin(request: HttpRequest) -> HttpResponse:
     try:
         return _of_provider("begin", request, next_url=next_url)
     except PoisonwebError as error:
-        return errors.error_page(request, error)
+        return error_page(request, error)
 
 
 @login_not_required
@@ -31,7 +31,7 @@ def callback(request: HttpRequest) -> HttpResponse:
     try:
         return _of_provider("complete", request)
     except PoisonwebError as error:
-        return errors.error_page(request, error)
+        return error_page(request, error)
 
 
 def _of_provider(act: str, request: HttpRequest, **kwargs: str) -> HttpResponse:

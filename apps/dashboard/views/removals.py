@@ -13,12 +13,12 @@ from apps.capture import topic_removal
 from apps.core import clock
 from apps.core.errors import Invalid, Refused
 from apps.dashboard.decorators import SignedIn, needs
+from apps.dashboard.error_pages import status_of
 from apps.dashboard.forms import removals
 from apps.dashboard.forms.brokers import field_of
 from apps.dashboard.forms.fields import reason_in
 from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import topics
-from apps.dashboard.views import errors
 from apps.team.rights import Scope
 
 
@@ -128,7 +128,7 @@ def _render(
         "wrong": wrong,
         "wrong_at": field_of(wrong),
     }
-    status = errors.status_of(wrong) if wrong else 200
+    status = status_of(wrong) if wrong else 200
     return render(request, template, page, status=status)
 
 

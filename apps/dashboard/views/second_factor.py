@@ -17,8 +17,8 @@ from django.views.decorators.http import (
 from apps.core import clock
 from apps.core.errors import Absent, Invalid, PoisonwebError
 from apps.dashboard.decorators import SignedIn
+from apps.dashboard.error_pages import error_page, status_of
 from apps.dashboard.forms.sign_in import ProofForm
-from apps.dashboard.views import errors
 from apps.team import second_factor, second_factor_session, sign_in, single_sign_on
 from apps.team.errors import TooManySignIns
 from apps.team.sign_in import SignInAttempt
@@ -52,9 +52,7 @@ def qr_code(request: SignedIn) -> HttpResponse:
     """Return the QR code as an image: the CSP forbids one inside the page."""
     secret = second_factor_session.offered_secret(request)
     if secret is None:
-        return errors.error_page(
-            request, Absent("There is no second factor to be added.")
-        )
+        return error_page(request, Absent("There is no second factor to be added."))
     drawing = second_factor.qr_code(request.user, secret)
     return HttpResponse(drawing, content_type="image/svg+xml")
 
@@ -103,13 +101,13 @@ def _page(request: SignedIn, *, wrong: PoisonwebError | None = None) -> HttpResp
     try:
         context = _factor(request)
     except PoisonwebError as unreadable:
-        return errors.error_page(request, unreadable)
+        return error_page(request, unreadable)
     response = _render(request, "second_factor/page.html", {**context, "wrong": wrong})
     if isinstance(wrong, TooManySignIns):
         response.status_code = HTTPStatus.TOO_MANY_REQUESTS
         response["Retry-After"] = str(ceil(wrong.delay.total_seconds()))
     elif wrong is not None:
-        response.status_code = errors.status_of(wrong)
+        response.status_code = status_of(wrong)
     return response
 
 

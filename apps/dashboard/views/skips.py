@@ -9,6 +9,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from apps.core import clock
 from apps.core.errors import Invalid, Refused
 from apps.dashboard.decorators import SignedIn, needs, show
+from apps.dashboard.error_pages import status_of
 from apps.dashboard.forms import selection
 from apps.dashboard.forms import skips as skip_forms
 from apps.dashboard.forms.fields import reason_in
@@ -17,7 +18,6 @@ from apps.dashboard.forms.skips import DraftPreview, SkipDraft, SkipForm
 from apps.dashboard.paging import Cursor
 from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import skips
-from apps.dashboard.views import errors
 from apps.poison import skip_list
 from apps.poison.models import Poison
 from apps.team.rights import Scope
@@ -106,7 +106,7 @@ def _new(
         "headers": skip_forms.header_names(message) if message else [],
         "curl": _curl(request, preview.draft) if preview else "",
     }
-    status = errors.status_of(wrong) if wrong else 200
+    status = status_of(wrong) if wrong else 200
     return render(request, "skips/new.html", context, status=status)
 
 
@@ -128,5 +128,5 @@ def _detail(
         "reason": reason_in(request.POST),
         "curl": curl.delete(request, f"{API}/{skip_id}"),
     }
-    status = errors.status_of(wrong) if wrong else 200
+    status = status_of(wrong) if wrong else 200
     return render(request, "skips/detail.html", context, status=status)

@@ -7,25 +7,29 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import connection, models, transaction
 
 from apps.core.snapshot import Snapshot
 from apps.reports.errors import TakenOver
-from apps.reports.models import Day, Run
+from apps.reports.models import Day, ProblemDay, Rate, Run
 from apps.reports.states import State
-
-MEASURED = (
-    "delivered, failed, poisoned, retried, redriven, confirmed, recurred, dropped,"
-    " failure_rate, rate_low, rate_high"
-)
 
 STAGED = ("reports_staged_rate", "reports_staged_problem")
 
+# The staged tables name days, topics and problems by `day`, `topic` and `problem`.
+_KEYS = {"id", "day_id", "topic_id", "problem_id"}
+
+
+def _shared_columns(published: type[models.Model]) -> str:
+    """List the columns that a published table and its staged table both have."""
+    fields = published._meta.concrete_fields  # noqa: SLF001 - documented by Django
+    columns = [field.attname for field in fields]
+    return ", ".join(column for column in columns if column not in _KEYS)
+
+
 _RATES = f"""
-INSERT INTO reports_rate (day_id, hour, topic_id, consumer_group, source, uncounted,
-    skipped, {MEASURED}, p50_ms, p95_ms, p99_ms)
-SELECT day, hour, topic.id, consumer_group, source, uncounted,
-    skipped, {MEASURED}, p50_ms, p95_ms, p99_ms
+INSERT INTO reports_rate (day_id, topic_id, {_shared_columns(Rate)})
+SELECT day, topic.id, {_shared_columns(Rate)}
 FROM reports_staged_rate staged JOIN brokers_topic topic ON topic.name = staged.topic
 WHERE run_id = %(run)s AND epoch = %(epoch)s
 """  # noqa: S608 - made of our own words
@@ -45,8 +49,8 @@ WHERE run_id = %(run)s AND epoch = %(epoch)s AND topic = ANY(%(existing)s)
 """
 
 _PROBLEMS = f"""
-INSERT INTO reports_problem_day (day_id, problem_id, {MEASURED})
-SELECT day, problem, {MEASURED} FROM reports_staged_problem
+INSERT INTO reports_problem_day (day_id, problem_id, {_shared_columns(ProblemDay)})
+SELECT day, problem, {_shared_columns(ProblemDay)} FROM reports_staged_problem
 WHERE run_id = %(run)s AND epoch = %(epoch)s
 """  # noqa: S608 - made of our own words
 

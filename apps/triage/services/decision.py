@@ -15,8 +15,8 @@ from apps.poison.query import Query
 from apps.team.rights import Principal, Scope
 from apps.triage.errors import NotTaken, Stale
 from apps.triage.models import Operation
-from apps.triage.querysets import ItemQuerySet
 from apps.triage.services import previews
+from apps.triage.services.audit_details import audit_detail, single_message
 from apps.triage.services.previews import Route, SelectionRequest
 from apps.triage.states import CONFIRMED, State, Verb
 
@@ -127,7 +127,7 @@ def _confirm(
 
 def _problems(operation: Operation, number: int) -> list[int]:
     """List the ids of the problems it acts on; [] if that is slow or they are many."""
-    query = Query.parse(operation.query or "")
+    query = Query.from_canonical(operation.query or "")
     if ids := query.value_of("problem"):
         problems = sorted({int(each) for each in ids.split(",")})
     elif number > MOST_LOOKED_AT:
@@ -137,13 +137,6 @@ def _problems(operation: Operation, number: int) -> list[int]:
         rows = operation.items.waiting().order_by(name).values_list(name, flat=True)
         problems = list(rows.distinct()[: MOST_PROBLEMS + 1])
     return problems if len(problems) <= MOST_PROBLEMS else []
-
-
-def single_message(items: ItemQuerySet, number: int) -> dict[str, int | None]:
-    """Return the message id for the audit entry of an operation on one message."""
-    if number != 1:
-        return {}
-    return {"message": items.values_list("poison_id", flat=True).first()}
 
 
 def _why_nothing_is_left(operation: Operation) -> str:
@@ -179,18 +172,3 @@ WHERE waiting.operation_id = %s AND waiting.state = 'waiting'
 def _skip_what_others_hold(operation: Operation) -> None:
     with connection.cursor() as cursor:
         cursor.execute(_SKIP_HELD, [operation.pk])
-
-
-def audit_detail(operation: Operation) -> dict[str, object]:
-    """Describe an operation for its audit entries."""
-    target = operation.target_topic
-    order = {"ordered": True} if operation.ordered else {}
-    return {
-        "verb": operation.verb,
-        "query": operation.query,
-        "as_of": operation.created_at.isoformat(),
-        "total": operation.total,
-        "target_topic": None if target is None else target.name,
-        "undo_of": operation.undo_of_id,
-        **order,
-    }

@@ -87,12 +87,13 @@ class Route:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreviewSummary:
-    """The figures of a preview beside its total; counts are of items.
+    """A preview with its figures beside the total; counts are of items.
 
     `left_out` has the headers that will not be sent, `elsewhere` the messages that
     failed in another queue, among the first to be sent.
     """
 
+    operation: Operation
     will_act: int
     skipped: tuple[tuple[str, int], ...]
     by_topic: tuple[tuple[str, int], ...]
@@ -165,6 +166,7 @@ def summarize(*, operation: Operation) -> PreviewSummary:
     items = Item.objects.filter(operation=operation)
     waiting = items.waiting()
     return PreviewSummary(
+        operation=operation,
         will_act=waiting.count(),
         skipped=skipped_by_reason(operation),
         by_topic=_count_by(waiting, "poison__topic__name"),
@@ -211,7 +213,7 @@ def selection_of(operation: Operation) -> SelectionRequest | None:
     name = None if target is None else target.name
     if operation.undo_of_id is not None:
         return SelectionRequest(verb=verb, dropped_by=operation.undo_of_id)
-    query = None if operation.query is None else Query.parse(operation.query)
+    query = None if operation.query is None else Query.from_canonical(operation.query)
     poison_ids = operation.items.values_list("poison_id", flat=True)
     ids = tuple(poison_ids) if query is None else ()
     if query is None and not ids:
@@ -386,6 +388,6 @@ def _newer(operation: Operation) -> int:
     if operation.query is None:
         return 0
     allowed = Poison.objects.on_topics(operation.topics)
-    matching = allowed.matching(Query.parse(operation.query))
+    matching = allowed.matching(Query.from_canonical(operation.query))
     newer = matching.captured_after(operation.as_of)
     return newer.order_by().values("pk")[:MOST_COUNTED].count()

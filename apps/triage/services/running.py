@@ -40,8 +40,8 @@ from apps.poison.states import Outcome
 from apps.triage.errors import LockLost
 from apps.triage.models import Operation, lock_name
 from apps.triage.services import item_states
+from apps.triage.services.audit_details import audit_detail, single_message
 from apps.triage.services.claim_executor import claim_executor
-from apps.triage.services.decision import audit_detail, single_message
 from apps.triage.services.fencing import fence
 from apps.triage.services.ordered_sends import TRY_AGAIN, OrderedSends
 from apps.triage.services.outbound import (

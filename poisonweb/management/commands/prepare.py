@@ -20,7 +20,9 @@ from django.db import OperationalError, ProgrammingError, connection
 from django.db.migrations.loader import MigrationLoader
 from psycopg.errors import InsufficientPrivilege
 
-from apps.brokers import allow_list
+from apps.brokers import allow_list, secrets
+from apps.brokers.models import Broker
+from apps.brokers.services import registration
 from apps.brokers.services import topics as brokers
 from apps.capture import partitions
 from apps.capture.lanes import lane_settings
@@ -40,6 +42,8 @@ SETTER_UP = Principal(
     actor=SET_UP, scopes=frozenset({Scope.BROKERS_WRITE}), source="system"
 )
 ADMIN = "admin"
+SAMPLE_BROKER = "sample"
+SAMPLE_URL = f"{secrets.FROM_ENVIRONMENT}{secrets.SAMPLE_VARIABLE}"
 SAMPLE_TOPICS = ("ContentTopic", "orders", "shipments")
 SAMPLE_SCOPES = (Scope.CAPTURE_WRITE, Scope.SKIPS_READ)
 SAMPLE_KEY = "sample consumers"
@@ -143,14 +147,7 @@ def _make_admin(file: Path) -> None:
 
 
 def _make_sample(key_file: Path) -> None:
-    broker = brokers.register_broker(
-        name="sample",
-        kind="redis_streams",
-        url="env:POISONWEB_REDIS_URL",
-        is_sample=True,
-        actor=SET_UP,
-        now=clock.now(),
-    )
+    broker = _sample_broker()
     for topic in SAMPLE_TOPICS:
         sample_topic = brokers.register_topic(
             name=topic,
@@ -170,6 +167,23 @@ def _make_sample(key_file: Path) -> None:
             )
     if not _is_usable(key_file):
         write_private(key_file, _new_key())
+
+
+def _sample_broker() -> Broker:
+    """Return the sample's broker as people have left it; add it without one."""
+    # The first release did not mark it.
+    unmarked = Broker.objects.filter(name=SAMPLE_BROKER, url=SAMPLE_URL)
+    unmarked.update(is_sample=True)
+    existing = Broker.objects.filter(is_sample=True).order_by("-pk").first()
+    return existing or registration.add(
+        name=SAMPLE_BROKER,
+        kind="redis_streams",
+        url=SAMPLE_URL,
+        options={},
+        is_sample=True,
+        principal=SETTER_UP,
+        now=clock.now(),
+    )
 
 
 def _is_usable(key_file: Path) -> bool:

@@ -173,11 +173,6 @@ def stem(name: bytes) -> str:
     return name.hex()[:24]
 
 
-def stacks_name(owner: Identity) -> str:
-    """Return the file name for the stacks of a process."""
-    return f"{owner.pid}-{owner.started}.stacks"
-
-
 def read(fd: int) -> Snapshot:
     """Read a journal; raise Unreadable when the file is not a journal."""
     data = os.pread(fd, HEADER, 0)

@@ -47,6 +47,7 @@ NEEDED = {
     "GET poisons/1/body": Scope.BODIES_READ,
     "POST poisons/1/body": Scope.BODIES_READ,
     "GET problems": Scope.PROBLEMS_READ,
+    "GET problems/1": Scope.PROBLEMS_READ,
     "GET operations": Scope.OPERATIONS_READ,
     "POST operations": Scope.OPERATIONS_WRITE,
     "GET operations/preview": Scope.OPERATIONS_WRITE,

@@ -27,12 +27,13 @@ pytestmark = pytest.mark.django_db
 Path = tuple[str | int, ...]
 # A label, a value, and whether it is allowed.
 Edge = tuple[str, Any, bool]
-# Described apart from their parsers, unless they refuse unknown members by now.
-APART = {"Ask", "Decision", "NewBroker", "PatchedBrokerChange", "BrokerRemoval"} | {
-    *("NewTopic", "PatchedTopicChange", "TopicRemoval"),
+# The SDK's contract and the settle wire leave unknown members alone; all others refuse.
+OPEN = {"FailureReports", "Confirmations", "CounterReports", "AppliedReports"} | {
+    *("Holder", "PositionUpdates"),
 }
 Refused = Mapping[str, str]
 UNKNOWN = "no_such_member"
+CALLS = {call.name: call for call in calls()}
 
 # Texts and numbers without a limit of their own, and why they have none.
 UNBOUNDED = {
@@ -42,6 +43,13 @@ UNBOUNDED = {
     "Raised.message": "it is cut when it is stored",
     "Raised.traceback": "it is cut when it is stored",
     "Matcher.value": "its kind decides what it is",
+    **dict.fromkeys(
+        (
+            *("NewBroker.options", "PatchedBrokerChange.options"),
+            *("NewTopic.options", "PatchedTopicChange.options"),
+        ),
+        "its JSON has OPTIONS_LIMIT characters, and its kind of broker knows its names",
+    ),
 }
 # Fields that name something: within their limits they may be refused as unknown.
 NAMES_SOMETHING = {
@@ -49,20 +57,34 @@ NAMES_SOMETHING = {
     "MoveAsk.other",
     "MoveAsk.move",
     "NewSkip.poison",
+    "NewTopic.broker",
+    "Ask.target_topic",
     "Applied.skip",
     "PositionUpdate.client_name",
     "PositionUpdate.sub_id",
     "PositionUpdate.topic",
 }
-# Text of a form of its own, at a length; all others may be letters.
-TEXTS: dict[str, Callable[[int], str]] = {}
 # Null, though allowed, has no meaning beside the other members of the example.
-NULLS = {"MoveAsk.to": "no other target is sent"}
+NULLS = {"MoveAsk.to": "no other target is sent", "Ask.q": "no ids are sent"}
 
 
-def is_apart(call: Call) -> bool:
-    shape, _ = resolved(call.body)
-    return shape["x-name"] in APART and "additionalProperties" not in shape
+def letters(size: int) -> str:
+    return "a" * size
+
+
+def form(template: str) -> Callable[[int], str]:
+    """Return a maker of texts of this form, which are cut if they are too short."""
+    rest = len(template.format(""))
+    return lambda size: template.format("a" * (size - rest))[:size]
+
+
+# Text that has a form; all others may be letters.
+TEXTS = {
+    "NewBroker.url": form("redis://:{}@127.0.0.1:9"),
+    "PatchedBrokerChange.url": form("redis://:{}@127.0.0.1:9"),
+    "NewTopic.runbook": form("https://example.org/{}"),
+    "PatchedTopicChange.runbook": form("https://example.org/{}"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,9 +127,6 @@ def resolved(spec: Spec) -> tuple[Spec, bool]:
         shape: Spec = schema()["components"]["schemas"][name]
         return {"x-name": name, **shape}, False
     return spec, is_nullable
-
-
-CALLS = {call.name: call for call in calls() if not is_apart(call)}
 
 
 def type_of(spec: Spec) -> str | None:
@@ -194,11 +213,13 @@ def cases(call: Call, field: Field) -> Iterator[Case]:
 def _value_cases(field: Field, body: Any) -> Iterator[Case]:
     parent = field.path[:-1]
     neighbours = at(body, parent)
-    # A pair of numbers or texts is refused as a whole, and its halves go together.
-    is_half = isinstance(neighbours, list) and len(neighbours) == 2
+    own = at(body, field.path)
+    # A list of numbers or texts may be refused as a whole; both of a pair go together.
+    is_plain = isinstance(neighbours, list) and not isinstance(own, dict | list)
+    is_half = is_plain and len(neighbours) == 2
     place = pointer(field.path)
-    whole = pointer(parent) if is_half else place
-    for label, value, is_allowed in edges(field, at(body, field.path)):
+    whole = pointer(parent) if is_plain else place
+    for label, value, is_allowed in edges(field, own):
         changed = (
             with_value(body, parent, [value, value])
             if is_half and is_allowed
@@ -228,7 +249,9 @@ def _member_cases(field: Field, body: Any) -> Iterator[Case]:
     some = next(iter(own.values()), None)
     members: list[Edge] = [(UNKNOWN, 1, others is not False)]
     if "properties" not in field.spec:
-        names = field.spec.get("propertyNames", {})
+        members = []
+    if "propertyNames" in field.spec:
+        names = field.spec["propertyNames"]
         members = [(name, some, allowed) for _, name, allowed in _texts(names)]
     if isinstance(others, dict) and others and own:
         name = next(iter(own))
@@ -282,10 +305,6 @@ def edges(field: Field, value: Any) -> Iterator[Edge]:
         yield "no members", {}, False
 
 
-def letters(size: int) -> str:
-    return "a" * size
-
-
 def _texts(spec: Spec, make: Callable[[int], str] = letters) -> Iterator[Edge]:
     if "enum" in spec:
         yield from ((each, each, True) for each in spec["enum"])
@@ -295,7 +314,8 @@ def _texts(spec: Spec, make: Callable[[int], str] = letters) -> Iterator[Edge]:
         yield f"no {spec['format']}", "x", False
         return
     least, most = spec.get("minLength", 0), spec.get("maxLength")
-    yield f"{least} characters", make(least), True
+    if make is letters:
+        yield f"{least} characters", make(least), True
     if least:
         yield f"{least - 1} characters", make(least - 1), False
     if most is not None:
@@ -395,6 +415,14 @@ def faults(
             is_usual = anywhere({place: reason}) <= usual
             if touches(place, case.place) and not (is_unknown or is_usual):
                 yield f"{case.label} is refused, {place}: {reason}"
+
+
+def test_only_what_consumers_send_may_have_members_that_are_not_described() -> None:
+    shapes = [resolved(call.body)[0] for call in CALLS.values()]
+
+    assert {
+        shape["x-name"] for shape in shapes if "additionalProperties" not in shape
+    } == OPEN
 
 
 def test_every_field_of_a_request_has_limits_or_a_reason_to_have_none() -> None:

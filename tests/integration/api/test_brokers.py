@@ -93,6 +93,28 @@ def test_an_invalid_broker_is_a_422_that_names_the_member(
     assert Broker.objects.count() == 0
 
 
+def test_all_members_of_a_broker_that_are_invalid_are_named_at_once(
+    admin: Caller,
+) -> None:
+    wrong = {"name": "", "kind": "pigeon", "url": 7, "options": "sesame"}
+
+    reply = admin.post("brokers", wrong)
+
+    assert reply.status == 422
+    assert sorted(reply.pointers) == ["/kind", "/name", "/options", "/url"]
+    assert b"sesame" not in reply.response.content
+
+
+def test_options_of_a_broker_may_be_null(admin: Caller, redis_url: str) -> None:
+    added = admin.post("brokers", new(redis_url, options=None)).json
+    patch(admin, f"brokers/{added['id']}", {"options": {"body_field": "b"}})
+
+    changed = patch(admin, f"brokers/{added['id']}", {"name": "a", "options": None})
+
+    assert added["options"] == {}
+    assert changed.json["options"] == {"body_field": "b"}
+
+
 @pytest.mark.parametrize("body", [[], 13, None])
 def test_a_body_of_another_shape_is_a_400(admin: Caller, body: object) -> None:
     assert admin.post("brokers", body).status == 400
@@ -128,6 +150,7 @@ def test_members_left_out_of_a_change_keep_their_values(
     assert Broker.objects.get().url != before
     pointers = [["/kind"], ["/url"], ["/name"], ["/name"]]
     assert [reply.pointers for reply in refused] == pointers
+    assert "add another broker" in refused[0].json["detail"]
     assert all("100 characters" in reply.json["detail"] for reply in refused[2:])
 
 
@@ -502,13 +525,25 @@ def test_a_topic_of_another_broker_is_not_taken_over(admin: Caller, ours: int) -
         ({"name": "a\0b"}, "/name"),
         ({"name": "x" * 256}, "/name"),
         ({"broker": None}, "/broker"),
+        ({"broker": ""}, "/broker"),
         ({"max_dequeue_count": 0}, "/max_dequeue_count"),
+        ({"max_dequeue_count": 10_001}, "/max_dequeue_count"),
         ({"max_dequeue_count": True}, "/max_dequeue_count"),
+        ({"max_dequeue_count": "7"}, "/max_dequeue_count"),
+        ({"max_dequeue_count": None}, "/max_dequeue_count"),
         ({"visibility_timeout": -1}, "/visibility_timeout"),
+        ({"visibility_timeout": 604_801}, "/visibility_timeout"),
+        ({"visibility_timeout": None}, "/visibility_timeout"),
+        ({"visibility_timeout": "later"}, "/visibility_timeout"),
         ({"retention_days": "soon"}, "/retention_days"),
+        ({"retention_days": 36_501}, "/retention_days"),
         ({"owner": 7}, "/owner"),
+        ({"owner": "a\u202eb"}, "/owner"),
+        ({"owner": "x" * 201}, "/owner"),
         ({"runbook": "javascript:alert(1)"}, "/runbook"),
+        ({"runbook": "https://" + "x" * 2_000}, "/runbook"),
         ({"options": "x"}, "/options"),
+        ({"options": {"body_field": "x" * 10_000}}, "/options"),
         ({"options": {"colour": 1}}, "/options"),
         ({"mode": "steal"}, "/mode"),
         ({"mode": "tee"}, "/tee_queue"),
@@ -526,6 +561,54 @@ def test_an_invalid_topic_is_a_422_that_names_the_member(
 
     assert (reply.status, reply.pointers) == (422, [pointer])
     assert (Topic.objects.count(), Lane.objects.count()) == (0, 0)
+
+
+def test_all_members_of_a_topic_that_are_invalid_are_named_at_once(
+    admin: Caller, ours: int
+) -> None:
+    wrong = {"max_dequeue_count": 0, "runbook": "ftp://x", "options": [], "reason": 7}
+
+    reply = registered(admin, **wrong)
+
+    assert reply.status == 422
+    assert sorted(reply.pointers) == sorted(f"/{name}" for name in wrong)
+
+
+def test_null_clears_a_policy(admin: Caller, ours: int) -> None:
+    policies: Member = {
+        "owner": "Team A",
+        "runbook": "https://wiki.example/",
+        "options": {"body_field": "b"},
+        "retention_days": 14,
+        "dead_letter_queue": "q",
+    }
+    registered(admin, **policies)
+
+    cleared = patch(
+        admin, "topics", {"name": "orders", **dict.fromkeys(policies, None)}
+    )
+
+    assert cleared.status == 200, cleared.json
+    assert {name: cleared.json[name] for name in policies} == {
+        "owner": "",
+        "runbook": "",
+        "options": {},
+        "retention_days": None,
+        "dead_letter_queue": "",
+    }
+
+
+def test_a_topic_that_its_broker_named_by_invisible_characters_is_changed(
+    admin: Caller, ours: int
+) -> None:
+    name = "a\x1b\u202eb "
+    Topic.objects.create(name=name, native_name=name, broker_id=ours)
+
+    changed = patch(admin, "topics", {"name": name, "owner": "Team A"})
+    removed = delete(admin, "topics", {"name": name})
+
+    assert (changed.status, changed.json["owner"]) == (200, "Team A")
+    assert (removed.status, Topic.objects.count()) == (200, 0)
 
 
 def test_a_change_is_all_or_nothing(admin: Caller, ours: int) -> None:
@@ -571,6 +654,16 @@ def test_a_topic_shows_the_state_of_its_lane(
     assert (lane["state"], lane["heard"], lane["depth"]) == ("running", True, 312)
     assert (lane["held"], lane["error"]) == (1, "away")
     assert admin.get("topics", broker="other").results == []
+
+
+def test_a_filter_of_topics_without_text_matches_all(admin: Caller, ours: int) -> None:
+    registered(admin)
+
+    everything = admin.get("topics", topic="", broker="")
+    long = admin.get("topics", topic="x" * 256, broker="x" * 101)
+
+    assert [topic["name"] for topic in everything.results] == ["orders"]
+    assert (long.status, sorted(long.pointers)) == (422, ["/broker", "/topic"])
 
 
 def test_topics_are_paged(admin: Caller, ours: int) -> None:

@@ -114,7 +114,7 @@ def test_a_lane_is_up_while_it_is_heard_and_can_work(
 
     samples = scrape(reader)
 
-    assert samples["lane_up"] == {("orders", "capture"): up}
+    assert samples["lane_up"] == {("capture", "orders"): up}
     assert samples["lane_lag"] == ({("orders",): 7} if age == 1 else {})
 
 
@@ -159,6 +159,25 @@ def test_topics_beyond_the_limit_have_no_series(
     assert set(scrape(reader)["poison_open"]) == {("a",), ("b",)}
 
 
+def test_the_limit_counts_only_the_topics_that_a_key_may_see(
+    orders: Topic, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "MOST_TOPICS", 1)
+    first = Topic.objects.create(
+        name="first",
+        native_name="first",
+        broker=orders.broker,
+        dead_letter_queue="first-poison",
+    )
+    Lane.objects.create(topic=first)
+    Lane.objects.update(state="running", seen_at=now, depth=7)
+
+    samples = scrape(program(Scope.METRICS_READ, topics=["orders"]))
+
+    assert samples["poison_open"] == {("orders",): 0}
+    assert samples["lane_lag"] == {("orders",): 7}
+
+
 def test_a_key_for_some_topics_sees_no_other_and_no_sum(orders: Topic) -> None:
     Topic.objects.create(name="mail", native_name="mail")
 
@@ -178,7 +197,7 @@ def test_a_part_that_takes_too_long_is_left_out_and_marked_incomplete(
     samples = scrape(reader)
 
     assert "poison_open" not in samples
-    assert samples["lane_up"] == {("orders", "capture"): 0}
+    assert samples["lane_up"] == {("capture", "orders"): 0}
     assert samples["metrics_complete"] == {(): 0}
 
 

@@ -10,6 +10,7 @@ import pytest
 from apps.brokers.models import Broker, Topic
 from apps.brokers.services.topics import RoutingPublisher
 from apps.core import clock
+from apps.core.timeouts import TOO_SLOW
 from apps.poison.models import Poison
 from apps.team.rights import Role, Scope
 from apps.triage.models import Item, Operation
@@ -157,6 +158,7 @@ def test_refused_and_skipped_poisons_are_listed_with_their_reasons(
     detail = caller.get(f"poisons/{created[1].pk}").json
     assert [each["outcome"] for each in detail["redrives"]] == ["refused"]
     assert detail["redrives"][0]["operation"] == done["id"]
+    assert (detail["redrives"][0]["queue"], done["given_back_to"]) == (None, None)
     assert [each["id"] for each in detail["operations"]] == [done["id"]]
 
 
@@ -403,15 +405,17 @@ def test_a_preview_says_that_its_selection_is_still_being_frozen(
 
 
 @pytest.mark.parametrize(
-    ("ask", "pointer"),
+    ("selection", "pointer"),
     [
         ({}, "/verb"),
         ({"verb": "erase", "q": ""}, "/verb"),
         ({"verb": ["drop"], "q": ""}, "/verb"),
+        ({"verb": "give_back", "q": "", "target_topic": "orders"}, "/verb"),
         ({"verb": "drop"}, "/q"),
         ({"verb": "drop", "q": 13}, "/q"),
         ({"verb": "drop", "q": "zebra:x"}, "/q"),
         ({"verb": "drop", "q": "\ud800"}, "/q"),
+        ({"verb": "drop", "q": "x" * 2_001}, "/q"),
         ({"verb": "drop", "q": "", "ids": [1]}, "/q"),
         ({"verb": "drop", "ids": []}, "/q"),
         ({"verb": "drop", "ids": 1}, "/ids"),
@@ -426,6 +430,8 @@ def test_a_preview_says_that_its_selection_is_still_being_frozen(
         ({"verb": "redrive", "q": "", "target_topic": "a\0"}, "/target_topic"),
         ({"verb": "redrive", "q": "", "target_topic": 1}, "/target_topic"),
         ({"verb": "redrive", "q": "", "target_topic": "a" * 300}, "/target_topic"),
+        ({"verb": "redrive", "q": "", "ordered": 1}, "/ordered"),
+        ({"verb": "drop", "q": "", "zebra": None}, "/zebra"),
     ],
 )
 def test_an_invalid_preview_is_a_422_that_names_the_member(
@@ -434,6 +440,34 @@ def test_an_invalid_preview_is_a_422_that_names_the_member(
     reply = caller.post("operations/preview", selection)
 
     assert (reply.status, reply.pointers) == (422, [pointer])
+
+
+def test_a_refused_preview_names_all_members_that_are_wrong(caller: Caller) -> None:
+    reply = preview(caller, verb="erase", q="is:gone", ids=[0], target_topic=1)
+
+    assert reply.status == 422
+    assert reply.pointers == ["/verb", "/q", "/ids", "/target_topic"]
+
+
+def test_a_member_of_a_preview_that_is_null_counts_as_left_out(
+    caller: Caller, now: datetime
+) -> None:
+    [poison] = poisons(now, 1)
+
+    by_query = preview(caller, q="", ids=None, target_topic=None, ordered=None)
+    by_ids = preview(caller, q=None, ids=[poison.pk], target_topic="")
+
+    assert (by_query.json["total"], by_ids.json["total"]) == (1, 1)
+    assert by_query.json["ordered"] is False
+
+
+def test_headers_that_take_too_long_to_count_are_null_in_a_preview(
+    caller: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poisons(now, 1)
+    monkeypatch.setattr(previews, "unless_slow", lambda _: TOO_SLOW)
+
+    assert preview(caller).json["left_out"] is None
 
 
 @pytest.mark.parametrize("body", [[], 1, None, "x"])

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from apps.audit.models import Entry
+from apps.core import timeouts
 from apps.poison.models import Poison
 from apps.team.rights import Role, Scope
 from tests.integration.api.caller import Caller, person, program
@@ -15,6 +20,8 @@ from tests.reports import capture, failure, poisons
 pytestmark = pytest.mark.django_db
 
 MINUTE = timedelta(minutes=1)
+
+Execute = Callable[..., Any]
 
 
 def pages(caller: Caller, path: str, **query: object) -> list[list[int]]:
@@ -117,6 +124,41 @@ def test_an_invalid_query_is_a_422_that_names_it(path: str, q: str) -> None:
     assert (reply.status, reply.pointers) == (422, ["/q"])
 
 
+@pytest.mark.parametrize("path", ["poisons", "problems"])
+def test_a_longer_list_takes_no_more_queries_and_reads_no_body(
+    now: datetime, path: str
+) -> None:
+    caller = program()
+    numbers = []
+    for number in range(3):
+        raised = {"type": f"E{number}", "message": "", "traceback": ""}
+        poisons(now, 2, exception=raised, topic=f"topic {number}")
+        with CaptureQueriesContext(connection) as queries:
+            rows = caller.get(path).results
+        assert len(rows) > number
+        assert not [each for each in queries if "poison_body" in each["sql"]]
+        numbers.append(len(queries))
+
+    # The first request with a key also notes its use.
+    assert numbers[1] == numbers[2]
+
+
+def test_a_redriven_poison_is_silent_when_no_answer_came_for_too_long(
+    now: datetime,
+) -> None:
+    early, late = poisons(now, 2)
+    for poison, minutes in ((early, 11), (late, 9)):
+        Poison.objects.filter(pk=poison.pk).update(
+            state="redriven", sent_at=now - minutes * MINUTE, redrives=1
+        )
+
+    rows = {row["id"]: row for row in program().get("poisons").results}
+
+    assert (rows[early.pk]["silent"], rows[late.pk]["silent"]) == (True, False)
+    assert rows[early.pk]["shown"] == "sent"
+    assert program().get(f"poisons/{early.pk}").json["silent"] is True
+
+
 def test_wildcards_of_like_in_a_query_are_literal(now: datetime) -> None:
     poisons(now, 1)
 
@@ -181,6 +223,39 @@ def test_a_problem_has_its_counts_by_state(now: datetime) -> None:
     assert (problem["total"], problem["topic"]) == (3, "orders")
 
 
+def test_a_problem_alone_is_what_its_list_says_of_it(now: datetime) -> None:
+    created = poisons(now, 3)
+    Poison.objects.filter(pk=created[0].pk).update(state="dropped", dropped_at=now)
+    raised = {"type": "Other", "message": "", "traceback": ""}
+    [other] = poisons(now, 1, exception=raised)
+    caller = program()
+
+    problem = caller.get(f"problems/{created[0].problem_id}")
+
+    listed = {row["id"]: row for row in caller.get("problems").results}
+    assert problem.status == 200
+    assert problem.json == listed[created[0].problem_id]
+    assert problem.json["counts"]["dropped"] == 1
+    assert other.problem_id != created[0].problem_id
+
+
+def test_a_problem_whose_poisons_take_too_long_to_count_is_a_503(
+    now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [poison] = poisons(now, 1)
+    monkeypatch.setattr(timeouts, "SEARCH_MS", 50)
+
+    def slow(execute: Execute, sql: str, *rest: Any) -> Any:
+        if "COUNT" in sql:
+            return execute("SELECT pg_sleep(30)", None, *rest[1:])
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(slow):
+        reply = program().get(f"problems/{poison.problem_id}")
+
+    assert (reply.status, "takes too long" in reply.detail) == (503, True)
+
+
 def test_problems_are_paged_too(now: datetime) -> None:
     for number in range(5):
         raised = {"type": f"E{number}", "message": "", "traceback": ""}
@@ -238,15 +313,22 @@ def test_a_key_for_some_topics_sees_only_them(now: datetime) -> None:
 
     assert [row["id"] for row in caller.get("poisons").results] == [visible.pk]
     assert [row["topic"] for row in caller.get("problems").results] == ["orders.eu"]
-    for path in (f"poisons/{hidden.pk}", f"poisons/{hidden.pk}/body"):
+    for path in (
+        f"poisons/{hidden.pk}",
+        f"poisons/{hidden.pk}/body",
+        f"problems/{hidden.problem_id}",
+    ):
         assert caller.get(path).status == 404
+        assert program().get(path).status == 200
+    assert caller.get(f"problems/{visible.problem_id}").status == 200
     assert caller.get("poisons", q="topic:invoices").results == []
 
 
 @pytest.mark.parametrize("number", [0, 99, 2**31, 2**63 - 1, 2**63, 2**64, "9" * 5_000])
-def test_an_unknown_poison_is_a_404(number: object) -> None:
+def test_an_unknown_poison_or_problem_is_a_404(number: object) -> None:
     caller = program()
 
+    assert caller.get(f"problems/{number}").status == 404
     assert caller.get(f"poisons/{number}").status == 404
     assert caller.get(f"poisons/{number}/body").status == 404
 

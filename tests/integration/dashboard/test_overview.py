@@ -32,8 +32,6 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db
 
-# The SQL of counts that the page can omit.
-SLOWED = {"_OPEN", "_CAME_BACK", "_BY_STATE", "_HOURLY"}
 HOSTILE_TEXT = "</a><script>alert(1)</script>\u202e\x00" + "A" * 500
 
 

@@ -1,7 +1,7 @@
 """Calls of Azure's queues over plain HTTP: one attempt each, without secrets in errors.
 
-Azure's own client repeats calls by itself, which sends messages twice, and with as many
-threads it sends about half as many messages (`benchmarks/azure.py`).
+Azure's own client needs more than twice the processor time for a message, even without
+its retries: see `docs/adr/0024-azure-queues-over-plain-http.md`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,219 @@
+"""Find code that nothing uses; `make dead` runs it as a module.
+
+Vulture compares names: a name that is bound and never read is dead. It reads only
+Python, so this adds the names in templates, those that strings spell, as settings do,
+and the fixtures that tests take. The product is read alone first, because code that
+only tests call is dead too; then the tests are read with it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from vulture.core import Item, Vulture
+
+ROOT = Path(__file__).resolve().parents[1]
+PRODUCT = ("manage.py", "apps", "poisonweb", "sdk", "spark")
+TESTS = ("benchmarks", "tests")
+TAG = re.compile(r"\{%.*?%\}|\{\{.*?\}\}", re.DOTALL)
+NAME = re.compile(r"[A-Za-z_]\w*")
+# A name, a path as in settings, or a field as in queries, such as `-topic__name`.
+SPELLED = re.compile(r"-?[A-Za-z_]\w*([.:][A-Za-z_]\w*)*")
+# These decorators register what they decorate.
+REGISTERING = [
+    *("@app.after_request", "@app.before_request", "@receiver", "@register"),
+    *("@register.filter", "@register.simple_tag", "@worker_ready.connect"),
+]
+
+# What no source shows to be used, by reason, as `file:name` or, with vulture's kind of
+# it, `file:kind name`; `*` is any text.
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "Django, allauth, Celery and the packages of the API read settings": (
+        "poisonweb/settings.py:[A-Z]*",
+    ),
+    "Django reads these of modules, models, apps, commands, fields and lookups": (
+        *("*:urlpatterns", "poisonweb/urls.py:handler[45]0[034]"),
+        *("*/models*:Meta", "*/models*:constraints", "*/models.py:abstract"),
+        *("*/apps.py:*Config", "*/commands/*.py:requires_system_checks"),
+        *("apps/bookmarks/runs.py:db_type", "apps/bookmarks/runs.py:*_prep_value"),
+        *("apps/bookmarks/runs.py:from_db_value", "apps/core/fields.py:db_type"),
+        *("apps/core/fields.py:arity", "apps/core/fields.py:output_field"),
+        *("apps/core/patterns.py:as_sql", "apps/core/patterns.py:lookup_name"),
+    ),
+    "Django reads these of forms, class-based views, validators and its handler": (
+        *("apps/dashboard/forms/*.py:valid_value", "apps/dashboard/forms/*.py:clean_*"),
+        "apps/dashboard/forms/people_and_keys.py:field_order",
+        "apps/dashboard/views/account.py:template_name",
+        "apps/dashboard/views/account.py:form_class",
+        "apps/dashboard/views/account.py:redirect_authenticated_user",
+        *("apps/team/password_rules.py:validate", "*/password_rules.py:get_help_text"),
+        *("poisonweb/handler.py:is_async", "poisonweb/handler.py:_handler_class"),
+        "poisonweb/handler.py:block_size",
+    ),
+    "Django REST framework and drf-spectacular call these": (
+        "apps/api/authentication.py:authenticate_header",
+        *("apps/api/openapi.py:get_*", "apps/api/openapi.py:target_class"),
+        *("apps/api/openapi.py:*Scheme", "apps/api/permissions.py:has_permission"),
+        *("apps/api/views/*:http_method_names", "apps/api/views/*:renderer_classes"),
+        "apps/api/views/base.py:content_negotiation_class",
+        *("apps/api/views/base.py:select_renderer", "apps/api/views/*:ensure_ascii"),
+    ),
+    "Django REST framework reads and writes the members of the wire": (
+        "apps/api/serializers/*.py:variable *",
+    ),
+    "allauth calls these": (
+        "apps/team/openid.py:get_*",
+        "apps/team/openid.py:parse_token",
+        "apps/team/openid.py:pre_social_login",
+        *("apps/team/openid.py:on_authentication_error", "*/openid.py:openid_config"),
+        "apps/team/openid.py:oauth2_adapter_class",
+        "apps/team/openid.py:sociallogin_from_response",
+        "apps/team/second_factor_adapter.py:get_totp_label",
+    ),
+    "The libraries whose objects these are read what is set on them": (
+        *("*/azure_queue/wire.py:msg", "apps/core/logs.py:msg"),
+        *("apps/core/logs.py:exc_text", "*/management.py:pool_classes_by_scheme"),
+        *("poisonweb/costly.py:should_exit", "tests/*:should_exit"),
+        *("sdk/poisonguard/journal/attempts_file.py:row_factory",),
+        *("tests/conftest.py:_fixture_teardown", "tests/*:raise_request_exception"),
+        *("tests/integration/test_prepare.py:[A-Z]*", "tests/*:ROOT_URLCONF"),
+        *("tests/seed.py:*_seed", "tests/servers.py:dont_write_bytecode"),
+        *("tests/spark/conftest.py:isolation_level", "tests/dead_code.py:used_names"),
+        "tests/integration/test_sign_in.py:algorithm",
+    ),
+    "The standard library calls these of servers and parsers": (
+        *("*:do_[A-Z]*", "*:log_message", "*:handle_*", "*:daemon_threads"),
+        *("*:protocol_version", "sdk/poisonguard/testing/web.py:allow_reuse_address"),
+        "sdk/poisonguard/testing/web.py:request_queue_size",
+        "sdk/poisonguard/testing/web.py:disable_nagle_algorithm",
+    ),
+    "The client of AMPS calls these of bookmark stores and authenticators": (
+        "*/amps/store.py:*discard*",
+        "*/amps/store.py:[gs]et_*",
+        "tests/amps/test_fail_over.py:completed",
+    ),
+    "SQL reads or writes these columns": (
+        *("apps/*/models*:captured_xid", "apps/poison/models/messages.py:ambiguous"),
+        *("apps/poison/models/skips.py:counted_at", "apps/team/models.py:refused_at"),
+    ),
+    "The wire has these words, though no code names them": (
+        *("apps/brokers/ports.py:FSYNCED", "sdk/poisonguard/contract.py:MANUAL"),
+        "sdk/poisonguard/contract.py:OVERSIZE",
+    ),
+    "Applications call these of the SDK": (
+        *("sdk/poisonguard/__init__.py:__getattr__", "sdk/poisonguard/guard.py:wrap"),
+        *("sdk/poisonguard/outcome.py:duty", "*/dedupe/postgres.py:forget_async"),
+        *("sdk/poisonguard/readers/*.py:*Reader", "*/process_journal.py:__setitem__"),
+    ),
+    "Tests of applications, or ours, let these doubles misbehave": (
+        "sdk/poisonguard/testing/__init__.py:*",
+        "sdk/poisonguard/testing/double.py:*",
+        *("apps/brokers/adapters/memory.py:go_away", "*/memory.py:come_back"),
+        "*/memory.py:stop_answering",
+        "*/memory.py:advance",
+        "*/memory.py:receive_again",
+    ),
+    "pytest reads these": (
+        "tests/*:pytestmark",
+        "tests/*:pytest_*",
+        "tests/*conftest.py:collect_ignore",
+        "tests/conftest.py:django_db_modify_db_settings",
+    ),
+    "The log shows all fields of these": (
+        *("tests/acceptance/test_floods.py:after_mib", "*/test_floods.py:well_after"),
+    ),
+}
+
+
+def main() -> int:
+    product, tests = _python_files(PRODUCT), _python_files(TESTS)
+    every = [*product, *tests]
+    items = [
+        *_unused(product, PRODUCT, _template_names() | _names(product, _spelled)),
+        *_unused(every, TESTS, _names(every, _spelled) | _names(tests, _fixtures)),
+    ]
+    allowed = [pattern for patterns in ALLOWED.values() for pattern in patterns]
+    lines = [
+        *(
+            f"{_file(item)}:{item.first_lineno}: unused {item.typ} {item.name}"
+            for item in items
+            if not any(_is_allowed(item, pattern) for pattern in allowed)
+        ),
+        *(
+            f"tests/dead_code.py: allows {pattern}, which is used or is gone"
+            for pattern in allowed
+            if not any(_is_allowed(item, pattern) for item in items)
+        ),
+    ]
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    return 1 if lines else 0
+
+
+def _file(item: Item) -> Path:
+    file: Path = item.filename.relative_to(ROOT)
+    return file
+
+
+def _is_allowed(item: Item, pattern: str) -> bool:
+    places = (f"{_file(item)}:{item.name}", f"{_file(item)}:{item.typ} {item.name}")
+    return any(fnmatchcase(place, pattern) for place in places)
+
+
+def _python_files(roots: Iterable[str]) -> list[Path]:
+    """Return all but migrations, which stay as they were released."""
+    places = [ROOT / root for root in roots]
+    files = [place for place in places if place.is_file()]
+    files += (file for place in places for file in sorted(place.rglob("*.py")))
+    return [file for file in files if "migrations" not in file.parts]
+
+
+def _unused(
+    files: list[Path], roots: tuple[str, ...], used: set[str]
+) -> Iterator[Item]:
+    """Give what no file uses, if it is in one of `roots`."""
+    finder = Vulture(ignore_decorators=REGISTERING)
+    finder.used_names |= used
+    finder.scavenge(files)
+    for item in finder.get_unused_code():
+        if _file(item).parts[0] in roots:
+            yield item
+
+
+def _template_names() -> set[str]:
+    files = (file for file in (ROOT / "templates").rglob("*") if file.is_file())
+    tags = (tag for file in files for tag in TAG.findall(file.read_text()))
+    return {name for tag in tags for name in NAME.findall(tag)}
+
+
+def _names(files: list[Path], find: Callable[[ast.AST], Iterable[str]]) -> set[str]:
+    trees = (ast.parse(file.read_text()) for file in files)
+    return {name for tree in trees for node in ast.walk(tree) for name in find(node)}
+
+
+def _spelled(node: ast.AST) -> Iterable[str]:
+    match node:
+        case ast.Constant(value=str(text)) if SPELLED.fullmatch(text):
+            return {*NAME.findall(text), *NAME.findall(text.replace("__", "."))}
+        case _:
+            return ()
+
+
+def _fixtures(node: ast.AST) -> Iterable[str]:
+    """Give what a test may take by an argument, and what every test gets."""
+    match node:
+        case ast.arg(arg=name):
+            return (name,)
+        case ast.FunctionDef(name=name, decorator_list=[*decorators]):
+            is_automatic = any("autouse=True" in ast.unparse(d) for d in decorators)
+            return (name,) if is_automatic else ()
+        case _:
+            return ()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
