@@ -192,8 +192,9 @@ class NamedMembers(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-
 
 
 def _examples(body: SchemaClass | OpenApiTypes) -> list[OpenApiExample]:
-    named = EXAMPLES.get(body.__name__, {}) if isinstance(body, type) else {}
-    return [OpenApiExample(name, dict(value)) for name, value in named.items()]
+    kind = body.__name__ if isinstance(body, type) else body.name
+    named = EXAMPLES.get(kind, {})
+    return [OpenApiExample(name, value) for name, value in named.items()]
 
 
 def _problem(status: HTTPStatus) -> SchemaClass:

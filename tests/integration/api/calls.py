@@ -7,19 +7,25 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
-from django.db import transaction
+from django.db import connection, transaction
 
 from apps.api.views.reference import schema
-from apps.bookmarks.models import BookmarkPosition
+from apps.bookmarks.services import watermark_samples
 from apps.brokers.models import Broker, Topic
 from apps.core import clock
+from apps.triage.services import moves
+from apps.triage.services.moves import MoveTarget, Strategy
 from tests.integration.api.caller import Caller, Reply
-from tests.positions import opened
-from tests.skips import added
+from tests.positions import opened, settle, update
+from tests.reports import poisons
+from tests.skips import ANNA, added
 
 Spec = Mapping[str, Any]
+# Before the moment to which an example moves a position.
+THEN = datetime(2026, 11, 20, 9, tzinfo=UTC)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,15 +64,37 @@ def calls() -> list[Call]:
 
 def rows_of_examples() -> dict[str, int]:
     """Create what the examples name; give the ids that take the place in paths."""
-    now = clock.now()
-    broker = Broker.objects.create(name="theirs", kind="redis_streams")
-    Topic.objects.create(name="orders", native_name="orders", broker=broker)
-    opened(now, client_name="billing-1", sub_id="1", topic="orders")
-    return {
-        "broker_id": broker.pk,
-        "skip_id": added(now).pk,
-        "position_id": BookmarkPosition.objects.get().pk,
-    }
+    broker = Broker.objects.create(name="ours", kind="redis_streams", url="env:X")
+    Topic.objects.create(
+        name="orders",
+        native_name="orders",
+        broker=broker,
+        dead_letter_queue="orders-dead",
+    )
+    _begin_ids(poison_poison=13, poison_skip=5, bookmarks_position=3, bookmarks_move=6)
+    poisons(clock.now(), 1)
+    added(clock.now())
+    for name in ("billing-1", "billing-2"):
+        epoch = opened(THEN, client_name=name).epoch
+        settle(THEN, update(epoch, (0, 9), client_name=name, publisher="shop"))
+    watermark_samples.take(now=THEN)
+    moves.move(
+        position_id=3,
+        wish=MoveTarget(strategy=Strategy.EXACT, to={"shop": 5}),
+        reason="a test",
+        fence=False,
+        principal=ANNA,
+        now=clock.now(),
+    )
+    return {"broker_id": broker.pk, "skip_id": 5, "position_id": 3}
+
+
+def _begin_ids(**tables: int) -> None:
+    """Give the next row of each table the id that the examples name."""
+    with connection.cursor() as cursor:
+        for table, number in tables.items():
+            sequence = "setval(pg_get_serial_sequence(%s, 'id'), %s, false)"
+            cursor.execute(f"SELECT {sequence}", [table, number])
 
 
 @contextmanager

@@ -34,6 +34,7 @@ def test_the_schema_is_served_as_openapi_3_1_to_any_key() -> None:
 
     validate_schema(reply.json)
     assert reply.json["openapi"].startswith("3.1")
+    assert [server["url"] for server in reply.json["servers"]] == ["/"]
     assert reply.json == schema()
     assert anonymous().get("schema").status == 401
 
