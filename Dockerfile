@@ -1,7 +1,7 @@
 # Two images: `product` for web, worker, beat and lanes, and `reports`, the same with
 # Spark and Java, for the worker of that queue. compose.yaml puts them together.
 # Both hold the clients of all kinds of brokers.
-# Linters check this file (`make check`); nobody has built it yet. Tell us how it went.
+# Linters check this file (`make check`); it has not been built yet. Tell us how it went.
 
 FROM python:3.13-slim AS packages
 RUN python -m venv --without-pip /opt/venv

@@ -27,12 +27,18 @@ MINUTE = timedelta(minutes=1)
 Entries = list[tuple[bytes, dict[bytes, bytes]]]
 
 
-def preview(who: Principal, now: datetime, **selection: object) -> Operation:
+def preview(
+    who: Principal,
+    now: datetime,
+    *,
+    at_once: int = previews.TAKEN_AT_ONCE,
+    **selection: object,
+) -> Operation:
     selection.setdefault("verb", Verb.REDRIVE)
     if not {"ids", "query", "dropped_by"} & selection.keys():
         selection["query"] = ALL
     request = SelectionRequest(**selection)  # type: ignore[arg-type]
-    return previews.preview(selection=request, principal=who, now=now)
+    return previews.preview(selection=request, principal=who, now=now, at_once=at_once)
 
 
 def confirm(who: Principal, operation: Operation, now: datetime) -> Operation:

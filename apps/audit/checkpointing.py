@@ -20,11 +20,12 @@ QUIET = timedelta(hours=1)
 
 
 def folder() -> Path:
+    """Return the folder of the checkpoint files, below POISONWEB_VAR."""
     return Path(settings.POISONWEB_VAR) / "audit"
 
 
 def take(*, now: datetime) -> Checkpoint | None:
-    """Sign the head of the chain, if it moved since the last time or an hour passed.
+    """Sign the head of the chain, write and send it, if it moved or an hour passed.
 
     Failures are logged and shown on the page, and the next minute tries again.
     """
@@ -43,13 +44,16 @@ def take(*, now: datetime) -> Checkpoint | None:
         return None
     log.info("audit checkpoint %s", checkpoint.line)
     troubles = [
-        trouble for trouble in (_write(checkpoint), _send(checkpoint)) if trouble
+        trouble
+        for trouble in (_append_to_file(checkpoint), _post_to_url(checkpoint))
+        if trouble
     ]
     _store_last(checkpoint, trouble="; ".join(troubles))
     return checkpoint
 
 
 def _newest_in_files() -> Checkpoint | None:
+    """Return the newest signed checkpoint of the files; None if they are unreadable."""
     try:
         return checkpoints.newest(folder())
     except OSError:
@@ -72,13 +76,15 @@ def _find_contradiction(earlier: Checkpoint | None) -> int | None:
 
 
 def _is_due(checkpoint: Checkpoint, earlier: Checkpoint | None) -> bool:
+    """Tell whether the chain moved, an hour passed, or the last time failed."""
     if earlier is None or LastCheckpoint.objects.exclude(trouble="").exists():
         return True
     same = (checkpoint.seq, checkpoint.hash) == (earlier.seq, earlier.hash)
     return not same or checkpoint.at - earlier.at >= QUIET
 
 
-def _write(checkpoint: Checkpoint) -> str:
+def _append_to_file(checkpoint: Checkpoint) -> str:
+    """Append the checkpoint to its file; return the trouble, or ""."""
     try:
         checkpoints.append(folder(), checkpoint)
     except OSError as error:
@@ -87,7 +93,8 @@ def _write(checkpoint: Checkpoint) -> str:
     return ""
 
 
-def _send(checkpoint: Checkpoint) -> str:
+def _post_to_url(checkpoint: Checkpoint) -> str:
+    """POST the checkpoint to the URL, if one is set; return the trouble, or ""."""
     url = settings.POISONWEB_AUDIT_CHECKPOINT_URL
     if not url:
         return ""
@@ -100,6 +107,7 @@ def _send(checkpoint: Checkpoint) -> str:
 
 
 def _store_last(checkpoint: Checkpoint, *, trouble: str) -> None:
+    """Store the checkpoint and its trouble as the only row of `LastCheckpoint`."""
     LastCheckpoint.objects.update_or_create(
         id=1,
         defaults={

@@ -40,6 +40,7 @@ class Checkpoint:
     signature: str = field(default="", compare=False)
 
     def with_signature(self) -> Self:
+        """Return a copy that is signed with the SECRET_KEY."""
         return type(self)(
             at=self.at,
             seq=self.seq,
@@ -56,6 +57,7 @@ class Checkpoint:
 
     @property
     def line(self) -> str:
+        """Return the checkpoint as a line of JSON, with its signature."""
         return _json({**self._members(), "signature": self.signature})
 
     @classmethod
@@ -83,10 +85,12 @@ class Checkpoint:
         return f"the checkpoint of entry {self.seq} ({self.at:%Y-%m-%d %H:%M:%S} UTC)"
 
     def _expected_signature(self) -> str:
+        """Compute the signature that the SECRET_KEY gives these members."""
         text = _json(self._members())
         return salted_hmac(SALT, text, algorithm="sha256").hexdigest()
 
     def _members(self) -> dict[str, object]:
+        """Return what is signed: time, seq and hash, and a contradiction if any."""
         members: dict[str, object] = {
             "at": self.at.strftime(TIME),
             "seq": self.seq,
@@ -133,6 +137,7 @@ def read(path: Path) -> Iterator[Checkpoint]:
 
 
 def _ends_a_line(file: int) -> bool:
+    """Tell whether an open file is empty or ends with a newline."""
     size = os.fstat(file).st_size
     return size == 0 or os.pread(file, 1, size - 1) == b"\n"
 
@@ -147,4 +152,5 @@ def _sync(folder: Path) -> None:
 
 
 def _json(members: dict[str, object]) -> str:
+    """Write JSON without spaces: what is signed has one spelling."""
     return json.dumps(members, separators=(",", ":"))

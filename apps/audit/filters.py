@@ -56,11 +56,11 @@ class TrailFilter:
     def parse(cls, params: Mapping[str, str]) -> Self:
         """Parse the parameters of a request; raises Invalid for the first bad one."""
         return cls(
-            actor=_text("actor", params.get("actor")),
-            action=_action(params.get("action")),
-            subject=_subject(params.get("subject")),
-            since=_moment("from", params.get("from"), time.min),
-            until=_moment("to", params.get("to"), time.max),
+            actor=_checked_text("actor", params.get("actor")),
+            action=_checked_action(params.get("action")),
+            subject=_full_subject(params.get("subject")),
+            since=_parse_moment("from", params.get("from"), time.min),
+            until=_parse_moment("to", params.get("to"), time.max),
         )
 
     def matching(self) -> QuerySet[Entry]:
@@ -70,20 +70,24 @@ class TrailFilter:
         filter, or the primary key, and stop at the end of the range.
         """
         conditions = [
-            *([] if self.actor is None else [_by(self.actor)]),
+            *([] if self.actor is None else [_of_actor(self.actor)]),
             *([] if self.action is None else [Q(action=self.action)]),
-            *([] if self.subject is None else [_about(self.subject, self.operations)]),
+            *(
+                []
+                if self.subject is None
+                else [_of_subject(self.subject, self.operations)]
+            ),
         ]
         entries = Entry.objects.filter(*conditions).order_by("-seq")
         if self.since is None and self.until is None:
             return entries
-        in_time = _within(Entry.objects.all(), self.since, self.until)
+        in_time = _between(Entry.objects.all(), self.since, self.until)
         # Plus 0, because for MIN of a bare column Postgres would scan the primary key.
         ends = in_time.aggregate(first=Min(F("seq") + 0), last=Max(F("seq") + 0))
         if ends["first"] is None:
             return entries.none()
         in_range = entries.filter(seq__gte=ends["first"], seq__lte=ends["last"])
-        return _within(in_range, self.since, self.until)
+        return _between(in_range, self.since, self.until)
 
 
 def in_pieces(entries: QuerySet[Entry]) -> Iterator[Entry]:
@@ -108,7 +112,7 @@ WHERE lower(actor) = ANY(SELECT lower(name) FROM unnest(%(names)s::text[]) AS na
 """
 
 
-def _by(actor: str) -> Q:
+def _of_actor(actor: str) -> Q:
     """Select the entries of an actor; a bare name matches any kind and case."""
     if actor.partition(":")[0] in KINDS_OF_ACTORS:
         return Q(actor=actor)
@@ -120,7 +124,7 @@ def _by(actor: str) -> Q:
     return Q(actor=actors[0]) if len(actors) == 1 else Q(actor__in=actors)
 
 
-def _about(subject: str, operations: Sequence[str]) -> Q:
+def _of_subject(subject: str, operations: Sequence[str]) -> Q:
     """Select the entries of a subject; for a problem, also the operations on it."""
     itself = Q(subject=subject)
     if operations:
@@ -143,16 +147,18 @@ def _about(subject: str, operations: Sequence[str]) -> Q:
     return itself | Q(seq__in=numbers)
 
 
-def _within(
+def _between(
     entries: QuerySet[Entry], since: datetime | None, until: datetime | None
 ) -> QuerySet[Entry]:
+    """Select the entries from `since` until `until`; None is no limit."""
     times = {"at__gte": since, "at__lte": until}
     return entries.filter(
         **{name: moment for name, moment in times.items() if moment is not None}
     )
 
 
-def _text(name: str, value: str | None) -> str | None:
+def _checked_text(name: str, value: str | None) -> str | None:
+    """Return a parameter, None if empty; raise Invalid for text never stored."""
     if not value:
         return None
     if len(value) > TEXT_LIMIT:
@@ -162,21 +168,23 @@ def _text(name: str, value: str | None) -> str | None:
     return value
 
 
-def _action(value: str | None) -> str | None:
+def _checked_action(value: str | None) -> str | None:
+    """Return an audited action, None if empty; raise Invalid for any other."""
     if value and value not in {action.value for action in Action}:
         raise Invalid("action", f"send one of {', '.join(sorted(Action))}")
     return value or None
 
 
-def _subject(value: str | None) -> str | None:
-    subject = _text("subject", value)
+def _full_subject(value: str | None) -> str | None:
+    """Return a subject, with an alias of its kind replaced; None if empty."""
+    subject = _checked_text("subject", value)
     if subject is None:
         return None
     kind, colon, name = subject.partition(":")
     return f"{ALIASES.get(kind, kind)}{colon}{name}"
 
 
-def _moment(name: str, value: str | None, of_the_day: time) -> datetime | None:
+def _parse_moment(name: str, value: str | None, of_the_day: time) -> datetime | None:
     """Parse a time, or a day as its first or last moment; UTC is the default zone."""
     if not value:
         return None

@@ -72,7 +72,10 @@ def _by_signature(checkpoints: Iterable[Checkpoint]) -> tuple[list[Checkpoint], 
     return sorted(signed.values(), key=lambda each: (each.seq, each.at)), unsigned
 
 
-def _compare(checkpoints: Sequence[Checkpoint]) -> Iterator[tuple[Checkpoint, bool]]:
+def _compare_with_chain(
+    checkpoints: Sequence[Checkpoint],
+) -> Iterator[tuple[Checkpoint, bool]]:
+    """Yield each checkpoint, and whether the chain still agrees with it."""
     for start in range(0, len(checkpoints), AT_ONCE):
         batch = checkpoints[start : start + AT_ONCE]
         hashes = verification.hashes_of([each.seq for each in batch])
@@ -81,7 +84,10 @@ def _compare(checkpoints: Sequence[Checkpoint]) -> Iterator[tuple[Checkpoint, bo
 
 
 def _first_that_fails(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
-    return next((each for each, agrees in _compare(checkpoints) if not agrees), None)
+    """Return the first checkpoint that the chain contradicts, or None."""
+    return next(
+        (each for each, agrees in _compare_with_chain(checkpoints) if not agrees), None
+    )
 
 
 def _first_bad(verdict: ChainVerdict, fails: Checkpoint | None) -> int | None:
@@ -92,12 +98,14 @@ def _first_bad(verdict: ChainVerdict, fails: Checkpoint | None) -> int | None:
 
 
 def _is_cut(verdict: ChainVerdict, fails: Checkpoint) -> bool:
+    """Tell whether the chain ends before a checkpoint, so was cut off."""
     return verdict.first_bad is None and fails.seq > verdict.entries
 
 
 def _last_that_holds(
     checkpoints: Sequence[Checkpoint], first_bad: int | None, fails: Checkpoint | None
 ) -> Checkpoint | None:
+    """Return the last checkpoint before the first bad entry, or None."""
     ends = [first_bad, fails.seq if fails else None]
     end = min((each for each in ends if each is not None), default=None)
     before = [each for each in checkpoints if end is None or each.seq < end]
@@ -107,6 +115,7 @@ def _last_that_holds(
 def _contradiction_troubles(
     verdict: ChainVerdict, holds: Checkpoint | None, fails: Checkpoint | None
 ) -> Iterator[str]:
+    """Describe how the chain contradicts its first failing checkpoint."""
     if fails is None:
         return
     if _is_cut(verdict, fails):
@@ -135,6 +144,7 @@ def _coverage_troubles(
 
 
 def _signature_troubles(number: int) -> Iterator[str]:
+    """Describe how many checkpoints have no valid signature."""
     if number:
         yield (
             f"{number} of the checkpoints are not signed with this SECRET_KEY: they "

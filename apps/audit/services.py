@@ -85,7 +85,7 @@ def record(
     source: str = "system",
     detail: Mapping[str, Any] | None = None,
 ) -> int:
-    """Append one decision and return its number in the chain.
+    """Append a decision to the audit chain; return its number.
 
     Call it last in the transaction that carries out the decision: it locks the head of
     the chain until that transaction ends. Raises Invalid for a reason that is too long.
@@ -131,6 +131,7 @@ def _canonical(value: Mapping[str, Any]) -> str:
 
 
 def _storable_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Replace in a JSON object what Postgres refuses; a hook of `json.loads`."""
     # jsonb refuses NUL and lone surrogates; the generated columns read this as jsonb.
     return {
         storable(name): storable(item) if isinstance(item, str) else item

@@ -10,4 +10,5 @@ from apps.core import clock
 
 @shared_task(name="apps.audit.tasks.checkpoint")
 def checkpoint() -> None:
+    """Take a signed checkpoint of the audit chain, if one is due."""
     checkpointing.take(now=clock.now())

@@ -94,6 +94,7 @@ class _Walk:
 
     @property
     def head(self) -> str:
+        """Return the hash that ends the chain, in hex; "" without a head."""
         return self.heads[0][1].hex() if self.heads else ""
 
 
@@ -114,20 +115,21 @@ def verify() -> ChainVerdict:
 
 def hashes_of(seqs: Sequence[int]) -> dict[int, bytes]:
     """Return the hashes of those of these entries that exist."""
-    return dict(_hashes("seq = ANY (%s)", [*seqs]))
+    return dict(_select_hashes("seq = ANY (%s)", [*seqs]))
 
 
 def has_hash(digest: bytes) -> bool:
     """Tell whether the chain has this hash anywhere, its start included."""
-    return digest == START or bool(_hashes("hash = %s", digest))
+    return digest == START or bool(_select_hashes("hash = %s", digest))
 
 
-def _hashes(condition: str, value: bytes | list[int]) -> list[tuple[int, bytes]]:
+def _select_hashes(condition: str, value: bytes | list[int]) -> list[tuple[int, bytes]]:
+    """Return (seq, hash) of the entries that meet a condition in SQL."""
     with transaction.atomic(), _search_path() as schemas:
         entries = _relations(schemas).get(ENTRIES)
         if not entries or [*_wrong_columns(entries[0])]:
             return []
-        table = _quoted(entries[0])
+        table = _quoted_name(entries[0])
         statement = f"SELECT seq, hash FROM {table} WHERE {condition}"  # noqa: S608 - ours
         with connection.cursor() as cursor:
             cursor.execute(statement, [value])
@@ -135,12 +137,14 @@ def _hashes(condition: str, value: bytes | list[int]) -> list[tuple[int, bytes]]
 
 
 def _unwalkable(troubles: Iterable[str]) -> ChainVerdict:
+    """Return the verdict on tables that cannot be read as a chain."""
     return ChainVerdict(entries=0, first_bad=None, head="", troubles=tuple(troubles))
 
 
 def _verify_walk(
     entries: _Relation, head: _Relation, structure: list[str]
 ) -> ChainVerdict:
+    """Walk the chain; return the verdict, with the troubles of the tables."""
     unreadable = None
     try:
         walk = _walk(entries, head)
@@ -195,6 +199,7 @@ def _relations(schemas: list[str]) -> dict[str, list[_Relation]]:
 
 
 def _find_impostors(by_name: dict[str, list[_Relation]]) -> Iterator[str]:
+    """Describe relations that hide the audit tables or are no plain tables."""
     for first, *others in by_name.values():
         if others:
             hidden = ", ".join(str(each) for each in others)
@@ -222,6 +227,7 @@ def _columns(relation: _Relation) -> dict[str, tuple[str, ...]]:
 
 
 def _wrong_columns(relation: _Relation) -> Iterator[str]:
+    """Describe columns of a table that are missing or of another type."""
     columns = _columns(relation)
     for name, kind in SHAPES[relation.name].items():
         if name not in columns:
@@ -265,6 +271,7 @@ def _first_bad(walk: _Walk, unreadable: int | None) -> tuple[int | None, str]:
 
 
 def _bad_end(walk: _Walk) -> tuple[int | None, str]:
+    """Return the bad entry at the end of the chain, and what is wrong with it."""
     if len(walk.heads) != 1:
         return None, ""
     head_seq, head_hash = walk.heads[0]
@@ -279,6 +286,7 @@ def _bad_end(walk: _Walk) -> tuple[int | None, str]:
 
 
 def _head_troubles(walk: _Walk) -> Iterator[str]:
+    """Describe a chain that has no head, or several."""
     if len(walk.heads) != 1:
         number = len(walk.heads) or "no"
         yield f"{HEAD} has {number} rows instead of one: where the chain ends is lost."
@@ -313,7 +321,7 @@ FROM judged
 
 def _walk(entries: _Relation, head: _Relation, *, upto: int = MAX_SEQ) -> _Walk:
     """Walk the chain up to an entry; raises DataError if a record is not JSON."""
-    statement = _WALK.format(entries=_quoted(entries), head=_quoted(head))
+    statement = _WALK.format(entries=_quoted_name(entries), head=_quoted_name(head))
     # A savepoint: the transaction continues after a record that cannot be read.
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(statement, [upto])
@@ -322,17 +330,19 @@ def _walk(entries: _Relation, head: _Relation, *, upto: int = MAX_SEQ) -> _Walk:
         entries=number,
         first_broken=first_broken,
         first_mismatched=first_mismatched,
-        last=_end(last) if last else None,
-        heads=[_end(each) for each in heads or ()],
+        last=_parse_end(last) if last else None,
+        heads=[_parse_end(each) for each in heads or ()],
     )
 
 
-def _quoted(relation: _Relation) -> str:
+def _quoted_name(relation: _Relation) -> str:
+    """Return the quoted name of a relation, for SQL."""
     quote = connection.ops.quote_name
     return f"{quote(relation.schema)}.{quote(relation.name)}"
 
 
-def _end(pair: Sequence[str]) -> tuple[int, bytes]:
+def _parse_end(pair: Sequence[str]) -> tuple[int, bytes]:
+    """Parse [seq, hash in hex] of an end of the chain."""
     seq, digest = pair
     return int(seq), bytes.fromhex(digest)
 

@@ -36,4 +36,5 @@ def place_of(bookmark: str) -> BookmarkPlace | None:
 
 
 def _place_or_none(publisher: str, seq: int) -> BookmarkPlace | None:
+    """Return the place; None if its number is too large to store."""
     return BookmarkPlace(publisher, seq) if seq <= LAST else None

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 class PositionQuerySet(models.QuerySet["BookmarkPosition"]):
     def settled_here(self) -> Self:
+        """Keep positions that guards settle here, not those a broker reports."""
         return self.filter(source=Source.SDK)
 
     def on_topics(self, patterns: Iterable[str]) -> Self:

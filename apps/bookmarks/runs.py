@@ -36,10 +36,12 @@ def watermark(runs: Runs) -> int:
 
 
 def size(runs: Runs) -> int:
+    """Count the numbers in the runs."""
     return sum(high - low + 1 for low, high in runs)
 
 
 def holds(runs: Runs, seq: int) -> bool:
+    """Tell whether a number lies in one of the runs."""
     return any(low <= seq <= high for low, high in runs)
 
 
@@ -49,6 +51,7 @@ def as_text(runs: Runs) -> str:
 
 
 def from_postgres(value: Multirange[int]) -> Runs:
+    """Convert a multirange of Postgres to runs, whose ends are included."""
     # Postgres returns canonical ranges: lower end included, upper end excluded.
     return tuple((run.lower or 0, (run.upper or 0) - 1) for run in value)
 
@@ -57,10 +60,13 @@ class RunsField(RunsBase):
     """Runs in ascending order, none of them touching another (int8multirange)."""
 
     def db_type(self, connection: Any) -> str:  # noqa: ARG002 - Django's signature
+        """Return the Postgres type of the column."""
         return "int8multirange"
 
     def get_prep_value(self, value: Runs | None) -> str | None:
+        """Write the runs as text for Postgres."""
         return None if value is None else as_text(value)
 
     def from_db_value(self, value: Multirange[int] | None, *_: object) -> Runs | None:
+        """Convert a value that Postgres returned to runs."""
         return None if value is None else from_postgres(value)

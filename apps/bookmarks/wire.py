@@ -30,11 +30,12 @@ class Holder:
 
     @classmethod
     def parse(cls, data: Mapping[str, object]) -> Self:
+        """Parse who opens positions; raise Invalid for a bad field."""
         return cls(
-            client_name=_name(data, "client_name"),
-            sub_id=_optional_name(data, "sub_id"),
-            topic=_optional_name(data, "topic"),
-            replays=_replays(data.get("replays")),
+            client_name=_parse_name(data, "client_name"),
+            sub_id=_parse_optional_name(data, "sub_id"),
+            topic=_parse_optional_name(data, "topic"),
+            replays=_parse_replays(data.get("replays")),
         )
 
 
@@ -57,39 +58,44 @@ class PositionUpdate(NamedTuple):
 
     @classmethod
     def parse(cls, data: object) -> Self:
+        """Parse an update of a position; raise Invalid for a bad field."""
         if not isinstance(data, Mapping):
             raise Invalid("", "send a JSON object")
         # By position: keyword arguments take half as long again.
         return cls(
-            _name(data, "client_name"),
-            _name(data, "sub_id"),
-            _name(data, "topic"),
-            _text(data, "publisher", NAME_LIMIT),
-            _epoch(data.get("epoch")),
-            _runs(data.get("settled")),
-            _mark(data, "received"),
-            _mark(data, "persisted"),
-            _text(data, "bookmark", BOOKMARK_LIMIT),
+            _parse_name(data, "client_name"),
+            _parse_name(data, "sub_id"),
+            _parse_name(data, "topic"),
+            _parse_text(data, "publisher", NAME_LIMIT),
+            _parse_epoch(data.get("epoch")),
+            _parse_runs(data.get("settled")),
+            _parse_optional_seq(data, "received"),
+            _parse_optional_seq(data, "persisted"),
+            _parse_text(data, "bookmark", BOOKMARK_LIMIT),
         )
 
 
-def _name(data: Mapping[str, object], field: str) -> str:
+def _parse_name(data: Mapping[str, object], field: str) -> str:
+    """Return a required name; raise Invalid for a missing or bad one."""
     value = data.get(field)
     if not isinstance(value, str) or not value.strip():
         raise Invalid(field, "it is missing: send its name")
     return _check_text(field, value, NAME_LIMIT)
 
 
-def _optional_name(data: Mapping[str, object], field: str) -> str | None:
-    return None if data.get(field) is None else _name(data, field)
+def _parse_optional_name(data: Mapping[str, object], field: str) -> str | None:
+    """Return a name, None if it is missing; raise Invalid for a bad one."""
+    return None if data.get(field) is None else _parse_name(data, field)
 
 
-def _text(data: Mapping[str, object], field: str, limit: int) -> str:
+def _parse_text(data: Mapping[str, object], field: str, limit: int) -> str:
+    """Return a text, "" if it is missing; raise Invalid for a bad one."""
     value = data.get(field)
     return "" if value is None else _check_text(field, value, limit)
 
 
 def _check_text(field: str, value: object, limit: int) -> str:
+    """Return the text; raise Invalid if too long, or with control characters."""
     if not isinstance(value, str) or len(value) > limit:
         raise Invalid(field, f"send text of at most {limit} characters")
     # Requests hold thousands of texts, and most are printable.
@@ -99,35 +105,40 @@ def _check_text(field: str, value: object, limit: int) -> str:
     return value
 
 
-def _replays(value: object) -> bool:
+def _parse_replays(value: object) -> bool:
+    """Return whether the holder's topic replays: true unless false was given."""
     if value is not None and not isinstance(value, bool):
         raise Invalid("replays", "send true or false")
     # A consumer with its position here receives old messages again when it restarts.
     return value is not False
 
 
-def _epoch(value: object) -> int:
+def _parse_epoch(value: object) -> int:
+    """Return a whole number that can be an epoch; raise Invalid for another."""
     if type(value) is not int or not 0 < value <= EPOCH_LIMIT:
         raise Invalid("epoch", "send the epoch that opening this position gave")
     return value
 
 
-def _mark(data: Mapping[str, object], field: str) -> int | None:
+def _parse_optional_seq(data: Mapping[str, object], field: str) -> int | None:
+    """Return an optional number of a message, None if missing; raise Invalid."""
     value = data.get(field)
-    return None if value is None else _seq(field, value)
+    return None if value is None else _parse_seq(field, value)
 
 
-def _runs(value: object) -> Runs:
+def _parse_runs(value: object) -> Runs:
+    """Parse the settled runs, () if missing; raise Invalid for a bad one."""
     if value is None:
         return ()
     if not isinstance(value, list):
         raise Invalid("settled", "send a list of runs: [[first, last], ...]")
     if len(value) > MOST_RUNS:
         raise Invalid("settled", f"send at most {MOST_RUNS} runs in one update")
-    return tuple([_run(index, run) for index, run in enumerate(value)])
+    return tuple([_parse_run(index, run) for index, run in enumerate(value)])
 
 
-def _run(index: int, value: object) -> Run:
+def _parse_run(index: int, value: object) -> Run:
+    """Parse one [first, last]; raise Invalid with its index for a bad one."""
     if not isinstance(value, list) or len(value) != 2:
         remedy = "send a pair: [first, last], both settled"
         raise Invalid(f"settled/{index}", remedy)
@@ -135,12 +146,13 @@ def _run(index: int, value: object) -> Run:
     # Check the usual run at once; only an unusual one is checked end by end.
     if not (type(low) is type(high) is int and 0 <= low <= high <= LAST):
         field = f"settled/{index}"
-        low, high = _seq(field, low), _seq(field, high)
+        low, high = _parse_seq(field, low), _parse_seq(field, high)
         raise Invalid(field, f"it is upside down: send [{high}, {low}]")
     return low, high
 
 
-def _seq(field: str, value: object) -> int:
+def _parse_seq(field: str, value: object) -> int:
+    """Return the number of a message; raise Invalid for what is none."""
     # A bool is an int to Python; True would be message 1.
     if type(value) is not int or not 0 <= value <= LAST:
         raise Invalid(field, f"send whole numbers from 0 to 2^63-2 ({LAST})")

@@ -86,7 +86,7 @@ class HostPort:
             parts = urlsplit(url)
             host, port = unquote(parts.hostname or ""), parts.port
         except ValueError:
-            raise _invalid_address() from None
+            raise _invalid_address_error() from None
         if parts.scheme == "sqs":  # its host is a region of Amazon
             host = f"sqs.{host}.amazonaws.com"
         return cls(_normalized_host(host), port or USUAL_PORTS.get(parts.scheme))
@@ -101,6 +101,7 @@ class HostPort:
         return self.has_host_matching(pattern) and port in {"*", str(self.port)}
 
     def has_host_matching(self, pattern: str) -> bool:
+        """Tell whether the host matches that of a pattern, whatever the port."""
         return matches(_split_pattern(pattern)[0].strip("[]").lower(), self.host)
 
 
@@ -170,6 +171,7 @@ class Target:
 
     @property
     def host_ports(self) -> list[HostPort]:
+        """List the hosts of the address and of the options."""
         return [*self.of_address, *self.of_options.values()]
 
     def check(self, *, resolve: bool) -> None:
@@ -179,14 +181,14 @@ class Target:
         name without an address passes, since its client will report it.
         """
         for host_port in () if self.is_trusted else self.of_address:
-            self._check(host_port, "url", resolve=resolve)
+            self._check_host(host_port, "url", resolve=resolve)
         hosts = {host_port.host for host_port in self.of_address}
         for option, host_port in self.of_options.items():
             if host_port.host in hosts and self.is_trusted:
                 continue
             if host_port.host not in hosts and self.keeps_to_address:
                 self._require_allowed(host_port, option)
-            self._check(host_port, "options", resolve=resolve)
+            self._check_host(host_port, "options", resolve=resolve)
 
     def dial(self, host: str, port: int, *, seconds: float | None) -> socket.socket:
         """Connect to the first allowed address of a host that answers.
@@ -203,14 +205,15 @@ class Target:
                 trouble = NotAllowed(why)
                 continue
             try:
-                return _connected(family, kind, protocol, sockaddr, seconds=seconds)
+                return _connect(family, kind, protocol, sockaddr, seconds=seconds)
             except OSError as error:
                 trouble = error
         raise trouble
 
-    def _check(self, host_port: HostPort, field: str, *, resolve: bool) -> None:
+    def _check_host(self, host_port: HostPort, field: str, *, resolve: bool) -> None:
+        """Raise Invalid where a host is not named by the operator or is forbidden."""
         if settings.POISONWEB_BROKER_HOSTS and not self._is_allowed(host_port):
-            raise Invalid(field, _not_allowed(host_port))
+            raise Invalid(field, _refusal_of_host(host_port))
         for address in addresses_of(host_port.host, resolve=resolve):
             if why := self._reason_against(host_port, address):
                 raise Invalid(field, why)
@@ -245,6 +248,7 @@ class Target:
         return ""
 
     def _require_allowed(self, host_port: HostPort, option: str) -> None:
+        """Raise Invalid where an option names a host that is not allowed."""
         if not self._is_allowed(host_port):
             raise Invalid(
                 "options",
@@ -254,6 +258,7 @@ class Target:
             )
 
     def _is_allowed(self, host_port: HostPort) -> bool:
+        """Tell whether the operator, or the broker's own list, names the host."""
         named: Iterable[str] = settings.POISONWEB_BROKER_HOSTS
         return str(host_port) in self.allowed or any(map(host_port.is_named_by, named))
 
@@ -266,7 +271,7 @@ def host_ports_in_url(url: str) -> list[HostPort]:
     """List the hosts that an address names; raise Invalid where it names none."""
     listed = list(_host_ports_of_address(url))
     if not listed:
-        raise _invalid_address()
+        raise _invalid_address_error()
     return listed
 
 
@@ -277,7 +282,7 @@ def host_ports_in_options(options: Mapping[str, object]) -> dict[str, HostPort]:
 
 
 def has_user(url: str) -> bool:
-    """Tell whether an address names a user."""
+    """Tell whether an address names a user, as in user@host."""
     try:
         return bool(urlsplit(url).username)
     except ValueError:
@@ -314,7 +319,7 @@ def _address_in(sockaddr: tuple[str | int, ...] | tuple[int, bytes]) -> IPAddres
     return ip_address(str(sockaddr[0]).partition("%")[0])
 
 
-def _connected(
+def _connect(
     family: int,
     kind: int,
     protocol: int,
@@ -322,6 +327,7 @@ def _connected(
     *,
     seconds: float | None,
 ) -> socket.socket:
+    """Connect a socket to one address, with keepalive and without delay."""
     connection = socket.socket(family, kind, protocol)
     try:
         connection.settimeout(LONGEST_CONNECT_SECONDS if seconds is None else seconds)
@@ -346,6 +352,7 @@ def _host_ports_of_address(url: str) -> Iterator[HostPort]:
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of a string of `name=value;`, names in small letters."""
     for pair in text.split(";"):
         name, equals, value = pair.partition("=")
         if equals:
@@ -353,6 +360,7 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _host_ports_of_pairs(pairs: Mapping[str, str]) -> Iterator[HostPort]:
+    """Yield the hosts that a connection string of Azure names or implies."""
     yield from (HostPort.of(value) for value in pairs.values() if "://" in value)
     if pairs.get("usedevelopmentstorage", "").lower() == "true":
         yield HostPort("127.0.0.1", None)
@@ -365,19 +373,21 @@ def _normalized_host(host: str) -> str:
     """Normalize the spelling of a host; raise Invalid for what is no host name."""
     plain = host.lower().rstrip(".")
     if not plain or not plain.isascii() or set(plain) - set(_IN_A_HOST):
-        raise _invalid_address()
+        raise _invalid_address_error()
     return plain
 
 
 _IN_A_HOST = "abcdefghijklmnopqrstuvwxyz0123456789-._:%"
 
 
-def _invalid_address() -> Invalid:
+def _invalid_address_error() -> Invalid:
+    """Build the error of an address without a readable host."""
     # The address is not quoted: it may hold a password.
     return Invalid("url", "it names no readable host in plain ASCII.")
 
 
-def _not_allowed(host_port: HostPort) -> str:
+def _refusal_of_host(host_port: HostPort) -> str:
+    """Say why a host is not allowed, and how to allow it."""
     reason = f"{host_port} is not among the hosts of POISONWEB_BROKER_HOSTS"
     if any(map(host_port.has_host_matching, settings.POISONWEB_BROKER_HOSTS)):
         reason = f"{host_port} is in POISONWEB_BROKER_HOSTS with another port"

@@ -44,6 +44,7 @@ class Allowance:
 
     @property
     def is_variable(self) -> bool:
+        """Tell whether the entry names an environment variable, not a host."""
         return self.entry.startswith(secrets.FROM_ENVIRONMENT)
 
 
@@ -70,10 +71,10 @@ def entries(principal: Principal) -> list[Allowance]:
     return sorted(allowances, key=lambda allowance: allowance.is_confirmed)
 
 
-def write(*, actor: Actor, now: datetime) -> int:
-    """Write the lists of the brokers older than the rules; return their number."""
+def write_of_older_brokers(*, actor: Actor, now: datetime) -> int:
+    """Write allow-lists of brokers that predate the rules; return how many brokers."""
     brokers = Broker.objects.filter(predates_address_rules=True).order_by("pk")
-    return sum(_write(broker, actor=actor, now=now) for broker in brokers)
+    return sum(_write_list(broker, actor=actor, now=now) for broker in brokers)
 
 
 @transaction.atomic
@@ -85,12 +86,14 @@ def confirm(*, chosen: Iterable[Choice], principal: Principal, now: datetime) ->
             pk=broker_id, allowed_unconfirmed__contains=[entry]
         )
         changed = waiting.update(
-            allowed_unconfirmed=_without("allowed_unconfirmed", entry),
-            allowed_confirmed=_with("allowed_confirmed", entry),
+            allowed_unconfirmed=_array_without("allowed_unconfirmed", entry),
+            allowed_confirmed=_array_with("allowed_confirmed", entry),
         )
         if not changed:
             raise Absent(f"{entry} is not waiting to be confirmed.")
-        _record(Action.ALLOWANCE_CONFIRMED, broker_id, entry, principal, now=now)
+        _audit_decision(
+            Action.ALLOWANCE_CONFIRMED, broker_id, entry, principal, now=now
+        )
 
 
 @transaction.atomic
@@ -107,16 +110,17 @@ def strike(*, chosen: Iterable[Choice], principal: Principal, now: datetime) -> 
             pk=broker_id,
         )
         struck = listed.update(
-            allowed_unconfirmed=_without("allowed_unconfirmed", entry),
-            allowed_confirmed=_without("allowed_confirmed", entry),
+            allowed_unconfirmed=_array_without("allowed_unconfirmed", entry),
+            allowed_confirmed=_array_without("allowed_confirmed", entry),
         )
         if not struck:
             raise Absent(f"{entry} is not in the allow-list.")
-        _record(Action.ALLOWANCE_STRUCK, broker_id, entry, principal, now=now)
+        _audit_decision(Action.ALLOWANCE_STRUCK, broker_id, entry, principal, now=now)
 
 
 @transaction.atomic
-def _write(broker: Broker, *, actor: Actor, now: datetime) -> int:
+def _write_list(broker: Broker, *, actor: Actor, now: datetime) -> int:
+    """Write a broker's list, unless it has one, and audit it; return 1 or 0."""
     new_entries = sorted(_entries_of(broker))
     unwritten = Broker.objects.filter(pk=broker.pk, predates_address_rules=True)
     written = unwritten.update(
@@ -149,6 +153,7 @@ def _entries_of(broker: Broker) -> set[str]:
 
 
 def _variable_of(broker: Broker) -> set[str]:
+    """Return the broker's env:NAME if a new broker might not name it."""
     name = broker.url.removeprefix(secrets.FROM_ENVIRONMENT)
     is_usual = name.startswith(secrets.VARIABLE_PREFIX) or broker.is_sample
     return set() if is_usual or secrets.is_own_setting(name) else {broker.url}
@@ -167,17 +172,20 @@ def require_all_topics(principal: Principal) -> None:
         raise Forbidden("Brokers carry topics that this key does not see.")
 
 
-def _without(column: str, entry: str) -> Func:
+def _array_without(column: str, entry: str) -> Func:
+    """Build the array of a column without an entry."""
     return Func(F(column), Value(entry), function="array_remove")
 
 
-def _with(column: str, entry: str) -> Func:
+def _array_with(column: str, entry: str) -> Func:
+    """Build the array of a column with an entry more."""
     return Func(F(column), Value(entry), function="array_append")
 
 
-def _record(
+def _audit_decision(
     action: Action, broker_id: int, entry: str, principal: Principal, *, now: datetime
 ) -> None:
+    """Append a decision on an entry to the audit."""
     name = Broker.objects.values_list("name", flat=True).get(pk=broker_id)
     audit.record(
         action=action,

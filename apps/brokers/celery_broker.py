@@ -38,7 +38,9 @@ class Store:
             family = FAMILIES.get(parts.scheme)
             if family is None:
                 return None
-            return cls(HostPort.of(url), family, _name(family, unquote(parts.path)))
+            return cls(
+                HostPort.of(url), family, _store_name(family, unquote(parts.path))
+            )
         except (ValueError, Invalid):
             return None
 
@@ -61,13 +63,15 @@ def refuse(url: str, *, resolve: bool) -> None:
             )
 
 
-def _name(family: str, path: str) -> str:
+def _store_name(family: str, path: str) -> str:
+    """Return the database or virtual host that the path of an address names."""
     if family == "redis":
         return str(int(path.strip("/") or 0))
     return path[1:] or "/"
 
 
 def _are_one(one: Store, other: Store, *, resolve: bool) -> bool:
+    """Tell whether both addresses lead to the same server and database."""
     beside = (one.family, one.name, one.host_port.port)
     if beside != (other.family, other.name, other.host_port.port):
         return False

@@ -77,9 +77,10 @@ def concealed(text: str, *, url: str) -> str:
 
 
 def _ask(broker: Broker, question: Callable[[BrokerAdmin], T], *, within: float) -> T:
+    """Ask a broker in a thread; errors hide the secrets of its address."""
     url = secrets.reveal(broker.url)
     try:
-        return _answer(partial(_ask_admin, broker, question), within=within)
+        return _call_within(partial(_ask_admin, broker, question), within=within)
     except Unavailable as away:
         raise Unavailable(concealed(str(away), url=url)) from None
     except Invalid as wrong:
@@ -89,6 +90,7 @@ def _ask(broker: Broker, question: Callable[[BrokerAdmin], T], *, within: float)
 
 
 def _ask_admin(broker: Broker, question: Callable[[BrokerAdmin], T]) -> T:
+    """Connect to a broker, ask it, and close the connection."""
     admin = topics.broker_admin_of(broker)
     try:
         return question(admin)
@@ -96,7 +98,7 @@ def _ask_admin(broker: Broker, question: Callable[[BrokerAdmin], T]) -> T:
         admin.close()
 
 
-def _answer(ask: Callable[[], T], *, within: float) -> T:
+def _call_within(ask: Callable[[], T], *, within: float) -> T:
     """Call in a thread; raise Unavailable where no answer comes in time."""
     answer = _asking.start(ask)
     if answer is None:
@@ -108,25 +110,29 @@ def _answer(ask: Callable[[], T], *, within: float) -> T:
 
 
 def _in_words(trouble: PoisonwebError) -> str:
+    """Return an error as text for people, with its remedy."""
     return trouble.remedy if isinstance(trouble, Invalid) else str(trouble)
 
 
 def _secrets_in(url: str) -> Iterator[str]:
-    values = [_password(url), *_values(url)]
+    """Yield the secrets of an address, in each spelling that an error may use."""
+    values = [_password_in(url), *_secret_values(url)]
     spellings = [
         word for each in values for word in (each, unquote(each), quote(each, safe=""))
     ]
     yield from (word for word in {url, *spellings} if len(word) >= SHORTEST_SECRET)
 
 
-def _password(url: str) -> str:
+def _password_in(url: str) -> str:
+    """Return the password of an address, "" without one."""
     try:
         return urlsplit(url).password or ""
     except ValueError:
         return ""
 
 
-def _values(url: str) -> Iterator[str]:
+def _secret_values(url: str) -> Iterator[str]:
+    """Yield the values of parameters whose name says that they are secret."""
     for pair in url.replace("?", ";").replace("&", ";").split(";"):
         name, _, value = pair.partition("=")
         if any(word in name.lower() for word in SECRET_NAMES):

@@ -61,6 +61,7 @@ class Policies:
 
     @classmethod
     def of(cls, topic: Topic) -> Self:
+        """Return the policies of a topic as they are now."""
         return cls(**{name: getattr(topic, name) for name in NAMES})
 
     def changed(self, data: Mapping[str, object]) -> Self:
@@ -156,7 +157,7 @@ def read_options(value: object, *, example: str = "") -> dict[str, object]:
     if not isinstance(value, dict) or not all(isinstance(each, str) for each in value):
         such = f"such as {example}, or nothing" if example else "or nothing"
         raise Invalid("options", f"give a JSON object, {such}.")
-    if not _is_keepable(value):
+    if not _is_storable(value):
         remedy = f"give at most {OPTIONS_LIMIT} characters of plain JSON."
         raise Invalid("options", remedy)
     return dict(value)
@@ -175,14 +176,14 @@ def limits_of(topic: Topic) -> frozenset[str]:
 
 def takes_host_json(topic: Topic) -> bool:
     """Tell whether its kind of broker takes a pasted `host.json`."""
-    return _host_json_of(topic) is not None
+    return _host_json_reader(topic) is not None
 
 
 def pasted(
     topic: Topic, host_json: str, data: Mapping[str, object]
 ) -> dict[str, object]:
-    """Merge the queue settings of a pasted `host.json` into the other values."""
-    read = _host_json_of(topic)
+    """Return the values, with the queue settings of a pasted `host.json` added."""
+    read = _host_json_reader(topic)
     if read is None:
         raise Invalid("host_json", "its kind of broker is not set up in one.")
     try:
@@ -198,7 +199,8 @@ def pasted(
     return {**data, **policies, "options": {**options, **pasted_options}}
 
 
-def _host_json_of(topic: Topic) -> adapters.HostJsonReader | None:
+def _host_json_reader(topic: Topic) -> adapters.HostJsonReader | None:
+    """Return what reads a `host.json` for the topic's kind, or None."""
     if topic.broker is None:
         return None
     return adapters.reader_of_host_json(topic.broker.kind)
@@ -230,28 +232,31 @@ def _check_with_broker(topic: Topic, policies: Policies) -> None:
         broker = BrokerSettings(url=url, options=topic.broker.options)
         adapters.adapter(topic.broker.kind).topic_admin(broker, settings).close()
     except Invalid as wrong:
-        raise _of_a_field(wrong) from None
+        raise _with_field_alone(wrong) from None
     except Unavailable as later:
         log.info("policies of %s were not checked: %s", topic.name, later)
 
 
-def _of_a_field(wrong: Invalid) -> Invalid:
+def _with_field_alone(wrong: Invalid) -> Invalid:
     """Name the field alone; the remedy says which of its options is wrong."""
     field_, _, option = wrong.field.partition(".")
     return Invalid(field_, f"{option} {wrong.remedy}") if option else wrong
 
 
-def _count(name: str, value: object) -> int:
-    return _whole(name, value, MOST_COUNT)
+def _parse_count(name: str, value: object) -> int:
+    """Parse a whole number from 1 on; raise Invalid with the field's name."""
+    return _parse_whole(name, value, MOST_COUNT)
 
 
-def _days(name: str, value: object) -> int | None:
+def _parse_days(name: str, value: object) -> int | None:
+    """Parse a number of days, None for an empty one; raise Invalid."""
     if value is None or value == "":
         return None
-    return _whole(name, value, MOST_DAYS)
+    return _parse_whole(name, value, MOST_DAYS)
 
 
-def _whole(name: str, value: object, most: int) -> int:
+def _parse_whole(name: str, value: object, most: int) -> int:
+    """Parse a whole number up to a limit; raise Invalid."""
     text = value.strip() if isinstance(value, str) else value
     # A bool is an int in Python, and int() also accepts digits of other scripts.
     if isinstance(text, str) and text.isascii() and text.isdigit():
@@ -261,7 +266,7 @@ def _whole(name: str, value: object, most: int) -> int:
     return text
 
 
-def _seconds(name: str, value: object) -> float:
+def _parse_seconds(name: str, value: object) -> float:
     """Parse seconds, or a time span as hh:mm:ss."""
     seconds = seconds_of(value) if isinstance(value, str) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
@@ -271,7 +276,8 @@ def _seconds(name: str, value: object) -> float:
     return float(seconds)
 
 
-def _text(name: str, value: object) -> str:
+def _parse_text(name: str, value: object) -> str:
+    """Return a text without blanks at its ends; raise Invalid."""
     if not isinstance(value, str) or len(value) > TEXT_LIMIT:
         raise Invalid(name, f"give text of at most {TEXT_LIMIT} characters.")
     if value != storable(value) or not value.isprintable():
@@ -279,12 +285,13 @@ def _text(name: str, value: object) -> str:
     return value.strip()
 
 
-def _queue(name: str, value: object) -> str:
+def _parse_queue(name: str, value: object) -> str:
+    """Return the name of a queue exactly, "" for a blank one; raise Invalid."""
     # Spaces at either end are part of a queue's name.
-    return value if _text(name, value) and isinstance(value, str) else ""
+    return value if _parse_text(name, value) and isinstance(value, str) else ""
 
 
-def _link(name: str, value: object) -> str:
+def _parse_link(name: str, value: object) -> str:
     """Validate a link that is safe to follow: no page may run it."""
     if value == "":
         return ""
@@ -300,7 +307,8 @@ def _link(name: str, value: object) -> str:
     return value.strip()
 
 
-def _is_keepable(value: object) -> bool:
+def _is_storable(value: object) -> bool:
+    """Tell whether Postgres can store the options, and they are short enough."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError):
@@ -310,12 +318,12 @@ def _is_keepable(value: object) -> bool:
 
 
 _READ: Mapping[str, Callable[[str, object], object]] = {
-    "dead_letter_queue": _queue,
-    "max_dequeue_count": _count,
-    "visibility_timeout": _seconds,
-    "retention_days": _days,
-    "owner": _text,
-    "runbook": _link,
+    "dead_letter_queue": _parse_queue,
+    "max_dequeue_count": _parse_count,
+    "visibility_timeout": _parse_seconds,
+    "retention_days": _parse_days,
+    "owner": _parse_text,
+    "runbook": _parse_link,
     "options": lambda _, value: read_options(value),
 }
 NAMES = tuple(each.name for each in fields(Policies))

@@ -15,4 +15,5 @@ if TYPE_CHECKING:
 
 class TopicQuerySet(models.QuerySet["Topic"]):
     def matching(self, patterns: Iterable[str]) -> Self:
+        """Keep topics whose name matches one of these patterns."""
         return self.filter(any_like("name", patterns))

@@ -28,7 +28,7 @@ def reader_of_queue(*, broker: Broker, queue: str, besides: str) -> Topic | None
 def one_reader(
     *, broker: Broker | None, queue: str, topic: str, principal: Principal | None = None
 ) -> Iterator[None]:
-    """Write a topic's queue inside; raise Invalid where another topic reads it.
+    """Let the block write a topic's queue; raise Invalid if another topic reads it.
 
     The error does not name a topic that the `principal` does not see.
     """
@@ -50,6 +50,7 @@ def one_reader(
 def _refuse_other_reader(
     broker: Broker, queue: str, topic: str, principal: Principal | None
 ) -> None:
+    """Raise Invalid if another topic reads the queue already."""
     other = reader_of_queue(broker=broker, queue=queue, besides=topic)
     if other is None:
         return

@@ -141,6 +141,7 @@ class Lane(models.Model):
 
     @property
     def lock_name(self) -> str:
+        """Name the lock of the process that works on the lane."""
         return f"lane:{self.pk}"
 
     def is_heard(self, now: datetime) -> bool:
@@ -255,10 +256,12 @@ class OversizeMessage(models.Model):
 
     @property
     def bookmark_text(self) -> str:
+        """Return the bookmark as text that pages can hold."""
         return storable(unraw(self.bookmark))
 
     @property
     def digest_text(self) -> str:
+        """Return the SHA-256 of the body in hex."""
         return bytes(self.digest).hex()
 
 

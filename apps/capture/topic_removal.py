@@ -106,7 +106,7 @@ class ChangedSincePreview(Refused):
 @transaction.atomic
 def preview(topics: TopicQuerySet) -> RemovalPreview:
     """Find which topics can be removed, and which ones records refer to."""
-    records = _records()
+    records = _record_relations()
     annotations = {flag: Subquery(_one_row(each)) for flag, each in records.items()}
     # Postgres expects rows of any topic, and would read whole tables to find none.
     read_by_index()
@@ -189,7 +189,7 @@ def _remove(topics: TopicQuerySet, previewed_ids: Collection[int] | None) -> lis
     return sorted(topic.name for topic in locked)
 
 
-def _records() -> dict[str, ForeignObjectRel]:
+def _record_relations() -> dict[str, ForeignObjectRel]:
     """List the relations to topics that may hold records, also the hidden ones."""
     # As Django finds them for its own deletions (see django.db.models.deletion).
     fields = Topic._meta.get_fields(include_hidden=True)  # noqa: SLF001
@@ -201,6 +201,7 @@ def _records() -> dict[str, ForeignObjectRel]:
 
 
 def _one_row(relation: ForeignObjectRel) -> models.QuerySet[Any, Any]:
+    """Build a subquery: whether a record refers to the topic."""
     model: type[models.Model] = relation.related_model
     name = relation.field.name
     rows = model._base_manager.filter(**{name: OuterRef("pk")})  # noqa: SLF001
@@ -210,6 +211,7 @@ def _one_row(relation: ForeignObjectRel) -> models.QuerySet[Any, Any]:
 
 
 def _record_names(topic: Topic, records: Mapping[str, ForeignObjectRel]) -> list[str]:
+    """Name the kinds of records that refer to the topic."""
     present = (
         each for flag, each in records.items() if getattr(topic, flag) is not None
     )
@@ -217,5 +219,6 @@ def _record_names(topic: Topic, records: Mapping[str, ForeignObjectRel]) -> list
 
 
 def _name_of(relation: ForeignObjectRel) -> str:
+    """Name the kind of record of a relation, as people read it."""
     meta = relation.related_model._meta  # noqa: SLF001
     return RECORD_NAMES.get(meta.label, str(meta.verbose_name_plural))

@@ -96,6 +96,7 @@ def visible_topic(*, name: str, principal: Principal) -> Topic:
 
 
 def _alter(change: TopicChange, principal: Principal, *, now: datetime) -> Topic:
+    """Change policies, mode and pause of a topic; return it as it is then."""
     topic = visible_topic(name=change.name, principal=principal)
     topic = set_policies(
         topic=topic,
@@ -120,6 +121,7 @@ def _alter(change: TopicChange, principal: Principal, *, now: datetime) -> Topic
 
 
 def _broker_named(name: str) -> Broker:
+    """Find a broker by name; raise Invalid without one."""
     broker = Broker.objects.filter(name=name).first()
     if broker is None:
         raise Invalid("broker", f"there is no broker {name} here")

@@ -12,14 +12,17 @@ class Actor:
 
     @classmethod
     def user(cls, username: str) -> Self:
+        """Make the actor that stands for a person."""
         return cls(f"user:{username}")
 
     @classmethod
     def key(cls, name: str) -> Self:
+        """Make the actor that stands for an API key."""
         return cls(f"key:{name}")
 
     @classmethod
     def system(cls, part: str) -> Self:
+        """Make the actor that stands for a part of Poisonweb itself."""
         return cls(f"system:{part}")
 
     @property

@@ -39,6 +39,7 @@ class Batch(Generic[Member, Answer]):
 
     @property
     def members(self) -> list[Member]:
+        """Return the members that are not answered yet, in order."""
         return list(self._open.values())
 
     def answer(self, choose: Callable[[Member], Answer | None]) -> None:

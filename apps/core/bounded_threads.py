@@ -28,6 +28,7 @@ class BoundedThreads:
         return answer
 
     def _run(self, call: Callable[[], T], answer: Future[T]) -> None:
+        """Call, give the result or the error to the future, and free the slot."""
         try:
             answer.set_result(call())
         except BaseException as error:  # noqa: BLE001 - raised on to who waits

@@ -6,4 +6,5 @@ from datetime import UTC, datetime
 
 
 def now() -> datetime:
+    """Return the time in UTC."""
     return datetime.now(UTC)  # noqa: TID251 - this is the clock

@@ -12,6 +12,7 @@ def raw(text: str) -> bytes:
 
 
 def unraw(value: bytes | memoryview) -> str:
+    """Decode what `raw` encoded, lone surrogates included."""
     return bytes(value).decode("utf-8", "surrogatepass")
 
 

@@ -17,6 +17,7 @@ class TransactionIdField(OpaqueField):
     """The id of the transaction that wrote a row (xid8); it never wraps around."""
 
     def db_type(self, connection: Any) -> str:  # noqa: ARG002 - Django's signature
+        """Return the Postgres type of the column."""
         return "xid8"
 
 
@@ -24,6 +25,7 @@ class SnapshotField(OpaqueField):
     """Which transactions had ended at some moment (pg_snapshot)."""
 
     def db_type(self, connection: Any) -> str:  # noqa: ARG002 - Django's signature
+        """Return the Postgres type of the column."""
         return "pg_snapshot"
 
 

@@ -39,6 +39,7 @@ class Lock:
         self._session = session
 
     def lost(self) -> bool:
+        """Tell whether the session has ended, and the lock with it."""
         return self._locks.have_lost(self._session)
 
 
@@ -95,7 +96,7 @@ class Locks:
             return False
 
     def close(self) -> None:
-        """Release all locks at once: Postgres notices a closed session only later."""
+        """Release all locks and close; Postgres notices a closed session only later."""
         with self._mutex:
             if self._session is None:
                 return
@@ -104,6 +105,7 @@ class Locks:
             self._close_session()
 
     def _acquire(self, name: str) -> Session | None:
+        """Acquire a lock; return its session, or None if the lock is not free."""
         with self._mutex:
             if name in self._names:
                 return None
@@ -125,7 +127,7 @@ class Locks:
                 self._query(session, "SELECT pg_advisory_unlock(%s)", key_of(name))
 
     def _query(self, session: Session, query: str, *values: int) -> bool:
-        """Query a boolean; close the session if Postgres does not answer.
+        """Run a query of one boolean; close the session if Postgres does not answer.
 
         Otherwise it could keep locks that no thread here relies on any more.
         """
@@ -141,6 +143,7 @@ class Locks:
         return bool(row and row[0])
 
     def _close_session(self) -> None:
+        """Close the session and forget the locks that it held."""
         session, self._session = self._session, None
         self._names.clear()
         if session is not None:

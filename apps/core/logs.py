@@ -28,6 +28,7 @@ class LineFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
+        """Format a record, with its traceback, as one line of limited length."""
         moment = datetime.fromtimestamp(record.created, UTC)
         stamp = moment.isoformat(timespec="milliseconds")
         message = cut(record.getMessage(), first=LONGEST_MESSAGE)
@@ -53,6 +54,7 @@ class WithoutTraceback(logging.Filter):
     """Drop tracebacks of errors that clients cause and no operator has to fix."""
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Strip the traceback from a record; let every record pass."""
         record.exc_info = record.exc_text = None
         return True
 
@@ -71,6 +73,7 @@ class RateLimitFilter(logging.Filter):
         self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Let a record pass unless its window is full; say how many were not."""
         with self._lock:
             left_out = (
                 self._begin_window() if time.monotonic() >= self._window_ends_at else 0

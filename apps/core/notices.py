@@ -17,12 +17,12 @@ FENCE = "fence"
 
 
 def notify_skips(*, topic_id: int) -> None:
-    """Notify that the skip list of this topic has a new revision."""
+    """NOTIFY processes that a topic's skip list has a new revision."""
     _notify({SKIPS: topic_id})
 
 
 def notify_fence(*, topic: str, client_name: str, sub_id: str, epoch: int) -> None:
-    """Notify the holder of this position that it no longer holds it."""
+    """NOTIFY the holder of this position that it no longer holds it."""
     _notify(
         {
             FENCE: {
@@ -36,6 +36,7 @@ def notify_fence(*, topic: str, client_name: str, sub_id: str, epoch: int) -> No
 
 
 def _notify(notice: dict[str, Any]) -> None:
+    """Send a notice as JSON on the channel of Postgres."""
     # Postgres allows 8,000 bytes; names of 255 characters stay far below in UTF-8.
     text = json.dumps(notice, ensure_ascii=False, separators=(",", ":"))
     with connection.cursor() as cursor:

@@ -56,6 +56,7 @@ class Like(TextLookup):
     operator = "LIKE"
 
     def as_sql(self, compiler, connection):  # type: ignore[no-untyped-def] # as Django's
+        """Return the SQL of `column LIKE pattern`, and its parameters."""
         lhs, lhs_params = self.process_lhs(compiler, connection)
         rhs, rhs_params = self.process_rhs(compiler, connection)
         return f"{lhs} {self.operator} {rhs}", [*lhs_params, *rhs_params]

@@ -14,6 +14,8 @@ log = logging.getLogger(__name__)
 
 
 def RequestIdMiddleware(respond: Handler) -> Handler:  # noqa: N802 - named as Django does
+    """Give each request an id, and its response the id as X-Request-Id."""
+
     def middleware(request: HttpRequest) -> HttpResponse:
         request.META["poisonweb.request_id"] = uuid.uuid4().hex
         response = respond(request)
@@ -24,6 +26,7 @@ def RequestIdMiddleware(respond: Handler) -> Handler:  # noqa: N802 - named as D
 
 
 def request_id(request: HttpRequest) -> str:
+    """Return the id that the middleware gave the request; "none" without one."""
     return str(request.META.get("poisonweb.request_id", "none"))
 
 

@@ -18,17 +18,19 @@ class OtherKey(Exception):
 
 
 def seal(text: str, *, purpose: str) -> str:
-    return _fernet(purpose).encrypt(text.encode()).decode()
+    """Encrypt a text with a key that the SECRET_KEY and the purpose determine."""
+    return _cipher_for(purpose).encrypt(text.encode()).decode()
 
 
 def unseal(sealed: str, *, purpose: str) -> str:
     """Decrypt the text; raise OtherKey if that is impossible."""
     try:
-        return _fernet(purpose).decrypt(sealed.encode()).decode()
+        return _cipher_for(purpose).decrypt(sealed.encode()).decode()
     except InvalidToken:
         raise OtherKey from None
 
 
-def _fernet(purpose: str) -> Fernet:
+def _cipher_for(purpose: str) -> Fernet:
+    """Derive the cipher for a purpose from the SECRET_KEY."""
     secret = f"poisonweb {purpose}\0{settings.SECRET_KEY}".encode()
     return Fernet(base64.urlsafe_b64encode(hashlib.sha256(secret).digest()))

@@ -52,10 +52,12 @@ class Usage:
 
     @property
     def is_short(self) -> bool:
+        """Tell whether few sessions of Postgres are left."""
         return self.most - self.used < SPARE
 
     @property
     def remedy(self) -> str:
+        """Say what to do when sessions of Postgres run short."""
         return f"{REMEDIES[self.kind]}, or run fewer processes"
 
     def __str__(self) -> str:
@@ -63,6 +65,7 @@ class Usage:
 
 
 def usage() -> Usage:
+    """Count the used sessions of Postgres against the limit that binds first."""
     with connection.cursor() as cursor:
         cursor.execute(_USAGE)
         kind, used, most = cursor.fetchone()

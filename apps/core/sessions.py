@@ -29,6 +29,7 @@ async def open_async_session(purpose: str) -> psycopg.AsyncConnection[Any]:
 
 
 def _parameters(purpose: str) -> dict[str, Any]:
+    """Return psycopg's parameters for Django's database, with short timeouts."""
     wrapper = cast(DatabaseWrapper, connection)
     parameters = dict(wrapper.get_connection_params())
     names = {"dbname", "user", "password", "host", "port", "sslmode", "sslrootcert"}
@@ -51,7 +52,7 @@ def _parameters(purpose: str) -> dict[str, Any]:
 def shared(
     purpose: str, *, most: int, timeout: float = BORROW_TIMEOUT
 ) -> Iterator[None]:
-    """Let the threads of this process share at most `most` of Django's sessions.
+    """Let this process' threads share at most `most` of Django's sessions.
 
     A thread keeps its session until it returns it: see `borrow`. A thread that waits
     longer than `timeout` gets an OperationalError, as if Postgres were unavailable.
@@ -80,7 +81,7 @@ def shared(
 
 @contextmanager
 def borrow() -> Iterator[None]:
-    """Use Django's session in this block; if threads share it, return it afterwards.
+    """Use a Django session in this block; shared ones are returned after it.
 
     Do not wait for a broker in this block.
     """

@@ -17,5 +17,6 @@ def response_chunks(
 
 
 async def _in_threads(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the chunks to an event loop, each computed in a thread."""
     while chunk := await sync_to_async(lambda: next(chunks, b""))():
         yield chunk

@@ -25,6 +25,7 @@ def storable(text: str, *, limit: int | None = None) -> str:
 
 
 def readable(value: bytes) -> str:
+    """Decode UTF-8 for storage and pages; what cannot be decoded is replaced."""
     return storable(bytes(value).decode("utf-8", "replace"))
 
 
@@ -44,4 +45,5 @@ def is_name(text: str, *, limit: int) -> bool:
 
 
 def one_line(text: str, *, limit: int = 300) -> str:
+    """Return a storable text on one line, cut to `limit` characters."""
     return " ".join(storable(text[: limit * 4]).split())[:limit]

@@ -52,6 +52,7 @@ class Matcher:
 
     @classmethod
     def of(cls, skip: Skip) -> Self:
+        """Return the matcher that a stored skip was made from."""
         return cls(kind=MatcherKind(skip.kind), value=bytes(skip.value))
 
     @classmethod
@@ -67,12 +68,14 @@ class Matcher:
 
     @property
     def rule(self) -> rules.Rule | None:
+        """Parse the rule of a matcher by rule; None for the other kinds."""
         if self.kind is not MatcherKind.RULE:
             return None
         return rules.from_canonical(self.value.decode())
 
     @property
     def wire_value(self) -> str | dict[str, object]:
+        """Return the value as the API shows it: text, or the members of a rule."""
         rule = self.rule
         return unraw(self.value) if rule is None else rule.to_wire()
 
@@ -111,7 +114,7 @@ class RuleMatches:
 def preview(
     *, topic: Topic, consumer_group: str | None, matcher: Matcher, limit: int = RECENT
 ) -> Preview:
-    """Match the newest messages of the topic."""
+    """Match the newest messages of a topic, and count; change nothing."""
     recent = Poison.objects.filter(topic=topic).recent_first()
     if consumer_group is not None:
         recent = recent.filter(consumer_group=consumer_group)
@@ -129,6 +132,7 @@ def preview(
 
 
 def _preview_of(rule: rules.Rule, newest: Sequence[Poison]) -> Preview:
+    """Try a rule on these messages; return how many it matches, and some ids."""
     tried, ids = 0, []
     for message in _messages(newest, [rule]):
         tried += 1
@@ -173,6 +177,7 @@ def rule_matches(
 def _first_match(
     message: Message, active: Sequence[tuple[Skip, rules.Rule]], target: Topic | None
 ) -> Skip | None:
+    """Return the first of these skips that would stop the message, or None."""
     topic = message.poison.topic_id if target is None else target.pk
     group = message.poison.consumer_group
     for skip, rule in active:
@@ -192,9 +197,11 @@ class Message:
 
     @cached_property
     def document(self) -> object:
+        """Parse the body as JSON."""
         return rules.read(self.body)
 
     def matches(self, rule: rules.Rule) -> bool:
+        """Tell whether the rule matches this message's headers or body."""
         if isinstance(rule, rules.PointerRule):
             return rule.matches_document(self.document)
         return rule.matches(body=self.body, headers=self.headers)
@@ -226,12 +233,14 @@ def _messages(
 def _message(
     poison: Poison, flat: Sequence[bytes | memoryview], content: bytes = b""
 ) -> Message:
+    """Build a message from the columns of its body's row."""
     parts = [bytes(part) for part in flat]
     headers = tuple(zip(parts[::2], parts[1::2], strict=True))
     return Message(poison=poison, headers=headers, body=bytes(content))
 
 
 def _small_enough(poisons: Sequence[Poison]) -> Iterator[Poison]:
+    """Yield messages small enough to be read, until they are too many bytes."""
     total = 0
     for poison in poisons:
         if poison.size <= MOST_OF_A_BODY and total + poison.size <= MOST_OF_ALL:
@@ -239,13 +248,15 @@ def _small_enough(poisons: Sequence[Poison]) -> Iterator[Poison]:
             yield poison
 
 
-def _text(value: object) -> bytes:
+def _stored_text(value: object) -> bytes:
+    """Validate a text of a request; return it as the matcher stores it."""
     if not isinstance(value, str) or not 0 < len(value) <= TEXT_LIMIT:
         raise Invalid("matcher/value", f"send text of 1 to {TEXT_LIMIT} characters")
     return raw(value)
 
 
-def _digest(value: object) -> bytes:
+def _stored_digest(value: object) -> bytes:
+    """Validate a SHA-256 in hex; return it as the matcher stores it."""
     try:
         digest = bytes.fromhex(value) if isinstance(value, str) else b""
     except ValueError:
@@ -255,7 +266,8 @@ def _digest(value: object) -> bytes:
     return digest.hex().encode()
 
 
-def _rule(value: object) -> bytes:
+def _stored_rule(value: object) -> bytes:
+    """Validate a rule of a request; return it in its one canonical spelling."""
     try:
         return rules.canonical(rules.parse_rule(value)).encode()
     except Unreadable as reason:
@@ -264,8 +276,8 @@ def _rule(value: object) -> bytes:
 
 
 _PARSERS = {
-    MatcherKind.BOOKMARK: _text,
-    MatcherKind.MESSAGE_ID: _text,
-    MatcherKind.BODY_DIGEST: _digest,
-    MatcherKind.RULE: _rule,
+    MatcherKind.BOOKMARK: _stored_text,
+    MatcherKind.MESSAGE_ID: _stored_text,
+    MatcherKind.BODY_DIGEST: _stored_digest,
+    MatcherKind.RULE: _stored_rule,
 }

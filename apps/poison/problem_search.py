@@ -22,4 +22,5 @@ def matching(query: Query, *, topics: Iterable[str]) -> ProblemQuerySet:
 
 
 def visible(*, topics: Iterable[str]) -> ProblemQuerySet:
+    """Select the problems of these topics."""
     return matching(Query(), topics=topics)

@@ -69,7 +69,7 @@ class Query:
         words = _TOKEN.findall(text)
         if len(words) > MAX_TERMS:
             raise Invalid("q", f"it has more than {MAX_TERMS} terms")
-        return cls(tuple(_term(word) for word in words))
+        return cls(tuple(_parse_term(word) for word in words))
 
     def __str__(self) -> str:
         return " ".join(str(term) for term in self.terms)
@@ -98,7 +98,8 @@ def _has_surrogate(text: str) -> bool:
     return any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _term(word: str) -> Term:
+def _parse_term(word: str) -> Term:
+    """Parse a word of a query; raise Invalid with the word if it is wrong."""
     negated = word.startswith("!")
     bare = word.removeprefix("!")
     key, colon, value = bare.partition(":")
@@ -116,17 +117,20 @@ def _term(word: str) -> Term:
 
 
 def _unquoted(value: str) -> str:
+    """Return the value without its quotes and the escapes inside."""
     return _QUOTED.sub(lambda match: _ESCAPED.sub(r"\1", match[1]), value)
 
 
-def _is(value: str) -> Q:
+def _in_state(value: str) -> Q:
+    """Select poisons by displayed state; raise ValueError for another word."""
     labels = ", ".join(DisplayState)
     if value not in list(DisplayState):
         raise ValueError(f"is: takes one of {labels}")
     return Q(state__in=states_displayed_as(DisplayState(value)))
 
 
-def _day(value: str) -> Q:
+def _failed_on_day(value: str) -> Q:
+    """Select poisons that failed last on this UTC day; raise ValueError."""
     try:
         day = date.fromisoformat(value)
         start = datetime(day.year, day.month, day.day, tzinfo=UTC)
@@ -136,7 +140,8 @@ def _day(value: str) -> Q:
     return Q(last_failed_at__gte=start, last_failed_at__lt=end)
 
 
-def _problem(value: str) -> Q:
+def _of_problems(value: str) -> Q:
+    """Select poisons of these problem ids; raise ValueError for another text."""
     numbers = value.split(",")
     if not all(_is_id(number) for number in numbers):
         raise ValueError("problem: takes the number of a problem, or some with commas")
@@ -144,32 +149,38 @@ def _problem(value: str) -> Q:
 
 
 def _is_id(text: str) -> bool:
+    """Tell whether a text is a number that an id can have."""
     return text.isascii() and text.isdigit() and int(text[:20]) <= MAX_ID
 
 
-def _cause(value: str) -> Q:
+def _with_cause(value: str) -> Q:
+    """Select poisons by cause; raise ValueError for another word."""
     if value not in list(Cause):
         raise ValueError(f"cause: takes one of {', '.join(Cause)}")
     return Q(cause=value)
 
 
-def _name(value: str) -> str:
+def _required_name(value: str) -> str:
+    """Return the name; raise ValueError for an empty one."""
     if not value:
         raise ValueError("it names nothing")
     return value
 
 
-def _topic(value: str) -> Q:
-    return topic_ids.matching([_name(value)])
+def _on_topic(value: str) -> Q:
+    """Select poisons of topics by name or pattern; it queries Postgres."""
+    return topic_ids.matching([_required_name(value)])
 
 
-def _consumer(value: str) -> Q:
-    if "*" in _name(value):
+def _in_group(value: str) -> Q:
+    """Select poisons by consumer group, or by a pattern with `*`."""
+    if "*" in _required_name(value):
         return Q(consumer_group__like=like(value))
     return Q(consumer_group=value)
 
 
-def _error(value: str) -> Q:
+def _with_error(value: str) -> Q:
+    """Select poisons whose error type or message contains the text."""
     if not value:
         raise ValueError("error: needs a word to look for")
     pattern = f"%{like(value)}%"
@@ -177,14 +188,14 @@ def _error(value: str) -> Q:
 
 
 CONDITIONS: dict[str, Callable[[str], Q]] = {
-    "is": _is,
-    "day": _day,
-    "topic": _topic,
-    "problem": _problem,
-    "consumer": _consumer,
-    "cause": _cause,
-    "error": _error,
+    "is": _in_state,
+    "day": _failed_on_day,
+    "topic": _on_topic,
+    "problem": _of_problems,
+    "consumer": _in_group,
+    "cause": _with_cause,
+    "error": _with_error,
 }
 # How a term is checked when the query is parsed. Topics are looked up only when the
 # query is used: between a preview and its operation, new ones may match.
-CHECKS: dict[str, Callable[[str], object]] = {**CONDITIONS, "topic": _name}
+CHECKS: dict[str, Callable[[str], object]] = {**CONDITIONS, "topic": _required_name}

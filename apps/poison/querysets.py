@@ -23,6 +23,7 @@ LARGEST_HEADERS = 64 * 1024
 
 class PoisonQuerySet(models.QuerySet["Poison"]):
     def open(self) -> Self:
+        """Keep poisons that wait for a decision."""
         return self.filter(state=State.OPEN)
 
     def given_back(self) -> Self:
@@ -46,6 +47,7 @@ class PoisonQuerySet(models.QuerySet["Poison"]):
         return self.annotate(was_visible=visible).filter(was_visible=False)
 
     def recent_first(self) -> Self:
+        """Order by the last failure, the latest first."""
         return self.order_by("-last_failed_at", "-id")
 
     def counted_by_problem(
@@ -79,11 +81,13 @@ class ProblemQuerySet(models.QuerySet["Problem"]):
         return self.filter(Exists(poisons.filter(problem=OuterRef("pk")).order_by()))
 
     def recent_first(self) -> Self:
+        """Order by the last failure, the latest first."""
         return self.order_by("-last_seen", "-id")
 
 
 class SkipQuerySet(models.QuerySet["Skip"]):
     def active(self) -> Self:
+        """Keep skips that have not been ended."""
         return self.filter(removed_revision=None)
 
     def in_force(self, now: datetime) -> Self:
@@ -106,6 +110,7 @@ class SkipQuerySet(models.QuerySet["Skip"]):
         return self.filter(topic=topic, kind=kind, digest=digest)
 
     def recent_first(self) -> Self:
+        """Order by id, the newest skip first."""
         return self.order_by("-id")
 
 

@@ -92,6 +92,7 @@ def visible(*, poison_id: int, principal: Principal) -> Poison:
 
 
 def header_names(*, poison_id: int) -> list[bytes]:
+    """Read the names of all headers of a message, in order."""
     return [name for name, _ in headers(poison_id=poison_id)]
 
 
@@ -168,12 +169,12 @@ def reveal(
     )
     revealed = RevealedMessage(
         poison=poison,
-        content=_slice(poison_id, start=0, length=limit),
+        content=_read_slice(poison_id, start=0, length=limit),
         size=poison.size,
         headers=first_headers(poison_id=poison_id),
         content_type=content_type,
     )
-    _record(poison, principal, now=now, how="shown")
+    _audit_reveal(poison, principal, now=now, how="shown")
     return revealed
 
 
@@ -184,11 +185,14 @@ def download(
     poison = visible(poison_id=poison_id, principal=principal)
     principal.require(Scope.BODIES_READ)
     with transaction.atomic():
-        _record(poison, principal, now=now, how="downloaded")
-    return poison, _chunks(poison)
+        _audit_reveal(poison, principal, now=now, how="downloaded")
+    return poison, _read_chunks(poison)
 
 
-def _record(poison: Poison, principal: Principal, *, now: datetime, how: str) -> None:
+def _audit_reveal(
+    poison: Poison, principal: Principal, *, now: datetime, how: str
+) -> None:
+    """Append to the audit that a body was shown or downloaded."""
     audit.record(
         action=Action.BODY_REVEALED,
         subject=f"poison:{poison.pk}",
@@ -199,12 +203,14 @@ def _record(poison: Poison, principal: Principal, *, now: datetime, how: str) ->
     )
 
 
-def _chunks(poison: Poison) -> Iterator[bytes]:
+def _read_chunks(poison: Poison) -> Iterator[bytes]:
+    """Read a body chunk by chunk, each by a query."""
     for start in range(0, poison.size, CHUNK):
-        yield _slice(poison.pk, start=start, length=CHUNK)
+        yield _read_slice(poison.pk, start=start, length=CHUNK)
 
 
-def _slice(poison_id: int, *, start: int, length: int) -> bytes:
+def _read_slice(poison_id: int, *, start: int, length: int) -> bytes:
+    """Read a part of a body from Postgres."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT substring(content FROM %s FOR %s) FROM poison_body"
@@ -215,5 +221,6 @@ def _slice(poison_id: int, *, start: int, length: int) -> bytes:
 
 
 def _pairs(flat: Sequence[bytes | memoryview]) -> tuple[Header, ...]:
+    """Join names and values that alternate to headers."""
     parts = [bytes(part) for part in flat]
     return tuple(zip(parts[::2], parts[1::2], strict=True))

@@ -78,21 +78,23 @@ def confirm(
     }
     lock(redrives[redrive].poison_id for redrive in genuine)
     changed = _confirm(list(genuine), now=now)
-    return [_result(redrives, genuine, changed, redrive) for redrive in ids]
+    return [_result_of_token(redrives, genuine, changed, redrive) for redrive in ids]
 
 
 def _is_genuine(redrive: Redrive, text: str, topic: str) -> bool:
+    """Tell whether we signed the token for this redrive, topic and body."""
     return redrive.topic.name == topic and redrive.pk == token.verified(
         text, topic=topic, digest=redrive.poison.digest
     )
 
 
-def _result(
+def _result_of_token(
     redrives: dict[uuid.UUID, Redrive],
     genuine: Collection[uuid.UUID],
     changed: set[uuid.UUID],
     redrive: uuid.UUID | None,
 ) -> ConfirmationResult:
+    """Return what became of one token; only its first use is `confirmed`."""
     if redrive is None or redrive not in genuine:
         return ConfirmationResult(
             status="rejected",
@@ -133,6 +135,7 @@ SELECT id FROM confirmed
 
 
 def _confirm(ids: list[uuid.UUID], *, now: datetime) -> set[uuid.UUID]:
+    """Set redrives to confirmed, if they may be; return those that changed."""
     with connection.cursor() as cursor:
         values: dict[str, Any] = {
             "ids": ids,
@@ -170,7 +173,7 @@ def begin(
     epoch: int,
     now: datetime,
 ) -> dict[int, uuid.UUID]:
-    """Claim poisons that may be sent; return the new redrive of each claimed one.
+    """Claim poisons that may be sent, each with a new redrive; return their ids.
 
     Open poisons may be sent, and silent ones again. `queue` is the dead-letter queue to
     give them back to, or "". `unmarked` are the topics whose messages cannot carry a
@@ -331,6 +334,7 @@ def restore(*, poisons: Sequence[int]) -> set[int]:
 def _transition(
     statement: str, poisons: Sequence[int], values: dict[str, Any]
 ) -> set[int]:
+    """Lock poisons and change their states by SQL; return those that changed."""
     lock(poisons)
     with connection.cursor() as cursor:
         cursor.execute(statement, {**values, "poisons": list(poisons)})

@@ -57,11 +57,12 @@ def count_applied(
     counted = [report for report in reports if report.skip in visible_ids]
     if counted:
         with connection.cursor() as cursor:
-            cursor.execute(_COUNT, {**_columns(counted), "now": now})
+            cursor.execute(_COUNT, {**_lists_by_member(counted), "now": now})
     return [report.skip in visible_ids for report in reports]
 
 
-def _columns(reports: Sequence[AppliedSkip]) -> dict[str, list[Any]]:
+def _lists_by_member(reports: Sequence[AppliedSkip]) -> dict[str, list[Any]]:
+    """Turn reports into a list for each member, as the statement takes them."""
     return {
         "skips": [report.skip for report in reports],
         "groups": [report.consumer_group for report in reports],

@@ -121,7 +121,7 @@ def add(
     }
     with transaction.atomic():
         facts["revision"] = _next_revision(topic.pk)
-        skip = _existing(topic, consumer_group, matcher, handler_version)
+        skip = _find_existing(topic, consumer_group, matcher, handler_version)
         if skip is None:
             skip = Skip.objects.create(
                 topic=topic,
@@ -132,10 +132,10 @@ def add(
                 **facts,
             )
         else:
-            _replace(skip, {**facts, "handler_version": handler_version})
+            _update_skip(skip, {**facts, "handler_version": handler_version})
         skip = visible(skip_id=skip.pk, principal=principal)
         notices.notify_skips(topic_id=topic.pk)
-        _record(Action.SKIP_ADDED, skip, principal, reason=skip.reason, now=now)
+        _audit_skip(Action.SKIP_ADDED, skip, principal, reason=skip.reason, now=now)
     log.info("%s added the skip %s to %s", principal.actor, skip, topic)
     return skip
 
@@ -150,6 +150,7 @@ def remove(*, skip_id: int, reason: str, principal: Principal, now: datetime) ->
 
 @transaction.atomic
 def _remove(skip: Skip, *, reason: str, principal: Principal, now: datetime) -> None:
+    """End a skip and audit that; do nothing if it has ended."""
     if end(
         topic_id=skip.topic_id,
         skips=[skip.pk],
@@ -158,7 +159,7 @@ def _remove(skip: Skip, *, reason: str, principal: Principal, now: datetime) -> 
         reason=reason,
         now=now,
     ):
-        _record(Action.SKIP_REMOVED, skip, principal, reason=reason, now=now)
+        _audit_skip(Action.SKIP_REMOVED, skip, principal, reason=reason, now=now)
         log.info("%s removed the skip %s of %s", principal.actor, skip, skip.topic)
 
 
@@ -184,7 +185,7 @@ def end(
         "reason": reason,
         "now": now,
     }
-    ended = _number(_END, values)
+    ended = _query_number(_END, values)
     if ended:
         notices.notify_skips(topic_id=topic_id)
     return ended
@@ -236,15 +237,16 @@ def prune(*, now: datetime) -> int:
     number = 0
     for topic_id in SkipList.objects.order_by("topic_id").values_list("pk", flat=True):
         values = {"topic": topic_id, "before": before, "limit": BATCH_SIZE}
-        while pruned := _prune(values):
+        while pruned := _prune_topic(values):
             number += pruned
     return number
 
 
 @transaction.atomic
-def _prune(values: dict[str, Any]) -> int:
+def _prune_topic(values: dict[str, Any]) -> int:
+    """Delete old automatic skips of a topic, its list locked; return how many."""
     lock_lists([values["topic"]])
-    return _number(_PRUNE, values)
+    return _query_number(_PRUNE, values)
 
 
 def require_sight(*, topic: str, principal: Principal) -> None:
@@ -264,16 +266,16 @@ def visible(*, skip_id: int, principal: Principal) -> Skip:
 
 def _next_revision(topic_id: int) -> int:
     """Lock the list of a topic until the transaction ends; take its next revision."""
-    return _number(_TAKE, [topic_id])
+    return _query_number(_TAKE, [topic_id])
 
 
-def _existing(
+def _find_existing(
     topic: Topic,
     consumer_group: str | None,
     matcher: Matcher,
     handler_version: str | None,
 ) -> Skip | None:
-    """Find the active skip that this one would renew or widen."""
+    """Find the active skip that this one would renew or widen, or None."""
     candidates = Skip.objects.active().filter(
         topic=topic,
         kind=matcher.kind.value,
@@ -286,15 +288,15 @@ def _existing(
     return same
 
 
-def _replace(skip: Skip, facts: dict[str, Any]) -> None:
-    """Update an existing skip to the requested one."""
+def _update_skip(skip: Skip, facts: dict[str, Any]) -> None:
+    """Update an existing skip's row to the requested values."""
     if skip.is_automatic:
         lists = SkipList.objects.filter(topic=skip.topic_id)
         lists.update(automatic=F("automatic") - 1)
     Skip.objects.filter(pk=skip.pk).update(**facts)
 
 
-def _number(statement: str, values: Any) -> int:
+def _query_number(statement: str, values: Any) -> int:
     """Execute a statement that returns one number; without a row, return 0."""
     with connection.cursor() as cursor:
         cursor.execute(statement, values)
@@ -303,6 +305,7 @@ def _number(statement: str, values: Any) -> int:
 
 
 def _require_poison(poison_id: int, topic: Topic) -> None:
+    """Raise Invalid unless the topic has this message."""
     if not Poison.objects.filter(pk=poison_id, topic=topic).exists():
         raise Invalid("poison", f"{topic} has no message {poison_id}")
 
@@ -310,6 +313,7 @@ def _require_poison(poison_id: int, topic: Topic) -> None:
 def _refuse_overbroad(
     topic: Topic, consumer_group: str | None, matcher: Matcher, *, everything: bool
 ) -> None:
+    """Raise Invalid for a rule that matches all recent messages of the topic."""
     if everything or matcher.kind is not MatcherKind.RULE:
         return
     result = preview(topic=topic, consumer_group=consumer_group, matcher=matcher)
@@ -321,9 +325,10 @@ def _refuse_overbroad(
         )
 
 
-def _record(
+def _audit_skip(
     action: Action, skip: Skip, principal: Principal, *, reason: str, now: datetime
 ) -> None:
+    """Append a decision on a skip to the audit."""
     audit.record(
         action=action,
         subject=f"skip:{skip.pk}",

@@ -50,6 +50,7 @@ class ListedSkip:
 
     @classmethod
     def of(cls, skip: Skip) -> Self:
+        """Copy a row of the skip list, without the message id of its poison."""
         return cls(
             id=skip.pk,
             topic=skip.topic.name,
@@ -72,6 +73,7 @@ class ListedSkip:
 
     @property
     def matcher(self) -> Matcher:
+        """Return the matcher of the skip: its kind and value."""
         return Matcher(kind=MatcherKind(self.kind), value=bytes(self.value))
 
     def concerns(self, consumer_group: str | None) -> bool:
@@ -98,10 +100,12 @@ class SkipListSnapshot:
 
     @property
     def in_force(self) -> Iterator[ListedSkip]:
+        """Return the skips that are no mere suspicions."""
         return (skip for skip in self.skips if not skip.is_suspected)
 
     @property
     def suspected(self) -> Iterator[ListedSkip]:
+        """Return the skips that are suspicions still."""
         return (skip for skip in self.skips if skip.is_suspected)
 
 
@@ -131,6 +135,7 @@ class SnapshotRows:
 
 
 def _wire_value(kind: str, value: bytes) -> object:
+    """Return the value of a matcher as the API shows it."""
     if kind == MatcherKind.RULE:
         return Matcher(kind=MatcherKind.RULE, value=bytes(value)).wire_value
     return unraw(value)
@@ -236,7 +241,7 @@ def snapshot(*, topic: str, consumer_group: str | None) -> SkipListSnapshot:
     """Read all active skips, with the revision after which to ask for changes."""
     # The revision first: what commits in between is in the skips, and sent again.
     at = head(topic=topic)
-    skips = _skips(_ACTIVE, {"topic": topic, "group": consumer_group})
+    skips = _query_skips(_ACTIVE, {"topic": topic, "group": consumer_group})
     return SkipListSnapshot(epoch=at.epoch, revision=at.revision, skips=tuple(skips))
 
 
@@ -250,7 +255,8 @@ def rows(*, topic: str, consumer_group: str | None) -> Iterator[SnapshotRows]:
         yield SnapshotRows(at, cursor)
 
 
-def _skips(statement: str, values: dict[str, Any]) -> list[ListedSkip]:
+def _query_skips(statement: str, values: dict[str, Any]) -> list[ListedSkip]:
+    """Execute a statement; return its rows as skips."""
     with connection.cursor() as cursor:
         cursor.execute(statement, values)
         return [ListedSkip(*row) for row in cursor.fetchall()]

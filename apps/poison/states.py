@@ -9,7 +9,7 @@ SILENT_AFTER = timedelta(minutes=10)
 
 
 def silent_before(now: datetime) -> datetime:
-    """Return the time: an unanswered redrive that was sent before it is silent."""
+    """Return the moment before which an unanswered redrive counts as silent."""
     return now - SILENT_AFTER
 
 

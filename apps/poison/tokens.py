@@ -21,6 +21,7 @@ _SALT = b"poisonweb.redrive"
 
 
 def sign(*, redrive: uuid.UUID, topic: str, digest: bytes | memoryview) -> str:
+    """Return the token of a redrive: its id, and a MAC over id, topic and body."""
     message = digest_of(redrive.bytes, raw(topic), bytes(digest))
     mac = hmac.digest(_key(settings.SECRET_KEY), message, "sha256")
     return f"{redrive}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}"
@@ -33,7 +34,7 @@ def _key(secret: str) -> bytes:
 
 
 def redrive_of(token: str) -> uuid.UUID | None:
-    """Return the redrive id in a token, valid or forged; None if there is none."""
+    """Return the redrive id in a token, valid or forged; None if it has no id."""
     return uuid_of(token.partition(".")[0])
 
 

@@ -15,6 +15,7 @@ from apps.team.rights import Principal
 def request(
     *, first_day: date, last_day: date, principal: Principal, now: datetime
 ) -> Run:
+    """Queue a run as `requests.request` does, and enqueue its task on commit."""
     run = requests.request(
         first_day=first_day,
         last_day=last_day,

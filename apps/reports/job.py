@@ -43,6 +43,7 @@ class JobOrder:
 
     @property
     def arguments(self) -> tuple[str, ...]:
+        """Return the command-line arguments of the job."""
         return (
             *("--run", str(self.run), "--epoch", str(self.epoch)),
             *("--first", self.first_day.isoformat()),
@@ -58,7 +59,7 @@ def carry_out(order: JobOrder, *, may_go_on: Callable[[], bool]) -> dict[str, in
     """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as log:
         with _running_process(order, output, log) as process:
-            _watch(process, may_go_on)
+            _wait_for_end(process, may_go_on)
         if process.returncode:
             raise _failure(process.returncode, log)
         return _rows_read(output, log)
@@ -68,6 +69,7 @@ def carry_out(order: JobOrder, *, may_go_on: Callable[[], bool]) -> dict[str, in
 def _running_process(
     order: JobOrder, output: IO[bytes], log: IO[bytes]
 ) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the job; at the end of the block, end it."""
     process = subprocess.Popen(  # noqa: S603 - our parts module, numbers and dates
         (sys.executable, "-m", MODULE, *order.arguments),
         cwd=settings.BASE_DIR,
@@ -79,7 +81,7 @@ def _running_process(
     try:
         yield process
     finally:
-        _end(process)
+        _end_process(process)
 
 
 def database_url() -> str:
@@ -91,7 +93,7 @@ def database_url() -> str:
     return f"postgresql://{user}:{password}@{address}/{quote(parts['NAME'], safe='')}"
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end_process(process: subprocess.Popen[bytes]) -> None:
     """Close the job's standard input, so that it ends; kill it if it does not."""
     if process.stdin:
         process.stdin.close()
@@ -102,7 +104,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _watch(process: subprocess.Popen[bytes], may_go_on: Callable[[], bool]) -> None:
+def _wait_for_end(
+    process: subprocess.Popen[bytes], may_go_on: Callable[[], bool]
+) -> None:
+    """Wait until the job ends; raise RunFailed if too long, TakenOver if told so."""
     until = time.monotonic() + MOST_TIME.total_seconds()
     while process.poll() is None:
         if time.monotonic() > until:
@@ -113,6 +118,7 @@ def _watch(process: subprocess.Popen[bytes], may_go_on: Callable[[], bool]) -> N
 
 
 def _failure(code: int, log: IO[bytes]) -> RunFailed:
+    """Build the error of a job that failed, from its last line and its log."""
     text = _tail(log)
     lines = [line for line in text.splitlines() if line.strip()]
     why = one_line(lines[-1]) if lines else "it said nothing"
@@ -121,6 +127,7 @@ def _failure(code: int, log: IO[bytes]) -> RunFailed:
 
 
 def _rows_read(output: IO[bytes], log: IO[bytes]) -> dict[str, int]:
+    """Parse how many rows of each kind the job read, as its output reports."""
     output.seek(0)
     try:
         # One line and nothing else: Java prints to the log.
@@ -133,6 +140,7 @@ def _rows_read(output: IO[bytes], log: IO[bytes]) -> dict[str, int]:
 
 
 def _tail(log: IO[bytes]) -> str:
+    """Read the end of the job's log."""
     size = log.seek(0, os.SEEK_END)
     log.seek(max(0, size - LOG_BYTES))
     return readable(log.read())

@@ -73,6 +73,7 @@ class Run(models.Model):
 
     @property
     def days(self) -> int:
+        """Count the days of the run."""
         return (self.last_day - self.first_day).days + 1
 
     @property

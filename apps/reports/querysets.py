@@ -16,18 +16,22 @@ if TYPE_CHECKING:
 
 class RunQuerySet(models.QuerySet["Run"]):
     def unfinished(self) -> Self:
+        """Keep runs that wait or are at work."""
         return self.filter(state__in=UNFINISHED)
 
     def failed(self) -> Self:
         return self.filter(state=State.FAILED)
 
     def covering(self, day: date) -> Self:
+        """Keep runs whose days include this one."""
         return self.filter(first_day__lte=day, last_day__gte=day)
 
     def overlapping(self, first: date, last: date) -> Self:
+        """Keep runs that have a day between these, both included."""
         return self.filter(first_day__lte=last, last_day__gte=first)
 
     def recent_first(self) -> Self:
+        """Order by id, the newest run first."""
         return self.order_by("-id")
 
     def transition(self, *, to: State, **values: Any) -> int:
@@ -37,21 +41,27 @@ class RunQuerySet(models.QuerySet["Run"]):
 
 class RateQuerySet(models.QuerySet["Rate"]):
     def between(self, first: date, last: date) -> Self:
+        """Keep rows of the days between these, both included."""
         return self.filter(day_id__gte=first, day_id__lte=last)
 
     def whole_days(self) -> Self:
+        """Keep rows that add up a whole day, not those of its hours."""
         return self.filter(hour=None)
 
     def by_hour(self) -> Self:
+        """Keep rows of single hours, not those of whole days."""
         return self.filter(hour__isnull=False)
 
     def of_all_groups(self) -> Self:
+        """Keep rows that add up all consumer groups."""
         return self.filter(consumer_group=None)
 
     def on(self, topic: str) -> Self:
+        """Keep rows of the topic with exactly this name."""
         return self.filter(topic_ids.named(topic))
 
 
 class ProblemDayQuerySet(models.QuerySet["ProblemDay"]):
     def between(self, first: date, last: date) -> Self:
+        """Keep rows of the days between these, both included."""
         return self.filter(day_id__gte=first, day_id__lte=last)

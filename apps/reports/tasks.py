@@ -15,6 +15,7 @@ log = logging.getLogger(__name__)
 
 @shared_task(name="apps.reports.tasks.make")
 def make(run_id: int) -> None:
+    """Make and publish the report of a queued run."""
     running.run(run_id=run_id, clock=clock.now)
 
 

@@ -12,4 +12,5 @@ class TeamConfig(AppConfig):
     label = "team"
 
     def ready(self) -> None:
+        """Connect the receivers that audit each sign-in and sign-out."""
         import_module("apps.team.sign_in")  # connects its receivers

@@ -37,6 +37,7 @@ class PasswordBackend(ModelBackend):
         page: str = "",
         **_: Any,
     ) -> User | None:
+        """Return the user of a right password; count and audit a wrong one."""
         if username is None or password is None:
             return None
         attempt = SignInAttempt.of_password(request, account=username, page=page)
@@ -64,6 +65,7 @@ class ProviderBackend(ModelBackend):
 
 @contextmanager
 def _password_slot() -> Iterator[None]:
+    """Hash in this block only when few others do; raise TooManySignIns."""
     _release_connection()
     if not _slots.acquire(timeout=LONGEST_WAIT_SECONDS):
         raise TooManySignIns
@@ -74,6 +76,7 @@ def _password_slot() -> Iterator[None]:
 
 
 def _is_right(user: User | None, password: str) -> bool:
+    """Tell whether the password is right, as slowly without a user as with one."""
     _release_connection()
     if user is None:
         User().set_password(password)  # take as long as for an existing account
@@ -82,5 +85,6 @@ def _is_right(user: User | None, password: str) -> bool:
 
 
 def _release_connection() -> None:
+    """Close the database connection while hashing, outside of transactions."""
     if not connection.in_atomic_block:
         connection.close()

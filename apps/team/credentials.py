@@ -26,10 +26,12 @@ class Credential:
 
     @classmethod
     def of_key(cls, actor: Actor) -> Self:
+        """Name the API key that a request was signed in with."""
         return cls(CredentialKind.KEY, actor.name.removeprefix("key:"))
 
     @classmethod
     def of_session(cls, session_key: str) -> Self:
+        """Name the session that a request was signed in with."""
         return cls(CredentialKind.SESSION, session_key)
 
 

@@ -46,6 +46,7 @@ class SignInRequiredMiddleware(LoginRequiredMiddleware):
     def process_view(
         self, request: HttpRequest, view_func: Any, view_args: Any, view_kwargs: Any
     ) -> HttpResponseBase | None:
+        """Redirect to the sign-in, or to the second factor; None lets in."""
         if not getattr(view_func, "login_required", True):
             return None
         refusal = super().process_view(request, view_func, view_args, view_kwargs)
@@ -63,6 +64,7 @@ def _redirect_to_sign_in(request: HttpRequest) -> HttpResponse:
 
 
 def _page_of_form(request: HttpRequest) -> str:
+    """Return the path of the page that held the posted form."""
     match = request.resolver_match
     if match is not None and match.url_name == CONFIRMS:
         # A refused form stays at its own URL, which has no page.
@@ -77,6 +79,7 @@ def _page_of_form(request: HttpRequest) -> str:
 
 
 def _has_to_add_a_factor(request: HttpRequest) -> bool:
+    """Tell whether the page must wait until the person adds a second factor."""
     match = request.resolver_match
     is_open = match is not None and match.url_name in WITHOUT_SECOND_FACTOR
     return not is_open and second_factor_session.is_missing(request)
@@ -97,6 +100,7 @@ def IdleSessionMiddleware(respond: Handler) -> Handler:  # noqa: N802 - named as
 def _if_active(
     request: HttpRequest, user: User | AnonymousUser
 ) -> User | AnonymousUser:
+    """Return the user, or end a session that is over and return AnonymousUser."""
     if not user.is_authenticated:
         return user
     now = clock.now()

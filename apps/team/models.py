@@ -44,6 +44,7 @@ class User(AbstractUser):
 
     @property
     def principal(self) -> Principal:
+        """Return the rights of the person: of the role, and to read bodies."""
         scopes = GRANTS[Role(self.role)]
         if self.reads_bodies:
             scopes |= {Scope.BODIES_READ}
@@ -78,13 +79,14 @@ class ApiKey(models.Model):
         return self.name
 
     def state(self, now: datetime) -> str:
-        """Return `usable`, `revoked` or `expired`."""
+        """Return whether the key is `usable`, `revoked` or `expired` now."""
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.expires_at and self.expires_at <= now else "usable"
 
     @property
     def principal(self) -> Principal:
+        """Return the rights of the key: its scopes, on its topics."""
         return Principal(
             actor=Actor.key(self.name),
             scopes=frozenset(Scope(scope) for scope in self.scopes),

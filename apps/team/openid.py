@@ -92,19 +92,23 @@ def complete(request: HttpRequest) -> HttpResponse:
 
 @contextmanager
 def _translated_errors() -> Iterator[None]:
+    """Raise Unavailable for the provider's failures and odd answers."""
     try:
         yield
     except requests.RequestException as away:
-        log.warning("the OpenID provider is away: %s", _short(away))
+        log.warning("the OpenID provider is away: %s", _error_line(away))
         raise Unavailable(AWAY) from away
     except (OAuth2Error, KeyError, TypeError, ValueError, AttributeError) as odd:
         log.warning(
-            "the OpenID provider's answer cannot be used: %s", _short(odd), exc_info=odd
+            "the OpenID provider's answer cannot be used: %s",
+            _error_line(odd),
+            exc_info=odd,
         )
         raise Unavailable(NOT_USABLE) from odd
 
 
-def _short(error: BaseException) -> str:
+def _error_line(error: BaseException) -> str:
+    """Format an error for the log, cut to 500 characters."""
     return f"{type(error).__name__}: {error}"[:500]
 
 
@@ -112,6 +116,7 @@ class ProviderAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # it 
     """The hooks that allauth calls during a sign-in."""
 
     def get_requests_session(self) -> requests.Session:
+        """Return the HTTP session that limits the time and size of answers."""
         return _BoundedSession()
 
     def pre_social_login(self, request: HttpRequest, sociallogin: SocialLogin) -> None:
@@ -158,6 +163,7 @@ class _Protocol(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # it has no 
     """allauth's OpenID Connect adapter for the one provider in the settings."""
 
     def get_provider(self) -> _Provider:
+        """Return the configured provider, with no row of allauth's."""
         return _provider(self.request)
 
     def get_callback_url(
@@ -165,18 +171,22 @@ class _Protocol(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # it has no 
         request: HttpRequest,
         app: SocialApp,  # noqa: ARG002 - allauth's signature
     ) -> str:
+        """Return our callback's absolute URL, to which the provider returns."""
         return request.build_absolute_uri(reverse("sign-in-provider-callback"))
 
     @property
     def openid_config(self) -> dict[str, Any]:
+        """Return the endpoints of the provider, from the cache or the provider."""
         return _description(_issuer())
 
     def parse_token(self, data: dict[str, Any]) -> SocialToken:
+        """Keep only the access token of the provider's answer."""
         return SocialToken(token=data["access_token"])
 
     def complete_login(
         self, request: HttpRequest, app: SocialApp, token: SocialToken, **kwargs: Any
     ) -> SocialLogin:
+        """Fetch the claims; raise OAuth2Error unless they are of one subject."""
         if "id_token" not in kwargs["response"]:
             raise OAuth2Error("there is no id_token")
         social_login = super().complete_login(request, app, token, **kwargs)
@@ -197,16 +207,19 @@ class _Provider(OpenIDConnectProvider):  # type: ignore[misc]  # it has no types
         request: HttpRequest,  # noqa: ARG002 - allauth's signature
         response: dict[str, Any],
     ) -> SocialLogin:
+        """Wrap the claims of a sign-in; store nothing."""
         # Without a uid allauth finds no account: it would store the claims with it.
         account = SocialAccount(provider=self.sub_id, extra_data=response)
         return SocialLogin(provider=self, account=account)
 
 
 def _issuer() -> str:
+    """Return the issuer of the configured provider; raise Absent without one."""
     return single_sign_on.provider_settings().issuer
 
 
 def _provider(request: HttpRequest) -> _Provider:
+    """Build allauth's provider from our settings; raise Absent without one."""
     oidc = single_sign_on.provider_settings()
     app = SocialApp(
         provider=_Provider.id,
@@ -220,6 +233,7 @@ def _provider(request: HttpRequest) -> _Provider:
 
 
 def _identity(social_login: SocialLogin) -> ProviderIdentity:
+    """Read issuer, subject, name and groups from the claims of a sign-in."""
     claims = social_login.account.extra_data
     merged = {**claims["id_token"], **claims["userinfo"]}
     groups = merged.get(single_sign_on.provider_settings().groups_claim)
@@ -261,6 +275,7 @@ class _BoundedSession(requests.Session):
     """Limits requests in number, time and size, and holds no database connection."""
 
     def request(self, *args: Any, **kwargs: Any) -> requests.Response:
+        """Make a request with limits of time and size, few at once, and no redirect."""
         if not connection.in_atomic_block:
             connection.close()
         if not _slots.acquire(timeout=LONGEST_WAIT_SECONDS):

@@ -18,6 +18,7 @@ class NotOfThisProduct:
     """Refuses passwords that are a product name, with or without digits and signs."""
 
     def validate(self, password: str, _: AbstractBaseUser | None = None) -> None:
+        """Raise ValidationError for a word of this product."""
         if _NO_LETTERS.sub("", password.casefold()) in OURS:
             raise ValidationError("This password is the first that others would try.")
 
@@ -32,6 +33,7 @@ class NotTheName:
     """
 
     def validate(self, password: str, user: AbstractBaseUser | None = None) -> None:
+        """Raise ValidationError for a password that contains the user name."""
         name = "" if user is None else user.get_username().casefold()
         if len(name) >= SHORTEST_NAME and name in password.casefold():
             raise ValidationError("This password contains the user name.")

@@ -77,10 +77,12 @@ class Principal:
             raise Forbidden(f"This needs the right {scope}, which you do not have.")
 
     def sees(self, topic: str) -> bool:
+        """Tell whether the principal may see a topic, by its patterns."""
         return any(matches(pattern, topic) for pattern in self.topics)
 
     @property
     def sees_every_topic(self) -> bool:
+        """Tell whether a pattern of the principal is `*`, so all topics."""
         return "*" in self.topics
 
     def require_trail(self) -> None:

@@ -39,6 +39,7 @@ LAST_PERIOD = "last_period"
 
 
 def is_set(user: User) -> bool:
+    """Tell whether the user has an app as a second factor."""
     return _factors(user, FactorType.TOTP).exists()
 
 
@@ -54,6 +55,7 @@ def sealed_secret() -> str:
 
 
 def clear_secret(sealed: str) -> str:
+    """Decrypt a sealed secret; raise Unavailable if it has another key."""
     return SealingAdapter().decrypt(sealed)
 
 
@@ -63,7 +65,7 @@ def link(user: User, secret: str) -> str:
 
 
 def qr_code(user: User, secret: str) -> str:
-    """Draw the URL as an SVG."""
+    """Draw the otpauth URL as an SVG of a QR code."""
     return str(SealingAdapter().build_totp_svg(link(user, secret)))
 
 
@@ -74,7 +76,7 @@ def add(*, user: User, secret: str, code: str, now: datetime) -> list[str]:
     Raises Invalid for a code that is not the secret's, and Refused if the person has a
     factor already.
     """
-    _lock(user)
+    _lock_user(user)
     if is_set(user):
         raise Refused("You have a second factor already: remove it first.")
     period = _period_of(code, secret=secret, after=0, now=now)
@@ -87,7 +89,7 @@ def add(*, user: User, secret: str, code: str, now: datetime) -> list[str]:
     factor.save(update_fields=["data"])
     codes = _new_recovery_codes(user)
     _end_sessions(user, now=now)
-    _record(Action.SECOND_FACTOR_ADDED, user, now=now)
+    _audit_factor(Action.SECOND_FACTOR_ADDED, user, now=now)
     return codes
 
 
@@ -98,14 +100,14 @@ def prove(*, user: User, code: str, attempt: SignInAttempt, now: datetime) -> bo
     Raises TooManySignIns while the attempt has to wait. Attempts for a person run one
     after another: otherwise concurrent guesses would all run before one is counted.
     """
-    _lock(user)
+    _lock_user(user)
     sign_in.check(attempt, now=now)
     if _use_app_code(user, code, now=now):
         sign_in.forget(attempt)
         return True
     if _use_recovery_code(user, code):
         sign_in.forget(attempt)
-        _record(Action.RECOVERY_CODE_USED, user, now=now)
+        _audit_factor(Action.RECOVERY_CODE_USED, user, now=now)
         return True
     sign_in.note_failure(attempt, account=user, now=now)
     return False
@@ -114,12 +116,12 @@ def prove(*, user: User, code: str, attempt: SignInAttempt, now: datetime) -> bo
 @transaction.atomic
 def renew_recovery_codes(*, user: User, now: datetime) -> list[str]:
     """Replace the recovery codes: the former ones are no longer valid."""
-    _lock(user)
+    _lock_user(user)
     if not is_set(user):
         raise Refused("You have no second factor: add one first.")
     _factors(user, FactorType.RECOVERY_CODES).delete()
     codes = _new_recovery_codes(user)
-    _record(Action.RECOVERY_CODES_MADE, user, now=now)
+    _audit_factor(Action.RECOVERY_CODES_MADE, user, now=now)
     return codes
 
 
@@ -129,20 +131,22 @@ def remove(*, user: User, now: datetime, actor: Actor | None = None) -> None:
 
     The default actor is the person. Raises Refused if there is no factor.
     """
-    _lock(user)
+    _lock_user(user)
     if not is_set(user):
         raise Refused(f"{user.username} has no second factor.")
     _factors(user, FactorType.TOTP, FactorType.RECOVERY_CODES).delete()
     _end_sessions(user, now=now)
-    _record(Action.SECOND_FACTOR_REMOVED, user, now=now, actor=actor)
+    _audit_factor(Action.SECOND_FACTOR_REMOVED, user, now=now, actor=actor)
 
 
 def recovery_codes_left(user: User) -> int:
+    """Count the recovery codes that the user has not used."""
     factor = _factors(user, FactorType.RECOVERY_CODES).first()
     return 0 if factor is None else len(RecoveryCodes(factor).get_unused_codes())
 
 
 def _use_app_code(user: User, code: str, *, now: datetime) -> bool:
+    """Use up a right code of the app; return False for a wrong or used one."""
     factor = _factors(user, FactorType.TOTP).first()
     if factor is None:
         return False
@@ -158,6 +162,7 @@ def _use_app_code(user: User, code: str, *, now: datetime) -> bool:
 
 
 def _use_recovery_code(user: User, code: str) -> bool:
+    """Use up a recovery code; return False for a wrong or used one."""
     factor = _factors(user, FactorType.RECOVERY_CODES).first()
     return factor is not None and RecoveryCodes(factor).validate_code(code)
 
@@ -174,28 +179,33 @@ def _period_of(code: str, *, secret: str, after: int, now: datetime) -> int | No
 
 
 def _new_recovery_codes(user: User) -> list[str]:
+    """Replace the user's recovery codes; return the new ones."""
     return list(RecoveryCodes.activate(user).generate_codes())
 
 
 def _factors(user: User, *kinds: str) -> QuerySet[Authenticator]:
+    """Select the user's factors of these kinds: app, recovery codes."""
     factors: QuerySet[Authenticator] = Authenticator.objects.filter(
         user=user, type__in=kinds
     )
     return factors
 
 
-def _lock(user: User) -> None:
+def _lock_user(user: User) -> None:
+    """Lock the user's row until the transaction ends."""
     User.objects.select_for_update().get(pk=user.pk)
 
 
 def _end_sessions(user: User, *, now: datetime) -> None:
+    """End all sessions of the user that began before now."""
     user.sessions_ended_at = now
     user.save(update_fields=["sessions_ended_at"])
 
 
-def _record(
+def _audit_factor(
     action: Action, user: User, *, now: datetime, actor: Actor | None = None
 ) -> None:
+    """Append a change of a user's factor to the audit."""
     own = user.principal.actor
     audit.record(
         action=action,

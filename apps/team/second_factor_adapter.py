@@ -16,9 +16,11 @@ class SealingAdapter(DefaultMFAAdapter):  # type: ignore[misc]  # it has no type
     """Seals secrets in the database, and names the account in the app."""
 
     def encrypt(self, text: str) -> str:
+        """Seal what allauth stores of a factor, with a key of the SECRET_KEY."""
         return sealing.seal(text, purpose=PURPOSE)
 
     def decrypt(self, encrypted_text: str) -> str:
+        """Unseal what allauth stored; raise Unavailable under another SECRET_KEY."""
         try:
             return sealing.unseal(encrypted_text, purpose=PURPOSE)
         except sealing.OtherKey as error:
@@ -28,4 +30,5 @@ class SealingAdapter(DefaultMFAAdapter):  # type: ignore[misc]  # it has no type
             ) from error
 
     def get_totp_label(self, user: Any) -> str:
+        """Return the name that the app shows beside its codes."""
         return str(user.username)

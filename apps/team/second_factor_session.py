@@ -18,7 +18,7 @@ CODE_TIMEOUT = timedelta(minutes=10)
 
 
 def require_code(request: HttpRequest, user: User, *, now: datetime) -> None:
-    """Store whose password was right: a code must follow to sign them in."""
+    """Store in the session who must enter a code, after a right password."""
     request.session.cycle_key()
     request.session[_PENDING] = {
         "user": user.pk,
@@ -53,23 +53,25 @@ def stay_signed_in(request: HttpRequest, user: User) -> None:
 
 
 def forget_proof(request: HttpRequest) -> None:
+    """Forget that this session's person has entered a right code."""
     request.session.pop(_PROVED, None)
 
 
 def new_secret(request: HttpRequest) -> str:
-    """Return the secret offered to an app: the same until it is confirmed."""
+    """Return the secret to offer, a new one only if none is yet in the session."""
     if _SECRET not in request.session:
         request.session[_SECRET] = second_factor.sealed_secret()
     return second_factor.clear_secret(request.session[_SECRET])
 
 
 def offered_secret(request: HttpRequest) -> str | None:
+    """Return the secret that this session was offered, or None."""
     sealed = request.session.get(_SECRET)
     return None if sealed is None else second_factor.clear_secret(sealed)
 
 
 def is_missing(request: HttpRequest) -> bool:
-    """Tell whether the person's role requires a second factor that they have not used.
+    """Tell whether a required second factor has not been used in this session.
 
     For people who sign in through an OpenID provider, the provider requires it.
     """

@@ -21,20 +21,22 @@ def is_known(headers: Mapping[bytes, bytes]) -> bool:
 
     `headers` have lower-case names. The view checks later what the sender may do.
     """
-    scheme, _, secret = _text(headers, b"authorization").partition(" ")
+    scheme, _, secret = _header_text(headers, b"authorization").partition(" ")
     if scheme.lower() == SCHEME:
         return recognise(secret=secret.strip(), now=clock.now()) is not None
-    cookies = parse_cookie(_text(headers, b"cookie"))
+    cookies = parse_cookie(_header_text(headers, b"cookie"))
     session = cookies.get(settings.SESSION_COOKIE_NAME, "")
     return bool(session) and _is_of_a_person(session)
 
 
 def _is_of_a_person(session: str) -> bool:
+    """Tell whether the session is in use by a signed-in person."""
     request = HttpRequest()
     request.session = SessionStore(session)
     is_over = sessions.is_over(request.session, now=clock.now())
     return not is_over and get_user(request).is_authenticated
 
 
-def _text(headers: Mapping[bytes, bytes], name: bytes) -> str:
+def _header_text(headers: Mapping[bytes, bytes], name: bytes) -> str:
+    """Return the value of a header as text; "" without it."""
     return headers.get(name, b"").decode("latin-1")

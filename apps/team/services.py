@@ -68,7 +68,7 @@ def create_api_key(
         created_by=str(actor),
         expires_at=expires_at,
     )
-    _record(
+    _audit_change(
         action=Action.KEY_CREATED,
         subject=f"api_key:{name}",
         actor=actor,
@@ -88,11 +88,14 @@ def revoke_api_key(*, name: str, actor: Actor, now: datetime) -> bool:
     revoked = ApiKey.objects.filter(name=name, revoked_at=None).update(revoked_at=now)
     if not revoked:
         return False
-    _record(action=Action.KEY_REVOKED, subject=f"api_key:{name}", actor=actor, now=now)
+    _audit_change(
+        action=Action.KEY_REVOKED, subject=f"api_key:{name}", actor=actor, now=now
+    )
     return True
 
 
 def _check_name_of_key(name: str) -> None:
+    """Raise Invalid for an unusable name of a key, or one in use."""
     if not is_name(name, limit=NAME_LIMIT):
         remedy = f"give up to {NAME_LIMIT} characters that can be seen"
         raise Invalid("name", f"{remedy}, without a blank at either end")
@@ -112,6 +115,7 @@ def check_speaker(field: str, name: str) -> None:
 
 
 def _is_pattern(text: str) -> bool:
+    """Tell whether a text can be a pattern of topics."""
     return is_name(text, limit=PATTERN_LIMIT)
 
 
@@ -126,7 +130,7 @@ WHERE digest = %(digest)s AND revoked_at IS NULL
 
 
 def recognise(*, secret: str, now: datetime) -> ApiKey | None:
-    """Return the key of a secret, if it is usable, and store the time of its use."""
+    """Return the usable key of a secret, or None; store when it was used."""
     with connection.cursor() as cursor:
         cursor.execute(_USABLE, {"digest": digest_of(secret), "now": now})
         row = cursor.fetchone()
@@ -167,7 +171,7 @@ def create_user(
         role=role.value,
         reads_bodies=reads_bodies,
     )
-    _record(
+    _audit_change(
         action=Action.USER_CREATED,
         subject=f"user:{username}",
         actor=actor,
@@ -186,7 +190,7 @@ def set_password(*, user: User, password: str, actor: Actor, now: datetime) -> N
     _check_password(password, user)
     user.set_password(password)
     user.save(update_fields=["password"])
-    _record(
+    _audit_change(
         action=Action.PASSWORD_SET,
         subject=f"user:{user.username}",
         actor=actor,
@@ -225,7 +229,7 @@ def alter_user(
     is_admin = before["role"] == Role.ADMIN and not may_leave_no_admin
     if is_admin and not active_admins.exists():
         raise Refused(f"{username} is the last admin: make another one first.")
-    _record(
+    _audit_change(
         action=Action.USER_ALTERED,
         subject=f"user:{username}",
         actor=actor,
@@ -237,11 +241,11 @@ def alter_user(
 
 @transaction.atomic
 def end_sessions(*, username: str, actor: Actor, now: datetime) -> User:
-    """Sign a person out everywhere; raises Invalid for an unknown name."""
+    """Sign a person out everywhere from now on; return the user."""
     user = _lock_user(username)
     user.sessions_ended_at = now
     user.save(update_fields=["sessions_ended_at"])
-    _record(
+    _audit_change(
         action=Action.SESSIONS_ENDED,
         subject=f"user:{username}",
         actor=actor,
@@ -250,7 +254,7 @@ def end_sessions(*, username: str, actor: Actor, now: datetime) -> User:
     return user
 
 
-def _record(
+def _audit_change(
     *,
     action: Action,
     subject: str,
@@ -258,6 +262,7 @@ def _record(
     now: datetime,
     detail: Mapping[str, Any] | None = None,
 ) -> None:
+    """Append a change of a person or a key to the audit."""
     # People act on pages only, and all other actors by a command.
     source = "ui" if actor.is_person else "system"
     audit.record(
@@ -271,6 +276,7 @@ def _record(
 
 
 def _check_password(password: str, user: User) -> None:
+    """Raise Invalid for a password that is too weak."""
     try:
         validate_password(password, user)
     except ValidationError as weak:
@@ -278,16 +284,17 @@ def _check_password(password: str, user: User) -> None:
 
 
 def _lock_user(username: str) -> User:
+    """Lock all admins' rows and the user's; raise Invalid for an unknown name."""
     # Lock all admins, so that two concurrent changes cannot leave none.
     admins = User.objects.select_for_update().filter(role=Role.ADMIN).order_by("pk")
     list(admins.values_list("pk"))
     user = User.objects.select_for_update().filter(username=username).first()
     if user is None:
-        raise Invalid("username", f"nobody is called {username}")
+        raise Invalid("username", f"there is no person {username}")
     return user
 
 
 def digest_of(secret: str) -> bytes:
-    """Return the digest of a key's secret, as stored."""
+    """Hash the secret of a key, as it is stored."""
     # The secret is 256 random bits: a slow hash would not protect it better.
     return hashlib.sha256(secret.encode("utf-8", "replace")).digest()

@@ -49,6 +49,7 @@ class OpenSession:
 
     @classmethod
     def of(cls, key: str, data: SessionData) -> Self:
+        """Read where and when a session began, and when it was last used."""
         return cls(
             mark=mark_of(key),
             signed_in_at=datetime.fromisoformat(data[SIGNED_IN_AT]),
@@ -58,6 +59,7 @@ class OpenSession:
 
 
 def mark_of(key: str) -> str:
+    """Hash the key of a session, to name it on pages without showing the key."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 

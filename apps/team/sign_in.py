@@ -68,14 +68,17 @@ class SignInAttempt:
     def of_password(
         cls, request: HttpRequest | None, *, account: str, page: str = ""
     ) -> Self:
+        """Describe a try of a password, from the request's address."""
         return cls(address=address_of(request), account=account, page=page)
 
     @classmethod
     def of_code(cls, request: HttpRequest, *, account: str, page: str = "") -> Self:
+        """Describe a try of a code of the second factor."""
         return cls(address=address_of(request), account=account, of="code", page=page)
 
     @property
     def digests(self) -> Mapping[CountedBy, bytes]:
+        """Hash what failures are counted by: account, address, and both."""
         address, account = self.address.encode(), storable(self.account).encode()
         of_codes = hashlib.sha256(b"code\0" + account).digest()
         return {
@@ -103,7 +106,7 @@ def check(attempt: SignInAttempt, *, now: datetime) -> None:
         if digests[CountedBy(row.counted_by)] == bytes(row.digest)
         and now - row.last_at < FORGOTTEN_AFTER
         # Ignore rows without a delay: `last_at` may be of a clock ahead of ours.
-        and (delay := _delay(CountedBy(row.counted_by), row.number))
+        and (delay := _delay_after(CountedBy(row.counted_by), row.number))
     ]
     longest = max(ends, default=now) - now
     if longest > timedelta():
@@ -115,7 +118,8 @@ def check(attempt: SignInAttempt, *, now: datetime) -> None:
         )
 
 
-def _delay(counted_by: CountedBy, number: int) -> timedelta:
+def _delay_after(counted_by: CountedBy, number: int) -> timedelta:
+    """Return how long to wait after so many failures; it doubles, up to a limit."""
     if counted_by not in FREE or number < FREE[counted_by]:
         return timedelta()
     doubled = min(number - FREE[counted_by], 20)
@@ -141,7 +145,7 @@ def note_failure(
     The name of an account that does not exist is left out: it may be a password.
     """
     numbers = {
-        counted_by: _count(counted_by, digest, now=now)
+        counted_by: _count_failure(counted_by, digest, now=now)
         for counted_by, digest in sorted(attempt.digests.items())
     }
     name = UNKNOWN if account is None else account.username
@@ -168,7 +172,8 @@ def note_failure(
     )
 
 
-def _count(counted_by: CountedBy, digest: bytes, *, now: datetime) -> int:
+def _count_failure(counted_by: CountedBy, digest: bytes, *, now: datetime) -> int:
+    """Add one failure to a count in Postgres; return the new number."""
     values: dict[str, Any] = {
         "counted_by": counted_by.value,
         "digest": digest,
@@ -219,22 +224,27 @@ def is_by_provider(request: HttpRequest) -> bool:
 
 @receiver(user_logged_in)
 def _record_sign_in(request: HttpRequest, user: User, **_: object) -> None:
+    """Begin the session, and audit and log the sign-in; a signal's receiver."""
     # Reset the short expiry of a sign-in that was only begun.
     request.session.set_expiry(None)
     sessions.begin(request.session, address=address_of(request), now=clock.now())
     by = {"by": "provider"} if is_by_provider(request) else {}
-    _record(Action.USER_SIGNED_IN, request, user, **by)
+    _audit_session(Action.USER_SIGNED_IN, request, user, **by)
     log.info("%s signed in, from %s", user.username, address_of(request))
 
 
 @receiver(user_logged_out)
 def _record_sign_out(request: HttpRequest, user: User | None, **_: object) -> None:
+    """Audit the sign-out of a person; a signal's receiver."""
     if user is not None:
-        _record(Action.USER_SIGNED_OUT, request, user)
+        _audit_session(Action.USER_SIGNED_OUT, request, user)
 
 
 @transaction.atomic
-def _record(action: Action, request: HttpRequest, user: User, **more: str) -> None:
+def _audit_session(
+    action: Action, request: HttpRequest, user: User, **more: str
+) -> None:
+    """Append a sign-in or sign-out, with its address, to the audit."""
     audit.record(
         action=action,
         subject=f"user:{user.username}",

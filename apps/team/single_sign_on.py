@@ -69,6 +69,7 @@ def admit(identity: ProviderIdentity, *, now: datetime) -> User:
 
 
 def _admit(identity: ProviderIdentity, *, now: datetime) -> User:
+    """Return the account, its role updated; raise what refuses the person."""
     with transaction.atomic():
         # Check the name first: an account that another sign-in of this person adds in
         # between is their own, and does not count as another person's.
@@ -91,6 +92,7 @@ def account_of(identity: ProviderIdentity) -> User | None:
 
 
 def _is_taken(name: str) -> bool:
+    """Tell whether another account has this name, in any case of letters."""
     can_be_kept = is_name(name, limit=USERNAME_LIMIT)
     return can_be_kept and User.objects.filter(username__iexact=name).exists()
 
@@ -98,6 +100,7 @@ def _is_taken(name: str) -> bool:
 def _refusal(
     identity: ProviderIdentity, user: User | None, *, is_taken: bool
 ) -> Forbidden | Refused | None:
+    """Return why a person may not sign in, as an error; None if they may."""
     if identity.role is None:
         return Forbidden(
             "You are in no group that may use Poisonweb. Ask who runs it to let a group"
@@ -128,9 +131,10 @@ def _refusal(
 def _with_role_of(
     identity: ProviderIdentity, user: User | None, *, now: datetime
 ) -> User:
+    """Give the account the role of the groups; add a missing account."""
     role = identity.role or Role.VIEWER
     if user is None:
-        return _add(identity, role=role, now=now)
+        return _add_account(identity, role=role, now=now)
     return alter_user(
         username=user.username,
         role=role,
@@ -140,7 +144,8 @@ def _with_role_of(
     )
 
 
-def _add(identity: ProviderIdentity, *, role: Role, now: datetime) -> User:
+def _add_account(identity: ProviderIdentity, *, role: Role, now: datetime) -> User:
+    """Insert an account for a person of the provider, and audit that."""
     values: dict[str, Any] = {"username": identity.name, "role": role.value}
     user = User.objects.create_user(**values)
     SocialAccount.objects.create(

@@ -21,6 +21,7 @@ from apps.triage.services.previews import Route, SelectionRequest
 def preview(
     *, selection: SelectionRequest, principal: Principal, now: datetime
 ) -> Operation:
+    """Make a preview, and enqueue the task that takes its items."""
     operation = previews.preview(selection=selection, principal=principal, now=now)
     _enqueue_taking(operation)
     return operation
@@ -34,6 +35,7 @@ def preview_again(
     principal: Principal,
     now: datetime,
 ) -> Operation | None:
+    """Preview an operation by another route, and enqueue the taking of its items."""
     new_preview = previews.preview_again(
         operation=operation, route=route, reason=reason, principal=principal, now=now
     )
@@ -50,6 +52,7 @@ def confirm(
     now: datetime,
     route: Route | None = None,
 ) -> Operation:
+    """Confirm a preview, and enqueue the task that runs the operation."""
     try:
         operation = decision.confirm(
             token=token, reason=reason, principal=principal, now=now, route=route
@@ -63,11 +66,13 @@ def confirm(
 
 
 def undo(*, operation_id: int, principal: Principal, now: datetime) -> Operation:
+    """Queue an operation that undoes another one, and enqueue its task."""
     operation = decision.undo(operation_id=operation_id, principal=principal, now=now)
     enqueue_on_commit(partial(tasks.run_operation.delay, operation.pk))
     return operation
 
 
 def _enqueue_taking(operation: Operation) -> None:
+    """Enqueue the task that takes the items of a large preview."""
     if not operation.taken:
         enqueue_on_commit(partial(tasks.take_selection.delay, operation.pk))

@@ -31,10 +31,12 @@ class ItemTally:
 
     @property
     def refused(self) -> int:
+        """Count the items that a broker refused."""
         return self.counts[Outcome.REFUSED]
 
     @property
     def recurred(self) -> int:
+        """Count the items whose message has failed once more."""
         return self.counts[Outcome.RECURRED]
 
     @property
@@ -65,6 +67,7 @@ class Pace:
 
 
 def pace_of(operation: Operation, tally: ItemTally, *, now: datetime) -> Pace:
+    """Return how fast an operation works, and the time it still needs."""
     began, ended = operation.confirmed_at, operation.finished_at or now
     seconds = (ended - began).total_seconds() if began else 0.0
     if not tally.finished or seconds <= 0:

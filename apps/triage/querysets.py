@@ -34,12 +34,15 @@ class OperationQuerySet(models.QuerySet["Operation"]):
         return self.filter(state__in=CONFIRMED)
 
     def previews(self) -> Self:
+        """Keep operations that are still previews, also the expired ones."""
         return self.filter(state=State.PREVIEW)
 
     def unfinished(self) -> Self:
+        """Keep confirmed operations that still have work."""
         return self.filter(state__in=UNFINISHED)
 
     def due(self, now: datetime) -> Self:
+        """Keep operations that need not wait before the next try."""
         return self.filter(Q(retry_at=None) | Q(retry_at__lte=now))
 
     def stale(self, now: datetime) -> Self:
@@ -49,6 +52,7 @@ class OperationQuerySet(models.QuerySet["Operation"]):
         )
 
     def recent_first(self) -> Self:
+        """Order by id, the newest operation first."""
         return self.order_by("-id")
 
     def transition(self, *, to: State, **values: Any) -> int:
@@ -58,12 +62,15 @@ class OperationQuerySet(models.QuerySet["Operation"]):
 
 class ItemQuerySet(models.QuerySet["Item"]):
     def waiting(self) -> Self:
+        """Keep items that are neither claimed nor decided."""
         return self.filter(state=ItemState.WAITING)
 
     def in_flight(self) -> Self:
+        """Keep items whose message was sent, and not answered yet."""
         return self.filter(redrive__outcome__in=IN_FLIGHT)
 
     def unfinished(self) -> Self:
+        """Keep items that wait, or whose message is in flight."""
         return self.filter(
             Q(state=ItemState.WAITING) | Q(redrive__outcome__in=IN_FLIGHT)
         )

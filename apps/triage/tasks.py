@@ -19,6 +19,7 @@ RESCUE_EXPIRES = 10
 
 @shared_task(name="apps.triage.tasks.run_operation")
 def run_operation(operation_id: int) -> None:
+    """Work on an operation for a slice; enqueue the next slice if any is left."""
     with RoutingPublisher() as publisher:
         ended = running.run(
             operation_id=operation_id, publisher=publisher, clock=clock.now
@@ -29,7 +30,7 @@ def run_operation(operation_id: int) -> None:
 
 @shared_task(name="apps.triage.tasks.take_selection")
 def take_selection(operation_id: int) -> None:
-    """Store the items of a large preview; nothing is decided yet."""
+    """Insert the items of a large preview; nothing is decided yet."""
     previews.take(operation_id=operation_id, now=clock.now())
 
 
@@ -46,6 +47,7 @@ def rescue() -> None:
 
 @shared_task(name="apps.triage.tasks.prune")
 def prune() -> None:
+    """Delete old previews, idempotency keys, sessions and wrong passwords."""
     pruned = upkeep.prune(now=clock.now())
     if pruned.previews or pruned.idempotency_keys:
         log.info("pruned %s", pruned)

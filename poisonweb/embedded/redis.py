@@ -102,7 +102,7 @@ def _binary() -> str:
         return installed
     oldest = ".".join(map(str, OLDEST))
     raise CannotStart(
-        "`make run` installs a Valkey, but there is none for this platform: install a"
+        "`make run` installs a Valkey, but not for this platform: install a"
         f" redis-server of at least {oldest}, or set CELERY_BROKER_URL."
     )
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Self
 
+from poisonguard.policy import doubled
 from poisonweb.embedded import processes
 from poisonweb.embedded.errors import CannotStart
 from poisonweb.embedded.processes import Identity, Program
@@ -89,7 +90,7 @@ class Child:
 
 def delay(deaths: int) -> float:
     """Return the seconds to wait after this many deaths in a row."""
-    return float(min(FIRST_DELAY * 2 ** (deaths - 1), LONGEST_DELAY))
+    return doubled(FIRST_DELAY, deaths - 1, cap=LONGEST_DELAY)
 
 
 class Supervisor:

@@ -1,7 +1,7 @@
-"""A consumer that is killed: what the guard of its handler leaves is all it knows.
+"""A consumer that is killed and knows only what its guard wrote down before.
 
-It reads a Redis stream in a consumer group, first what it was handed and never settled.
-It runs in processes that are forked from one that has loaded everything, so that a
+It reads a Redis stream in a consumer group, first the messages that it was handed and
+has not settled. Its processes are forked from one that has loaded everything, so that a
 start costs milliseconds.
 """
 

@@ -392,7 +392,7 @@ def test_behind_a_guard_a_process_that_dies_twice_of_a_message_comes_through(
     assert [life.returncode for life in lives] == [9, 9, 0]
     assert lives[2].stdout.split() == ["4", "5"]
     assert records(amps) == {f"{OWN}|3|": "poison (crash)"}
-    assert [f["cause"] for f in poisonweb.failures.values()] == ["crash"]
+    assert [f["cause"] for f in poisonweb.reports.failures.values()] == ["crash"]
 
 
 def _run_to_its_end(

@@ -66,7 +66,7 @@ def test_eight_copies_make_eight_reports_with_eight_bodies(
     )
 
     assert [future.result() for future in futures] == [Outcome.POISONED] * 8
-    reports = poisonweb.failures.values()
+    reports = poisonweb.reports.failures.values()
     assert len({report["bookmark"] for report in reports}) == 8
     assert {report["body"] for report in reports} == {*map(base64_of, EIGHT)}
 
@@ -82,7 +82,7 @@ def test_the_client_s_own_object_is_refused_and_charges_no_message(
     futures = handed_to_a_pool(amps, connect(), lambda m: (guard.handle, m, handler))
 
     assert [future.result() for future in futures] == [Outcome.RELEASE] * 8
-    assert (handler.bodies, poisonweb.failures) == ([], {})
+    assert (handler.bodies, poisonweb.reports.failures) == ([], {})
     assert caplog.text.count("copy.deepcopy(message)") == 8
 
 
@@ -98,7 +98,7 @@ def test_the_client_s_own_object_is_refused_in_a_task_of_another_thread(
     futures = handed_to_a_pool(amps, connect(), lambda m: (run, m))
 
     assert [future.result() for future in futures] == [Outcome.RELEASE] * 8
-    assert poisonweb.failures == {}
+    assert poisonweb.reports.failures == {}
 
 
 def test_the_client_s_own_object_is_handled_on_its_thread(
@@ -114,7 +114,7 @@ def test_the_client_s_own_object_is_handled_on_its_thread(
 
     wait_until(lambda: len(outcomes) == 8)
     assert outcomes == [Outcome.POISONED] * 8
-    assert len(poisonweb.failures) == 8
+    assert len(poisonweb.reports.failures) == 8
 
 
 def test_messages_of_a_stream_are_of_their_own(
@@ -127,7 +127,7 @@ def test_messages_of_a_stream_are_of_their_own(
     outcomes = [guard.handle(message, Bad()) for message in messages]
 
     assert outcomes == [Outcome.POISONED] * 8
-    bodies_told = {report["body"] for report in poisonweb.failures.values()}
+    bodies_told = {report["body"] for report in poisonweb.reports.failures.values()}
     assert bodies_told == {*map(base64_of, EIGHT)}
 
 

@@ -23,7 +23,21 @@ LATER = {"id": 2, "total": 5}
 BAD = {"id": 13}  # without a total
 
 
-class Example:
+class Logged:
+    """A program whose output goes to a file."""
+
+    log: Path
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Wait for a condition; where it does not come true, show the output."""
+        wait_until(condition, seconds=PATIENCE, describe=lambda: self.said)
+
+
+class Example(Logged):
     """One consumer: a process that can be restarted, and its output."""
 
     def __init__(self, command: list[str], environ: dict[str, str], log: Path) -> None:
@@ -46,15 +60,8 @@ class Example:
             status = process.wait(PATIENCE)
         assert status == 0, self.said
 
-    @property
-    def said(self) -> str:
-        return self.log.read_text(errors="replace")
-
     def charged(self, order: dict[str, Any]) -> int:
         return self.said.count(f"charged {order['total']} for order {order['id']}")
-
-    def until(self, condition: Callable[[], object]) -> None:
-        wait_until(condition, seconds=PATIENCE, describe=lambda: self.said)
 
 
 def environ_of(url: str, topic: str, folder: Path) -> dict[str, str]:

@@ -407,7 +407,7 @@ def test_an_unexhausted_message_taken_by_dead_lettering_is_returned_at_once(
 ) -> None:
     azure.put(azure.topic, b"poison")
     azure.fail(MAX_DEQUEUE_COUNT)
-    settings = AzureQueueSettings.parse(azure.broker, azure.settings)
+    settings = AzureQueueSettings.of_topic(azure.broker, azure.settings)
     wire = Overtaken(AzureAccount.parse(azure.url), stage=azure)
 
     moved = AzureDeadLettering(wire, settings).move()

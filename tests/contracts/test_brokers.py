@@ -672,9 +672,12 @@ def put_numbered(stage: Stage, count: int) -> None:
 def read_all(reader: DeadLetterReader, count: int) -> list[DeadLetter]:
     """Read until so many came, while a visibility timeout may hide them."""
     letters = list[DeadLetter]()
-    until = time.monotonic() + PATIENCE
-    while len(letters) < count and time.monotonic() < until:
-        letters += reader.read(limit=count - len(letters), wait=0.5)
+
+    def have_come() -> bool:
+        letters.extend(reader.read(limit=count - len(letters), wait=0.5))
+        return len(letters) == count
+
+    wait_until(have_come, seconds=PATIENCE, describe=lambda: f"{len(letters)} came")
     return letters
 
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,14 +17,13 @@ import pytest
 
 from poisonguard.contract import Cause
 from poisonguard.testing import FakePoisonweb
-from tests.waiting import wait_until
+from tests.contracts.examples import PATIENCE, Logged
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-PATIENCE = 120.0
 
 
-class Worker:
+class Worker(Logged):
     """A worker with several processes, and the tasks that it began."""
 
     def __init__(self, poisonweb: FakePoisonweb, folder: Path) -> None:
@@ -80,13 +79,6 @@ class Worker:
     @property
     def begun(self) -> Counter[str]:
         return Counter(self.ledger.read_text().split())
-
-    @property
-    def said(self) -> str:
-        return self.log.read_text(errors="replace")
-
-    def until(self, condition: Callable[[], object]) -> None:
-        wait_until(condition, seconds=PATIENCE, describe=lambda: self.said)
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def broker_of_before(
 
 
 def written(now: datetime) -> Broker:
-    allow_list.write(actor=SET_UP, now=now)
+    allow_list.write_of_older_brokers(actor=SET_UP, now=now)
     return Broker.objects.get()
 
 
@@ -63,7 +63,7 @@ def test_the_upgrade_lists_hosts_and_variables_once_and_audits_them(
     broker_of_before("env:CORP_REDIS", kind="redis_streams", name="redis")
     broker_of_before("env:BROKER_ORDERS", kind="redis_streams", name="fine")
 
-    numbers = [allow_list.write(actor=SET_UP, now=now) for _ in "ab"]
+    numbers = [allow_list.write_of_older_brokers(actor=SET_UP, now=now) for _ in "ab"]
 
     lists = dict(Broker.objects.values_list("name", "allowed_unconfirmed"))
     entries = Entry.objects.filter(action="broker.allowance_written").order_by("seq")

@@ -26,7 +26,7 @@ AZURE = "DefaultEndpointsProtocol=http;AccountName=acme;AccountKey=c2VjcmV0"
 Answer = list[str]
 
 
-class Canary:
+class CountingPort:
     """A port of this machine that counts the connections to it."""
 
     def __init__(self, listener: socket.socket) -> None:
@@ -51,13 +51,13 @@ class Canary:
 
 
 @pytest.fixture
-def canary() -> Iterator[Canary]:
+def counting_port() -> Iterator[CountingPort]:
     with socket.create_server((LOOPBACK, 0)) as listener:
-        bird = Canary(listener)
+        port = CountingPort(listener)
         try:
-            yield bird
+            yield port
         finally:
-            bird.close()
+            port.close()
 
 
 @pytest.fixture
@@ -109,14 +109,17 @@ KINDS = ["redis_streams", "rabbitmq", "azure_queue", "sqs"]
 @pytest.mark.parametrize("kind", KINDS)
 @override_settings(POISONWEB_LOOPBACK_BROKERS=False)
 def test_a_name_that_resolves_elsewhere_after_its_check_is_not_dialled(
-    kind: str, later: str, canary: Canary, resolver: list[Answer]
+    kind: str, later: str, counting_port: CountingPort, resolver: list[Answer]
 ) -> None:
     resolver[:] = [[PUBLIC], [later]]
 
-    with pinging(broker(kind, canary.port)) as ping, pytest.raises(Unavailable) as away:
+    with (
+        pinging(broker(kind, counting_port.port)) as ping,
+        pytest.raises(Unavailable) as away,
+    ):
         ping()
 
-    assert canary.visits == 0
+    assert counting_port.visits == 0
     # The clients of the other two do not pass on the system's error text.
     if kind in {"redis_streams", "rabbitmq"}:
         assert "leads to" in str(away.value)
@@ -124,51 +127,51 @@ def test_a_name_that_resolves_elsewhere_after_its_check_is_not_dialled(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_may_be_dialled_is_dialled(
-    kind: str, canary: Canary, resolver: list[Answer]
+    kind: str, counting_port: CountingPort, resolver: list[Answer]
 ) -> None:
     resolver[:] = [[LOOPBACK]]
 
-    with pinging(broker(kind, canary.port)) as ping, pytest.raises(Unavailable):
-        ping()  # the canary hangs up
+    with pinging(broker(kind, counting_port.port)) as ping, pytest.raises(Unavailable):
+        ping()  # the port hangs up
 
-    assert canary.visits > 0
+    assert counting_port.visits > 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @override_settings(POISONWEB_LOOPBACK_BROKERS=False)
 def test_a_name_that_resolves_to_this_machine_is_refused_by_its_check(
-    kind: str, canary: Canary, resolver: list[Answer]
+    kind: str, counting_port: CountingPort, resolver: list[Answer]
 ) -> None:
     resolver[:] = [[LOOPBACK]]
 
     with pytest.raises(Invalid, match="leads to this machine itself"):
-        topics.broker_admin_of(broker(kind, canary.port))
+        topics.broker_admin_of(broker(kind, counting_port.port))
 
-    assert canary.visits == 0
+    assert counting_port.visits == 0
 
 
 def test_of_several_addresses_only_those_allowed_are_dialled(
-    canary: Canary, resolver: list[Answer]
+    counting_port: CountingPort, resolver: list[Answer]
 ) -> None:
     resolver[:] = [[METADATA, LOOPBACK]]
 
-    Target().dial(NAME, canary.port, seconds=5).close()
+    Target().dial(NAME, counting_port.port, seconds=5).close()
 
     resolver[:] = [[METADATA]]
     with pytest.raises(NotAllowed, match="leads to where no broker is"):
-        Target().dial(NAME, canary.port, seconds=5)
+        Target().dial(NAME, counting_port.port, seconds=5)
 
 
 def test_the_host_of_an_address_in_the_environment_is_not_checked(
-    canary: Canary, resolver: list[Answer]
+    counting_port: CountingPort, resolver: list[Answer]
 ) -> None:
     resolver[:] = [[LOOPBACK]]
-    trusted = Target.read(f"redis://{NAME}:{canary.port}", {}, is_trusted=True)
+    trusted = Target.read(f"redis://{NAME}:{counting_port.port}", {}, is_trusted=True)
 
     with override_settings(POISONWEB_LOOPBACK_BROKERS=False):
-        trusted.dial(NAME, canary.port, seconds=5).close()
+        trusted.dial(NAME, counting_port.port, seconds=5).close()
         with pytest.raises(NotAllowed):
-            address_policy.usual_dial(NAME, canary.port, seconds=5)
+            address_policy.usual_dial(NAME, counting_port.port, seconds=5)
 
 
 @pytest.fixture
@@ -186,40 +189,40 @@ AS_THIS_MACHINE = "sqs://eu-central-1"
 
 @pytest.mark.parametrize("url", [AS_THIS_MACHINE, "sqs://@eu-central-1"])
 def test_credentials_of_this_machine_go_to_an_endpoint_only_if_the_operator_allows_it(
-    canary: Canary, identity: pytest.MonkeyPatch, url: str
+    counting_port: CountingPort, identity: pytest.MonkeyPatch, url: str
 ) -> None:
     identity.setenv("AWS_ACCESS_KEY_ID", "AKIAOFTHESERVER")
     identity.setenv("AWS_SECRET_ACCESS_KEY", "sesame")
-    endpoint = f"http://{LOOPBACK}:{canary.port}"
+    endpoint = f"http://{LOOPBACK}:{counting_port.port}"
     one = Broker(name="orders", kind="sqs", url=url, options={"endpoint_url": endpoint})
 
     with pytest.raises(Invalid, match="endpoint_url names 127.0.0.1, which is another"):
         topics.broker_admin_of(one)
-    refused = canary.visits
+    refused = counting_port.visits
     named = override_settings(POISONWEB_BROKER_HOSTS=("sqs.*", LOOPBACK))
     with named, pinging(one) as ping, pytest.raises(Unavailable):
         ping()
 
     assert refused == 0
-    assert canary.visits > 0
+    assert counting_port.visits > 0
 
 
 def test_the_role_of_this_machine_is_requested_only_if_the_operator_allows_it(
-    canary: Canary, identity: pytest.MonkeyPatch
+    counting_port: CountingPort, identity: pytest.MonkeyPatch
 ) -> None:
-    place = f"http://{LOOPBACK}:{canary.port}"
+    place = f"http://{LOOPBACK}:{counting_port.port}"
     identity.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", place)
     identity.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{place}/keys")
     identity.setenv("BROKER_ORDERS", AS_THIS_MACHINE)
 
     def visits(url: str, *allowed: str) -> int:
-        before = canary.visits
+        before = counting_port.visits
         one = Broker(
             name="orders", kind="sqs", url=url, allowed_confirmed=list(allowed)
         )
         with pinging(one) as ping, pytest.raises(Unavailable):
             ping()
-        return canary.visits - before
+        return counting_port.visits - before
 
     assert visits(AS_THIS_MACHINE) == 0
     assert visits("env:BROKER_ORDERS") > 0

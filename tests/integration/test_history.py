@@ -9,9 +9,7 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -33,6 +31,7 @@ from poisonweb.sample.history import writer
 from poisonweb.sample.history.weeks import DAY, DAYS, Weeks
 from tests.conftest import NOON, wipe
 from tests.registered import sample_broker
+from tests.waiting import await_start
 
 MANAGE = (sys.executable, "manage.py", "make_history")
 SUMMED = (
@@ -113,11 +112,9 @@ def started(var: Path) -> subprocess.Popen[bytes]:
 
 def kill_in_the_middle(var: Path) -> set[date]:
     with started(var) as process:
-        while len(days := writer.written_days()) < 4:
-            assert process.poll() is None
-            time.sleep(0.02)
+        await_start(process, lambda: len(writer.written_days()) >= 4)
         process.kill()
-    return days
+    return writer.written_days()
 
 
 def run_to_the_end(var: Path) -> None:
@@ -297,20 +294,17 @@ def making(day: date) -> Run:
 def test_history_waits_for_another_run_over_its_days() -> None:
     weeks = Weeks(first=clock.now().date() - 2 * DAYS * DAY)
     other = Run.objects.filter(pk=making(weeks.last).pk)
+    pauses = []
 
-    with ThreadPoolExecutor() as pool:
-        asking = pool.submit(ask_and_disconnect, weeks)
-        time.sleep(0.2)
-        assert not asking.done()
-        other.update(state="failed", trouble="no Java", finished_at=NOON)
-        asking.result(60)
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            other.update(state="failed", trouble="no Java", finished_at=NOON)
 
+    make_history.ask_for_report(weeks, sleep=pause)
+
+    assert pauses == [make_history.POLL_SECONDS] * 2
     assert Run.objects.unfinished().get().asked_by == "system:sample"
-
-
-def ask_and_disconnect(weeks: Weeks) -> None:
-    make_history.ask_for_report(weeks)
-    connection.close()
 
 
 @pytest.mark.django_db(transaction=True)

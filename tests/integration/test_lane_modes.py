@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from datetime import datetime, timedelta
 
 import pytest
@@ -264,10 +264,10 @@ def test_another_mode_a_pause_and_other_settings_hold_within_two_seconds(
 
         lane_settings.pause(topic=mail, principal=ADMIN, now=clock.now())
         wait_until(lambda: Lane.objects.get().state == "paused", seconds=TWO_SECONDS)
-        calls = broker.call_count
+        calls, seen_at = broker.call_count, Lane.objects.get().seen_at
         broker.put("mail-dead", b"2")
-        # A lane that works takes a step each second, and a paused one shows none.
-        time.sleep(1.2)
+        # Its next step: a lane that works would read in it.
+        wait_until(lambda: Lane.objects.get().seen_at != seen_at)
         still = (broker.contents("mail-dead"), broker.call_count - calls)
 
         lane_settings.resume(topic=mail, principal=ADMIN, now=clock.now())
@@ -319,6 +319,19 @@ def test_a_new_topic_gets_its_lane_at_once_and_a_removed_one_loses_it(
         )
 
 
+@pytest.fixture
+def lock_attempts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the locks that were asked for since."""
+    names, attempt = list[str](), Locks.attempt
+
+    def note(locks: Locks, name: str) -> AbstractContextManager[Lock | None]:
+        names.append(name)
+        return attempt(locks, name)
+
+    monkeypatch.setattr(Locks, "attempt", note)
+    return names
+
+
 def end_session_of_locks() -> None:
     with connection.cursor() as cursor:
         cursor.execute(
@@ -350,7 +363,7 @@ def test_all_lanes_start_again_when_the_session_of_their_locks_ends(
 
 
 def test_a_lane_that_lost_its_lock_to_another_process_stops(
-    broker: Queues, mail: Topic
+    broker: Queues, mail: Topic, lock_attempts: list[str]
 ) -> None:
     post = topic_on_queues(clock.now(), name="post")
     with serving(), ExitStack() as theirs:
@@ -361,8 +374,9 @@ def test_a_lane_that_lost_its_lock_to_another_process_stops(
         wait_until(lambda: not broker.readers)
         broker.put("post-dead", b"x")
         reads = broker.reads
-        # It asks for its lock each second, and leaves no trace when it does not get it.
-        time.sleep(1.2)
+        lock_attempts.clear()
+        # It asks for its lock each second, and does nothing when it does not get it.
+        wait_until(lambda: lock_attempts.count(f"lane:{post.pk}") == 2)
         still = (broker.reads - reads, Poison.objects.count())
         theirs.close()
         wait_until(lambda: Poison.objects.count() == 1)

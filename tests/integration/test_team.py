@@ -252,7 +252,7 @@ def test_a_new_password_ends_sessions_and_is_checked(
 
 
 def test_changing_a_missing_person_is_refused() -> None:
-    with pytest.raises(CommandError, match="nobody is called anna"):
+    with pytest.raises(CommandError, match="there is no person anna"):
         change("anna", "--disable")
 
 

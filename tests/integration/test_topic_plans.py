@@ -222,18 +222,18 @@ def test_a_problem_is_listed_under_its_own_topic_wherever_its_messages_came_from
 
 @pytest.mark.django_db(transaction=True)
 def test_a_large_selection_is_frozen_before_its_topics_are_looked_up_again(
-    monkeypatch: pytest.MonkeyPatch, now: datetime
+    now: datetime,
 ) -> None:
-    monkeypatch.setattr(previews, "TAKEN_AT_ONCE", 1)
     expected = poisons(now, 2, topic="orders.eu")
     operation = preview(
-        operator_of("orders.*"), now, query=Query.parse("topic:orders*")
+        operator_of("orders.*"), now, query=Query.parse("topic:orders*"), at_once=1
     )
     poisons(now, 1, topic="orders.us")
 
     previews.take(operation_id=operation.pk, now=now)
 
     selected = set(operation.items.values_list("poison_id", flat=True))
+    assert not operation.taken  # at once
     assert selected == {poison.pk for poison in expected}
     assert previews.summarize(operation=operation).newer == 1
 

@@ -310,12 +310,11 @@ def test_topics_outside_a_keys_patterns_do_not_exist_for_it(
 
 
 def test_a_large_selection_is_taken_later_as_of_its_request(
-    orders: Topic, operator: Principal, now: datetime, monkeypatch: pytest.MonkeyPatch
+    orders: Topic, operator: Principal, now: datetime
 ) -> None:
-    monkeypatch.setattr(previews, "TAKEN_AT_ONCE", 1)
     poisons(now, 2)
 
-    operation = preview(operator, now)
+    operation = preview(operator, now, at_once=1)
     waiting = upkeep.orphans(now=now).to_take
     previews.take(operation_id=operation.pk, now=now)
     previews.take(operation_id=operation.pk, now=now)

@@ -1,8 +1,8 @@
-"""What an upgrade makes of the people, the keys and the brokers of a release before.
+"""People, keys and brokers of an old release after an upgrade.
 
-The oldest one that it is held to had no rules yet for names, passwords and addresses.
-Its rows are written as SQL, in its own columns: today's models know others. Each test
-has a database of its own, which nothing is connected to any more in the end.
+The oldest release that can be upgraded had no rules yet for names, passwords and
+addresses. Its rows are written as SQL, because today's models have other columns. Each
+test has a database of its own, and leaves no connection to it.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def of_then(
     django_db_setup: None, django_db_blocker: DjangoDbBlocker, now: datetime
 ) -> Iterator[str]:
-    """Name a database whose tables were made as they were then, and its rows."""
+    """Create a database with tables and rows of the old release; return its name."""
     name = f"{connection.settings_dict['NAME']}_of_then"
     with scratch(name):
         with django_db_blocker.unblock(), connected_to(name):
@@ -204,7 +204,7 @@ def of_then(
 def of_today(
     of_then: str, installation: None, django_db_blocker: DjangoDbBlocker
 ) -> Iterator[str]:
-    """Name a copy of it that the first start of today has brought up."""
+    """Create a copy that today's first start has upgraded; return its name."""
     name = f"{connection.settings_dict['NAME']}_of_today"
     with scratch(name, template=of_then):
         with django_db_blocker.unblock(), connected_to(name):
@@ -214,7 +214,7 @@ def of_today(
 
 @pytest.fixture
 def upgraded(transactional_db: None, of_today: str) -> Iterator[None]:
-    """Connect Django to a copy of what was brought up, for one test."""
+    """Connect Django to a copy of the upgraded database, for one test."""
     name = f"{connection.settings_dict['NAME']}_upgraded"
     with scratch(name, template=of_today), connected_to(name):
         yield
@@ -222,20 +222,20 @@ def upgraded(transactional_db: None, of_today: str) -> Iterator[None]:
 
 @pytest.fixture
 def not_upgraded(transactional_db: None, of_then: str) -> Iterator[None]:
-    """Connect Django to a copy of what was there then, for one test."""
+    """Connect Django to a copy of the old release's database, for one test."""
     name = f"{connection.settings_dict['NAME']}_not_upgraded"
     with scratch(name, template=of_then), connected_to(name):
         yield
 
 
 def start() -> None:
-    """Run what each start runs before the processes."""
+    """Do what every start does before it starts the processes."""
     call_command("prepare")
 
 
 @contextmanager
 def scratch(name: str, *, template: str = "template0") -> Iterator[None]:
-    """Make a database meanwhile; it cannot be dropped while a session is left in it."""
+    """Provide a database; dropping it fails while a session is connected to it."""
     create = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
     drop = sql.SQL("DROP DATABASE {}")
     with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as server:

@@ -3,7 +3,7 @@
     python late_consumer.py URL FOLDER HOW
 
 HOW says where it does so. It notes in FOLDER each start of its slow message, and each
-SIGTERM; that message is good, and takes longer than anybody waits.
+SIGTERM; that message is good, and takes longer than any test waits.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from poisonguard import Guard
+from tests.waiting import wait_until
 
 URL, FOLDER, HOW = sys.argv[1:]
 HOUR = 3600
@@ -44,9 +45,7 @@ def on_signal(*_: object) -> None:
 
 
 def until_another_handler_than(late: object) -> None:
-    deadline = time.monotonic() + 60
-    while signal.getsignal(signal.SIGTERM) is late and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: signal.getsignal(signal.SIGTERM) is not late)
 
 
 def quick(_message: object) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from poisonguard.testing.double import Double
-from poisonguard.testing.web import Json
+from poisonguard.testing.skip_list import Json
 
 __all__ = ["KEY", "Json", "Server", "running"]
 
@@ -22,12 +22,11 @@ class Server(Double):
         super().__init__()
         self.key = KEY
         self.replays = False
+        self.reports.trusts = lambda _: True
+        self.reports.shares = self._shares
         self.start()
 
-    def trusts(self, redrive: str) -> bool:
-        return True
-
-    def shares(self, report: Json) -> bool:
+    def _shares(self, report: Json) -> bool:
         return self.replays and not report.get("suspected")
 
 
@@ -37,5 +36,5 @@ def running() -> Iterator[Server]:
     try:
         yield server
     finally:
-        server.thaw()
+        server.faults.thaw()
         server.stop()

@@ -135,10 +135,10 @@ def test_a_position_that_cannot_be_read_is_not_taken_for_empty(
 ) -> None:
     away, refused = store_of(), store_of()
 
-    server.answer(503, times=1)
+    server.faults.answer(503, times=1)
     with pytest.raises(Away):
         away.open("eu", "orders")
-    server.answer(403, times=1)
+    server.faults.answer(403, times=1)
     with pytest.raises(Refused):
         refused.open("eu", "orders")
 
@@ -175,14 +175,14 @@ def test_what_is_being_written_is_unwritten_until_the_server_has_it(
     take(store, 1, 2, 3)
     settle(store, 1, 2)
     before = len(server.requests)
-    server.freeze()
+    server.faults.freeze()
 
     with ThreadPoolExecutor() as pool:
         write = pool.submit(store.flush)
         server.until(lambda: len(server.requests) > before)
         settle(store, 3)
         unwritten = store.health().unwritten
-        server.thaw()
+        server.faults.thaw()
         write.result()
 
     assert unwritten == 3
@@ -197,7 +197,7 @@ def test_a_write_whose_answer_is_lost_is_repeated(
     store.open("eu", "orders")
     take(store, 1, 2)
     settle(store, 2)
-    server.lose_answers(1)
+    server.faults.lose_answers(1)
 
     with pytest.raises(Away):
         store.flush()
@@ -414,7 +414,7 @@ def test_an_unopenable_subscription_does_not_keep_others_from_being_written(
 ) -> None:
     store = store_of()
     store.open("eu", "orders")
-    server.answer(status, path="/positions/open")
+    server.faults.answer(status, path="/positions/open")
     store.open_later("us", "secrets")
     take(store, 1)
     settle(store, 1)
@@ -434,7 +434,7 @@ def test_an_unopenable_subscription_does_not_keep_others_from_being_opened(
     store.open_later("eu", "orders")
     take(store, 1)
     settle(store, 1)
-    server.answer(403, times=1, path="/positions/open")
+    server.faults.answer(403, times=1, path="/positions/open")
 
     with pytest.raises(Refused, match="403"):
         store.flush()
@@ -453,15 +453,15 @@ def test_a_rejected_position_is_kept_and_warned_about(
     store.open("eu", "orders")
     take(store, 1)
     settle(store, 1)
-    honest, server._settle = (  # type: ignore[method-assign] # one that is full
-        server._settle,
+    honest, server.positions.settle = (  # type: ignore[method-assign] # one that is full
+        server.positions.settle,
         lambda update: {"status": "rejected", "detail": "too many runs"},
     )
 
     with pytest.raises(Refused, match="too many runs"):
         store.flush()
     warned = store.health().warnings
-    server._settle = honest  # type: ignore[method-assign]
+    server.positions.settle = honest  # type: ignore[method-assign]
     store.flush()
 
     assert "too many runs" in warned[0]
@@ -474,14 +474,14 @@ def test_a_rejected_publisher_is_reported_beside_an_accepted_one(
 ) -> None:
     store = store_of()
     store.open("eu", "orders")
-    honest = server._settle
+    honest = server.positions.settle
 
     def reject(update: dict[str, Any]) -> dict[str, Any]:
         if update["publisher"] == "bad":
             return {"status": "rejected", "detail": "no such publisher"}
         return honest(update)
 
-    server._settle = reject  # type: ignore[method-assign]
+    server.positions.settle = reject  # type: ignore[method-assign]
     for publisher in ("bad", "good"):
         take(store, 1, publisher=publisher)
         settle(store, 1, publisher=publisher)

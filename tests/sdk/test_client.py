@@ -6,7 +6,7 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -20,6 +20,15 @@ from tests.sdk.server import KEY, Server, running
 OPEN = {"client_name": "billing-1", "sub_id": "eu", "topic": "orders"}
 
 
+class Hand:
+    """A timer that the test moves."""
+
+    at = 0.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
 @pytest.fixture
 def client(server: Server) -> Iterator[Client]:
     client = Client([server.url], KEY, timeout=1)
@@ -28,7 +37,7 @@ def client(server: Server) -> Iterator[Client]:
 
 
 def test_reads_and_writes_json(server: Server, client: Client) -> None:
-    server.add_skip(kind="bookmark", value="7")
+    server.skip_list.add(kind="bookmark", value="7")
 
     read = client.get("/skips", [("topic", "orders")])
     written = client.post("/positions/open", OPEN)
@@ -57,7 +66,7 @@ def test_sends_topics_as_they_are_called(server: Server, client: Client) -> None
 def test_an_overloaded_or_broken_server_is_away(
     status: int, server: Server, client: Client
 ) -> None:
-    server.answer(status, times=1)
+    server.faults.answer(status, times=1)
 
     with pytest.raises(Away, match=str(status)):
         client.get("/skips", [("topic", "orders")])
@@ -69,7 +78,7 @@ def test_an_overloaded_or_broken_server_is_away(
 def test_a_client_error_of_the_server_is_refused(
     status: int, server: Server, client: Client
 ) -> None:
-    server.answer(status)
+    server.faults.answer(status)
 
     with pytest.raises(Refused, match="so the test wants") as refused:
         client.post("/positions/open", OPEN)
@@ -127,7 +136,7 @@ def test_an_unusable_url_is_refused_at_once(url: str) -> None:
 
 def test_a_redirect_is_not_followed(server: Server, client: Client) -> None:
     with running() as elsewhere:
-        server.answer(302, headers={"Location": elsewhere.url})
+        server.faults.answer(302, headers={"Location": elsewhere.url})
 
         with pytest.raises(Refused, match=elsewhere.url):
             client.get("/skips", [("topic", "orders")])
@@ -168,12 +177,12 @@ def _answer_html(listening: socket.socket) -> None:
 
 def test_a_frozen_server_is_away_after_the_time_out(server: Server) -> None:
     client = Client([server.url], KEY, timeout=0.2)
-    server.freeze()
+    server.faults.freeze()
 
     with pytest.raises(Away, match=server.url):
         client.get("/skips", [("topic", "orders")])
 
-    server.thaw()
+    server.faults.thaw()
     assert client.get("/skips", [("topic", "orders")])["skips"] == []
 
 
@@ -196,7 +205,7 @@ def test_another_url_takes_over_and_is_kept(
 
 def test_a_refusal_is_final_whatever_other_urls_there_are(server: Server) -> None:
     with running() as other:
-        server.answer(422)
+        server.faults.answer(422)
 
         with pytest.raises(Refused):
             Client([server.url, other.url], KEY).get("/skips")
@@ -232,8 +241,8 @@ def test_failing_over_ends_the_streams_of_the_url_that_is_away(
     with running() as other:
         client = Client([server.url, other.url], KEY, timeout=0.5)
         threading.Thread(target=follow, args=[client], daemon=True).start()
-        server.until(lambda: server.streams)
-        server.freeze()
+        server.until(lambda: server.stream.readers)
+        server.faults.freeze()
 
         client.get("/skips", [("topic", "orders")])
 
@@ -242,7 +251,7 @@ def test_failing_over_ends_the_streams_of_the_url_that_is_away(
 
 
 def test_retry_after_is_honoured(server: Server, client: Client) -> None:
-    server.answer(429, times=1, headers={"Retry-After": "30"})
+    server.faults.answer(429, times=1, headers={"Retry-After": "30"})
     with pytest.raises(Away, match="429"):
         client.post("/positions/open", OPEN)
 
@@ -255,17 +264,23 @@ def test_retry_after_is_honoured(server: Server, client: Client) -> None:
 
 
 def test_a_skip_list_may_be_read_again_a_second_after_a_503(
-    server: Server, client: Client
+    server: Server,
 ) -> None:
-    server.answer(503, times=1, headers={"Retry-After": "30"})
-    with pytest.raises(Away, match="503"):
-        client.post("/positions/open", OPEN)
-    # The client compares with the real monotonic clock, as all its deadlines do.
-    threading.Event().wait(1.1)
+    hand = Hand()
+    with closing(Client([server.url], KEY, timer=hand)) as client:
+        server.faults.answer(503, times=1, headers={"Retry-After": "30"})
+        with pytest.raises(Away, match="503"):
+            client.post("/positions/open", OPEN)
 
-    assert client.get("/skips", [("topic", "orders")])["skips"] == []
-    with pytest.raises(Away, match="patience"):
-        client.post("/positions/open", OPEN)
+        hand.at += 0.9
+        with pytest.raises(Away, match="patience"):
+            client.get("/skips", [("topic", "orders")])
+        hand.at += 0.2
+        assert client.get("/skips", [("topic", "orders")])["skips"] == []
+        with pytest.raises(Away, match="patience"):
+            client.post("/positions/open", OPEN)
+        hand.at += 29.0
+        assert client.post("/positions/open", OPEN)["epoch"] == 1
 
 
 @pytest.mark.parametrize(
@@ -274,7 +289,7 @@ def test_a_skip_list_may_be_read_again_a_second_after_a_503(
 def test_an_invalid_retry_after_is_ignored(
     retry_after: str, server: Server, client: Client
 ) -> None:
-    server.answer(503, times=1, headers={"Retry-After": retry_after})
+    server.faults.answer(503, times=1, headers={"Retry-After": retry_after})
     with pytest.raises(Away, match="503"):
         client.post("/positions/open", OPEN)
 
@@ -332,12 +347,12 @@ def test_a_clock_skew_is_warned_about_once_with_the_remedy(
 def test_a_stream_gives_events_as_they_come_and_resumes(
     server: Server, client: Client
 ) -> None:
-    server.ping_every = 60
+    server.stream.ping_every = 60
     with client.stream("/skips/stream", [("topic", "orders")], None) as events:
         assert next(events) == Event("ping", "{}", "e1.0")
-        server.add_skip(kind="bookmark", value="1")
+        server.skip_list.add(kind="bookmark", value="1")
         first = next(events)
-    server.add_skip(kind="bookmark", value="2")
+    server.skip_list.add(kind="bookmark", value="2")
 
     with client.stream("/skips/stream", [("topic", "orders")], first.id) as events:
         second = next(events)
@@ -349,7 +364,7 @@ def test_a_stream_gives_events_as_they_come_and_resumes(
 def test_a_stream_ends_when_it_is_cut_by_either_side(
     server: Server, client: Client
 ) -> None:
-    ends = [server.cut_streams, client.cut, server.stop]
+    ends = [server.stream.cut, client.cut, server.stop]
     for end in ends:
         with client.stream("/skips/stream", [("topic", "orders")], None) as events:
             next(events)
@@ -417,8 +432,10 @@ def test_an_endless_event_ends_the_stream() -> None:
 def test_clients_that_return_together_spread_their_tries() -> None:
     waits = [Backoff().next() for _ in range(1_000)]
     patient = Backoff()
-    later = [patient.next() for _ in range(100)]
+    later = [patient.next() for _ in range(1_000)]
+    patient.reset()
 
     assert 0.1 <= min(waits) < 0.15
     assert 0.45 < max(waits) <= 0.5
-    assert max(later) <= 1.0
+    assert 0.9 < max(later) <= 1.0
+    assert patient.next() <= 0.5

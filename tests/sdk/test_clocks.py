@@ -67,11 +67,13 @@ def test_no_skip_ends_and_none_is_missed_because_the_clock_was_set(
     mirror = connection.skip_list(
         topic="orders", consumer_group="billing", handler_version=None
     )
-    server.add_skip(kind="bookmark", value="before", expires_at=a_while.isoformat())
+    server.skip_list.add(
+        kind="bookmark", value="before", expires_at=a_while.isoformat()
+    )
     connection.start(10)
 
     set_clock(seconds)
-    server.add_skip(kind="bookmark", value="after", expires_at=a_while.isoformat())
+    server.skip_list.add(kind="bookmark", value="after", expires_at=a_while.isoformat())
     server.until(lambda: "after" in mirror.bookmarks or mirror.changes["removed"])
     assert ticks(connection).wait(60)
 
@@ -85,7 +87,7 @@ def test_an_expired_skip_is_removed_though_the_clock_was_set_back(
     mirror = connection.skip_list(
         topic="orders", consumer_group="billing", handler_version=None
     )
-    server.add_skip(kind="bookmark", value="1", expires_at=soon.isoformat())
+    server.skip_list.add(kind="bookmark", value="1", expires_at=soon.isoformat())
     connection.start(10)
 
     set_clock(-DAY)
@@ -105,7 +107,7 @@ def test_an_expired_skip_is_removed_though_the_clock_was_set_back(
 )
 def test_an_impossible_server_date_is_ignored(date: str, server: Server) -> None:
     client = Client([server.url], KEY, timeout=5)
-    server.answer(503, times=1, headers={"Date": date, "Retry-After": date})
+    server.faults.answer(503, times=1, headers={"Date": date, "Retry-After": date})
     server.date_of = lambda: date
 
     before = client.now()
@@ -145,7 +147,7 @@ def test_no_message_expires_because_one_clock_was_set(
 
     assert outcomes == [HANDLED, HANDLED]
     assert handler.calls == ["b-0", "b-1", "b-1", "b-2"]
-    reported = [report["bookmark"] for report in server.failures.values()]
+    reported = [report["bookmark"] for report in server.reports.failures.values()]
     assert reported == ([] if whose == "ours" else ["told"])
 
 
@@ -166,7 +168,7 @@ def test_a_message_that_failed_before_the_clock_was_set_right_does_not_expire(
         outcome = guard.handle(message("b-1"), handler)
 
     assert (outcome, handler.calls) == (HANDLED, ["b-1"] * 3)
-    assert server.failures == {}
+    assert server.reports.failures == {}
 
 
 def test_a_message_expires_where_both_clocks_say_so(
@@ -180,7 +182,7 @@ def test_a_message_expires_where_both_clocks_say_so(
     with guarding(server, reader=reader) as guard:
         outcome = guard.handle(message("b-1", enqueued_at=today), Handler())
 
-    (report,) = server.failures.values()
+    (report,) = server.reports.failures.values()
     assert (outcome, report["cause"]) == (POISONED, "expired")
 
 
@@ -219,7 +221,7 @@ def test_retries_own_skips_and_crashes_hold_while_the_clock_is_set(
     assert handler.calls == ["good", "bad", "bad"]
     assert 0.5 <= took < 60
     assert len(kept_alive) >= 3  # its lease has run out twice
-    (report,) = server.failures.values()
+    (report,) = server.reports.failures.values()
     assert (report["failures"], report["cause"]) == (2, "exhausted")
 
 
@@ -234,10 +236,10 @@ def test_a_consumer_that_pauses_names_all_that_counts_against_it(
         outcomes = [guard.handle(message(f"b-{n}"), failing) for n in (1, 2)]
         set_clock(seconds)
         outcomes.append(guard.handle(message("b-3"), failing))
-        server.until(lambda: server.guards["billing-1"]["state"] == "paused")
-        since = server.guards["billing-1"]["failing_since"]
+        server.until(lambda: server.reports.guards["billing-1"]["state"] == "paused")
+        since = server.reports.guards["billing-1"]["failing_since"]
 
-    failed = [report["failed_at"] for report in server.failures.values()]
+    failed = [report["failed_at"] for report in server.reports.failures.values()]
     assert outcomes == [POISONED, POISONED, Outcome.RELEASE]
     assert datetime.fromisoformat(since) <= min(map(datetime.fromisoformat, failed))
 
@@ -264,9 +266,9 @@ def test_no_report_is_lost_where_the_clock_is_set_between_segments(
         spool.append("failures", report.to_wire(), durable=True)
     reporter = Reporter(Client([server.url], KEY), spool=spool)
     reporter.start()
-    server.until(lambda: len(server.failures) == 6)
+    server.until(lambda: len(server.reports.failures) == 6)
     server.until(lambda: reporter.spooled == 0)
     reporter.close(5)
 
-    assert {*server.arrivals.values()} == {1}
+    assert {*server.reports.arrivals.values()} == {1}
     assert list(tmp_path.glob("*.spool")) == []

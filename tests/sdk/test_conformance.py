@@ -83,7 +83,7 @@ def test_an_unreachable_server_fails_once_and_the_rest_is_not_checked(
 def test_a_server_that_breaks_off_fails_that_check_only(
     server: Server, key_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server.lose_answers(1)
+    server.faults.lose_answers(1)
 
     status = play(
         server.url,
@@ -103,7 +103,7 @@ def test_a_server_that_breaks_off_fails_that_check_only(
 def test_the_topics_begin_with_the_given_prefix(server: Server, key_file: Path) -> None:
     play(server.url, key_file, "--topic-prefix", "ours", "--only", "unknown-members")
 
-    [report] = server.failures.values()
+    [report] = server.reports.failures.values()
     assert report["topic"] == "ours-orders"
 
 

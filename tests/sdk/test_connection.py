@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
-from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ def test_the_last_user_closes_the_connection_and_its_threads(server: Server) -> 
     running = own_threads()
 
     first.close(10)
-    between = own_threads(), server.totals()["handled"]
+    between = own_threads(), server.reports.totals()["handled"]
     second.close(10)
 
     assert running == ["poisonguard-reporter", "poisonguard-skips", "poisonguard-tick"]
@@ -91,11 +91,11 @@ def test_a_closed_connection_leaves_no_stream_open(server: Server) -> None:
     connection = Connection.shared([server.url], KEY)
     joined(connection)
     connection.start(10)
-    server.until(lambda: server.streams == 1)
+    server.until(lambda: server.stream.readers == 1)
 
     connection.close(10)
 
-    server.until(lambda: server.streams == 0)
+    server.until(lambda: server.stream.readers == 0)
 
 
 def test_a_start_without_a_server_says_so_in_time(
@@ -126,13 +126,13 @@ def test_a_start_with_a_wrong_key_is_refused_without_waiting(server: Server) -> 
 def test_one_topic_that_a_key_may_not_read_refuses_the_start(
     server: Server, connection: Connection
 ) -> None:
-    server.answer(403, path="/skips")
+    server.faults.answer(403, path="/skips")
     joined(connection)
 
     with pytest.raises(Refused, match="scope"):
         connection.start(600)
 
-    server.recover()
+    server.faults.recover()
 
 
 def test_on_tick_is_called_about_once_a_second(
@@ -175,8 +175,8 @@ def test_warnings_mention_the_clock_the_list_and_the_reports(
 def test_reports_go_out_as_soon_as_the_stream_is_back(
     server: Server, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    never = partial(Backoff, floor=600, first=600)
-    monkeypatch.setattr(sender_thread, "Backoff", never)
+    never = Backoff(floor=600, first=600, cap=600)
+    monkeypatch.setattr(sender_thread, "Backoff", lambda **_: never)
     joined(connection)
     connection.start(10)
     server.stop()
@@ -187,7 +187,7 @@ def test_reports_go_out_as_soon_as_the_stream_is_back(
 
     server.start()
 
-    server.until(lambda: server.confirmations)
+    server.until(lambda: server.reports.confirmations)
 
 
 # Processes
@@ -196,7 +196,7 @@ def test_reports_go_out_as_soon_as_the_stream_is_back(
 def test_a_forked_child_has_a_connection_of_its_own(
     server: Server, connection: Connection
 ) -> None:
-    server.add_skip(kind="bookmark", value="before")
+    server.skip_list.add(kind="bookmark", value="before")
     mirror = joined(connection)
     connection.start(10)
     connection.reporter.count(BILLING, handled=1)
@@ -205,18 +205,18 @@ def test_a_forked_child_has_a_connection_of_its_own(
     child = context.Process(target=_child, args=[connection, mirror, queue])
     child.start()
     at_once = queue.get()
-    server.until(lambda: server.streams == 2)
+    server.until(lambda: server.stream.readers == 2)
 
-    server.add_skip(kind="bookmark", value="later")
+    server.skip_list.add(kind="bookmark", value="later")
     server.until(lambda: "later" in mirror.bookmarks)
     child.join(60)
     connection.reporter.flush(10)
 
     assert child.exitcode == 0
     assert at_once == ["before"]
-    reporters = {reporter for reporter, _ in server.counters}
-    assert (len(reporters), server.totals()["handled"]) == (2, 101)
-    assert len(server.failures) == 1
+    reporters = {reporter for reporter, _ in server.reports.counters}
+    assert (len(reporters), server.reports.totals()["handled"]) == (2, 101)
+    assert len(server.reports.failures) == 1
     assert connection.client.get("/skips", [("topic", "orders")])["revision"] == 2
 
 
@@ -267,7 +267,7 @@ def test_a_child_waits_for_no_lock_of_a_thread_it_does_not_have(
     _, status = os.waitpid(child, 0)
 
     assert os.waitstatus_to_exitcode(status) == 0
-    server.until(lambda: server.totals()["handled"] == 1)
+    server.until(lambda: server.reports.totals()["handled"] == 1)
 
 
 def _count_and_close(connection: Connection) -> int:
@@ -289,7 +289,7 @@ def test_forks_while_every_lock_is_busy_do_not_hang(
             mirror.applied(mirror.bookmarks["1"])
             time.sleep(0.0001)
 
-    server.add_skip(kind="bookmark", value="1")
+    server.skip_list.add(kind="bookmark", value="1")
     server.until(lambda: "1" in mirror.bookmarks)
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
@@ -331,23 +331,23 @@ def test_a_program_that_ends_without_closing_sends_its_counts(server: Server) ->
     process.communicate()
 
     assert process.returncode == 0
-    assert server.totals()["handled"] == 3
-    assert set(server.confirmations) == {"redrive.1"}
+    assert server.reports.totals()["handled"] == 3
+    assert set(server.reports.confirmations) == {"redrive.1"}
 
 
-@pytest.mark.parametrize("fault", ["stop", "freeze"])
+@pytest.mark.parametrize("fault", ["stop", "faults.freeze"])
 def test_a_program_ends_though_the_server_is_away_and_leaves_the_rest_behind(
     fault: str, server: Server, tmp_path: Path
 ) -> None:
     process = _program(server.url, tmp_path)
-    getattr(server, fault)()
+    attrgetter(fault)(server)()
 
     process.communicate(timeout=60)
     assert process.returncode == 0
-    server.thaw()
+    server.faults.thaw()
     if fault == "stop":
         server.start()
     _program(server.url, tmp_path).communicate()
 
-    server.until(lambda: server.totals()["handled"] == 6)
+    server.until(lambda: server.reports.totals()["handled"] == 6)
     assert list(tmp_path.glob("*.spool")) == []

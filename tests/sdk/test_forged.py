@@ -107,11 +107,11 @@ def test_an_unreadable_event_reloads_the_list(
         said.set()
         return f"id: {epoch}.{place}\nevent: {kind}\ndata: {data}\n\n"
 
-    server.add_skip(kind="bookmark", value="before")
+    server.skip_list.add(kind="bookmark", value="before")
     connection.start(10)
-    server.ping = once
+    server.stream.ping = once
     server.until(said.is_set)
-    server.add_skip(kind="bookmark", value="after")
+    server.skip_list.add(kind="bookmark", value="after")
 
     server.until(lambda: "after" in mirror.bookmarks)
     bookmarks = {*mirror.bookmarks}
@@ -147,7 +147,9 @@ def test_a_report_with_a_foreign_answer_is_not_accepted(
         honest = guard.handle(message("b-1"), Failing(ValueError()))
 
     assert (forged, honest) == (Outcome.RELEASE, Outcome.POISONED)
-    assert [report["bookmark"] for report in server.failures.values()] == ["b-1"]
+    assert [report["bookmark"] for report in server.reports.failures.values()] == [
+        "b-1"
+    ]
 
 
 @pytest.mark.parametrize("answer", NO_ANSWER.values(), ids=NO_ANSWER)
@@ -158,7 +160,7 @@ def test_heartbeats_are_sent_again_until_they_are_accepted(
     server.forged = dict.fromkeys(paths, answer)
     reporter = Reporter(Client([server.url], KEY))
     reporter.confirm(confirmation("redrive.1"))
-    skip = server.add_skip(kind="bookmark", value="b-1")["id"]
+    skip = server.skip_list.add(kind="bookmark", value="b-1")["id"]
     reporter.count_applied(
         skip=skip, consumer_group="billing", client_name="billing-1", times=3
     )
@@ -167,7 +169,9 @@ def test_heartbeats_are_sent_again_until_they_are_accepted(
     server.forged.clear()
 
     server.until(lambda: reporter.flush(1))
-    server.until(lambda: server.confirmations and server.applied[skip] == 3)
+    server.until(
+        lambda: server.reports.confirmations and server.reports.applied[skip] == 3
+    )
     reporter.close(1)
 
 
@@ -293,7 +297,7 @@ def test_a_message_with_long_ids_and_headers_is_kept_and_logged_shortened(
         outcome = guard.handle(messages, Failing(ValueError(long)))
         again = guard.handle(messages, Handler())
 
-    (report,) = server.failures.values()
+    (report,) = server.reports.failures.values()
     assert (outcome, again) == (Outcome.POISONED, Outcome.HANDLED)
     assert len(report["bookmark"]) < 100
     assert all(len(record.getMessage()) < 5_000 for record in caplog.records)
@@ -318,17 +322,20 @@ def test_two_guards_of_one_name_lose_nothing_and_charge_no_message(
 
     assert outcomes.count(Outcome.HANDLED) == 8
     assert (last, state) == (Outcome.HANDLED, "running")
-    assert sorted(r["bookmark"] for r in server.failures.values()) == ["b-3", "b-7"]
-    server.until(lambda: server.totals()["handled"] == 9)
-    assert server.totals()["failed"] == 2
+    assert sorted(r["bookmark"] for r in server.reports.failures.values()) == [
+        "b-3",
+        "b-7",
+    ]
+    server.until(lambda: server.reports.totals()["handled"] == 9)
+    assert server.reports.totals()["failed"] == 2
 
 
 @pytest.mark.parametrize("kind", ["bookmark", "message_id"])
 def test_a_skip_of_a_megabyte_is_applied(kind: str, server: Server) -> None:
     long = "x" * 1_000_000
     with guarding(server) as guard:
-        server.add_skip(kind=kind, value="first")
-        server.add_skip(kind=kind, value=long)
-        server.add_skip(kind=kind, value="last")
+        server.skip_list.add(kind=kind, value="first")
+        server.skip_list.add(kind=kind, value=long)
+        server.skip_list.add(kind=kind, value="last")
         server.until(lambda: len(guard.skips) >= 2)
         server.until(lambda: "last" in getattr(guard.skips, f"{kind}s"))

@@ -48,7 +48,7 @@ def only(reports: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_no_message_passes_before_the_skip_list_is_loaded(server: Server) -> None:
-    server.add_skip(kind="bookmark", value="b-1")
+    server.skip_list.add(kind="bookmark", value="b-1")
     handler = Handler()
 
     with guarding(server) as guard:
@@ -129,7 +129,7 @@ def test_a_new_version_of_the_handler_tries_what_only_the_old_one_failed_on(
 def test_a_message_that_is_too_large_is_released_and_its_health_says_so(
     server: Server,
 ) -> None:
-    server.answer(413, times=1, path="/failures")
+    server.faults.answer(413, times=1, path="/failures")
     large = message(body=b"x" * 1_000)
 
     with guarding(server, hold_for=0.1) as guard:
@@ -156,7 +156,7 @@ def test_a_new_version_tries_what_the_old_one_failed_on_and_did_not_share(
     with guarding(server, version="2", **options) as new:
         tried = new.handle(message(), handler)
 
-    assert only(server.failures)["suspected"]
+    assert only(server.reports.failures)["suspected"]
     assert (poisoned, outcome_again, tried) == (POISONED, POISONED, HANDLED)
     assert handler.calls == ["b-1"]
 
@@ -182,7 +182,7 @@ def test_a_wrong_key_is_refused_at_the_start(server: Server) -> None:
 
 
 def test_the_first_message_starts_an_unstarted_guard(server: Server) -> None:
-    server.add_skip(kind="bookmark", value="b-1")
+    server.skip_list.add(kind="bookmark", value="b-1")
     guard = Guard(
         topic="orders",
         consumer_group="billing",
@@ -223,7 +223,7 @@ def test_a_message_that_keeps_failing_is_poisoned_with_a_full_report(
     with guarding(server, sub_id="3", **options) as guard:
         outcomes = [guard.handle(m, handler) for m in (message(seq=6), bad)]
 
-    report = only(server.failures)
+    report = only(server.reports.failures)
     assert outcomes == [HANDLED, POISONED]
     assert handler.calls == ["b-1", "b-2", "b-2"]
     assert base64.b64decode(report["body"]) == b'{"id": 13}'
@@ -248,7 +248,7 @@ def test_a_traceback_begins_in_the_handler(server: Server) -> None:
     with guarding(server) as guard:
         guard.handle(message(), Failing(ValueError("unlucky")))
 
-    trace = only(server.failures)["exception"]["traceback"]
+    trace = only(server.reports.failures)["exception"]["traceback"]
     assert "guarded.py" in trace
     assert "poisonguard" not in trace
     assert "During handling" not in trace
@@ -264,7 +264,7 @@ def test_an_exception_whose_str_raises_is_reported(
     with guarding(server) as guard:
         outcome = guard.handle(message(), Failing(Mute()))
 
-    exception = only(server.failures)["exception"]
+    exception = only(server.reports.failures)["exception"]
     assert outcome is POISONED
     assert exception["message"] == "<its text cannot be had: RuntimeError>"
 
@@ -277,8 +277,13 @@ def test_a_failure_followed_by_a_success_leaves_no_record(server: Server) -> Non
 
     assert outcome is HANDLED
     assert handler.calls == ["b-1", "b-1"]
-    assert (server.failures, health["suspects"]) == ({}, 0)
-    assert server.totals() == {"handled": 1, "retried": 1, "failed": 0, "skipped": 0}
+    assert (server.reports.failures, health["suspects"]) == ({}, 0)
+    assert server.reports.totals() == {
+        "handled": 1,
+        "retried": 1,
+        "failed": 0,
+        "skipped": 0,
+    }
 
 
 def test_a_fatal_failure_is_not_retried(server: Server) -> None:
@@ -290,7 +295,7 @@ def test_a_fatal_failure_is_not_retried(server: Server) -> None:
 
     assert outcome is POISONED
     assert handler.calls == ["b-1"]
-    assert only(server.failures)["cause"] == "fatal"
+    assert only(server.reports.failures)["cause"] == "fatal"
 
 
 def test_alternating_exceptions_exhaust_a_message_too(server: Server) -> None:
@@ -329,7 +334,7 @@ def test_attempts_are_counted_across_restarts(server: Server, tmp_path: Path) ->
 
     assert outcomes == [RELEASE, POISONED]
     assert len(handler.calls) == 3
-    assert only(server.failures)["attempts"] == 3
+    assert only(server.reports.failures)["attempts"] == 3
 
 
 DIE_OF_A_MESSAGE = """
@@ -452,7 +457,7 @@ def test_an_expired_message_is_poisoned_with_its_body_and_not_run(
     with guarding(server, reader=reader, clock=lambda: NOON) as guard:
         outcomes = [guard.handle(m, handler) for m in (old, new)]
 
-    report = only(server.failures)
+    report = only(server.reports.failures)
     assert outcomes == [POISONED, HANDLED]
     assert handler.calls == ["b-2"]
     assert (report["cause"], report["attempts"]) == ("expired", 0)
@@ -465,7 +470,7 @@ def test_a_retry_due_after_the_deadline_is_poison_now(server: Server) -> None:
     with guarding(server, policy=policy) as guard:
         outcome = guard.handle(message(), Failing(ValueError()))
 
-    report = only(server.failures)
+    report = only(server.reports.failures)
     assert outcome is POISONED
     assert (report["cause"], report["attempts"]) == ("expired", 1)
     assert report["exception"]["type"] == "ValueError"
@@ -502,18 +507,18 @@ def test_replayed_and_redriven_messages_do_not_expire_by_age(
 def test_a_listed_message_is_skipped_and_the_skip_counted(
     server: Server, kind: str, value: object
 ) -> None:
-    skip = server.add_skip(kind=kind, value=value)
+    skip = server.skip_list.add(kind=kind, value=value)
     handler = Handler()
     named = message(message_id="m-1", headers={"x-tag": "bad"})
     other = message("b-2", message_id="m-2", body=b"{}", headers={"x-tag": "good"})
 
     with guarding(server) as guard:
         outcomes = [guard.handle(m, handler) for m in (named, other, named)]
-    server.until(lambda: server.applied[skip["id"]] == 2)
+    server.until(lambda: server.reports.applied[skip["id"]] == 2)
 
     assert outcomes == [SKIPPED, HANDLED, SKIPPED]
     assert handler.calls == ["b-2"]
-    assert server.totals()["skipped"] == 2
+    assert server.reports.totals()["skipped"] == 2
 
 
 def test_a_skip_is_honoured_though_its_message_was_fetched_before(
@@ -523,10 +528,10 @@ def test_a_skip_is_honoured_though_its_message_was_fetched_before(
 
     with guarding(server) as guard:
         guard.handle(fetched[0], handler)
-        skip = server.add_skip(kind="bookmark", value="b-2")
+        skip = server.skip_list.add(kind="bookmark", value="b-2")
         server.until(lambda: guard.health()["skips"])
         skipped = guard.handle(fetched[1], handler)
-        server.remove_skip(skip["id"])
+        server.skip_list.remove(skip["id"])
         server.until(lambda: not guard.health()["skips"])
         unskipped = guard.handle(fetched[1], handler)
 
@@ -544,10 +549,10 @@ def test_own_poison_is_skipped_at_once_where_the_topic_replays(
         server.stop()
         outcomes = [guard.handle(message("b-2"), handler) for _ in "ab"]
         server.start()
-        server.until(lambda: server.failures)
+        server.until(lambda: server.reports.failures)
 
     assert outcomes == [POISONED, SKIPPED]
-    assert only(server.failures)["replays"] is True
+    assert only(server.reports.failures)["replays"] is True
 
 
 def test_a_message_sent_again_to_a_queue_is_not_skipped(
@@ -567,7 +572,7 @@ def test_a_message_sent_again_to_a_queue_is_not_skipped(
 def test_a_redriven_message_passes_the_skip_of_its_poison_and_is_confirmed(
     server: Server,
 ) -> None:
-    server.add_skip(kind="message_id", value="m-1")
+    server.skip_list.add(kind="message_id", value="m-1")
     handler = Handler()
 
     with guarding(server) as guard:
@@ -575,28 +580,28 @@ def test_a_redriven_message_passes_the_skip_of_its_poison_and_is_confirmed(
             guard.handle(build(message_id="m-1"), handler)
             for build in (message, redriven)
         ]
-    server.until(lambda: server.confirmations)
+    server.until(lambda: server.reports.confirmations)
 
     assert outcomes == [SKIPPED, HANDLED]
     assert handler.calls == ["b-9"]
-    assert set(server.confirmations) == {REDRIVE}
+    assert set(server.reports.confirmations) == {REDRIVE}
 
 
 def test_a_rule_holds_for_redriven_messages_too(server: Server) -> None:
-    server.add_skip(kind="rule", value={"pointer": "/id", "equals": 13})
+    server.skip_list.add(kind="rule", value={"pointer": "/id", "equals": 13})
 
     with guarding(server) as guard:
         outcome = guard.handle(redriven(), Handler())
 
     assert outcome is SKIPPED
-    assert server.confirmations == {}
+    assert server.reports.confirmations == {}
 
 
 @pytest.mark.parametrize("forged", ["", "x", REDRIVE.upper(), REDRIVE + "!"])
 def test_a_forged_redrive_header_does_not_pass_a_skip(
     server: Server, forged: str
 ) -> None:
-    server.add_skip(kind="bookmark", value="b-1")
+    server.skip_list.add(kind="bookmark", value="b-1")
     bad = message(headers={"x-poisonweb-redrive": forged})
 
     with guarding(server) as guard:
@@ -628,8 +633,8 @@ def test_a_redriven_message_that_fails_again_is_reported_as_the_same(
         outcome = guard.handle(redriven(), Failing(ValueError()))
 
     assert outcome is POISONED
-    assert only(server.failures)["redrive"] == REDRIVE
-    assert server.confirmations == {}
+    assert only(server.reports.failures)["redrive"] == REDRIVE
+    assert server.reports.confirmations == {}
 
 
 # When Poisonweb is away
@@ -655,22 +660,22 @@ def test_holds_a_poison_while_the_server_is_away_and_then_releases_it(
     assert kept_alive[0]["bookmark"] == "b-2"
     assert states == ["holding"]
     assert handler.calls == ["b-1", "b-2", "b-2"]  # not run once more when it returned
-    assert only(server.failures)["exception"]["type"] == "ValueError"
+    assert only(server.reports.failures)["exception"]["type"] == "ValueError"
 
 
 def test_a_report_whose_answer_was_lost_counts_once(
     server: Server,
 ) -> None:
     handler = Failing(ValueError())
-    server.lose_answers(10**9)
+    server.faults.lose_answers(10**9)
 
     with guarding(server, hold_for=0.5) as guard:
         released = guard.handle(message(), handler)
-        server.recover()
+        server.faults.recover()
         poisoned = guard.handle(message(), handler)
 
     assert (released, poisoned) == (RELEASE, POISONED)
-    assert len(server.failures) == 1
+    assert len(server.reports.failures) == 1
 
 
 def test_a_message_that_waits_is_kept_alive_about_thrice_within_its_lease(
@@ -698,7 +703,7 @@ def test_spools_a_poison_while_the_server_is_away(
         outcome = guard.handle(message(), Failing(ValueError()))
         spooled = guard.health()["spooled"]
         server.start()
-        server.until(lambda: server.failures)
+        server.until(lambda: server.reports.failures)
 
     assert outcome is POISONED
     assert spooled == 1
@@ -707,7 +712,7 @@ def test_spools_a_poison_while_the_server_is_away(
 def test_a_poison_that_the_server_rejects_is_not_settled(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server.rejects = lambda _: "body is too large: raise POISONWEB_BODY_LIMIT"
+    server.reports.rejects = lambda _: "body is too large: raise POISONWEB_BODY_LIMIT"
 
     with guarding(server, hold_for=0.1) as guard:
         outcome = guard.handle(message(), Failing(ValueError()))
@@ -737,7 +742,7 @@ with Guard(
 """
 
 
-def test_a_failed_message_is_released_while_its_attempts_cannot_be_written(
+def test_a_message_that_fails_is_released_while_its_attempts_cannot_be_written(
     server: Server, tmp_path: Path
 ) -> None:
     output = python(FILL_THE_DISK, server.url, KEY, tmp_path)
@@ -775,7 +780,7 @@ def test_a_second_sys_exit_makes_a_message_poison(
     with guarding(server, journal=tmp_path) as guard:
         outcome = guard.handle(message(), handler)
 
-    report = only(server.failures)
+    report = only(server.reports.failures)
     assert outcome is POISONED
     assert handler.calls == ["b-1", "b-1"]
     assert (report["cause"], report["crashes"]) == ("crash", 2)

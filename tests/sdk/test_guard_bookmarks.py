@@ -42,7 +42,7 @@ def digest_of(body: bytes) -> str:
 def test_poisons_without_a_bookmark_are_kept_and_told_apart(
     server: Server, bookmark: str | None, reader: Reader
 ) -> None:
-    server.rejects = needs_a_bookmark
+    server.reports.rejects = needs_a_bookmark
     bodies = [b"one", b"two"]
     messages = [message(body=body) | {"bookmark": bookmark} for body in bodies]
 
@@ -52,14 +52,14 @@ def test_poisons_without_a_bookmark_are_kept_and_told_apart(
 
     assert (first, again) == ([POISONED] * 2, [SKIPPED] * 2)
     assert handler.calls == []
-    bookmarks = [item["bookmark"] for item in server.failures.values()]
+    bookmarks = [item["bookmark"] for item in server.reports.failures.values()]
     assert bookmarks == [*map(digest_of, bodies)]
 
 
 def test_one_poison_without_a_bookmark_does_not_have_the_others_skipped(
     server: Server,
 ) -> None:
-    server.add_skip(kind="bookmark", value=digest_of(b"bad"))
+    server.skip_list.add(kind="bookmark", value=digest_of(b"bad"))
 
     with guarding(server, reader=Own()) as guard:
         bad, good = (
@@ -73,7 +73,7 @@ def test_one_poison_without_a_bookmark_does_not_have_the_others_skipped(
 def test_a_message_without_a_bookmark_is_known_by_its_message_id(
     server: Server,
 ) -> None:
-    server.add_skip(kind="message_id", value="m-1")
+    server.skip_list.add(kind="message_id", value="m-1")
 
     with guarding(server) as guard:
         one, other = (

@@ -22,7 +22,8 @@ SOAK = "SOAK" in os.environ
 CHILDREN = (1, 4, 16) if SOAK else (1, 4)
 KILLERS, NEIGHBOURS = (20, 400) if SOAK else (1, 4)
 DEPLOYS = 50 if SOAK else CRASH_LIMIT + 1
-SDK = Path(__file__).parents[2] / "sdk"
+ROOT = Path(__file__).parents[2]
+SDK = ROOT / "sdk"
 
 
 class Consumer:
@@ -67,7 +68,7 @@ def test_a_killer_is_poisoned_after_two_deaths_of_its_own(
 
     ends = [consumer.run("b-1", "killer", "b-2") for _ in range(3)]
 
-    (report,) = server.failures.values()
+    (report,) = server.reports.failures.values()
     assert ends == [status, status, 0]
     assert consumer.lines("handled") == ["b-1", "killer", "killer", "b-2"]
     assert consumer.lines("settled") == ["b-1", "killer", "b-2"]
@@ -76,7 +77,7 @@ def test_a_killer_is_poisoned_after_two_deaths_of_its_own(
     assert reason in report["exception"]["message"]
     # Suspected at first: this process had handled nothing yet.
     assert report["suspected"]
-    assert list(server.arrivals.values()) == [2]
+    assert list(server.reports.arrivals.values()) == [2]
 
 
 def test_sys_exit_in_a_thread_ends_the_process_and_is_one_death(
@@ -86,7 +87,7 @@ def test_sys_exit_in_a_thread_ends_the_process_and_is_one_death(
 
     ends = [consumer.run("killer") for _ in range(3)]
 
-    (report,) = server.failures.values()
+    (report,) = server.reports.failures.values()
     assert ends == [3, 3, 0]
     assert consumer.lines("handled") == ["killer", "killer"]
     assert report["crashes"] == 2
@@ -103,7 +104,9 @@ def test_of_many_in_flight_the_killer_alone_is_poisoned_after_three_deaths(
 
     times = Counter(consumer.lines("handled"))
     assert ends == [-signal.SIGKILL] * 3 + [0]
-    assert [report["bookmark"] for report in server.failures.values()] == ["killer"]
+    assert [report["bookmark"] for report in server.reports.failures.values()] == [
+        "killer"
+    ]
     assert sorted(consumer.lines("settled")) == sorted(bookmarks)
     assert times["killer"] == 3
 
@@ -124,7 +127,7 @@ def test_a_process_told_to_stop_charges_no_message(
         process.wait(timeout=60)
 
     assert consumer.lines("handled") == ["killer"] * 3
-    assert server.failures == {}
+    assert server.reports.failures == {}
 
 
 @pytest.mark.parametrize("children", CHILDREN)
@@ -150,7 +153,9 @@ def test_reforked_children_die_at_most_crash_limit_times(
     # The process that dies of the last death runs no more.
     deaths = Counter(each for each in started if each in killers)
     assert max(deaths.values()) <= CRASH_LIMIT + children - 1
-    assert {report["bookmark"] for report in server.failures.values()} == {*killers}
+    assert {report["bookmark"] for report in server.reports.failures.values()} == {
+        *killers
+    }
     assert set(settled) == set(bookmarks)
 
 
@@ -174,7 +179,7 @@ def test_a_sigterm_handler_set_after_the_start_charges_no_message(
     for n in range(1, DEPLOYS + 1):
         with subprocess.Popen(
             [sys.executable, LATE, server.url, tmp_path, how],
-            env={**os.environ, "PYTHONPATH": str(SDK)},
+            env={**os.environ, "PYTHONPATH": f"{SDK}:{ROOT}"},
         ) as process:
             try:
                 server.until(lambda: notes("started") == n)  # noqa: B023
@@ -184,4 +189,4 @@ def test_a_sigterm_handler_set_after_the_start_charges_no_message(
                 process.kill()
 
     assert notes("started") == DEPLOYS
-    assert server.failures == {}
+    assert server.reports.failures == {}

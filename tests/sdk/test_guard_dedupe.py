@@ -77,7 +77,10 @@ def test_a_copy_of_what_was_handled_is_passed_over_and_counted(
     assert handler.calls == ["b-1", "b-3"]
     assert counts == {"duplicates": 1, "without_id": 0, "remembered": 2}
     assert "message 'b-2' of orders is a copy of one that is settled" in caplog.text
-    assert (server.totals()["handled"], server.totals()["skipped"]) == (2, 1)
+    assert (server.reports.totals()["handled"], server.reports.totals()["skipped"]) == (
+        2,
+        1,
+    )
 
 
 def test_without_a_window_copies_are_handled_and_ids_are_not_read(
@@ -151,7 +154,7 @@ def test_what_is_requeued_is_a_copy_of_the_same_redrive_alone(server: Server) ->
 
     with deduping(server) as guard:
         outcomes = [guard.handle(each, handler) for each in messages]
-        server.until(lambda: len(server.confirmations) == 2)
+        server.until(lambda: len(server.reports.confirmations) == 2)
 
     assert outcomes == [HANDLED, HANDLED, SKIPPED, HANDLED, SKIPPED, SKIPPED]
     assert handler.calls == ["b-1", "b-2", "b-4"]

@@ -160,7 +160,7 @@ def test_without_an_id_a_message_is_handled_in_a_transaction_as_well(
     assert health["dedupe"] == {"duplicates": 0, "without_id": 3}
 
 
-def test_a_failed_message_leaves_neither_effect_nor_mark(
+def test_a_message_that_fails_leaves_neither_effect_nor_mark(
     server: Server, dsn: str
 ) -> None:
     window = connecting(dsn)
@@ -330,7 +330,7 @@ def test_a_kill_around_the_commit_leaves_each_effect_once(
         (places[2], "a", "skipped"),  # its effect was there already
     }
     assert len(lines) == 48
-    assert server.failures == {}
+    assert server.reports.failures == {}
 
 
 # Trouble with the database
@@ -390,7 +390,7 @@ def test_a_commit_that_is_refused_is_the_messages_failure(
     with guarding(server, dedupe=window) as guard:
         outcome = guard.handle(message(message_id="m-1"), handler)
 
-    (report,) = server.failures.values()
+    (report,) = server.reports.failures.values()
     assert (outcome, marks(dsn)) == (POISONED, 0)
     assert report["exception"]["type"].endswith("UniqueViolation")
 
@@ -425,7 +425,7 @@ def test_where_no_mark_can_be_made_messages_are_released_uncharged(
 
     assert outcomes == [RELEASE] * 9 + [HANDLED]
     assert ("be marked" in away, "be marked" in back) == (True, False)
-    assert server.failures == {}
+    assert server.reports.failures == {}
     assert "cannot be told: OperationalError: away" in caplog.text
 
 
@@ -473,7 +473,7 @@ def test_a_handler_whose_effects_are_not_committed_has_not_handled(
     with guarding(server, dedupe=window, policy=policy) as guard:
         outcome = guard.handle(message(message_id="m-1"), partial(handle, window))
 
-    (report,) = server.failures.values()
+    (report,) = server.reports.failures.values()
     assert outcome is POISONED
     assert says in report["exception"]["message"]
 

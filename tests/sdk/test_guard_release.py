@@ -84,7 +84,9 @@ def test_a_poison_that_was_released_is_reported_when_the_server_is_back(
     assert (meanwhile["kept"], meanwhile["state"]) == (1, "holding")
     assert "Released messages that wait" in str(meanwhile["warnings"])
     assert settled == [("b-1", POISONED)]
-    assert [report["bookmark"] for report in server.failures.values()] == ["b-1"]
+    assert [report["bookmark"] for report in server.reports.failures.values()] == [
+        "b-1"
+    ]
     assert (again, handler.calls) == (SKIPPED, ["b-1", "b-1", "b-2"])
 
 
@@ -165,7 +167,7 @@ def test_a_released_message_delivered_again_is_not_tried_twice(
         POISONED if not settled else SKIPPED,
         0,
     )
-    assert len(server.failures) == 1
+    assert len(server.reports.failures) == 1
 
 
 def test_a_stopping_process_leaves_released_messages_to_the_broker(

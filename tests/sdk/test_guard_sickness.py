@@ -53,9 +53,9 @@ def test_one_sick_consumer_of_ten_stops_and_poisons_nothing_for_the_others(
     assert failed == [POISONED] * 49 + [Outcome.RELEASE] * 11
     assert handled == [HANDLED] * 60
     assert all(suspected(server).values())
-    assert server.skips == {}
+    assert server.skip_list.skips == {}
     assert health["state"] == "paused"
-    assert server.guards["sick"]["detail"] == "50 messages failed in a row"
+    assert server.reports.guards["sick"]["detail"] == "50 messages failed in a row"
 
 
 def test_a_paused_guard_keeps_messages_alive_and_goes_on_when_one_is_handled(
@@ -123,7 +123,7 @@ def test_failures_before_the_first_success_stay_suspected_until_it(
 
     assert outcome is POISONED
     assert (before, health["suspected"]) == ({"b-1": True}, 1)
-    assert list(server.arrivals.values()) == [2]  # one report, told twice
+    assert list(server.reports.arrivals.values()) == [2]  # one report, told twice
 
 
 def test_the_eleventh_poison_in_a_row_is_suspected(server: Server) -> None:
@@ -170,9 +170,9 @@ def test_the_bodies_of_suspected_poisons_are_bounded(
 def test_the_server_gets_heartbeats_of_a_guard(server: Server) -> None:
     with guarding(server, version="v7", journal=None) as guard:
         guard.handle(message(), Handler())
-        server.until(lambda: server.guards)
-        running = dict(server.guards["billing-1"])
-    server.until(lambda: server.guards["billing-1"]["state"] == "stopping")
+        server.until(lambda: server.reports.guards)
+        running = dict(server.reports.guards["billing-1"])
+    server.until(lambda: server.reports.guards["billing-1"]["state"] == "stopping")
 
     assert running["skips_age_s"] < 60
     assert running | {"skips_age_s": 0, "at": "", "reporter": "", "host": ""} == {

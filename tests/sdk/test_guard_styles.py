@@ -41,7 +41,7 @@ def unstarted(server: Server, **options: Any) -> Guard:
 
 
 def test_a_wrapped_handler_answers_with_the_outcome(server: Server) -> None:
-    server.add_skip(kind="bookmark", value="b-2")
+    server.skip_list.add(kind="bookmark", value="b-2")
 
     with guarding(server) as guard:
         handler = guard(Failing(ValueError(), "b-3"))
@@ -58,7 +58,7 @@ def test_a_wrapped_handler_reraises_with_reraise(server: Server) -> None:
         outcome = handler(message("b-2"))
 
     assert outcome is HANDLED
-    assert len(server.failures) == 1
+    assert len(server.reports.failures) == 1
 
 
 def test_an_exception_followed_by_a_success_is_not_reraised(server: Server) -> None:
@@ -107,11 +107,11 @@ def test_an_object_with_an_awaitable_call_is_a_handler_too(server: Server) -> No
     with pytest.raises(ValueError, match="unlucky"):
         asyncio.run(main())
 
-    assert len(server.failures) == 1
+    assert len(server.reports.failures) == 1
 
 
 def test_tasks_are_handled_like_threads(server: Server) -> None:
-    server.add_skip(kind="bookmark", value="b-2")
+    server.skip_list.add(kind="bookmark", value="b-2")
     handler = Failing(ValueError(), "b-3")
 
     async def handle(one_message: Message) -> None:
@@ -124,11 +124,11 @@ def test_tasks_are_handled_like_threads(server: Server) -> None:
             return [await guard.handle_async(m, handle) for m in messages]
 
     outcomes = asyncio.run(main())
-    server.until(lambda: server.confirmations)
+    server.until(lambda: server.reports.confirmations)
 
     assert outcomes == [HANDLED, SKIPPED, POISONED, HANDLED]
-    assert set(server.confirmations) == {REDRIVE}
-    assert server.totals()["handled"] == 2
+    assert set(server.reports.confirmations) == {REDRIVE}
+    assert server.reports.totals()["handled"] == 2
 
 
 def test_the_first_awaited_message_starts_an_unstarted_guard(
@@ -201,7 +201,7 @@ def test_a_cancelled_task_charges_no_message(server: Server) -> None:
     health = asyncio.run(main())
 
     assert (health["suspects"], health["in_flight"]) == (0, 0)
-    assert server.failures == {}
+    assert server.reports.failures == {}
 
 
 def test_a_task_that_waits_is_released_when_the_guard_is_closed(
@@ -265,7 +265,7 @@ def test_at_most_concurrency_messages_are_in_flight(
             thread.join()
 
     assert most == 3
-    assert server.totals()["handled"] == 12
+    assert server.reports.totals()["handled"] == 12
 
 
 def test_counts_of_many_threads_are_all_reported(server: Server) -> None:
@@ -283,17 +283,17 @@ def test_counts_of_many_threads_are_all_reported(server: Server) -> None:
 
     samples = sum(
         number
-        for counter in server.counters.values()
+        for counter in server.reports.counters.values()
         for number in counter["duration_ms_hist"].values()
     )
-    assert server.totals()["handled"] == 4_000
+    assert server.reports.totals()["handled"] == 4_000
     assert samples >= 4_000 // 64
 
 
 def test_a_forked_child_counts_for_itself_and_shares_the_skip_list(
     server: Server, tmp_path: Path
 ) -> None:
-    server.add_skip(kind="bookmark", value="b-2")
+    server.skip_list.add(kind="bookmark", value="b-2")
 
     with guarding(server, journal=tmp_path) as guard:
         guard.handle(message("b-1"), Handler())
@@ -306,5 +306,5 @@ def test_a_forked_child_counts_for_itself_and_shares_the_skip_list(
         guard.handle(message("b-3"), Handler())
 
     assert os.waitstatus_to_exitcode(status) == 0
-    assert server.totals()["handled"] == 3
-    assert len({reporter for reporter, _ in server.counters}) == 2
+    assert server.reports.totals()["handled"] == 3
+    assert len({reporter for reporter, _ in server.reports.counters}) == 2

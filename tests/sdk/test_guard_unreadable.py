@@ -61,9 +61,9 @@ async def never_async(_: object) -> None:
 
 def reported(server: Server) -> list[dict[str, Any]]:
     """Return the reports of the server, parsed as it would parse them."""
-    for report in server.failures.values():
+    for report in server.reports.failures.values():
         parse_failure(report)
-    return list(server.failures.values())
+    return list(server.reports.failures.values())
 
 
 def body(report: dict[str, Any]) -> bytes:

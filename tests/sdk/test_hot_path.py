@@ -83,7 +83,7 @@ def test_a_skip_of_any_kind_applies_while_it_is_listed(
 
 
 def test_guard_skips_is_the_list_of_a_started_guard(server: Server) -> None:
-    server.add_skip(kind="bookmark", value="b-1")
+    server.skip_list.add(kind="bookmark", value="b-1")
 
     with guarding(server) as guard:
         skips = guard.skips
@@ -106,10 +106,10 @@ def test_one_message_in_64_is_timed(server: Server) -> None:
 
     samples = [
         sum(counter["duration_ms_hist"].values())
-        for counter in server.counters.values()
+        for counter in server.reports.counters.values()
     ]
     assert sum(samples) == 3
-    assert server.totals()["handled"] == 129
+    assert server.reports.totals()["handled"] == 129
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 
 from poisonguard.contract import GuardHeartbeat, GuardState
 from poisonguard.errors import Away, Full, Misconfigured, Refused
-from poisonguard.server import confirmation_queue, oversize, sender_thread, spool_queue
+from poisonguard.server import confirmation_queue, oversize
 from poisonguard.server import counters as counting
 from poisonguard.server.client import Client
 from poisonguard.server.counters import CounterKey, Counters
@@ -79,13 +79,13 @@ def test_a_report_is_durable_when_poison_returns(
     receipt = poison(reporter, report=report)
 
     assert receipt == Receipt(status="created", poison=1, spooled=False)
-    assert server.failures == {str(report.report_id): report.to_wire()}
+    assert server.reports.failures == {str(report.report_id): report.to_wire()}
 
 
 def test_a_rejected_report_is_refused_with_the_reason(
     server: Server, reporter: Reporter
 ) -> None:
-    server.rejects = lambda _: "oversize: the body has 9 bytes"
+    server.reports.rejects = lambda _: "oversize: the body has 9 bytes"
 
     with pytest.raises(Refused, match="oversize"):
         poison(reporter)
@@ -137,7 +137,7 @@ def test_a_body_too_large_for_a_request_is_uploaded_once_then_left_out(
 ) -> None:
     large = failure(body=b"x" * 100_000)
     larger = failure(body=b"y" * 100_001, bookmark="larger")
-    server.answer(413, times=1, path="/failures")
+    server.faults.answer(413, times=1, path="/failures")
 
     for report in (large, large, larger):
         with pytest.raises(Refused, match=r"oversize: the body has 10000\d bytes"):
@@ -176,7 +176,7 @@ def test_a_body_that_was_too_large_is_tried_again_later(
     server: Server, reporter: Reporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(oversize, "TRIED_AGAIN_AFTER", 0.0)
-    server.answer(413, times=1, path="/failures")
+    server.faults.answer(413, times=1, path="/failures")
     report = failure()
 
     with pytest.raises(Refused):
@@ -190,7 +190,7 @@ def test_a_body_that_was_too_large_is_tried_again_later(
 def test_one_rejected_report_does_not_affect_others_of_its_batch(
     server: Server, reporter: Reporter
 ) -> None:
-    server.rejects = lambda item: "no" if item["bookmark"] == "bad" else None
+    server.reports.rejects = lambda item: "no" if item["bookmark"] == "bad" else None
     outcomes: list[str] = []
 
     def tell(bookmark: str) -> None:
@@ -226,15 +226,15 @@ def test_holds_until_the_server_is_back_and_keeps_the_message_alive(
 def test_holds_through_a_frozen_server_and_keeps_the_message_alive(
     server: Server, client: Client, reporter: Reporter
 ) -> None:
-    server.freeze()
+    server.faults.freeze()
     beats = count()
-    threading.Timer(2.5, server.thaw).start()
+    threading.Timer(2.5, server.faults.thaw).start()
 
     receipt = poison(reporter, keep_alive=lambda: next(beats))
 
     assert receipt.status in {"created", "duplicate"}
     assert 2 <= next(beats) <= 5
-    assert len(server.failures) == 1
+    assert len(server.reports.failures) == 1
 
 
 def test_a_report_held_too_long_raises_away_after_one_try_at_least(
@@ -276,14 +276,14 @@ def test_a_keep_alive_that_fails_is_not_swallowed(
 def test_a_report_whose_answer_was_lost_is_sent_again_under_its_id(
     server: Server, reporter: Reporter
 ) -> None:
-    server.lose_answers(2)
+    server.faults.lose_answers(2)
     report = failure()
 
     receipt = poison(reporter, report=report)
 
     assert receipt.status == "duplicate"
-    assert server.arrivals[str(report.report_id)] == 3
-    assert len(server.failures) == 1
+    assert server.reports.arrivals[str(report.report_id)] == 3
+    assert len(server.reports.failures) == 1
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -293,12 +293,12 @@ def test_holds_until_the_key_is_mended_and_says_what_to_do(
     reporter: Reporter,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    server.answer(status, path="/failures")
+    server.faults.answer(status, path="/failures")
     batches: list[list[str]] = []
 
     def mend() -> None:
         batches.append(reporter.warnings)
-        server.recover()
+        server.faults.recover()
 
     receipt = poison(reporter, keep_alive=mend)
     server.until(lambda: not reporter.trouble)
@@ -319,13 +319,13 @@ def test_a_wrong_key_raises_away_for_each_report(server: Server) -> None:
 
 
 def test_spools_when_the_key_is_turned_away(server: Server, spooling: Reporter) -> None:
-    server.answer(403, path="/failures")
+    server.faults.answer(403, path="/failures")
 
     receipt = poison(spooling, when_away="spool")
     server.until(lambda: "spool" in spooling.trouble)
     warnings = spooling.warnings
-    server.recover()
-    server.until(lambda: server.failures and not spooling.trouble)
+    server.faults.recover()
+    server.until(lambda: server.reports.failures and not spooling.trouble)
 
     assert receipt == Receipt(status="spooled", poison=None, spooled=True)
     assert any("403" in line for line in warnings)
@@ -334,7 +334,7 @@ def test_spools_when_the_key_is_turned_away(server: Server, spooling: Reporter) 
 def test_other_client_errors_raise_refused_at_once(
     server: Server, reporter: Reporter
 ) -> None:
-    server.answer(404, path="/failures")
+    server.faults.answer(404, path="/failures")
 
     with pytest.raises(Refused, match="check the url"):
         poison(reporter)
@@ -362,8 +362,8 @@ def test_spools_when_the_server_is_away_and_delivers_when_it_is_back(
 
     assert {r.spooled for r in receipts} == {True}
     assert waiting == 5
-    server.until(lambda: len(server.failures) == 5)
-    assert list(server.failures) == [str(r.report_id) for r in reports]
+    server.until(lambda: len(server.reports.failures) == 5)
+    assert list(server.reports.failures) == [str(r.report_id) for r in reports]
     server.until(lambda: spooling.spooled == 0)
     assert poison(spooling, when_away="spool").spooled is False
 
@@ -392,16 +392,18 @@ def test_a_full_disk_raises_full_and_nothing_counts_as_kept(
 def test_a_rejected_spooled_report_is_set_aside_with_a_warning(
     server: Server, spooling: Reporter
 ) -> None:
-    server.rejects = lambda item: "no such thing" if item["bookmark"] == "b" else None
+    server.reports.rejects = lambda item: (
+        "no such thing" if item["bookmark"] == "b" else None
+    )
     server.stop()
     for bookmark in "abc":
         poison(spooling, report=failure(bookmark=bookmark), when_away="spool")
     server.start()
 
-    server.until(lambda: len(server.failures) == 2)
+    server.until(lambda: len(server.reports.failures) == 2)
     server.until(lambda: spooling.spooled == 0)
 
-    assert [f["bookmark"] for f in server.failures.values()] == ["a", "c"]
+    assert [f["bookmark"] for f in server.reports.failures.values()] == ["a", "c"]
     assert any("1 reports were rejected" in warning for warning in spooling.warnings)
 
 
@@ -411,21 +413,19 @@ def test_a_spooled_report_that_no_request_can_hold_is_kept_aside(
     server.stop()
     for _ in range(3):
         poison(spooling, when_away="spool")
-    server.answer(413, path="/failures")
+    server.faults.answer(413, path="/failures")
     server.start()
 
     server.until(lambda: spooling.spooled == 0)
 
-    assert len(server.failures) == 0
+    assert len(server.reports.failures) == 0
     assert any("3 reports were rejected" in warning for warning in spooling.warnings)
 
 
-def test_a_spool_waits_for_a_key_that_is_right(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sender_thread, "REFUSED_PAUSE", 0.1)
+def test_a_spool_waits_for_a_key_that_is_right(server: Server, tmp_path: Path) -> None:
     key = ["pw_wrong"]
-    reporter = Reporter(Client([server.url], lambda: key[0]), spool=Spool(tmp_path))
+    client = Client([server.url], lambda: key[0])
+    reporter = Reporter(client, spool=Spool(tmp_path), refused_pause=0.1)
     server.stop()
     poison(reporter, when_away="spool")
     server.start()
@@ -433,7 +433,7 @@ def test_a_spool_waits_for_a_key_that_is_right(
 
     key[0] = KEY
 
-    server.until(lambda: len(server.failures) == 1)
+    server.until(lambda: len(server.reports.failures) == 1)
     server.until(lambda: reporter.warnings == [])
     reporter.close(1)
 
@@ -449,10 +449,10 @@ def test_confirmations_are_sent_until_they_are_accepted(
     server.stop()
     for number in range(250):
         reporter.confirm(confirmation(f"redrive.{number}"))
-    server.lose_answers(1)
+    server.faults.lose_answers(1)
     server.start()
 
-    server.until(lambda: len(server.confirmations) == 250)
+    server.until(lambda: len(server.reports.confirmations) == 250)
 
     assert reporter.flush(10)
 
@@ -467,7 +467,7 @@ def test_a_confirmation_outlives_its_process(server: Server, tmp_path: Path) -> 
     after = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
     after.start()
 
-    server.until(lambda: set(server.confirmations) == {"redrive.1"})
+    server.until(lambda: set(server.reports.confirmations) == {"redrive.1"})
     after.close(1)
 
 
@@ -481,7 +481,7 @@ def test_a_confirmation_is_kept_in_memory_where_the_disk_is_full(
 
     spooling.confirm(confirmation("redrive.1"))
 
-    server.until(lambda: set(server.confirmations) == {"redrive.1"})
+    server.until(lambda: set(server.reports.confirmations) == {"redrive.1"})
 
 
 def test_confirmations_beyond_the_limit_raise_full(
@@ -496,7 +496,7 @@ def test_confirmations_beyond_the_limit_raise_full(
         reporter.confirm(confirmation("redrive.2"))
 
     server.start()
-    server.until(lambda: len(server.confirmations) == 2)
+    server.until(lambda: len(server.reports.confirmations) == 2)
 
 
 # A disk that turns read-only
@@ -527,12 +527,15 @@ BY_FD = ("ftruncate", "write")
 def test_segments_that_cannot_be_taken_over_do_not_delay_other_reports(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spool_queue, "ADOPT_EVERY", 0.0)
-    monkeypatch.setattr(sender_thread, "REFUSED_PAUSE", 0.1)
     before = Spool(tmp_path)
     before.append("failures", failure(bookmark="left").to_wire(), durable=True)
     before.close()
-    reporter = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
+    reporter = Reporter(
+        Client([server.url], KEY),
+        spool=Spool(tmp_path),
+        refused_pause=0.1,
+        adopt_every=0.0,
+    )
 
     with read_only(monkeypatch, "open"):
         reporter.start()
@@ -541,10 +544,10 @@ def test_segments_that_cannot_be_taken_over_do_not_delay_other_reports(
         reporter.count(BILLING, handled=3)
         poison(reporter, report=failure(bookmark="now"))
         reporter.flush(10)
-        server.until(lambda: server.confirmations and server.counters)
-        reports, warnings = [*server.failures.values()], reporter.warnings
+        server.until(lambda: server.reports.confirmations and server.reports.counters)
+        reports, warnings = [*server.reports.failures.values()], reporter.warnings
 
-    server.until(lambda: len(server.failures) == 2)
+    server.until(lambda: len(server.reports.failures) == 2)
     server.until(lambda: reporter.warnings == [])
     reporter.close(1)
     assert [report["bookmark"] for report in reports] == ["now"]
@@ -554,8 +557,8 @@ def test_segments_that_cannot_be_taken_over_do_not_delay_other_reports(
 def test_unremovable_segments_are_warned_about_and_delay_no_reports(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender_thread, "REFUSED_PAUSE", 0.1)
-    reporter = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
+    client = Client([server.url], KEY)
+    reporter = Reporter(client, spool=Spool(tmp_path), refused_pause=0.1)
     server.stop()
     poison(reporter, report=failure(bookmark="spooled"), when_away="spool")
 
@@ -564,7 +567,7 @@ def test_unremovable_segments_are_warned_about_and_delay_no_reports(
         server.until(lambda: "segments" in str(reporter.warnings))
         poison(reporter, report=failure(bookmark="now"))
         reporter.confirm(confirmation("redrive.1"))
-        server.until(lambda: server.confirmations)
+        server.until(lambda: server.reports.confirmations)
         spooled = reporter.spooled
 
     server.until(lambda: reporter.warnings == [])
@@ -574,7 +577,10 @@ def test_unremovable_segments_are_warned_about_and_delay_no_reports(
     assert after.flush(10)
     after.close(1)
     assert spooled == 0
-    assert sorted(r["bookmark"] for r in server.failures.values()) == ["now", "spooled"]
+    assert sorted(r["bookmark"] for r in server.reports.failures.values()) == [
+        "now",
+        "spooled",
+    ]
 
 
 def test_a_reporter_ends_on_a_disk_that_turned_read_only(
@@ -596,7 +602,7 @@ def test_a_reporter_ends_on_a_disk_that_turned_read_only(
     after.start()  # what the disk kept is sent once more, and counts once
     server.until(lambda: not list(tmp_path.glob("*.spool")))
     after.close(1)
-    assert len(server.failures) == 1
+    assert len(server.reports.failures) == 1
 
 
 # Counters
@@ -608,12 +614,12 @@ def test_a_minute_is_sent_once_it_is_over(
     reporter.count(BILLING, handled=2, durations={3: 2})
     reporter.count(BILLING, handled=1, failed=1, durations={3: 1, 0: 1})
     server.until(lambda: not reporter._sender_thread._woken.is_set())
-    assert server.counters == {}
+    assert server.reports.counters == {}
 
     minute[0] += 1
 
-    server.until(lambda: server.counters)
-    ((key, report),) = server.counters.items()
+    server.until(lambda: server.reports.counters)
+    ((key, report),) = server.reports.counters.items()
     assert key == (str(reporter.id), 1)
     assert (report["handled"], report["failed"]) == (3, 1)
     assert report["duration_ms_hist"] == {"0": 1, "3": 3}
@@ -647,11 +653,11 @@ def test_a_counter_whose_answer_was_lost_counts_once(
     server: Server, reporter: Reporter
 ) -> None:
     reporter.count(BILLING, handled=7)
-    server.lose_answers(3)
+    server.faults.lose_answers(3)
 
     assert reporter.flush(20)
 
-    assert server.totals()["handled"] == 7
+    assert server.reports.totals()["handled"] == 7
 
 
 def test_counters_of_a_long_absence_merge_by_the_hour(minute: list[int]) -> None:
@@ -684,7 +690,7 @@ def test_close_sends_the_minute_under_way(server: Server, client: Client) -> Non
 
     reporter.close(5)
 
-    assert server.totals()["handled"] == 3
+    assert server.reports.totals()["handled"] == 3
 
 
 def test_what_close_cannot_send_is_spooled_for_the_next_process(
@@ -699,7 +705,7 @@ def test_what_close_cannot_send_is_spooled_for_the_next_process(
     after = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
     after.start()
 
-    server.until(lambda: server.totals()["handled"] == 3)
+    server.until(lambda: server.reports.totals()["handled"] == 3)
     after.close(1)
 
 
@@ -734,7 +740,7 @@ def test_a_flush_ends_though_others_go_on_counting(
     stop.set()
 
     assert flushed
-    assert server.totals()["failed"] == 1
+    assert server.reports.totals()["failed"] == 1
 
 
 # Guards, skips, and what a key may not do
@@ -764,12 +770,12 @@ def test_a_heartbeat_is_sent_at_once_when_the_state_changes(
     server: Server, reporter: Reporter
 ) -> None:
     reporter.set_heartbeat(heartbeat(reporter, GuardState.RUNNING))
-    server.until(lambda: server.guards)
+    server.until(lambda: server.reports.guards)
 
     reporter.set_heartbeat(heartbeat(reporter, GuardState.PAUSED))
 
-    server.until(lambda: server.guards["billing-1"]["state"] == "paused")
-    assert server.guards["billing-1"]["reporter"] == str(reporter.id)
+    server.until(lambda: server.reports.guards["billing-1"]["state"] == "paused")
+    assert server.reports.guards["billing-1"]["reporter"] == str(reporter.id)
 
 
 def test_a_heartbeat_that_was_not_accepted_is_sent_again(
@@ -780,40 +786,40 @@ def test_a_heartbeat_that_was_not_accepted_is_sent_again(
     server.until(lambda: reporter.warnings)
     server.start()
 
-    server.until(lambda: server.guards)
+    server.until(lambda: server.reports.guards)
 
 
 def test_skips_that_were_applied_count_once(server: Server, reporter: Reporter) -> None:
-    skip = server.add_skip(kind="bookmark", value="1-0")["id"]
+    skip = server.skip_list.add(kind="bookmark", value="1-0")["id"]
     for _ in range(3):
         reporter.count_applied(
             skip=skip, consumer_group="billing", client_name="billing-1", times=1
         )
-    server.lose_answers(2)
+    server.faults.lose_answers(2)
 
     assert reporter.flush(20)
 
-    assert server.applied == {skip: 3}
+    assert server.reports.applied == {skip: 3}
 
 
 def test_a_kind_that_the_key_may_not_send_does_not_delay_others(
     server: Server, reporter: Reporter
 ) -> None:
-    server.answer(403, path="/confirmations")
+    server.faults.answer(403, path="/confirmations")
     reporter.confirm(confirmation("redrive.1"))
     reporter.count(BILLING, handled=1)
 
     reporter.flush(10)
 
     assert poison(reporter).status == "created"
-    assert server.totals()["handled"] == 1
+    assert server.reports.totals()["handled"] == 1
     assert any("confirmations" in warning for warning in reporter.warnings)
 
 
 def test_a_rejected_counter_is_logged_and_not_sent_again(
     server: Server, reporter: Reporter
 ) -> None:
-    server.answer(422, times=1, path="/counters")
+    server.faults.answer(422, times=1, path="/counters")
     reporter.count(BILLING, handled=1)
 
     assert reporter.flush(10)
@@ -847,18 +853,18 @@ def test_a_server_that_goes_away_for_seconds_under_load_loses_and_doubles_nothin
     for thread in threads:
         thread.start()
     # Real seconds under load, with requests at every step of their way.
-    for away in (server.stop, server.freeze):
+    for away in (server.stop, server.faults.freeze):
         threading.Event().wait(0.5)
-        server.lose_answers(2)
+        server.faults.lose_answers(2)
         away()
         threading.Event().wait(2)
-        (server.start if away == server.stop else server.thaw)()
+        (server.start if away == server.stop else server.faults.thaw)()
     threading.Event().wait(0.5)
     stop.set()
     for thread in threads:
         thread.join()
     spooling.close(20)
 
-    assert set(server.failures) == ids["failures"]
-    assert set(server.confirmations) == ids["confirmations"]
-    assert server.totals()["handled"] == next(counted)
+    assert set(server.reports.failures) == ids["failures"]
+    assert set(server.reports.confirmations) == ids["confirmations"]
+    assert server.reports.totals()["handled"] == next(counted)

@@ -313,8 +313,8 @@ def test_an_unreadable_skip_does_not_affect_the_others(odd: Json) -> None:
 
 def test_both_forms_of_a_server_s_answer_load_the_same_skips(server: Server) -> None:
     for number in range(2_500):
-        server.add_skip(kind="bookmark", value=f"{number}-\0\ud800é")
-    server.add_skip(kind="rule", value={"header": "x", "equals": "y"})
+        server.skip_list.add(kind="bookmark", value=f"{number}-\0\ud800é")
+    server.skip_list.add(kind="rule", value={"header": "x", "equals": "y"})
     states = list[object]()
 
     for has_lines in (True, False):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,6 @@ import pytest
 
 from poisonguard.contract import Invalid, MatcherKind, Skip, parse_skip
 from poisonguard.server.connection import Connection
-from poisonguard.skipping import own_skips
 from poisonguard.skipping import skip_list as lists
 from poisonguard.skipping.skip_list import Fence, SkipList
 from tests.sdk.server import KEY, Server
@@ -33,14 +33,19 @@ def applied() -> list[tuple[int, int]]:
     return []
 
 
-@pytest.fixture
-def mirror(applied: list[tuple[int, int]]) -> SkipList:
+def skip_list(applied: list[tuple[int, int]], **options: int) -> SkipList:
     return SkipList(
         topic="orders",
         consumer_group="billing",
         handler_version="2",
         tell_applied=lambda number, times: applied.append((number, times)),
+        **options,
     )
+
+
+@pytest.fixture
+def mirror(applied: list[tuple[int, int]]) -> SkipList:
+    return skip_list(applied)
 
 
 # What applies
@@ -307,9 +312,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_counts_of_an_ended_own_skip_are_not_given_to_a_later_skip(
-    mirror: SkipList, applied: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+    applied: list[tuple[int, int]],
 ) -> None:
-    monkeypatch.setattr(own_skips, "OWN_LIMIT", 1)
+    mirror = skip_list(applied, own_limit=1)
     own = skip(None, expires_at=NOON)
     evicted = skip(None, value="8-0")
 
@@ -338,9 +343,9 @@ def test_an_own_skip_is_not_added_where_the_server_has_one(mirror: SkipList) -> 
 
 
 def test_own_skips_are_bounded_and_the_oldest_are_dropped(
-    mirror: SkipList, monkeypatch: pytest.MonkeyPatch
+    applied: list[tuple[int, int]],
 ) -> None:
-    monkeypatch.setattr(own_skips, "OWN_LIMIT", 3)
+    mirror = skip_list(applied, own_limit=3)
 
     for number in range(5):
         mirror.add_own(skip(None, value=str(number)))
@@ -443,14 +448,14 @@ def joined(connection: Connection, **changes: Any) -> SkipList:
 def test_a_list_is_loaded_when_start_returns_and_follows_every_change(
     server: Server, connection: Connection
 ) -> None:
-    server.add_skip(kind="bookmark", value="before")
+    server.skip_list.add(kind="bookmark", value="before")
     mirror = joined(connection)
     connection.start(10)
     first = set(mirror.bookmarks)
 
-    later = server.add_skip(kind="message_id", value="later")
+    later = server.skip_list.add(kind="message_id", value="later")
     server.until(lambda: "later" in mirror.message_ids)
-    server.remove_skip(later["id"])
+    server.skip_list.remove(later["id"])
     server.until(lambda: not mirror.message_ids)
 
     assert first == {"before"}
@@ -465,7 +470,7 @@ def test_a_change_between_snapshot_and_stream_is_not_missed(
     def and_then(*request: Any) -> Any:
         result = answer(*request)
         if request[:2] == ("GET", "/skips"):
-            server.add_skip(kind="bookmark", value="between")
+            server.skip_list.add(kind="bookmark", value="between")
         return result
 
     monkeypatch.setattr(server, "call", and_then)
@@ -481,16 +486,16 @@ def test_a_process_has_one_stream_for_all_its_topics(
     topics = ["orders", "/sample/bookmarkStore", "a,b"]
     mirrors = [joined(connection, topic=topic) for topic in topics]
     connection.start(10)
-    server.until(lambda: server.streams == 1)
+    server.until(lambda: server.stream.readers == 1)
 
     late = joined(connection, topic="late", consumer_group="audit")
     connection.start(10)
     for topic in [*topics, "late"]:
-        server.add_skip(kind="bookmark", value=topic, topic=topic)
+        server.skip_list.add(kind="bookmark", value=topic, topic=topic)
 
     for topic, mirror in zip([*topics, "late"], [*mirrors, late], strict=True):
         server.until(partial(_is_all, mirror, topic))
-    server.until(lambda: server.streams == 1)
+    server.until(lambda: server.stream.readers == 1)
 
 
 def listed(mirror: SkipList) -> list[int]:
@@ -511,8 +516,8 @@ def test_a_list_that_left_is_not_followed(
     connection.start(10)
 
     connection.leave(orders)
-    server.add_skip(kind="bookmark", value="1")
-    server.add_skip(kind="bookmark", value="2", topic="refunds")
+    server.skip_list.add(kind="bookmark", value="1")
+    server.skip_list.add(kind="bookmark", value="2", topic="refunds")
 
     server.until(lambda: "2" in refunds.bookmarks)
     assert not orders.bookmarks
@@ -524,9 +529,9 @@ def test_lists_of_one_topic_get_what_is_theirs(
     billing, audit = joined(connection), joined(connection, consumer_group="audit")
     connection.start(10)
 
-    server.add_skip(kind="bookmark", value="b", consumer_group="billing")
-    server.add_skip(kind="bookmark", value="a", consumer_group="audit")
-    server.add_skip(kind="bookmark", value="all")
+    server.skip_list.add(kind="bookmark", value="b", consumer_group="billing")
+    server.skip_list.add(kind="bookmark", value="a", consumer_group="audit")
+    server.skip_list.add(kind="bookmark", value="all")
 
     server.until(lambda: set(billing.bookmarks) == {"b", "all"})
     server.until(lambda: set(audit.bookmarks) == {"a", "all"})
@@ -535,7 +540,7 @@ def test_lists_of_one_topic_get_what_is_theirs(
 def test_a_list_that_joins_late_has_what_the_others_of_its_topic_have(
     server: Server, connection: Connection
 ) -> None:
-    server.add_skip(kind="bookmark", value="1")
+    server.skip_list.add(kind="bookmark", value="1")
     first = joined(connection)
     connection.start(10)
 
@@ -548,7 +553,7 @@ def test_a_list_that_joins_late_has_what_the_others_of_its_topic_have(
 def test_cut_off_a_list_keeps_its_last_state_and_its_age_grows(
     server: Server, connection: Connection
 ) -> None:
-    server.add_skip(kind="bookmark", value="kept")
+    server.skip_list.add(kind="bookmark", value="kept")
     mirror = joined(connection)
     connection.start(10)
     server.stop()
@@ -557,7 +562,7 @@ def test_cut_off_a_list_keeps_its_last_state_and_its_age_grows(
     assert "kept" in mirror.bookmarks
     assert any(warning.startswith("skips: ") for warning in connection.warnings)
 
-    server.add_skip(kind="bookmark", value="meanwhile")
+    server.skip_list.add(kind="bookmark", value="meanwhile")
     server.start()
     server.until(lambda: "meanwhile" in mirror.bookmarks)
     server.until(lambda: (mirror.age or 0) < 1)
@@ -567,26 +572,26 @@ def test_cut_off_a_list_keeps_its_last_state_and_its_age_grows(
 def test_a_frozen_server_is_waited_for(server: Server, connection: Connection) -> None:
     mirror = joined(connection)
     connection.start(10)
-    server.freeze()
+    server.faults.freeze()
     server.until(lambda: (mirror.age or 0) > 1)
 
-    server.add_skip(kind="bookmark", value="meanwhile")
-    server.thaw()
+    server.skip_list.add(kind="bookmark", value="meanwhile")
+    server.faults.thaw()
 
     server.until(lambda: "meanwhile" in mirror.bookmarks)
 
 
-@pytest.mark.parametrize("lost", ["new_epoch", "forget_events"])
+@pytest.mark.parametrize("lost", ["skip_list.new_epoch", "stream.forget_events"])
 def test_a_lost_or_pruned_store_is_loaded_again(
     lost: str, server: Server, connection: Connection
 ) -> None:
-    removed_skip = server.add_skip(kind="bookmark", value="gone")
+    removed_skip = server.skip_list.add(kind="bookmark", value="gone")
     mirror = joined(connection)
     connection.start(10)
     server.stop()
-    server.remove_skip(removed_skip["id"])
-    server.add_skip(kind="bookmark", value="new")
-    getattr(server, lost)()
+    server.skip_list.remove(removed_skip["id"])
+    server.skip_list.add(kind="bookmark", value="new")
+    attrgetter(lost)(server)()
     server.start()
 
     server.until(lambda: set(mirror.bookmarks) == {"new"})
@@ -597,14 +602,14 @@ def test_an_own_skip_whose_removal_was_missed_ends_with_the_next_snapshot(
 ) -> None:
     mirror = joined(connection)
     connection.start(10)
-    server_skip = server.add_skip(kind="bookmark", value="7-0", poison=3)
+    server_skip = server.skip_list.add(kind="bookmark", value="7-0", poison=3)
     server.until(lambda: "7-0" in mirror.bookmarks)
-    server.remove_skip(server_skip["id"])
+    server.skip_list.remove(server_skip["id"])
     server.until(lambda: not mirror.bookmarks)
     mirror.add_own(skip(None, poison=3))  # its thread was slower than the stream
     is_skipped = "7-0" in mirror.bookmarks
 
-    server.new_epoch()
+    server.skip_list.new_epoch()
     server.until(lambda: not mirror.bookmarks)
 
     assert is_skipped
@@ -613,12 +618,12 @@ def test_an_own_skip_whose_removal_was_missed_ends_with_the_next_snapshot(
 def test_after_a_reset_of_a_live_stream_the_list_is_loaded_again(
     server: Server, connection: Connection
 ) -> None:
-    removed_skip = server.add_skip(kind="bookmark", value="gone")
+    removed_skip = server.skip_list.add(kind="bookmark", value="gone")
     mirror = joined(connection)
     connection.start(10)
     with server.changed:
-        del server.skips[removed_skip["id"]]
-        server.new_epoch()
+        del server.skip_list.skips[removed_skip["id"]]
+        server.skip_list.new_epoch()
 
     server.until(lambda: not mirror.bookmarks)
 
@@ -630,12 +635,12 @@ def test_an_unknown_event_is_logged_and_the_rest_is_followed(
     connection.start(10)
 
     with caplog.at_level(logging.WARNING):
-        server.add_skip(kind="moon_phase", value="full")
-        server.add_skip(kind="bookmark", value="after")
+        server.skip_list.add(kind="moon_phase", value="full")
+        server.skip_list.add(kind="bookmark", value="after")
         server.until(lambda: "after" in mirror.bookmarks)
         with server.changed:
-            server._tell("orders", "unskip", {"topic": "orders"})
-        server.add_skip(kind="bookmark", value="after that")
+            server.skip_list.announce("orders", "unskip", {"topic": "orders"})
+        server.skip_list.add(kind="bookmark", value="after that")
         server.until(lambda: "after that" in mirror.bookmarks)
 
     assert "moon_phase" not in mirror.bookmarks
@@ -671,12 +676,12 @@ def test_the_data_of_a_ping_or_of_an_event_we_do_not_know_is_not_read(
     connection: Connection,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    server.ping_every, server.ping = 0.01, event_text(kind, text)
+    server.stream.ping_every, server.stream.ping = 0.01, event_text(kind, text)
     mirror = joined(connection)
     connection.start(10)
     first = mirror.age
 
-    server.add_skip(kind="bookmark", value="after")
+    server.skip_list.add(kind="bookmark", value="after")
     server.until(lambda: "after" in mirror.bookmarks)
     pinged = time.monotonic()
     server.until(lambda: pinged < time.monotonic() - (mirror.age or 0.0))
@@ -693,11 +698,11 @@ def test_an_event_that_is_nested_too_deep_ends_no_stream_for_good(
     mirror = joined(connection)
     connection.start(10)
 
-    before, server.ping = server.ping, event_text("skip", deep)
-    server.cut_streams()
+    before, server.stream.ping = server.stream.ping, event_text("skip", deep)
+    server.stream.cut()
     server.until(lambda: len(snapshots(server)) == 2)
-    server.ping = before
-    server.add_skip(kind="bookmark", value="after")
+    server.stream.ping = before
+    server.skip_list.add(kind="bookmark", value="after")
 
     server.until(lambda: "after" in mirror.bookmarks)
 
@@ -714,7 +719,7 @@ def test_an_expired_skip_leaves_by_itself(
     connection.start(10)
     soon = datetime.now(UTC) + timedelta(seconds=1)
 
-    server.add_skip(kind="bookmark", value="1", expires_at=soon.isoformat())
+    server.skip_list.add(kind="bookmark", value="1", expires_at=soon.isoformat())
     server.until(lambda: "1" in mirror.bookmarks)
     server.until(lambda: "1" not in mirror.bookmarks)
 
@@ -727,7 +732,7 @@ def test_a_skip_expires_by_the_servers_clock(
     server.date_shift = -7_200.0
     over_here = datetime.now(UTC) - timedelta(hours=1)
 
-    server.add_skip(kind="bookmark", value="1", expires_at=over_here.isoformat())
+    server.skip_list.add(kind="bookmark", value="1", expires_at=over_here.isoformat())
     mirror, ticks = joined(connection), list[int]()
     connection.on_tick.append(lambda: ticks.append(1))
     connection.start(10)
@@ -743,10 +748,10 @@ def test_a_fence_calls_all_listeners_though_one_raises(
     mirror.on_fence.append(_fail)
     mirror.on_fence.append(fences.append)
     connection.start(10)
-    server.until(lambda: server.streams)
+    server.until(lambda: server.stream.readers)
 
     server.until(lambda: _fenced(server) and fences)
-    server.add_skip(kind="bookmark", value="after")
+    server.skip_list.add(kind="bookmark", value="after")
 
     assert fences[0] == Fence(
         client_name="billing-1", sub_id="eu", topic="orders", epoch=2
@@ -759,12 +764,14 @@ def _fail(_: object = None) -> None:
 
 
 def _fenced(server: Server) -> bool:
-    server.fence(client_name="billing-1", sub_id="eu", topic="orders", epoch=2)
+    server.skip_list.fence(
+        client_name="billing-1", sub_id="eu", topic="orders", epoch=2
+    )
     return True
 
 
 def test_applied_skips_are_reported(server: Server, connection: Connection) -> None:
-    skip = server.add_skip(kind="bookmark", value="1")
+    skip = server.skip_list.add(kind="bookmark", value="1")
     mirror = joined(connection, client_name="billing-1")
     connection.start(10)
     for _ in range(3):
@@ -772,7 +779,7 @@ def test_applied_skips_are_reported(server: Server, connection: Connection) -> N
 
     connection.reporter.flush(10)
 
-    assert server.applied == {skip["id"]: 3}
+    assert server.reports.applied == {skip["id"]: 3}
     request = next(body for _, path, body in server.requests if "applied" in path)
     assert request["applied"][0]["client_name"] == "billing-1"
 
@@ -784,12 +791,16 @@ def test_many_changes_through_many_cuts_leave_no_difference(
     server.has_lines = has_lines
     mirror, dice = joined(connection), random.Random(7)
     connection.start(10)
-    faults = [server.cut_streams, server.new_epoch, server.forget_events]
+    faults = [
+        server.stream.cut,
+        server.skip_list.new_epoch,
+        server.stream.forget_events,
+    ]
     for step in range(1_000):
-        if server.skips and dice.random() < 0.5:
-            server.remove_skip(dice.choice(list(server.skips)))
+        if server.skip_list.skips and dice.random() < 0.5:
+            server.skip_list.remove(dice.choice(list(server.skip_list.skips)))
         else:
-            server.add_skip(kind="bookmark", value=str(dice.randrange(50)))
+            server.skip_list.add(kind="bookmark", value=str(dice.randrange(50)))
         if step % 100 == 0:
             server.stop()
             server.start()
@@ -797,7 +808,8 @@ def test_many_changes_through_many_cuts_leave_no_difference(
             dice.choice(faults)()
 
     expected = {
-        listed_skip["matcher"]["value"] for listed_skip in server.skips.values()
+        listed_skip["matcher"]["value"]
+        for listed_skip in server.skip_list.skips.values()
     }
-    server.until(lambda: listed(mirror) == sorted(server.skips))
+    server.until(lambda: listed(mirror) == sorted(server.skip_list.skips))
     assert set(mirror.bookmarks) == expected

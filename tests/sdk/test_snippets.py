@@ -102,7 +102,7 @@ def test_the_first_program_of_the_sdks_readme_runs(
     exec(compile(program, "sdk/README.md", "exec"), names)
 
     assert settled == STREAM
-    assert [f["bookmark"] for f in server.failures.values()] == [BAD]
+    assert [f["bookmark"] for f in server.reports.failures.values()] == [BAD]
 
 
 def test_the_other_programs_of_the_sdks_readme_compile() -> None:
@@ -136,7 +136,7 @@ def test_the_first_program_of_the_page_for_consumers_runs(
     exec(compile(FIRST["docs/consumers.md"][1], "consumers.md", "exec"), names)
 
     assert redis.acknowledged == [("orders", "billing", n) for n in (GOOD, BAD)]
-    assert [f["bookmark"] for f in server.failures.values()] == [BAD]
+    assert [f["bookmark"] for f in server.reports.failures.values()] == [BAD]
 
 
 def test_the_first_request_of_the_protocol_is_one() -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from poisonguard.errors import Full, Misconfigured
-from poisonguard.server import spool as spools
 from poisonguard.server.client import Client
 from poisonguard.server.reporter import Reporter
 from poisonguard.server.spool import BATCH_RECORDS, Spool
@@ -98,11 +97,8 @@ def test_sent_records_leave_no_file_behind(tmp_path: Path) -> None:
     assert segments(tmp_path) == []
 
 
-def test_a_segment_that_is_long_enough_is_followed_by_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(spools, "SEGMENT_LIMIT", 200)
-    spool = Spool(tmp_path)
+def test_a_segment_that_is_long_enough_is_followed_by_another(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, segment_limit=200)
     for number in range(20):
         spool.append("failures", {"n": number}, durable=False)
     files = len(segments(tmp_path))
@@ -345,7 +341,9 @@ def test_a_process_killed_at_any_moment_loses_no_acknowledged_record(
     reporter = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
     reporter.start()
 
-    server.until(lambda: promised <= {*server.failures, *server.confirmations})
+    server.until(
+        lambda: promised <= {*server.reports.failures, *server.reports.confirmations}
+    )
     assert len(promised) > 6
     reporter.close(5)
     assert reporter.spooled == 0
@@ -363,7 +361,9 @@ def test_a_process_killed_while_it_drains_loses_nothing(
     reporter = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
     reporter.start()
 
-    server.until(lambda: promised <= {*server.failures, *server.confirmations})
+    server.until(
+        lambda: promised <= {*server.reports.failures, *server.reports.confirmations}
+    )
     reporter.close(5)
     assert segments(tmp_path) == []
 

@@ -11,15 +11,21 @@ import inspect
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from django.apps import apps
+from django.conf import settings
+from django.core.management import BaseCommand, get_commands, load_command_class
 from django.urls import get_resolver
 from drf_spectacular.generators import SchemaGenerator
 
+from apps.audit.services import Action
+from apps.core import notices
 from apps.core.errors import PoisonwebError
+from apps.dashboard.preferences import PREFERENCES
 from poisonweb.celery import app
 from poisonweb.env import KNOWN
 
@@ -31,19 +37,27 @@ LITERAL = re.compile(
     r"|\.(?:journal|spool|json|stacks|lock|attempts)",
     re.IGNORECASE,
 )
+METRIC = re.compile(r"[a-z]+(?:_[a-z]+)+")
+COMMAND = re.compile("[a-z]+")
+COOKIE = re.compile(r"pw_[a-z_]+")
 IMPORTED_FROM = (
     "poisonguard",
     "poisonguard.amps",
     "poisonguard.contract",
     "poisonguard.errors",
     "poisonguard.fingerprint",
+    "poisonguard.readers",
+    "poisonguard.readers.amps",
+    "poisonguard.readers.pika",
+    "poisonguard.readers.plain",
+    "poisonguard.readers.redis_streams",
     "poisonguard.settings",
 )
 
 
 def collect() -> dict[str, list[str]]:
     """Give the names of each kind, in order."""
-    kinds = {
+    kinds: dict[str, Iterator[str]] = {
         "columns": _columns(),
         "indexes and constraints": _constraints(),
         "Celery tasks": _tasks(),
@@ -53,6 +67,14 @@ def collect() -> dict[str, list[str]]:
         "URLs": _urls(),
         "literals": _literals(),
         "SDK": _sdk(),
+        "metrics": _metrics(),
+        "cookies": _cookies(),
+        "salts": _salts(),
+        "imports of migrations": _imports_of_migrations(),
+        "commands": _commands(),
+        "programs": _programs(),
+        "notices": _notices(),
+        "audit words": (action.value for action in Action),
     }
     return {kind: sorted(set(names)) for kind, names in kinds.items()}
 
@@ -74,6 +96,8 @@ def _constraints() -> Iterator[str]:
 def _tasks() -> Iterator[str]:
     app.loader.import_default_modules()
     yield from (name for name in app.tasks if name.startswith("apps."))
+    yield f"queue {app.conf.task_default_queue}"
+    yield from (f"queue {route['queue']}" for route in app.conf.task_routes.values())
 
 
 def _settings() -> Iterator[str]:
@@ -99,7 +123,8 @@ def _api() -> Iterator[str]:
 def _problems() -> Iterator[str]:
     kinds: list[type] = [PoisonwebError]
     for kind in kinds:
-        yield getattr(kind, "problem", "") or kind.__name__
+        name = re.sub("(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower()
+        yield getattr(kind, "problem", "") or name
         kinds.extend(kind.__subclasses__())
 
 
@@ -134,6 +159,12 @@ def _is_module(text: str) -> bool:
 
 
 def _trees() -> Iterator[ast.Module]:
+    yield from (tree for file, tree in _parsed() if "migrations" not in file)
+
+
+@cache
+def _parsed() -> list[tuple[str, ast.Module]]:
+    """Parse each module of the product; return it with its path."""
     listed = subprocess.run(
         ["git", "ls-files", *(f"{source}/*.py" for source in SOURCES)],
         cwd=ROOT,
@@ -141,9 +172,147 @@ def _trees() -> Iterator[ast.Module]:
         text=True,
         check=True,
     ).stdout
-    for line in listed.splitlines():
-        if "migrations" not in line and (ROOT / line).exists():
-            yield ast.parse((ROOT / line).read_text())
+    return [
+        (line, ast.parse((ROOT / line).read_text()))
+        for line in listed.splitlines()
+        if (ROOT / line).exists()
+    ]
+
+
+def _texts(node: ast.AST) -> Iterator[str]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.Constant) and isinstance(each.value, str):
+            yield each.value
+
+
+def _metrics() -> Iterator[str]:
+    """Give the names of metrics and of their labels."""
+    for file, tree in _parsed():
+        if Path(file).stem == "metrics":
+            yield from filter(METRIC.fullmatch, _texts(tree))
+            for node in ast.walk(tree):
+                yield from filter(str.islower, _labels(node))
+
+
+def _labels(node: ast.AST) -> Iterator[str]:
+    """Give the labels that a family names, or with which a sample is written."""
+    match node:
+        case ast.keyword(arg="labels", value=ast.List(elts=labels)):
+            yield from (text for label in labels for text in _texts(label))
+        case ast.Dict(keys=keys):
+            yield from (text for key in keys if key for text in _texts(key))
+        case _:
+            pass
+
+
+def _cookies() -> Iterator[str]:
+    """Give the names of cookies and the values that browsers keep for preferences."""
+    yield from (settings.SESSION_COOKIE_NAME, settings.CSRF_COOKIE_NAME)
+    for preference in PREFERENCES:
+        yield from (f"{preference.cookie}={value}" for value, _ in preference.options)
+    for file, tree in _parsed():
+        if not file.startswith("sdk/"):
+            yield from filter(COOKIE.fullmatch, _texts(tree))
+
+
+def _salts() -> Iterator[str]:
+    """Give the salts of signatures; one that is formatted has {} for each part."""
+    for tree in _trees():
+        for node in ast.walk(tree):
+            match node:
+                case ast.keyword(arg="salt", value=value):
+                    yield from _formats(value)
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    yield from _formats(value) if name.endswith("SALT") else ()
+                case ast.Call(func=ast.Name(id="salted_hmac"), args=[salt, *_]):
+                    yield from _formats(salt)
+                case ast.FunctionDef(name=name):
+                    returns = (n for n in ast.walk(node) if isinstance(n, ast.Return))
+                    for each in returns if name.endswith("salt") else ():
+                        yield from _formats(each.value)
+                case _:
+                    pass
+
+
+def _formats(value: ast.expr | None) -> Iterator[str]:
+    match value:
+        case ast.Constant(value=str(text)):
+            yield text
+        case ast.Constant(value=bytes(data)):
+            yield data.decode()
+        case ast.JoinedStr(values=parts):
+            yield "".join(next(_formats(part), "{}") for part in parts)
+        case _:
+            pass
+
+
+def _imports_of_migrations() -> Iterator[str]:
+    """Give what migrations import of ours, where it is still there."""
+    for file, tree in _parsed():
+        if "/migrations/" in file:
+            yield from filter(_is_there, _imports(tree))
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    modules = set[str]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=str(module), names=names):
+                yield from (f"{module}.{each.name}" for each in names)
+            case ast.Import(names=names):
+                modules.update(each.name for each in names)
+            case ast.Attribute() if ast.unparse(node.value) in modules:
+                yield ast.unparse(node)
+            case _:
+                pass
+
+
+def _is_there(path: str) -> bool:
+    module, _, name = path.rpartition(".")
+    is_ours = path.startswith(("apps.", "poisonguard.", "poisonweb."))
+    return is_ours and hasattr(import_module(module), name)
+
+
+def _commands() -> Iterator[str]:
+    """Give the commands of manage.py with their arguments."""
+    usual = {each.dest for each in _arguments(BaseCommand())}
+    for name, app_name in get_commands().items():
+        if app_name.startswith(("apps.", "poisonweb")):
+            yield name
+            for each in _arguments(load_command_class(app_name, name)):
+                if each.dest not in usual:
+                    options = each.option_strings or [each.dest]
+                    yield from (f"{name} {option}" for option in options)
+
+
+def _arguments(command: BaseCommand) -> list[Any]:
+    return command.create_parser("manage.py", "")._actions
+
+
+def _programs() -> Iterator[str]:
+    """Give what `python -m` may run, its commands, and all options of such programs."""
+    for file, tree in _parsed():
+        module = file.removeprefix("sdk/").removesuffix(".py").replace("/", ".")
+        if any(ast.unparse(node).startswith("if __name__ ==") for node in tree.body):
+            yield module.removesuffix(".__main__")
+        if module == "poisonguard.__main__":
+            yield from filter(COMMAND.fullmatch, _texts(tree))
+        if "/management/" in file:
+            continue
+        for node in ast.walk(tree):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(attr="add_argument"), args=[option, *_]
+                ):
+                    yield from _formats(option)
+                case _:
+                    pass
+
+
+def _notices() -> Iterator[str]:
+    """Give the channel between web processes and the kinds of its notices."""
+    constants = (value for name, value in vars(notices).items() if name.isupper())
+    yield from (value for value in constants if isinstance(value, str))
 
 
 def _sdk() -> Iterator[str]:
@@ -158,7 +327,8 @@ def _sdk() -> Iterator[str]:
 def _defined_in(module: Any) -> Iterator[str]:
     for name, value in vars(module).items():
         is_own = getattr(value, "__module__", "") == module.__name__
-        is_constant = name.isupper() and not inspect.ismodule(value)
+        is_constant = name.isupper() and type(value).__module__ == "builtins"
+        is_constant = is_constant and not isinstance(value, type)
         if not name.startswith("_") and (is_own or is_constant):
             yield name
 

@@ -173,7 +173,7 @@ def functions(tree: ast.AST, *, in_protocol: bool = False) -> Iterator[ast.Funct
 
 
 def is_overload(function: ast.FunctionDef) -> bool:
-    """Tell whether it only tells the types of one that follows."""
+    """Return whether a function only declares types of another one below it."""
     return any(ast.unparse(each) == "overload" for each in function.decorator_list)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from poisonweb import handover
 from poisonweb.handover import PartialRequest, Sender
+from tests.waiting import wait_until
 
 MANY = 50
 LONG = bytes(range(256)) * 4_096
@@ -147,7 +148,8 @@ def without_client(text: bytes) -> PartialRequest:
 
 
 async def until_all_came(receiver: Receiver, end: socket.socket) -> None:
-    async with asyncio.timeout(30):
-        while len(receiver.requests) < MANY:
-            receiver.take(end)
-            await asyncio.sleep(0.001)
+    def have_come() -> bool:
+        receiver.take(end)
+        return len(receiver.requests) >= MANY
+
+    await asyncio.to_thread(wait_until, have_come)

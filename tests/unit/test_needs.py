@@ -1,4 +1,4 @@
-"""What a machine lacks is told and never passed over; who shares a server, a worker."""
+"""Unmet needs of the tests are reported; tests that share a server share a worker."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Matcher(Schema):
 class SkipListQuery(QuerySchema[dict[str, Any]]):
     topic = Name(help_text="the name of one")
     consumer_group = Name(
-        **OPTIONAL, help_text="its skips and those for all; all skips if left out"
+        default=None, help_text="its skips and those for all; all skips if left out"
     )
 
 

@@ -30,10 +30,12 @@ class Change:
 
     @property
     def old(self) -> int:
+        """Return the watermark before the move."""
         return watermark(self.before)
 
     @property
     def new(self) -> int:
+        """Return the watermark after the move."""
         return watermark(self.after)
 
     @property
@@ -102,7 +104,7 @@ def write(
 ) -> Move:
     """Move the marks of a locked position, and fence its holder."""
     epoch = position.epoch + 1
-    _make_marks(position, [change.publisher for change in changes])
+    _insert_empty_marks(position, [change.publisher for change in changes])
     fence(positions=[position], epoch=epoch)
     for change in changes:
         Mark.objects.filter(position=position, publisher=change.publisher).update(
@@ -129,7 +131,8 @@ def write(
     return move
 
 
-def _make_marks(position: BookmarkPosition, publishers: Sequence[str]) -> None:
+def _insert_empty_marks(position: BookmarkPosition, publishers: Sequence[str]) -> None:
+    """Insert empty marks of these publishers; leave existing ones as they are."""
     Mark.objects.bulk_create(
         [
             Mark(

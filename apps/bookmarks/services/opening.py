@@ -76,6 +76,7 @@ def fence(*, positions: Sequence[BookmarkPosition], epoch: int) -> None:
 def _create_position(
     holder: Holder, name: str, principal: Principal, *, now: datetime
 ) -> None:
+    """Create the holder's position on a topic; raise Forbidden for a hidden one."""
     if not principal.sees(name):
         raise Forbidden(f"This key may not use the topic {name}; give it the topic.")
     topic = brokers.topics_named(names=[name])[name]
@@ -99,6 +100,7 @@ def _create_position(
 
 
 def _positions_of(holder: Holder) -> PositionQuerySet:
+    """Select the positions that the holder names, of one topic or of all."""
     positions = BookmarkPosition.objects.settled_here().filter(
         client_name=holder.client_name
     )
@@ -110,6 +112,7 @@ def _positions_of(holder: Holder) -> PositionQuerySet:
 
 
 def _with_marks(ids: Sequence[int]) -> list[BookmarkPosition]:
+    """Read positions with their marks and topics, ordered by topic."""
     marks = Prefetch("marks", Mark.objects.order_by("publisher"))
     positions = BookmarkPosition.objects.filter(pk__in=ids).select_related("topic")
     return list(positions.prefetch_related(marks).order_by("topic__name", "sub_id"))

@@ -61,11 +61,12 @@ UNKNOWN = SettleAnswer(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Remark:
-    """The row of an update that `_MERGE` did not write, or that fills its mark.
+    """What `_MERGE` returns of an update that needs an answer other than OK.
 
-    `position` is None if the position does not exist. `is_first` says that it has no
-    mark for the publisher yet. `runs` is how many runs its mark would have above the
-    watermark; None if the holder is fenced.
+    `position` is None if no such position exists. `is_first` says that the position
+    has no mark for the publisher yet. `runs` counts the runs that the mark would have
+    above the watermark: too many were not written. It is None if no mark has the epoch
+    of the update, so that its holder is fenced.
     """
 
     position: int | None
@@ -91,10 +92,12 @@ def settle(
 
 
 def _reject(pointer: str, detail: str) -> SettleAnswer:
+    """Return the answer to a member that cannot be stored, and why."""
     return SettleAnswer(status=SettleStatus.REJECTED, detail=detail, pointer=pointer)
 
 
 def _refuse_hidden(topic: str, hidden: Collection[str]) -> SettleAnswer | None:
+    """Return a rejection if the principal may not use the topic, else None."""
     if topic not in hidden:
         return None
     return _reject(
@@ -109,7 +112,7 @@ def _settle(updates: Sequence[PositionUpdate], *, now: datetime) -> list[SettleA
     If the statement finds positions without a mark for the publisher, roll it back,
     since positions are always locked before marks; insert the marks and settle again.
     """
-    keys = [_key(update) for update in updates]
+    keys = [_mark_key(update) for update in updates]
     merged: dict[Key, PositionUpdate] = {}
     for key, update in zip(keys, updates, strict=True):
         merged[key] = _merge_updates(merged[key], update) if key in merged else update
@@ -118,12 +121,13 @@ def _settle(updates: Sequence[PositionUpdate], *, now: datetime) -> list[SettleA
     first = {key: remark for key, remark in remarks.items() if remark.is_first}
     if first:
         transaction.savepoint_rollback(before_locks)
-        _make_marks(first)
+        _insert_marks(first)
         remarks = _merge(merged, now=now)
-    return [_answer(remarks.get(key)) for key in keys]
+    return [_answer_of_remark(remarks.get(key)) for key in keys]
 
 
-def _key(update: PositionUpdate) -> Key:
+def _mark_key(update: PositionUpdate) -> Key:
+    """Return what names a mark: client, subscription, topic, publisher, epoch."""
     return update[:5]
 
 
@@ -139,14 +143,17 @@ def _merge_updates(first: PositionUpdate, second: PositionUpdate) -> PositionUpd
 
 
 def _highest(update: PositionUpdate) -> int:
+    """Return the highest settled number of an update, or `NOWHERE`."""
     return max((high for _, high in update.settled), default=NOWHERE)
 
 
 def _greater(first: int | None, second: int | None) -> int | None:
+    """Return the greater of two numbers, of which each may be None."""
     return max((n for n in (first, second) if n is not None), default=None)
 
 
-def _answer(remark: _Remark | None) -> SettleAnswer:
+def _answer_of_remark(remark: _Remark | None) -> SettleAnswer:
+    """Turn what the statement remarked on an update into the answer to it."""
     if remark is None:
         return OK
     if remark.position is None:
@@ -222,7 +229,7 @@ WHERE judged.runs IS NULL OR judged.runs >= %(pressing)s
 def _merge(
     updates: Mapping[Key, PositionUpdate], *, now: datetime
 ) -> dict[Key, _Remark]:
-    """Merge updates into their marks, if the epoch holds; return the remarks.
+    """Merge updates into their marks in Postgres; return the remark on each.
 
     A mark that would get too many runs is not changed.
     """
@@ -232,7 +239,7 @@ def _merge(
         cursor.execute(
             _MERGE,
             {
-                **_columns(updates.values()),
+                **_arrays_by_field(updates.values()),
                 "now": now,
                 "most": MOST_RUNS,
                 "pressing": pressing,
@@ -245,13 +252,14 @@ def _merge(
         }
 
 
-def _columns(updates: Collection[PositionUpdate]) -> dict[str, str]:
+def _arrays_by_field(updates: Collection[PositionUpdate]) -> dict[str, str]:
+    """Turn updates into an array of Postgres for each of their fields."""
     columns = dict(zip(PositionUpdate._fields, zip(*updates, strict=True), strict=True))
     columns["settled"] = tuple(map(as_text, columns["settled"]))
-    return {name: _array(values) for name, values in columns.items()}
+    return {name: _as_array(values) for name, values in columns.items()}
 
 
-def _array(values: tuple[str | int | None, ...]) -> str:
+def _as_array(values: tuple[str | int | None, ...]) -> str:
     """Write an array as Postgres reads it: a JSON list, but for the brackets.
 
     Parsed texts have no control characters, which JSON escapes differently.
@@ -276,7 +284,8 @@ ON CONFLICT (position_id, publisher) DO NOTHING
 """
 
 
-def _make_marks(first: Mapping[Key, _Remark]) -> None:
+def _insert_marks(first: Mapping[Key, _Remark]) -> None:
+    """Insert the marks that got their first update."""
     values: dict[str, list[int | str | None]] = {
         "positions": [remark.position for remark in first.values()],
         "publishers": [publisher for _, _, _, publisher, _ in first],

@@ -40,13 +40,14 @@ WHERE mark.position_id = %(position)s
 
 
 def take(*, now: datetime) -> int:
-    """Sample the marks that have changed; return how many."""
+    """Store the watermarks of the marks that have changed; return how many."""
     with connection.cursor() as cursor:
         cursor.execute(_TAKE, {"now": now})
         return int(cursor.rowcount)
 
 
 def prune(*, now: datetime) -> int:
+    """Delete samples that the retention no longer needs; return how many."""
     with connection.cursor() as cursor:
         cursor.execute(_PRUNE, {"before": now - RETENTION})
         return int(cursor.rowcount)

@@ -42,6 +42,7 @@ class BrokerKind:
     lends_identity: bool = False
 
     def calls_as_this_machine(self, url: str) -> bool:
+        """Tell whether an address without a user uses this machine's own role."""
         return self.lends_identity and not has_user(url)
 
 
@@ -101,7 +102,7 @@ def title_of(kind: str) -> str:
 @cache
 def adapter(kind: str) -> Adapter:
     """Return the adapter of a kind; raise `Unavailable` without its client."""
-    instance: Adapter = _module(kind).ADAPTER
+    instance: Adapter = _import_adapter(kind).ADAPTER
     return instance
 
 
@@ -124,7 +125,8 @@ def reader_of_host_json(kind: str) -> HostJsonReader | None:
     return reader
 
 
-def _module(kind: str) -> ModuleType:
+def _import_adapter(kind: str) -> ModuleType:
+    """Import the adapter's module; raise Unavailable without its client."""
     client = kind_named(kind).client
     try:
         return import_module(f"{__name__}.{kind}.adapter")
@@ -135,6 +137,7 @@ def _module(kind: str) -> ModuleType:
 
 
 def _how_to_install(kind: str) -> str:
+    """Say how to install the client of a kind."""
     return (
         f"The client of {KINDS[kind].title} is not installed here: run "
         f"pip install -r apps/brokers/requirements/{kind}.txt, then start Poisonweb "

@@ -50,19 +50,22 @@ class Adapter(Protocol):
     """
 
     @property
-    def capabilities(self) -> Capabilities: ...
+    def capabilities(self) -> Capabilities:
+        """Return what this kind of broker can do."""
 
-    def publisher(self, broker: BrokerSettings) -> Publisher: ...
+    def publisher(self, broker: BrokerSettings) -> Publisher:
+        """Make a publisher for all topics of a broker."""
 
     def dead_letter_reader(
         self, broker: BrokerSettings, topic: TopicSettings
-    ) -> DeadLetterReader: ...
+    ) -> DeadLetterReader:
+        """Make a reader of the topic's dead-letter queue."""
 
-    def topic_admin(
-        self, broker: BrokerSettings, topic: TopicSettings
-    ) -> TopicAdmin: ...
+    def topic_admin(self, broker: BrokerSettings, topic: TopicSettings) -> TopicAdmin:
+        """Make what counts and inspects a topic."""
 
-    def broker_admin(self, broker: BrokerSettings) -> BrokerAdmin: ...
+    def broker_admin(self, broker: BrokerSettings) -> BrokerAdmin:
+        """Make what tests a broker and lists its topics."""
 
     def queue_by_convention(self, topic: str) -> str:
         """Return the dead-letter queue that this kind gives each topic; "" for none.

@@ -71,6 +71,7 @@ class _Topic:
     head: int = 0
 
     def add(self, message: Outbound) -> int:
+        """Append a message; return its number."""
         self.head += 1
         self.messages[self.head] = message
         return self.head
@@ -95,9 +96,11 @@ class MemoryBroker:
         self.refusal = why
 
     def go_away(self) -> None:
+        """Raise Unavailable in each call from now on."""
         self._away = True
 
     def come_back(self) -> None:
+        """Answer again, all messages."""
         self._away, self.answers_left = False, None
 
     def stop_answering(self, *, after: int, keep: bool) -> None:
@@ -105,6 +108,7 @@ class MemoryBroker:
         self.answers_left, self.keeps_unanswered = after, keep
 
     def advance(self, seconds: float) -> None:
+        """Move the broker's clock forward."""
         self.now += timedelta(seconds=seconds)
 
     def receive(
@@ -128,6 +132,7 @@ class MemoryBroker:
         pending[int(bookmark)] = _HandedOut(client_name, self.now, count)
 
     def settle(self, topic: str, bookmark: str, *, consumer_group: str) -> None:
+        """Settle a message that a consumer group was handed."""
         del self.topic(topic).groups[consumer_group].pending[int(bookmark)]
 
     # --- what a test looks at
@@ -139,6 +144,7 @@ class MemoryBroker:
     # --- the ports
 
     def publisher(self) -> MemoryPublisher:
+        """Return a publisher to this broker."""
         return MemoryPublisher(self)
 
     def reader(
@@ -149,6 +155,7 @@ class MemoryBroker:
         max_dequeue_count: int = 5,
         visibility_timeout: float = 60.0,
     ) -> MemoryDeadLetterReader:
+        """Return a reader of a topic's dead-letter queue."""
         return MemoryDeadLetterReader(
             self,
             topic=topic,
@@ -158,14 +165,17 @@ class MemoryBroker:
         )
 
     def admin(self, topic: str, *, dead_letter_queue: str = "") -> MemoryTopicAdmin:
+        """Return what inspects a topic and its dead-letter queue."""
         queue = dead_letter_queue or topic + SUFFIX
         return MemoryTopicAdmin(self, topic=topic, queue=queue)
 
     def ping(self) -> str:
+        """Describe the broker; raise Unavailable while it is away."""
         self.reach()
         return "a broker in memory"
 
     def discover(self) -> list[FoundTopic]:
+        """List the topics, each with its dead-letter queue."""
         self.reach()
         depths = {name: len(self._topics[name].messages) for name in self._topics}
         return [
@@ -183,9 +193,11 @@ class MemoryBroker:
         """Do nothing: there is no connection."""
 
     def topic(self, name: str) -> _Topic:
+        """Return a topic or queue, which is created if missing."""
         return self._topics.setdefault(name, _Topic())
 
     def reach(self) -> None:
+        """Raise Unavailable while the broker is away."""
         if self._away:
             raise Unavailable("The broker in memory is away.")
 
@@ -197,6 +209,7 @@ class MemoryPublisher:
         self.broker = broker or MemoryBroker()
 
     def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
+        """Append the messages to their topics; return outcomes in order."""
         with self.broker.changed:
             self.broker.reach()
             outcomes = [self._publish(message) for message in messages]
@@ -207,6 +220,7 @@ class MemoryPublisher:
         """Do nothing: there is no connection."""
 
     def _publish(self, message: Outbound) -> Outcome:
+        """Append a message, refuse it or leave it unanswered; return the outcome."""
         broker = self.broker
         if broker.answers_left == 0:
             if broker.keeps_unanswered:
@@ -240,6 +254,7 @@ class MemoryDeadLetterReader:
         self._cursor = 0
 
     def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
+        """Return the next dead letters; wait for the first at most `wait`."""
         with self._broker.changed:
             try:
                 self._broker.reach()
@@ -248,25 +263,30 @@ class MemoryDeadLetterReader:
                 raise
             if not self._unread():
                 self._broker.changed.wait(wait)
-            return self._batch(limit)
+            return self._read_batch(limit)
 
     def peek(self, *, limit: int) -> list[DeadLetter]:
+        """Return the first dead letters; change nothing."""
         self._broker.reach()
         numbers = list(self._broker.topic(self._queue).messages)[:limit]
         return [self._letter(number) for number in numbers]
 
     def extend(self, handles: Sequence[str]) -> None:
+        """Hide nothing: no other reader takes them. Raise Unavailable while away."""
         self._broker.reach()
 
     def release(self, handles: Sequence[str]) -> None:
+        """Change nothing: they never left. Raise Unavailable while away."""
         self._broker.reach()
 
     def acknowledge(self, handles: Sequence[str]) -> None:
+        """Remove these dead letters from their queue."""
         self._broker.reach()
         for bookmark in handles:
             self._broker.topic(self._queue).messages.pop(int(bookmark), None)
 
     def dead_letter_exhausted(self) -> int:
+        """Move the topic's exhausted messages; return how many."""
         self._broker.reach()
         groups = self._broker.topic(self._topic).groups
         return sum(self._dead_letter(name, group) for name, group in groups.items())
@@ -275,10 +295,12 @@ class MemoryDeadLetterReader:
         """Do nothing: there is no connection."""
 
     def _unread(self) -> list[int]:
+        """List the numbers of the dead letters not read yet."""
         messages = self._broker.topic(self._queue).messages
         return [number for number in messages if number > self._cursor]
 
-    def _batch(self, limit: int) -> list[DeadLetter]:
+    def _read_batch(self, limit: int) -> list[DeadLetter]:
+        """Return the next dead letters and move the cursor behind them."""
         letters: list[DeadLetter] = []
         for number in self._unread()[:limit]:
             letters.append(self._letter(number))
@@ -288,6 +310,7 @@ class MemoryDeadLetterReader:
         return letters
 
     def _letter(self, number: int) -> DeadLetter:
+        """Build the dead letter of this number."""
         message = self._broker.topic(self._queue).messages[number]
         parts = (part for header in message.headers for part in header)
         return DeadLetter(
@@ -299,6 +322,7 @@ class MemoryDeadLetterReader:
         )
 
     def _dead_letter(self, name: str, group: _Group) -> int:
+        """Move a group's exhausted messages; return how many."""
         overdue_since = self._broker.now - self._visibility_timeout
         exhausted = [
             number
@@ -311,6 +335,7 @@ class MemoryDeadLetterReader:
         return len(exhausted)
 
     def _move(self, number: int, group: str, handed_out: _HandedOut) -> None:
+        """Append a message to the dead-letter queue, with its story as headers."""
         message = self._broker.topic(self._topic).messages[number]
         story = vocabulary.exhausted(
             bookmark=str(number).encode(),
@@ -334,6 +359,7 @@ class MemoryTopicAdmin:
         self._queue = queue
 
     def consumers(self) -> list[ConsumerPosition]:
+        """Return the position of each consumer group of the topic."""
         self._broker.reach()
         topic = self._broker.topic(self._topic)
         return [
@@ -342,6 +368,7 @@ class MemoryTopicAdmin:
         ]
 
     def depth(self) -> int | None:
+        """Count the dead-letter queue."""
         self._broker.reach()
         return len(self._broker.topic(self._queue).messages)
 
@@ -351,6 +378,7 @@ class MemoryTopicAdmin:
         return None
 
     def delivered(self) -> Delivered | None:
+        """Count the deliveries to all groups."""
         self._broker.reach()
         groups = self._broker.topic(self._topic).groups.values()
         total = sum(group.position for group in groups)
@@ -360,6 +388,7 @@ class MemoryTopicAdmin:
         """Do nothing: there is no connection."""
 
     def _position(self, name: str, group: _Group, *, head: int) -> ConsumerPosition:
+        """Build the position of a consumer group."""
         handed_out = group.pending.values()
         oldest = min((one.at for one in handed_out), default=None)
         return ConsumerPosition(

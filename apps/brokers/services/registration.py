@@ -65,7 +65,7 @@ def add(
         )
         if not is_new:
             raise Invalid("name", f"there is a broker {name} already.")
-        _record(
+        _audit_broker(
             Action.BROKER_REGISTERED, broker.name, principal, now, {"kind": broker.kind}
         )
     return broker
@@ -84,7 +84,7 @@ def alter(
     require_all_topics(principal)
     if broker.predates_address_rules:
         # Write the list before any change: it names what the broker used so far.
-        allow_list.write(actor=principal.actor, now=now)
+        allow_list.write_of_older_brokers(actor=principal.actor, now=now)
         broker = one(broker_id=broker.pk)
     values: dict[str, Any] = {}
     if name is not None and name != broker.name:
@@ -96,13 +96,14 @@ def alter(
         values["url"] = _storable_url(url)
     if {"url", "options"} & values.keys():
         _check_change(broker, values)
-    return _alter(broker, values, principal, now=now) if values else broker
+    return _store_changes(broker, values, principal, now=now) if values else broker
 
 
 @transaction.atomic
-def _alter(
+def _store_changes(
     broker: Broker, values: Mapping[str, object], principal: Principal, *, now: datetime
 ) -> Broker:
+    """Store the values on a locked broker, and audit which were changed."""
     lock_broker(broker)
     others = Broker.objects.exclude(pk=broker.pk)
     if others.filter(name=values.get("name")).exists():
@@ -110,12 +111,12 @@ def _alter(
     Broker.objects.filter(pk=broker.pk).update(**values)
     # An address or option may be a secret: record only that it changed.
     detail = {"changed": sorted(values), "name": values.get("name", "")}
-    _record(Action.BROKER_ALTERED, broker.name, principal, now, detail)
+    _audit_broker(Action.BROKER_ALTERED, broker.name, principal, now, detail)
     return Broker.objects.get(pk=broker.pk)
 
 
 def one(*, broker_id: int) -> Broker:
-    """Return a broker; raise Absent without one."""
+    """Return a broker by its id; raise Absent without one."""
     broker = Broker.objects.filter(pk=broker_id).first()
     if broker is None:
         raise Absent(f"There is no broker {broker_id} here.")
@@ -138,12 +139,13 @@ def adopt_topics(
     broker's name is appended.
     """
     principal.require(Scope.BROKERS_WRITE)
-    return [_adopt(broker, topic, principal, now=now) for topic in topics]
+    return [_adopt_topic(broker, topic, principal, now=now) for topic in topics]
 
 
-def _adopt(
+def _adopt_topic(
     broker: Broker, topic: FoundTopic, principal: Principal, *, now: datetime
 ) -> Topic:
+    """Register one topic of a broker, or return the registered one."""
     if not is_keepable(topic):
         raise Refused("A topic whose name is no text cannot be kept here.")
     existing = broker.topics.filter(native_name=topic.name).first()
@@ -176,11 +178,13 @@ def is_keepable(topic: FoundTopic) -> bool:
 
 
 def _free_name(broker: Broker, name: str) -> str:
+    """Return the name, with the broker's added if another topic has it."""
     namesakes = Topic.objects.filter(name=name).exclude(broker=None)
     return f"{name}@{broker.name}" if namesakes.exists() else name
 
 
 def _check_name(name: str) -> None:
+    """Raise Invalid for a name that cannot be that of a broker."""
     if not is_name(name, limit=BROKER_NAME_LIMIT):
         remedy = f"give up to {BROKER_NAME_LIMIT} characters that can be seen."
         raise Invalid("name", remedy)
@@ -244,13 +248,14 @@ def _check_address(broker: Broker) -> None:
         log.info("the hosts of %s are not known yet: %s", broker.kind, later)
 
 
-def _record(
+def _audit_broker(
     action: Action,
     name: str,
     principal: Principal,
     now: datetime,
     detail: Mapping[str, object],
 ) -> None:
+    """Append a decision on a broker to the audit."""
     audit.record(
         action=action,
         subject=f"broker:{name}",

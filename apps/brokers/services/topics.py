@@ -169,6 +169,7 @@ def name_queue_by_convention(
 
 
 def convention_of_topic(topic: Topic) -> Convention:
+    """Return the dead-letter queue by convention of a topic."""
     if topic.broker is None:
         return Convention()
     return convention_of(kind=topic.broker.kind, topic=topic.native_name)
@@ -192,6 +193,7 @@ def note_replays(*, topics: Collection[Topic]) -> None:
 
 
 def capabilities_of(topic: Topic) -> Capabilities:
+    """Return what the topic's kind of broker can do; raise Refused."""
     return adapters.adapter(_broker_of(topic).kind).capabilities
 
 
@@ -205,6 +207,7 @@ def time_between(topic: Topic, seq: int, later: int) -> timedelta | None:
 
 
 def ordering_of(topic: Topic) -> Ordering:
+    """Return the ordering of a topic on its broker; raise Refused."""
     broker = _broker_of(topic)
     return adapters.adapter(broker.kind).ordering(topic.native_name)
 
@@ -236,6 +239,7 @@ def topics_without_headers() -> set[int]:
 
 
 def _has_headers(kind: str) -> bool:
+    """Tell whether messages of this kind carry headers; yes if it is unknown."""
     try:
         return adapters.adapter(kind).capabilities.headers is not Headers.NONE
     except Unavailable:
@@ -243,18 +247,21 @@ def _has_headers(kind: str) -> bool:
 
 
 def reader_of(topic: Topic) -> DeadLetterReader:
+    """Make a reader of a topic's dead-letter queue; the caller closes it."""
     broker = _broker_of(topic)
     adapter = adapters.adapter(broker.kind)
-    return adapter.dead_letter_reader(settings_of(broker), _settings_of(topic))
+    return adapter.dead_letter_reader(settings_of(broker), _topic_settings(topic))
 
 
 def admin_of(topic: Topic) -> TopicAdmin:
+    """Make what counts and inspects a topic; the caller closes it."""
     broker = _broker_of(topic)
     adapter = adapters.adapter(broker.kind)
-    return adapter.topic_admin(settings_of(broker), _settings_of(topic))
+    return adapter.topic_admin(settings_of(broker), _topic_settings(topic))
 
 
 def broker_admin_of(broker: Broker) -> BrokerAdmin:
+    """Make what tests a broker and lists its topics; the caller closes it."""
     return adapters.adapter(broker.kind).broker_admin(settings_of(broker))
 
 
@@ -288,12 +295,14 @@ def target_of(broker: Broker) -> Target:
 
 
 def _broker_of(topic: Topic) -> Broker:
+    """Return the topic's broker; raise Refused without one."""
     if topic.broker is None:
         raise Refused(f"the topic {topic.name} has no broker")
     return topic.broker
 
 
-def _settings_of(topic: Topic) -> TopicSettings:
+def _topic_settings(topic: Topic) -> TopicSettings:
+    """Return the topic's settings, as an adapter takes them."""
     return TopicSettings(
         topic=topic.native_name,
         dead_letter_queue=topic.dead_letter_queue,
@@ -339,6 +348,7 @@ class RoutingPublisher:
         self.close()
 
     def close(self) -> None:
+        """Close the connections to all brokers."""
         while self._publishers:
             _, publisher = self._publishers.popitem()
             publisher.close()
@@ -353,7 +363,9 @@ class RoutingPublisher:
         routes: dict[Broker, list[int]] = {}
         for index, message in enumerate(messages):
             if message.topic.broker is None:
-                answers[index] = _refused(f"the topic {message.topic} has no broker")
+                answers[index] = _refused_outcome(
+                    f"the topic {message.topic} has no broker"
+                )
             else:
                 routes.setdefault(message.topic.broker, []).append(index)
         for broker, indexes in routes.items():
@@ -362,6 +374,7 @@ class RoutingPublisher:
         return [answers[index] for index in range(len(messages))]
 
     def _publish(self, broker: Broker, batch: list[Outbound]) -> list[Outcome]:
+        """Publish to one broker; an error becomes the outcome of each message."""
         try:
             if broker.pk not in self._publishers:
                 adapter = adapters.adapter(broker.kind)
@@ -371,19 +384,22 @@ class RoutingPublisher:
             self._forget(broker)
             return [Outcome(kind=OutcomeKind.UNSENT, detail=str(away))] * len(batch)
         except (Refused, Invalid) as refusal:
-            return [_refused(str(refusal))] * len(batch)
+            return [_refused_outcome(str(refusal))] * len(batch)
 
     def _forget(self, broker: Broker) -> None:
+        """Close the connection to a broker; the next message opens another."""
         publisher = self._publishers.pop(broker.pk, None)
         if publisher is not None:
             publisher.close()
 
 
-def _refused(reason: str) -> Outcome:
+def _refused_outcome(reason: str) -> Outcome:
+    """Return the outcome of a message that cannot be sent."""
     return Outcome(kind=OutcomeKind.REFUSED, detail=reason)
 
 
 def _outbound(message: RoutedMessage) -> Outbound:
+    """Address a message to its queue or topic, by the broker's name for it."""
     return Outbound(
         topic=message.queue or message.topic.native_name,
         body=message.body,

@@ -93,6 +93,7 @@ def leaving(headers: Sequence[Header]) -> tuple[Header, ...]:
 
 
 def _failure_headers(names: frozenset[bytes]) -> frozenset[bytes]:
+    """Return those of these names that any vocabulary uses for the failure."""
     header_map = HeaderMap([(name, b"") for name in names])
     return frozenset(
         name for one in VOCABULARIES for name in one.failure_headers(header_map)

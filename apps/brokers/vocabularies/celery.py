@@ -15,6 +15,7 @@ _EVERY_TASK_HAS = ("lang", "task", "id")
 
 
 def read_story(headers: HeaderMap) -> PartialStory:
+    """Read the task's name and number of attempts; Celery names no error."""
     if not _is_task(headers):
         return PartialStory()
     return PartialStory(
@@ -24,9 +25,11 @@ def read_story(headers: HeaderMap) -> PartialStory:
 
 
 def failure_headers(headers: HeaderMap) -> Collection[bytes]:
+    """Name the header of retries, if the message is a task."""
     # The header is optional; without it the task starts at 0 retries.
     return headers.among(("retries",)) if _is_task(headers) else ()
 
 
 def _is_task(headers: HeaderMap) -> bool:
+    """Tell whether the headers are those of a Celery task."""
     return all(name in headers for name in _EVERY_TASK_HAS)

@@ -35,6 +35,7 @@ _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)[:.](\d{6}) Z", re.ASCI
 
 
 def read_story(headers: HeaderMap) -> PartialStory:
+    """Read type and content of the message, and its failure if there is one."""
     failed = f"{PREFIX}failedq" in headers or f"{EXCEPTION}exceptiontype" in headers
     message = PartialStory(
         content_type=headers.text(f"{PREFIX}contenttype"),
@@ -51,11 +52,12 @@ def read_story(headers: HeaderMap) -> PartialStory:
         origin=headers.text(f"{PREFIX}failedq"),
         consumer_group=headers.text(f"{PREFIX}processingendpoint"),
         client_name=headers.text(f"{PREFIX}processingmachine"),
-        failed_at=_moment(headers.text(f"{PREFIX}timeoffailure")),
+        failed_at=_parse_time(headers.text(f"{PREFIX}timeoffailure")),
     )
 
 
 def failure_headers(headers: HeaderMap) -> Collection[bytes]:
+    """Name the headers of the failure."""
     return headers.among(_FAILURE_HEADERS, prefixes=(EXCEPTION,))
 
 
@@ -64,6 +66,7 @@ def _first_type(type_names: str) -> str:
     return type_names.partition(";")[0].partition(",")[0].strip()
 
 
-def _moment(text: str) -> datetime | None:
+def _parse_time(text: str) -> datetime | None:
+    """Parse NServiceBus' time, with a colon before the fraction; or None."""
     match = _MOMENT.fullmatch(text.strip())
     return parse_moment(f"{match[1]}T{match[2]}.{match[3]}Z") if match else None

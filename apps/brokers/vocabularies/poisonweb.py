@@ -26,7 +26,7 @@ def read_story(headers: HeaderMap) -> PartialStory:
     of_spring = _SPRING_STACK in headers
     message = "" if of_spring else headers.text(contract.EXCEPTION_MESSAGE_HEADER)
     return PartialStory(
-        cause=_cause(headers.text(contract.CAUSE_HEADER)),
+        cause=_parse_cause(headers.text(contract.CAUSE_HEADER)),
         exception_type=headers.text(contract.EXCEPTION_TYPE_HEADER),
         exception_message=message,
         exception_traceback=headers.text(contract.EXCEPTION_TRACEBACK_HEADER),
@@ -47,7 +47,7 @@ def failure_headers(headers: HeaderMap) -> Collection[bytes]:
 
 
 def read(headers: Sequence[Header]) -> Story:
-    """Read our own story alone."""
+    """Read a dead letter's story from our own headers alone."""
     mine = read_story(HeaderMap(headers))
     cause = mine.cause or contract.Cause.REJECTED
     values = {name: getattr(mine, name) for name in PartialStory.__dataclass_fields__}
@@ -55,6 +55,7 @@ def read(headers: Sequence[Header]) -> Story:
 
 
 def content_type(headers: Sequence[Header]) -> str | None:
+    """Return the content type that the producer named, or None."""
     return HeaderMap(headers).first(*_CONTENT_TYPE) or None
 
 
@@ -93,7 +94,8 @@ def leaving(headers: Sequence[Header]) -> tuple[Header, ...]:
     return tuple(header for header in headers if header[0].lower() not in names)
 
 
-def _cause(text: str) -> contract.Cause | None:
+def _parse_cause(text: str) -> contract.Cause | None:
+    """Parse a cause of the contract; None for another word."""
     try:
         return contract.Cause(text.strip().lower())
     except ValueError:

@@ -33,11 +33,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def read_story(headers: HeaderMap) -> PartialStory:
-    death = _latest(headers.raw(DEATHS))
-    reason = _text(death.get("reason")) or headers.first(
+    """Read the latest death, and the message's type and content."""
+    death = _latest_death(headers.raw(DEATHS))
+    reason = _text_or_empty(death.get("reason")) or headers.first(
         "x-last-death-reason", "x-first-death-reason"
     )
-    queue = _text(death.get("queue")) or headers.first(
+    queue = _text_or_empty(death.get("queue")) or headers.first(
         "x-last-death-queue", "x-first-death-queue"
     )
     properties = PartialStory(
@@ -50,15 +51,17 @@ def read_story(headers: HeaderMap) -> PartialStory:
         properties,
         cause=_CAUSES.get(reason.strip(), contract.Cause.REJECTED) if reason else None,
         origin=queue,
-        failed_at=_moment(death.get("time")),
+        failed_at=_parse_time(death.get("time")),
     )
 
 
 def failure_headers(headers: HeaderMap) -> Collection[bytes]:
+    """Name the headers of deaths."""
     return headers.among(_FAILURE_HEADERS, prefixes=_PREFIXES)
 
 
-def _latest(deaths: bytes) -> Mapping[str, object]:
+def _latest_death(deaths: bytes) -> Mapping[str, object]:
+    """Return the latest entry of `x-death`; {} for an unreadable header."""
     if not deaths or len(deaths) > _LONGEST:
         return {}
     try:
@@ -70,11 +73,12 @@ def _latest(deaths: bytes) -> Mapping[str, object]:
     return first if isinstance(first, dict) else {}
 
 
-def _text(value: object) -> str:
+def _text_or_empty(value: object) -> str:
+    """Return the value if it is a text, else ""."""
     return value if isinstance(value, str) else ""
 
 
-def _moment(value: object) -> datetime | None:
+def _parse_time(value: object) -> datetime | None:
     """Parse seconds since 1970, bare or as our adapter marks a timestamp."""
     seconds = value.get("$T") if isinstance(value, dict) else value
     if not isinstance(seconds, int) or isinstance(seconds, bool):

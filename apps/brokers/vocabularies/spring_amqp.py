@@ -31,6 +31,7 @@ _WRAPPERS = frozenset(
 
 
 def read_story(headers: HeaderMap) -> PartialStory:
+    """Read the exception of Spring's headers, inside its own wrappers."""
     if STACK not in headers:
         return PartialStory()
     stack = headers.text(STACK)
@@ -47,4 +48,5 @@ def read_story(headers: HeaderMap) -> PartialStory:
 
 
 def failure_headers(headers: HeaderMap) -> Collection[bytes]:
+    """Name the headers of the failure."""
     return headers.among(_FAILURE_HEADERS)

@@ -24,5 +24,6 @@ def read_story(headers: HeaderMap) -> PartialStory:
 
 
 def failure_headers(headers: HeaderMap) -> Collection[bytes]:
+    """Name the header of the queue that the message came from."""
     # Only SQS sets it, on each message in a dead-letter queue.
     return headers.among((CAME_FROM.lower(),))

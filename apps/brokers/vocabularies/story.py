@@ -76,9 +76,11 @@ class HeaderMap:
         return name.encode() in self._values
 
     def raw(self, name: str) -> bytes:
+        """Return the bytes of a header; b"" without it."""
         return self._values.get(name.encode(), b"")
 
     def text(self, name: str) -> str:
+        """Return a header as text; "" without it."""
         return self.raw(name).decode("utf-8", "replace")
 
     def count(self, name: str) -> int | None:
@@ -107,10 +109,12 @@ class HeaderMap:
 
 
 def has_value(value: object) -> bool:
+    """Tell whether a field of a story was set."""
     return value is not None and value != ""
 
 
 def parse_count(text: str) -> int | None:
+    """Parse a number from 0 on, perhaps marked with its type; None otherwise."""
     typed = _TYPED.fullmatch(text)
     digits = typed[1] if typed else text.strip()
     # int() accepts other scripts' digits and underscores, and refuses 5,000 digits.
@@ -125,6 +129,7 @@ def attempts_of_retries(count: int | None) -> int | None:
 
 
 def parse_moment(text: str) -> datetime | None:
+    """Parse an ISO-8601 time with a zone; None for anything else."""
     try:
         time = datetime.fromisoformat(text.strip())
         return time.astimezone(UTC) if time.tzinfo else None

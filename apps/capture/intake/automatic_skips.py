@@ -222,6 +222,7 @@ def make_waiting_skips(*, now: datetime) -> int:
 
 @transaction.atomic
 def _make_waiting_skips(topic_id: int, *, now: datetime) -> int:
+    """Make as many waiting skips of a topic as have room; return how many."""
     skip_list.lock_lists([topic_id])
     room = _room(SkipList.objects.get(topic=topic_id), now=now)
     waiting = WaitingSkip.objects.filter(topic=topic_id).killers_first()
@@ -242,11 +243,13 @@ def _make_waiting_skips(topic_id: int, *, now: datetime) -> int:
 
 
 def _room(row: SkipList, *, now: datetime) -> int:
-    this_minute = row.made if row.minute == _minute(now) else 0
+    """Return how many more automatic skips a topic may get this minute."""
+    this_minute = row.made if row.minute == _minute_of(now) else 0
     return min(MOST_ACTIVE - row.automatic, MOST_A_MINUTE - this_minute)
 
 
-def _minute(now: datetime) -> datetime:
+def _minute_of(now: datetime) -> datetime:
+    """Return the start of the minute."""
     return now.replace(second=0, microsecond=0)
 
 
@@ -258,11 +261,11 @@ def _make_skips(
     now: datetime,
     waiting: list[int] | None = None,
 ) -> int:
-    """Make skips for these failures while there is room; return the changes."""
+    """Insert skips for these failures while there is room; return the changes."""
     values: dict[str, Any] = {
         "topics": topics,
         "now": now,
-        "minute": _minute(now),
+        "minute": _minute_of(now),
         "lives_days": DEFAULT_RETENTION_DAYS,
         "most_active": MOST_ACTIVE,
         "most_a_minute": MOST_A_MINUTE,
@@ -313,6 +316,7 @@ def end_passed(*, now: datetime) -> int:
 
 
 def _passed_skips(*, before: datetime) -> list[tuple[int, int]]:
+    """Select (topic id, skip id) of skips that all positions have passed."""
     with connection.cursor() as cursor:
         cursor.execute(_PASSED, {"before": before, "limit": BATCH_SIZE})
         return [(topic_id, skip_id) for topic_id, skip_id in cursor.fetchall()]

@@ -41,14 +41,14 @@ def record_heartbeats(
     batch.answer(lambda beat: refuse_hidden(beat.topic, principal))
     newest: dict[_Key, GuardHeartbeat] = {}
     for heartbeat in batch.members:
-        key = _key(heartbeat)
+        key = _guard_key(heartbeat)
         if key not in newest or newest[key].at < heartbeat.at:
             newest[key] = heartbeat
     statuses = _store(list(newest.values()), now=now)
     _end_doubted_skips([newest[key] for key in statuses], now=now)
 
     def answer(heartbeat: GuardHeartbeat) -> CaptureAnswer:
-        key = _key(heartbeat)
+        key = _guard_key(heartbeat)
         is_stored = newest[key] is heartbeat and key in statuses
         status = statuses[key] if is_stored else CaptureStatus.DUPLICATE
         return CaptureAnswer(status=status)
@@ -62,7 +62,8 @@ def prune(*, now: datetime) -> int:
     return number
 
 
-def _key(heartbeat: GuardHeartbeat) -> _Key:
+def _guard_key(heartbeat: GuardHeartbeat) -> _Key:
+    """Return what names a guard: reporter, topic, group and client."""
     return (
         heartbeat.reporter,
         heartbeat.topic,
@@ -124,7 +125,7 @@ def _store(
 
 
 def _end_doubted_skips(heartbeats: Sequence[GuardHeartbeat], *, now: datetime) -> None:
-    """End the skips that guards made which now say that they are paused."""
+    """End the skips that guards made which now report that they are paused."""
     topics = brokers.topics_named(names={beat.topic for beat in heartbeats})
     for beat in heartbeats:
         if beat.state is GuardState.PAUSED and beat.failing_since is not None:
@@ -139,6 +140,7 @@ def _end_doubted_skips(heartbeats: Sequence[GuardHeartbeat], *, now: datetime) -
 
 
 def _row(heartbeat: GuardHeartbeat, topic_id: int, *, now: datetime) -> dict[str, Any]:
+    """Build the row of a heartbeat, as the statement takes it."""
     at, _ = believed(heartbeat.at, now=now)
     return {
         "reporter": str(heartbeat.reporter),

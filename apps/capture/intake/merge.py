@@ -345,64 +345,67 @@ class _Merge:
         staging.stage(cursor, occurrences)
 
     def run(self) -> list[tuple[str, int]]:
+        """Store the staged rows; return (status, poison id) of each, in order."""
         self._find_problems()
         self._find_poisons()
         self._mark_rows()
         self._write()
-        self._do(_ANSWERS)
+        self._execute(_ANSWERS)
         return list(self.cursor.fetchall())
 
-    def _do(self, statement: str) -> int:
+    def _execute(self, statement: str) -> int:
         """Execute a statement; return the number of rows that it touched."""
         self.cursor.execute(statement, self.values)
         return int(self.cursor.rowcount)
 
     def _find_problems(self) -> None:
-        if self._do(_FIND_PROBLEMS) < self.number:
-            self._do(_PROBLEMS)
-            self._do(_FIND_PROBLEMS)
+        """Set the problem of every staged row; insert those that are missing."""
+        if self._execute(_FIND_PROBLEMS) < self.number:
+            self._execute(_PROBLEMS)
+            self._execute(_FIND_PROBLEMS)
 
     def _find_poisons(self) -> None:
         """Set the poison of every row; insert those that are missing."""
         missing = self.number
-        if self.has_letter and self._do(_ANY_UNMARKED):
-            matched = self._do(_MATCH_BY_PLACE) + self._do(_MATCH_BY_DIGEST)
+        if self.has_letter and self._execute(_ANY_UNMARKED):
+            matched = self._execute(_MATCH_BY_PLACE) + self._execute(_MATCH_BY_DIGEST)
             self.has_redriven = self.has_redriven or matched > 0
         if self.has_redriven:
-            missing -= self._do(_FIND_BY_REDRIVE)
+            missing -= self._execute(_FIND_BY_REDRIVE)
         for _ in range(_MOST_ROUNDS):
-            missing -= self._do(_FIND_BY_IDENTITY)
-            missing -= self._do(_FIND_BY_ALIAS) if missing else 0
+            missing -= self._execute(_FIND_BY_IDENTITY)
+            missing -= self._execute(_FIND_BY_ALIAS) if missing else 0
             if not missing:
                 return
-            self._do(_INSERT_POISONS)
+            self._execute(_INSERT_POISONS)
             self.values["created"] += [pk for (pk,) in self.cursor.fetchall()]
         raise RuntimeError("other merges kept taking the same identities")
 
     def _mark_rows(self) -> None:
         """Mark each row as created, updated, duplicate or cleared."""
         if len(self.values["created"]) == self.number:
-            self._do(_MARK_ALL_CREATED)
+            self._execute(_MARK_ALL_CREATED)
             return
-        self._do(_LOCK)
+        self._execute(_LOCK)
         if self.has_suspected:
-            self._do(_TRUST)
-        if self._do(_FIND_DUPLICATES) and self._do(_FIND_CLEARED):
-            self._do(_CLEAR)
-        self._do(_MARK)
+            self._execute(_TRUST)
+        if self._execute(_FIND_DUPLICATES) and self._execute(_FIND_CLEARED):
+            self._execute(_CLEAR)
+        self._execute(_MARK)
 
     def _write(self) -> None:
+        """Write bodies, failures and counts of the staged rows, and make skips."""
         if self.values["created"]:
-            self._do(_INSERT_BODIES)
-        self._do(_INSERT_FAILURES)
+            self._execute(_INSERT_BODIES)
+        self._execute(_INSERT_FAILURES)
         if self.has_redriven:
-            self._do(_RECUR)
+            self._execute(_RECUR)
             self.values["recurred"] = [pk for (pk,) in self.cursor.fetchall()]
-        self._do(_APPLY)
+        self._execute(_APPLY)
         if self.has_redriven:
-            self._do(_INSERT_ALIASES)
-        self._do(_UPDATE_PROBLEMS)
+            self._execute(_INSERT_ALIASES)
+        self._execute(_UPDATE_PROBLEMS)
         if self.has_nameless:
-            self._do(_INSERT_DELIVERIES)
+            self._execute(_INSERT_DELIVERIES)
         if self.has_replayed:
             automatic_skips.make_skips(self.cursor, now=self.values["now"])

@@ -77,7 +77,7 @@ class Occurrence:
 
 
 def from_report(report: FailureReport, *, topic: Topic, now: datetime) -> Occurrence:
-    """Translate a guard's report."""
+    """Translate a guard's report into an occurrence to store."""
     raised = report.exception or Raised(type="", message="", traceback="")
     bookmark = content_ids.raw(report.bookmark)
     digest = hashlib.sha256(report.body).digest()
@@ -98,7 +98,7 @@ def from_report(report: FailureReport, *, topic: Topic, now: datetime) -> Occurr
         body=report.body,
         digest=digest,
         headers=report.headers,
-        content_type=_optional(report.content_type),
+        content_type=_storable_or_none(report.content_type),
         cause=report.cause.value,
         error_type=one_line(raised.type),
         error_message=storable(raised.message),
@@ -114,7 +114,7 @@ def from_report(report: FailureReport, *, topic: Topic, now: datetime) -> Occurr
         first_failed_at=min(believed(report.first_failed_at, now=now)[0], failed_at),
         failed_at=failed_at,
         failed_at_claimed=claimed,
-        redrive=_verified(report.redrive, topic=topic, digest=digest),
+        redrive=_redrive_of_token(report.redrive, topic=topic, digest=digest),
         publisher=report.publisher,
         seq=report.seq,
         replays=topic.replays or report.replays,
@@ -126,7 +126,7 @@ def from_report(report: FailureReport, *, topic: Topic, now: datetime) -> Occurr
 def from_dead_letter(
     letter: DeadLetter, *, topic: Topic, capabilities: Capabilities, now: datetime
 ) -> Occurrence:
-    """Translate a message drained from a dead-letter queue."""
+    """Translate a message from a dead-letter queue into an occurrence to store."""
     nameless = not letter.bookmark
     delivery = digest_of_delivery(letter) if nameless else None
     place = f"made/{uuid.uuid4()}" if nameless else letter.bookmark
@@ -160,12 +160,12 @@ def from_dead_letter(
         client_name=storable(story.client_name, limit=NAME_LIMIT),
         sub_id=None,
         host=None,
-        handler_version=_optional(story.handler_version),
+        handler_version=_storable_or_none(story.handler_version),
         message_id=None,
         body=letter.body,
         digest=digest,
         headers=letter.headers,
-        content_type=_optional(content_type),
+        content_type=_storable_or_none(content_type),
         cause=cause,
         error_type=one_line(raised.type),
         error_message=storable(raised.message),
@@ -185,7 +185,7 @@ def from_dead_letter(
         first_failed_at=failed_at,
         failed_at=failed_at,
         failed_at_claimed=claimed,
-        redrive=_verified(story.redrive, topic=topic, digest=digest),
+        redrive=_redrive_of_token(story.redrive, topic=topic, digest=digest),
         publisher=None,
         seq=None,
         replays=topic.replays,
@@ -205,6 +205,7 @@ def digest_of_delivery(letter: DeadLetter) -> bytes:
 
 
 def _counted_by(count: int | None, capabilities: Capabilities) -> str:
+    """Name what counted the deliveries; "" if nothing did."""
     if count is None or capabilities.counting is Counting.NONE:
         return ""
     return capabilities.counting.value
@@ -221,14 +222,19 @@ def believed(claimed: datetime, *, now: datetime) -> tuple[datetime, datetime | 
 
 
 def stored_message_id(message_id: str | None) -> str | None:
+    """Return a message id as Postgres can store it, cut if too long."""
     return None if message_id is None else storable(message_id, limit=MESSAGE_ID_LIMIT)
 
 
-def _optional(text: str | None) -> str | None:
+def _storable_or_none(text: str | None) -> str | None:
+    """Return a name as Postgres can store it, or None."""
     return None if text is None else storable(text, limit=NAME_LIMIT)
 
 
-def _verified(token: str | None, *, topic: Topic, digest: bytes) -> uuid.UUID | None:
+def _redrive_of_token(
+    token: str | None, *, topic: Topic, digest: bytes
+) -> uuid.UUID | None:
+    """Return the redrive that a genuine token names, else None."""
     if token is None:
         return None
     return tokens.verified(token, topic=topic.name, digest=digest)
@@ -241,6 +247,7 @@ def _fingerprint(
     headers: tuple[Header, ...],
     content_type: str | None,
 ) -> Fingerprint:
+    """Classify a failure by its exception, cause, message type and body."""
     return fingerprint(
         exception_type=raised.type,
         exception_message=raised.message,

@@ -32,7 +32,7 @@ DETAIL_LIMIT = 500
 def record(
     reports: Collection[FailureReport], topics: Mapping[str, Topic], *, now: datetime
 ) -> None:
-    """Record these messages, or count one more report of each."""
+    """Insert a row for each of these messages, or count one more report of it."""
     if not reports:
         return
     # So that no topic is removed meanwhile.
@@ -60,6 +60,7 @@ def prune(*, now: datetime) -> None:
 
 
 def _identity(report: FailureReport) -> bytes:
+    """Compute the identity that the message will have once it is captured."""
     return content_ids.identity(
         topic=report.topic,
         consumer_group=report.consumer_group,
@@ -68,6 +69,7 @@ def _identity(report: FailureReport) -> bytes:
 
 
 def _facts(report: FailureReport, topic: Topic, *, now: datetime) -> dict[str, object]:
+    """Return the values of the row for an oversize message."""
     body, raised = report.oversize_body, report.exception
     error = f"{raised.type}: {raised.message}" if raised else ""
     return {

@@ -102,7 +102,7 @@ def capture(
 def confirm(
     *, members: Sequence[object], principal: Principal, now: datetime
 ) -> list[CaptureAnswer]:
-    """Mark redriven messages as handled; idempotent."""
+    """Store that consumers handled these redriven messages; idempotent."""
     batch = Batch(members, parse_confirmation, reject)
     batch.answer(lambda confirmation: refuse_hidden(confirmation.topic, principal))
     results = poison.confirm(
@@ -130,6 +130,7 @@ def count(
 
 
 def reject(pointer: str, detail: str) -> CaptureAnswer:
+    """Return the answer to a member that cannot be stored, and why."""
     return CaptureAnswer(status=CaptureStatus.REJECTED, detail=detail, pointer=pointer)
 
 
@@ -142,6 +143,7 @@ def refuse_hidden(topic: str, principal: Principal) -> CaptureAnswer | None:
 
 
 def _answer_of_confirmation(result: ConfirmationResult) -> CaptureAnswer:
+    """Turn the result of a confirmation into the answer to its member."""
     status = CaptureStatus(result.status)
     pointer = "/redrive" if status is CaptureStatus.REJECTED else None
     return CaptureAnswer(
@@ -161,6 +163,7 @@ def _why_too_large(report: FailureReport) -> str:
 
 
 def _refuse_too_large(report: FailureReport) -> CaptureAnswer | None:
+    """Return a rejection if the body is too large to store, else None."""
     reason = _why_too_large(report)
     if not reason:
         return None
@@ -194,6 +197,7 @@ RETURNING reporter, sequence
 def _insert_counters(
     counters: Sequence[CounterReport], topics: dict[str, Topic], *, now: datetime
 ) -> set[tuple[uuid.UUID, int]]:
+    """Insert counters; return (reporter, sequence) of those not yet stored."""
     if not counters:
         return set()
     rows = json.dumps([_counter_row(c, topics[c.topic].pk, now=now) for c in counters])
@@ -212,6 +216,7 @@ def _insert_counters(
 def _counter_row(
     counter: CounterReport, topic_id: int, *, now: datetime
 ) -> dict[str, Any]:
+    """Build the row of a counter, as the statement takes it."""
     minute, claimed = believed(counter.minute, now=now)
     return {
         "reporter": str(counter.reporter),

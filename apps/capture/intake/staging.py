@@ -71,10 +71,11 @@ def stage(cursor: CursorWrapper, occurrences: Sequence[Occurrence]) -> None:
     """Replace the rows of the table `incoming` by these, in their order."""
     cursor.execute(_STAGE)
     cursor.execute("DELETE FROM incoming")  # of an earlier merge in this transaction
-    _copy(cursor, occurrences)
+    _copy_rows(cursor, occurrences)
 
 
-def _copy(cursor: CursorWrapper, occurrences: Sequence[Occurrence]) -> None:
+def _copy_rows(cursor: CursorWrapper, occurrences: Sequence[Occurrence]) -> None:
+    """COPY the occurrences into the table `incoming`."""
     columns = ", ".join(_COLUMNS)
     statement = f"COPY incoming ({columns}) FROM STDIN (FORMAT BINARY)"
     with cursor.copy(statement) as copy:
@@ -84,6 +85,7 @@ def _copy(cursor: CursorWrapper, occurrences: Sequence[Occurrence]) -> None:
 
 
 def _row(order: int, o: Occurrence) -> Iterable[object]:
+    """Return the values of a row of `incoming`, in the order of its columns."""
     return (
         order,
         o.report_id,

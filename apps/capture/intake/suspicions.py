@@ -191,6 +191,7 @@ def make_firm(*, now: datetime) -> int:
 
 @transaction.atomic
 def _make_firm(topic_id: int, skips: Sequence[int]) -> int:
+    """Make these skips of a topic firm, and notify; return how many."""
     skip_list.lock_lists([topic_id])
     with connection.cursor() as cursor:
         cursor.execute(_FIRM, {"topic": topic_id, "skips": list(skips)})
@@ -200,6 +201,7 @@ def _make_firm(topic_id: int, skips: Sequence[int]) -> int:
 
 
 def _due_skips(*, now: datetime) -> list[tuple[int, int, bool]]:
+    """Select suspected skips that nothing contradicted for long enough."""
     params: dict[str, Any] = {
         "now": now,
         "limit": BATCH_SIZE,
@@ -261,6 +263,7 @@ def end_doubted(
 
 
 def _doubtful_skips(statement: str, params: dict[str, Any]) -> list[_DoubtfulSkip]:
+    """Query the skips to end, each with its poison."""
     with connection.cursor() as cursor:
         cursor.execute(statement, params)
         return [_DoubtfulSkip(*row) for row in cursor.fetchall()]
@@ -269,6 +272,7 @@ def _doubtful_skips(statement: str, params: dict[str, Any]) -> list[_DoubtfulSki
 def _end_skips(
     skips: Sequence[_DoubtfulSkip], *, because: Because, now: datetime
 ) -> Sequence[_DoubtfulSkip]:
+    """End these skips, and mark their poisons as suspected; return the skips."""
     for topic, of_topic in groupby(skips, key=lambda row: row.topic):
         skip_list.end(
             topic_id=topic,

@@ -98,6 +98,7 @@ class Drain:
         self.close()
 
     def close(self) -> None:
+        """Close the reader, the senders of copies, and the monitor."""
         if self.capabilities.extends:
             self._aside.submit(connections.close_all).result()
         self._aside.shutdown()
@@ -121,14 +122,14 @@ class Drain:
         if letters:
             started_at = self.timer()
             self._batch = [letter.handle for letter in letters]
-            self._drain(letters)
+            self._process_letters(letters)
             self.size.adjust(self.timer() - started_at)
         else:
             self._tidy()
         return len(letters)
 
     def monitor_lane(self) -> None:
-        """Dead-letter exhausted messages, and poll the topic."""
+        """Move exhausted messages to the dead-letter queue, and poll the topic."""
         if not self.monitor.is_due():
             return
         moved = self.reader.dead_letter_exhausted()
@@ -148,10 +149,11 @@ class Drain:
             self.reader.extend(self._batch)
         return future.result()
 
-    def _drain(self, letters: Sequence[DeadLetter]) -> None:
-        small = [letter for letter in letters if not _excess(letter)]
+    def _process_letters(self, letters: Sequence[DeadLetter]) -> None:
+        """Hold, capture, copy and acknowledge a batch of dead letters."""
+        small = [letter for letter in letters if not _exceeded_limit(letter)]
         for letter in letters:
-            if excess := _excess(letter):
+            if excess := _exceeded_limit(letter):
                 self._hold(letter, excess)
         reports = unnamed_letters.reports_of_captured(
             small, topic=self.topic, in_hand=self._in_hand
@@ -165,13 +167,16 @@ class Drain:
             ),
             *self._capture(new),
         ]
-        finished, trouble = self._copy(captured) if self._tees else (captured, "")
+        finished, trouble = (
+            self._send_copies(captured) if self._tees else (captured, "")
+        )
         self._acknowledge(finished)
         if trouble:
             raise Unavailable(f"copies to {self.lane.tee_queue}: {trouble}")
 
     @property
     def _tees(self) -> bool:
+        """Tell whether the lane sends copies to another queue."""
         return self.lane.mode == Mode.TEE
 
     def _capture(self, letters: Sequence[DeadLetter]) -> list[CapturedLetter]:
@@ -201,7 +206,7 @@ class Drain:
             for letter, occurrence in zip(letters, occurrences, strict=True)
         ]
 
-    def _copy(
+    def _send_copies(
         self, captured: Sequence[CapturedLetter]
     ) -> tuple[list[CapturedLetter], str]:
         """Send copies; return the confirmed ones, and why others are unknown, or ""."""
@@ -222,7 +227,7 @@ class Drain:
                 confirmed.append(one)
             elif outcome.kind is OutcomeKind.REFUSED:
                 self._in_hand.add(one.report)
-                self._uncopied[_name(one.letter)] = outcome.detail
+                self._uncopied[_held_key(one.letter)] = outcome.detail
                 self._hold(one.letter, f"captured, but not copied: {outcome.detail}")
             else:
                 trouble = outcome.detail or "the broker did not answer"
@@ -239,29 +244,32 @@ class Drain:
         )
 
     def _acknowledge(self, captured: Sequence[CapturedLetter]) -> None:
+        """Remove captured letters from the queue; forget what was held of them."""
         if not captured:
             return
         self.reader.acknowledge([one.letter.handle for one in captured])
         unnamed_letters.delete_acknowledged(
             [one.report for one in captured if not one.letter.bookmark]
         )
-        self._release({_name(one.letter) for one in captured})
+        self._delete_held({_held_key(one.letter) for one in captured})
         count_captured(lane=self.lane, number=len(captured))
         self.monitor.count_letters(len(captured))
 
     @borrow()
     def _hold(self, letter: DeadLetter, reason: str) -> None:
-        self._held_names.add(_name(letter))
+        """Store why a letter stays in its queue."""
+        self._held_names.add(_held_key(letter))
         reason = storable(reason, limit=500)
         facts = {"reason": reason, "size": letter.size, "seen_at": self.clock()}
         with transaction.atomic():
             lock_topics(topics=[self.topic.pk])
             HeldDeadLetter.objects.update_or_create(
-                topic=self.topic, bookmark=_name(letter), defaults=facts
+                topic=self.topic, bookmark=_held_key(letter), defaults=facts
             )
 
     @borrow()
-    def _release(self, names: set[str]) -> None:
+    def _delete_held(self, names: set[str]) -> None:
+        """Delete the rows of these held letters."""
         self._held_names -= names
         for name in names & self._uncopied.keys():
             del self._uncopied[name]
@@ -278,7 +286,7 @@ class Drain:
         if self.capabilities.extends:
             lives = max(HELD_FOR, 3 * self.topic.visibility_timeout)
             expired = listed.filter(seen_at__lt=now - timedelta(seconds=lives))
-            self._release(set(expired.values_list("bookmark", flat=True)))
+            self._delete_held(set(expired.values_list("bookmark", flat=True)))
         else:
             listed.exclude(bookmark__in=self._held_names).delete()
         unnamed_letters.prune(topic=self.topic, in_hand=self._in_hand, now=now)
@@ -286,17 +294,20 @@ class Drain:
     def _release_removed(self, depth: int | None) -> None:
         """Release held letters that another program removed from the queue."""
         if self.capabilities.peeks and not self.capabilities.extends:
-            present = {_name(letter) for letter in self.reader.peek(limit=MOST_PEEKED)}
+            present = {
+                _held_key(letter) for letter in self.reader.peek(limit=MOST_PEEKED)
+            }
             if depth is not None and len(present) >= depth:
-                self._release(self._held_names - present)
+                self._delete_held(self._held_names - present)
 
 
 @borrow()
 def _write(occurrences: Sequence[Occurrence], *, now: datetime) -> None:
+    """Merge the occurrences into the record, or raise."""
     services.write(occurrences=occurrences, now=now)
 
 
-def _excess(letter: DeadLetter) -> str:
+def _exceeded_limit(letter: DeadLetter) -> str:
     """Return which limit a letter exceeds, or ""."""
     if len(letter.body) > settings.POISONWEB_BODY_LIMIT:
         return f"too large: the limit is {settings.POISONWEB_BODY_LIMIT} bytes"
@@ -305,6 +316,6 @@ def _excess(letter: DeadLetter) -> str:
     return ""
 
 
-def _name(letter: DeadLetter) -> str:
+def _held_key(letter: DeadLetter) -> str:
     """Return the key of a held letter: its name, or its digest if it has none."""
     return letter.bookmark or f"digest/{digest_of_delivery(letter).hex()}"

@@ -55,7 +55,7 @@ def set_mode(
         lane.mode, lane.tee_queue = mode.value, tee_queue
         lane.save(update_fields=["mode", "tee_queue"])
         detail = {**after, "before": before, "after": after}
-        _record(
+        _audit_decision(
             Action.LANE_SET, f"lane:{topic.name}", detail, principal, reason, now=now
         )
     return lane
@@ -93,7 +93,7 @@ def observe_all(*, topics: Iterable[Topic], principal: Principal, now: datetime)
         if new:
             names = sorted(topic.name for topic in new)
             detail = {"mode": Mode.OBSERVE.value, "topics": names}
-            _record(Action.LANE_SET, "lanes", detail, principal, now=now)
+            _audit_decision(Action.LANE_SET, "lanes", detail, principal, now=now)
     return len(new)
 
 
@@ -101,6 +101,7 @@ def observe_all(*, topics: Iterable[Topic], principal: Principal, now: datetime)
 def _set_paused(
     topic: Topic, *, paused: bool, reason: str, principal: Principal, now: datetime
 ) -> Lane:
+    """Pause or resume a lane and audit that; change nothing if it is so already."""
     _require_rights(principal, topic)
     _require_queue(topic)
     lane = Lane.objects.select_for_update().filter(topic=topic).first()
@@ -111,17 +112,19 @@ def _set_paused(
     lane.paused = paused
     lane.save(update_fields=["paused"])
     action = Action.LANE_PAUSED if paused else Action.LANE_RESUMED
-    _record(action, f"lane:{topic.name}", {}, principal, reason, now=now)
+    _audit_decision(action, f"lane:{topic.name}", {}, principal, reason, now=now)
     return lane
 
 
 def _require_rights(principal: Principal, topic: Topic) -> None:
+    """Raise Forbidden or Absent unless the principal may set this lane."""
     principal.require(Scope.BROKERS_WRITE)
     if not principal.sees(topic.name):
         raise Absent(f"There is no topic {topic.name} here.")
 
 
 def _require_queue(topic: Topic) -> None:
+    """Raise Refused unless the topic has a broker and a dead-letter queue."""
     if not _has_queue(topic):
         raise Refused(
             f"The topic {topic.name} has no lane: name its broker and its dead-letter "
@@ -130,10 +133,12 @@ def _require_queue(topic: Topic) -> None:
 
 
 def _has_queue(topic: Topic) -> bool:
+    """Tell whether the topic has a broker and a dead-letter queue."""
     return topic.broker_id is not None and topic.dead_letter_queue != ""
 
 
 def _check_tee(topic: Topic, mode: Mode, tee_queue: str) -> None:
+    """Raise Invalid for a missing, needless or unusable queue of copies."""
     if mode is not Mode.TEE:
         if tee_queue:
             raise Invalid("tee_queue", f"a lane in mode {mode} sends no copies.")
@@ -148,7 +153,7 @@ def _check_tee(topic: Topic, mode: Mode, tee_queue: str) -> None:
         )
 
 
-def _record(
+def _audit_decision(
     action: Action,
     subject: str,
     detail: Mapping[str, object],
@@ -157,6 +162,7 @@ def _record(
     *,
     now: datetime,
 ) -> None:
+    """Append a decision on lanes to the audit."""
     audit.record(
         action=action,
         subject=subject,

@@ -58,12 +58,15 @@ class LaneMonitor:
         self._counted_minute: datetime | None = None
 
     def close(self) -> None:
+        """Close the connection to the broker."""
         self.admin.close()
 
     def is_due(self) -> bool:
+        """Tell whether to poll depth and positions now."""
         return self._is_due_since(self._polled_at)
 
     def is_read_due(self) -> bool:
+        """Tell whether to read dead letters now."""
         return self._polling.is_due()
 
     def seconds_to_read(self) -> float:
@@ -82,10 +85,10 @@ class LaneMonitor:
         """Write that the lane is alive, without a call to its broker."""
         if self._is_due_since(self._heartbeat_at):
             rate = self._rate.per_minute()
-            self._note(rate=rate, now=self.clock())
+            self._write_state(rate=rate, now=self.clock())
 
     def poll(self) -> int | None:
-        """Store positions, depth, age and deliveries; return the depth."""
+        """Store what the broker reports: positions, depth, age; return the depth."""
         self._polled_at = self.timer()
         now = self.clock()
         consumers = self.admin.consumers()
@@ -95,7 +98,7 @@ class LaneMonitor:
         depth = self._depth()
         if self.capabilities.delivered:
             self._count_deliveries(now)
-        self._note(
+        self._write_state(
             detail="" if depth is None else f"{depth} in the dead-letter queue",
             depth=depth,
             oldest_at=self.admin.oldest_at(),
@@ -113,7 +116,8 @@ class LaneMonitor:
             self.missing_reason = str(expected)
             return None
 
-    def _note(self, *, now: datetime, **values: Any) -> None:
+    def _write_state(self, *, now: datetime, **values: Any) -> None:
+        """Write that the lane runs, or why it holds letters or has no queue."""
         self._heartbeat_at = self.timer()
         state = LaneState.RUNNING
         if self.held_reason:
@@ -123,12 +127,14 @@ class LaneMonitor:
         record_state(lane=self.lane, state=state, now=now, **values)
 
     def _is_due_since(self, at: float | None) -> bool:
+        """Tell whether a poll interval has passed since then; None is never."""
         return at is None or self.timer() - at >= POLL_INTERVAL
 
     def _count_deliveries(self, now: datetime) -> None:
-        if _minute(now) != self._counted_minute:
+        """Store the broker's count of deliveries, once a minute."""
+        if _minute_of(now) != self._counted_minute:
             delivered = self.admin.delivered()
-            self._counted_minute = _minute(now)
+            self._counted_minute = _minute_of(now)
             if delivered is not None:
                 count_deliveries(lane=self.lane, delivered=delivered, now=now)
 
@@ -143,6 +149,7 @@ def record_state(*, lane: Lane, state: LaneState, now: datetime, **values: Any) 
 
 @borrow()
 def count_captured(*, lane: Lane, number: int) -> None:
+    """Add to the number of letters that a lane has captured."""
     Lane.objects.filter(pk=lane.pk).update(captured=F("captured") + number)
 
 
@@ -158,7 +165,7 @@ def count_deliveries(*, lane: Lane, delivered: Delivered, now: datetime) -> None
     before, at = row.delivered_total, row.delivered_at
     is_same_count = delivered.since == row.delivered_since
     if before is not None and at is not None and is_same_count:
-        if _minute(at) == _minute(now):
+        if _minute_of(at) == _minute_of(now):
             return  # each minute is written once, when it is over
         if delivered.total > before and not _has_sdk_counters(row, now):
             _insert_deliveries(row, at, delivered.total - before, now=now)
@@ -169,11 +176,13 @@ def count_deliveries(*, lane: Lane, delivered: Delivered, now: datetime) -> None
     )
 
 
-def _minute(moment: datetime) -> datetime:
+def _minute_of(moment: datetime) -> datetime:
+    """Return the start of the minute."""
     return moment.replace(second=0, microsecond=0)
 
 
 def _has_sdk_counters(lane: Lane, now: datetime) -> bool:
+    """Tell whether guards count this topic: then the lane must not."""
     recent = Counter.objects.filter(topic=lane.topic_id, source="sdk")
     return recent.filter(minute__gt=now - SDK_COUNTERS_WITHIN).exists()
 
@@ -194,9 +203,9 @@ def _insert_deliveries(lane: Lane, at: datetime, number: int, *, now: datetime) 
     values: dict[str, Any] = {
         "day": now.date(),
         "reporter": uuid.UUID(bytes=name),
-        "sequence": int(_minute(at).timestamp()) // 60,
+        "sequence": int(_minute_of(at).timestamp()) // 60,
         "topic": lane.topic_id,
-        "minute": _minute(at),
+        "minute": _minute_of(at),
         "number": number,
         "now": now,
     }

@@ -34,6 +34,7 @@ class Observer:
         self._sampled_at: float | None = None
 
     def close(self) -> None:
+        """Close the monitor's connection to the broker."""
         self.monitor.close()
 
     def step(self) -> float:
@@ -50,6 +51,7 @@ class Observer:
         return POLL_INTERVAL / 2
 
     def _sample(self) -> None:
+        """Peek at the first dead letters and store them, if that is due."""
         at = self._sampled_at
         if at is not None and self.timer() - at < SAMPLE_INTERVAL:
             return
@@ -67,6 +69,7 @@ class Observer:
 @borrow()
 @transaction.atomic
 def _store_samples(lane: Lane, letters: Sequence[DeadLetter], *, now: datetime) -> None:
+    """Replace the stored samples of a topic by these."""
     lock_topics(topics=[lane.pk])
     Sample.objects.filter(topic=lane.topic).delete()
     Sample.objects.bulk_create(

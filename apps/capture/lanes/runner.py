@@ -58,7 +58,8 @@ class LaneWork(Protocol):
     def step(self) -> float:
         """Do one step of about a second at most; return the seconds until the next."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the connections to the broker."""
 
 
 class PausedLane:
@@ -69,6 +70,7 @@ class PausedLane:
         self.clock = clock
 
     def step(self) -> float:
+        """Write that the lane is paused; return the seconds until the next step."""
         record_state(
             lane=self.lane,
             state=LaneState.PAUSED,
@@ -104,6 +106,7 @@ class LaneRunner:
         self._troubles = 0
 
     def run(self) -> None:
+        """Work on the lane until `stop` or its removal; after a trouble, back off."""
         while not self.stop.is_set():
             delay = 0.0
             try:
@@ -130,19 +133,20 @@ class LaneRunner:
             self.stop.wait(delay)
 
     def _work_under_lock(self, lane: Lane) -> float:
+        """Work if no other process does; return the seconds until the next try."""
         with self.locks.attempt(lane.lock_name) as lock:
             if lock is None:
                 return LOCK_INTERVAL
             work = _work_for(lane, self.clock)
             try:
-                self._work(work, lane, lock)
+                self._repeat_steps(work, lane, lock)
             finally:
                 work.close()
         return 0.0
 
-    def _work(self, work: LaneWork, lane: Lane, lock: Lock) -> None:
+    def _repeat_steps(self, work: LaneWork, lane: Lane, lock: Lock) -> None:
         """Repeat steps until the settings change, or the lock is lost."""
-        settings, due_at = _settings_of(lane), time.monotonic()
+        settings, due_at = _settings_of_lane(lane), time.monotonic()
         while not (self.stop.is_set() or lock.lost()):
             if time.monotonic() >= due_at:
                 due_at = work.step() + time.monotonic()
@@ -150,16 +154,18 @@ class LaneRunner:
             seconds = max(0.0, due_at - time.monotonic())
             self.stop.wait(min(seconds, CHECK_ROW_INTERVAL))
             row = self.row_of(self.topic_id)
-            if row is None or (row is not lane and _settings_of(row) != settings):
+            if row is None or (row is not lane and _settings_of_lane(row) != settings):
                 return
             lane = row
 
     def _back_off(self, *, cap: float = BACK_OFF_CAP) -> float:
+        """Draw the seconds to wait after so many troubles."""
         return back_off.delay(self._troubles, base=BACK_OFF_BASE, cap=cap)
 
     def _record_trouble(
         self, state: LaneState, trouble: Exception, **values: Any
     ) -> None:
+        """Log a trouble and write it on the lane's row, as far as possible."""
         self._troubles += 1
         log.warning("the lane of topic %d waits: %s", self.topic_id, trouble)
         now, detail = self.clock(), storable(str(trouble), limit=500)
@@ -179,6 +185,7 @@ class LaneRunner:
 
 
 def _work_for(lane: Lane, clock: Clock) -> LaneWork:
+    """Make what a lane's mode asks for: a drain, an observer or a pause."""
     if lane.paused:
         return PausedLane(lane=lane, clock=clock)
     if lane.mode == Mode.OBSERVE:
@@ -186,7 +193,7 @@ def _work_for(lane: Lane, clock: Clock) -> LaneWork:
     return Drain(lane=lane, clock=clock)
 
 
-def _settings_of(lane: Lane) -> tuple[object, ...]:
+def _settings_of_lane(lane: Lane) -> tuple[object, ...]:
     """Return what people can set on a lane, its topic and its broker."""
     lane_fields = (lane.mode, lane.tee_queue, lane.paused)
     topic, broker = lane.topic, lane.topic.broker
@@ -200,6 +207,7 @@ class LaneRows:
         self._rows: dict[int, Lane] = {}
 
     def of(self, topic_id: int) -> Lane | None:
+        """Return the row of a topic's lane as last read, or None."""
         return self._rows.get(topic_id)
 
     @borrow()
@@ -225,7 +233,7 @@ def serve(*, stop: threading.Event, clock: Clock) -> None:
                         stop=stop,
                         clock=clock,
                     )
-                    lanes[topic_id] = _start(runner)
+                    lanes[topic_id] = _start_thread(runner)
         except (OperationalError, InterfaceError) as trouble:
             log.warning("the lanes cannot be read: %s", trouble)
             connection.close()
@@ -250,7 +258,8 @@ def _make_partitions(stop: threading.Event, clock: Clock) -> None:
         stop.wait(READ_ROWS_INTERVAL)
 
 
-def _start(runner: LaneRunner) -> threading.Thread:
+def _start_thread(runner: LaneRunner) -> threading.Thread:
+    """Start a thread that runs the lane, and return it."""
     thread = threading.Thread(
         target=runner.run, name=f"lane-{runner.topic_id}", daemon=True
     )

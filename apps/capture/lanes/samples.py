@@ -22,6 +22,7 @@ def of(topic: Topic) -> list[Sample]:
 
 
 def headers_of(sample: Sample) -> Iterator[Header]:
+    """Join the names and values of a sample's headers."""
     parts = [bytes(part) for part in sample.headers]
     return zip(parts[::2], parts[1::2], strict=True)
 

@@ -44,9 +44,9 @@ class Ranking:
         return [topic for topic, _ in numbers.most_common()]
 
 
-def ranked(principal: Principal) -> Ranking | TooSlow:
+def ranked(principal: Principal, *, most_each: int = MOST_EACH) -> Ranking | TooSlow:
     """Rank the problems on a person's topics."""
-    return unless_slow(partial(_ranking, _topics(principal)))
+    return unless_slow(partial(_ranking, _topics(principal), most_each=most_each))
 
 
 def neighbours(problem_id: int, principal: Principal) -> Neighbours:
@@ -65,11 +65,11 @@ def neighbours(problem_id: int, principal: Principal) -> Neighbours:
     )
 
 
-def _ranking(topics: Sequence[int] | None) -> Ranking:
+def _ranking(topics: Sequence[int] | None, *, most_each: int) -> Ranking:
     latest = backlogs.open_by_problem(
-        topics=topics, problems=MOST_PROBLEMS, most=MOST_EACH + 1
+        topics=topics, problems=MOST_PROBLEMS, most=most_each + 1
     )
-    counted = _recounted([each for each in latest if each.open])
+    counted = _recounted([each for each in latest if each.open], most_each=most_each)
     return Ranking(
         # The sort is stable: among equals, the one that failed last stays first.
         problems=sorted(counted, key=lambda each: -each.open),
@@ -77,9 +77,9 @@ def _ranking(topics: Sequence[int] | None) -> Ranking:
     )
 
 
-def _recounted(problems: Sequence[OpenProblem]) -> list[OpenProblem]:
+def _recounted(problems: Sequence[OpenProblem], *, most_each: int) -> list[OpenProblem]:
     """Recount the problems whose first count reached its limit."""
-    ids = [each.problem for each in problems if each.open > MOST_EACH]
+    ids = [each.problem for each in problems if each.open > most_each]
     recounts = backlogs.by_problem(ids[:MOST_RECOUNTED], most=MOST_COUNTED + 1)
     numbers = {
         problem: counts[DisplayState.OPEN] for problem, counts in recounts.items()

@@ -171,6 +171,7 @@ class Poison(models.Model):
 
     @property
     def display_state(self) -> DisplayState:
+        """Return the state that pages and the API show."""
         return DISPLAY_STATES[State(self.state)]
 
     @property
@@ -190,6 +191,7 @@ class Poison(models.Model):
 
     @property
     def bookmark_text(self) -> str:
+        """Return the bookmark as text that pages and Postgres can hold."""
         return storable(unraw(self.bookmark))
 
     def silent(self, now: datetime) -> bool:

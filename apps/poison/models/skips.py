@@ -216,6 +216,7 @@ class Skip(models.Model):
 
     @property
     def is_active(self) -> bool:
+        """Tell whether it has not ended; an expired one may still be active."""
         return self.removed_revision is None
 
 

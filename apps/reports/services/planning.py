@@ -41,7 +41,7 @@ def plan(*, hour: int, now: datetime) -> list[Run]:
     newest = newest_over(now - timedelta(hours=hour))
     due = _failed_nights(now=now)
     # One check per night; a requested run of the newest day does not count as one.
-    is_checked = _nights().covering(newest).filter(state=State.DONE).exists()
+    is_checked = _nightly_runs().covering(newest).filter(state=State.DONE).exists()
     if not is_checked and _may_run(newest, now=now):
         due |= _missing_and_changed(newest)
     free = {day for day in due if _may_run(day, now=now)}
@@ -82,13 +82,14 @@ def ranges(
         yield first, last
 
 
-def _nights() -> RunQuerySet:
+def _nightly_runs() -> RunQuerySet:
+    """Select the runs that the nightly plan queued."""
     return Run.objects.filter(asked_by=str(NIGHTLY))
 
 
 def _failed_nights(*, now: datetime) -> set[date]:
     """List the days of failed nights that no later run has published."""
-    failed = _nights().failed().filter(finished_at__gt=now - OLDEST_EVENT)
+    failed = _nightly_runs().failed().filter(finished_at__gt=now - OLDEST_EVENT)
     return {
         day
         for run in failed
@@ -104,10 +105,12 @@ def _failed_lately(days: Collection[date], *, now: datetime) -> set[date]:
 
 
 def days_of(run: Run) -> list[date]:
+    """List the days of a run."""
     return [run.first_day + timedelta(days=n) for n in range(run.days)]
 
 
 def _may_run(day: date, *, now: datetime) -> bool:
+    """Tell whether no run of this day waits, and it has not failed too often."""
     runs = Run.objects.covering(day)
     lately = runs.failed().filter(finished_at__gt=now - FAILURES_COUNT_FOR)
     return not runs.unfinished().exists() and lately.count() < MOST_FAILURES
@@ -132,6 +135,7 @@ WHERE captured.day BETWEEN %(oldest)s AND %(newest)s
 
 
 def _missing_and_changed(newest: date) -> set[date]:
+    """Return the days to report: unpublished, with late rows, and the newest."""
     checked = _last_check()
     oldest = min(checked or newest, newest) - OLDEST_EVENT
     since = checked - ONE_DAY if checked else oldest
@@ -149,10 +153,10 @@ def _missing_and_changed(newest: date) -> set[date]:
 
 
 def _last_check() -> date | None:
-    """Return the day of the last successful night: rows that it saw are checked.
+    """Return the day of the last successful night, up to which rows are checked.
 
     The caller subtracts a day: a transaction may start before midnight and end after.
     """
-    successes = _nights().filter(state=State.DONE).recent_first()
+    successes = _nightly_runs().filter(state=State.DONE).recent_first()
     asked_at = successes.values_list("asked_at", flat=True).first()
     return asked_at.date() if asked_at else None

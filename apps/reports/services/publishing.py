@@ -92,6 +92,7 @@ def publish(
 
 
 def _copy_staged(run: Run) -> int:
+    """Copy the run's staged rows to the published tables; return their number."""
     values, number = {"run": run.pk, "epoch": run.epoch}, 0
     with connection.cursor() as cursor:
         cursor.execute(_LOCK_TOPICS, values)

@@ -119,14 +119,15 @@ def check(
     `rows_read` is how many facts of each kind the job reports as read.
     """
     facts = snapshot.ask(_FACTS, _window(run))
-    _compare("rows read", _count_by_kind(facts), {**rows_read})
-    _compare("the day and number", _expected_sums(facts), _staged_sums(run))
+    _require_equal("rows read", _count_by_kind(facts), {**rows_read})
+    _require_equal("the day and number", _expected_sums(facts), _staged_sums(run))
     _refuse_any("its grains differ", _GRAINS_DIFFER, run)
     _refuse_any("impossible numbers", _IMPOSSIBLE, run)
-    return {day: _rows(facts, day) for day in days_of(run)}
+    return {day: _count_rows(facts, day) for day in days_of(run)}
 
 
 def _window(run: Run) -> dict[str, Any]:
+    """Return the days and times of a run as parameters of the statements."""
     return {
         "first": run.first_day,
         # Clocks may be minutes ahead: a day's failure may be captured the day before.
@@ -141,13 +142,15 @@ _KINDS = {"failures": "failures", "sdk": "counters", "broker": "counters"}
 
 
 def _count_by_kind(facts: list[tuple[Any, ...]]) -> dict[str, int]:
+    """Add up the facts: failures, counters and decisions."""
     counts = dict.fromkeys(("failures", "counters", "decisions"), 0)
     for _, kind, number, *_rest in facts:
         counts[_KINDS.get(kind, "decisions")] += number
     return counts
 
 
-def _rows(facts: list[tuple[Any, ...]], day: date) -> DayRows:
+def _count_rows(facts: list[tuple[Any, ...]], day: date) -> DayRows:
+    """Count the rows of a day, and the late ones among them."""
     of_day = [fact for fact in facts if fact[0] == day]
     return DayRows(
         total=sum(fact[2] for fact in of_day), late=sum(fact[6] for fact in of_day)
@@ -155,6 +158,7 @@ def _rows(facts: list[tuple[Any, ...]], day: date) -> DayRows:
 
 
 def _expected_sums(facts: list[tuple[Any, ...]]) -> Sums:
+    """Add up what the facts say that each (day, measure) has."""
     expected: Sums = {}
     for day, kind, number, poisoned, delivered, skipped, _late in facts:
         if kind == "failures":
@@ -167,25 +171,35 @@ def _expected_sums(facts: list[tuple[Any, ...]]) -> Sums:
 
 
 def _staged_sums(run: Run) -> Sums:
+    """Add up what the staged rows say that each (day, measure) has."""
     decisions = ("redriven", "confirmed", "recurred", "dropped")
     names = ("poisoned", *decisions, "delivered", "skipped")
     sums: Sums = {}
-    for day, *values in _query(_STAGED, run):
+    for day, *values in _query_rows(_STAGED, run):
         sums |= {(day, n): v for n, v in zip(names, values, strict=True)}
-    for day, failures in _query(_STAGED_PROBLEMS, run):
+    for day, failures in _query_rows(_STAGED_PROBLEMS, run):
         sums[day, "failures"] = failures
     return {key: int(value) for key, value in sums.items() if value}
 
 
-def _query(statement: str, run: Run) -> list[tuple[Any, ...]]:
-    values = {"run": run.pk, "epoch": run.epoch, **_window(run), "last": run.last_day}
+def _query_rows(statement: str, run: Run) -> list[tuple[Any, ...]]:
+    """Execute a statement with the parameters of a run; return the rows."""
+    values = {
+        "run": run.pk,
+        "epoch": run.epoch,
+        **_window(run),
+        "last": run.last_day,
+    }
     with connection.cursor() as cursor:
         cursor.execute(statement, values)
         rows: list[tuple[Any, ...]] = cursor.fetchall()
         return rows
 
 
-def _compare(what: str, expected: Mapping[Any, int], actual: Mapping[Any, int]) -> None:
+def _require_equal(
+    what: str, expected: Mapping[Any, int], actual: Mapping[Any, int]
+) -> None:
+    """Raise Unreconciled, with the differences, unless the sums are equal."""
     if expected != actual:
         raise Unreconciled(f"{what}: {'; '.join(_differences(expected, actual))}")
 
@@ -206,7 +220,7 @@ def _differences(
 
 def _refuse_any(why: str, statement: str, run: Run) -> None:
     """Raise Unreconciled if the statement returns rows of (day, name)."""
-    rows = _query(statement, run)
+    rows = _query_rows(statement, run)
     if rows:
         places = "; ".join(f"{day} {name}" for day, name in rows)
         raise Unreconciled(f"{why}: {places}")

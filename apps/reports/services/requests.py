@@ -50,7 +50,7 @@ def request(
 
 def queue(*, first_day: date, last_day: date, actor: Actor, now: datetime) -> Run:
     """Queue a run over these days; raises what `request` raises."""
-    _check(first_day, last_day, now=now)
+    _check_range(first_day, last_day, now=now)
     try:
         with transaction.atomic():
             # Two transactions that check the exclusion constraint may deadlock.
@@ -70,7 +70,8 @@ def queue(*, first_day: date, last_day: date, actor: Actor, now: datetime) -> Ru
         ) from None
 
 
-def _check(first_day: date, last_day: date, *, now: datetime) -> None:
+def _check_range(first_day: date, last_day: date, *, now: datetime) -> None:
+    """Raise Invalid for a range of days that is reversed, too long or not over."""
     if last_day < first_day:
         raise Invalid("to", "must not lie before from")
     if (last_day - first_day).days >= MOST_DAYS:

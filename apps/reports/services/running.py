@@ -58,7 +58,7 @@ def run(*, run_id: int, clock: Clock) -> RunEnd:
         if this_run is None:
             return RunEnd.DONE
         try:
-            _make(this_run, reports_lock, clock)
+            _make_report(this_run, reports_lock, clock)
         except TakenOver:
             log.warning("report run %d was taken over", run_id)
             return RunEnd.ELSEWHERE
@@ -74,6 +74,7 @@ def run(*, run_id: int, clock: Clock) -> RunEnd:
 
 
 def _begin(run_id: int, *, now: datetime) -> Run | None:
+    """Mark a run as running in a new epoch; None if it may not start."""
     this = Run.objects.filter(pk=run_id)
     if not this.transition(to=State.RUNNING, epoch=F("epoch") + 1, started_at=now):
         return None
@@ -81,7 +82,8 @@ def _begin(run_id: int, *, now: datetime) -> Run | None:
     return this.get()
 
 
-def _make(run: Run, reports_lock: Lock, clock: Clock) -> None:
+def _make_report(run: Run, reports_lock: Lock, clock: Clock) -> None:
+    """Run the job in a snapshot, check what it staged, and publish that."""
     if run.epoch > MOST_STARTS:
         raise RunFailed(
             f"it was started {MOST_STARTS} times and its worker died each time; "
@@ -105,6 +107,7 @@ def _make(run: Run, reports_lock: Lock, clock: Clock) -> None:
 
 
 def _fail(run: Run, failure: RunFailed, *, now: datetime) -> RunEnd:
+    """Store why a run failed, unless it has a newer epoch."""
     log.warning("report run %d failed: %s", run.pk, failure)
     Run.objects.filter(pk=run.pk, epoch=run.epoch).transition(
         to=State.FAILED,

@@ -40,7 +40,7 @@ def make(
     Raises what `requests.request` raises; RunInTheWay only if `policy` has no `wait`.
     """
     if not policy.wait and lock.names_locked([LOCK]):
-        _refuse(_current_run())
+        _refuse_to_wait(_current_run())
     while True:
         try:
             run = requests.request(
@@ -69,11 +69,12 @@ def _wait_for(run_id: int | None, policy: WaitPolicy) -> Run | None:
 
 
 def _covers(run: Run, first: date, last: date) -> bool:
+    """Tell whether the run makes all of these days."""
     return run.first_day <= first and last <= run.last_day
 
 
 def _finish(run: Run, policy: WaitPolicy) -> Run:
-    """Run it here, or wait while another process runs it or another run."""
+    """Run it here, or wait while other processes run it or another run."""
     notified: int | None = None
     while (current := Run.objects.get(pk=run.pk)).state not in FINISHED:
         if not lock.names_locked([LOCK]):
@@ -81,7 +82,7 @@ def _finish(run: Run, policy: WaitPolicy) -> Run:
             continue
         obstacle = _current_run() or current
         if not policy.wait:
-            _refuse(obstacle)
+            _refuse_to_wait(obstacle)
         if obstacle.pk != notified:
             policy.notify(obstacle)
             notified = obstacle.pk
@@ -95,7 +96,8 @@ def _current_run() -> Run | None:
     return claims.order_by("-started_at").first()
 
 
-def _refuse(obstacle: Run | None) -> None:
+def _refuse_to_wait(obstacle: Run | None) -> None:
+    """Raise RunInTheWay, which names the run that is being made."""
     which = f"run {obstacle.pk}" if obstacle else "another run"
     raise RunInTheWay(
         f"{which} is being made, and reports are made one at a time",

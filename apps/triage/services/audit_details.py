@@ -7,7 +7,7 @@ from apps.triage.querysets import ItemQuerySet
 
 
 def audit_detail(operation: Operation) -> dict[str, object]:
-    """Give what both entries have: of the confirmation, and of the end."""
+    """Return the audit detail that confirmation and end of an operation share."""
     target = operation.target_topic
     order = {"ordered": True} if operation.ordered else {}
     return {

@@ -49,7 +49,7 @@ def confirm(
     previewed = Route.of(operation)
     route = route or previewed
     if route == previewed:
-        obstacle = _confirm(operation.pk, reason, principal, now=now)
+        obstacle = _queue_operation(operation.pk, reason, principal, now=now)
     else:
         obstacle = ROUTE_CHANGED
     if obstacle:
@@ -75,13 +75,14 @@ def undo(*, operation_id: int, principal: Principal, now: datetime) -> Operation
     operation = previews.preview(selection=selection, principal=principal, now=now)
     previews.take(operation_id=operation.pk, now=now)
     reason = f"undo of operation {dropped.pk}"
-    obstacle = _confirm(operation.pk, reason, principal, now=now)
+    obstacle = _queue_operation(operation.pk, reason, principal, now=now)
     if obstacle:
         raise Stale(obstacle, new_preview=None)
     return Operation.objects.get(pk=operation.pk)
 
 
 def _own_preview(token: uuid.UUID, principal: Principal) -> Operation:
+    """Find the principal's preview by its token; raise Stale for another's."""
     operations = Operation.objects.select_related("target_topic")
     operation = operations.filter(token=token, actor=str(principal.actor)).first()
     if operation is None:
@@ -90,7 +91,7 @@ def _own_preview(token: uuid.UUID, principal: Principal) -> Operation:
 
 
 @transaction.atomic
-def _confirm(
+def _queue_operation(
     operation_id: int, reason: str, principal: Principal, *, now: datetime
 ) -> str | None:
     """Queue the operation, or return the reason why it cannot be queued."""
@@ -118,14 +119,14 @@ def _confirm(
         detail={
             **audit_detail(operation),
             "will_act": number,
-            "problems": _problems(operation, number),
+            "problems": _problem_ids(operation, number),
             **single_message(operation.items.waiting(), number),
         },
     )
     return None
 
 
-def _problems(operation: Operation, number: int) -> list[int]:
+def _problem_ids(operation: Operation, number: int) -> list[int]:
     """List the ids of the problems it acts on; [] if that is slow or they are many."""
     query = Query.from_canonical(operation.query or "")
     if ids := query.value_of("problem"):
@@ -140,12 +141,14 @@ def _problems(operation: Operation, number: int) -> list[int]:
 
 
 def _why_nothing_is_left(operation: Operation) -> str:
+    """Say by how many skipped items, and why, nothing is left."""
     reasons = previews.skipped_by_reason(operation)[:MOST_REASONS]
     counts = "; ".join(f"{number} skipped, {reason}" for reason, number in reasons)
     return f"Nothing is left to act on{counts and ': '}{counts}."
 
 
 def _obstacle(operation: Operation, *, now: datetime) -> str | None:
+    """Return why a preview cannot be confirmed; None if it can."""
     if operation.state in CONFIRMED:
         return f"This preview was confirmed before, as operation {operation.pk}."
     if operation.state != State.PREVIEW or operation.expires_at <= now:
@@ -170,5 +173,6 @@ WHERE waiting.operation_id = %s AND waiting.state = 'waiting'
 
 
 def _skip_what_others_hold(operation: Operation) -> None:
+    """Skip the items whose message another operation holds."""
     with connection.cursor() as cursor:
         cursor.execute(_SKIP_HELD, [operation.pk])

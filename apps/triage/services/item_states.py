@@ -14,6 +14,7 @@ from apps.triage.states import ItemState
 
 
 def settle(items: Sequence[int], state: ItemState) -> None:
+    """Set the final state of these items, which no longer hold their messages."""
     Item.objects.filter(pk__in=items).update(state=state.value, held=False)
 
 
@@ -32,7 +33,7 @@ def skip(items: Sequence[int]) -> None:
 
 
 def attach(redrives: dict[int, uuid.UUID]) -> None:
-    """Claim items, each with its redrive."""
+    """Set items to claimed, each with its redrive: {item id: redrive id}."""
     with connection.cursor() as cursor:
         # The bounds keep Postgres from reading the whole table for a few items.
         cursor.execute(
@@ -57,7 +58,7 @@ def detach(redrives: Iterable[uuid.UUID]) -> None:
 
 
 def release(redrives: Iterable[uuid.UUID]) -> None:
-    """Release the items whose redrive is no longer in flight."""
+    """Release held messages whose redrive is no longer in flight."""
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE triage_item SET held = false"
@@ -67,7 +68,7 @@ def release(redrives: Iterable[uuid.UUID]) -> None:
 
 
 def release_answered(operation_id: int) -> None:
-    """Release items that a consumer has answered although the broker has not."""
+    """Release messages that a consumer has answered although the broker has not."""
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE triage_item SET held = false FROM poison_redrive"

@@ -92,6 +92,7 @@ class MarkMove:
 
     @property
     def goes_back(self) -> bool:
+        """Tell whether the mark moves back, so that messages come again."""
         return self.change.new <= self.change.old
 
 
@@ -122,7 +123,7 @@ class Review:
         return all(step.change.changes_nothing for step in self.steps)
 
     def is_held(self, now: datetime) -> bool:
-        """Tell whether the holder is at work."""
+        """Tell whether the holder of the position is at work now."""
         return self.settled_at is not None and now - self.settled_at < QUIET_AFTER
 
 
@@ -140,7 +141,7 @@ def review(
     *, position_id: int, wish: MoveTarget, principal: Principal, now: datetime
 ) -> Review:
     """Compute what a move would do, and change nothing."""
-    position = _movable(position_id, principal)
+    position = _movable_position(position_id, principal)
     return _review(position, wish, principal, now=now)
 
 
@@ -164,7 +165,7 @@ def move(
     reason = clean_reason(reason)
     if not reason:
         raise Invalid("reason", "say why; the audit trail records it")
-    position = moving.lock(position_id=_movable(position_id, principal).pk)
+    position = moving.lock(position_id=_movable_position(position_id, principal).pk)
     current = _review(position, wish, principal, now=now)
     if not agreed(current):
         raise PositionChanged
@@ -181,7 +182,7 @@ def move(
         restores=wish.move if wish.strategy is Strategy.RESTORE else None,
         now=now,
     )
-    _audit(position, current, record, principal, fenced=is_held, now=now)
+    _audit_move(position, current, record, principal, fenced=is_held, now=now)
     return current, record
 
 
@@ -207,6 +208,7 @@ def locate_poisons(*, topic_id: int) -> LocatedPoisons:
 
 
 def _locate(rows: Sequence[Poison]) -> Iterator[LocatedPoison]:
+    """Yield each message whose bookmark names a place in its topic."""
     for poison in rows:
         start: memoryview = getattr(poison, "start")  # noqa: B009 - annotated above
         place = place_of(bytes(start).decode("utf-8", "replace"))
@@ -219,7 +221,8 @@ def _locate(rows: Sequence[Poison]) -> Iterator[LocatedPoison]:
             )
 
 
-def _movable(position_id: int, principal: Principal) -> BookmarkPosition:
+def _movable_position(position_id: int, principal: Principal) -> BookmarkPosition:
+    """Find a visible position that guards keep; raise Absent or Refused."""
     positions = BookmarkPosition.objects.on_topics(principal.topics)
     position = positions.select_related("topic").filter(pk=position_id).first()
     if position is None:
@@ -232,6 +235,7 @@ def _movable(position_id: int, principal: Principal) -> BookmarkPosition:
 def _review(
     position: BookmarkPosition, wish: MoveTarget, principal: Principal, *, now: datetime
 ) -> Review:
+    """Compute what a move would change, replay and pass over."""
     targets = _TARGETS[wish.strategy](position, wish, principal, now)
     changes = moving.compare(position_id=position.pk, targets=targets)
     furthest = moving.furthest(topic_id=position.topic_id)
@@ -239,22 +243,24 @@ def _review(
     return Review(
         position=position,
         fixed=_resolve(wish, targets),
-        steps=[_step(change, located.poisons, furthest) for change in changes],
+        steps=[_step_of(change, located.poisons, furthest) for change in changes],
         settled_at=moving.holder_settled_at(position_id=position.pk),
         whole=located.whole,
     )
 
 
 def _resolve(wish: MoveTarget, targets: Targets) -> MoveTarget:
+    """Return the request with the exact places that it means now."""
     if wish.strategy is Strategy.RESTORE:
         return wish  # a stored mark may hold more than one number
     ends = {publisher: watermark(runs) for publisher, runs in targets.items()}
     return MoveTarget(strategy=Strategy.EXACT, to=ends)
 
 
-def _step(
+def _step_of(
     change: Change, poisons: Sequence[LocatedPoison], furthest: Mapping[str, int]
 ) -> MarkMove:
+    """Compute what moving one publisher's mark replays and passes over."""
     own = [poison for poison in poisons if poison.place.publisher == change.publisher]
     return MarkMove(
         change=change,
@@ -265,54 +271,63 @@ def _step(
 
 
 def _within(poisons: Sequence[LocatedPoison], runs: Runs) -> list[LocatedPoison]:
+    """Keep the messages whose place lies in the runs."""
     return [poison for poison in poisons if holds(runs, poison.place.seq)]
 
 
-def _start(
+def _target_start(
     position: BookmarkPosition, _: MoveTarget, __: Principal, ___: datetime
 ) -> Targets:
+    """Target the place before the first message of each publisher."""
     return dict.fromkeys(_watermarks(position), up_to(NOWHERE))
 
 
-def _end(
+def _target_end(
     position: BookmarkPosition, _: MoveTarget, __: Principal, ___: datetime
 ) -> Targets:
+    """Target the highest known number of each publisher."""
     furthest = moving.furthest(topic_id=position.topic_id)
-    return _each(position, furthest.__getitem__)
+    return _target_each(position, furthest.__getitem__)
 
 
-def _time(
+def _target_time(
     position: BookmarkPosition, wish: MoveTarget, _: Principal, now: datetime
 ) -> Targets:
+    """Target where each mark was at a time; raise Invalid if that is unknown."""
     if wish.at is None or wish.at > now:
         raise Invalid("at", "give a time that is past")
     watermarks = watermark_samples.watermarks_at(position_id=position.pk, at=wish.at)
     if not watermarks:
-        raise Invalid("at", "nobody noted where this position stood so long ago")
+        raise Invalid("at", "no position is recorded for a time that long ago")
     # A publisher that was not known by then had no message settled.
-    return _each(position, lambda publisher: watermarks.get(publisher, NOWHERE))
+    return _target_each(position, lambda publisher: watermarks.get(publisher, NOWHERE))
 
 
-def _exact(
+def _target_exact(
     _: BookmarkPosition, wish: MoveTarget, __: Principal, ___: datetime
 ) -> Targets:
+    """Target the given numbers; raise Invalid without any."""
     if not wish.to:
         raise Invalid("to", "say where to, for at least one publisher")
     return {publisher: up_to(seq) for publisher, seq in wish.to.items()}
 
 
-def _shift(
+def _target_shift(
     position: BookmarkPosition, wish: MoveTarget, _: Principal, __: datetime
 ) -> Targets:
+    """Target a number of messages before or after each mark; raise Invalid for 0."""
     marks = _watermarks(position)
     if not wish.by:
         raise Invalid("by", "give a number other than 0")
-    return _each(position, lambda name: min(max(marks[name] + wish.by, NOWHERE), LAST))
+    return _target_each(
+        position, lambda name: min(max(marks[name] + wish.by, NOWHERE), LAST)
+    )
 
 
-def _copy(
+def _target_copy(
     position: BookmarkPosition, wish: MoveTarget, principal: Principal, _: datetime
 ) -> Targets:
+    """Target the marks of another consumer of the topic; raise Invalid without one."""
     positions = BookmarkPosition.objects.on_topics(principal.topics)
     others = positions.filter(topic=position.topic_id).exclude(pk=position.pk)
     other = others.filter(pk=wish.other or 0).first()
@@ -324,9 +339,10 @@ def _copy(
     return {publisher: up_to(seq) for publisher, seq in marks.items()}
 
 
-def _restore(
+def _target_restore(
     position: BookmarkPosition, wish: MoveTarget, _: Principal, __: datetime
 ) -> Targets:
+    """Target what was settled before an earlier move; raise Invalid without one."""
     rows = Moved.objects.filter(move=wish.move, move__position=position)
     before = dict(rows.values_list("publisher", "before"))
     if not before:
@@ -337,26 +353,28 @@ def _restore(
 _TARGETS: dict[
     Strategy, Callable[[BookmarkPosition, MoveTarget, Principal, datetime], Targets]
 ] = {
-    Strategy.START: _start,
-    Strategy.END: _end,
-    Strategy.TIME: _time,
-    Strategy.EXACT: _exact,
-    Strategy.SHIFT: _shift,
-    Strategy.COPY: _copy,
-    Strategy.RESTORE: _restore,
+    Strategy.START: _target_start,
+    Strategy.END: _target_end,
+    Strategy.TIME: _target_time,
+    Strategy.EXACT: _target_exact,
+    Strategy.SHIFT: _target_shift,
+    Strategy.COPY: _target_copy,
+    Strategy.RESTORE: _target_restore,
 }
 
 
 def _watermarks(position: BookmarkPosition) -> dict[str, int]:
+    """Read the watermark of each publisher from the position's marks."""
     marks = Mark.objects.filter(position=position)
     return dict(marks.values_list("publisher", "processed"))
 
 
-def _each(position: BookmarkPosition, seq_of: Callable[[str], int]) -> Targets:
+def _target_each(position: BookmarkPosition, seq_of: Callable[[str], int]) -> Targets:
+    """Target a number for each of the position's publishers."""
     return {name: up_to(seq_of(name)) for name in _watermarks(position)}
 
 
-def _audit(
+def _audit_move(
     position: BookmarkPosition,
     agreed: Review,
     record: Move,
@@ -365,6 +383,7 @@ def _audit(
     fenced: bool,
     now: datetime,
 ) -> None:
+    """Append the move of a position to the audit."""
     audit.record(
         action=Action.POSITION_MOVED,
         subject=f"position:{position.pk}",

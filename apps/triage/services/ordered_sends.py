@@ -36,7 +36,7 @@ class OrderedSends:
         self.stuck_topics = dict.fromkeys(topics, KEPT_BACK)
 
     def publish(self, messages: Sequence[OutboundMessage]) -> list[ports.Outcome]:
-        """Publish messages; return their outcomes in the same order."""
+        """Publish messages, those of a topic one by one; return outcomes in order."""
         by_topic: dict[TopicId, list[OutboundMessage]] = {}
         for message in messages:
             by_topic.setdefault(_topic_id(message), []).append(message)

@@ -90,6 +90,7 @@ def read(redrives: Sequence[uuid.UUID]) -> ClaimedWindow:
 
 
 def _to_message(row: _Row, topics: Mapping[int, Topic]) -> OutboundMessage:
+    """Build the message to publish, and what its redrive needs, from a row."""
     topic = topics[row.topic]
     return OutboundMessage(
         redrive=row.redrive,
@@ -124,6 +125,7 @@ def is_unsent(message: OutboundMessage, outcome: ports.Outcome) -> bool:
 
 
 def to_answer(message: OutboundMessage, outcome: ports.Outcome) -> RedriveAnswer:
+    """Turn the broker's outcome into the answer that a redrive stores."""
     success = Outcome.MOVED if message.moves else Outcome.SENT
     result = {
         ports.OutcomeKind.SENT: success,

@@ -80,6 +80,7 @@ class Route:
 
     @classmethod
     def of(cls, operation: Operation) -> Self:
+        """Return the route that an operation was previewed with."""
         topic = operation.target_topic
         name = None if topic is None else topic.name
         return cls(target_topic=name, ordered=operation.ordered)
@@ -110,22 +111,23 @@ def preview(
     principal: Principal,
     now: datetime,
     reason: str = "",
+    at_once: int = TAKEN_AT_ONCE,
 ) -> Operation:
     """Freeze the requested selection as an operation that can be confirmed.
 
-    A large selection is returned with `taken` false: a worker must `take` it. `reason`
-    is a draft, to be shown in the form that confirms. A preview never ends another one:
-    it ends when it is confirmed, or after PREVIEW_LIVES. Raises Refused if the actor
-    has MOST_PREVIEWS previews already.
+    A selection of more than `at_once` messages is returned with `taken` false: a worker
+    must `take` it. `reason` is a draft, to be shown in the form that confirms. A
+    preview never ends another one: it ends when it is confirmed, or after
+    PREVIEW_LIVES. Raises Refused if the actor has MOST_PREVIEWS previews already.
     """
     principal.require(Scope.OPERATIONS_WRITE)
-    _check_number(principal, now=now)
-    target = _target(selection, principal)
-    poisons = _select(selection, principal.topics)
+    _require_room(principal, now=now)
+    target = _target_topic(selection, principal)
+    poisons = _select_poisons(selection, principal.topics)
     if selection.ordered:
-        _check_order(poisons, target)
-    first = poisons.order_by().values("pk")[: TAKEN_AT_ONCE + 1]
-    is_large = first.count() > TAKEN_AT_ONCE
+        _require_order(poisons, target)
+    first = poisons.order_by().values("pk")[: at_once + 1]
+    is_large = first.count() > at_once
     with transaction.atomic():
         operation = Operation.objects.create(
             verb=selection.verb.value,
@@ -143,13 +145,15 @@ def preview(
         operation = Operation.objects.get(pk=operation.pk)
         if not is_large:
             # Look topics up again: one may have been created before the snapshot.
-            _take(operation, _select(selection, principal.topics), now=now)
+            _insert_items(
+                operation, _select_poisons(selection, principal.topics), now=now
+            )
     return Operation.objects.get(pk=operation.pk)
 
 
 @transaction.atomic
 def take(*, operation_id: int, now: datetime) -> None:
-    """Take the items of a large preview, as of the moment of its request.
+    """Insert the items of a large preview, as of the moment of its request.
 
     Idempotent: a second worker finds the items taken.
     """
@@ -158,7 +162,9 @@ def take(*, operation_id: int, now: datetime) -> None:
     if operation is not None:
         selection = selection_of(operation)
         if selection is not None:
-            _take(operation, _select(selection, operation.topics), now=now)
+            _insert_items(
+                operation, _select_poisons(selection, operation.topics), now=now
+            )
 
 
 def summarize(*, operation: Operation) -> PreviewSummary:
@@ -175,7 +181,7 @@ def summarize(*, operation: Operation) -> PreviewSummary:
             item.poison
             for item in waiting.select_related("poison__topic").order_by("id")[:3]
         ),
-        newer=_newer(operation),
+        newer=_count_newer(operation),
         left_out=unless_slow(partial(reserved_headers.count_left_out, operation)),
         elsewhere=misrouted.count_elsewhere(operation),
     )
@@ -223,7 +229,8 @@ def selection_of(operation: Operation) -> SelectionRequest | None:
     )
 
 
-def _target(selection: SelectionRequest, principal: Principal) -> Topic | None:
+def _target_topic(selection: SelectionRequest, principal: Principal) -> Topic | None:
+    """Find the topic to send to, None for each its own; raise Invalid."""
     if not selection.target_topic:
         return None
     topics = Topic.objects.filter(name=selection.target_topic)
@@ -237,7 +244,7 @@ def _target(selection: SelectionRequest, principal: Principal) -> Topic | None:
     return topic
 
 
-def _check_order(poisons: PoisonQuerySet, target: Topic | None) -> None:
+def _require_order(poisons: PoisonQuerySet, target: Topic | None) -> None:
     """Raise Invalid if a topic that messages would be sent to keeps no order."""
     within = Topic.objects.filter(pk__in=poisons.order_by().values("topic"))
     topics = [target] if target else within.select_related("broker").order_by("name")
@@ -251,7 +258,8 @@ def _check_order(poisons: PoisonQuerySet, target: Topic | None) -> None:
             )
 
 
-def _check_number(principal: Principal, *, now: datetime) -> None:
+def _require_room(principal: Principal, *, now: datetime) -> None:
+    """Raise Refused if the principal has too many previews open."""
     previews = Operation.objects.previews().filter(actor=str(principal.actor))
     if previews.filter(expires_at__gt=now).count() >= MOST_PREVIEWS:
         minutes = PREVIEW_LIVES // timedelta(minutes=1)
@@ -313,7 +321,10 @@ FROM (
 """
 
 
-def _take(operation: Operation, poisons: PoisonQuerySet, *, now: datetime) -> None:
+def _insert_items(
+    operation: Operation, poisons: PoisonQuerySet, *, now: datetime
+) -> None:
+    """Insert the items of a preview by one statement, and store their number."""
     inner, parameters = statement_of(poisons.order_by().values("pk"))
     inner_values = {f"p{index}": value for index, value in enumerate(parameters)}
     keeps_order = operation.ordered or operation.verb == Verb.GIVE_BACK
@@ -357,8 +368,10 @@ def skip_what_was_decided_since(operation: Operation, *, now: datetime) -> None:
         cursor.execute(statement, values)
 
 
-def _select(selection: SelectionRequest, topics: Sequence[str]) -> PoisonQuerySet:
-    """Return the requested poisons within these topics."""
+def _select_poisons(
+    selection: SelectionRequest, topics: Sequence[str]
+) -> PoisonQuerySet:
+    """Select the messages that a request means, within these topics."""
     allowed = Poison.objects.on_topics(topics)
     if selection.verb is Verb.GIVE_BACK:
         # By exact name: in a query, a star in the name would match any text.
@@ -379,11 +392,12 @@ def skipped_by_reason(operation: Operation) -> tuple[tuple[str, int], ...]:
 
 
 def _count_by(items: ItemQuerySet, field: str) -> tuple[tuple[str, int], ...]:
+    """Count items by a field, the most frequent value first."""
     rows = items.order_by().values_list(field).annotate(number=Count("pk"))
     return tuple(rows.order_by("-number", field))
 
 
-def _newer(operation: Operation) -> int:
+def _count_newer(operation: Operation) -> int:
     """Count the messages that match now but were captured after the preview."""
     if operation.query is None:
         return 0

@@ -39,7 +39,7 @@ def count_left_out(operation: Operation) -> tuple[tuple[str, int], ...]:
         return ()
     pairs = [
         (topic.pk, name)
-        for topic in _targets(operation)
+        for topic in _target_topics(operation)
         for name in sorted(brokers.lost_headers_of(topic))
     ]
     if not pairs:
@@ -55,8 +55,8 @@ def count_left_out(operation: Operation) -> tuple[tuple[str, int], ...]:
         return tuple((readable(name), number) for name, number in cursor.fetchall())
 
 
-def _targets(operation: Operation) -> list[Topic]:
-    """Return the topics that messages will be sent to and that have a broker."""
+def _target_topics(operation: Operation) -> list[Topic]:
+    """Select the topics that messages will be sent to and that have a broker."""
     topics = Topic.objects.exclude(broker=None).select_related("broker")
     if operation.target_topic_id is not None:
         return list(topics.filter(pk=operation.target_topic_id))

@@ -84,7 +84,7 @@ def run(
     with lock.attempt(lock_name(operation_id)) as operation_lock:
         if operation_lock is None:
             return SliceEnd.ELSEWHERE
-        operation = _begin(operation_id)
+        operation = _start_epoch(operation_id)
         if operation is None:
             return SliceEnd.DONE
         operation_run = OperationRun(
@@ -96,11 +96,11 @@ def run(
             log.warning("operation %d was taken over by another run", operation_id)
             return SliceEnd.ELSEWHERE
         except Exception as error:
-            _wait(operation, f"{type(error).__name__}: {error}", now=clock())
+            _store_wait(operation, f"{type(error).__name__}: {error}", now=clock())
             raise
 
 
-def _begin(operation_id: int) -> Operation | None:
+def _start_epoch(operation_id: int) -> Operation | None:
     """Start a new epoch: it fences off any run that writes under an older one."""
     this = Operation.objects.filter(pk=operation_id)
     if not this.transition(to=State.RUNNING, epoch=F("epoch") + 1):
@@ -108,7 +108,7 @@ def _begin(operation_id: int) -> Operation | None:
     return this.get()
 
 
-def _wait(operation: Operation, trouble: str, *, now: datetime) -> None:
+def _store_wait(operation: Operation, trouble: str, *, now: datetime) -> None:
     """Store why the operation waits, and when it is tried again."""
     same = Operation.objects.filter(pk=operation.pk, epoch=operation.epoch)
     delay = back_off.delay(operation.troubles, base=BACK_OFF_BASE, cap=BACK_OFF_CAP)
@@ -140,21 +140,24 @@ class OperationRun:
         self.trouble = ""
 
     def run_slice(self) -> SliceEnd:
+        """Send or decide items until the time is up; return how it ended."""
         item_states.release_answered(self.operation.pk)
         if self.operation.verb in SENDS:
             self._redrive()
         else:
             self._decide()
-        return self._end()
+        return self._end_slice()
 
     # Drop and restore: nothing but the database, in large windows.
 
     def _decide(self) -> None:
+        """Drop or restore items, window by window, until the time is up."""
         while self.clock() < self.until and self._decide_window():
             pass
 
     @transaction.atomic
     def _decide_window(self) -> bool:
+        """Drop or restore some items; return False when none waits."""
         read_by_index()
         fence(self.operation)
         items = dict(
@@ -176,6 +179,7 @@ class OperationRun:
     # Redrive: claim, publish, mark; a thread claims the next window meanwhile.
 
     def _redrive(self) -> None:
+        """Send messages, window by window, until time is up or a broker is away."""
         windows = Windows(self.operation, self.lock, self.clock, size=self.window)
         ordered_sends = (
             OrderedSends(self.operation, self.publisher)
@@ -186,25 +190,28 @@ class OperationRun:
             claim = executor.submit(windows.claim)
             while messages := claim.result().pack():
                 claim = executor.submit(self._claim_following, windows)
-                self._mark(messages, self._publish(messages, ordered_sends))
+                self._store_outcomes(messages, self._publish(messages, ordered_sends))
                 # A broker that is away is not asked again before the back-off is over.
                 if self.trouble:
                     self._give_up(claim.result().pack())
                     return
 
     def _claim_following(self, windows: Windows) -> ClaimedWindow:
+        """Claim the next window; an empty one if the time is up."""
         return windows.claim() if self.clock() < self.until else ClaimedWindow()
 
     def _publish(
         self, messages: Sequence[OutboundMessage], ordered_sends: OrderedSends | None
     ) -> list[ports.Outcome]:
+        """Publish messages, in order if that was asked for; return outcomes."""
         if ordered_sends is not None:
             return ordered_sends.publish(messages)
         return self.publisher.publish([each.addressed for each in messages])
 
-    def _mark(
+    def _store_outcomes(
         self, messages: Sequence[OutboundMessage], outcomes: Sequence[ports.Outcome]
     ) -> None:
+        """Store the outcomes of a window in one transaction; note any trouble."""
         pairs = list(zip(messages, outcomes, strict=True))
         for _, outcome in pairs:
             if outcome.kind in TRY_AGAIN:
@@ -239,10 +246,11 @@ class OperationRun:
         """Leave a window that was claimed but not published to the next run."""
         unsent = ports.Outcome(kind=ports.OutcomeKind.UNSENT, detail=self.trouble)
         if messages:
-            self._mark(messages, [unsent] * len(messages))
+            self._store_outcomes(messages, [unsent] * len(messages))
 
     @transaction.atomic
-    def _end(self) -> SliceEnd:
+    def _end_slice(self) -> SliceEnd:
+        """Finish the operation if nothing is left, else store when to go on."""
         fence(self.operation)
         item_states.release_answered(self.operation.pk)
         this = Operation.objects.filter(pk=self.operation.pk)
@@ -252,10 +260,11 @@ class OperationRun:
         if not self.trouble:
             this.update(trouble="", troubles=0, retry_at=None)
             return SliceEnd.AGAIN
-        _wait(self.operation, self.trouble, now=self.clock())
+        _store_wait(self.operation, self.trouble, now=self.clock())
         return SliceEnd.LATER
 
     def _finish(self) -> None:
+        """Set the operation to done and audit its counts."""
         now = self.clock()
         Operation.objects.filter(pk=self.operation.pk).transition(
             to=State.DONE,

@@ -42,7 +42,7 @@ def worker_missing_for(*, now: datetime) -> timedelta | None:
 
 
 def orphans(*, now: datetime) -> Orphans:
-    """List the operations that are due and whose lock is free."""
+    """List due operations that no process runs, and previews to be taken."""
     due = Operation.objects.unfinished().due(now).values_list("pk", flat=True)
     waiting = {pk: lock_name(pk) for pk in due}
     busy = lock.names_locked(waiting.values())

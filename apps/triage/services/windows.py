@@ -56,10 +56,11 @@ class Windows:
             redrives = self._take_over_orphans() if self.has_orphans else []
             # No other run leaves redrives in flight while this one holds the lock.
             self.has_orphans = bool(redrives)
-            redrives = redrives or self._claim()
+            redrives = redrives or self._claim_waiting()
         return outbound.read(redrives) if redrives else ClaimedWindow()
 
     def _take_over_orphans(self) -> list[uuid.UUID]:
+        """Claim a window of redrives that an earlier run left in flight."""
         rows = (
             self.operation.items.in_flight()
             .filter(redrive__epoch__lt=self.operation.epoch)
@@ -72,7 +73,7 @@ class Windows:
         own = poison.take_over(redrives=orphans, epoch=self.operation.epoch)
         return [redrive for redrive in orphans if redrive in own]
 
-    def _claim(self) -> list[uuid.UUID]:
+    def _claim_waiting(self) -> list[uuid.UUID]:
         """Claim the next window with anything to send; skip items with nothing."""
         while True:
             waiting = self.operation.items.waiting().order_by("id")
@@ -86,7 +87,7 @@ class Windows:
             redrives = poison.begin(
                 poisons=list(items),
                 target=self.operation.target_topic_id,
-                queue=self._queue(),
+                queue=self._queue_to_give_back_to(),
                 unmarked=self.unmarked_topics,
                 epoch=self.operation.epoch,
                 now=self.clock(),
@@ -98,7 +99,7 @@ class Windows:
                 )
                 return [redrives[pk] for pk in items if pk in redrives]
 
-    def _queue(self) -> str:
+    def _queue_to_give_back_to(self) -> str:
         """Name the dead-letter queue to give back to; "" for any other operation."""
         topic = self.operation.target_topic
         if self.operation.verb != Verb.GIVE_BACK or topic is None:

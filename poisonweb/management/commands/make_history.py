@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,12 @@ def _refuse_without_sample() -> None:
         raise CommandError("there is no sample here: start with POISONWEB_DEMO=1")
 
 
-def ask_for_report(weeks: Weeks, *, wait_limit: timedelta = WAIT_LIMIT) -> None:
+def ask_for_report(
+    weeks: Weeks,
+    *,
+    wait_limit: timedelta = WAIT_LIMIT,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
     """Request the report of those days, once; first wait for runs that overlap them.
 
     Right after midnight yesterday cannot be reported yet: the weeks end before it.
@@ -87,7 +93,7 @@ def ask_for_report(weeks: Weeks, *, wait_limit: timedelta = WAIT_LIMIT) -> None:
         return
     until = clock.now() + wait_limit
     while not _may_request(weeks) and clock.now() < until:
-        time.sleep(POLL_SECONDS)
+        sleep(POLL_SECONDS)
     try:
         dispatch.request(
             first_day=weeks.first,

@@ -63,7 +63,7 @@ class Command(BaseCommand):
                 partitions.make(today=clock.now().date())
                 _collect_static(settings.STATIC_ROOT)
                 _make_admin(settings.POISONWEB_VAR / "admin-password")
-                allow_list.write(actor=SET_UP, now=clock.now())
+                allow_list.write_of_older_brokers(actor=SET_UP, now=clock.now())
                 if settings.POISONWEB_DEMO and settings.POISONWEB_REDIS_URL:
                     _make_sample(settings.POISONWEB_VAR / "sample-api-key")
         except (Invalid, Refused) as refusal:

@@ -133,7 +133,7 @@ def position_rejected(consumer: Consumer) -> None:
 
 @check(
     "position-unopened",
-    "Settling a position that nobody has opened is `rejected`.",
+    "Settling a position that was never opened is `rejected`.",
 )
 def position_unopened(consumer: Consumer) -> None:
     update = _update(consumer, new_id(), 1, settled=[[0, 1]])

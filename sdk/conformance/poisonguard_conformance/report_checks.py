@@ -167,8 +167,8 @@ def counter_rejected(consumer: Consumer) -> None:
 
 @check(
     "guard-newest",
-    "Of what a guard says of itself the newest word is kept: `created`, `updated`, and"
-    " `duplicate` for one that came late.",
+    "The newest heartbeat of a guard is kept: `created`, `updated`, and `duplicate` for"
+    " one that came late.",
 )
 def guard_newest(consumer: Consumer) -> None:
     first = _guard(consumer)

@@ -152,7 +152,7 @@ class PostgresWindow(Window):
         is_usable = hasattr(handle, "execute") or hasattr(handle, "cursor")
         connection = handle if is_usable else getattr(handle, "connection", None)
         if connection is None:
-            raise Misconfigured(_DRIVER)
+            raise Misconfigured(_NOT_PSYCOPG)
         return connection
 
     @contextmanager
@@ -314,7 +314,7 @@ def _cursor(connection: Any) -> Any:
             inner = getattr(connection, "connection", None)
             connection = inner() if callable(inner) else inner
     if not hasattr(connection, "cursor"):
-        raise Misconfigured(_DRIVER)
+        raise Misconfigured(_NOT_PSYCOPG)
     return connection.cursor()
 
 
@@ -337,7 +337,7 @@ def _status(cursor: Any) -> int:
     try:
         return int(cursor.connection.info.transaction_status)
     except AttributeError:
-        raise Misconfigured(_DRIVER) from None
+        raise Misconfigured(_NOT_PSYCOPG) from None
 
 
 def _limits(older_than: object, batch: int) -> tuple[float, int]:
@@ -373,7 +373,7 @@ _KIND = (
     "PostgresWindow: for this handler, begin has to return {} of the context managers:"
     " it is entered by `{}`."
 )
-_DRIVER = (
+_NOT_PSYCOPG = (
     "PostgresWindow: begin gives no connection of psycopg, nor one of Django or"
     " SQLAlchemy with psycopg behind it."
 )

@@ -61,7 +61,7 @@ class MessageFacts:
 
     @cached_property
     def bookmark(self) -> str:
-        """Return the broker's id, or a digest of the body where there is none."""
+        """Return the broker's id, or a digest of the body where it gives no id."""
         text = self._own_bookmark
         if text:
             return _fitting(text)

@@ -108,10 +108,10 @@ class MappedJournal:
         """Close the file and, with `remove`, delete it."""
         if remove:
             self.path.unlink(missing_ok=True)
-        self.abandon()
+        self.leave_to_parent()
 
-    def abandon(self) -> None:
-        """Close the memory and the file; in a forked child, the parent keeps it."""
+    def leave_to_parent(self) -> None:
+        """Close the memory and the file here; the parent of a forked child keeps it."""
         self.slots.release()
         self._map.close()
         os.close(self._fd)

@@ -37,7 +37,7 @@ class SlotNumbers(Protocol):
 
 
 class Journal:
-    """Journal(folder | "auto" | None): None goes without crash attribution.
+    """The journal of one process; a `folder` of None turns crash attribution off.
 
     "auto" is the supervisor's folder, or a folder of this user in memory. Where no
     journal can be kept, the consumer runs without one; the log and `facts` say so.
@@ -140,7 +140,7 @@ class Journal:
         """Leave the journal to the parent; called in a forked child."""
         self._lock = threading.Lock()
         if self._file is not None:
-            self._file.abandon()
+            self._file.leave_to_parent()
             self._file = None
             self.slots = JournalSlots.private(self._count)
             self.words = _FirstStore(self)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+from poisonguard.policy import doubled
+
 
 class Backoff:
     """Random pauses between tries, so that many clients do not retry together.
@@ -13,12 +15,12 @@ class Backoff:
 
     def __init__(self, *, floor: float = 0.1, first: float = 0.5, cap: float = 1.0):
         self._floor, self._first, self._cap = floor, first, cap
-        self._longest = first
+        self._tries = 0
 
     def reset(self) -> None:
-        self._longest = self._first
+        self._tries = 0
 
     def next(self) -> float:
-        longest = self._longest
-        self._longest = min(self._cap, longest * 2)
+        longest = doubled(self._first, self._tries, cap=self._cap)
+        self._tries += 1
         return random.uniform(self._floor, longest)  # noqa: S311 # no secret

@@ -75,10 +75,11 @@ class Client:
         timeout: float = 5.0,
         user_agent: str = USER_AGENT,
         proxy: str | None = None,
+        timer: Callable[[], float] = time.monotonic,
     ) -> None:
         if not urls:
             raise Misconfigured("No url: name the one of your Poisonweb.")
-        self._servers = [ServerUrl(_usable(url)) for url in urls]
+        self._servers = [ServerUrl(_usable(url), timer) for url in urls]
         self._working = 0  # the place of the url that answered last
         self._api_key = api_key
         self._timeout = timeout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -32,19 +32,20 @@ _REMEDIES = {
 
 @dataclass(slots=True)
 class ServerUrl:
-    """One url, and until when it asked for no requests (monotonic seconds)."""
+    """One url, and until when it asked for no requests, by `timer`."""
 
     url: str
+    timer: Callable[[], float] = time.monotonic
     writes_from: float = 0.0
     reads_from: float = 0.0
 
     def remaining_pause(self, *, reading: bool) -> float:
-        return (self.reads_from if reading else self.writes_from) - time.monotonic()
+        return (self.reads_from if reading else self.writes_from) - self.timer()
 
     def hold_off(self, status: int, retry_after: str | None) -> None:
         """Make no requests for as long as the answer asks."""
         pause = min(_seconds(retry_after), RETRY_AFTER_LIMIT)
-        now, limited = time.monotonic(), status == HTTPStatus.TOO_MANY_REQUESTS
+        now, limited = self.timer(), status == HTTPStatus.TOO_MANY_REQUESTS
         self.writes_from = now + pause
         self.reads_from = now + (
             pause if limited else min(pause, READ_RETRY_AFTER_LIMIT)

@@ -31,20 +31,35 @@ from poisonguard.server.counters import CounterKey, Counters
 from poisonguard.server.failure_queue import FailureQueue, Receipt, Stop
 from poisonguard.server.heartbeats import Heartbeats
 from poisonguard.server.sender import Sender
-from poisonguard.server.sender_thread import ReportQueue, SenderThread
+from poisonguard.server.sender_thread import (
+    REFUSED_PAUSE,
+    ReportQueue,
+    SenderThread,
+)
 from poisonguard.server.spool import Spool
-from poisonguard.server.spool_queue import SpoolQueue, spool_rest
+from poisonguard.server.spool_queue import ADOPT_EVERY, SpoolQueue, spool_rest
 
 
 class Reporter:
     """The outgoing half of a connection. Every method may be called from any thread.
 
-    `trouble` holds, by kind of report, why it cannot be delivered now.
+    `trouble` holds, by kind of report, why it cannot be delivered now. Reports that are
+    refused wait `refused_pause` seconds; the segments of ended processes are taken over
+    every `adopt_every` seconds.
     """
 
-    def __init__(self, client: Client, *, spool: Spool | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        spool: Spool | None = None,
+        refused_pause: float = REFUSED_PAUSE,
+        adopt_every: float = ADOPT_EVERY,
+    ) -> None:
         self._client = client
         self._spool = spool
+        self._refused_pause = refused_pause
+        self._adopt_every = adopt_every
         self._reset()
 
     def _reset(self) -> None:
@@ -62,13 +77,16 @@ class Reporter:
             self._queues(),
             trouble=self.trouble,
             on_end=self._close_spool,
+            refused_pause=self._refused_pause,
         )
 
     def _queues(self) -> dict[str, ReportQueue]:
         """Return the queues in the order in which they are sent."""
         queues: dict[str, ReportQueue] = {"failures": self._failures}
         if self._spool is not None:
-            queues["spool"] = SpoolQueue(self._spool, self._failures)
+            queues["spool"] = SpoolQueue(
+                self._spool, self._failures, adopt_every=self._adopt_every
+            )
         queues["confirmations"] = self._confirmations
         queues["applied"] = self._applied
         queues["counters"] = self._counter_queue

@@ -44,11 +44,13 @@ class SenderThread:
         *,
         trouble: dict[str, str],
         on_end: Callable[[], None],
+        refused_pause: float = REFUSED_PAUSE,
     ) -> None:
         self._sender = sender
         self._queues = queues
         self._trouble = trouble
         self._on_end = on_end
+        self._refused_pause = refused_pause
         self._lock = threading.Lock()
         self._not_before: dict[str, float] = {}
         self._woken = threading.Event()
@@ -142,7 +144,7 @@ class SenderThread:
             # A kind that the key may not send does not delay the others. Failures are
             # tried on without a pause, because a guard waits for them.
             if kind != "failures":
-                self._not_before[kind] = time.monotonic() + REFUSED_PAUSE
+                self._not_before[kind] = time.monotonic() + self._refused_pause
             if kind not in self._trouble:
                 log.warning("%s cannot be delivered: %s", kind, refused)
             self._trouble[kind] = str(refused)

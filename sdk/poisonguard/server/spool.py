@@ -90,7 +90,7 @@ class _Segment:
     def is_gone(self) -> bool:
         return os.fstat(self.descriptor).st_nlink == 0
 
-    def append(self, data: bytes, *, durable: bool) -> None:
+    def append(self, data: bytes, *, durable: bool, size_limit: int) -> None:
         try:
             _write_whole(self.descriptor, _HEADER.pack(len(data), crc32(data)) + data)
             if durable:
@@ -99,7 +99,7 @@ class _Segment:
             self._truncate()
             raise
         self.size += _HEADER.size + len(data)
-        self.sealed = self.size >= SEGMENT_LIMIT
+        self.sealed = self.size >= size_limit
 
     def _truncate(self) -> None:
         # After a failed fsync the pages on disk are unknown: start another file.
@@ -140,8 +140,9 @@ class _Segment:
 class Spool:
     """The segments of one process, and those taken over from dead ones."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, segment_limit: int = SEGMENT_LIMIT) -> None:
         self.folder = folder
+        self._segment_limit = segment_limit
         try:
             for needed in (folder, self.rejected_folder, self._damaged_folder):
                 needed.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -278,7 +279,7 @@ class Spool:
     def _write(self, data: bytes, *, durable: bool) -> None:
         segment = self._writable()
         try:
-            segment.append(data, durable=durable)
+            segment.append(data, durable=durable, size_limit=self._segment_limit)
         except OSError:
             # It stays empty, and each segment holds a descriptor.
             if segment.size == 0:

@@ -19,10 +19,12 @@ ADOPT_EVERY = 10.0
 class SpoolQueue:
     """The reports of a spool; those whose guards wait are sent ahead of them."""
 
-    def __init__(self, spool: Spool, failures: FailureQueue) -> None:
+    def __init__(
+        self, spool: Spool, failures: FailureQueue, *, adopt_every: float = ADOPT_EVERY
+    ) -> None:
         self._spool = spool
         self._failures = failures
-        self._adoption = Interval(ADOPT_EVERY)
+        self._adoption = Interval(adopt_every)
 
     @property
     def waiting(self) -> int:

@@ -28,7 +28,8 @@ class _OwnSkip:
 class OwnSkips:
     """The own skips by key, the oldest first, with how often each was applied."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, limit: int = OWN_LIMIT) -> None:
+        self._limit = limit
         self._own: dict[SkipKey, _OwnSkip] = {}
         self._applied: Counter[SkipKey] = Counter()
 
@@ -59,7 +60,7 @@ class OwnSkips:
     @property
     def surplus(self) -> SkipKey | None:
         """Return the oldest while there is no room for another one."""
-        return next(iter(self._own)) if len(self._own) >= OWN_LIMIT else None
+        return next(iter(self._own)) if len(self._own) >= self._limit else None
 
     def known_at(self, moment: float) -> list[SkipKey]:
         """List those whose reports the server had answered by that moment."""

@@ -16,7 +16,7 @@ from poisonguard.contract import Skip
 from poisonguard.skipping.doubts import Doubt, Doubts
 from poisonguard.skipping.expiries import Expiries
 from poisonguard.skipping.listed_skips import ListedSkips
-from poisonguard.skipping.own_skips import OwnSkips
+from poisonguard.skipping.own_skips import OWN_LIMIT, OwnSkips
 from poisonguard.skipping.skip_changes import SkipChanges
 from poisonguard.skipping.skip_lines import EPOCH
 from poisonguard.skipping.skip_lookup import (
@@ -71,6 +71,7 @@ class SkipList(SkipLookup):
         consumer_group: str,
         handler_version: str | None,
         tell_applied: Callable[[int, int], None],
+        own_limit: int = OWN_LIMIT,
     ) -> None:
         self.topic = topic
         self.consumer_group = consumer_group
@@ -83,7 +84,7 @@ class SkipList(SkipLookup):
         self.changes = self._change_log.counts
         self._doubts = Doubts()
         self._listed = ListedSkips(self._packed((), EPOCH))
-        self._own = OwnSkips()
+        self._own = OwnSkips(limit=own_limit)
         self._expiries = Expiries(self._is_kept)
         super().__init__(self._listed.skip)
 

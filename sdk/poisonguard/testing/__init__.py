@@ -69,7 +69,7 @@ class FakePoisonweb:
     @property
     def listening(self) -> int:
         """Return how many guards follow the skip list now."""
-        return self._double.streams
+        return self._double.stream.readers
 
     # What consumers sent
 
@@ -77,13 +77,15 @@ class FakePoisonweb:
     def failures(self) -> list[FailureReport]:
         """Return the accepted reports in their order, each once."""
         with self._double.changed:
-            return [parse_failure(item) for item in self._double.failures.values()]
+            return [
+                parse_failure(item) for item in self._double.reports.failures.values()
+            ]
 
     @property
     def confirmations(self) -> list[Confirmation]:
         """Return which requeued messages were handled."""
         with self._double.changed:
-            items = list(self._double.confirmations.values())
+            items = list(self._double.reports.confirmations.values())
         return [parse_confirmation(item) for item in items]
 
     @property
@@ -92,13 +94,14 @@ class FakePoisonweb:
 
         A guard tells that once a minute, and when it is closed.
         """
-        return dict(self._double.totals())
+        with self._double.changed:
+            return dict(self._double.reports.totals())
 
     @property
     def skips(self) -> list[Skip]:
         """Return what is skipped now, by hand or as the consequence of a failure."""
         with self._double.changed:
-            return [parse_skip(item) for item in self._double.skips.values()]
+            return [parse_skip(item) for item in self._double.skip_list.skips.values()]
 
     def wait_for(self, condition: Callable[[], object], timeout: float = WAIT) -> None:
         """Wait until something is true; raise AssertionError where it never is."""
@@ -137,14 +140,14 @@ class FakePoisonweb:
 
     def unskip(self, skip: Skip) -> None:
         """End a skip; running guards learn it at once."""
-        self._double.remove_skip(skip.id or 0)
+        self._double.skip_list.remove(skip.id or 0)
 
     def requeue(self) -> str:
         """Return a value for the header of a requeued message.
 
         Confirmations of other values are rejected.
         """
-        return self._double.mark()
+        return self._double.reports.mark()
 
     @contextmanager
     def away(self) -> Iterator[None]:
@@ -167,4 +170,4 @@ class FakePoisonweb:
             return detail if when(parse_failure(item)) else None
 
         with self._double.changed:
-            self._double.rejects = judge
+            self._double.reports.rejects = judge

@@ -1,7 +1,8 @@
-"""Positions as Poisonweb keeps them: settled runs, and one holder."""
+"""Positions as Poisonweb keeps them: settled runs, and one holder each."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +49,46 @@ class Position:
             "settled": runs[1:] if is_begun else runs,
             "resume": processed if persisted is None else min(processed, persisted),
         }
+
+
+class Positions(dict[tuple[str, str, str], Position]):
+    """All positions, by client name, sub id and topic.
+
+    `fence` tells those who held one that it was opened again.
+    """
+
+    def __init__(self, *, fence: Callable[..., None]) -> None:
+        super().__init__()
+        self._fence = fence
+
+    def open(self, body: dict[str, Any]) -> dict[str, Any]:
+        sub_id, topic = body.get("sub_id"), body.get("topic")
+        if sub_id is not None and topic is not None:
+            self.setdefault((body["client_name"], sub_id, topic), Position())
+        opened = {
+            key: position
+            for key, position in self.items()
+            if key[0] == body["client_name"] and sub_id in (None, key[1])
+        }
+        epoch = 1 + max((p.epoch for p in opened.values()), default=0)
+        rows: list[dict[str, Any]] = []
+        for (client_name, sub, of), position in opened.items():
+            position.epoch = epoch
+            self._fence(client_name=client_name, sub_id=sub, topic=of, epoch=epoch)
+            rows += [
+                {"sub_id": sub, "topic": of, **position.mark(publisher)}
+                for publisher in position.settled
+            ]
+        return {"epoch": epoch, "positions": rows}
+
+    def settle(self, update: dict[str, Any]) -> dict[str, Any]:
+        key = (update["client_name"], update["sub_id"], update["topic"])
+        position = self.get(key)
+        if position is None:
+            raise Invalid("/topic", "this position is not open: open it first.")
+        if position.epoch != update["epoch"]:
+            return {"status": "fenced"}
+        return position.settle(update)
 
 
 def merged(runs: list[Run]) -> list[Run]:

@@ -16,11 +16,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 from poisonguard.contract import Invalid
 from poisonguard.skipping import skip_lines
+from poisonguard.testing.skip_list import Json
 
 if TYPE_CHECKING:
     from poisonguard.testing.double import Double
-
-Json = dict[str, Any]
 
 MOST_MEMBERS = 1_000
 # The list of members that a call takes.
@@ -119,7 +118,7 @@ class Handler(BaseHTTPRequestHandler):
             double.changed.notify_all()
         address = urlsplit(self.path)
         path, query = address.path.removeprefix("/api/v1"), parse_qsl(address.query)
-        fault = double.fault(path)
+        fault = double.faults.next(path)
         if fault:
             raise _WithHeaders(HTTPStatus(fault.status), fault.headers)
         if self.headers.get("Authorization") != f"Bearer {double.key}":
@@ -129,7 +128,7 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/skips/stream":
             self._stream(query)
         elif path.startswith("/poisons/") and path.endswith("/body"):
-            self._answer(HTTPStatus.OK, double.body(path.split("/")[2]))
+            self._answer(HTTPStatus.OK, self._body_of(path))
         else:
             self._call(path, query, body)
 
@@ -143,7 +142,7 @@ class Handler(BaseHTTPRequestHandler):
         status, answer, is_repeated = double.once(
             key, (self.command, path, body), lambda: self._called(path, query, body)
         )
-        if self.command == "POST" and double.loses_answer():
+        if self.command == "POST" and double.faults.loses_answer():
             self.close_connection = True
             return
         takes_lines = skip_lines.MEDIA_TYPE in self.headers.get("Accept", "")
@@ -154,6 +153,11 @@ class Handler(BaseHTTPRequestHandler):
             return
         replayed = {"Idempotent-Replayed": "true"} if is_repeated else {}
         self._answer(status, _whole(answer), replayed)
+
+    def _body_of(self, path: str) -> bytes:
+        double = self.server.double
+        with double.changed:
+            return double.reports.body(int(path.split("/")[2]))
 
     def _called(
         self, path: str, query: list[tuple[str, str]], body: Json
@@ -203,7 +207,7 @@ class Handler(BaseHTTPRequestHandler):
         after = self.headers.get("Last-Event-ID") or dict(query).get("after")
         topics = [value for name, value in query if name == "topic"]
         group = dict(query).get("consumer_group")
-        events = self.server.double.events(topics, group, after)
+        events = self.server.double.stream.events(topics, group, after)
         try:
             for text in events:
                 self.wfile.write(text.encode())

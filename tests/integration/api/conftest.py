@@ -1,17 +1,13 @@
-"""The present time, since keys and sessions expire, and plain static files."""
+"""The present as time of every test, and plain static files."""
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import pytest
 
-from apps.core import clock
 
-
-@pytest.fixture
-def now() -> datetime:
-    return clock.now()
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let `now` be the present in this folder: keys and sessions expire."""
+    item.add_marker("present")
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,6 @@ from datetime import datetime
 import pytest
 from django.test import Client
 
-from apps.core import clock
 from apps.core.actor import Actor
 from apps.team.rights import Role
 from apps.team.services import create_user
@@ -16,10 +15,9 @@ from apps.team.services import create_user
 SignIn = Callable[..., Client]
 
 
-@pytest.fixture
-def now() -> datetime:
-    """Use the present time: pages show ages."""
-    return clock.now()
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let `now` be the present in this folder: pages show ages."""
+    item.add_marker("present")
 
 
 @pytest.fixture(autouse=True)

@@ -218,16 +218,13 @@ def test_only_ten_problems_are_shown_and_the_others_are_counted(
     assert "3 other problems with open messages" in page
 
 
-def test_many_open_messages_are_ranked_by_a_second_count(
-    now: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ranking, "MOST_EACH", 2)
+def test_many_open_messages_are_ranked_by_a_second_count(now: datetime) -> None:
     for age, number in enumerate((4, 1, 5, 3)):
         for minute in range(number):
             at = now - timedelta(hours=age, minutes=minute)
             poisons(at, 1, exception=broken(f"E{number}"))
 
-    result = ranking.ranked(limited("*"))
+    result = ranking.ranked(limited("*"), most_each=2)
 
     assert not isinstance(result, TooSlow)
     assert [each.open for each in result.problems] == [5, 4, 3, 1]

@@ -383,7 +383,7 @@ def test_a_review_expires_after_fifteen_minutes(
         ({"strategy": "shift", "by": "0"}, "Give a number other than 0"),
         ({"strategy": "copy", "other": "77777"}, "Choose another consumer"),
         ({"strategy": "time", "at": "soon"}, "Give a day and a time"),
-        ({"strategy": "time", "at": "2026-01-01T00:00"}, "Nobody noted"),
+        ({"strategy": "time", "at": "2026-01-01T00:00"}, "No position is recorded for"),
         ({"strategy": "time", "at": "2026-01-01T00:00", "zone": "../x"}, "Name a zone"),
         ({"strategy": "restore", "move": "77777"}, "This position has no such move"),
     ],

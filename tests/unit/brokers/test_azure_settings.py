@@ -102,8 +102,8 @@ def test_a_queue_writes_as_its_broker_does_unless_it_says_so() -> None:
     broker = BrokerSettings(url="", options={"messageEncoding": "none"})
     topic = TopicSettings(topic="orders", options={"messageEncoding": "base64"})
 
-    usual = AzureQueueSettings.parse(broker, TopicSettings(topic="orders"))
-    other = AzureQueueSettings.parse(broker, topic)
+    usual = AzureQueueSettings.of_topic(broker, TopicSettings(topic="orders"))
+    other = AzureQueueSettings.of_topic(broker, topic)
 
     assert usual.message_encoding is usual.usual_encoding is Encoding.NONE
     assert (other.message_encoding, other.usual_encoding) == (
@@ -212,7 +212,7 @@ def test_a_name_that_cannot_work_is_refused_with_the_reason(
     settings = TopicSettings(topic=topic, dead_letter_queue=named)
 
     with pytest.raises(Invalid, match=why) as refused:
-        AzureQueueSettings.parse(BrokerSettings(url=""), settings)
+        AzureQueueSettings.of_topic(BrokerSettings(url=""), settings)
 
     assert refused.value.field == field
 
@@ -220,7 +220,7 @@ def test_a_name_that_cannot_work_is_refused_with_the_reason(
 def test_the_longest_name_that_has_a_poison_queue() -> None:
     settings = TopicSettings(topic="a" * 56)
 
-    parsed_settings = AzureQueueSettings.parse(BrokerSettings(url=""), settings)
+    parsed_settings = AzureQueueSettings.of_topic(BrokerSettings(url=""), settings)
 
     assert parsed_settings.poison_queue == "a" * 56 + "-poison"
 
@@ -237,7 +237,7 @@ def test_a_broker_accepts_only_message_encoding() -> None:
     broker = BrokerSettings(url="", options={"retries": 3})
 
     with pytest.raises(Invalid, match="'retries' is unknown"):
-        AzureQueueSettings.parse(broker, TopicSettings(topic="orders"))
+        AzureQueueSettings.of_topic(broker, TopicSettings(topic="orders"))
 
 
 def parsed(
@@ -248,4 +248,4 @@ def parsed(
         visibility_timeout=visibility_timeout,
         options=options or {},
     )
-    return AzureQueueSettings.parse(BrokerSettings(url=""), topic)
+    return AzureQueueSettings.of_topic(BrokerSettings(url=""), topic)

@@ -60,7 +60,7 @@ def whats(ledger: Ledger) -> list[What]:
 
 
 def reports(server: Server) -> list[dict[str, Any]]:
-    return list(server.failures.values())
+    return list(server.reports.failures.values())
 
 
 def hand_out(redis: Redis, body: str) -> bytes:
@@ -118,7 +118,7 @@ def test_what_is_done_is_counted(
 
     consume(Fails(ValueError()))
 
-    totals = server.totals()
+    totals = server.reports.totals()
     assert (totals["handled"], totals["failed"]) == (2, 1)
 
 
@@ -169,7 +169,7 @@ def test_a_redriven_message_that_is_handled_is_noted_and_confirmed(
 
     (line,) = read(ledger.path)
     assert (line.what, line.redrive) == (What.HANDLED, REDRIVE)
-    assert list(server.confirmations) == [REDRIVE]
+    assert list(server.reports.confirmations) == [REDRIVE]
 
 
 def test_pending_messages_are_handled_before_new_ones(
@@ -200,7 +200,7 @@ def test_a_message_that_cannot_be_reported_stays_pending_and_is_read_again(
 ) -> None:
     monkeypatch.setenv("POISONGUARD_HOLD_FOR", "0.1")
     answers = ["not now", "nor now"]
-    server.rejects = lambda _: answers.pop() if answers else None
+    server.reports.rejects = lambda _: answers.pop() if answers else None
     hand_out(redis, "bad")
     redis.xadd(OF.topic, {"body": "good"})
     handler = Refuses(b"bad")
@@ -255,7 +255,7 @@ def test_a_message_does_not_fail_when_the_ledger_cannot_be_written(
     groups: Any = redis.xinfo_groups(OF.topic)
     (group,) = groups
     assert group["pending"] == 1
-    assert (reports(server), dict(server.confirmations)) == ([], {})
+    assert (reports(server), dict(server.reports.confirmations)) == ([], {})
 
 
 def test_a_guard_reads_the_key_that_is_there_now(

@@ -1,4 +1,4 @@
-"""StepKind the four weeks hold, on whatever weekday they begin."""
+"""What the four weeks hold, on whatever weekday they begin."""
 
 from __future__ import annotations
 
@@ -341,7 +341,7 @@ def test_todays_failures_belong_to_the_same_problems_as_those_of_the_history(
 
     consume(handler_of(subscription), subscription)
 
-    (today,) = server.failures.values()
+    (today,) = server.reports.failures.values()
     assert today["attempts"] == fault.attempts
     raised, raises = consumer_reports.raised(then), today["exception"]
     assert classified(raised.type, raised.message, raised.traceback) == classified(

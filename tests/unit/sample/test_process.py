@@ -64,7 +64,7 @@ def has_sent_more_than(number: int, redis: Redis) -> bool:
 
 
 def poisoned(server: Server, topic: str) -> list[str]:
-    failures = list(server.failures.values())
+    failures = list(server.reports.failures.values())
     return [report["bookmark"] for report in failures if report["topic"] == topic]
 
 

@@ -76,7 +76,7 @@ def test_a_shipment_that_kills_is_poison_after_two_deaths(
     start()
     wait_until(lambda: is_settled(redis, OF.topic))
 
-    (report,) = server.failures.values()
+    (report,) = server.reports.failures.values()
     assert (report["cause"], report["crashes"], report["failures"]) == ("crash", 2, 0)
     raised = report["exception"]
     assert raised["type"] == "ProcessDied"
@@ -94,7 +94,7 @@ def test_one_that_kills_again_after_a_requeue_comes_back(
     start()
     wait_until(lambda: is_settled(redis, OF.topic))
 
-    (report,) = server.failures.values()
+    (report,) = server.reports.failures.values()
     assert (report["cause"], report["redrive"]) == ("crash", REDRIVE)
     counted = tally(read(tmp_path / "sample-ledger.jsonl"))
     again = Tally(poisons=0, recurrences=1, confirmations=0)

@@ -38,7 +38,8 @@ class Command(BaseCommand):
     def handle(
         self, *_: Any, since: Sequence[Path], head: str | None, **__: Any
     ) -> None:
-        result = proof.prove(_read(since))
+        """Print what is proven of the audit chain; fail if any of it is broken."""
+        result = proof.prove(_read_checkpoints(since))
         troubles = [*result.troubles]
         if since and not result.number:
             troubles.append("There is no signed checkpoint in what --since names.")
@@ -52,7 +53,8 @@ class Command(BaseCommand):
             self.stdout.write(_coverage(result))
 
 
-def _read(paths: Sequence[Path]) -> Iterator[Checkpoint]:
+def _read_checkpoints(paths: Sequence[Path]) -> Iterator[Checkpoint]:
+    """Yield the checkpoints of files, or of all files in a folder."""
     for path in paths:
         files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
         for file in files:
@@ -63,6 +65,7 @@ def _read(paths: Sequence[Path]) -> Iterator[Checkpoint]:
 
 
 def _missing_head(text: str) -> Iterator[str]:
+    """Yield a trouble if no entry of the chain has this hash."""
     try:
         digest = bytes.fromhex(text)
     except ValueError:
@@ -75,6 +78,7 @@ def _missing_head(text: str) -> Iterator[str]:
 
 
 def _coverage(result: Proof) -> str:
+    """Say up to which entry the checkpoints prove the chain."""
     covered = result.holds.seq if result.holds else 0
     newer = result.verdict.entries - covered
     rest = f"; {newer} newer ones are covered by none" if newer else ""

@@ -64,29 +64,37 @@ class AzureAccount:
 
     @classmethod
     def parse(cls, url: str) -> Self:
+        """Parse a connection string or address; raise Invalid for another text."""
         text = url.strip()
         if text.lower().startswith(("http://", "https://")):
             address, _, signature = text.partition("?")
-            return cls._at(_endpoint(address), signature=_signature(signature))
-        settings = _pieces(text)
+            return cls._at(
+                _parse_endpoint(address), signature=_checked_signature(signature)
+            )
+        settings = _parse_settings(text)
         if EMULATED in settings:
             return cls._emulated(settings)
         key, signature = settings.get(KEY, ""), settings.get(SIGNATURE, "")
         if bool(key) == bool(signature):
-            raise _unusable(f"give either {KEY} or {SIGNATURE}")
+            raise _unusable_error(f"give either {KEY} or {SIGNATURE}")
         if signature:
-            return cls._at(_endpoint_of(settings), signature=_signature(signature))
-        name = _name(settings.get(NAME, ""))
-        return cls._at(_endpoint_of(settings), name=name, key=_key(key))
+            return cls._at(
+                _endpoint_of(settings), signature=_checked_signature(signature)
+            )
+        name = _checked_name(settings.get(NAME, ""))
+        return cls._at(_endpoint_of(settings), name=name, key=_decode_key(key))
 
     @classmethod
     def _emulated(cls, settings: Mapping[str, str]) -> Self:
+        """Return the account of a local emulator."""
         if settings[EMULATED].lower() != "true" or set(settings) - {EMULATED, EMULATOR}:
-            raise _unusable(f"{EMULATED} is true, and stands alone or with its proxy")
-        proxy = _endpoint(settings.get(EMULATOR, "http://127.0.0.1"))
+            raise _unusable_error(
+                f"{EMULATED} is true, and stands alone or with its proxy"
+            )
+        proxy = _parse_endpoint(settings.get(EMULATOR, "http://127.0.0.1"))
         place = f"{proxy.scheme}://{proxy.netloc.partition(':')[0]}:{DEVELOPMENT_PORT}"
-        endpoint = _endpoint(f"{place}/{DEVELOPMENT}")
-        return cls._at(endpoint, name=DEVELOPMENT, key=_key(DEVELOPMENT_KEY))
+        endpoint = _parse_endpoint(f"{place}/{DEVELOPMENT}")
+        return cls._at(endpoint, name=DEVELOPMENT, key=_decode_key(DEVELOPMENT_KEY))
 
     @classmethod
     def _at(
@@ -97,6 +105,7 @@ class AzureAccount:
         key: bytes = b"",
         signature: str = "",
     ) -> Self:
+        """Return the account at an endpoint, whose host or path may name it."""
         host, path = endpoint.hostname or "", endpoint.path.rstrip("/")
         return cls(
             name=name or path.strip("/") or host.partition(".")[0],
@@ -109,41 +118,46 @@ class AzureAccount:
         )
 
 
-def _pieces(text: str) -> dict[str, str]:
+def _parse_settings(text: str) -> dict[str, str]:
+    """Split a connection string into its settings; raise Invalid."""
     settings: dict[str, str] = {}
     for piece in filter(None, text.split(";")):
         written, is_one, value = piece.partition("=")
         name = _KNOWN.get(written.strip().lower())
         if not is_one or name is None:
-            raise _unusable(
+            raise _unusable_error(
                 "a part of it is not one of its settings, perhaps because "
                 "of a semicolon inside a value"
             )
         if name in settings:
-            raise _unusable(f"{name} occurs twice")
+            raise _unusable_error(f"{name} occurs twice")
         settings[name] = value.strip()
     return settings
 
 
 def _endpoint_of(settings: Mapping[str, str]) -> SplitResult:
+    """Return the endpoint that a connection string names or implies."""
     if ENDPOINT in settings:
-        return _endpoint(settings[ENDPOINT])
+        return _parse_endpoint(settings[ENDPOINT])
     suffix = settings.get(SUFFIX, "core.windows.net")
     protocol = settings.get(PROTOCOL, "https").lower()
     if not _HOST.fullmatch(suffix):
-        raise _unusable(f"{SUFFIX} is no host name")
+        raise _unusable_error(f"{SUFFIX} is no host name")
     if protocol not in PORTS:
-        raise _unusable(f"{PROTOCOL} is https or http")
-    return _endpoint(f"{protocol}://{_name(settings.get(NAME, ''))}.queue.{suffix}")
+        raise _unusable_error(f"{PROTOCOL} is https or http")
+    return _parse_endpoint(
+        f"{protocol}://{_checked_name(settings.get(NAME, ''))}.queue.{suffix}"
+    )
 
 
-def _endpoint(text: str) -> SplitResult:
+def _parse_endpoint(text: str) -> SplitResult:
+    """Parse the URL of an endpoint; raise Invalid for an unusable one."""
     remedy = "its address is https://, a host and perhaps a port, and nothing more"
     try:
         parts = urlsplit(text)
         host, port = parts.hostname or "", parts.port
     except ValueError:
-        raise _unusable(remedy) from None
+        raise _unusable_error(remedy) from None
     path = parts.path.strip("/")
     if (
         parts.scheme not in PORTS
@@ -154,35 +168,41 @@ def _endpoint(text: str) -> SplitResult:
         or parts.fragment
         or (path and not _ACCOUNT_NAME.fullmatch(path))
     ):
-        raise _unusable(remedy)
+        raise _unusable_error(remedy)
     return parts
 
 
-def _name(name: str) -> str:
+def _checked_name(name: str) -> str:
+    """Return the name; raise Invalid for one that no account can have."""
     if not _ACCOUNT_NAME.fullmatch(name):
-        raise _unusable(f"{NAME} is 3 to 24 small letters and digits")
+        raise _unusable_error(f"{NAME} is 3 to 24 small letters and digits")
     return name
 
 
-def _key(text: str) -> bytes:
+def _decode_key(text: str) -> bytes:
+    """Decode an account's key; raise Invalid for what is no base64."""
     try:
         key = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         key = b""
     if not key:
-        raise _unusable(f"{KEY} is base64: copy it whole")
+        raise _unusable_error(f"{KEY} is base64: copy it whole")
     return key
 
 
-def _signature(text: str) -> str:
+def _checked_signature(text: str) -> str:
+    """Return a shared access signature; raise Invalid for another text."""
     signature = text.strip().lstrip("?")
     is_one = _PRINTABLE.fullmatch(signature) and "#" not in signature
     if not is_one or not parse_qs(signature).get("sig"):
-        raise _unusable("a shared access signature is sv=...&sig=...: copy it whole")
+        raise _unusable_error(
+            "a shared access signature is sv=...&sig=...: copy it whole"
+        )
     return signature
 
 
-def _unusable(what: str) -> Invalid:
+def _unusable_error(what: str) -> Invalid:
+    """Build the error of an unusable address: what is wrong, and what to give."""
     remedy = (
         f"{what}. Paste the account's connection string, "
         "UseDevelopmentStorage=true, or the address of its queues with a shared access "

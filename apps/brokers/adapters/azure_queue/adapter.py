@@ -57,35 +57,42 @@ class AzureAdapter:
     capabilities = CAPABILITIES
 
     def publisher(self, broker: BrokerSettings) -> AzurePublisher:
+        """Return a publisher for a broker; it connects with its first message."""
         usual = usual_encoding(broker)
-        return AzurePublisher(_wire(broker, connections=SIDE_BY_SIDE), usual=usual)
+        return AzurePublisher(_make_wire(broker, connections=SIDE_BY_SIDE), usual=usual)
 
     def dead_letter_reader(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> AzureDeadLetterReader:
-        settings = AzureQueueSettings.parse(broker, topic)
-        return AzureDeadLetterReader(_wire(broker), settings)
+        """Return a reader of a topic's poison queue; it connects when it reads."""
+        settings = AzureQueueSettings.of_topic(broker, topic)
+        return AzureDeadLetterReader(_make_wire(broker), settings)
 
     def topic_admin(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> AzureTopicAdmin:
-        settings = AzureQueueSettings.parse(broker, topic)
-        return AzureTopicAdmin(_wire(broker), settings)
+        """Return what counts a topic's queues; it connects when it is asked."""
+        settings = AzureQueueSettings.of_topic(broker, topic)
+        return AzureTopicAdmin(_make_wire(broker), settings)
 
     def broker_admin(self, broker: BrokerSettings) -> AzureBrokerAdmin:
+        """Return what tests an account and lists its queues."""
         usual_encoding(broker)
-        return AzureBrokerAdmin(_wire(broker))
+        return AzureBrokerAdmin(_make_wire(broker))
 
     def queue_by_convention(self, topic: str) -> str:
+        """Return <topic>-poison, as Azure Functions names it; raise Invalid."""
         return poison_queue(queue_name(topic, field="native_name"), "")
 
     def ordering(self, topic: str) -> Ordering:
+        """Return the ordering of the kind: all queues have the same."""
         return CAPABILITIES.ordering
 
 
 ADAPTER = AzureAdapter()
 
 
-def _wire(broker: BrokerSettings, *, connections: int = CONNECTIONS) -> AzureWire:
+def _make_wire(broker: BrokerSettings, *, connections: int = CONNECTIONS) -> AzureWire:
+    """Return a client of the broker's account; nothing is sent yet."""
     account, dial = AzureAccount.parse(broker.url), broker.target.dial
     return AzureWire(account, dial=dial, connections=connections)

@@ -60,6 +60,7 @@ class AzureDeadLettering:
         return moved + sum(one.result() for one in futures)
 
     def _take(self) -> list[AzureMessage]:
+        """Take the first messages of the topic that were handed out too often."""
         queue, settings = self._settings.topic, self._settings
         look = partial(self._wire.peek, queue, count=settings.batch_size)
         first = unless_missing(look, otherwise=list[AzureMessage]())
@@ -87,6 +88,7 @@ class AzureDeadLettering:
         return True
 
     def _put(self, message: AzureMessage) -> None:
+        """Add a message to the poison queue, which is created if missing."""
         queue = self._settings.poison_queue
         try:
             self._wire.put(queue, message.text)
@@ -97,6 +99,7 @@ class AzureDeadLettering:
             self._wire.put(queue, message.text)
 
     def _settle(self, message: AzureMessage) -> None:
+        """Delete a moved message from its topic; log it if others took it."""
         try:
             self._wire.delete(self._settings.topic, message.id, message.receipt)
         except AzureRejected as error:
@@ -106,6 +109,7 @@ class AzureDeadLettering:
             _LOG.warning(what, message.id, self._settings.topic)
 
     def _give_back(self, message: AzureMessage, *, seconds: int) -> None:
+        """Show a message again after so many seconds, unless others took it."""
         try:
             self._wire.hide(
                 self._settings.topic, message.id, message.receipt, seconds=seconds

@@ -31,6 +31,7 @@ class AzureTopicAdmin:
         return []
 
     def depth(self) -> int | None:
+        """Count the poison queue; raise QueueExpected while there is none."""
         count: Callable[[], int | None] = partial(self._wire.depth, self._queue)
         depth = unless_missing(count, otherwise=None)
         if depth is None:
@@ -47,9 +48,11 @@ class AzureTopicAdmin:
         return min((message.inserted_at for message in messages), default=None)
 
     def delivered(self) -> Delivered | None:
+        """Return None: Azure counts no deliveries."""
         return None
 
     def close(self) -> None:
+        """Close the connections."""
         self._wire.close()
 
 
@@ -60,11 +63,13 @@ class AzureBrokerAdmin:
         self._wire = wire
 
     def ping(self) -> str:
+        """Make the cheapest request; name the account and the server."""
         server = self._wire.server() or "a server that does not say what it is"
         return f"Azure Storage Queues of {self._wire.account_name}: {server}"
 
     def discover(self) -> list[FoundTopic]:
-        names = self._names()
+        """List the queues that are no poison queue of another, with depths."""
+        names = self._queue_names()
         counted = zip(names, self._wire.map(self._depth, names), strict=True)
         depths = {name: depth for name, depth in counted if depth is not None}
         return [
@@ -80,9 +85,11 @@ class AzureBrokerAdmin:
         ]
 
     def close(self) -> None:
+        """Close the connections."""
         self._wire.close()
 
-    def _names(self) -> list[str]:
+    def _queue_names(self) -> list[str]:
+        """List the names of the account's queues, page by page, up to a limit."""
         names, marker = self._wire.queues()
         while marker and len(names) < MOST_TOPICS:
             more, marker = self._wire.queues(after=marker)
@@ -96,4 +103,5 @@ class AzureBrokerAdmin:
 
 
 def _is_queue_of_another(name: str, depths: dict[str, int]) -> bool:
+    """Tell whether it is the poison queue of another of these queues."""
     return name.endswith(SUFFIX) and name.removesuffix(SUFFIX) in depths

@@ -51,10 +51,12 @@ def read(text: str, *, expected: Encoding, usual: Encoding) -> MessageContent:
     `expected` is what the queue's producers write, `usual` what `write` makes of a body
     without a mark. Text that should be base64 and is not counts as plain.
     """
-    body = _decoded(text) if expected is Encoding.BASE64 else None
+    body = _decode_base64(text) if expected is Encoding.BASE64 else None
     if body is None:
-        return MessageContent(body=text.encode(), headers=(_mark(Encoding.NONE),))
-    marked = () if usual is Encoding.BASE64 else (_mark(Encoding.BASE64),)
+        return MessageContent(
+            body=text.encode(), headers=(_encoding_mark(Encoding.NONE),)
+        )
+    marked = () if usual is Encoding.BASE64 else (_encoding_mark(Encoding.BASE64),)
     return MessageContent(body=body, headers=marked)
 
 
@@ -66,7 +68,7 @@ def write(body: bytes, headers: Sequence[Header], *, usual: Encoding) -> str:
     if _encoding_of(headers, usual=usual) is Encoding.BASE64:
         text = base64.b64encode(body).decode()
     else:
-        text = _plain(body)
+        text = _decode_plain(body)
     size = len(text.encode())
     if size > LARGEST_TEXT:
         raise Refused(
@@ -76,7 +78,7 @@ def write(body: bytes, headers: Sequence[Header], *, usual: Encoding) -> str:
     return text
 
 
-def _decoded(text: str) -> bytes | None:
+def _decode_base64(text: str) -> bytes | None:
     """Decode base64, if encoding the bytes again gives the same letters."""
     try:
         body = base64.b64decode(text, validate=True)
@@ -85,7 +87,8 @@ def _decoded(text: str) -> bytes | None:
     return body if base64.b64encode(body).decode() == text else None
 
 
-def _plain(body: bytes) -> str:
+def _decode_plain(body: bytes) -> str:
+    """Decode UTF-8; raise Refused for text that Azure's XML cannot carry."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -99,11 +102,12 @@ def _plain(body: bytes) -> str:
 
 
 def _encoding_of(headers: Sequence[Header], *, usual: Encoding) -> Encoding:
+    """Return the encoding that the headers ask for; raise Refused for others."""
     lost = [name for name, _ in headers if not _stays_behind(name)]
     if lost:
         raise Refused(
             "Azure Storage Queues carry no headers, and these would be lost: "
-            f"{_named(lost)}."
+            f"{_list_names(lost)}."
         )
     marks = [value for name, value in headers if name.lower() == ENCODING_HEADER]
     try:
@@ -115,10 +119,12 @@ def _encoding_of(headers: Sequence[Header], *, usual: Encoding) -> Encoding:
 
 
 def _stays_behind(name: bytes) -> bool:
+    """Tell whether a header need not travel: its meaning is not lost."""
     return name.lower() in {ENCODING_HEADER, _REDRIVE_HEADER}
 
 
-def _named(names: Sequence[bytes]) -> str:
+def _list_names(names: Sequence[bytes]) -> str:
+    """Join the first names for an error, and count the others."""
     legible = [ascii(name.decode(errors="replace"))[:80] for name in names]
     more = len(legible) - NAMED_HEADERS
     return ", ".join(legible[:NAMED_HEADERS]) + (
@@ -126,5 +132,6 @@ def _named(names: Sequence[bytes]) -> str:
     )
 
 
-def _mark(encoding: Encoding) -> Header:
+def _encoding_mark(encoding: Encoding) -> Header:
+    """Return the header that says how the text was encoded."""
     return ENCODING_HEADER, encoding.encode()

@@ -23,7 +23,8 @@ class AzurePublisher:
         self._usual = usual
 
     def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
-        results = self._wire.map(partial(self._outcome, outage=Event()), messages)
+        """Send messages; return outcomes in order, raise NotSent if none arrived."""
+        results = self._wire.map(partial(self._send, outage=Event()), messages)
         unsent = [outcome for outcome in results if isinstance(outcome, NotSent)]
         if unsent and not any(_may_be_there(outcome) for outcome in results):
             raise unsent[0]
@@ -33,9 +34,10 @@ class AzurePublisher:
         ]
 
     def close(self) -> None:
+        """Close the connections."""
         self._wire.close()
 
-    def _outcome(self, message: Outbound, *, outage: Event) -> Outcome | NotSent:
+    def _send(self, message: Outbound, *, outage: Event) -> Outcome | NotSent:
         """Send one message, unless another one has just found an `outage`."""
         try:
             queue = queue_name(message.topic, field="topic")
@@ -56,6 +58,7 @@ class AzurePublisher:
 
 
 def _may_be_there(outcome: Outcome | NotSent) -> bool:
+    """Tell whether the message is at Azure, or may be."""
     return isinstance(outcome, Outcome) and outcome.kind is not OutcomeKind.REFUSED
 
 
@@ -65,4 +68,5 @@ def _unsent_outcome(error: NotSent) -> Outcome:
 
 
 def _unknown_outcome(error: Unavailable) -> Outcome:
+    """Say that Azure may have the message, and why that is unknown."""
     return Outcome(kind=OutcomeKind.UNKNOWN, detail=str(error))

@@ -47,10 +47,11 @@ class AzureDeadLetterReader:
         self._dead_lettering = AzureDeadLettering(wire, settings)
 
     def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
+        """Return the next dead letters, hidden; wait for the first at most `wait`."""
         deadline = time.monotonic() + wait
         try:
-            while not (letters := self._batch(limit)):
-                if not self._rest(deadline):
+            while not (letters := self._read_batch(limit)):
+                if not self._pause_until_next(deadline):
                     return []
         except Unavailable:
             # A lost answer may have hidden some messages: they become visible in time.
@@ -60,31 +61,38 @@ class AzureDeadLetterReader:
         return letters
 
     def peek(self, *, limit: int) -> list[DeadLetter]:
+        """Return the first visible dead letters, oldest first; hide none."""
         look = partial(self._wire.peek, self._queue, count=limit)
         messages = unless_missing(look, otherwise=list[AzureMessage]())
         messages.sort(key=lambda message: message.inserted_at)
         return [self._letter(message) for message in messages]
 
     def acknowledge(self, handles: Sequence[str]) -> None:
+        """Delete these dead letters from their queue."""
         self._wire.map(self._delete, [h for h in handles if h in self._receipts])
 
     def extend(self, handles: Sequence[str]) -> None:
+        """Hide these dead letters for another visibility timeout."""
         keep = partial(self._hide, seconds=self._settings.hidden_for)
         self._wire.map(keep, [h for h in handles if h in self._receipts])
 
     def release(self, handles: Sequence[str]) -> None:
+        """Show these dead letters to all readers again at once."""
         ours = [handle for handle in handles if handle in self._receipts]
         self._wire.map(partial(self._hide, seconds=0), ours)
         for handle in ours:
             self._forget(handle)
 
     def dead_letter_exhausted(self) -> int:
+        """Move the topic's exhausted messages; return how many."""
         return self._dead_lettering.move()
 
     def close(self) -> None:
+        """Close the connections."""
         self._wire.close()
 
-    def _batch(self, limit: int) -> list[DeadLetter]:
+    def _read_batch(self, limit: int) -> list[DeadLetter]:
+        """Take pages until there is enough; return what was not handed out before."""
         letters, size = list[DeadLetter](), 0
         for _ in range(MOST_CALLS):
             if len(letters) >= limit or size >= BATCH_BYTES:
@@ -98,19 +106,21 @@ class AzureDeadLetterReader:
         return letters
 
     def _take(self, count: int) -> list[AzureMessage]:
+        """Take a page of messages and hide them; [] while there is no queue."""
         self._asked_at = time.monotonic()
         hidden_for = self._settings.hidden_for
         get = partial(self._wire.get, self._queue, count=count, hidden_for=hidden_for)
         return unless_missing(get, otherwise=[])
 
     def _is_new(self, message: AzureMessage) -> bool:
+        """Store the receipt of a message; tell whether it is handed out first now."""
         self._receipts[message.id] = message.receipt
         if message.id in self._handed_out:
             return False
         self._handed_out.add(message.id)
         return True
 
-    def _rest(self, deadline: float) -> bool:
+    def _pause_until_next(self, deadline: float) -> bool:
         """Wait for the next time to ask; return False where it is after the deadline.
 
         The pause on an empty queue grows up to `maxPollingInterval`.
@@ -125,6 +135,7 @@ class AzureDeadLetterReader:
         return True
 
     def _letter(self, message: AzureMessage) -> DeadLetter:
+        """Decode a message as a dead letter."""
         content = message_text.read(
             message.text,
             expected=self._settings.message_encoding,
@@ -141,6 +152,7 @@ class AzureDeadLetterReader:
         )
 
     def _delete(self, handle: str) -> None:
+        """Delete a dead letter, unless others took it, and forget its receipt."""
         try:
             self._wire.delete(self._queue, handle, self._receipts[handle])
         except AzureRejected as error:
@@ -148,6 +160,7 @@ class AzureDeadLetterReader:
         self._forget(handle)
 
     def _hide(self, handle: str, *, seconds: int) -> None:
+        """Hide a dead letter for so many seconds, and store its new receipt."""
         receipt = self._receipts[handle]
         try:
             renewed = self._wire.hide(self._queue, handle, receipt, seconds=seconds)
@@ -165,5 +178,6 @@ class AzureDeadLetterReader:
         _LOG.info("%s of %s is not ours any more", handle, self._queue)
 
     def _forget(self, handle: str) -> None:
+        """Forget the receipt of a dead letter."""
         self._receipts.pop(handle, None)
         self._handed_out.discard(handle)

@@ -63,10 +63,11 @@ class AzureQueueSettings:
     usual_encoding: Encoding = Encoding.BASE64
 
     @classmethod
-    def parse(cls, broker: BrokerSettings, topic: TopicSettings) -> Self:
+    def of_topic(cls, broker: BrokerSettings, topic: TopicSettings) -> Self:
+        """Build the settings of a topic and its poison queue; raise Invalid."""
         usual = usual_encoding(broker)
-        options = _checked(topic.options, where="options")
-        values = {_field(name): value for name, value in options.items()}
+        options = _parse_all(topic.options, where="options")
+        values = {_field_name(name): value for name, value in options.items()}
         values.setdefault("max_dequeue_count", topic.max_dequeue_count)
         values.setdefault("message_encoding", usual)
         return cls(
@@ -84,15 +85,15 @@ def settings_from_host_json(text: str) -> dict[str, object]:
     Comments are allowed, and so is the fragment without the outer braces, as it is
     often printed. Times come back as `hh:mm:ss`; missing settings stay out.
     """
-    section: Any = _json(text)
+    section: Any = _parse_host_json(text)
     path = "host.json"
-    remedy = _no_section(section)
+    remedy = _missing_section_remedy(section)
     for name in ("extensions", "queues"):
         path = f"{path}.{name}"
         section = section.get(name)
         if not isinstance(section, dict):
             raise Invalid(path, remedy)
-    checked = _checked(section, where=path)
+    checked = _parse_all(section, where=path)
     return {name: _as_written(value) for name, value in checked.items()}
 
 
@@ -137,24 +138,27 @@ def usual_encoding(broker: BrokerSettings) -> Encoding:
     """Read the only option of a broker: `messageEncoding`."""
     unknown = set(broker.options) - {"messageEncoding"}
     if unknown:
-        remedy = f"{_listed(unknown)} is unknown: there is only messageEncoding."
+        remedy = f"{_join_names(unknown)} is unknown: there is only messageEncoding."
         raise Invalid("options", remedy)
     value = broker.options.get("messageEncoding", Encoding.BASE64)
-    return _encoding(value, field="options.messageEncoding")
+    return _parse_encoding(value, field="options.messageEncoding")
 
 
-def _checked(values: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+def _parse_all(values: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    """Return the settings, parsed; raise Invalid for an unknown or bad one."""
     unknown = set(values) - set(_SETTINGS)
     if unknown:
         names = ", ".join(_SETTINGS)
-        raise Invalid(where, f"{_listed(unknown)} is unknown: there are {names}.")
+        raise Invalid(where, f"{_join_names(unknown)} is unknown: there are {names}.")
     return {
         name: _SETTINGS[name](value, field=f"{where}.{name}")
         for name, value in values.items()
     }
 
 
-def _number(lowest: int, highest: int) -> Callable[..., int]:
+def _number_check(lowest: int, highest: int) -> Callable[..., int]:
+    """Build a check that returns whole numbers within the limits."""
+
     def check(value: object, *, field: str) -> int:
         if not isinstance(value, int) or isinstance(value, bool):
             raise Invalid(field, "is a whole number, without quotes.")
@@ -165,9 +169,11 @@ def _number(lowest: int, highest: int) -> Callable[..., int]:
     return check
 
 
-def _duration(shortest: float, longest: float) -> Callable[..., float]:
+def _duration_check(shortest: float, longest: float) -> Callable[..., float]:
+    """Build a check that returns seconds within the limits."""
+
     def check(value: object, *, field: str) -> float:
-        seconds = _seconds(value)
+        seconds = _parse_seconds(value)
         if seconds is None:
             raise Invalid(field, "is hh:mm:ss, or a number of seconds.")
         if not shortest <= seconds <= longest:
@@ -178,7 +184,8 @@ def _duration(shortest: float, longest: float) -> Callable[..., float]:
     return check
 
 
-def _encoding(value: object, *, field: str) -> Encoding:
+def _parse_encoding(value: object, *, field: str) -> Encoding:
+    """Return the encoding of this name; raise Invalid for another."""
     encodings = {encoding.value: encoding for encoding in Encoding}
     if not isinstance(value, str) or value.lower() not in encodings:
         raise Invalid(field, "is base64 or none.")
@@ -186,20 +193,22 @@ def _encoding(value: object, *, field: str) -> Encoding:
 
 
 _SETTINGS: dict[str, Callable[..., Any]] = {
-    "maxDequeueCount": _number(1, LARGEST_COUNT),
-    "visibilityTimeout": _duration(0, LONGEST_TIMEOUT),
-    "batchSize": _number(1, LARGEST_BATCH),
-    "newBatchThreshold": _number(0, 1_000),
-    "maxPollingInterval": _duration(SHORTEST_INTERVAL, LONGEST_INTERVAL),
-    "messageEncoding": _encoding,
+    "maxDequeueCount": _number_check(1, LARGEST_COUNT),
+    "visibilityTimeout": _duration_check(0, LONGEST_TIMEOUT),
+    "batchSize": _number_check(1, LARGEST_BATCH),
+    "newBatchThreshold": _number_check(0, 1_000),
+    "maxPollingInterval": _duration_check(SHORTEST_INTERVAL, LONGEST_INTERVAL),
+    "messageEncoding": _parse_encoding,
 }
 
 
-def _field(name: str) -> str:
+def _field_name(name: str) -> str:
+    """Convert the name of a setting to that of a field: camel to snake case."""
     return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
 
 
-def _seconds(value: object) -> float | None:
+def _parse_seconds(value: object) -> float | None:
+    """Parse a number of seconds, or a time span; None for another value."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return min(float(value), 1e9) if math.isfinite(value) else None
     match = _TIME_SPAN.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -212,6 +221,7 @@ def _seconds(value: object) -> float | None:
 
 
 def _time_span(seconds: float) -> str:
+    """Write seconds as d.hh:mm:ss."""
     minutes, rest = divmod(round(seconds, 3), 60)
     hours, minutes = divmod(int(minutes), 60)
     days, hours = divmod(hours, 24)
@@ -220,19 +230,22 @@ def _time_span(seconds: float) -> str:
 
 
 def _as_written(value: object) -> object:
+    """Return a value as `host.json` would hold it."""
     if isinstance(value, float):
         return _time_span(value)
     return value.value if isinstance(value, Encoding) else value
 
 
 def _whole_seconds(seconds: float) -> int:
+    """Round a visibility timeout up; raise Invalid if it is out of range."""
     if not 0 < seconds <= LONGEST_TIMEOUT:
         longest = f"{LONGEST_TIMEOUT:,.0f} seconds, which is 7 days"
         raise Invalid("visibility_timeout", f"is more than 0 and at most {longest}.")
     return math.ceil(seconds)
 
 
-def _json(text: str) -> dict[str, Any]:
+def _parse_host_json(text: str) -> dict[str, Any]:
+    """Parse a `host.json`, with comments and last commas; raise Invalid."""
     if len(text) > LONGEST_HOST_JSON:
         raise Invalid("host.json", f"has at most {LONGEST_HOST_JSON} characters.")
     bare = _LAST_COMMA.sub(r"\1", _COMMENT.sub(_uncommented, text))
@@ -252,11 +265,13 @@ def _json(text: str) -> dict[str, Any]:
 
 
 def _uncommented(match: re.Match[str]) -> str:
+    """Replace a comment by nothing, and keep a string."""
     # An unclosed comment stays in the text, so json refuses it.
     return "/*" if match["unclosed"] is not None else match[1] or ""
 
 
-def _no_section(whole: Mapping[str, object]) -> str:
+def _missing_section_remedy(whole: Mapping[str, object]) -> str:
+    """Say what a `host.json` without the section of queues must hold."""
     if "queues" in whole:
         return (
             'is not there. "queues" alone is of version 1, whose times are in '
@@ -265,5 +280,6 @@ def _no_section(whole: Mapping[str, object]) -> str:
     return 'is no section here: the settings stand in "extensions": {"queues": {...}}.'
 
 
-def _listed(names: set[str]) -> str:
+def _join_names(names: set[str]) -> str:
+    """Join names in order for an error."""
     return ", ".join(sorted(ascii(str(name))[:80] for name in names))

@@ -72,6 +72,7 @@ class AzureRejected(Rejected):
 
     @property
     def names_no_queue(self) -> bool:
+        """Tell whether the queue does not exist."""
         return self.code == "QueueNotFound"
 
     @property
@@ -97,6 +98,7 @@ class AzureReply:
     body: bytes
 
     def xml(self) -> ElementTree.Element:
+        """Parse the body as XML; raise MaybeSent for an answer that is not Azure's."""
         # Azure never sends a DTD, so refuse one: its entities could expand.
         if b"<!DOCTYPE" in self.body:
             raise MaybeSent("What answers there is not Azure: it sends a DTD.")
@@ -139,9 +141,11 @@ class AzureWire:
         return list(self._threads.map(call, items))
 
     def submit(self, call: Callable[[T], R], item: T) -> Future[R]:
+        """Call in a thread of the pool; return the future."""
         return self._threads.submit(call, item)
 
     def close(self) -> None:
+        """Close the connections and let running calls end."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._pool.close()
 
@@ -153,7 +157,7 @@ class AzureWire:
         body = f"<QueueMessage><MessageText>{escaped}</MessageText></QueueMessage>"
         query = {"messagettl": "-1"}
         reply = self._ask("POST", f"/{queue}/messages", query, body.encode())
-        messages = _messages(reply)
+        messages = _parse_messages(reply)
         if len(messages) != 1:
             raise MaybeSent("What answers there is not Azure: it names no message.")
         return messages[0]
@@ -161,12 +165,12 @@ class AzureWire:
     def get(self, queue: str, *, count: int, hidden_for: int) -> list[AzureMessage]:
         """Take the first messages and hide them from others for so many seconds."""
         query = {"numofmessages": str(count), "visibilitytimeout": str(hidden_for)}
-        return _messages(self._ask("GET", f"/{queue}/messages", query))
+        return _parse_messages(self._ask("GET", f"/{queue}/messages", query))
 
     def peek(self, queue: str, *, count: int) -> list[AzureMessage]:
         """Return the first visible messages and change nothing."""
         query = {"numofmessages": str(min(count, LARGEST_PAGE)), "peekonly": "true"}
-        return _messages(self._ask("GET", f"/{queue}/messages", query))
+        return _parse_messages(self._ask("GET", f"/{queue}/messages", query))
 
     def hide(self, queue: str, message: str, receipt: str, *, seconds: int) -> str:
         """Hide a message that we took for so many seconds; return its new receipt."""
@@ -175,6 +179,7 @@ class AzureWire:
         return reply.headers.get("x-ms-popreceipt", "")
 
     def delete(self, queue: str, message: str, receipt: str) -> None:
+        """Delete a message that we took, by its receipt."""
         query = {"popreceipt": receipt}
         self._ask("DELETE", f"/{queue}/messages/{quote(message, safe='')}", query)
 
@@ -206,6 +211,7 @@ class AzureWire:
     def _ask(
         self, method: str, path: str, query: Mapping[str, str], body: bytes = b""
     ) -> AzureReply:
+        """Send a signed request; return the reply, raise what became of it."""
         path = self._account.path + path
         headers = self._headers(method, path, query, body)
         url = f"{path}?{urlencode(query, quote_via=quote)}"
@@ -227,17 +233,21 @@ class AzureWire:
     def _headers(
         self, method: str, path: str, query: Mapping[str, str], body: bytes
     ) -> dict[str, str]:
+        """Return the headers of a request, signed with the account's key if any."""
         headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": VERSION}
         if body:
             headers["Content-Type"] = "application/xml"
         if self._account.key:
-            signed = _to_sign(method, self._account.name + path, query, headers, body)
+            signed = _string_to_sign(
+                method, self._account.name + path, query, headers, body
+            )
             mac = hmac.digest(self._account.key, signed.encode(), hashlib.sha256)
             signature = base64.b64encode(mac).decode()
             headers["Authorization"] = f"SharedKey {self._account.name}:{signature}"
         return headers
 
     def _transport_error(self, error: Exception) -> Unavailable:
+        """Build the error that says whether the request may have arrived."""
         if isinstance(error, ConnectTimeoutError | NewConnectionError):
             return NotSent(f"{self._server} is away: it takes no connection.")
         if isinstance(error, ReadTimeoutError):
@@ -247,7 +257,11 @@ class AzureWire:
         return MaybeSent(f"{self._server} is away: the connection broke ({kind}).")
 
     def _http_error(self, status: int, body: bytes, about: str) -> Exception:
-        code, words = _line(_CODE.search(body)), _line(_MESSAGE.search(body))
+        """Build the error that a status and body stand for."""
+        code, words = (
+            _first_line(_CODE.search(body)),
+            _first_line(_MESSAGE.search(body)),
+        )
         if status in TURNED_AWAY:
             return NotSent(f"{self._server} says: {status} {code} {words}".strip())
         if status in IN_TROUBLE:
@@ -255,7 +269,7 @@ class AzureWire:
         return AzureRejected(status=status, code=code, about=about, words=words)
 
 
-def _to_sign(
+def _string_to_sign(
     method: str,
     path: str,
     query: Mapping[str, str],
@@ -272,14 +286,16 @@ def _to_sign(
     return standard + "\n".join([*own, f"/{path}", *parameters])
 
 
-def _messages(reply: AzureReply) -> list[AzureMessage]:
+def _parse_messages(reply: AzureReply) -> list[AzureMessage]:
+    """Parse the messages of a reply; raise MaybeSent if they lack a date."""
     try:
-        return [_message(element) for element in reply.xml().iter("QueueMessage")]
+        return [_parse_message(element) for element in reply.xml().iter("QueueMessage")]
     except (TypeError, ValueError):
         raise MaybeSent("What answers there is not Azure: it lacks a date.") from None
 
 
-def _message(element: ElementTree.Element) -> AzureMessage:
+def _parse_message(element: ElementTree.Element) -> AzureMessage:
+    """Parse one message of a reply: id, text, time, receipt and count."""
     return AzureMessage(
         id=element.findtext("MessageId") or "",
         text=element.findtext("MessageText") or "",
@@ -289,7 +305,7 @@ def _message(element: ElementTree.Element) -> AzureMessage:
     )
 
 
-def _line(match: re.Match[bytes] | None) -> str:
+def _first_line(match: re.Match[bytes] | None) -> str:
     """Return the service's message as one short line without signatures."""
     words = " ".join(match[1].decode(errors="replace").split()) if match else ""
     return _SIGNATURE.sub("sig=...", words)[:REASON_LIMIT]
@@ -309,6 +325,7 @@ class _WithoutSignature(logging.Filter):
     """Keep signatures out of urllib3's debug log."""
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Hide signatures in a log record; let every record pass."""
         record.msg, record.args = _SIGNATURE.sub("sig=...", record.getMessage()), None
         return True
 

@@ -55,19 +55,23 @@ class RabbitAdapter:
     capabilities = CAPABILITIES
 
     def publisher(self, broker: BrokerSettings) -> RabbitPublisher:
+        """Return a publisher for a broker; it connects with its first message."""
         return RabbitPublisher(RabbitAddress.of(broker))
 
     def dead_letter_reader(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> RabbitDeadLetterReader:
+        """Return a reader of a topic's dead-letter queue; it connects when it reads."""
         return RabbitDeadLetterReader(RabbitAddress.of(broker), RabbitQueues.of(topic))
 
     def topic_admin(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> RabbitTopicAdmin:
+        """Return what counts a topic's queues; it connects when it is asked."""
         return RabbitTopicAdmin(RabbitAddress.of(broker), RabbitQueues.of(topic))
 
     def broker_admin(self, broker: BrokerSettings) -> RabbitBrokerAdmin:
+        """Return what tests a broker and lists its queues."""
         return RabbitBrokerAdmin(RabbitAddress.of(broker))
 
     def queue_by_convention(self, topic: str) -> str:
@@ -75,6 +79,7 @@ class RabbitAdapter:
         return ""
 
     def ordering(self, topic: str) -> Ordering:
+        """Return the ordering of the kind: all queues have the same."""
         return CAPABILITIES.ordering
 
 

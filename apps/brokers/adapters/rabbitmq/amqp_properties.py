@@ -81,7 +81,7 @@ _INDEXES = {
 def decode(properties: bytes) -> tuple[Header, ...]:
     """Convert the properties of a message, with their flags, to headers."""
     try:
-        values = dict(_fields(properties))
+        values = dict(_decode_each(properties))
         table = values.pop(_HEADERS.name, None)
         entries = None if table is None else tables.decode(table)
     except (AmqpMalformed, struct.error, IndexError):
@@ -100,22 +100,24 @@ def encode(headers: Sequence[Header]) -> bytes:
 
     Raises `AmqpMalformed` for what no AMQP message can carry.
     """
-    pairs, entries = _split(headers)
+    pairs, entries = _split_own(headers)
     values = {name: value for name, value in pairs if name not in RESERVED}
     if entries is None:
-        return _packed(values, None)
+        return _pack(values, None)
     own = [tables.encode(entry) for entry in entries if entry[0] not in RESERVED]
-    return _packed(values, b"".join(own) if own or not entries else None)
+    return _pack(values, b"".join(own) if own or not entries else None)
 
 
 def message_id(headers: Sequence[Header]) -> bytes:
     """Return the message id that its producer set, b"" without one."""
     key = PREFIX + b"message_id"
-    pairs, _ = _split(headers)
+    pairs, _ = _split_own(headers)
     return next((value for name, value in pairs if name == key), b"")
 
 
-def _split(headers: Sequence[Header]) -> tuple[Sequence[Header], list[Header] | None]:
+def _split_own(
+    headers: Sequence[Header],
+) -> tuple[Sequence[Header], list[Header] | None]:
     """Split headers into AMQP properties and own headers; None without a table."""
     if headers and headers[0][0] == UNREAD and decode(headers[0][1]) == (headers[0],):
         raise AmqpMalformed("its properties could not be read, so they cannot be sent")
@@ -129,6 +131,7 @@ def _split(headers: Sequence[Header]) -> tuple[Sequence[Header], list[Header] | 
 
 
 def _needs_mark(entries: Sequence[Header], *, behind: Sequence[Header]) -> bool:
+    """Tell whether only a mark can show where the own headers begin."""
     first = next((entry for entry in entries if entry != MARK), None)
     return first is None or _continues(first, behind=behind)
 
@@ -141,6 +144,7 @@ def _continues(header: Header, *, behind: Sequence[Header]) -> bool:
 
 
 def _fits(value: bytes, kind: str) -> bool:
+    """Tell whether AMQP can carry the value unchanged as this kind of property."""
     if kind == "text":
         return len(value) <= tables.LONGEST_NAME
     largest = 2**64 - 1 if kind == "time" else 255
@@ -148,7 +152,8 @@ def _fits(value: bytes, kind: str) -> bool:
     return digits and int(value) <= largest and b"%d" % int(value) == value
 
 
-def _fields(data: bytes) -> Iterator[Header]:
+def _decode_each(data: bytes) -> Iterator[Header]:
+    """Yield each property in encoded properties; raise AmqpMalformed."""
     (flags,) = _FLAGS.unpack_from(data)
     offset = _FLAGS.size
     for one in _IN_ORDER:
@@ -160,19 +165,21 @@ def _fields(data: bytes) -> Iterator[Header]:
         raise AmqpMalformed("there is more than AMQP 0-9-1 knows")
 
 
-def _packed(values: Mapping[bytes, bytes], table: bytes | None) -> bytes:
+def _pack(values: Mapping[bytes, bytes], table: bytes | None) -> bytes:
+    """Encode properties and a table, behind their flags."""
     flags, pieces = 0, list[bytes]()
     for one in _IN_ORDER:
-        piece = _piece(one, values, table)
+        piece = _encode_one(one, values, table)
         if piece is not None:
             flags |= one.flag
             pieces.append(piece)
     return _FLAGS.pack(flags) + b"".join(pieces)
 
 
-def _piece(
+def _encode_one(
     one: _Property, values: Mapping[bytes, bytes], table: bytes | None
 ) -> bytes | None:
+    """Encode one property; None if the message does not have it."""
     if one is _DELIVERY_MODE:
         return _PERSISTENT
     if one is _HEADERS:
@@ -182,24 +189,29 @@ def _piece(
 
 
 def _read_text(data: bytes, offset: int) -> tuple[bytes, int]:
+    """Read a short text; return it, and where the next property begins."""
     return _cut(data, offset + 1, data[offset])
 
 
 def _read_table(data: bytes, offset: int) -> tuple[bytes, int]:
+    """Read a table; return its bytes, and where the next property begins."""
     (length,) = _LENGTH.unpack_from(data, offset)
     return _cut(data, offset + _LENGTH.size, length)
 
 
 def _read_byte(data: bytes, offset: int) -> tuple[bytes, int]:
+    """Read a byte as digits; return them, and where the next property begins."""
     return b"%d" % data[offset], offset + 1
 
 
 def _read_time(data: bytes, offset: int) -> tuple[bytes, int]:
+    """Read a time as digits; return them, and where the next property begins."""
     (moment,) = _TIMESTAMP.unpack_from(data, offset)
     return b"%d" % moment, offset + _TIMESTAMP.size
 
 
 def _cut(data: bytes, start: int, length: int) -> tuple[bytes, int]:
+    """Return a piece of the data and its end; raise AmqpMalformed if it is short."""
     if start + length > len(data):
         raise AmqpMalformed("it ends in the middle of a property")
     return data[start : start + length], start + length

@@ -49,7 +49,7 @@ class AmqpMalformed(ValueError):
 
 def decode(table: bytes) -> list[Header]:
     """Read the bytes of a table, without its length; raise `AmqpMalformed`."""
-    return [(name, _text(value)) for name, value in _entries(table)]
+    return [(name, _to_text(value)) for name, value in _split_table(table)]
 
 
 def encode(header: Header) -> bytes:
@@ -63,70 +63,76 @@ def encode(header: Header) -> bytes:
     return bytes([len(name)]) + name + (_long_string(text) if value is None else value)
 
 
-def _text(value: bytes) -> bytes:
+def _to_text(value: bytes) -> bytes:
+    """Return a value as the text of a header: itself, or as JSON."""
     if value[:1] != b"S":
         return _as_json(value)
     text = value[5:]
-    return text if _parse_value(text) is None else _escaped(text)
+    return text if _parse_value(text) is None else _escape(text)
 
 
 def _parse_value(text: bytes) -> bytes | None:
     """Parse the value that a text stands for; None where it stands for itself.
 
-    Only the exact text that `_text` makes of a value stands for that value.
+    Only the exact text that `_to_text` makes of a value stands for that value.
     """
     if text[:1] not in {b"[", b"{"}:
         return None
     try:
         document = json.loads(text)
         if isinstance(document, dict) and document.keys() == {"$S"}:
-            return _unescaped(document["$S"].encode(), text)
-        value = _value(document)
+            return _unescape(document["$S"].encode(), text)
+        value = _encode_value(document)
     except (*_NOT_OURS, AttributeError):
         return None
     return value if _as_json(value) == text else None
 
 
-def _escaped(text: bytes) -> bytes:
+def _escape(text: bytes) -> bytes:
+    """Write as JSON a text that would otherwise be read as another value."""
     return _to_json({"$S": text.decode()})
 
 
-def _unescaped(inner: bytes, text: bytes) -> bytes | None:
-    needed = _parse_value(inner) is not None and _escaped(inner) == text
+def _unescape(inner: bytes, text: bytes) -> bytes | None:
+    """Return the text that was escaped; None if it needed no escape."""
+    needed = _parse_value(inner) is not None and _escape(inner) == text
     return _long_string(inner) if needed else None
 
 
 def _as_json(value: bytes) -> bytes:
     """Convert a value other than a long string to JSON, or to its raw bytes."""
     try:
-        plain = _plain(value, deep=0)
+        plain = _to_plain(value, deep=0)
         # Only values in an array or a table may omit their letter.
         bare = not isinstance(plain, list | dict) or not plain
         json_text = _to_json({f"${chr(value[0])}": plain} if bare else plain)
-        if _value(json.loads(json_text)) == value:
+        if _encode_value(json.loads(json_text)) == value:
             return json_text
     except _NOT_OURS:
         # JSON cannot express it: not UTF-8, not a number, or too deep.
-        return _raw(value)
-    return _raw(value)
+        return _to_raw_json(value)
+    return _to_raw_json(value)
 
 
-def _raw(value: bytes) -> bytes:
+def _to_raw_json(value: bytes) -> bytes:
+    """Write the bytes of a value in base64, as JSON."""
     return _to_json({"$raw": base64.b64encode(value).decode()})
 
 
-def _plain(value: bytes, *, deep: int) -> object:
+def _to_plain(value: bytes, *, deep: int) -> object:
+    """Convert an encoded value to what JSON can hold; raise AmqpMalformed."""
     if deep > DEEPEST:
         raise AmqpMalformed("it is too deep")
     if value[:1] == b"A":
-        return [_plain(one, deep=deep + 1) for one in _values(value[5:])]
+        return [_to_plain(one, deep=deep + 1) for one in _split_array(value[5:])]
     if value[:1] == b"F":
-        entries = _entries(value[5:])
-        return {name.decode(): _plain(one, deep=deep + 1) for name, one in entries}
-    return _plain_scalar(chr(value[0]), value[1:])
+        entries = _split_table(value[5:])
+        return {name.decode(): _to_plain(one, deep=deep + 1) for name, one in entries}
+    return _scalar_to_plain(chr(value[0]), value[1:])
 
 
-def _plain_scalar(letter: str, rest: bytes) -> object:
+def _scalar_to_plain(letter: str, rest: bytes) -> object:
+    """Convert a value of this type's letter to what JSON can hold."""
     match letter:
         case "S":
             return rest[4:].decode()
@@ -143,18 +149,20 @@ def _plain_scalar(letter: str, rest: bytes) -> object:
             return number if letter == "l" else {f"${letter}": number}
 
 
-def _value(plain: object) -> bytes:
+def _encode_value(plain: object) -> bytes:
+    """Encode a value that `_to_plain` made."""
     if isinstance(plain, list):
-        return b"A" + _with_length(b"".join(map(_value, plain)))
+        return b"A" + _with_length(b"".join(map(_encode_value, plain)))
     if not isinstance(plain, dict):
-        return _scalar(plain)
+        return _encode_scalar(plain)
     if len(plain) == 1 and next(iter(plain))[:1] == "$":
         ((name, inner),) = plain.items()
-        return _tagged(name[1:], inner)
-    return b"F" + _with_length(b"".join(_entry(*item) for item in plain.items()))
+        return _encode_tagged(name[1:], inner)
+    return b"F" + _with_length(b"".join(_encode_entry(*item) for item in plain.items()))
 
 
-def _scalar(plain: object) -> bytes:
+def _encode_scalar(plain: object) -> bytes:
+    """Encode a text, a truth, a null or a number."""
     match plain:
         case str():
             return _long_string(plain.encode())
@@ -168,55 +176,61 @@ def _scalar(plain: object) -> bytes:
             raise AmqpMalformed("a number without its type")
 
 
-def _entry(name: str, plain: object) -> bytes:
+def _encode_entry(name: str, plain: object) -> bytes:
+    """Encode a name and its value."""
     # bytes() raises ValueError where the name is too long for one byte.
-    return bytes([len(name.encode())]) + name.encode() + _value(plain)
+    return bytes([len(name.encode())]) + name.encode() + _encode_value(plain)
 
 
-def _tagged(letter: str, inner: object) -> bytes:
+def _encode_tagged(letter: str, inner: object) -> bytes:
+    """Encode a value whose type JSON cannot show, by its letter."""
     match letter, inner:
         case "raw", str():
-            return _only(base64.b64decode(inner, validate=True))
+            return _require_one_value(base64.b64decode(inner, validate=True))
         case "x", str():
             return b"x" + _with_length(base64.b64decode(inner, validate=True))
         case "D", [scale, number]:
             return b"D" + _DECIMAL.pack(scale, number)
         case "l" | "t" | "V" | "A" | "F", _:
-            return _value(inner)
+            return _encode_value(inner)
         case _:
             return letter.encode() + _NUMBERS[_checked_letter(letter)].pack(inner)
 
 
 def _checked_letter(letter: str) -> str:
+    """Return the letter; raise AmqpMalformed for one of no number."""
     if letter not in _NUMBERS:
         raise AmqpMalformed(f"there is no type {letter}")
     return letter
 
 
-def _only(value: bytes) -> bytes:
-    if _end(value, 0) != len(value):
+def _require_one_value(value: bytes) -> bytes:
+    """Return the bytes; raise AmqpMalformed unless they are one value."""
+    if _end_of_value(value, 0) != len(value):
         raise AmqpMalformed("more than a value")
     return value
 
 
-def _entries(table: bytes) -> Iterator[Header]:
+def _split_table(table: bytes) -> Iterator[Header]:
+    """Yield the name and the encoded value of each entry of a table."""
     offset = 0
     while offset < len(table):
         start = offset + 1 + table[offset]
-        end = _end(table, start)
+        end = _end_of_value(table, start)
         yield table[offset + 1 : start], table[start:end]
         offset = end
 
 
-def _values(array: bytes) -> Iterator[bytes]:
+def _split_array(array: bytes) -> Iterator[bytes]:
+    """Yield each encoded value of an array."""
     offset = 0
     while offset < len(array):
-        end = _end(array, offset)
+        end = _end_of_value(array, offset)
         yield array[offset:end]
         offset = end
 
 
-def _end(data: bytes, offset: int) -> int:
+def _end_of_value(data: bytes, offset: int) -> int:
     """Return the end of the value that begins here with its letter."""
     letter = chr(data[offset]) if offset < len(data) else ""
     end = offset + 1 + _SIZES.get(letter, 0)
@@ -230,12 +244,15 @@ def _end(data: bytes, offset: int) -> int:
 
 
 def _long_string(text: bytes) -> bytes:
+    """Encode a text as a long string."""
     return b"S" + _with_length(text)
 
 
 def _with_length(content: bytes) -> bytes:
+    """Put the length before the bytes."""
     return _LENGTH.pack(len(content)) + content
 
 
 def _to_json(plain: object) -> bytes:
+    """Write JSON that may hold any character, and no NaN."""
     return json.dumps(plain, ensure_ascii=False, allow_nan=False).encode()

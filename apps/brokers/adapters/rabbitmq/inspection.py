@@ -41,6 +41,7 @@ class RabbitQueueCounter:
 
     @property
     def wire(self) -> RabbitWire:
+        """Return an open connection, a new one if the last was closed."""
         if self._wire is None or not self._wire.is_open:
             self.close()
             self._wire = RabbitWire(self._address)
@@ -49,7 +50,7 @@ class RabbitQueueCounter:
     def count(self, queue: str) -> tuple[int, int] | None:
         """Count a queue's ready messages and its consumers; None if it is missing."""
         try:
-            return self._declared(queue)
+            return self._declare_passively(queue)
         except RabbitRejected as rejection:
             if rejection.names_no_queue:
                 return None
@@ -61,11 +62,13 @@ class RabbitQueueCounter:
             raise
 
     def close(self) -> None:
+        """Close the connection; the next count opens another."""
         wire, self._wire = self._wire, None
         if wire is not None:
             wire.close()
 
-    def _declared(self, queue: str) -> tuple[int, int]:
+    def _declare_passively(self, queue: str) -> tuple[int, int]:
+        """Ask for a queue's (messages, consumers), without creating it."""
         wire = self.wire
         wire.open_channel()
         declare = spec.Queue.Declare(queue=queue, passive=True)
@@ -123,6 +126,7 @@ class RabbitTopicAdmin:
         return None if total is None else Delivered(total=total, at=clock.now())
 
     def close(self) -> None:
+        """Close both connections."""
         self._counter.close()
         self._management.close()
 
@@ -150,6 +154,7 @@ class RabbitBrokerAdmin:
         self._management = RabbitManagement(address)
 
     def ping(self) -> str:
+        """Connect, and try the management plugin; describe both in words."""
         self._counter.close()
         wire = self._counter.wire
         over = f", over {wire.tls}" if wire.tls else ""
@@ -167,17 +172,18 @@ class RabbitBrokerAdmin:
         return f"{wire.version}{managed}{where}"
 
     def discover(self) -> list[FoundTopic]:
+        """List the queues that are no dead-letter queue, each with its own."""
         queues = [
             RabbitQueue.of(details)
             for details in self._management.queues()
             if not details.get("exclusive") and details.get("type") != "stream"
         ]
-        exchange_of = cache(self._exchange)
+        exchange_of = cache(self._read_exchange)
         names = {queue.name for queue in queues}
         dead_letter_queues = {
             queue.name: dead_letter_queue_of(queue, exchange_of) for queue in queues
         }
-        # A dead-letter queue with one of its own is a stage on the way: a topic, too.
+        # A dead-letter queue that has one of its own is also a topic.
         ends = {
             end
             for end in dead_letter_queues.values()
@@ -187,16 +193,19 @@ class RabbitBrokerAdmin:
         return [self._topic(name, dead_letter_queues[name]) for name in topics]
 
     def close(self) -> None:
+        """Close both connections."""
         self._counter.close()
         self._management.close()
 
-    def _exchange(self, name: str) -> RabbitExchange | None:
+    def _read_exchange(self, name: str) -> RabbitExchange | None:
+        """Return an exchange with its bindings; None if it is missing."""
         details = self._management.exchange(name)
         if details is None:
             return None
         return RabbitExchange.of(details["type"], self._management.bindings_of(name))
 
     def _topic(self, name: str, dead_letter_queue: str) -> FoundTopic:
+        """Build a topic with its depths; its dead-letter queue only if it exists."""
         there = self._depth(dead_letter_queue) if dead_letter_queue else None
         return FoundTopic(
             name=name,
@@ -207,5 +216,6 @@ class RabbitBrokerAdmin:
         )
 
     def _depth(self, queue: str) -> int | None:
+        """Count a queue; None if it is missing."""
         counts = self._counter.count(queue)
         return counts[0] if counts else None

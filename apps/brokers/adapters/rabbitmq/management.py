@@ -54,10 +54,12 @@ class RabbitManagement:
             page, pages = page + 1, listing["page_count"]
 
     def queue(self, name: str) -> Mapping[str, Any] | None:
+        """Return the details of a queue; None if it does not exist."""
         queue: Mapping[str, Any] | None = self._get("queues", self._vhost, name)
         return queue
 
     def exchange(self, name: str) -> Mapping[str, Any] | None:
+        """Return the details of an exchange; None if it does not exist."""
         exchange: Mapping[str, Any] | None = self._get("exchanges", self._vhost, name)
         return exchange
 
@@ -67,11 +69,13 @@ class RabbitManagement:
         return self._get(*path) or []
 
     def close(self) -> None:
+        """Close the HTTP connections; the next call opens others."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.clear()
 
-    def _opened(self) -> urllib3.PoolManager:
+    def _open_pool(self) -> urllib3.PoolManager:
+        """Return the pool of HTTP connections, made with the first call."""
         if self._pool is None:
             is_tls = self._url.startswith("https")
             self._pool = urllib3.PoolManager(
@@ -88,21 +92,23 @@ class RabbitManagement:
         where = "/".join(quote(part, safe="") for part in path)
         url = f"{self._url}/api/{where}?{urlencode(query)}"
         try:
-            reply = self._opened().request("GET", url, redirect=False)
-            return self._read(reply.status, reply.data)
+            reply = self._open_pool().request("GET", url, redirect=False)
+            return self._parse_reply(reply.status, reply.data)
         except (HTTPError, OSError, ValueError) as error:
-            raise Unavailable(self._away(_why(error))) from error
+            raise Unavailable(self._describe_outage(_describe_error(error))) from error
 
-    def _read(self, status: int, data: bytes) -> Any:
-        if status == _NOT_FOUND and _says_so(data):
+    def _parse_reply(self, status: int, data: bytes) -> Any:
+        """Parse an answer; None for 404, raise Refused or Unavailable."""
+        if status == _NOT_FOUND and _is_own_404(data):
             return None
         if status in _FORBIDDEN:
-            raise Refused(f"RabbitMQ's management at {self._url} {_refusal(data)}")
+            raise Refused(f"RabbitMQ's management at {self._url} {_login_remedy(data)}")
         if status != 200:
-            raise Unavailable(self._away(f"it answers {status}"))
+            raise Unavailable(self._describe_outage(f"it answers {status}"))
         return json.loads(data)
 
-    def _away(self, why: str) -> str:
+    def _describe_outage(self, why: str) -> str:
+        """Say that the plugin does not answer, why, and what to do."""
         return (
             f"RabbitMQ's management plugin does not answer at {self._url}: {why}. "
             "Enable it (rabbitmq-plugins enable rabbitmq_management), or say where it "
@@ -110,7 +116,7 @@ class RabbitManagement:
         )
 
 
-def _why(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """Describe an error that urllib3 names only by its class."""
     # The operating system's own error is the cause of urllib3's.
     cause = error.__cause__
@@ -125,8 +131,8 @@ def _why(error: Exception) -> str:
     return reason_of(error)
 
 
-def _refusal(data: bytes) -> str:
-    """Distinguish a wrong login from a user without the right."""
+def _login_remedy(data: bytes) -> str:
+    """Return what to do: about a wrong login, or a user without the right."""
     if _reason(data).lower().startswith("login"):
         return (
             "refused the login: check the user and the password in the broker's "
@@ -137,8 +143,8 @@ def _refusal(data: bytes) -> str:
     )
 
 
-def _says_so(data: bytes) -> bool:
-    """Distinguish the plugin's own 404 from that of any web server."""
+def _is_own_404(data: bytes) -> bool:
+    """Tell the plugin's own 404 from that of any web server."""
     return bool(_reason(data))
 
 

@@ -62,6 +62,7 @@ class RabbitParcel:
     body: bytes
 
     def is_what_came_back(self, arrival: RabbitArrival) -> bool:
+        """Tell whether a returned message equals this one."""
         return (
             self.queue == arrival.method.routing_key
             and self.properties == arrival.properties
@@ -69,6 +70,7 @@ class RabbitParcel:
         )
 
     def frames(self, *, largest: int) -> bytes:
+        """Encode the frames that publish the message."""
         content = _CONTENT.pack(spec.Basic.INDEX, 0, len(self.body)) + self.properties
         room = largest - FRAME_OVERHEAD
         parts = (
@@ -76,7 +78,7 @@ class RabbitParcel:
         )
         return b"".join(
             (
-                _publish(self.queue),
+                _publish_frame(self.queue),
                 frame(spec.FRAME_HEADER, content),
                 *(frame(spec.FRAME_BODY, part) for part in parts),
             )
@@ -135,6 +137,7 @@ class RabbitChannel:
 
     @property
     def _timeout(self) -> float:
+        """Return how long to wait for a confirm: longer while the broker blocks."""
         return BLOCKED_SECONDS if self._wire.blocked else CONFIRM_SECONDS
 
     def _fill(self, ahead: Iterator[RabbitParcel]) -> bool:
@@ -148,6 +151,7 @@ class RabbitChannel:
         return True
 
     def _write(self, batch: Sequence[RabbitParcel]) -> None:
+        """Write messages, and note under which tag each waits for its confirm."""
         largest = self._wire.largest_frame
         for parcel in batch:
             self._last += 1
@@ -155,6 +159,7 @@ class RabbitChannel:
         self._wire.write(b"".join(one.frames(largest=largest) for one in batch))
 
     def _take_arrivals(self, outcomes: dict[int, Outcome]) -> bool:
+        """Take all arrivals; tell whether there was any."""
         some = False
         while (arrival := self._wire.next()) is not None:
             self._take(arrival, outcomes)
@@ -162,24 +167,29 @@ class RabbitChannel:
         return some
 
     def _take(self, arrival: RabbitArrival, outcomes: dict[int, Outcome]) -> None:
+        """Set the outcomes that a confirm decides, or note a return."""
         match arrival.method:
             case spec.Basic.Return():
                 self._take_return(arrival)
             case spec.Basic.Ack(delivery_tag=tag, multiple=multiple):
-                for one in self._settled(tag, multiple=multiple):
-                    self._note(one, _SENT, outcomes)
+                for one in self._settled_tags(tag, multiple=multiple):
+                    self._set_outcome(one, _SENT, outcomes)
             case spec.Basic.Nack(delivery_tag=tag, multiple=multiple):
-                for one in self._settled(tag, multiple=multiple):
-                    self._note(one, _NOT_TAKEN, outcomes)
+                for one in self._settled_tags(tag, multiple=multiple):
+                    self._set_outcome(one, _NOT_TAKEN, outcomes)
             case _:
                 # An alarm or its end: the wire has recorded it.
                 pass
 
-    def _note(self, tag: int, outcome: Outcome, outcomes: dict[int, Outcome]) -> None:
+    def _set_outcome(
+        self, tag: int, outcome: Outcome, outcomes: dict[int, Outcome]
+    ) -> None:
+        """Set the outcome of a tag's message: refused if it was returned."""
         parcel, why = self._waiting.pop(tag), self._returned.pop(tag, "")
         outcomes[parcel.index] = refused(why) if why else outcome
 
-    def _settled(self, tag: int, *, multiple: bool) -> list[int]:
+    def _settled_tags(self, tag: int, *, multiple: bool) -> list[int]:
+        """List the waiting tags that a confirm is about."""
         if not multiple:
             return [tag] if tag in self._waiting else []
         last = tag or self._last
@@ -206,9 +216,10 @@ class RabbitPublisher:
         self._written: set[int] = set()
 
     def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
+        """Send messages to queues; return outcomes in order, each confirmed."""
         if not messages:
             return []
-        largest = self._ready().largest_frame
+        largest = self._ready_wire().largest_frame
         outcomes: dict[int, Outcome] = {}
         parcels = list[RabbitParcel]()
         for index, message in enumerate(messages):
@@ -224,6 +235,7 @@ class RabbitPublisher:
         ]
 
     def close(self) -> None:
+        """Close the connection; the next messages open another."""
         wire, self._wire, self._channel = self._wire, None, None
         if wire is not None:
             wire.close()
@@ -246,6 +258,7 @@ class RabbitPublisher:
         return ""
 
     def _without_answer(self, index: int, reason: str) -> Outcome:
+        """Say unknown if the message was written, else unsent."""
         is_written = index in self._written
         kind = OutcomeKind.UNKNOWN if is_written else OutcomeKind.UNSENT
         return Outcome(kind=kind, detail=reason)
@@ -257,7 +270,7 @@ class RabbitPublisher:
         harmless, parts = list[RabbitParcel](), [parcels]
         while parts:
             part = parts.pop()
-            accepted, rejection = self._rehearse(part)
+            accepted, rejection = self._count_passed(part)
             harmless += part[:accepted]
             if rejection is None:
                 continue
@@ -270,7 +283,7 @@ class RabbitPublisher:
                 parts += [some for some in (rest[half:], rest[:half]) if some]
         return harmless
 
-    def _rehearse(
+    def _count_passed(
         self, part: Sequence[RabbitParcel]
     ) -> tuple[int, RabbitRejected | None]:
         """Return how many messages passed, and what the broker said to the next."""
@@ -295,12 +308,14 @@ class RabbitPublisher:
                     self._send_alone(parcel, outcomes)
 
     def _send_alone(self, parcel: RabbitParcel, outcomes: dict[int, Outcome]) -> None:
+        """Send one message; set refused if the broker rejects it."""
         try:
             self._send([parcel], outcomes)
         except RabbitRejected as rejection:
             outcomes[parcel.index] = refused(str(rejection))
 
     def _send(self, parcels: list[RabbitParcel], outcomes: dict[int, Outcome]) -> None:
+        """Send messages on the channel, which a rejection closes."""
         channel = self._open_channel()
         try:
             channel.send(parcels, outcomes, self._written)
@@ -308,7 +323,7 @@ class RabbitPublisher:
             self._channel = None
             raise
 
-    def _ready(self) -> RabbitWire:
+    def _ready_wire(self) -> RabbitWire:
         """Return a connection that takes messages; raise `Unavailable` without one."""
         try:
             if self._wire is not None and self._wire.rested > RESTED_SECONDS:
@@ -321,6 +336,7 @@ class RabbitPublisher:
         return self._open_wire()
 
     def _open_wire(self) -> RabbitWire:
+        """Return a connection that passed its probe, a new one if need be."""
         if self._wire is not None and self._wire.is_open:
             return self._wire
         self.close()
@@ -334,6 +350,7 @@ class RabbitPublisher:
         return self._wire
 
     def _open_channel(self) -> RabbitChannel:
+        """Return the open channel, or a new one."""
         wire = self._open_wire()
         if self._channel is None:
             self._channel = RabbitChannel(wire)
@@ -366,6 +383,7 @@ def _recording_written(
 
 
 def refused(reason: str) -> Outcome:
+    """Return the outcome of a message that the broker does not take."""
     return Outcome(kind=OutcomeKind.REFUSED, detail=reason)
 
 
@@ -376,7 +394,8 @@ _NOT_TAKEN = refused(
 
 
 @lru_cache(maxsize=256)
-def _publish(queue: str) -> bytes:
+def _publish_frame(queue: str) -> bytes:
+    """Encode the frame of the method that publishes to a queue."""
     method = spec.Basic.Publish(exchange="", routing_key=queue, mandatory=True)
     payload = method.INDEX.to_bytes(4, "big") + b"".join(method.encode())
     return frame(spec.FRAME_METHOD, payload)

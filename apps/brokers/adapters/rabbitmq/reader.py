@@ -75,7 +75,7 @@ class RabbitConsumption:
         """Return the next message that is in the queue now; None at its end."""
         arrival = self._take(wait=0)
         if arrival is None:
-            self._allow(bound)
+            self._ensure_consumer(bound)
             self._sync()
             arrival = self._take(wait=0)
         return arrival
@@ -111,9 +111,11 @@ class RabbitConsumption:
         self._sync()
 
     def close(self) -> None:
+        """Close the connection; the broker gives unsettled messages back."""
         self._wire.close()
 
     def _take(self, *, wait: float) -> RabbitArrival | None:
+        """Return the next delivery within so many seconds, else None."""
         until = time.monotonic() + wait
         while True:
             remaining = max(0.0, until - time.monotonic())
@@ -129,10 +131,11 @@ class RabbitConsumption:
                 )
 
     def _note_unsettled(self, delivery: Any) -> None:
+        """Note when a delivery came, and to which consumer."""
         holder = delivery.consumer_tag, time.monotonic()
         self._unsettled[delivery.delivery_tag] = holder
 
-    def _allow(self, bound: int) -> None:
+    def _ensure_consumer(self, bound: int) -> None:
         """Start a consumer with a higher limit where the current one is full."""
         held_count = sum(
             1 for consumer, _ in self._unsettled.values() if consumer == self._consumer
@@ -148,6 +151,7 @@ class RabbitConsumption:
         self._wire.call(consume, spec.Basic.ConsumeOk)
 
     def _stop(self) -> None:
+        """Cancel the consumer, if there is one."""
         if self._consumer:
             cancel = spec.Basic.Cancel(self._consumer)
             self._wire.call(cancel, spec.Basic.CancelOk)
@@ -186,14 +190,17 @@ class DeliveryLimits:
         self._limits: dict[str, int | None] = {}
 
     def of(self, queue: str) -> int | None:
+        """Return how often a queue delivers a message at most, asked once; or None."""
         if queue not in self._limits:
-            self._limits[queue] = self._ask(queue)
+            self._limits[queue] = self._ask_limit(queue)
         return self._limits[queue]
 
     def close(self) -> None:
+        """Close the connection to the management plugin."""
         self._management.close()
 
-    def _ask(self, queue: str) -> int | None:
+    def _ask_limit(self, queue: str) -> int | None:
+        """Ask the plugin for a queue's limit of deliveries; None if unknown."""
         try:
             details = self._management.queue(queue)
         except (Unavailable, Refused) as why:
@@ -215,8 +222,9 @@ class RabbitDeadLetterReader:
         self._consumption: RabbitConsumption | None = None
 
     def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
+        """Return the next dead letters; wait for the first at most `wait`."""
         try:
-            return self._batch(limit, wait)
+            return self._read_batch(limit, wait)
         except (RabbitRejected, Unavailable) as trouble:
             self.close()
             if isinstance(trouble, RabbitRejected) and trouble.names_no_queue:
@@ -228,6 +236,7 @@ class RabbitDeadLetterReader:
         return []
 
     def acknowledge(self, handles: Sequence[str]) -> None:
+        """Remove these; raise Unavailable if their connection is closed."""
         if not handles:
             return
         tags = self._tags(handles)
@@ -250,13 +259,15 @@ class RabbitDeadLetterReader:
         return 0
 
     def close(self) -> None:
+        """Close; messages that are not settled return to their queue."""
         consumption, self._consumption = self._consumption, None
         if consumption is not None:
             consumption.close()
         self._deliveries.close()
 
-    def _batch(self, limit: int, wait: float) -> list[DeadLetter]:
-        consumption = self._consuming()
+    def _read_batch(self, limit: int, wait: float) -> list[DeadLetter]:
+        """Consume until there is enough, or the queue is empty."""
+        consumption = self._open_consumption()
         letters, size = list[DeadLetter](), 0
         while len(letters) < limit and size < BATCH_BYTES:
             arrival = consumption.next(bound=self._bound(limit))
@@ -269,7 +280,8 @@ class RabbitDeadLetterReader:
             self._largest = max(self._largest, letters[-1].size)
         return letters
 
-    def _consuming(self) -> RabbitConsumption:
+    def _open_consumption(self) -> RabbitConsumption:
+        """Return the open consumption, or start one; raise if held too long."""
         if self._consumption is None:
             self._consumption = RabbitConsumption(self._address, self._queue)
         if self._consumption.longest_held > LONGEST_HELD_SECONDS:
@@ -286,6 +298,7 @@ class RabbitDeadLetterReader:
         return max(1, min(limit, MOST_AT_ONCE, BATCH_BYTES // self._largest))
 
     def _settle(self, how: Callable[[Iterable[int]], None], tags: list[int]) -> None:
+        """Settle these deliveries; close the connection on a trouble."""
         try:
             how(tags)
         except (RabbitRejected, Unavailable):
@@ -303,6 +316,7 @@ class RabbitDeadLetterReader:
         ]
 
     def _letter(self, arrival: RabbitArrival, epoch: str) -> DeadLetter:
+        """Decode a delivery as a dead letter."""
         headers = properties.decode(arrival.properties)
         death = latest_death(headers)
         return DeadLetter(
@@ -311,13 +325,13 @@ class RabbitDeadLetterReader:
             body=arrival.body,
             headers=headers,
             size=len(arrival.body) + sum(len(n) + len(v) for n, v in headers),
-            dequeue_count=self._count(death),
+            dequeue_count=self._delivery_count(death),
             receipt=f"{epoch}.{arrival.method.delivery_tag}",
             redelivered=arrival.method.redelivered,
-            enqueued_at=_moment(death),
+            enqueued_at=_died_at(death),
         )
 
-    def _count(self, death: dict[str, Any]) -> int | None:
+    def _delivery_count(self, death: dict[str, Any]) -> int | None:
         """Return how often consumers received it, where its death says so."""
         times = death.get("count")
         if not isinstance(times, int):
@@ -361,7 +375,7 @@ def latest_death(headers: Sequence[Header]) -> dict[str, Any]:
     return first if isinstance(first, dict) else {}
 
 
-def _moment(death: dict[str, Any]) -> datetime | None:
+def _died_at(death: dict[str, Any]) -> datetime | None:
     """Return when it died; of several deaths in a queue, `time` is the first's."""
     time_of_death = death.get("time")
     if death.get("count") != 1 or not isinstance(time_of_death, dict):

@@ -40,20 +40,27 @@ class RabbitAddress:
 
     @property
     def server(self) -> str:
+        """Name the server for messages, without its password."""
         return f"RabbitMQ at {self.host}:{self.port}"
 
     @classmethod
     def of(cls, settings: BrokerSettings) -> Self:
+        """Parse a broker's address and options; raise Invalid."""
         # Errors of the URL parser quote the text, which may hold a secret.
         try:
             parts = urlsplit(settings.url)
             port = parts.port or _PORTS[parts.scheme]
         except (ValueError, KeyError):
-            raise _unusable() from None
-        if not parts.hostname or parts.query or parts.fragment or _nested(parts.path):
-            raise _unusable()
+            raise _unusable_error() from None
+        if (
+            not parts.hostname
+            or parts.query
+            or parts.fragment
+            or _has_several_parts(parts.path)
+        ):
+            raise _unusable_error()
         if parts.scheme not in _PORTS:
-            raise _unusable()
+            raise _unusable_error()
         return cls(
             host=unquote(parts.hostname),
             port=port,
@@ -78,6 +85,7 @@ class RabbitQueues:
 
     @classmethod
     def of(cls, settings: TopicSettings) -> Self:
+        """Name a topic's queue and its dead-letter queue; raise Invalid."""
         if settings.options:
             unknown = ", ".join(sorted(settings.options))
             remedy = f"{unknown} is unknown: a topic on RabbitMQ has no options."
@@ -97,22 +105,25 @@ class RabbitQueues:
 
 
 def queue_missing(server: str, queue: str) -> QueueMissing:
+    """Build the error of a queue that does not exist."""
     return QueueMissing(f"{server} has no queue {queue}.")
 
 
 def is_name(text: str) -> bool:
+    """Tell whether RabbitMQ takes the text as a name."""
     try:
         return 0 < len(text.encode()) <= LONGEST_NAME
     except UnicodeEncodeError:
         return False
 
 
-def _nested(path: str) -> bool:
+def _has_several_parts(path: str) -> bool:
     """Tell whether a path has several parts: a virtual host spells / as %2F."""
     return "/" in path[1:]
 
 
 def _management_url(options: Mapping[str, object], scheme: str, host: str) -> str:
+    """Return the URL of the management plugin: the option, or the usual one."""
     unknown = sorted(set(options) - {"management_url"})
     if unknown:
         hint = 'the only option of rabbitmq is "management_url".'
@@ -122,13 +133,14 @@ def _management_url(options: Mapping[str, object], scheme: str, host: str) -> st
         f"{_MANAGEMENT_SCHEMES[scheme]}://{printed_host}:{_MANAGEMENT_PORTS[scheme]}"
     )
     url = options.get("management_url") or usual
-    if not isinstance(url, str) or not _is_plain(url):
+    if not isinstance(url, str) or not _is_plain_url(url):
         remedy = "management_url must be http(s)://host[:port][/path], with no user."
         raise Invalid("options", remedy)
     return url.rstrip("/")
 
 
-def _is_plain(url: str) -> bool:
+def _is_plain_url(url: str) -> bool:
+    """Tell whether it is an HTTP URL without user, query and fragment."""
     try:
         parts = urlsplit(url)
         usable = parts.port is None or parts.port > 0
@@ -140,7 +152,8 @@ def _is_plain(url: str) -> bool:
     )
 
 
-def _unusable() -> Invalid:
+def _unusable_error() -> Invalid:
+    """Build the error of an address that cannot be used."""
     remedy = (
         "write amqp://user:password@host[:port][/vhost], or amqps:// for TLS; "
         "percent-encode what is special in a password or a virtual host."

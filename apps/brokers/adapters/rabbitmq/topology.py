@@ -21,17 +21,19 @@ class RabbitQueue:
 
     @classmethod
     def of(cls, details: Mapping[str, Any]) -> Self:
+        """Read where a queue's dead letters go, from its arguments and policy."""
+
         def setting(name: str) -> Any:
             # Arguments take precedence over policies.
             return arguments.get(f"x-{name}", policy.get(name))
 
-        arguments = _mapping(details.get("arguments"))
-        policy = _mapping(details.get("effective_policy_definition"))
+        arguments = _mapping_or_empty(details.get("arguments"))
+        policy = _mapping_or_empty(details.get("effective_policy_definition"))
         limit = setting("delivery-limit")
         return cls(
             name=details["name"],
-            exchange=_text(setting("dead-letter-exchange")),
-            routing_key=_text(setting("dead-letter-routing-key")),
+            exchange=_text_or_none(setting("dead-letter-exchange")),
+            routing_key=_text_or_none(setting("dead-letter-routing-key")),
             delivery_limit=limit if isinstance(limit, int) else None,
         )
 
@@ -45,6 +47,7 @@ class RabbitExchange:
 
     @classmethod
     def of(cls, kind: str, bindings: Sequence[Mapping[str, Any]]) -> Self:
+        """Read to which queues an exchange leads, sorted."""
         queues = (one for one in bindings if one["destination_type"] == "queue")
         pairs = sorted((one["destination"], one["routing_key"]) for one in queues)
         return cls(kind=kind, bindings=pairs)
@@ -67,7 +70,7 @@ def dead_letter_queue_of(
     if exchange is None:
         return ""
     fit = [
-        name for name, bound in exchange.bindings if _leads(exchange.kind, bound, key)
+        name for name, bound in exchange.bindings if _passes(exchange.kind, bound, key)
     ]
     every = {name for name, _ in exchange.bindings}
     if not fit and queue.routing_key is None and len(every) == 1:
@@ -76,30 +79,35 @@ def dead_letter_queue_of(
     return next((name for name in fit if name != queue.name), "")
 
 
-def _leads(kind: str, bound: str, key: str) -> bool:
+def _passes(kind: str, bound: str, key: str) -> bool:
+    """Tell whether an exchange of this kind passes a key to a binding."""
     match kind:
         case "fanout" | "headers":
             return True
         case "topic":
-            return _matches(bound.split("."), key.split("."))
+            return _matches_words(bound.split("."), key.split("."))
         case _:
             return bound == key
 
 
-def _matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
+def _matches_words(pattern: Sequence[str], words: Sequence[str]) -> bool:
     """Match a topic pattern: `*` is one word, `#` any number of words."""
     if not pattern:
         return not words
     if pattern[0] == "#":
-        return any(_matches(pattern[1:], words[n:]) for n in range(len(words) + 1))
+        return any(
+            _matches_words(pattern[1:], words[n:]) for n in range(len(words) + 1)
+        )
     same = bool(words) and pattern[0] in {"*", words[0]}
-    return same and _matches(pattern[1:], words[1:])
+    return same and _matches_words(pattern[1:], words[1:])
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def _mapping_or_empty(value: object) -> Mapping[str, Any]:
+    """Return the value if it is a mapping, else {}."""
     # Some versions write an empty one as [].
     return value if isinstance(value, Mapping) else {}
 
 
-def _text(value: object) -> str | None:
+def _text_or_none(value: object) -> str | None:
+    """Return the value if it is a text, else None."""
     return value if isinstance(value, str) else None

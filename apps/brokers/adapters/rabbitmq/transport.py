@@ -34,7 +34,7 @@ class RabbitLink:
 
     def __init__(self, address: RabbitAddress) -> None:
         self.server = address.server
-        self._socket = _connected(address)
+        self._socket = _connect(address)
         # Closes the socket when the link is garbage-collected.
         self._close = weakref.finalize(self, _close, self._socket)
         self._poll = select.poll()
@@ -73,9 +73,11 @@ class RabbitLink:
             self._wait(remaining)
 
     def close(self) -> None:
+        """Close the socket; what is not sent yet is lost."""
         self._close()
 
     def _send(self) -> bool:
+        """Send what the socket takes now; tell whether that was any."""
         before = self._unwritten
         try:
             while self._out:
@@ -96,24 +98,27 @@ class RabbitLink:
         return self._unwritten != before
 
     def _receive(self) -> bytes:
+        """Receive what is there, b"" for nothing; raise MaybeSent at the end."""
         try:
             data = self._socket.recv(CHUNK)
         except _NOT_NOW:
             if self._refusal is not None:
-                raise self._lost(self._refusal) from self._refusal
+                raise self._lost_error(self._refusal) from self._refusal
             return b""
         except OSError as error:
-            raise self._lost(error) from error
+            raise self._lost_error(error) from error
         if not data:
-            raise self._lost(self._refusal)
+            raise self._lost_error(self._refusal)
         return data
 
     def _wait(self, seconds: float) -> None:
+        """Wait until the socket can send or receive, or so many seconds."""
         events = select.POLLIN | (select.POLLOUT if self._out else 0)
         self._poll.register(self._socket, events)
         self._poll.poll(seconds * 1000)
 
-    def _lost(self, error: OSError | None) -> MaybeSent:
+    def _lost_error(self, error: OSError | None) -> MaybeSent:
+        """Build the error of a lost connection."""
         why = reason_of(error) if error else "it closed the connection."
         return MaybeSent(f"{self.server} is away: {why}")
 
@@ -124,11 +129,12 @@ def reason_of(error: Exception) -> str:
     return " ".join(words.split())[:REASON_LIMIT] or type(error).__name__
 
 
-def _connected(address: RabbitAddress) -> socket.socket:
+def _connect(address: RabbitAddress) -> socket.socket:
+    """Connect, with TLS if the address says so; raise NotSent."""
     try:
         connection = address.dial(address.host, address.port, seconds=CONNECT_SECONDS)
         try:
-            connection = _with_tls(connection, address)
+            connection = _start_tls(connection, address)
             connection.settimeout(0)
         except BaseException:
             connection.close()
@@ -140,7 +146,8 @@ def _connected(address: RabbitAddress) -> socket.socket:
     return connection
 
 
-def _with_tls(plain: socket.socket, address: RabbitAddress) -> socket.socket:
+def _start_tls(plain: socket.socket, address: RabbitAddress) -> socket.socket:
+    """Start TLS on a socket if the address says so; return the socket to use."""
     if not address.tls:
         return plain
     context = ssl.create_default_context()
@@ -148,5 +155,6 @@ def _with_tls(plain: socket.socket, address: RabbitAddress) -> socket.socket:
 
 
 def _close(opened: socket.socket) -> None:
+    """Close a socket and ignore errors."""
     with suppress(OSError):
         opened.close()

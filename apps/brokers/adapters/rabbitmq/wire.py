@@ -112,10 +112,12 @@ class RabbitWire:
 
     @property
     def tls(self) -> str:
+        """Return the version of TLS, "" without it."""
         return self._link.tls
 
     @property
     def unwritten(self) -> int:
+        """Count the bytes that are still to be sent."""
         return self._link.unwritten
 
     @property
@@ -124,15 +126,18 @@ class RabbitWire:
         return time.monotonic() - self._heard_at
 
     def open_channel(self) -> None:
+        """Open the channel unless it is open."""
         if not self.has_channel:
             self.call(spec.Channel.Open(), spec.Channel.OpenOk)
             self.has_channel = True
 
     def send(self, method: Any, *, channel: int = CHANNEL) -> None:
+        """Write a method, without waiting for an answer."""
         payload = _METHOD.pack(method.INDEX) + b"".join(method.encode())
         self.write(frame(spec.FRAME_METHOD, payload, channel=channel))
 
     def write(self, frames: bytes) -> None:
+        """Queue frames to be sent, and note the time for the heartbeat."""
         self._link.write(frames)
         self._sent_at = time.monotonic()
 
@@ -157,7 +162,9 @@ class RabbitWire:
                     )
         finally:
             self._arrived.extendleft(reversed(others))
-        raise self._lost(f"no {kind.__qualname__} came within {within:g} seconds.")
+        raise self._lost_error(
+            f"no {kind.__qualname__} came within {within:g} seconds."
+        )
 
     def receive(self, *, wait: float) -> RabbitArrival | None:
         """Return the next arrival; None when none comes in time.
@@ -187,13 +194,13 @@ class RabbitWire:
         try:
             data = self._link.turn(wait=min(wait, HEARTBEAT / 4))
         except MaybeSent as lost:
-            self._end(lost)
+            self._end_with(lost)
             return
         if data:
             self._heard_at = time.monotonic()
-            self._feed(data)
+            self._split_frames(data)
         elif self.rested > 2 * HEARTBEAT:
-            self._end(self._lost("it stopped sending heartbeats."))
+            self._end_with(self._lost_error("it stopped sending heartbeats."))
 
     def close(self) -> None:
         """Close; a broker that answers has returned the unsettled messages by then."""
@@ -209,6 +216,7 @@ class RabbitWire:
             self._link.close()
 
     def _handshake(self, address: RabbitAddress) -> None:
+        """Log in and open the virtual host; agree on the size of frames."""
         self._link.write(_PROTOCOL)
         start = self.answer(spec.Connection.Start)
         server = start.server_properties
@@ -232,13 +240,14 @@ class RabbitWire:
         )
         self.is_open = True
 
-    def _end(self, error: Exception) -> None:
+    def _end_with(self, error: Exception) -> None:
         """Close the link and queue the error behind all earlier arrivals."""
         self.is_open = self.has_channel = False
         self._link.close()
         self._arrived.append(error)
 
-    def _feed(self, data: bytes) -> None:
+    def _split_frames(self, data: bytes) -> None:
+        """Cut what was received into frames, and take each."""
         self._buffer += data
         offset = 0
         while len(self._buffer) - offset >= FRAME_OVERHEAD:
@@ -246,11 +255,12 @@ class RabbitWire:
             start, end = offset + _FRAME.size, offset + FRAME_OVERHEAD + size
             if end > len(self._buffer):
                 break
-            self._take(kind, channel, bytes(self._buffer[start : end - 1]))
+            self._take_frame(kind, channel, bytes(self._buffer[start : end - 1]))
             offset = end
         del self._buffer[:offset]
 
-    def _take(self, kind: int, channel: int, payload: bytes) -> None:
+    def _take_frame(self, kind: int, channel: int, payload: bytes) -> None:
+        """Take a frame: a method, or a part of a message's content."""
         if kind == spec.FRAME_METHOD:
             self._take_method(channel, payload)
         elif kind == spec.FRAME_HEADER and self._content is not None:
@@ -264,6 +274,7 @@ class RabbitWire:
             self._finish_content()
 
     def _take_method(self, channel: int, payload: bytes) -> None:
+        """Decode a method, answer a close, and queue the arrival."""
         (index,) = _METHOD.unpack_from(payload)
         method = spec.methods[index]().decode(payload, _METHOD.size)
         if spec.has_content(index):
@@ -281,15 +292,17 @@ class RabbitWire:
             self._arrived.append(RabbitArrival(method))
 
     def _take_blocking(self, method: Any) -> None:
+        """Note whether the broker blocks publishers, and why."""
         if isinstance(method, spec.Connection.Blocked):
             self.blocked = text_of(method.reason) or "an alarm"
         elif isinstance(method, spec.Connection.Unblocked):
             self.blocked = ""
 
     def _take_close(self, close: Any) -> None:
+        """Answer the broker's close, and queue its reason as an error."""
         error: Exception = RabbitRejected(self.server, close, closes_connection=True)
         if close.reply_code == _CONNECTION_FORCED:
-            error = self._lost(text_of(close.reply_text))
+            error = self._lost_error(text_of(close.reply_text))
         self._link.write(
             frame(
                 spec.FRAME_METHOD,
@@ -302,9 +315,10 @@ class RabbitWire:
         except MaybeSent:
             # The CloseOk is only a courtesy.
             self.is_open = False
-        self._end(error)
+        self._end_with(error)
 
     def _finish_content(self) -> None:
+        """Queue the arrival of a message once its body is whole."""
         content = self._content
         if content is not None and content.remaining <= 0:
             body = (
@@ -315,11 +329,13 @@ class RabbitWire:
             )
             self._content = None
 
-    def _lost(self, why: str) -> MaybeSent:
+    def _lost_error(self, why: str) -> MaybeSent:
+        """Build the error of a lost connection."""
         return MaybeSent(f"{self.server} is away: {why}")
 
 
 def frame(kind: int, payload: bytes, *, channel: int = CHANNEL) -> bytes:
+    """Encode a frame of AMQP: its kind, channel and payload."""
     return _FRAME.pack(kind, channel, len(payload)) + payload + _FRAME_END
 
 

@@ -50,19 +50,23 @@ class RedisAdapter:
     capabilities = CAPABILITIES
 
     def publisher(self, broker: BrokerSettings) -> RedisPublisher:
+        """Return a publisher for a broker; it connects with its first message."""
         return RedisPublisher(settings_of(broker))
 
     def dead_letter_reader(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> RedisDeadLetterReader:
+        """Return a reader of a topic's dead-letter queue; it connects when it reads."""
         return RedisDeadLetterReader(settings_of(broker, topic))
 
     def topic_admin(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> RedisTopicAdmin:
+        """Return what inspects a topic's streams; it connects when it is asked."""
         return RedisTopicAdmin(settings_of(broker, topic))
 
     def broker_admin(self, broker: BrokerSettings) -> RedisBrokerAdmin:
+        """Return what tests a server and lists its streams."""
         return RedisBrokerAdmin(settings_of(broker))
 
     def queue_by_convention(self, topic: str) -> str:
@@ -70,6 +74,7 @@ class RedisAdapter:
         return ""
 
     def ordering(self, topic: str) -> Ordering:
+        """Return the ordering of the kind: all streams have the same."""
         return CAPABILITIES.ordering
 
 

@@ -48,7 +48,7 @@ class RedisDeadLettering:
     def move(self) -> int:
         """Move a page of each consumer group's messages; return the number moved."""
         moved = 0
-        for group in self._groups():
+        for group in self._group_names():
             now = server_time(self._wire)
             for pending in self._used_up(group):
                 moved += self._dead_letter(pending, now=now)
@@ -95,7 +95,8 @@ class RedisDeadLettering:
         return self._move(pending, entries_of(entries)[0], now=now)
 
     def _move(self, pending: _Pending, entry: RedisEntry, *, now: datetime) -> bool:
-        story = _story(pending, now=now)
+        """Add a message to the queue and settle it; return False if refused."""
+        story = _story_headers(pending, now=now)
         fields = [part for pair in (*entry.fields, *story) for part in pair]
         settle = ("XACK", self._settings.stream, pending.group, pending.bookmark)
         try:
@@ -118,6 +119,7 @@ class RedisDeadLettering:
         return True
 
     def _settle_trimmed(self, pending: _Pending) -> None:
+        """Settle a message whose bytes the stream no longer has, and log that."""
         stream, bookmark = self._settings.stream, text(pending.bookmark)
         what = (
             "%s of %s was trimmed before it could be dead-lettered: its bytes are gone"
@@ -125,7 +127,8 @@ class RedisDeadLettering:
         _LOG.warning(what, bookmark, text(stream))
         self._wire.call("XACK", stream, pending.group, pending.bookmark)
 
-    def _groups(self) -> list[bytes]:
+    def _group_names(self) -> list[bytes]:
+        """List the names of the topic's consumer groups."""
         groups = call_or_none(self._wire, "XINFO", "GROUPS", self._settings.stream)
         return [pairs(group)["name"] for group in groups or ()]
 
@@ -141,7 +144,7 @@ class _Pending:
     dequeue_count: int
 
 
-def _story(pending: _Pending, *, now: datetime) -> Fields:
+def _story_headers(pending: _Pending, *, now: datetime) -> Fields:
     """Write the headers that say why the message is in the queue."""
     return vocabulary.exhausted(
         bookmark=pending.bookmark,

@@ -55,13 +55,16 @@ def join_body(body: bytes, headers: Fields, *, body_field: bytes) -> Fields:
 
 
 def entries_of(reply: Sequence[tuple[bytes, list[bytes] | None]]) -> list[RedisEntry]:
+    """Convert a raw reply of entries; a deleted entry has no fields."""
     return [RedisEntry(bookmark, _two_by_two(flat or [])) for bookmark, flat in reply]
 
 
 def _two_by_two(flat: Sequence[bytes]) -> Fields:
+    """Pair names and values that alternate."""
     return tuple(zip(flat[::2], flat[1::2], strict=True))
 
 
 def pairs(flat: Sequence[Any]) -> dict[str, Any]:
+    """Map decoded names to raw values, which alternate in a reply."""
     names = (name.decode("utf-8", "replace") for name in flat[::2])
     return dict(zip(names, flat[1::2], strict=True))

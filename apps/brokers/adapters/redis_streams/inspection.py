@@ -34,6 +34,7 @@ class RedisTopicAdmin:
         self._settings = settings
 
     def consumers(self) -> list[ConsumerPosition]:
+        """Return the position of each consumer group; [] without the stream."""
         stream = self._settings.stream
         # The reply includes the first and the last entry; no other call omits them.
         info = call_or_none(self._wire, "XINFO", "STREAM", stream)
@@ -44,9 +45,11 @@ class RedisTopicAdmin:
         return [self._position(pairs(group), head, now=now) for group in groups]
 
     def depth(self) -> int | None:
+        """Count the entries of the dead-letter queue."""
         return int(self._wire.call("XLEN", self._settings.queue))
 
     def oldest_at(self) -> datetime | None:
+        """Return when the oldest dead letter was added; None if empty."""
         queue = self._settings.queue
         entries = entries_of(self._wire.call("XRANGE", queue, "-", "+", "COUNT", 1))
         return _moment_of(entries[0].bookmark) if entries else None
@@ -63,11 +66,13 @@ class RedisTopicAdmin:
         return Delivered(total=sum(counts), at=server_time(self._wire))
 
     def close(self) -> None:
+        """Close the connection."""
         self._wire.close()
 
     def _position(
         self, group: Mapping[str, Any], head: bytes, *, now: datetime
     ) -> ConsumerPosition:
+        """Build the position of a consumer group, with its lag and pending."""
         last = group["last-delivered-id"]
         oldest, consumers = self._details(group["name"])
         return ConsumerPosition(
@@ -79,11 +84,14 @@ class RedisTopicAdmin:
             # Redis counts it since 7.0; before, only a lag of 0 is certain.
             lag=0 if last == head else group.get("lag"),
             pending=group["pending"],
-            oldest_pending_seconds=_age(oldest[0][0], now=now) if oldest else None,
+            oldest_pending_seconds=_seconds_since(oldest[0][0], now=now)
+            if oldest
+            else None,
             clients=sum(pairs(client)["name"] != FENCE for client in consumers),
         )
 
     def _details(self, group: bytes) -> tuple[Any, Any]:
+        """Ask for a group's oldest pending entry, and for its consumers."""
         stream = self._settings.stream
         oldest = self._wire.call("XPENDING", stream, group, "-", "+", 1)
         return oldest, self._wire.call("XINFO", "CONSUMERS", stream, group)
@@ -96,11 +104,13 @@ class RedisBrokerAdmin:
         self._wire = RedisWire(settings.url, dial=settings.dial)
 
     def ping(self) -> str:
+        """Connect, and name the version of Redis."""
         info = text(self._wire.call("INFO", "server"))
         facts = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
         return f"Redis {facts.get('redis_version', 'of an unknown version')}"
 
     def discover(self) -> list[FoundTopic]:
+        """List the streams that are no dead-letter queue, each with its own."""
         depths = {text(key): self._length(key) for key in sorted(self._streams())}
         return [
             FoundTopic(
@@ -115,6 +125,7 @@ class RedisBrokerAdmin:
         ]
 
     def close(self) -> None:
+        """Close the connection."""
         self._wire.close()
 
     def _streams(self) -> set[bytes]:
@@ -129,14 +140,17 @@ class RedisBrokerAdmin:
                 return streams
 
     def _length(self, key: bytes) -> int:
+        """Count the entries of a stream."""
         return int(self._wire.call("XLEN", key))
 
 
 def _is_queue_of_another(name: str, depths: Mapping[str, int]) -> bool:
+    """Tell whether it is the dead-letter queue of another of these streams."""
     return name.endswith(SUFFIX) and name.removesuffix(SUFFIX) in depths
 
 
-def _age(bookmark: bytes, *, now: datetime) -> float:
+def _seconds_since(bookmark: bytes, *, now: datetime) -> float:
+    """Return the seconds since an entry was added."""
     return max(0.0, now.timestamp() - _milliseconds(bookmark) / 1000)
 
 
@@ -149,4 +163,5 @@ def _moment_of(bookmark: bytes) -> datetime | None:
 
 
 def _milliseconds(bookmark: bytes) -> int:
+    """Return the milliseconds since 1970 in the id of an entry."""
     return int(bookmark.partition(b"-")[0])

@@ -32,32 +32,41 @@ class RedisPublisher:
         self._body_field = key(settings.body_field)
 
     def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
-        plans = [self._plan(message) for message in messages]
+        """Add the messages to their streams; return outcomes in order."""
+        plans = [self._command_or_outcome(message) for message in messages]
         commands = [plan for plan in plans if not isinstance(plan, Outcome)]
         answers = iter(self._send(commands))
         return [plan if isinstance(plan, Outcome) else next(answers) for plan in plans]
 
     def close(self) -> None:
+        """Close the connection."""
         self._wire.close()
 
-    def _plan(self, message: Outbound) -> Command | Outcome:
+    def _command_or_outcome(self, message: Outbound) -> Command | Outcome:
+        """Build the XADD of a message, or its outcome if Redis cannot take it."""
         fields = join_body(message.body, message.headers, body_field=self._body_field)
         flat = [part for pair in fields for part in pair]
         if not flat:
-            return _refused("A message without body and headers is no stream entry.")
+            return _refused_outcome(
+                "A message without body and headers is no stream entry."
+            )
         size = len(message.body) + sum(len(n) + len(v) for n, v in message.headers)
         if len(fields) > MOST_FIELDS or size > LARGEST_STRING:
-            return _refused(f"Redis takes {MOST_FIELDS} fields and 512 MB at most.")
+            return _refused_outcome(
+                f"Redis takes {MOST_FIELDS} fields and 512 MB at most."
+            )
         return [b"XADD", key(message.topic), b"*", *flat]
 
     def _send(self, commands: Sequence[Command]) -> list[Outcome]:
+        """Send the commands; raise NotSent if Redis takes none of them now."""
         replies = self._wire.pipeline(commands) if commands else []
         if replies and all(is_passing(reply) for reply in replies):
             raise NotSent(f"Redis takes no message now: {reason_of(replies[0])}")
-        return [_outcome(reply) for reply in replies]
+        return [_outcome_of_reply(reply) for reply in replies]
 
 
-def _outcome(reply: Any) -> Outcome:
+def _outcome_of_reply(reply: Any) -> Outcome:
+    """Turn the reply to an XADD into an outcome."""
     if isinstance(reply, MaybeSent):
         return Outcome(kind=OutcomeKind.UNKNOWN, detail=str(reply))
     if is_passing(reply):
@@ -65,9 +74,10 @@ def _outcome(reply: Any) -> Outcome:
         reason = f"Redis takes no message now: {reason_of(reply)}"
         return Outcome(kind=OutcomeKind.UNSENT, detail=reason)
     if isinstance(reply, ResponseError):
-        return _refused(f"Redis refuses it: {reason_of(reply)}")
+        return _refused_outcome(f"Redis refuses it: {reason_of(reply)}")
     return Outcome(kind=OutcomeKind.SENT, bookmark=text(reply))
 
 
-def _refused(detail: str) -> Outcome:
+def _refused_outcome(detail: str) -> Outcome:
+    """Return the outcome of a message that Redis does not take."""
     return Outcome(kind=OutcomeKind.REFUSED, detail=detail)

@@ -53,14 +53,16 @@ class RedisDeadLetterReader:
         self._dead_lettering = RedisDeadLettering(self._wire, settings)
 
     def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
+        """Return the next dead letters; wait for the first at most `wait`."""
         try:
-            return self._batch(limit, wait)
+            return self._read_batch(limit, wait)
         except Unavailable:
             # The entries of a lost reply are pending for us: read them again.
             self._cursor = self.BEGINNING
             raise
 
     def peek(self, *, limit: int) -> list[DeadLetter]:
+        """Return the first dead letters; change nothing."""
         letters: list[DeadLetter] = []
         start, size = "-", 0
         while len(letters) < limit and size < BATCH_BYTES:
@@ -75,6 +77,7 @@ class RedisDeadLetterReader:
         return letters
 
     def acknowledge(self, handles: Sequence[str]) -> None:
+        """Settle and delete these entries of the queue."""
         if not handles:
             return
         done = self._wire.transaction(
@@ -91,16 +94,19 @@ class RedisDeadLetterReader:
         """Do nothing: the entries stay in the queue, a new reader begins with them."""
 
     def dead_letter_exhausted(self) -> int:
+        """Move the topic's exhausted messages; return how many."""
         # Make sure that the queue is a stream, or the XADD of a MULTI would fail while
         # its XACK succeeds.
         self._make_group()
         return self._dead_lettering.move()
 
     def close(self) -> None:
+        """Close the connection."""
         self._wire.close()
 
-    def _batch(self, limit: int, wait: float) -> list[DeadLetter]:
-        step, size, letters = self._step(limit), 0, list[DeadLetter]()
+    def _read_batch(self, limit: int, wait: float) -> list[DeadLetter]:
+        """Read steps until there is enough, or the queue is empty."""
+        step, size, letters = self._next_step(limit), 0, list[DeadLetter]()
         while len(letters) < limit and size < BATCH_BYTES:
             count = min(step, limit - len(letters))
             entries = self._fetch(count, 0 if letters else wait)
@@ -112,7 +118,7 @@ class RedisDeadLetterReader:
         self._largest = max((letter.size for letter in letters), default=1)
         return letters
 
-    def _step(self, limit: int) -> int:
+    def _next_step(self, limit: int) -> int:
         """Return how many entries of unknown size to ask for at once.
 
         A queue that fits into a batch is read in one go. Entries that were handed out
@@ -133,15 +139,16 @@ class RedisDeadLetterReader:
     def _fetch(self, count: int, wait: float) -> list[RedisEntry]:
         """Return the next entries; [] at the end of the queue."""
         while self._cursor != self.NEW:
-            handed_out = self._ask(count, 0)
+            handed_out = self._read_once(count, 0)
             self._cursor = handed_out[-1].bookmark if handed_out else self.NEW
             entries = [entry for entry in handed_out if entry.fields]
-            self._forget([entry for entry in handed_out if not entry.fields])
+            self._settle_deleted([entry for entry in handed_out if not entry.fields])
             if entries:
                 return entries
-        return self._ask(count, wait)
+        return self._read_once(count, wait)
 
-    def _ask(self, count: int, wait: float) -> list[RedisEntry]:
+    def _read_once(self, count: int, wait: float) -> list[RedisEntry]:
+        """Read once as the group's consumer; create the group if missing."""
         block = int(min(wait, BLOCK_SECONDS) * 1000)
         command: list[Argument] = ["XREADGROUP", "GROUP", OWN_GROUP, OWN_CONSUMER]
         command += ["COUNT", count]
@@ -159,13 +166,15 @@ class RedisDeadLetterReader:
             reply = self._wire.call(*command)
         return entries_of(reply[0][1]) if reply else []
 
-    def _forget(self, entries: Sequence[RedisEntry]) -> None:
+    def _settle_deleted(self, entries: Sequence[RedisEntry]) -> None:
+        """Settle entries that others deleted, and log them."""
         if entries:
             what = "%d dead letters of %s were removed by others before we read them"
             _LOG.warning(what, len(entries), text(self._queue))
             self.acknowledge([text(entry.bookmark) for entry in entries])
 
     def _letter(self, entry: RedisEntry) -> DeadLetter:
+        """Convert an entry to a dead letter."""
         body, headers = split_body(entry.fields, body_field=self._body_field)
         return DeadLetter(
             queue=text(self._queue),
@@ -176,6 +185,7 @@ class RedisDeadLetterReader:
         )
 
     def _make_group(self) -> None:
+        """Create our consumer group and the queue, unless they exist."""
         try:
             self._wire.call("XGROUP", "CREATE", self._queue, OWN_GROUP, "0", "MKSTREAM")
         except RedisRejected as error:

@@ -50,16 +50,19 @@ class RedisSettings:
 
     @property
     def stream(self) -> bytes:
+        """Return the key of the topic's stream."""
         return key(self.topic)
 
     @property
     def queue(self) -> bytes:
+        """Return the key of the dead-letter queue, by its suffix if none is named."""
         return key(self.dead_letter_queue or self.topic + SUFFIX)
 
 
 def settings_of(
     broker: BrokerSettings, topic: TopicSettings | None = None
 ) -> RedisSettings:
+    """Build the settings of a broker, or of one of its topics; raise Invalid."""
     if topic is None:
         return RedisSettings.from_options(
             broker.options, url=broker.url, dial=broker.target.dial
@@ -76,8 +79,10 @@ def settings_of(
 
 
 def key(name: str) -> bytes:
+    """Encode a name as a key of Redis; reverses `text`."""
     return name.encode("utf-8", "surrogatepass")
 
 
 def text(value: bytes) -> str:
+    """Decode a key or value of Redis for people; odd bytes are replaced."""
     return value.decode("utf-8", "replace")

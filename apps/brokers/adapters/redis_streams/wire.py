@@ -68,6 +68,7 @@ class RedisConnection(Connection):
         self._dial = dial
 
     def _connect(self) -> socket.socket:
+        """Connect by `dial`, which allows only some hosts."""
         connected = self._dial(
             self.host, self.port, seconds=self.socket_connect_timeout
         )
@@ -106,7 +107,7 @@ class RedisWire:
         try:
             connection.send_packed_command(connection.pack_commands(commands))
             # Replies read before an error stay in the list.
-            replies.extend(_reply(connection) for _ in commands)
+            replies.extend(_read_reply(connection) for _ in commands)
         except (RedisError, OSError) as error:
             no_reply = MaybeSent(f"{self._server} is away: {reason_of(error)}")
             replies += [no_reply] * (len(commands) - len(replies))
@@ -140,9 +141,11 @@ class RedisWire:
         return reply
 
     def close(self) -> None:
+        """Close the connections."""
         self._pool.disconnect()
 
     def _connection(self) -> Any:  # redis-py leaves its methods untyped
+        """Borrow a connection; raise NotSent without one."""
         try:
             return self._pool.get_connection()
         # The resolver raises ValueError for an impossible host name.
@@ -152,10 +155,12 @@ class RedisWire:
 
 
 def is_passing(reply: object) -> bool:
+    """Tell whether a reply is an error that will pass, such as loading."""
     return isinstance(reply, ResponseError) and code_of(reply) in PASSING
 
 
 def code_of(error: ResponseError) -> str:
+    """Return the first word of the server's error, which is its code."""
     return error.status_code or str(error).partition(" ")[0]
 
 
@@ -171,7 +176,8 @@ def reason_of(error: Exception) -> str:
     return " ".join(text.split())[:REASON_LIMIT] or type(error).__name__
 
 
-def _reply(connection: Any) -> Any:
+def _read_reply(connection: Any) -> Any:
+    """Read one reply; return an error of the server instead of raising it."""
     try:
         return connection.read_response()
     except ResponseError as error:
@@ -179,12 +185,13 @@ def _reply(connection: Any) -> Any:
 
 
 def _connection_settings(url: str) -> dict[str, Any]:
+    """Parse an address as redis-py's settings; raise Invalid."""
     # Errors of the URL parser quote the text, which may hold a password.
     try:
         parts = urlsplit(url)
         port, database = parts.port or 6379, int(parts.path.strip("/") or 0)
     except ValueError:
-        raise _unusable() from None
+        raise _unusable_error() from None
     classes = {"redis": RedisConnection, "rediss": RedisTLSConnection}
     if (
         parts.scheme not in classes
@@ -192,7 +199,7 @@ def _connection_settings(url: str) -> dict[str, Any]:
         or parts.query
         or parts.fragment
     ):
-        raise _unusable()
+        raise _unusable_error()
     return {
         "connection_class": classes[parts.scheme],
         "host": unquote(parts.hostname),
@@ -203,7 +210,8 @@ def _connection_settings(url: str) -> dict[str, Any]:
     }
 
 
-def _unusable() -> Invalid:
+def _unusable_error() -> Invalid:
+    """Build the error of an address that cannot be used."""
     remedy = (
         "write redis://[user:password@]host[:port][/database], or rediss:// for TLS"
     )
@@ -221,6 +229,7 @@ def call_or_none(wire: RedisWire, *command: Argument) -> Any:
 
 
 def server_time(wire: RedisWire) -> datetime:
+    """Ask the server for its time."""
     # Idle times follow the server's clock, so this must, too.
     seconds, microseconds = map(int, wire.call("TIME"))
     return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=microseconds)

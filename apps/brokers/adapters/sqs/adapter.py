@@ -58,33 +58,39 @@ class SqsAdapter:
     capabilities = CAPABILITIES
 
     def publisher(self, broker: BrokerSettings) -> SqsPublisher:
-        return SqsPublisher(_address(broker))
+        """Return a publisher for a broker; it connects with its first message."""
+        return SqsPublisher(_parse_address(broker))
 
     def dead_letter_reader(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> SqsDeadLetterReader:
-        return SqsDeadLetterReader(_address(broker), _checked(topic))
+        """Return a reader of a topic's dead-letter queue; it connects when it reads."""
+        return SqsDeadLetterReader(_parse_address(broker), _checked_settings(topic))
 
     def topic_admin(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> SqsTopicAdmin:
-        return SqsTopicAdmin(_address(broker), _checked(topic))
+        """Return what counts a topic's queues; it connects when it is asked."""
+        return SqsTopicAdmin(_parse_address(broker), _checked_settings(topic))
 
     def broker_admin(self, broker: BrokerSettings) -> SqsBrokerAdmin:
-        return SqsBrokerAdmin(_address(broker))
+        """Return what tests an account and lists its queues."""
+        return SqsBrokerAdmin(_parse_address(broker))
 
     def queue_by_convention(self, topic: str) -> str:
         """Return "": the redrive policy of the queue names it, discovery finds it."""
         return ""
 
     def ordering(self, topic: str) -> Ordering:
+        """Return order by key for a FIFO queue, else the ordering of the kind."""
         return Ordering.KEY if topic.endswith(FIFO) else CAPABILITIES.ordering
 
 
 ADAPTER = SqsAdapter()
 
 
-def _address(broker: BrokerSettings) -> SqsAddress:
+def _parse_address(broker: BrokerSettings) -> SqsAddress:
+    """Parse a broker's address and options; raise Invalid."""
     return SqsAddress.of(
         broker.url,
         broker.options,
@@ -93,7 +99,8 @@ def _address(broker: BrokerSettings) -> SqsAddress:
     )
 
 
-def _checked(topic: TopicSettings) -> TopicSettings:
+def _checked_settings(topic: TopicSettings) -> TopicSettings:
+    """Return the settings of a topic; raise Invalid for what SQS cannot do."""
     unknown = set(topic.options) - {polling.OPTION}
     if unknown:
         hint = f"the only option of a topic of sqs is {polling.OPTION}."

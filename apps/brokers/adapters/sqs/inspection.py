@@ -43,6 +43,7 @@ class SqsTopicAdmin:
         return []
 
     def depth(self) -> int | None:
+        """Count the dead-letter queue, also the hidden and delayed messages."""
         self._queue = self._queue or dead_letter_queue_of(self._wire, self._settings)
         return _depth(self._wire.attributes(self._queue.name, *DEPTHS))
 
@@ -55,6 +56,7 @@ class SqsTopicAdmin:
         return None
 
     def close(self) -> None:
+        """Close the connection."""
         self._wire.close()
 
 
@@ -65,15 +67,19 @@ class SqsBrokerAdmin:
         self._wire = SqsWire(address)
 
     def ping(self) -> str:
+        """List one queue, which tests the credentials; name the address."""
         self._wire.call("list_queues", about="ListQueues", MaxResults=1)
         return str(self._wire.address)
 
     def discover(self) -> list[FoundTopic]:
+        """List the queues that are no dead-letter queue, each with its own."""
         urls = self._queue_urls()
         with ThreadPoolExecutor(LOOKS) as pool:
             results = zip(urls, pool.map(self._attributes_of, urls), strict=True)
             queues = {
-                _queue_of(url): attributes for url, attributes in results if attributes
+                _queue_name(url): attributes
+                for url, attributes in results
+                if attributes
             }
         policies = {name: RedrivePolicy.of(queues[name]) for name in queues}
         partners = {p.dead_letter_queue for p in policies.values() if p}
@@ -84,9 +90,11 @@ class SqsBrokerAdmin:
         ]
 
     def close(self) -> None:
+        """Close the connection."""
         self._wire.close()
 
     def _queue_urls(self) -> list[str]:
+        """List the URLs of the queues, page by page, up to a limit."""
         urls: list[str] = []
         more: dict[str, str] = {}
         while len(urls) < MOST_QUEUES:
@@ -102,7 +110,7 @@ class SqsBrokerAdmin:
     def _attributes_of(self, url: str) -> dict[str, str]:
         """Return a queue's attributes; {} where it is gone or we have no right."""
         names = ["QueueArn", "RedrivePolicy", *DEPTHS]
-        about = f"GetQueueAttributes {_queue_of(url)}"
+        about = f"GetQueueAttributes {_queue_name(url)}"
         try:
             reply = self._wire.call(
                 "get_queue_attributes", about=about, QueueUrl=url, AttributeNames=names
@@ -117,6 +125,7 @@ class SqsBrokerAdmin:
 def _topic(
     name: str, policy: RedrivePolicy | None, queues: Mapping[str, Mapping[str, str]]
 ) -> FoundTopic:
+    """Build a topic with its depths and those of its dead-letter queue."""
     partner = policy.dead_letter_queue if policy else ""
     return FoundTopic(
         name=name,
@@ -127,9 +136,11 @@ def _topic(
 
 
 def _depth(attributes: Mapping[str, str]) -> int | None:
+    """Add up the counts of messages; None if the attributes hold none."""
     counts = [int(attributes[name]) for name in DEPTHS if name in attributes]
     return sum(counts) if counts else None
 
 
-def _queue_of(url: str) -> str:
+def _queue_name(url: str) -> str:
+    """Return the name of a queue from its URL."""
     return url.rpartition("/")[2]

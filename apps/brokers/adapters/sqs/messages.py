@@ -70,6 +70,7 @@ class SqsEntry:
         object.__setattr__(self, "size", len(self.body.encode()) + parts)
 
     def to_wire(self, number: int) -> dict[str, Any]:
+        """Return the entry as a member of SendMessageBatch."""
         wire: dict[str, Any] = {"Id": str(number), "MessageBody": self.body}
         if self.attributes:
             wire["MessageAttributes"] = {
@@ -88,9 +89,9 @@ class SqsEntry:
 
 def entry_of(message: Outbound) -> SqsEntry:
     """Convert a message for SQS; raise `Refused` where it cannot leave unchanged."""
-    aside, headers = _split(message.headers)
-    attributes = _attributes(headers, types=_types(aside.get(TYPES, b"{}")))
-    body = _text(message.body)
+    aside, headers = _split_headers(message.headers)
+    attributes = _attributes(headers, types=_parse_types(aside.get(TYPES, b"{}")))
+    body = _decode_unchanged(message.body)
     if body is None:
         if BODY_MARK in attributes:
             raise Refused(f"The header {BODY_MARK} is ours to set on such a body.")
@@ -99,31 +100,32 @@ def entry_of(message: Outbound) -> SqsEntry:
     entry = SqsEntry(
         body=body,
         attributes=attributes,
-        group=_group(message, aside),
-        dedupe=_token(message.dedupe or uuid4().hex) if _is_fifo(message) else "",
-        trace=_carried(TRACE, aside.get(TRACE, b"")),
+        group=_group_of(message, aside),
+        dedupe=_valid_token(message.dedupe or uuid4().hex) if _is_fifo(message) else "",
+        trace=_decode_value(TRACE, aside.get(TRACE, b"")),
     )
-    _check(entry)
+    _require_fit(entry)
     return entry
 
 
 def content_of(message: Mapping[str, Any]) -> tuple[bytes, tuple[Header, ...]]:
     """Return the body and the headers of a message from ReceiveMessage."""
-    body = _raw(message["Body"])
+    body = _encode_text(message["Body"])
     attributes = {
         name: _attribute_of(wire)
         for name, wire in sorted(message.get("MessageAttributes", {}).items())
     }
     if attributes.get(BODY_MARK) == _MARKED:
-        decoded = _decode(body)
+        decoded = _decode_base64(body)
         if decoded is not None:
             body = decoded
             del attributes[BODY_MARK]
-    headers = [(_raw(name), value) for name, (_, value) in attributes.items()]
-    return body, (*headers, *_aside(message.get("Attributes", {}), attributes))
+    headers = [(_encode_text(name), value) for name, (_, value) in attributes.items()]
+    return body, (*headers, *_other_headers(message.get("Attributes", {}), attributes))
 
 
-def _check(entry: SqsEntry) -> None:
+def _require_fit(entry: SqsEntry) -> None:
+    """Raise Refused for an entry that SQS would not take."""
     if not entry.body:
         raise Refused("SQS takes no empty body.")
     if len(entry.attributes) > MOST_ATTRIBUTES:
@@ -137,7 +139,9 @@ def _check(entry: SqsEntry) -> None:
         )
 
 
-def _split(headers: Sequence[Header]) -> tuple[dict[bytes, bytes], list[Header]]:
+def _split_headers(
+    headers: Sequence[Header],
+) -> tuple[dict[bytes, bytes], list[Header]]:
     """Split the headers that are no attributes from those that are."""
     ours = {TYPES, GROUP, TRACE, CAME_FROM}
     aside = {name: value for name, value in headers if name in ours}
@@ -147,21 +151,23 @@ def _split(headers: Sequence[Header]) -> tuple[dict[bytes, bytes], list[Header]]
 def _attributes(
     headers: Sequence[Header], *, types: Mapping[str, str]
 ) -> dict[str, Attribute]:
+    """Convert headers to attributes; raise Refused for one that SQS refuses."""
     attributes: dict[str, Attribute] = {}
     for raw, value in headers:
-        name = _name(raw)
+        name = _checked_name(raw)
         if name in attributes:
             raise Refused(f"SQS takes the attribute {name} once, not twice.")
         kind = types.get(name, "String")
         if not value:
             raise Refused(f"SQS takes no empty attribute, as {name} is.")
         if not _is_binary(kind):
-            _carried(raw, value)
+            _decode_value(raw, value)
         attributes[name] = (kind, value)
     return attributes
 
 
-def _name(raw: bytes) -> str:
+def _checked_name(raw: bytes) -> str:
+    """Return the name of an attribute; raise Refused for an impossible one."""
     name = raw.decode("ascii", "replace")
     if not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
         raise Refused(
@@ -171,14 +177,16 @@ def _name(raw: bytes) -> str:
     return name
 
 
-def _carried(name: bytes, value: bytes) -> str:
-    text = _text(value)
+def _decode_value(name: bytes, value: bytes) -> str:
+    """Decode a value; raise Refused for what SQS cannot carry as text."""
+    text = _decode_unchanged(value)
     if text is None:
         raise Refused(f"The value of {name.decode(errors='replace')} is no text.")
     return text
 
 
-def _types(value: bytes) -> dict[str, str]:
+def _parse_types(value: bytes) -> dict[str, str]:
+    """Parse the header of attribute types; raise Refused."""
     try:
         types = json.loads(value)
     except (ValueError, RecursionError):
@@ -190,7 +198,7 @@ def _types(value: bytes) -> dict[str, str]:
     return types
 
 
-def _group(message: Outbound, aside: Mapping[bytes, bytes]) -> str:
+def _group_of(message: Outbound, aside: Mapping[bytes, bytes]) -> str:
     """Return the original's group, or in a FIFO queue a group in any case.
 
     A message without a group, key and dedupe id gets a group of its own, so it never
@@ -198,11 +206,11 @@ def _group(message: Outbound, aside: Mapping[bytes, bytes]) -> str:
     """
     original = aside.get(GROUP, b"").decode("utf-8", "surrogateescape")
     if not _is_fifo(message):
-        return _token(original) if original else ""
-    return _token(original or message.key or message.dedupe or uuid4().hex)
+        return _valid_token(original) if original else ""
+    return _valid_token(original or message.key or message.dedupe or uuid4().hex)
 
 
-def _token(text: str) -> str:
+def _valid_token(text: str) -> str:
     """Return a valid group or dedupe id as it is; replace any other by its hash."""
     if _TOKEN.fullmatch(text):
         return text
@@ -210,14 +218,16 @@ def _token(text: str) -> str:
 
 
 def _is_fifo(message: Outbound) -> bool:
+    """Tell whether the message goes to a FIFO queue."""
     return message.topic.endswith(FIFO)
 
 
 def _is_binary(kind: str) -> bool:
+    """Tell whether values of this type are bytes."""
     return kind.partition(".")[0] == "Binary"
 
 
-def _text(value: bytes) -> str | None:
+def _decode_unchanged(value: bytes) -> str | None:
     """Decode text that SQS stores unchanged; None for any other."""
     try:
         text = value.decode()
@@ -226,41 +236,45 @@ def _text(value: bytes) -> str | None:
     return None if _NO_XML.search(text) else text
 
 
-def _raw(text: str) -> bytes:
+def _encode_text(text: str) -> bytes:
+    """Encode text of SQS as the bytes of a header."""
     return text.encode("utf-8", "surrogatepass")
 
 
-def _decode(body: bytes) -> bytes | None:
+def _decode_base64(body: bytes) -> bytes | None:
     """Reverse the base64 of `entry_of`; None for a body that it never writes."""
     try:
         decoded = base64.b64decode(body, validate=True)
     except binascii.Error:
         return None
-    undone = _text(decoded) is None and base64.b64encode(decoded) == body
+    undone = _decode_unchanged(decoded) is None and base64.b64encode(decoded) == body
     return decoded if undone else None
 
 
 def _attribute_of(wire: Mapping[str, Any]) -> Attribute:
+    """Return the type and value of a received attribute."""
     kind = wire["DataType"]
     if _is_binary(kind):
         return kind, bytes(wire.get("BinaryValue", b""))
-    return kind, _raw(wire.get("StringValue", ""))
+    return kind, _encode_text(wire.get("StringValue", ""))
 
 
 def _attribute_to_wire(kind: str, value: bytes) -> dict[str, Any]:
+    """Return an attribute as a call sends it."""
     if _is_binary(kind):
         return {"DataType": kind, "BinaryValue": value}
     return {"DataType": kind, "StringValue": value.decode()}
 
 
-def _aside(
+def _other_headers(
     system: Mapping[str, str], attributes: Mapping[str, Attribute]
 ) -> list[Header]:
+    """Return as headers what a received message has beside body and attributes."""
     types = {n: kind for n, (kind, _) in attributes.items() if kind != "String"}
     headers = [
         (TYPES, json.dumps(types, separators=(",", ":")).encode() if types else b""),
-        (GROUP, _raw(system.get("MessageGroupId", ""))),
-        (TRACE, _raw(system.get("AWSTraceHeader", ""))),
-        (CAME_FROM, _raw(system.get("DeadLetterQueueSourceArn", ""))),
+        (GROUP, _encode_text(system.get("MessageGroupId", ""))),
+        (TRACE, _encode_text(system.get("AWSTraceHeader", ""))),
+        (CAME_FROM, _encode_text(system.get("DeadLetterQueueSourceArn", ""))),
     ]
     return [(name, value) for name, value in headers if value]

@@ -33,6 +33,7 @@ class SqsPublisher:
         self._wire = SqsWire(address)
 
     def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
+        """Send messages in batches; return outcomes in order."""
         outcomes: dict[int, Outcome] = {}
         try:
             for topic, parcels in _by_topic(messages, outcomes).items():
@@ -45,12 +46,14 @@ class SqsPublisher:
         return [outcomes[index] for index in range(len(messages))]
 
     def close(self) -> None:
+        """Close the connection."""
         self._wire.close()
 
     def _send_all(
         self, topic: str, parcels: Sequence[_Parcel], outcomes: dict[int, Outcome]
     ) -> None:
-        for call in _calls(parcels):
+        """Send a topic's messages; stop where later ones would overtake."""
+        for call in _split_into_calls(parcels):
             self._send(topic, call, outcomes)
             if _is_held_up(topic, call, outcomes):
                 indexes = [parcel.index for parcel in parcels]
@@ -66,7 +69,7 @@ class SqsPublisher:
             reply = self._call_batch(topic, call, outcomes)
         except SqsRejected as refusal:
             if len(call) == 1 or refusal.concerns_queue:
-                refused = _refused(str(refusal))
+                refused = _refused_outcome(str(refusal))
                 outcomes.update((parcel.index, refused) for parcel in call)
                 return
             half = len(call) // 2
@@ -113,13 +116,13 @@ def _by_topic(
         try:
             parcel = _Parcel(index=index, entry=entry_of(message))
         except Refused as refusal:
-            outcomes[index] = _refused(str(refusal))
+            outcomes[index] = _refused_outcome(str(refusal))
         else:
             topics.setdefault(message.topic, []).append(parcel)
     return topics
 
 
-def _calls(parcels: Sequence[_Parcel]) -> Iterator[list[_Parcel]]:
+def _split_into_calls(parcels: Sequence[_Parcel]) -> Iterator[list[_Parcel]]:
     """Divide the parcels into calls, in order."""
     call: list[_Parcel] = []
     size = 0
@@ -135,22 +138,27 @@ def _calls(parcels: Sequence[_Parcel]) -> Iterator[list[_Parcel]]:
 
 
 def _outcomes_by_id(reply: Mapping[str, Any]) -> dict[str, Outcome]:
+    """Map the id of each entry of a reply to its outcome."""
     outcomes = {
         done["Id"]: Outcome(kind=OutcomeKind.SENT, bookmark=done["MessageId"])
         for done in reply.get("Successful", [])
     }
     for failed in reply.get("Failed", []):
-        outcomes[failed["Id"]] = Outcome(kind=_failure(failed), detail=words_of(failed))
+        outcomes[failed["Id"]] = Outcome(
+            kind=_kind_of_failure(failed), detail=words_of(failed)
+        )
     return outcomes
 
 
-def _failure(failed: Mapping[str, Any]) -> OutcomeKind:
+def _kind_of_failure(failed: Mapping[str, Any]) -> OutcomeKind:
+    """Return what a failed entry means: unsent, refused or unknown."""
     if is_throttled(failed):
         return OutcomeKind.UNSENT
     return OutcomeKind.REFUSED if is_final(failed) else OutcomeKind.UNKNOWN
 
 
 def _any_sent(outcomes: Mapping[int, Outcome]) -> bool:
+    """Tell whether any message was sent, or may have been."""
     surely_not = (OutcomeKind.REFUSED, OutcomeKind.UNSENT)
     return any(one.kind not in surely_not for one in outcomes.values())
 
@@ -167,9 +175,11 @@ def _is_held_up(
 def _leave_unsent(
     indexes: Sequence[int], outcomes: dict[int, Outcome], *, reason: str
 ) -> None:
+    """Set to unsent those of these messages that have no outcome."""
     for index in indexes:
         outcomes.setdefault(index, Outcome(kind=OutcomeKind.UNSENT, detail=reason))
 
 
-def _refused(reason: str) -> Outcome:
+def _refused_outcome(reason: str) -> Outcome:
+    """Return the outcome of a message that SQS does not take."""
     return Outcome(kind=OutcomeKind.REFUSED, detail=reason)

@@ -49,24 +49,29 @@ class SqsDeadLetterReader:
         self._strangers: set[str] = set()
 
     def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
+        """Return the next dead letters, hidden; wait for the first at most `wait`."""
         try:
-            return self._batch(limit, wait)
+            return self._read_batch(limit, wait)
         except Unavailable:
             self._handed_out.clear()
             raise
 
     def peek(self, *, limit: int) -> list[DeadLetter]:
+        """Return []: SQS cannot show a message without receiving it."""
         return []
 
     def acknowledge(self, handles: Sequence[str]) -> None:
+        """Delete these dead letters from their queue."""
         self._settle(handles, "delete_message_batch")
 
     def extend(self, handles: Sequence[str]) -> None:
+        """Hide these dead letters for another visibility timeout."""
         action = "change_message_visibility_batch"
-        for _ in self._each(handles, action, VisibilityTimeout=self._hidden):
+        for _ in self._call_for_each(handles, action, VisibilityTimeout=self._hidden):
             pass
 
     def release(self, handles: Sequence[str]) -> None:
+        """Show these dead letters to all readers again at once."""
         self._settle(handles, "change_message_visibility_batch", VisibilityTimeout=0)
 
     def dead_letter_exhausted(self) -> int:
@@ -74,9 +79,11 @@ class SqsDeadLetterReader:
         return 0
 
     def close(self) -> None:
+        """Close the connection."""
         self._wire.close()
 
-    def _batch(self, limit: int, wait: float) -> list[DeadLetter]:
+    def _read_batch(self, limit: int, wait: float) -> list[DeadLetter]:
+        """Receive until there is enough; return what was not handed out before."""
         queue = self._queue = self._queue or dead_letter_queue_of(
             self._wire, self._settings
         )
@@ -98,6 +105,7 @@ class SqsDeadLetterReader:
         return letters
 
     def _receive(self, queue: SqsDeadLetterQueue, count: int, wait: float) -> list[Any]:
+        """Receive and hide up to ten messages; wait at most `wait` seconds."""
         reply = self._wire.call_queue(
             queue.name,
             "receive_message",
@@ -127,16 +135,18 @@ class SqsDeadLetterReader:
         return not is_known
 
     def _warn_of(self, stranger: str, queue: str) -> None:
+        """Log once that the queue holds another topic's dead letters."""
         if stranger not in self._strangers:
             self._strangers.add(stranger)
             what = "%s holds dead letters of %s too: they are left to that topic"
             _LOG.warning(what, queue, stranger)
 
     def _settle(self, handles: Sequence[str], action: str, **parameters: int) -> None:
-        for done in self._each(handles, action, **parameters):
+        """Call an action for these messages, and forget those that succeeded."""
+        for done in self._call_for_each(handles, action, **parameters):
             self._forget(done)
 
-    def _each(
+    def _call_for_each(
         self, handles: Sequence[str], action: str, **parameters: int
     ) -> Iterator[str]:
         """Call one action for these messages and yield those that succeeded.
@@ -148,7 +158,7 @@ class SqsDeadLetterReader:
         failed: list[str] = []
         for start in range(0, len(bookmarks), MOST_AT_ONCE):
             call = bookmarks[start : start + MOST_AT_ONCE]
-            reply = self._change(call, action, parameters)
+            reply = self._call_batch(call, action, parameters)
             yield from (call[int(done["Id"])] for done in reply.get("Successful", []))
             for refusal in reply.get("Failed", []):
                 if is_final(refusal):
@@ -164,9 +174,10 @@ class SqsDeadLetterReader:
             )
             raise Unavailable(f"{what}: {failed[0]}")
 
-    def _change(
+    def _call_batch(
         self, bookmarks: Sequence[str], action: str, parameters: Mapping[str, int]
     ) -> dict[str, Any]:
+        """Call an action for a batch of messages, by their receipts."""
         queue = self._queue = self._queue or dead_letter_queue_of(
             self._wire, self._settings
         )
@@ -177,11 +188,13 @@ class SqsDeadLetterReader:
         return self._wire.call_queue(queue.name, action, Entries=entries)
 
     def _forget(self, bookmark: str) -> None:
+        """Forget the receipt of a message."""
         self._receipts.pop(bookmark, None)
         self._handed_out.discard(bookmark)
 
 
 def _letter(message: Mapping[str, Any], queue: SqsDeadLetterQueue) -> DeadLetter:
+    """Decode a message as a dead letter."""
     body, headers = content_of(message)
     sent_at = message["Attributes"].get("SentTimestamp")
     return DeadLetter(

@@ -20,6 +20,7 @@ class RedrivePolicy:
 
     @classmethod
     def of(cls, attributes: Mapping[str, str]) -> RedrivePolicy | None:
+        """Parse a queue's redrive policy; None if it has none."""
         policy_json = attributes.get("RedrivePolicy")
         if not policy_json:
             return None
@@ -61,4 +62,5 @@ def dead_letter_queue_of(wire: SqsWire, topic: TopicSettings) -> SqsDeadLetterQu
 
 
 def name_of(arn: str) -> str:
+    """Return the name of a queue from its ARN."""
     return arn.rpartition(":")[2]

@@ -112,10 +112,11 @@ class SqsRejected(Rejected):
 
     def __init__(self, code: str, words: str, *, about: str) -> None:
         self.code = code
-        super().__init__(f"SQS refuses {about}: {_said(code, words)}")
+        super().__init__(f"SQS refuses {about}: {_format_error(code, words)}")
 
     @property
     def concerns_queue(self) -> bool:
+        """Tell whether the whole queue is refused, not one message."""
         return self.code in _OF_A_QUEUE
 
 
@@ -152,16 +153,16 @@ class SqsAddress:
             parts = urlsplit(url)
             region, port = parts.hostname or "", parts.port
         except ValueError:
-            raise _unusable() from None
+            raise _unusable_error() from None
         rest = parts.path.strip("/") or parts.query or parts.fragment or port
         alone = bool(parts.username) != bool(parts.password)
         if parts.scheme != "sqs" or not _REGION.fullmatch(region) or rest or alone:
-            raise _unusable()
+            raise _unusable_error()
         return cls(
             region=region,
             access_key=unquote(parts.username) if parts.username else None,
             secret_key=unquote(parts.password) if parts.password else None,
-            endpoint=_endpoint(options),
+            endpoint=_parse_endpoint(options),
             dial=dial,
             may_ask_metadata=may_ask_metadata,
         )
@@ -186,15 +187,17 @@ class SqsWire:
         `MaybeSent` where that is unknown.
         """
         try:
-            done: dict[str, Any] = getattr(self._connected(), action)(**parameters)
+            done: dict[str, Any] = getattr(self._client_of_boto(), action)(**parameters)
         except ClientError as error:
             raise self._translate(error, about) from error
         except ParamValidationError as error:
             raise SqsRejected("ParamValidation", str(error), about=about) from error
         except _NEVER_SENT as error:
-            raise NotSent(f"{self.address} is away: {_line(str(error))}") from error
+            raise NotSent(f"{self.address} is away: {_one_line(str(error))}") from error
         except (BotoCoreError, OSError) as error:
-            raise MaybeSent(f"{self.address} is away: {_line(str(error))}") from error
+            raise MaybeSent(
+                f"{self.address} is away: {_one_line(str(error))}"
+            ) from error
         return done
 
     def queue_url(self, queue: str) -> str:
@@ -218,6 +221,7 @@ class SqsWire:
             raise
 
     def attributes(self, queue: str, *names: str) -> dict[str, str]:
+        """Ask for attributes of a queue, by name."""
         reply = self.call_queue(
             queue, "get_queue_attributes", AttributeNames=list(names)
         )
@@ -225,11 +229,15 @@ class SqsWire:
         return attributes
 
     def close(self) -> None:
+        """Close the client; the next call makes another."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
 
-    def _connected(self) -> Any:  # boto3 makes its clients at run time, without types
+    def _client_of_boto(
+        self,
+    ) -> Any:  # boto3 makes its clients at run time, without types
+        """Return boto's client, made with the first call, without retries."""
         if self._client is None:
             core = BotocoreSession()
             core.register_component("data_loader", _DESCRIPTIONS)
@@ -255,13 +263,14 @@ class SqsWire:
     def _translate(
         self, error: ClientError, about: str
     ) -> NotSent | MaybeSent | SqsRejected:
+        """Build the error that boto's error stands for."""
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
         details = error.response.get("Error", {})
         code, message = _code_of(details.get("Code", "")), details.get("Message", "")
         if not code or code.isdigit():
             # Without a code of AWS it is another service, which is not quoted.
             code, message = f"HTTP {status}", "what answers there is not SQS"
-        words = _said(code, message)
+        words = _format_error(code, message)
         if code in _THROTTLED or code in _UNKNOWN_CALLER:
             return NotSent(f"{self.address} says: {words}")
         if status >= 500:
@@ -296,23 +305,27 @@ def is_throttled(failed: Mapping[str, Any]) -> bool:
 
 
 def words_of(failed: Mapping[str, Any]) -> str:
-    return _said(failed["Code"], failed.get("Message", ""))
+    """Format the error of a failed entry as one short line."""
+    return _format_error(failed["Code"], failed.get("Message", ""))
 
 
 def _code_of(code: str) -> str:
+    """Return the code of an error without its prefix."""
     return code.removeprefix(_PREFIX)
 
 
-def _said(code: str, words: str) -> str:
+def _format_error(code: str, words: str) -> str:
     """Format SQS' error as one short line."""
-    return _line(f"{_code_of(code)}: {words}" if words else _code_of(code))
+    return _one_line(f"{_code_of(code)}: {words}" if words else _code_of(code))
 
 
-def _line(text: str) -> str:
+def _one_line(text: str) -> str:
+    """Put a text on one line, cut to a limit."""
     return " ".join(text.split())[:REASON_LIMIT]
 
 
-def _endpoint(options: Mapping[str, object]) -> str | None:
+def _parse_endpoint(options: Mapping[str, object]) -> str | None:
+    """Return the option `endpoint_url`, None without it; raise Invalid."""
     unknown = set(options) - {"endpoint_url"}
     if unknown:
         hint = 'the only option of sqs is "endpoint_url".'
@@ -326,7 +339,8 @@ def _endpoint(options: Mapping[str, object]) -> str | None:
     return url
 
 
-def _unusable() -> Invalid:
+def _unusable_error() -> Invalid:
+    """Build the error of an address that cannot be used."""
     remedy = (
         "write sqs://access-key:secret-key@region, or sqs://region for this machine's "
         "own role"

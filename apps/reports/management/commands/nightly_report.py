@@ -34,13 +34,17 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         which = parser.add_mutually_exclusive_group(required=True)
-        which.add_argument("--day", type=_day, metavar="D", help="as 2026-11-19")
+        which.add_argument("--day", type=_parse_day, metavar="D", help="as 2026-11-19")
         which.add_argument(
-            "--from", type=_day, metavar="D", dest="first", help="the first of several"
+            "--from",
+            type=_parse_day,
+            metavar="D",
+            dest="first",
+            help="the first of several",
         )
         parser.add_argument(
             "--to",
-            type=_day,
+            type=_parse_day,
             metavar="D",
             dest="last",
             help="the last; if not given, the newest that is over",
@@ -53,13 +57,14 @@ class Command(BaseCommand):
         )
 
     def handle(self, *_: Any, **options: Any) -> None:
+        """Make the report of the days, wait for it, and print its result."""
         first = options["day"] or options["first"]
         newest = max(first, requests.newest_over(clock.now()))
         last = options["day"] or options["last"] or newest
         if options["day"] and options["last"]:
             raise CommandError("--to goes with --from; --day is one day")
         try:
-            run = self._make(first, last, wait=options["wait"])
+            run = self._make_report(first, last, wait=options["wait"])
         except Invalid as refusal:
             raise CommandError(str(refusal)) from None
         except (OperationalError, InterfaceError) as away:
@@ -73,25 +78,28 @@ class Command(BaseCommand):
                 "queue reports, or with this command",
                 returncode=STOPPED,
             ) from None
-        self._report(run)
+        self._print_result(run)
 
-    def _make(self, first: date, last: date, *, wait: bool) -> Run:
+    def _make_report(self, first: date, last: date, *, wait: bool) -> Run:
+        """Make the run here, or wait for another one if `wait`."""
         return turns.make(
             first_day=first,
             last_day=last,
             actor=HERE,
             source="command",
-            policy=WaitPolicy(clock=clock.now, notify=self._notify, wait=wait),
+            policy=WaitPolicy(clock=clock.now, notify=self._print_wait, wait=wait),
         )
 
-    def _notify(self, run: Run) -> None:
+    def _print_wait(self, run: Run) -> None:
+        """Print that the command waits for another run."""
         self.stderr.write(
             f"waiting for run {run.pk} ({run.first_day} to {run.last_day}), which is "
             "being made; Ctrl-C stops the waiting"
         )
         self.stderr.flush()
 
-    def _report(self, run: Run) -> None:
+    def _print_result(self, run: Run) -> None:
+        """Print the result of a run; raise CommandError if it failed."""
         if run.state == State.FAILED:
             raise CommandError(f"run {run.pk} failed: {run.trouble}\n{run.log}")
         self.stdout.write(
@@ -100,7 +108,8 @@ class Command(BaseCommand):
         )
 
 
-def _day(text: str) -> date:
+def _parse_day(text: str) -> date:
+    """Parse a day of an argument; raise ArgumentTypeError."""
     try:
         return date.fromisoformat(text)
     except ValueError:

@@ -32,6 +32,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *_: Any, **options: Any) -> None:
+        """Change a user as the options say; print that it was done."""
         try:
             self._change(options["username"], options)
         except PoisonwebError as refusal:
@@ -39,6 +40,7 @@ class Command(BaseCommand):
         self.stdout.write(f"{options['username']} is changed")
 
     def _change(self, username: str, options: dict[str, Any]) -> None:
+        """Set role, rights and password, and end sessions, as the options say."""
         role = options["role"]
         user = services.alter_user(
             username=username,
@@ -57,6 +59,7 @@ class Command(BaseCommand):
 
 
 def _add_choice(parser: CommandParser, yes: str, no: str, *, dest: str) -> None:
+    """Add two opposite options that set one value; neither leaves it."""
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument(yes, action="store_true", dest=dest, default=None)
     choice.add_argument(no, action="store_false", dest=dest, default=None)

@@ -43,6 +43,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *_: Any, **options: Any) -> None:
+        """Create an API key and print its secret, which is not shown again."""
         try:
             new_key = services.create_api_key(
                 name=options["name"],

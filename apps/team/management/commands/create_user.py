@@ -23,6 +23,7 @@ class Command(BaseCommand):
         parser.add_argument("--reads-bodies", action="store_true")
 
     def handle(self, *_: Any, **options: Any) -> None:
+        """Create a user, with a password that is asked for or read from input."""
         try:
             services.create_user(
                 username=options["username"],

@@ -15,6 +15,7 @@ class Command(BaseCommand):
     help = "List the API keys, one a line, separated by tabs; secrets are not kept."
 
     def handle(self, *_: Any, **__: Any) -> None:
+        """Print the API keys, a line each, with tabs; secrets are not stored."""
         now = clock.now()
         self.stdout.write("name\tstate\tscopes\ttopics\texpires\tlast used")
         for key in ApiKey.objects.order_by("name"):
@@ -23,11 +24,12 @@ class Command(BaseCommand):
                 key.state(now),
                 " ".join(key.scopes),
                 " ".join(key.topics),
-                _text(key.expires_at),
-                _text(key.last_used_at),
+                _format_moment(key.expires_at),
+                _format_moment(key.last_used_at),
             )
             self.stdout.write("\t".join(fields))
 
 
-def _text(moment: datetime | None) -> str:
+def _format_moment(moment: datetime | None) -> str:
+    """Format a time; "-" for none."""
     return "-" if moment is None else moment.isoformat(timespec="seconds")

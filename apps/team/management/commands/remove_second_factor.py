@@ -20,10 +20,11 @@ class Command(BaseCommand):
         parser.add_argument("username")
 
     def handle(self, *_: Any, **options: Any) -> None:
+        """Remove a user's second factor; the password alone then signs in."""
         name = options["username"]
         user = User.objects.filter(username=name).first()
         if user is None:
-            raise CommandError(f"nobody is called {name}")
+            raise CommandError(f"there is no person {name}")
         actor = Actor.system("command line")
         try:
             second_factor.remove(user=user, actor=actor, now=clock.now())

@@ -14,6 +14,7 @@ class Command(BaseCommand):
     help = "Delete unconfirmed previews and idempotency keys that are past their time."
 
     def handle(self, *_: Any, **__: Any) -> None:
+        """Delete old previews and more, as the nightly task does; print numbers."""
         pruned = upkeep.prune(now=clock.now())
         self.stdout.write(
             f"{pruned.previews} previews, {pruned.idempotency_keys} idempotency keys"
