@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from apps.api.paging import Page, RowKey, Window
+from apps.api.paging import Page, Window
 from apps.audit.filters import TrailFilter
 from apps.audit.models import Entry
 from apps.team.rights import Principal
@@ -11,6 +11,4 @@ from apps.team.rights import Principal
 def matching(filters: TrailFilter, window: Window, principal: Principal) -> Page[Entry]:
     principal.require_trail()
     rows = filters.matching()
-    if window.after:
-        rows = rows.filter(seq__lt=window.after.pk)
-    return window.page(rows, lambda row: RowKey(pk=row.seq))
+    return window.page(rows)
