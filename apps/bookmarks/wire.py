@@ -152,7 +152,7 @@ def _parse_run(index: int, value: object) -> Run:
 
 
 def _parse_seq(field: str, value: object) -> int:
-    """Return the number of a message; raise Invalid for what is none."""
+    """Return the number of a message; raise Invalid for another value."""
     # A bool is an int to Python; True would be message 1.
     if type(value) is not int or not 0 <= value <= LAST:
         raise Invalid(field, f"send whole numbers from 0 to 2^63-2 ({LAST})")
