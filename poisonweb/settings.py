@@ -220,6 +220,7 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,
+    "SERVERS": [{"url": "/", "description": "where this schema is"}],
 }
 
 # For forms only: the API's parser reads its stream itself, up to its own limit.

@@ -61,6 +61,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "Django REST framework and drf-spectacular call these": (
         "apps/api/authentication.py:authenticate_header",
         *("apps/api/openapi.py:get_*", "apps/api/openapi.py:target_class"),
+        *("apps/api/openapi.py:match_subclasses", "apps/api/openapi.py:map_*"),
+        *("apps/api/openapi.py:StrictObject", "apps/api/openapi.py:NamedMembers"),
+        "apps/api/serializers/base.py:run_child_validation",
         *("apps/api/openapi.py:*Scheme", "apps/api/permissions.py:has_permission"),
         *("apps/api/views/*:http_method_names", "apps/api/views/*:renderer_classes"),
         "apps/api/views/base.py:content_negotiation_class",

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from apps.api.refusals import Malformed, TooLarge
+from apps.api.refusals import Malformed, TooManyMembers
 
 MOST_MEMBERS = 1_000
 
 
 def list_of(data: object, name: str, *, most: int = MOST_MEMBERS) -> list[object]:
-    """Give the list of `{name: [...]}`; raises Malformed where there is no list."""
+    """Give the list of `{name: [...]}`; raises Malformed or TooManyMembers."""
     items = members_of(data).get(name)
     if not isinstance(items, list):
         raise Malformed(name, f'send an object with a list: {{"{name}": [...]}}')
     if len(items) > most:
-        raise TooLarge(f"{name}: send at most {most} in one request.")
+        raise TooManyMembers(name, f"send at most {most} in one request.")
     return items
 
 

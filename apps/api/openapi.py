@@ -7,16 +7,26 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 from django.conf import settings
-from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.extensions import (
+    OpenApiAuthenticationExtension,
+    OpenApiSerializerExtension,
+    OpenApiSerializerFieldExtension,
+)
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from drf_spectacular.utils import (
+    OpenApiExample,
+    OpenApiParameter,
+    OpenApiRequest,
+    OpenApiResponse,
+    extend_schema,
+)
 from rest_framework.serializers import Serializer
 
 from apps.api.errors import MEDIA_TYPE
+from apps.api.examples import EXAMPLES
 from apps.api.idempotency import HEADER
 from apps.api.paging import DEFAULT_LIMIT, MOST_LIMIT
-from apps.api.parameters.reports import Granularity
 from apps.api.permissions import RequiredScope
 from apps.api.serializers import brokers, operations, skips, topics
 from apps.api.serializers.errors import Problem, StaleProblem
@@ -46,27 +56,13 @@ def _text_parameter(name: str, description: str) -> OpenApiParameter:
 PAGING = (
     _text_parameter("cursor", "the `next` of the page before"),
     OpenApiParameter(
-        "limit", int, description=f"1 to {MOST_LIMIT}; {DEFAULT_LIMIT} if left out"
+        "limit",
+        {"type": "integer", "minimum": 1, "maximum": MOST_LIMIT},
+        description=f"1 to {MOST_LIMIT}; {DEFAULT_LIMIT} if left out",
     ),
 )
 AUDIT_FILTERS = tuple(
     _text_parameter(name, takes) for name, takes in PARAMETERS.items()
-)
-RATES = (
-    _text_parameter("topic", "the name of one; all that the key sees if left out"),
-    _text_parameter("from", "the first UTC day, 27 days before the last if left out"),
-    _text_parameter(
-        "to", "the last UTC day, included; the newest that is over if left out"
-    ),
-    OpenApiParameter("by", enum=list(Granularity), description="day if left out"),
-    _text_parameter(
-        "consumer_group",
-        "the name of one, which may be empty; all of a topic together if left out",
-    ),
-)
-POSITIONS = (
-    _text_parameter("topic", "the name of one; all that the key sees if left out"),
-    _text_parameter("client_name", "of the consumer"),
 )
 FOLLOWED = (
     OpenApiParameter("topic", str, required=True, many=True, description="their names"),
@@ -108,6 +104,15 @@ ALTERNATIVES: dict[SchemaClass | OpenApiTypes, str] = {
 class ScopedSchema(AutoSchema):
     """Add the scope that the view requires to the description of each call."""
 
+    def _get_request_body(self, *direction: str) -> Any:
+        method = self.method
+        # drf-spectacular leaves out the body of a DELETE, which has the reason here.
+        self.method = "POST" if method == "DELETE" else method
+        try:
+            return super()._get_request_body(*direction)  # type: ignore[no-untyped-call] # theirs
+        finally:
+            self.method = method
+
     def get_description(self, *_: str) -> str:
         """Return the view's docstring, and the scope that the call needs."""
         method = getattr(self.view, str(self.method).lower())
@@ -138,7 +143,7 @@ def described(
     }
     status = STATUS.get(answer, HTTPStatus.OK)
     media_type = MEDIA_TYPES.get(answer, "application/json")
-    expected_answer = OpenApiResponse(answer, status.phrase)
+    expected_answer = OpenApiResponse(answer, status.phrase, _examples(answer))
     responses = {(status.value, media_type): expected_answer, **responses}
     if answer in ALTERNATIVES:
         as_text = OpenApiResponse(OpenApiTypes.STR, status.phrase)
@@ -149,12 +154,53 @@ def described(
         return extend_schema(
             operation_id=name,
             summary=summary,
-            request=request,
+            request=request and OpenApiRequest(request, examples=_examples(request)),
             parameters=list(parameters),
             responses=responses,
         )(method)
 
     return decorate
+
+
+class StrictObject(OpenApiSerializerExtension):  # type: ignore[no-untyped-call] # theirs
+    """Describe what every request refuses: unknown members, and required empty text."""
+
+    target_class = "apps.api.serializers.base.RequestSchema"
+    match_subclasses = True
+
+    def map_serializer(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+        shape: dict[str, Any] = auto_schema._map_serializer(  # noqa: SLF001 - as their examples do
+            self.target, direction, bypass_extensions=True
+        )
+        for name, field in self.target.fields.items():
+            is_text = "string" in shape["properties"][name].get("type", ())
+            if is_text and not getattr(field, "allow_blank", True):
+                shape["properties"][name].setdefault("minLength", 1)
+        return {**shape, "additionalProperties": False}
+
+
+class NamedMembers(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call] # theirs
+    """Describe the names of the members, beside their values."""
+
+    target_class = "apps.api.serializers.base.ByName"
+    match_subclasses = True
+
+    def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+        field = self.target
+        shape: dict[str, Any] = auto_schema._map_serializer_field(  # noqa: SLF001 - as their examples do
+            field, direction, bypass_extensions=True
+        )
+        names = auto_schema._map_serializer_field(field.names, direction)  # noqa: SLF001
+        auto_schema._insert_field_validators(field.names, names)  # noqa: SLF001
+        least = {} if field.allow_empty else {"minProperties": 1}
+        # Whether it may be null is added after this.
+        return {**shape, "type": "object", "propertyNames": names, **least}
+
+
+def _examples(body: SchemaClass | OpenApiTypes) -> list[OpenApiExample]:
+    kind = body.__name__ if isinstance(body, type) else body.name
+    named = EXAMPLES.get(kind, {})
+    return [OpenApiExample(name, value) for name, value in named.items()]
 
 
 def _problem(status: HTTPStatus) -> SchemaClass:

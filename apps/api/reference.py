@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,14 @@ class CallAnswer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Example:
+    """A body as text; `label` names what it is an example for."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
     name: str
     method: str
@@ -42,6 +51,7 @@ class Call:
     parameters: Sequence[Field]
     body: ValueKind | None
     answers: Sequence[CallAnswer]
+    examples: Sequence[Example]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +90,14 @@ def _calls(schema: Schema) -> Iterator[Call]:
                 parameters=[_parameter(each) for each in spec.get("parameters", ())],
                 body=_kind_of_content(body) if body else None,
                 answers=[_answer(*each) for each in spec["responses"].items()],
+                examples=[
+                    *(_examples("Send", body) if body else ()),
+                    *(
+                        example
+                        for status, answer in spec["responses"].items()
+                        for example in _examples(f"Answer {status}", answer)
+                    ),
+                ],
             )
 
 
@@ -100,6 +118,17 @@ def _answer(status: str, spec: Schema) -> CallAnswer:
         description=spec.get("description", ""),
         kind=_kind_of_content(spec),
     )
+
+
+def _examples(role: str, spec: Schema) -> Iterator[Example]:
+    for media in spec["content"].values():
+        examples = media.get("examples", {})
+        for example in examples.values():
+            value, name = example["value"], example.get("summary", "")
+            yield Example(
+                label=f"{role}: {name}" if len(examples) > 1 else role,
+                text=value if isinstance(value, str) else json.dumps(value, indent=2),
+            )
 
 
 def _kind_of_content(spec: Schema) -> ValueKind:

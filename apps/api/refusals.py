@@ -33,5 +33,11 @@ class TooLarge(PoisonwebError):
     """The request is larger than this server takes."""
 
 
+class TooManyMembers(TooLarge, Invalid):
+    """A list of the request is longer than this server takes."""
+
+    problem = "too-large"
+
+
 class UnknownEncoding(PoisonwebError):
     """The body is encoded in a way that this server does not know."""

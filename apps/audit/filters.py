@@ -13,6 +13,7 @@ from django.db.models import F, Max, Min, Q, QuerySet
 
 from apps.audit.models import Entry
 from apps.audit.services import Action
+from apps.core import keyset
 from apps.core.errors import Invalid
 from apps.core.text import storable
 
@@ -94,7 +95,7 @@ def in_pieces(entries: QuerySet[Entry]) -> Iterator[Entry]:
     rest = entries
     while page := list(rest[:AT_ONCE]):
         yield from page
-        rest = entries.filter(seq__lt=page[-1].seq)
+        rest = keyset.beyond(entries, [page[-1].seq])
 
 
 # A loose index scan: one look into the index for each actor, however long the trail is.

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from apps.bookmarks.runs import LAST, NOWHERE, Run, Runs
-from apps.core.errors import Invalid, step
+from apps.bookmarks.runs import LAST, Run, Runs
+from apps.core.errors import Invalid
 from poisonguard.contract import NAME_LIMIT, has_control_character
 
 BOOKMARK_LIMIT = 1000
@@ -73,18 +73,6 @@ class PositionUpdate(NamedTuple):
             _parse_optional_seq(data, "persisted"),
             _parse_text(data, "bookmark", BOOKMARK_LIMIT),
         )
-
-
-def seqs(value: object) -> dict[str, int]:
-    """Parse `{publisher: number}` of a move; -1 is the place before the first."""
-    if not isinstance(value, Mapping) or not value:
-        raise Invalid("to", 'send an object of publisher to number: {"": 42}')
-    for publisher, seq in value.items():
-        field = f"to/{step(str(publisher))}"
-        _check_text(field, publisher, NAME_LIMIT)
-        if seq != NOWHERE:
-            _parse_seq(field, seq)
-    return dict(value)
 
 
 def _parse_name(data: Mapping[str, object], field: str) -> str:
@@ -164,7 +152,7 @@ def _parse_run(index: int, value: object) -> Run:
 
 
 def _parse_seq(field: str, value: object) -> int:
-    """Return the number of a message; raise Invalid for any other value."""
+    """Return the number of a message; raise Invalid for another value."""
     # A bool is an int to Python; True would be message 1.
     if type(value) is not int or not 0 <= value <= LAST:
         raise Invalid(field, f"send whole numbers from 0 to 2^63-2 ({LAST})")

@@ -101,3 +101,8 @@ class Topic(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def is_sample(self) -> bool:
+        """Tell whether it belongs to the demonstration."""
+        return self.broker is not None and self.broker.is_sample

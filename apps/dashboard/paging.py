@@ -49,10 +49,16 @@ class Cursor:
         return cls(newer=direction == "newer", at=at, pk=int(numbers[-1]))
 
     @classmethod
-    def of(cls, row: models.Model, field: str, *, newer: bool) -> Self:
-        """Return the cursor of the rows beyond `row`, newer or older ones."""
-        at = getattr(row, field) if field else None
-        return cls(newer=newer, at=at, pk=row.pk)
+    def of(cls, key: keyset.Key | None, *, newer: bool) -> Self | None:
+        """Give the cursor of a key, which is an id that a time may precede."""
+        if key is None:
+            return None
+        *times, pk = key
+        return cls(newer=newer, at=times[0] if times else None, pk=pk)
+
+    @property
+    def key(self) -> keyset.Key:
+        return [self.pk] if self.at is None else [self.at, self.pk]
 
     def __str__(self) -> str:
         direction = "newer" if self.newer else "older"
@@ -79,26 +85,16 @@ def page(
     rows: models.QuerySet[Row], *, field: str = "", cursor: Cursor | None
 ) -> Page[Row]:
     """Return a page of rows, the newest first: by a time field, or by id alone."""
-    backwards = cursor is not None and cursor.newer
-    if cursor is not None:
-        rows = rows.filter(
-            keyset.beyond(cursor.pk, field=field, at=cursor.at, newer=cursor.newer)
-        )
-    sign = "" if backwards else "-"
-    order = [f"{sign}{name}" for name in (field, "pk") if name]
-    page_rows, more = keyset.head(rows.order_by(*order), PAGE_SIZE)
-    if backwards:
-        page_rows.reverse()
-    has_newer = more if backwards else cursor is not None
-    has_older = backwards or more
+    part = keyset.read(
+        rows.order_by(*(f"-{name}" for name in (field, "pk") if name)),
+        PAGE_SIZE,
+        key=None if cursor is None else cursor.key,
+        backwards=cursor is not None and cursor.newer,
+    )
     return Page(
-        rows=page_rows,
-        newer=Cursor.of(page_rows[0], field, newer=True)
-        if page_rows and has_newer
-        else None,
-        older=Cursor.of(page_rows[-1], field, newer=False)
-        if page_rows and has_older
-        else None,
+        rows=part.rows,
+        newer=Cursor.of(part.previous, newer=True),
+        older=Cursor.of(part.next, newer=False),
     )
 
 

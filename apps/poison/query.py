@@ -56,6 +56,11 @@ class Query:
         """Parse a query; raise Invalid naming the word that is wrong."""
         if len(text) > MAX_LENGTH:
             raise Invalid("q", f"it is longer than {MAX_LENGTH} characters")
+        return cls.from_canonical(text)
+
+    @classmethod
+    def from_canonical(cls, text: str) -> Self:
+        """Parse what `str()` wrote, which may be longer than what was sent."""
         if "\0" in text or (not text.isascii() and _has_surrogate(text)):
             raise Invalid("q", "it holds a character that no stored text has")
         rest = _TOKEN.sub("", text)

@@ -11,7 +11,6 @@ from django.db.models import Count, Exists, F, Func, IntegerField, OuterRef, Q
 from django.db.models.expressions import RawSQL
 
 from apps.brokers import topic_ids
-from apps.core import keyset
 from apps.poison.query import Query
 from apps.poison.states import DISPLAY_STATES, DisplayState, State
 
@@ -51,10 +50,6 @@ class PoisonQuerySet(models.QuerySet["Poison"]):
         """Order by the last failure, the latest first."""
         return self.order_by("-last_failed_at", "-id")
 
-    def older_than(self, *, failed_at: datetime, pk: int) -> Self:
-        """Keep the rows after this one in `recent_first` order."""
-        return self.filter(keyset.beyond(pk, field="last_failed_at", at=failed_at))
-
     def counted_by_problem(
         self, problems: Iterable[int]
     ) -> dict[int, dict[DisplayState, int]]:
@@ -88,10 +83,6 @@ class ProblemQuerySet(models.QuerySet["Problem"]):
     def recent_first(self) -> Self:
         """Order by the last failure, the latest first."""
         return self.order_by("-last_seen", "-id")
-
-    def older_than(self, *, seen_at: datetime, pk: int) -> Self:
-        """Keep the rows after this one in `recent_first` order."""
-        return self.filter(keyset.beyond(pk, field="last_seen", at=seen_at))
 
 
 class SkipQuerySet(models.QuerySet["Skip"]):

@@ -163,6 +163,7 @@ class BookmarkStore:
         return self._writer.resume(sub_id, topic, start)
 
     def is_known(self, sub_id: str) -> bool:
+        """Tell whether this subscription was opened here, or is to be."""
         return sub_id in self._subscriptions
 
     # Messages
@@ -182,7 +183,7 @@ class BookmarkStore:
         here on the earlier numbers do not count as settled.
         """
         with self._changed:
-            subscription = self._find(sub_id, seq)
+            subscription = self._subscription_of(sub_id, seq)
             if subscription is None or seq is None:
                 return
             if subscription.arrive(publisher, seq):
@@ -209,7 +210,7 @@ class BookmarkStore:
                 f"The subscription {sub_id} is not open: open it first."
             )
         with self._changed:
-            subscription = self._find(sub_id, seq)
+            subscription = self._subscription_of(sub_id, seq)
             if subscription is None or seq is None:
                 self._counts["ignored"] += 1
                 return
@@ -225,7 +226,7 @@ class BookmarkStore:
         Only messages received since the subscription was opened can be settled.
         """
         with self._changed:
-            subscription = self._find(sub_id, seq)
+            subscription = self._subscription_of(sub_id, seq)
             if subscription is None or seq is None:
                 return False
             if subscription.is_fenced or self._closed:
@@ -241,7 +242,7 @@ class BookmarkStore:
         A subscription resumes at this place or at the settled one: at the lesser.
         """
         with self._changed:
-            subscription = self._find(sub_id, seq)
+            subscription = self._subscription_of(sub_id, seq)
             if subscription is not None and seq is not None:
                 track = subscription.track(publisher)
                 if track is None:
@@ -251,7 +252,7 @@ class BookmarkStore:
     def is_settled(self, sub_id: str | None, publisher: str, seq: int | None) -> bool:
         """Tell whether an arriving message was settled before; count it if so."""
         with self._changed:
-            subscription = self._find(sub_id, seq)
+            subscription = self._subscription_of(sub_id, seq)
             if subscription is None or seq is None:
                 return False
             if not subscription.is_settled(publisher, seq):
@@ -266,7 +267,10 @@ class BookmarkStore:
             track = subscription.track(publisher) if subscription else None
             return track is not None and self._is_pressed(track, SEQ_LIMIT)
 
-    def _find(self, sub_id: str | None, seq: int | None) -> Subscription | None:
+    def _subscription_of(
+        self, sub_id: str | None, seq: int | None
+    ) -> Subscription | None:
+        """Return an open subscription; None without one, or for an invalid number."""
         subscription = self._subscriptions.get(sub_id) if sub_id else None
         usable = seq is not None and 0 <= seq <= SEQ_LIMIT
         return subscription if usable else None
@@ -274,6 +278,7 @@ class BookmarkStore:
     def _has_to_wait(
         self, subscription: Subscription, publisher: str, seq: int
     ) -> bool:
+        """Tell whether to wait with a message; raise Stopping or Fenced for the end."""
         if self._closed:
             raise Stopping(self._closed)
         if subscription.is_fenced:
@@ -289,6 +294,7 @@ class BookmarkStore:
         return True
 
     def _is_pressed(self, track: Track, seq: int) -> bool:
+        """Tell whether to wait with this number until others are settled."""
         return track.is_pressed(seq, in_flight_limit=self._in_flight_limit)
 
     # Fences
@@ -377,6 +383,7 @@ _STORES: WeakSet[BookmarkStore] = WeakSet()
 
 
 def _leave_all_to_the_parent() -> None:
+    """Close all stores in a forked child."""
     for store in list(_STORES):
         store._leave_to_the_parent()  # noqa: SLF001 # ours
 

@@ -125,6 +125,7 @@ class Raised:
     traceback: str = ""
 
     def to_wire(self) -> dict[str, object]:
+        """Return the JSON object of a report's `exception`."""
         return {
             "type": self.type,
             "message": self.message,
@@ -140,6 +141,7 @@ class OversizeBody:
     sha256: bytes
 
     def to_wire(self) -> dict[str, object]:
+        """Return the JSON object of a report's `oversize_body`."""
         return {"size": self.size, "sha256": self.sha256.hex()}
 
 
@@ -196,6 +198,7 @@ class FailureReport:
         return replace(self, body=b"", oversize_body=left_out)
 
     def to_wire(self) -> dict[str, object]:
+        """Return the JSON object, a member of POST /failures."""
         return _present(
             report_id=str(self.report_id),
             topic=self.topic,
@@ -238,6 +241,7 @@ class Confirmation:
     at: datetime
 
     def to_wire(self) -> dict[str, object]:
+        """Return the JSON object, a member of POST /confirmations."""
         return {
             "redrive": self.redrive,
             "topic": self.topic,
@@ -269,6 +273,7 @@ class CounterReport:
     duration_ms_hist: tuple[tuple[int, int], ...]
 
     def to_wire(self) -> dict[str, object]:
+        """Return the JSON object, a member of POST /counters."""
         return {
             "reporter": str(self.reporter),
             "sequence": self.sequence,
@@ -311,6 +316,7 @@ class GuardHeartbeat:
     at: datetime
 
     def to_wire(self) -> dict[str, object]:
+        """Return the JSON object, a member of `guards` in POST /counters."""
         since = self.failing_since
         return {
             "reporter": str(self.reporter),
@@ -408,7 +414,7 @@ def parse_failure(value: object) -> FailureReport:
 
 
 def parse_confirmation(value: object) -> Confirmation:
-    """Read one member of `confirmations`; raise `Invalid` like `parse_failure`."""
+    """Read one member of `confirmations`, of a handled redrive; raise `Invalid`."""
     item = _Members(value)
     return Confirmation(
         redrive=item.required("redrive", _redrive),
@@ -532,6 +538,7 @@ class _Members:
         self._pointer = pointer
 
     def required(self, name: str, parser: _Parser[_Value]) -> _Value:
+        """Parse a member; raise Invalid if it is missing, null or wrong."""
         member = self.optional(name, parser)
         if member is None:
             pointer = f"{self._pointer}/{name}"
@@ -539,25 +546,30 @@ class _Members:
         return member
 
     def optional(self, name: str, parser: _Parser[_Value]) -> _Value | None:
+        """Parse a member; None if it is missing or null, Invalid if it is wrong."""
         value = self._value.get(name)
         return None if value is None else parser(value, f"{self._pointer}/{name}")
 
 
 def _label(pointer: str) -> str:
+    """Return a pointer as people write it: "matcher.kind" for "/matcher/kind"."""
     return pointer[1:].replace("/", ".")
 
 
 def _wrong(pointer: str, remedy: str) -> Invalid:
+    """Build the Invalid of a member, from its pointer and a remedy."""
     return Invalid(pointer, f"{_label(pointer)} {remedy}")
 
 
 def _any_text(value: object, pointer: str) -> str:
+    """Return a text of any length; raise Invalid for anything else."""
     if not isinstance(value, str):
         raise _wrong(pointer, "must be text: send a JSON string.")
     return value
 
 
 def _text(value: object, pointer: str) -> str:
+    """Return a text of up to TEXT_LIMIT characters; raise Invalid for others."""
     text = _any_text(value, pointer)
     if len(text) > TEXT_LIMIT:
         raise _wrong(pointer, f"is longer than {TEXT_LIMIT} characters: shorten it.")
@@ -565,6 +577,7 @@ def _text(value: object, pointer: str) -> str:
 
 
 def _bookmark(value: object, pointer: str) -> str:
+    """Return a text that is not empty; raise Invalid for anything else."""
     text = _text(value, pointer)
     if not text:
         raise _wrong(pointer, "is empty: send the broker's id of the message.")
@@ -572,6 +585,7 @@ def _bookmark(value: object, pointer: str) -> str:
 
 
 def _redrive(value: object, pointer: str) -> str:
+    """Return a text that may be a redrive header's; raise Invalid for others."""
     text = _text(value, pointer)
     if len(text) > REDRIVE_LIMIT:
         remedy = f"is no value of the header {REDRIVE_HEADER}: send it unchanged."
@@ -580,6 +594,7 @@ def _redrive(value: object, pointer: str) -> str:
 
 
 def _name(value: object, pointer: str) -> str:
+    """Return a valid name of a topic, group or the like; raise Invalid for others."""
     text = _any_text(value, pointer)
     if is_name(text):
         return text
@@ -591,6 +606,7 @@ def _name(value: object, pointer: str) -> str:
 
 
 def _choice(value: object, pointer: str, choices: type[_Choice]) -> _Choice:
+    """Return the member of an enumeration that a text names; else raise Invalid."""
     text = _any_text(value, pointer)
     try:
         return choices(text)
@@ -600,14 +616,17 @@ def _choice(value: object, pointer: str, choices: type[_Choice]) -> _Choice:
 
 
 def _cause(value: object, pointer: str) -> Cause:
+    """Return the cause that a text names; raise Invalid for others."""
     return _choice(value, pointer, Cause)
 
 
 def _guard_state(value: object, pointer: str) -> GuardState:
+    """Return the guard state that a text names; raise Invalid for others."""
     return _choice(value, pointer, GuardState)
 
 
 def _matcher(value: object, pointer: str) -> tuple[MatcherKind, str]:
+    """Return the kind and the value of a skip's matcher, a rule as JSON text."""
     item = _Members(value, pointer)
     kind = item.required("kind", _kind)
     if kind is MatcherKind.RULE:
@@ -618,16 +637,19 @@ def _matcher(value: object, pointer: str) -> tuple[MatcherKind, str]:
 
 
 def _kind(value: object, pointer: str) -> MatcherKind:
+    """Return the matcher kind that a text names; raise Invalid for others."""
     return _choice(value, pointer, MatcherKind)
 
 
 def _json(value: object, pointer: str) -> str:
+    """Return a JSON object as sorted text; raise Invalid for anything else."""
     if not isinstance(value, Mapping):
         raise _wrong(pointer, "must be a JSON object.")
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def _digest(value: object, pointer: str) -> str:
+    """Return a SHA-256 in hexadecimal; raise Invalid for anything else."""
     text = _any_text(value, pointer)
     if not re.fullmatch("[0-9a-f]{64}", text):
         raise _wrong(pointer, "is no SHA-256: send 64 hexadecimal digits.")
@@ -635,6 +657,7 @@ def _digest(value: object, pointer: str) -> str:
 
 
 def _uuid(value: object, pointer: str) -> UUID:
+    """Parse a UUID; raise Invalid for anything else."""
     parsed = uuid_of(_any_text(value, pointer))
     if parsed is None:
         raise _wrong(pointer, "is no UUID: send it as 8-4-4-4-12 hexadecimal digits.")
@@ -642,12 +665,14 @@ def _uuid(value: object, pointer: str) -> UUID:
 
 
 def _flag(value: object, pointer: str) -> bool:
+    """Return true or false; raise Invalid for anything else."""
     if not isinstance(value, bool):
         raise _wrong(pointer, "must be true or false.")
     return value
 
 
 def _integer(value: object, pointer: str, limit: int) -> int:
+    """Return a whole number from 0 to a limit; raise Invalid for anything else."""
     # A bool is an int to Python and a different thing to JSON.
     if not isinstance(value, int) or isinstance(value, bool):
         raise _wrong(pointer, "must be a whole number.")
@@ -657,14 +682,17 @@ def _integer(value: object, pointer: str, limit: int) -> int:
 
 
 def _count(value: object, pointer: str) -> int:
+    """Return a whole number up to COUNT_LIMIT; raise Invalid for others."""
     return _integer(value, pointer, COUNT_LIMIT)
 
 
 def _sequence(value: object, pointer: str) -> int:
+    """Return a whole number up to SEQUENCE_LIMIT; raise Invalid for others."""
     return _integer(value, pointer, SEQUENCE_LIMIT)
 
 
 def _seconds(value: object, pointer: str) -> float:
+    """Return a number of seconds, 0 or more; raise Invalid for anything else."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise _wrong(pointer, "must be a number of seconds.")
     # JSON as Python reads it has NaN and Infinity, too; neither is within the limits.
@@ -674,6 +702,7 @@ def _seconds(value: object, pointer: str) -> float:
 
 
 def _moment(value: object, pointer: str) -> datetime:
+    """Parse a time with its zone, to UTC; raise Invalid for anything else."""
     text = _any_text(value, pointer)
     try:
         moment = datetime.fromisoformat(text)
@@ -688,11 +717,13 @@ def _moment(value: object, pointer: str) -> datetime:
 
 
 def _no_moment(pointer: str) -> Invalid:
+    """Build the Invalid of a text that is no time."""
     remedy = "is no time of the years 1 to 9999: send it like 2026-11-20T09:30:00Z."
     return _wrong(pointer, remedy)
 
 
 def _minute(value: object, pointer: str) -> datetime:
+    """Parse the first moment of a minute; raise Invalid for others."""
     moment = _moment(value, pointer)
     if moment.second or moment.microsecond:
         raise _wrong(pointer, "is within a minute: send the minute's first moment.")
@@ -700,6 +731,7 @@ def _minute(value: object, pointer: str) -> datetime:
 
 
 def _bytes(value: object, pointer: str) -> bytes:
+    """Decode base64; raise Invalid for anything else."""
     text = _any_text(value, pointer)
     try:
         return base64.b64decode(text, validate=True)
@@ -709,6 +741,7 @@ def _bytes(value: object, pointer: str) -> bytes:
 
 
 def _oversize_body(value: object, pointer: str) -> OversizeBody:
+    """Parse `oversize_body`: a size and a SHA-256."""
     item = _Members(value, pointer)
     return OversizeBody(
         size=item.required("size", _sequence),
@@ -717,10 +750,12 @@ def _oversize_body(value: object, pointer: str) -> OversizeBody:
 
 
 def _base64(value: bytes) -> str:
+    """Encode bytes as text."""
     return base64.b64encode(value).decode("ascii")
 
 
 def _headers(value: object, pointer: str) -> _Headers:
+    """Parse a list of [name, base64 value] pairs to pairs of bytes."""
     if not isinstance(value, list):
         raise _wrong(pointer, "must be a list of [name, base64 value] pairs.")
     if len(value) > HEADERS_LIMIT:
@@ -729,6 +764,7 @@ def _headers(value: object, pointer: str) -> _Headers:
 
 
 def _header(value: object, pointer: str) -> tuple[bytes, bytes]:
+    """Parse one [name, base64 value] pair to a pair of bytes."""
     if not isinstance(value, list) or len(value) != 2:
         raise _wrong(pointer, "must be a pair: [name, base64 value].")
     name, content = value
@@ -737,11 +773,13 @@ def _header(value: object, pointer: str) -> tuple[bytes, bytes]:
 
 
 def _header_text(name: bytes) -> str:
+    """Decode a header's name for JSON; `_header_name` gives the same bytes back."""
     # JSON has no bytes: what is not UTF-8 travels as lone surrogates and comes back.
     return name.decode("utf-8", "surrogateescape")
 
 
 def _header_name(text: str) -> bytes:
+    """Encode a header's name from JSON, lone surrogates to the bytes they stand for."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:  # a surrogate that stands for no byte
@@ -749,6 +787,7 @@ def _header_name(text: str) -> bytes:
 
 
 def _raised(value: object, pointer: str) -> Raised:
+    """Parse `exception`: type, message and traceback."""
     item = _Members(value, pointer)
     return Raised(
         type=item.required("type", _any_text),
@@ -758,12 +797,14 @@ def _raised(value: object, pointer: str) -> Raised:
 
 
 def _histogram(value: object, pointer: str) -> tuple[tuple[int, int], ...]:
+    """Parse an object of bucket to count, to pairs in the buckets' order."""
     if not isinstance(value, Mapping):
         raise _wrong(pointer, "must be an object of log2 bucket to count.")
     return tuple(sorted(_buckets(value, pointer)))
 
 
 def _buckets(value: Mapping[object, object], pointer: str) -> Iterable[tuple[int, int]]:
+    """Yield each bucket of a histogram with its count; raise Invalid for others."""
     buckets = {str(bucket): bucket for bucket in range(HISTOGRAM_BUCKETS)}
     for name, count in value.items():
         if name not in buckets:
@@ -773,4 +814,5 @@ def _buckets(value: Mapping[object, object], pointer: str) -> Iterable[tuple[int
 
 
 def _present(**members: object) -> dict[str, object]:
+    """Return the members that are not None."""
     return {name: value for name, value in members.items() if value is not None}

@@ -118,6 +118,7 @@ def body_shape(body: bytes) -> str:
 
 
 def _of_exception(kind: str, message: str, traceback: str) -> Fingerprint:
+    """Fingerprint a failure by its exception's type, message and frames."""
     full = _clean(kind[:TYPE_LIMIT]).removeprefix("builtins.")
     inputs = (full, normalised(message), *frames(traceback))
     return Fingerprint(
@@ -129,6 +130,7 @@ def _of_exception(kind: str, message: str, traceback: str) -> Fingerprint:
 
 
 def _of_message(cause: str, message_type: str, body: bytes) -> Fingerprint:
+    """Fingerprint a failure without exception by its cause and its message's shape."""
     cause, shape = _clean(cause[:TYPE_LIMIT]), body_shape(body)
     kind = _clean(message_type[:TYPE_LIMIT].partition(";")[0]).lower()
     return Fingerprint(
@@ -194,16 +196,18 @@ _HEX_WORD = re.compile(r"[0-9A-Fa-f]+")
 
 
 def _placeholder(match: re.Match[str]) -> str:
+    """Return what replaces a matched value; a name stays as it is."""
     text = match.group()
     if match["str"]:
         before = match.string[max(0, match.start() - 2) : match.start()].rstrip()
-        return _quoted(text, after_colon=before.endswith(":"))
+        return _without_quoted_values(text, after_colon=before.endswith(":"))
     if match["word"]:
-        return _word(text)
+        return _without_digits(text)
     return f"<{_SAME.get(str(match.lastgroup), match.lastgroup)}>"
 
 
-def _quoted(text: str, *, after_colon: bool) -> str:
+def _without_quoted_values(text: str, *, after_colon: bool) -> str:
+    """Return a quoted name without its values, `<str>` for any other text."""
     inside = text[1:-1]
     if not _NAME.fullmatch(inside) or (after_colon and "_" not in inside):
         return "<str>"
@@ -211,7 +215,8 @@ def _quoted(text: str, *, after_colon: bool) -> str:
     return f"{text[0]}{_VALUE.sub(_placeholder, inside)}{text[-1]}"
 
 
-def _word(text: str) -> str:
+def _without_digits(text: str) -> str:
+    """Return a word without its digits, `<n>` if it is a number or an id."""
     if _HEX_WORD.fullmatch(text) or len(_DIGITS.findall(text)) > 2:
         return "<n>"
     return _DIGITS.sub("<n>", text)
@@ -246,10 +251,11 @@ def _python_frames(text: str) -> Iterator[tuple[str, bool]]:
     last = text[max(0, text.rfind(_PYTHON_START)) :]
     for path, function in reversed(_PYTHON_FRAME.findall(last)):
         if function not in _INLINED:
-            yield f"{_file(path)} in {function}", not _LIBRARY.search(path)
+            yield f"{_short_path(path)} in {function}", not _LIBRARY.search(path)
 
 
-def _file(path: str) -> str:
+def _short_path(path: str) -> str:
+    """Return the file name of a path, with its folder for __init__ and the like."""
     parts = re.split(r"[/\\]", path)
     # Every package has an __init__.py: without its folder the name says nothing.
     return "/".join(parts[-2:] if parts[-1].startswith("__") else parts[-1:])
@@ -306,6 +312,7 @@ def _nesting(body: bytes) -> int:
 
 
 def _shape(value: object, depth: int) -> str:
+    """Describe the keys and nesting of a JSON value, without its values."""
     if isinstance(value, dict):
         keys = sorted(value)[:SHAPE_WIDTH] if depth else ()
         members = {_member(key, _shape(value[key], depth - 1)) for key in keys}
@@ -317,12 +324,14 @@ def _shape(value: object, depth: int) -> str:
 
 
 def _member(key: str, shape: str) -> str:
+    """Describe a member of an object by its key, without values, and its shape."""
     # Keys may be values too, as in {"order-8842": ...}.
     key = normalised(key)
     return f"{key}: {shape}" if shape else key
 
 
 def _first_bytes(body: bytes) -> str:
+    """Describe a body that is no JSON by its first bytes."""
     start = body[:1_024].removeprefix(codecs.BOM_UTF8).lstrip()
     if not start:
         return "blank" if body else "empty"
@@ -336,6 +345,7 @@ def _first_bytes(body: bytes) -> str:
 
 
 def _is_text(start: bytes) -> bool:
+    """Tell whether the beginning of a body is UTF-8 without NUL."""
     try:
         # Not final: the cut may have gone through the middle of a character.
         codecs.utf_8_decode(start, "strict", False)  # noqa: FBT003 - positional in C

@@ -208,6 +208,8 @@ class Guard:
     wrap = __call__  # reads better as a decorator
 
     def _wrapped(self, handler: Handler, *, reraise: bool) -> Callable[[Any], Outcome]:
+        """Wrap a plain handler; see `__call__`."""
+
         @wraps(handler)
         def guarded(message: Any) -> Outcome:
             if not reraise:
@@ -220,6 +222,8 @@ class Guard:
     def _wrapped_async(
         self, handler: AsyncHandler, *, reraise: bool
     ) -> Callable[[Any], Coroutine[Any, Any, Outcome]]:
+        """Wrap an async handler; see `__call__`."""
+
         @wraps(handler)
         async def guarded(message: Any) -> Outcome:
             if not reraise:
@@ -232,16 +236,19 @@ class Guard:
     # The first message
 
     def _start_and_handle(self, message: Any, handler: Handler) -> Outcome:
+        """Start the guard with its first message, and handle that."""
         self.start()
         return self.handle(message, handler)
 
     async def _start_and_handle_async(
         self, message: Any, handler: AsyncHandler
     ) -> Outcome:
+        """Start the guard with its first message, and handle that, on an event loop."""
         await self.__aenter__()
         return await self.handle_async(message, handler)
 
     def _open(self) -> RunningGuard:
+        """Start the guard once: load the skip list, and set `handle` for good."""
         with self._starting:
             if self._running is None:
                 running = self._new_running()
@@ -269,6 +276,7 @@ class Threads:
         self._handling = handling
 
     def handle(self, message: object, handler: Handler) -> Outcome:
+        """Retry what is due of the released messages, then decide this message."""
         while (entry := self._handling.take_retry()) is not None:
             again = self._handling.retry_steps(entry)
             play(again, entry.handler, entry.message, self._components.leaving)
@@ -278,6 +286,7 @@ class Threads:
     def after(
         self, message: object, handler: Handler, slot: Slot, error: BaseException
     ) -> Outcome:
+        """Decide a message whose handler raised on the healthy path."""
         steps = self._handling.failure_steps(message, handler, slot, error)
         return play(steps, handler, message, self._components.leaving)
 
@@ -290,6 +299,7 @@ class _Attempt:
         self._error: Exception | None = None
 
     def run(self, message: Any) -> None:
+        """Run the handler; remember and raise its exception."""
         try:
             self._handler(message)
         except Exception as error:
@@ -297,6 +307,7 @@ class _Attempt:
             raise
 
     async def run_async(self, message: Any) -> None:
+        """Await the handler; remember and raise its exception."""
         try:
             await self._handler(message)
         except Exception as error:
@@ -311,5 +322,6 @@ class _Attempt:
 
 
 def _is_async(handler: object) -> bool:
+    """Tell whether a handler is a coroutine function, or an object with one."""
     call = getattr(handler, "__call__", None)  # noqa: B004 - an object may have one
     return any(map(inspect.iscoroutinefunction, (handler, call)))

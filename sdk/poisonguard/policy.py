@@ -86,7 +86,7 @@ class RetryPolicy:
         due_at: datetime,
         first_enqueued_at: datetime,
     ) -> RetryDecision:
-        """Decide what follows when attempt number `attempts` failed."""
+        """Decide whether to retry after this failed attempt, or why to give up."""
         if isinstance(error, self.fatal):
             return RetryDecision.FATAL
         if attempts >= self.max_attempts:
@@ -97,6 +97,7 @@ class RetryPolicy:
         return RetryDecision.RETRY
 
     def is_expired(self, first_enqueued_at: datetime, *, at: datetime) -> bool:
+        """Tell whether a message has waited `expire_after` seconds at that time."""
         if self.expire_after is None:
             return False
         return at - first_enqueued_at >= timedelta(seconds=self.expire_after)
@@ -112,6 +113,7 @@ class RetryPolicy:
                 return _draw(self.base, self._doubled(attempts))
 
     def _doubled(self, times: int) -> float:
+        """Return `base`, doubled so many times, up to `cap`."""
         return doubled(self.base, times, cap=self.cap)
 
 
@@ -121,12 +123,15 @@ def doubled(base: float, times: int, *, cap: float) -> float:
 
 
 def _draw(low: float, high: float) -> float:
+    """Draw a random number between the two."""
     return random.uniform(low, high)  # noqa: S311 - spreads load, keeps no secret
 
 
 def _is_whole(value: object) -> bool:
+    """Tell whether a value is a whole number, and no bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_failure(kind: object) -> bool:
+    """Tell whether a value is a subclass of Exception."""
     return isinstance(kind, type) and issubclass(kind, Exception)

@@ -110,7 +110,7 @@ class Settings:
 
 def load(options: Options, environ: Mapping[str, str]) -> Settings:
     """Load all settings; raise `Misconfigured` with a line that says what to do."""
-    _refuse_unknown(environ)
+    _refuse_unknown_variables(environ)
     values: dict[str, Any] = {
         name: environ[PREFIX + name.upper()]
         for name in KNOWN
@@ -147,12 +147,14 @@ def _split_key_from_url(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _addresses(value: object) -> Sequence[Any]:
+    """Split addresses separated by commas; return a sequence as it is."""
     if isinstance(value, str):
         return value.split(",")
     return value if isinstance(value, Sequence) else ()
 
 
-def _refuse_unknown(environ: Mapping[str, str]) -> None:
+def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
+    """Raise Misconfigured for an unknown POISONGUARD_ variable."""
     names = {PREFIX + name.upper() for name in KNOWN} | OTHERS
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in names:
@@ -160,27 +162,32 @@ def _refuse_unknown(environ: Mapping[str, str]) -> None:
 
 
 def _refuse_unknown_options(values: Mapping[str, object]) -> None:
+    """Raise Misconfigured for an unknown setting."""
     for name in values:
         if name not in KNOWN:
             raise Misconfigured(f"{name} is no setting{_suggestion(name, set(KNOWN))}")
 
 
 def _suggestion(name: str, names: set[str]) -> str:
+    """Return the end of a sentence: the most similar name, or to remove it."""
     close = difflib.get_close_matches(name, sorted(names), n=1)
     return f": did you mean {close[0]}?" if close else ": remove it."
 
 
 def _wrong(name: str, value: object, remedy: str) -> Misconfigured:
+    """Build the error for a setting that cannot be used."""
     return Misconfigured(f"{name} is {value!r:.300}: {remedy}")
 
 
 def _name(name: str, value: object) -> str:
+    """Return a valid name; raise Misconfigured for anything else."""
     if not isinstance(value, str) or not is_name(value):
         raise _wrong(name, value, f"give 1 to {NAME_LIMIT} printable characters.")
     return value
 
 
 def _urls(name: str, value: object) -> tuple[str, ...]:
+    """Parse one address or several; raise Misconfigured for unusable ones."""
     texts = _addresses(value)
     if not texts:
         raise _wrong(name, value, "give an address or several, the first preferred.")
@@ -188,6 +195,7 @@ def _urls(name: str, value: object) -> tuple[str, ...]:
 
 
 def _url(name: str, value: object) -> str:
+    """Return an address without its last slash; raise Misconfigured for others."""
     text = value.strip().rstrip("/") if isinstance(value, str) else ""
     parts = urlsplit(text)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -197,6 +205,7 @@ def _url(name: str, value: object) -> str:
 
 
 def _api_key(name: str, value: object) -> ApiKey:
+    """Return a key, or the function that returns it; raise for anything else."""
     if callable(value):
         return value
     if not isinstance(value, str) or not value.strip():
@@ -205,6 +214,7 @@ def _api_key(name: str, value: object) -> ApiKey:
 
 
 def _seconds(name: str, value: object) -> float:
+    """Parse seconds, more than 0; raise Misconfigured for anything else."""
     try:
         seconds = float(value)  # type: ignore[arg-type]  # what it cannot read, raises
     except (TypeError, ValueError):
@@ -215,6 +225,7 @@ def _seconds(name: str, value: object) -> float:
 
 
 def _count(name: str, value: object) -> int:
+    """Parse a whole number from 1 to 65536; raise Misconfigured for others."""
     text = str(value)
     if isinstance(value, bool) or not text.isdecimal() or not 0 < int(text) <= 65_536:
         raise _wrong(name, value, "give a whole number from 1 to 65536.")
@@ -222,6 +233,8 @@ def _count(name: str, value: object) -> int:
 
 
 def _one_of(*words: str) -> Callable[[str, object], str]:
+    """Return a parser that accepts only these words."""
+
     def parse(name: str, value: object) -> str:
         if not isinstance(value, str) or value not in words:
             raise _wrong(name, value, f"give {' or '.join(words)}.")
@@ -231,6 +244,7 @@ def _one_of(*words: str) -> Callable[[str, object], str]:
 
 
 def _flag(name: str, value: object) -> bool:
+    """Parse a bool, 0 or 1; raise Misconfigured for anything else."""
     if isinstance(value, bool):
         return value
     if value not in {"0", "1"}:
@@ -239,6 +253,7 @@ def _flag(name: str, value: object) -> bool:
 
 
 def _folder(name: str, value: object) -> Path:
+    """Return a folder's path; raise Misconfigured for anything else."""
     if not isinstance(value, str | Path) or not str(value):
         raise _wrong(name, value, "give a folder.")
     return Path(value)

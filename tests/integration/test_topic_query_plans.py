@@ -13,6 +13,7 @@ from django.db.models import QuerySet
 from django.test.utils import CaptureQueriesContext
 
 from apps.brokers.models import Topic
+from apps.core import keyset
 from apps.core.actor import Actor
 from apps.dashboard.selectors import overview
 from apps.poison import problem_search
@@ -113,6 +114,23 @@ def test_a_list_of_a_topic_reads_hardly_more_rows_than_it_shows(
     rows = list(find(query, *topics)[:PAGE])
 
     assert len(rows) == number
+    assert rows_read() - before <= MOST_READ
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("query", ["", LARGE])
+def test_a_deep_page_reads_hardly_more_rows_than_it_shows(
+    two_topics: None, query: str, backwards: bool
+) -> None:
+    rows = messages(query)
+    middle = rows[4_000]
+    before = rows_read()
+
+    part = keyset.read(
+        rows, PAGE, key=[middle.last_failed_at, middle.pk], backwards=backwards
+    )
+
+    assert len(part.rows) == PAGE
     assert rows_read() - before <= MOST_READ
 
 

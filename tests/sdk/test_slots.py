@@ -28,14 +28,14 @@ def test_an_open_gate_numbers_messages_by_its_current_choice() -> None:
         return lambda _message: number
 
     gate = Gate("starting", choose=choose)
-    given_numbers = [gate.number("shut")]
+    given_numbers = [gate.numbering("shut")]
     gate.open("starting")
-    given_numbers.append(gate.number("open"))
-    gate.choose()
-    given_numbers.append(gate.number("chosen again"))
+    given_numbers.append(gate.numbering("open"))
+    gate.choose_numbering()
+    given_numbers.append(gate.numbering("chosen again"))
     gate.close("breaker")
-    gate.choose()
-    given_numbers.append(gate.number("shut again"))
+    gate.choose_numbering()
+    given_numbers.append(gate.numbering("shut again"))
 
     assert given_numbers == [0, 7, 8, 0]
 

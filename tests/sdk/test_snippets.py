@@ -46,11 +46,13 @@ def online(
 ) -> Callable[[str], Server]:
     """Let a printed url lead to the double, which takes the printed key."""
     monkeypatch.setenv("POISONGUARD_JOURNAL", str(tmp_path / "journal"))
-    usable = client._usable
+    usable = client._checked_url
 
     def lead(key: str) -> Server:
         server.key = key
-        monkeypatch.setattr(client, "_usable", lambda url: usable(url) and server.url)
+        monkeypatch.setattr(
+            client, "_checked_url", lambda url: usable(url) and server.url
+        )
         return server
 
     return lead

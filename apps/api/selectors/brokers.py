@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django.db.models import Count, QuerySet
 
-from apps.api.paging import Page, RowKey, Window
+from apps.api.paging import Page, Window
 from apps.brokers import adapters, connectivity
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import Capabilities, FoundTopic
@@ -38,11 +38,8 @@ class DiscoveredTopic:
 def find(
     window: Window, principal: Principal
 ) -> tuple[Page[Broker], list[BrokerDetail]]:
-    """List a page of brokers that a principal sees, with their details."""
     rows = _visible_brokers(principal).order_by("pk")
-    if window.after:
-        rows = rows.filter(pk__gt=window.after.pk)
-    page = window.page(rows, lambda row: RowKey(pk=row.pk))
+    page = window.page(rows)
     return page, _details(page.rows)
 
 

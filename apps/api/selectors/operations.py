@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime
 
-from apps.api.paging import Page, RowKey, Window
+from apps.api.paging import Page, Window
 from apps.core.errors import Absent
 from apps.poison.states import Outcome
 from apps.team.rights import Principal
@@ -36,9 +36,7 @@ def recent(window: Window, principal: Principal) -> Page[Operation]:
         .select_related("target_topic")
         .recent_first()
     )
-    if window.after:
-        rows = rows.filter(pk__lt=window.after.pk)
-    return window.page(rows, lambda row: RowKey(pk=row.pk))
+    return window.page(rows)
 
 
 def one(operation_id: int, principal: Principal, *, now: datetime) -> OperationDetail:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from apps.api.paging import Page, RowKey, Window
+from apps.api.paging import Page, Window
 from apps.audit.models import Entry
 from apps.core.text import readable
 from apps.core.timeouts import search_timeout
@@ -42,10 +42,8 @@ def matching(query: Query, window: Window, principal: Principal) -> Page[Poison]
     rows = Poison.objects.on_topics(principal.topics).matching(query).recent_first()
     # A bookmark may have 100 KB; only the detail shows it.
     rows = rows.select_related("topic", "moved_to").defer("bookmark")
-    if window.after and window.after.at:
-        rows = rows.older_than(failed_at=window.after.at, pk=window.after.pk)
     with search_timeout():
-        return window.page(rows, lambda row: RowKey(at=row.last_failed_at, pk=row.pk))
+        return window.page(rows)
 
 
 def one(poison_id: int, principal: Principal) -> PoisonDetail:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django.db.models import Prefetch
 
-from apps.api.paging import Page, RowKey, Window
+from apps.api.paging import Page, Window
 from apps.bookmarks.models import BookmarkPosition, Mark
 from apps.bookmarks.services import reading
 from apps.brokers import topic_ids
@@ -15,27 +15,31 @@ from apps.team.rights import Principal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PositionDetail:
-    """A position with its marks, and the head of each mark's publisher."""
+class MarkDetail:
+    """A mark, and the head of its publisher, if any broker reports it."""
 
+    mark: Mark
+    head: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PositionDetail:
     position: BookmarkPosition
-    marks: Sequence[tuple[Mark, int | None]]
+    marks: Sequence[MarkDetail]
 
 
 def find(
     window: Window, principal: Principal, *, topic: str | None, client_name: str | None
 ) -> tuple[Page[BookmarkPosition], list[PositionDetail]]:
-    """List a page of visible positions: all, or of a topic or a client."""
+    """List positions; a filter without text matches all."""
     rows = BookmarkPosition.objects.on_topics(principal.topics)
-    if topic is not None:
+    if topic:
         rows = rows.filter(topic_ids.named(topic))
-    if client_name is not None:
+    if client_name:
         rows = rows.filter(client_name=client_name)
-    if window.after:
-        rows = rows.filter(pk__gt=window.after.pk)
     marks = Prefetch("marks", Mark.objects.order_by("publisher"))
     rows = rows.select_related("topic").prefetch_related(marks).order_by("pk")
-    page = window.page(rows, lambda row: RowKey(pk=row.pk))
+    page = window.page(rows)
     return page, _details(page.rows)
 
 
@@ -46,7 +50,9 @@ def _details(positions: Sequence[BookmarkPosition]) -> list[PositionDetail]:
         PositionDetail(
             position=position,
             marks=[
-                (mark, heads.get((position.topic_id, mark.publisher)))
+                MarkDetail(
+                    mark=mark, head=heads.get((position.topic_id, mark.publisher))
+                )
                 for mark in position.marks.all()
             ],
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from apps.api.paging import Page, RowKey, Window
+from apps.api.paging import Page, Window
 from apps.core.errors import Absent
 from apps.core.timeouts import count_timeout, search_timeout
 from apps.poison import problem_search
@@ -33,10 +33,8 @@ def matching(
     """List the problems that have a matching poison, last seen first, with counts."""
     rows = problem_search.matching(query, topics=principal.topics)
     rows = rows.recent_first().select_related("topic")
-    if window.after and window.after.at:
-        rows = rows.older_than(seen_at=window.after.at, pk=window.after.pk)
     with search_timeout():
-        page = window.page(rows, lambda row: RowKey(at=row.last_seen, pk=row.pk))
+        page = window.page(rows)
         return page, _counted(page.rows)
 
 

@@ -2,54 +2,76 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
+from enum import StrEnum
 
-from django.db.models import Q
-
-from apps.api.paging import Page, RowKey, Window
-from apps.api.parameters.reports import Granularity, RateParams
+from apps.api.paging import CursorTime, Page, Window
 from apps.brokers.models import Topic
+from apps.core.errors import Invalid
 from apps.reports.models import Rate, Run
-from apps.reports.querysets import RateQuerySet
+from apps.reports.services.requests import newest_over
 from apps.team.rights import Principal
 
+REPORTED_DAYS = 28
 
-def rates(params: RateParams, window: Window, principal: Principal) -> Page[Rate]:
-    """List rates by day, hour and topic: of one consumer group, or of all together."""
-    rows = Rate.objects.between(params.first, params.last)
-    rows = rows.filter(consumer_group=params.consumer_group)
-    rows = rows.whole_days() if params.by is Granularity.DAY else rows.by_hour()
-    if params.topic:
-        rows = rows.on(params.topic)
+
+def _moment(day: date, hour: int = 0) -> datetime:
+    return datetime.combine(day, time(hour), UTC)
+
+
+DAYS = CursorTime(time_of=_moment, fields_of=lambda at: [at.date()])
+HOURS = CursorTime(time_of=_moment, fields_of=lambda at: [at.date(), at.hour])
+
+
+class Granularity(StrEnum):
+    DAY = "day"
+    HOUR = "hour"
+
+
+def period(
+    *, first: date | None, last: date | None, now: datetime
+) -> tuple[date, date]:
+    """Complete the first and the last day, both included; raise Invalid for none."""
+    last = last or newest_over(now)
+    first = first or _four_weeks_until(last)
+    if first > last:
+        raise Invalid("from", f"send a day that is not after {last}")
+    return first, last
+
+
+def rates(
+    window: Window,
+    principal: Principal,
+    *,
+    days: tuple[date, date],
+    by: Granularity,
+    topic: str | None,
+    consumer_group: str | None,
+) -> Page[Rate]:
+    """List rates by day, hour and topic.
+
+    `consumer_group` is None for all groups of a topic together; the empty text selects
+    the group without a name.
+    """
+    rows = Rate.objects.between(*days).filter(consumer_group=consumer_group)
+    by_hour = by is Granularity.HOUR
+    rows = rows.by_hour() if by_hour else rows.whole_days()
+    if topic:
+        rows = rows.on(topic)
     if not principal.sees_every_topic:
         rows = rows.filter(topic__in=Topic.objects.matching(principal.topics))
-    if window.after and window.after.at:
-        rows = _after(rows, window.after.at, window.after.pk)
-    ordered = rows.select_related("day", "topic__broker").order_by(
-        "-day", "-hour", "topic_id"
-    )
-    return window.page(ordered, _key_of)
+    # Not by the pk of the row: publishing a day again replaces its rows.
+    order = ("-day_id", "-hour", "topic_id") if by_hour else ("-day_id", "topic_id")
+    rows = rows.select_related("day", "topic__broker").order_by(*order)
+    return window.page(rows, HOURS if by_hour else DAYS)
 
 
 def runs(window: Window) -> Page[Run]:
-    """List a page of runs, newest first."""
-    rows = Run.objects.recent_first()
-    if window.after:
-        rows = rows.filter(pk__lt=window.after.pk)
-    return window.page(rows, lambda row: RowKey(pk=row.pk))
+    return window.page(Run.objects.recent_first())
 
 
-def _key_of(row: Rate) -> RowKey:
-    """Return where a page continues after this row: day, hour and topic."""
-    # Not the pk of the row: publishing a day again replaces its rows.
-    at = datetime.combine(row.day_id, time(row.hour or 0), UTC)
-    return RowKey(at=at, pk=row.topic_id)
-
-
-def _after(rows: RateQuerySet, at: datetime, topic: int) -> RateQuerySet:
-    """Narrow rates to those that come after a row."""
-    same_hour = Q(hour=at.hour) | Q(hour=None)
-    later_topic = same_hour & Q(topic__gt=topic)
-    return rows.filter(day__lte=at.date()).filter(
-        Q(day__lt=at.date()) | Q(hour__lt=at.hour) | later_topic
-    )
+def _four_weeks_until(last: date) -> date:
+    try:
+        return last - timedelta(days=REPORTED_DAYS - 1)
+    except OverflowError:
+        return date.min

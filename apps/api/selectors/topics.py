@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from apps.api.paging import Page, RowKey, Window
+from apps.api.paging import Page, Window
 from apps.brokers.models import Topic
 from apps.capture import topic_settings
 from apps.capture.models import HeldDeadLetter, Lane, OversizeMessage
@@ -42,10 +42,8 @@ def find(
         rows = rows.filter(name=topic)
     if broker:
         rows = rows.filter(broker__name=broker)
-    if window.after:
-        rows = rows.filter(pk__gt=window.after.pk)
     rows = rows.select_related("broker", "lane").order_by("pk")
-    page = window.page(rows, lambda row: RowKey(pk=row.pk))
+    page = window.page(rows)
     return page, _details(page.rows, now=now)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from apps.api.paging import Page, RowKey, Window
+from apps.api.paging import Page, Window
 from apps.audit.filters import TrailFilter
 from apps.audit.models import Entry
 from apps.team.rights import Principal
@@ -12,6 +12,4 @@ def matching(filters: TrailFilter, window: Window, principal: Principal) -> Page
     """List a page of the trail, newest first; raises Forbidden for some topics only."""
     principal.require_trail()
     rows = filters.matching()
-    if window.after:
-        rows = rows.filter(seq__lt=window.after.pk)
-    return window.page(rows, lambda row: RowKey(pk=row.seq))
+    return window.page(rows)

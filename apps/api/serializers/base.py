@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from enum import Enum
 from itertools import islice
 from typing import Any, ClassVar, Generic, ParamSpec, TypeVar, cast
@@ -23,9 +23,10 @@ from apps.api.refusals import InvalidMembers
 from apps.audit.services import REASON_LIMIT
 from apps.core.errors import Invalid, step
 from apps.core.text import storable
+from poisonguard import contract
 from poisonguard.contract import Cause, has_control_character, uuid_of
 
-NAME_LIMIT = 255
+NAME_LIMIT = contract.NAME_LIMIT
 # A request can have any number of unknown members.
 MOST_FAULTS = 20
 
@@ -207,7 +208,56 @@ class TextOrNull(Text):
         return super().to_representation(value) or None
 
 
-Day = serializers.DateField
+class Day(serializers.DateField):
+    """A day of the calendar; in a query, an empty one is left out."""
+
+    default_error_messages: ClassVar = _messages("send a day such as 2026-11-20")
+
+    def validate_empty_values(self, data: object) -> tuple[bool, Any]:
+        return super().validate_empty_values(serializers.empty if data == "" else data)
+
+    def to_internal_value(self, value: object) -> date:
+        try:
+            return date.fromisoformat(value if isinstance(value, str) else "")
+        except ValueError:
+            self.fail("invalid")
+
+
+class PlainText(Text):
+    """Text without control characters, such as a name that may be empty."""
+
+    default_error_messages: ClassVar = {
+        "control": Name.default_error_messages["control"]
+    }
+
+    def __init__(self, **options: Any) -> None:
+        ours = {"allow_blank": True, "max_length": NAME_LIMIT}
+        super().__init__(**{**ours, **options})
+
+    def to_internal_value(self, data: object) -> Any:
+        text = super().to_internal_value(data)
+        if has_control_character(text):
+            self.fail("control")
+        return text
+
+
+class ByName(serializers.DictField):
+    """An object whose members `names` and `child` describe; both are fields."""
+
+    names: ClassVar[AnyField]
+
+    def run_child_validation(self, data: Mapping[str, Any]) -> dict[Any, Any]:
+        members = dict[Any, Any]()
+        errors = dict[str, Any]()
+        for name, value in data.items():
+            try:
+                member = self.names.run_validation(name)
+                members[member] = self.child.run_validation(value)
+            except serializers.ValidationError as error:
+                errors[name] = error.detail
+        if errors:
+            raise serializers.ValidationError(errors)
+        return members
 
 
 class Choice(Text):
@@ -332,4 +382,10 @@ def within(member: str, fields: Mapping[str, AnyField]) -> dict[str, AnyField]:
 class List(Schema):
     next = Text(
         allow_null=True, help_text="the cursor of what follows; null at the end"
+    )
+    next_url = Text(
+        allow_null=True, help_text="the address of what follows; null at the end"
+    )
+    previous_url = Text(
+        allow_null=True, help_text="the address of what precedes; null at the beginning"
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from apps.api.bodies import MOST_MEMBERS
 from apps.api.serializers.base import (
     OPTIONAL,
     AnyField,
@@ -23,7 +24,7 @@ from apps.api.serializers.base import (
 )
 from apps.poison import matching
 from apps.poison.query import MAX_ID
-from poisonguard.contract import MatcherKind
+from poisonguard.contract import COUNT_LIMIT, SEQUENCE_LIMIT, MatcherKind
 
 MatcherKindName = choice("MatcherKind", MatcherKind)
 AppliedStatus = choice("AppliedStatus", ("ok", "rejected"))
@@ -46,7 +47,7 @@ class Matcher(Schema):
 class SkipListQuery(QuerySchema[dict[str, Any]]):
     topic = Name(help_text="the name of one")
     consumer_group = Name(
-        **OPTIONAL, help_text="its skips and those for all; all skips if left out"
+        default=None, help_text="its skips and those for all; all skips if left out"
     )
 
 
@@ -108,19 +109,19 @@ class Unskip(RequestSchema[dict[str, str]]):
 
 
 class Applied(Schema):
-    skip = Number()
-    consumer_group = Text()
-    client_name = Text()
-    count = Number(min_value=0)
+    skip = Number(min_value=0, max_value=SEQUENCE_LIMIT)
+    consumer_group = Name()
+    client_name = Name()
+    count = Number(min_value=0, max_value=COUNT_LIMIT)
     last_at = Moment()
-    report = Id(required=False, help_text="the id of this report: it counts once")
-    handled = serializers.BooleanField(
-        required=False, help_text="it was handled here: an automatic skip of it ends"
+    report = Id(**OPTIONAL, help_text="the id of this report: it counts once")
+    handled = Flag(
+        **OPTIONAL, help_text="it was handled here: an automatic skip of it ends"
     )
 
 
 class AppliedReports(Schema):
-    applied = Applied(many=True)
+    applied = serializers.ListField(child=Applied(), max_length=MOST_MEMBERS)
 
 
 class AppliedAnswer(Schema):

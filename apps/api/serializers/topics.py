@@ -39,13 +39,13 @@ LaneStateName = choice("LaneState", LaneState)
 
 class TopicsQuery(QuerySchema[dict[str, Any]]):
     topic = Text(
-        **OPTIONAL,
+        default=None,
         allow_blank=True,
         max_length=NAME_LIMIT,
         help_text="the name of one; all that the key sees if left out",
     )
     broker = Text(
-        **OPTIONAL,
+        default=None,
         allow_blank=True,
         max_length=BROKER_NAME_LIMIT,
         help_text="the name of one",

@@ -1,42 +1,10 @@
-"""Positions of consumers, and the answers to opening and settling them."""
+"""The answers to opening and settling positions."""
 
 from __future__ import annotations
 
-from apps.api.selectors.positions import PositionDetail
 from apps.api.shapes.base import Shape
 from apps.bookmarks.services.opening import OpenedPositions
 from apps.bookmarks.services.settling import SettleAnswer
-
-
-def position(detail: PositionDetail) -> Shape:
-    """Show a position with its marks and the head of its topic."""
-    row = detail.position
-    return {
-        "id": row.pk,
-        "source": row.source,
-        "topic": row.topic.name,
-        "consumer_group": row.consumer_group,
-        "client_name": row.client_name,
-        "sub_id": row.sub_id,
-        "epoch": row.epoch,
-        "observed_at": row.observed_at,
-        "moved_at": row.moved_at,
-        "marks": [
-            {
-                "publisher": mark.publisher,
-                "processed": mark.processed,
-                "bookmark": mark.bookmark,
-                "received": mark.received,
-                "persisted": mark.persisted,
-                "ahead": len(mark.ahead),
-                "head": head,
-                "lag": mark.lag,
-                "pending": mark.pending,
-                "settled_at": mark.settled_at,
-            }
-            for mark, head in detail.marks
-        ],
-    }
 
 
 def opened(result: OpenedPositions) -> Shape:

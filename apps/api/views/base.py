@@ -87,4 +87,5 @@ class Unknown(View):
 
 
 def list_response(page: Page[Row], results: Any) -> Response:
-    return Response({"results": results, "next": page.next})
+    addresses = {"next_url": page.next_url, "previous_url": page.previous_url}
+    return Response({"results": results, "next": page.next, **addresses})

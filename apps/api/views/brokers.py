@@ -43,7 +43,7 @@ class Brokers(View):
 
         A key for some topics sees the brokers that carry any of them.
         """
-        window = Window.parse(request.query_params, name="brokers")
+        window = Window.parse(request, name="brokers")
         page, details = brokers.find(window, self.principal)
         return list_response(page, serializers.Broker(details, many=True).data)
 

@@ -10,10 +10,9 @@ from rest_framework.response import Response
 
 from apps.api.idempotency import idempotent
 from apps.api.openapi import IDEMPOTENCY_KEY, REFUSED_KEY, described
-from apps.api.parameters.moves import MoveRequest
 from apps.api.serializers import moves as serializers
-from apps.api.shapes import moves as shapes
 from apps.api.views.base import View
+from apps.bookmarks.models import Move as Row
 from apps.core import clock
 from apps.team.rights import Scope
 from apps.triage.services import moves
@@ -36,21 +35,24 @@ class Move(View):
 
         Refused while the holder has settled within 2 minutes, unless `fence` is true.
         """
-        move, now = MoveRequest.parse(request.data), clock.now()
-        if move.dry_run:
+        ask, now = serializers.MoveAsk.parse(request.data), clock.now()
+        is_dry_run = ask.pop("dry_run")
+        move: Row | None = None
+        if is_dry_run:
             review = moves.review(
                 position_id=position_id,
-                wish=move.wish,
+                wish=ask["wish"],
                 principal=self.principal,
                 now=now,
             )
-            return Response(shapes.moved(review, None, now=now))
-        review, done = moves.move(
-            position_id=position_id,
-            wish=move.wish,
-            reason=move.reason,
-            fence=move.fence,
-            principal=self.principal,
-            now=now,
-        )
-        return Response(shapes.moved(review, done, now=now))
+        else:
+            review, move = moves.move(
+                position_id=position_id, **ask, principal=self.principal, now=now
+            )
+        done = {
+            "review": review,
+            "move": move,
+            "epoch": move.epoch if move else review.position.epoch,
+            "held": review.is_held(now),
+        }
+        return Response(serializers.MoveDone(done).data)

@@ -36,7 +36,7 @@ class Operations(View):
     )
     def get(self, request: Request) -> Response:
         """A key for some topics sees what was decided under its own patterns."""
-        window = Window.parse(request.query_params, name="operations")
+        window = Window.parse(request, name="operations")
         page = operations.recent(window, self.principal)
         return list_response(page, serializers.OperationRow(page.rows, many=True).data)
 

@@ -33,7 +33,7 @@ class Poisons(View):
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> Response:
-        window = Window.parse(request.query_params, name="poisons")
+        window = Window.parse(request, name="poisons")
         query = SearchParams.parse_query(request.query_params)
         page = poisons.matching(query, window, self.principal)
         context = {"now": clock.now()}

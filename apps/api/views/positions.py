@@ -10,9 +10,8 @@ from rest_framework.response import Response
 
 from apps.api.bodies import list_of, members_of
 from apps.api.idempotency import idempotent
-from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, POSITIONS, REFUSED_KEY, described
+from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, described
 from apps.api.paging import Window
-from apps.api.parameters.positions import PositionParams
 from apps.api.selectors import positions
 from apps.api.serializers import positions as serializers
 from apps.api.shapes import positions as shapes
@@ -22,9 +21,6 @@ from apps.bookmarks.services import opening, settling
 from apps.core import clock
 from apps.team.rights import Scope
 
-# Enough for a process that settles for some thousand consumers in one request.
-MOST_UPDATES = 10_000
-
 
 class Positions(View):
     scopes: ClassVar = {"GET": Scope.POSITIONS_READ}
@@ -33,19 +29,15 @@ class Positions(View):
         "listPositions",
         "List how far each consumer has read, by its broker or by what it settled",
         answer=serializers.Positions,
-        parameters=[*POSITIONS, *PAGING],
+        parameters=[serializers.PositionQuery, *PAGING],
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> Response:
         """Lists consumers that have settled nothing yet, too, without marks."""
-        params = PositionParams.parse(request.query_params)
-        page, details = positions.find(
-            Window.parse(request.query_params, name="positions"),
-            self.principal,
-            topic=params.topic,
-            client_name=params.client_name,
-        )
-        return list_response(page, [shapes.position(detail) for detail in details])
+        query = serializers.PositionQuery.parse_query(request.query_params)
+        window = Window.parse(request, name="positions")
+        page, details = positions.find(window, self.principal, **query)
+        return list_response(page, serializers.Position(details, many=True).data)
 
 
 class Open(View):
@@ -93,7 +85,7 @@ class Settle(View):
         nothing was handed out between. The watermark is the end of the run from 0.
         """
         answers = settling.settle(
-            members=list_of(request.data, "updates", most=MOST_UPDATES),
+            members=list_of(request.data, "updates", most=serializers.MOST_UPDATES),
             principal=self.principal,
             now=clock.now(),
         )

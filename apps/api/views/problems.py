@@ -29,7 +29,7 @@ class Problems(View):
     )
     def get(self, request: Request) -> Response:
         """The counts include all poisons of a problem, not only the matching ones."""
-        window = Window.parse(request.query_params, name="problems")
+        window = Window.parse(request, name="problems")
         query = SearchParams.parse_query(request.query_params)
         page, rows = problems.matching(query, window, self.principal)
         return list_response(page, serializers.PoisonProblem(rows, many=True).data)

@@ -8,12 +8,10 @@ from typing import ClassVar
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.api.openapi import PAGING, RATES, described
+from apps.api.openapi import PAGING, described
 from apps.api.paging import Window
-from apps.api.parameters.reports import RateParams
 from apps.api.selectors import reports
 from apps.api.serializers import reports as serializers
-from apps.api.shapes import reports as shapes
 from apps.api.views.base import View, list_response
 from apps.core import clock
 from apps.team.rights import Scope
@@ -26,15 +24,18 @@ class FailureRates(View):
         "listFailureRates",
         "List failure rates by day or hour, newest first",
         answer=serializers.FailureRates,
-        parameters=[*RATES, *PAGING],
+        parameters=[serializers.RateQuery, *PAGING],
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> Response:
         """A missing day was not reported, or nothing happened on it."""
-        window = Window.parse(request.query_params, name="failure-rates")
-        params = RateParams.parse(request.query_params, now=clock.now())
-        page = reports.rates(params, window, self.principal)
-        return list_response(page, [shapes.rate(row) for row in page.rows])
+        window = Window.parse(request, name="failure-rates")
+        query = serializers.RateQuery.parse_query(request.query_params)
+        days = reports.period(
+            first=query.pop("first"), last=query.pop("last"), now=clock.now()
+        )
+        page = reports.rates(window, self.principal, days=days, **query)
+        return list_response(page, serializers.FailureRate(page.rows, many=True).data)
 
 
 class Runs(View):
@@ -48,8 +49,8 @@ class Runs(View):
         refusals=[HTTPStatus.BAD_REQUEST],
     )
     def get(self, request: Request) -> Response:
-        window = Window.parse(request.query_params, name="report-runs")
-        page, sees_all = reports.runs(window), self.principal.sees_every_topic
-        return list_response(
-            page, [shapes.run(row, with_trouble=sees_all) for row in page.rows]
-        )
+        window = Window.parse(request, name="report-runs")
+        page = reports.runs(window)
+        context = {"sees_every_topic": self.principal.sees_every_topic}
+        rows = serializers.ReportRun(page.rows, many=True, context=context)
+        return list_response(page, rows.data)

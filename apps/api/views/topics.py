@@ -43,7 +43,7 @@ class Topics(View):
     def get(self, request: Request) -> Response:
         """A topic that was only reported has no broker; one not drained has no lane."""
         query = serializers.TopicsQuery.parse_query(request.query_params)
-        window = Window.parse(request.query_params, name="topics")
+        window = Window.parse(request, name="topics")
         page, details = topics.find(
             window, **query, principal=self.principal, now=clock.now()
         )

@@ -30,7 +30,7 @@ class Entries(View):
     )
     def get(self, request: Request) -> Response:
         """Refuses a key for some topics only: the trail spans all topics."""
-        window = Window.parse(request.query_params, name="audit")
+        window = Window.parse(request, name="audit")
         filters = message_trail.parse(request.query_params.dict())
         page = trail.matching(filters, window, self.principal)
         return list_response(page, serializers.Entry(page.rows, many=True).data)

@@ -80,8 +80,7 @@ class Series:
 
     @property
     def is_sample(self) -> bool:
-        """Return whether the topic is one of the sample's."""
-        return self.topic.broker is not None and self.topic.broker.is_sample
+        return self.topic.is_sample
 
     @property
     def sources(self) -> list[str]:

@@ -29,12 +29,7 @@ def neighbours(rows: models.QuerySet[Row], row: Row, *, field: str) -> Neighbour
 def _next_id(
     rows: models.QuerySet[Row], row: Row, field: str, *, newer: bool
 ) -> int | None:
-    """Return the id of the row before or after one; None at the end."""
-    beyond = keyset.beyond(row.pk, field=field, at=getattr(row, field), newer=newer)
-    sign = "" if newer else "-"
-    return (
-        rows.filter(beyond)
-        .order_by(f"{sign}{field}", f"{sign}pk")
-        .values_list("pk", flat=True)
-        .first()
-    )
+    key = [getattr(row, field), row.pk]
+    newest_first = rows.order_by(f"-{field}", "-pk")
+    others = keyset.beyond(newest_first, key, backwards=newer)
+    return others.values_list("pk", flat=True).first()

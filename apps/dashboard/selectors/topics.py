@@ -141,7 +141,7 @@ class TopicRow:
 
     @property
     def is_sample(self) -> bool:
-        return self.topic.broker is not None and self.topic.broker.is_sample
+        return self.topic.is_sample
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

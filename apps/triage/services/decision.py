@@ -128,7 +128,7 @@ def _queue_operation(
 
 def _problem_ids(operation: Operation, number: int) -> list[int]:
     """List the ids of the problems it acts on; [] if that is slow or they are many."""
-    query = Query.parse(operation.query or "")
+    query = Query.from_canonical(operation.query or "")
     if ids := query.value_of("problem"):
         problems = sorted({int(each) for each in ids.split(",")})
     elif number > MOST_LOOKED_AT:

@@ -219,7 +219,7 @@ def selection_of(operation: Operation) -> SelectionRequest | None:
     name = None if target is None else target.name
     if operation.undo_of_id is not None:
         return SelectionRequest(verb=verb, dropped_by=operation.undo_of_id)
-    query = None if operation.query is None else Query.parse(operation.query)
+    query = None if operation.query is None else Query.from_canonical(operation.query)
     poison_ids = operation.items.values_list("poison_id", flat=True)
     ids = tuple(poison_ids) if query is None else ()
     if query is None and not ids:
@@ -402,6 +402,6 @@ def _count_newer(operation: Operation) -> int:
     if operation.query is None:
         return 0
     allowed = Poison.objects.on_topics(operation.topics)
-    matching = allowed.matching(Query.parse(operation.query))
+    matching = allowed.matching(Query.from_canonical(operation.query))
     newer = matching.captured_after(operation.as_of)
     return newer.order_by().values("pk")[:MOST_COUNTED].count()

@@ -43,7 +43,7 @@ class Consumer:
     # Requests
 
     def failure(self, **changes: object) -> Json:
-        """Return one member of POST /failures; `body` and header values are bytes."""
+        """Build one member of POST /failures; `body` and header values are bytes."""
         body, headers = changes.pop("body", b"{}"), changes.pop("headers", ())
         now = moment()
         member = {
@@ -65,7 +65,7 @@ class Consumer:
         return {**member, **changes}
 
     def skip(self, *, kind: str, value: object, **changes: object) -> Json:
-        """Return the body of POST /skips."""
+        """Build the body of POST /skips; `add_skip` sends it."""
         matcher = {"kind": kind, "value": value}
         reason = "conformance: it is removed again"
         return {"topic": self.topic, "matcher": matcher, "reason": reason, **changes}
@@ -73,6 +73,7 @@ class Consumer:
     # Calls
 
     def report(self, *members: object, **headers: str) -> list[Json]:
+        """Post failures; return the results, and note which poisons they left."""
         answers = self.batch("/failures", "failures", *members, **headers)
         self.poisons.update(
             answer["poison"] for answer in answers if answer.get("poison")
@@ -82,7 +83,7 @@ class Consumer:
     def batch(
         self, path: str, name: str, *members: object, **headers: str
     ) -> list[Json]:
-        """Post members; return the results, exactly one for each."""
+        """Post members; return the results, or raise Violated unless one for each."""
         answer = self.wire.post(path, {name: list(members)}, **headers).good
         results = answer.get("results") if isinstance(answer, Mapping) else None
         if not isinstance(results, list) or len(results) != len(members):
@@ -94,18 +95,20 @@ class Consumer:
         return results
 
     def add_skip(self, *, kind: str, value: object, **changes: object) -> Json:
-        """Add a skip, to be removed when the check ends."""
+        """Add a skip to the server, to be removed when the check ends; return it."""
         request = self.skip(kind=kind, value=value, **changes)
         skip: Json = self.wire.post("/skips", request).good
         self.skips.append(skip["id"])
         return skip
 
     def remove_skip(self, number: int) -> None:
+        """Remove a skip from the server; raise Violated if it answers otherwise."""
         answer = self.wire.delete(f"/skips/{number}", {"reason": "conformance"})
         expect("the number of the removed skip", answer.good.get("id"), number)
         self.skips.remove(number)
 
     def snapshot(self, **query: str) -> Json:
+        """Get the server's skip list of the topic."""
         parameters = {"topic": self.topic, **query}
         snapshot: Json = self.wire.get("/skips", list(parameters.items())).good
         return snapshot
@@ -114,6 +117,7 @@ class Consumer:
     def stream(
         self, *topics: str, last_event_id: str = "", **query: str
     ) -> Iterator[Stream]:
+        """Open the server's stream for the block, of these topics or its own."""
         parameters: Query = [
             *(("topic", topic) for topic in topics or (self.topic,)),
             *query.items(),
@@ -163,15 +167,18 @@ def check(name: str, says: str) -> Callable[[Callable[[Consumer], None]], Check]
 
 
 def expect(what: str, actual: object, expected: object) -> None:
+    """Raise Violated, which names both values, unless they are equal."""
     if actual != expected:
         raise Violated(f"{what}: {_shorten(actual)}, not {_shorten(expected)}")
 
 
 def statuses(results: Sequence[Json]) -> list[object]:
+    """Return the status of each result."""
     return [result.get("status") for result in results]
 
 
 def new_id() -> str:
+    """Return a random UUID as text."""
     return str(uuid.uuid4())
 
 
@@ -181,10 +188,12 @@ def moment(*, seconds: float = 0) -> str:
 
 
 def minute() -> str:
+    """Return the first moment of this minute in wire format."""
     return _now().replace(second=0, microsecond=0).isoformat()
 
 
 def in_base64(value: object) -> str:
+    """Encode bytes as base64 text; anything else as no bytes."""
     return base64.b64encode(value if isinstance(value, bytes) else b"").decode()
 
 
@@ -193,9 +202,11 @@ def _now() -> datetime:
 
 
 def _pairs(headers: object) -> Sequence[tuple[str, bytes]]:
+    """Return headers given as a sequence of pairs, none for anything else."""
     return headers if isinstance(headers, Sequence) else ()
 
 
 def _shorten(value: object) -> str:
+    """Return the repr of a value, cut to 200 characters."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}…"

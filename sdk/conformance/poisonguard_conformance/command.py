@@ -64,6 +64,7 @@ class CheckResult:
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Build the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m poisonguard_conformance", description=DESCRIPTION
     )
@@ -120,10 +121,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for check_result in judged(wished, consumer):
         check_results.append(check_result)
         if not options.json:
-            _say(str(check_result))
+            _print(str(check_result))
     tell = _as_json if options.json else _as_text
-    _say(tell(check_results, consumer))
-    return _status(check_results, allow_unchecked=options.allow_unchecked)
+    _print(tell(check_results, consumer))
+    return _exit_status(check_results, allow_unchecked=options.allow_unchecked)
 
 
 def judged(checks: Sequence[Check], consumer: Consumer) -> Iterator[CheckResult]:
@@ -134,7 +135,7 @@ def judged(checks: Sequence[Check], consumer: Consumer) -> Iterator[CheckResult]
         result, detail = CheckStatus.NOT_CHECKED, unreachable
         if not unreachable:
             try:
-                result, detail = _outcome(check, consumer)
+                result, detail = _run_check(check, consumer)
             except Unreachable as trouble:
                 unreachable = str(trouble)
                 result, detail = CheckStatus.FAILED, unreachable
@@ -147,7 +148,8 @@ def judged(checks: Sequence[Check], consumer: Consumer) -> Iterator[CheckResult]
         )
 
 
-def _outcome(check: Check, consumer: Consumer) -> tuple[CheckStatus, str]:
+def _run_check(check: Check, consumer: Consumer) -> tuple[CheckStatus, str]:
+    """Run one check and clean up after it; return its status and the reason."""
     try:
         check.run(consumer)
     except Unreachable:
@@ -164,7 +166,8 @@ def _outcome(check: Check, consumer: Consumer) -> tuple[CheckStatus, str]:
     return CheckStatus.OK, ""
 
 
-def _status(check_results: Sequence[CheckResult], *, allow_unchecked: bool) -> int:
+def _exit_status(check_results: Sequence[CheckResult], *, allow_unchecked: bool) -> int:
+    """Return the exit status for all results."""
     results = {check_result.result for check_result in check_results}
     if CheckStatus.FAILED in results:
         return FAILED
@@ -174,6 +177,7 @@ def _status(check_results: Sequence[CheckResult], *, allow_unchecked: bool) -> i
 
 
 def _as_text(check_results: Sequence[CheckResult], consumer: Consumer) -> str:
+    """Return the last lines for people: totals, and what is left on the server."""
     counts = {
         result: sum(check_result.result is result for check_result in check_results)
         for result in CheckStatus
@@ -183,6 +187,7 @@ def _as_text(check_results: Sequence[CheckResult], consumer: Consumer) -> str:
 
 
 def _as_json(check_results: Sequence[CheckResult], consumer: Consumer) -> str:
+    """Return all results as JSON for programs."""
     whole = {
         "checks": [asdict(check_result) for check_result in check_results],
         "left_behind": _left_behind(consumer),
@@ -191,6 +196,7 @@ def _as_json(check_results: Sequence[CheckResult], consumer: Consumer) -> str:
 
 
 def _left_behind(consumer: Consumer) -> str:
+    """Describe what the run leaves on the server."""
     sentence = (
         f"Left behind: {len(consumer.poisons)} messages on {consumer.topic} and its"
         f" neighbours, to be dropped as you like (is:open topic:{consumer.topic}*),"
@@ -203,6 +209,7 @@ def _left_behind(consumer: Consumer) -> str:
 
 
 def _key_in(name: str) -> str:
+    """Read the API key from a file; raise ArgumentTypeError if it cannot be read."""
     try:
         return Path(name).read_text(encoding="ascii").strip()
     except (OSError, ValueError) as trouble:
@@ -210,6 +217,7 @@ def _key_in(name: str) -> str:
 
 
 def _url(text: str) -> str:
+    """Return a url; raise ArgumentTypeError for anything else."""
     parts = urlsplit(text)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         remedy = "write it like https://poison.example.com"
@@ -217,6 +225,7 @@ def _url(text: str) -> str:
     return text
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
+    """Write a line to standard output at once."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

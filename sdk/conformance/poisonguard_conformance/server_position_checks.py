@@ -17,10 +17,11 @@ PUBLISHER = "conformance"
     " that is new there is nothing settled.",
 )
 def position_open(consumer: Consumer) -> None:
+    """Check that the server opens a position empty, and under growing epochs."""
     sub_id = new_id()
     first, second = _open(consumer, sub_id), _open(consumer, sub_id)
 
-    expect("the marks of a new position", _settled(first), {})
+    expect("the marks of a new position", _processed(first), {})
     expect("that the epoch grows", second["epoch"] > first["epoch"], expected=True)
 
 
@@ -30,6 +31,7 @@ def position_open(consumer: Consumer) -> None:
     " it is `processed`, the rest is `settled`.",
 )
 def position_any_order(consumer: Consumer) -> None:
+    """Check that the server merges runs settled in any order."""
     sub_id = new_id()
     epoch = _open(consumer, sub_id)["epoch"]
     for runs in ([[7, 9]], [[3, 4], [0, 1]], [[7, 9], [12, 13]], [[2, 2]]):
@@ -47,6 +49,7 @@ def position_any_order(consumer: Consumer) -> None:
     " back.",
 )
 def position_persisted(consumer: Consumer) -> None:
+    """Check that the server resumes at the lesser of processed and persisted."""
     sub_id = new_id()
     epoch = _open(consumer, sub_id)["epoch"]
     _settle(consumer, sub_id, epoch, settled=[[0, 100]], received=120, persisted=60)
@@ -66,6 +69,7 @@ def position_persisted(consumer: Consumer) -> None:
     "Each publisher of a position is kept for itself.",
 )
 def position_publishers(consumer: Consumer) -> None:
+    """Check that the server keeps each publisher's numbers apart."""
     sub_id = new_id()
     epoch = _open(consumer, sub_id)["epoch"]
     for publisher, last in (("", 5), ("18446744073709551615", 7)):
@@ -73,7 +77,7 @@ def position_publishers(consumer: Consumer) -> None:
     answer = _open(consumer, sub_id)
 
     expected = {"": 5, "18446744073709551615": 7}
-    expect("processed of each", _settled(answer), expected)
+    expect("processed of each", _processed(answer), expected)
 
 
 @check(
@@ -81,6 +85,7 @@ def position_publishers(consumer: Consumer) -> None:
     "Who opened a position before is answered `fenced`, and settles nothing.",
 )
 def position_fenced(consumer: Consumer) -> None:
+    """Check that the server fences the former holder of a position."""
     sub_id = new_id()
     old, new = (_open(consumer, sub_id)["epoch"] for _ in "ab")
     stale = _update(consumer, sub_id, old, settled=[[0, 5]])
@@ -97,6 +102,7 @@ def position_fenced(consumer: Consumer) -> None:
     " name, sub id and new epoch.",
 )
 def position_fence_told(consumer: Consumer) -> None:
+    """Check that the server's stream announces who opened a position."""
     sub_id = new_id()
     _open(consumer, sub_id)
     with consumer.following() as stream:
@@ -117,6 +123,7 @@ def position_fence_told(consumer: Consumer) -> None:
     " `rejected` with its pointer, and sinks no other update; 2^63-2 itself is kept.",
 )
 def position_rejected(consumer: Consumer) -> None:
+    """Check that the server rejects broken runs, and takes the others."""
     sub_id = new_id()
     epoch = _open(consumer, sub_id)["epoch"]
     bad = ([5, 3], [-1, 3], [0, LAST + 1], [0, 1.5], [0, True], [0], "0-3")
@@ -136,6 +143,7 @@ def position_rejected(consumer: Consumer) -> None:
     "Settling a position that was never opened is `rejected`.",
 )
 def position_unopened(consumer: Consumer) -> None:
+    """Check that the server rejects settling in a position never opened."""
     update = _update(consumer, new_id(), 1, settled=[[0, 1]])
     answer = consumer.wire.post("/positions/settle", {"updates": [update]}).good
 
@@ -148,13 +156,14 @@ def position_unopened(consumer: Consumer) -> None:
     " `rejected` and changes nothing, until what lies between is settled.",
 )
 def position_pressure(consumer: Consumer) -> None:
+    """Check that the server warns of too many runs, and then rejects more."""
     sub_id = new_id()
     epoch = _open(consumer, sub_id)["epoch"]
     results = [
-        _settled_at(consumer, sub_id, epoch, _holes(first, last))
+        _settle_result(consumer, sub_id, epoch, _separate_runs(first, last))
         for first, last in ((1, 1_000), (1_001, PRESSED), (PRESSED + 1, MOST_RUNS + 1))
     ]
-    relief = _settled_at(consumer, sub_id, epoch, [[0, 2 * PRESSED]])
+    relief = _settle_result(consumer, sub_id, epoch, [[0, 2 * PRESSED]])
 
     expect("the answers", statuses(results), ["ok", "ok", "rejected"])
     expect("no pressure at first", results[0].get("pressure"), None)
@@ -180,6 +189,7 @@ CHECKS = (
 
 
 def _open(consumer: Consumer, sub_id: str) -> Json:
+    """Open a position at the server; return its answer."""
     request = {
         "client_name": consumer.client_name,
         "sub_id": sub_id,
@@ -191,6 +201,7 @@ def _open(consumer: Consumer, sub_id: str) -> Json:
 
 
 def _update(consumer: Consumer, sub_id: str, epoch: int, **changes: object) -> Json:
+    """Build one member of POST /positions/settle."""
     update = {
         "client_name": consumer.client_name,
         "sub_id": sub_id,
@@ -201,27 +212,29 @@ def _update(consumer: Consumer, sub_id: str, epoch: int, **changes: object) -> J
     return {**update, **changes}
 
 
-def _settled_at(
+def _settle_result(
     consumer: Consumer, sub_id: str, epoch: int, runs: list[list[int]]
 ) -> Json:
+    """Settle runs at the server; return its result."""
     update = _update(consumer, sub_id, epoch, settled=runs)
     [result] = consumer.batch("/positions/settle", "updates", update)
     return result
 
 
 def _settle(consumer: Consumer, sub_id: str, epoch: int, **changes: object) -> None:
+    """Settle runs at the server; raise Violated unless it answers ok."""
     update = _update(consumer, sub_id, epoch, **changes)
     results = consumer.batch("/positions/settle", "updates", update)
     expect("the answer", statuses(results), ["ok"])
 
 
 def _mark(consumer: Consumer, sub_id: str) -> Json:
-    """Open a position again and return its one mark."""
+    """Open a position again, which changes its epoch; return its one mark."""
     [mark] = _open(consumer, sub_id)["positions"]
     return dict(mark)
 
 
-def _settled(opened: Json) -> dict[str, int]:
+def _processed(opened: Json) -> dict[str, int]:
     """Return `processed` by publisher, of those with anything settled."""
     return {
         mark["publisher"]: mark["processed"]
@@ -230,6 +243,6 @@ def _settled(opened: Json) -> dict[str, int]:
     }
 
 
-def _holes(first: int, last: int) -> list[list[int]]:
-    """Return every other number as a run of its own."""
+def _separate_runs(first: int, last: int) -> list[list[int]]:
+    """Return every other number as a run of its own, so that no two merge."""
     return [[2 * place, 2 * place] for place in range(first, last + 1)]

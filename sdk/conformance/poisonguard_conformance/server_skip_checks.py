@@ -50,6 +50,7 @@ REFUSED: tuple[tuple[str, object], ...] = (
     " event `unskip` and is in the snapshot no more.",
 )
 def skip_told_at_once(consumer: Consumer) -> None:
+    """Check that the server announces a new and a removed skip within a second."""
     with consumer.following() as stream:
         skip = consumer.add_skip(kind="bookmark", value=new_id())
         addition = consumer.event(stream, "skip", skip["id"])
@@ -59,10 +60,10 @@ def skip_told_at_once(consumer: Consumer) -> None:
 
     _expect_place(addition, snapshot["epoch"])
     expected = _without_revision(addition.data)
-    expect("the skip in the snapshot", _of(snapshot, skip["id"]), [expected])
+    expect("the skip in the snapshot", _with_id(snapshot, skip["id"]), [expected])
     _expect_place(removal, snapshot["epoch"])
     expect("why it ended", removal.data.get("because"), "removed")
-    expect("the skip once it is removed", _of(consumer.snapshot(), skip["id"]), [])
+    expect("the skip once it is removed", _with_id(consumer.snapshot(), skip["id"]), [])
 
 
 @check(
@@ -71,9 +72,10 @@ def skip_told_at_once(consumer: Consumer) -> None:
     " digest in hexadecimal, a rule as an object with a header or a pointer.",
 )
 def skip_matchers(consumer: Consumer) -> None:
+    """Check that the server returns each kind of matcher as it was sent."""
     for kind, value in MATCHERS:
         skip = consumer.add_skip(kind=kind, value=value)
-        [entry] = _of(consumer.snapshot(), skip["id"]) or [{}]
+        [entry] = _with_id(consumer.snapshot(), skip["id"]) or [{}]
         expect(f"a {kind}", entry.get("matcher"), {"kind": kind, "value": value})
         consumer.remove_skip(skip["id"])
 
@@ -83,6 +85,7 @@ def skip_matchers(consumer: Consumer) -> None:
     "A matcher that cannot be used is refused (422) with a pointer.",
 )
 def skip_refused(consumer: Consumer) -> None:
+    """Check that the server refuses matchers that cannot be used."""
     for kind, value in REFUSED:
         request = consumer.skip(kind=kind, value=value)
         answer = consumer.wire.post("/skips", request)
@@ -99,6 +102,7 @@ def skip_refused(consumer: Consumer) -> None:
     " and of no others.",
 )
 def skip_groups(consumer: Consumer) -> None:
+    """Check that the server tells a consumer group only of the skips for it."""
     with consumer.following(consumer_group=GROUP) as stream:
         groups = ("conformance-other", GROUP, None)
         others, own, common = (
@@ -107,16 +111,16 @@ def skip_groups(consumer: Consumer) -> None:
             ]
             for group in groups
         )
-        heard = _heard(stream, last=common, within=2 * consumer.event_timeout)
+        heard = _read_skip_ids(stream, last=common, within=2 * consumer.event_timeout)
         snapshot = consumer.snapshot(consumer_group=GROUP)
         every = consumer.snapshot()
 
     expect("what the stream told", heard, [own, common])
-    expect("the others' in the snapshot of a group", _of(snapshot, others), [])
+    expect("the others' in the snapshot of a group", _with_id(snapshot, others), [])
     counts = [
-        len(_of(snapshot, own)),
-        len(_of(snapshot, common)),
-        len(_of(every, others)),
+        len(_with_id(snapshot, own)),
+        len(_with_id(snapshot, common)),
+        len(_with_id(every, others)),
     ]
     expect("those in the snapshots", counts, [1, 1, 1])
 
@@ -127,16 +131,21 @@ def skip_groups(consumer: Consumer) -> None:
     " since, in order and once.",
 )
 def stream_resumes(consumer: Consumer) -> None:
+    """Check that the server's stream resumes after a place, without gap or copy."""
     with consumer.following() as stream:
         before = consumer.add_skip(kind="bookmark", value=new_id())
         place = consumer.event(stream, "skip", before["id"]).id
     missed = [
         consumer.add_skip(kind="bookmark", value=new_id())["id"] for _ in range(3)
     ]
-    with consumer.stream(last_event_id=place, after=_far(place)) as stream:
-        by_header = _heard(stream, last=missed[-1], within=2 * consumer.event_timeout)
+    with consumer.stream(last_event_id=place, after=_place_too_far(place)) as stream:
+        by_header = _read_skip_ids(
+            stream, last=missed[-1], within=2 * consumer.event_timeout
+        )
     with consumer.stream(after=place) as stream:
-        by_query = _heard(stream, last=missed[-1], within=2 * consumer.event_timeout)
+        by_query = _read_skip_ids(
+            stream, last=missed[-1], within=2 * consumer.event_timeout
+        )
 
     expect("what came after Last-Event-ID", by_header, missed)
     expect("what came after `after`", by_query, missed)
@@ -148,6 +157,7 @@ def stream_resumes(consumer: Consumer) -> None:
     " asked for, and it resumes each of them where it was.",
 )
 def stream_of_several_topics(consumer: Consumer) -> None:
+    """Check that one stream of the server carries and resumes several topics."""
     topics = (f"{consumer.topic}-b", consumer.topic)
     with consumer.following(*topics) as stream:
         first = consumer.add_skip(kind="bookmark", value=new_id())
@@ -159,7 +169,7 @@ def stream_of_several_topics(consumer: Consumer) -> None:
         for topic in topics
     ]
     with consumer.stream(*topics, last_event_id=place) as stream:
-        heard = _heard(
+        heard = _read_skip_ids(
             stream, last=None, within=consumer.event_timeout, most=len(missed)
         )
     expect("what came of both", set(heard), set(missed))
@@ -172,6 +182,7 @@ def stream_of_several_topics(consumer: Consumer) -> None:
     " and the stream ends.",
 )
 def stream_resets(consumer: Consumer) -> None:
+    """Check that the server resets a stream from an impossible place, and ends it."""
     skip = consumer.add_skip(kind="bookmark", value=new_id())
     epoch = consumer.snapshot()["epoch"]
     for place in (f"{FOREIGN_EPOCH}.{skip['id']}", f"{epoch}.{FAR_AHEAD}"):
@@ -188,6 +199,7 @@ def stream_resets(consumer: Consumer) -> None:
     " told for 15 seconds.",
 )
 def stream_pings(consumer: Consumer) -> None:
+    """Check that the server's stream pings at the start and every 15 seconds."""
     epoch = consumer.snapshot()["epoch"]
     with consumer.stream() as stream:
         for when, within in PINGS:
@@ -204,6 +216,7 @@ def stream_pings(consumer: Consumer) -> None:
     " does not exist is `rejected`, for itself.",
 )
 def skip_applied(consumer: Consumer) -> None:
+    """Check that the server accepts counts of applied skips."""
     skip = consumer.add_skip(kind="bookmark", value=new_id())
     count = {
         "skip": skip["id"],
@@ -227,9 +240,10 @@ def skip_applied(consumer: Consumer) -> None:
     " that is past is refused (422).",
 )
 def skip_expires(consumer: Consumer) -> None:
+    """Check that the server gives a skip its expiry, and refuses a past one."""
     until = moment(seconds=3_600)
     skip = consumer.add_skip(kind="bookmark", value=new_id(), expires_at=until)
-    [entry] = _of(consumer.snapshot(), skip["id"])
+    [entry] = _with_id(consumer.snapshot(), skip["id"])
     request = consumer.skip(
         kind="bookmark", value=new_id(), expires_at=moment(seconds=-1)
     )
@@ -246,11 +260,12 @@ def skip_expires(consumer: Consumer) -> None:
     " which expires.",
 )
 def skip_of_a_report(consumer: Consumer) -> None:
+    """Check that the server makes a skip of a report on a topic that replays."""
     topic = f"{consumer.topic}-replays"
     member = consumer.failure(topic=topic, replays=True)
     with consumer.following(topic, consumer_group=GROUP) as stream:
         [result] = consumer.report(member)
-        skip = _skip_of(consumer, stream, topic, result)
+        skip = _wait_for_skip_of(consumer, stream, topic, result)
     matcher = {"kind": "bookmark", "value": member["bookmark"]}
 
     expect("its matcher", skip.get("matcher"), matcher)
@@ -264,16 +279,17 @@ def skip_of_a_report(consumer: Consumer) -> None:
     " without it is `updated` and makes it.",
 )
 def suspected_is_not_shared(consumer: Consumer) -> None:
+    """Check that the server makes no skip of a suspected report."""
     topic = f"{consumer.topic}-replays"
     member = consumer.failure(topic=topic, replays=True, suspected=True)
     with consumer.following(topic, consumer_group=GROUP) as stream:
         [suspected] = consumer.report(member)
         expect("the answer to the suspected", suspected.get("status"), "created")
-        expect("the skips it makes", _made_by(consumer, topic, suspected), [])
+        expect("the skips it makes", _skips_made_by(consumer, topic, suspected), [])
 
         [cleared] = consumer.report({**member, "suspected": False})
         expect("the answer to the cleared", cleared.get("status"), "updated")
-        _skip_of(consumer, stream, topic, cleared)
+        _wait_for_skip_of(consumer, stream, topic, cleared)
 
 
 CHECKS = (
@@ -292,34 +308,38 @@ CHECKS = (
 )
 
 
-def _of(snapshot: Json, number: object) -> list[Json]:
+def _with_id(snapshot: Json, number: object) -> list[Json]:
+    """Return the skips with this id in a snapshot, at most one."""
     return [skip for skip in snapshot["skips"] if skip.get("id") == number]
 
 
 def _without_revision(data: Json) -> Json:
+    """Return the data of an event as the snapshot holds a skip."""
     return {name: value for name, value in data.items() if name != "revision"}
 
 
 def _revisions(place: str) -> list[int]:
+    """Return the revisions in the id of an event, one for each topic."""
     return [int(number) for number in place.rpartition(".")[2].split(",")]
 
 
-def _far(place: str) -> str:
-    """Return a place that the stream cannot resume at."""
+def _place_too_far(place: str) -> str:
+    """Return a place of the same epoch that the stream cannot resume at."""
     return f"{place.rpartition('.')[0]}.{FAR_AHEAD}"
 
 
 def _expect_place(event: StreamEvent, epoch: str) -> None:
+    """Raise Violated unless an event's id holds this epoch and its revision."""
     event_epoch, _, revision = event.id.rpartition(".")
     expect(f"the epoch in the id of a {event.kind}", event_epoch, epoch)
     if "revision" in event.data:
         expect("the revision in it", revision, str(event.data["revision"]))
 
 
-def _heard(
+def _read_skip_ids(
     stream: Stream, *, last: object, within: float, most: int | None = None
 ) -> list[object]:
-    """Return the ids that a stream sends until one, or so many, have arrived."""
+    """Read a stream until one skip, or so many, have come; return their ids."""
     heard: list[object] = []
     for event in stream.until("skip", "reset", within=within):
         heard.append(event.data.get("id", event.kind))
@@ -328,18 +348,20 @@ def _heard(
     return heard
 
 
-def _skip_of(consumer: Consumer, stream: Stream, topic: str, result: Json) -> Json:
+def _wait_for_skip_of(
+    consumer: Consumer, stream: Stream, topic: str, result: Json
+) -> Json:
     """Wait for the skip that a report made; it is removed when the check ends."""
     events = stream.until("skip", within=consumer.event_timeout)
     of_it = (e.data for e in events if e.data.get("poison") == result.get("poison"))
     skip = next(of_it, None)
-    skip_ids = _made_by(consumer, topic, result)
+    skip_ids = _skips_made_by(consumer, topic, result)
     if skip is None:
         raise Violated(f"no skip was told; in the snapshot there are {skip_ids}")
     return skip
 
 
-def _made_by(consumer: Consumer, topic: str, result: Json) -> list[int]:
+def _skips_made_by(consumer: Consumer, topic: str, result: Json) -> list[int]:
     """Return the skips that a report made; they are removed when the check ends."""
     snapshot = consumer.snapshot(topic=topic)
     skip_ids = [s["id"] for s in snapshot["skips"] if s["poison"] == result["poison"]]

@@ -100,6 +100,7 @@ class StreamEvent:
 
     @classmethod
     def of(cls, event: Event) -> StreamEvent:
+        """Parse the data of an event; raise TypeError if it is no JSON object."""
         data = json.loads(event.data)
         if not isinstance(data, dict):
             raise TypeError(f"the data of {event.kind} are no JSON object")
@@ -150,6 +151,7 @@ class Stream:
         return self._ended
 
     def close(self) -> None:
+        """Cut the connection, and wait for the reading thread."""
         # The waiting reader holds the response: only the socket can be shut down.
         with suppress(OSError):
             self._link.shutdown(socket.SHUT_RDWR)
@@ -157,6 +159,7 @@ class Stream:
         self._response.close()
 
     def _read(self) -> None:
+        """Queue each event that arrives, then what broke the stream, then its end."""
         try:
             # Cut off, it has ended to who reads.
             with suppress(OSError, HTTPException):
@@ -178,17 +181,20 @@ class ProtocolClient:
         self._connection = HTTPSConnection if is_secure else HTTPConnection
 
     def get(self, path: str, query: Query = ()) -> HttpAnswer:
+        """GET a path; return the answer of any status but 403."""
         return self.send("GET", _address(path, query))
 
     def delete(self, path: str, body: object = None) -> HttpAnswer:
+        """DELETE a path; return the answer of any status but 403."""
         return self.send("DELETE", path, _encoded(body))
 
     def post(self, path: str, body: object, **headers: str) -> HttpAnswer:
-        """Post a value as JSON; bytes go as they are."""
+        """POST a value as JSON, or bytes as they are; return the answer."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.send("POST", path, _encoded(body), named)
 
     def post_gzip(self, path: str, body: object) -> HttpAnswer:
+        """POST a value as gzipped JSON; return the answer."""
         return self.post(path, gzip.compress(_encoded(body)), Content_Encoding="gzip")
 
     def send(
@@ -198,14 +204,14 @@ class ProtocolClient:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
     ) -> HttpAnswer:
-        """Send a request and read the answer; raise NotAllowed when it is 403."""
+        """Send a request; return the answer, or raise NotAllowed when it is 403."""
         call = f"{method} {path.partition('?')[0]}"
-        with closing(self._connected()) as connection:
+        with closing(self._connect()) as connection:
             try:
                 response = self._send_request(
                     connection, method, path, body, headers or {}
                 )
-                return _answer(call, response)
+                return _read_answer(call, response)
             except (OSError, HTTPException) as trouble:
                 raise Violated(f"{call} got no answer: {trouble!r}") from trouble
 
@@ -214,7 +220,7 @@ class ProtocolClient:
         """Open the stream of the skip list, and close it in the end."""
         path = _address("/skips/stream", query)
         headers = {"Last-Event-ID": last_event_id} if last_event_id else {}
-        with closing(self._connected()) as connection:
+        with closing(self._connect()) as connection:
             link: socket.socket = connection.sock
             try:
                 response = self._send_request(connection, "GET", path, b"", headers)
@@ -225,7 +231,8 @@ class ProtocolClient:
             with closing(Stream(response, link)) as opened:
                 yield opened
 
-    def _connected(self) -> HTTPConnection:
+    def _connect(self) -> HTTPConnection:
+        """Return a new connection to the server; raise Unreachable without one."""
         host = self._url.hostname or ""
         connection = self._connection(host, self._url.port, timeout=self._seconds)
         try:
@@ -243,6 +250,7 @@ class ProtocolClient:
         body: bytes,
         headers: Mapping[str, str],
     ) -> HTTPResponse:
+        """Send a request with the key; return the response, its body unread."""
         whole = {
             "Authorization": f"Bearer {self._key}",
             "Content-Type": "application/json",
@@ -254,16 +262,19 @@ class ProtocolClient:
 
 
 def _encoded(body: object) -> bytes:
+    """Return bytes as they are, None as no bytes, anything else as JSON."""
     if body is None:
         return b""
     return body if isinstance(body, bytes) else json.dumps(body).encode()
 
 
 def _address(path: str, query: Query) -> str:
+    """Return a path with its query."""
     return f"{path}?{urlencode(query, errors='surrogatepass')}" if query else path
 
 
-def _answer(call: str, response: HTTPResponse) -> HttpAnswer:
+def _read_answer(call: str, response: HTTPResponse) -> HttpAnswer:
+    """Read a whole response; raise NotAllowed when it is 403."""
     answer = HttpAnswer(
         call=call,
         status=response.status,
@@ -276,8 +287,9 @@ def _answer(call: str, response: HTTPResponse) -> HttpAnswer:
 
 
 def _expect_stream(response: HTTPResponse) -> None:
+    """Raise Violated unless the response is a stream of events."""
     if response.status != HTTPStatus.OK:
-        answer = _answer("GET /skips/stream", response)
+        answer = _read_answer("GET /skips/stream", response)
         raise Violated(f"{answer.call} answered {answer.status}: {answer.excerpt}")
     media_type = response.headers.get_content_type()
     if media_type != "text/event-stream":

@@ -88,6 +88,7 @@ class MisterYuck:
             raise
 
     def _load(self, timeout: float) -> None:
+        """Connect the monitor and read the list; raise StartTimeout without it."""
         deadline = time.monotonic() + timeout
         try:
             self._monitor.connect_and_logon()
@@ -122,11 +123,12 @@ class MisterYuck:
             self._handle(message, bookmark)
 
     def _handle(self, message: Any, bookmark: str) -> None:
+        """Run the handler; when it raises, announce the message and raise again."""
         try:
             self._handler(message)
         except (Exception, SystemExit) as error:
             # KeyboardInterrupt and the like are no failures of a message.
-            self._poison(bookmark, _why(error))
+            self._poison(bookmark, _describe_error(error))
             self._settle(message, bookmark)
             is_main = current_thread() is main_thread()
             if isinstance(error, SystemExit) and not is_main:
@@ -134,6 +136,7 @@ class MisterYuck:
             raise
 
     def _handle_guarded(self, message: Any, bookmark: str, guard: Guard) -> None:
+        """Have the guard handle the message; announce it if it is poison now."""
         errors: list[Exception] = []
 
         def attempt(message: Any) -> None:
@@ -151,7 +154,7 @@ class MisterYuck:
         if outcome is Outcome.POISONED:
             skip = guard.skips.bookmarks.get(bookmark)
             reason = skip.reason if skip else "poison, which Poisonweb has"
-            self._poison(bookmark, _why(errors[-1]) if errors else reason)
+            self._poison(bookmark, _describe_error(errors[-1]) if errors else reason)
         if outcome is not Outcome.RELEASE:
             self._settle(message, bookmark)
         if errors:
@@ -172,10 +175,12 @@ class MisterYuck:
             log.exception("%s is poison, which the others are told later", bookmark)
 
     def _publish_record(self, bookmark: str) -> None:
+        """Publish why a message is poison to the topic."""
         record = {"bookmark": bookmark, "why": self._why[bookmark]}
         self._monitor.publish(self._topic, json.dumps(record))
 
     def _settle(self, message: Any, bookmark: str) -> None:
+        """Discard a message from the client's store, once the topic has its record."""
         # Unpublished poison must be delivered again if this process dies.
         if bookmark and bookmark not in self._unpublished and self._discard is not None:
             self._discard(message)
@@ -188,7 +193,7 @@ class MisterYuck:
             self._loaded.set()
             self._publish_again()
         elif command in {"sow", "publish"}:
-            bookmark, why = _read(message.get_data_raw())
+            bookmark, why = _read_record(message.get_data_raw())
             if bookmark:
                 self._why[bookmark] = why
                 self._unpublished.discard(bookmark)
@@ -198,6 +203,7 @@ class MisterYuck:
                 )
 
     def _publish_again(self) -> None:
+        """Publish the poison of ours that the topic has not confirmed."""
         try:
             for bookmark in [*self._unpublished]:
                 self._publish_record(bookmark)
@@ -205,6 +211,7 @@ class MisterYuck:
             log.warning("What is poison here is told later: %s", reason)
 
     def _note_error(self, error: Any) -> None:
+        """Log an error of the monitor, unless it is closed."""
         if not self._closed:  # closing raises errors, too
             log.error("The list of %s is not read: %r", self._topic, error)
 
@@ -221,6 +228,7 @@ class MisterYuck:
 
 
 def _bookmark_of(message: Any) -> str:
+    """Return the bookmark of a message that is safe to handle on this thread."""
     try:
         bookmark = text_of(message.get_bookmark)
     except AttributeError:
@@ -237,7 +245,8 @@ def _bookmark_of(message: Any) -> str:
     return bookmark
 
 
-def _why(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
+    """Describe an exception for the list, cut to WHY_LIMIT."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - a foreign __str__ may do anything
@@ -247,8 +256,8 @@ def _why(error: BaseException) -> str:
     return text[:WHY_LIMIT] or type(error).__name__
 
 
-def _read(data: bytes) -> tuple[str, str]:
-    """Parse a record, which may be anything: others may write to the topic."""
+def _read_record(data: bytes) -> tuple[str, str]:
+    """Parse a record of any content; return its bookmark and reason, "" for none."""
     try:
         record = json.loads(data)
     except (ValueError, RecursionError):

@@ -30,12 +30,15 @@ class MonitorServers:
         self._is_live = True
 
     def get_current_uri(self) -> str:
+        """Return the address that the client's chooser names now."""
         return str(self._chooser.get_current_uri() or "")
 
     def get_current_authenticator(self) -> Any:
+        """Return our own authenticator, or that of the client's chooser."""
         return self._authenticator or self._chooser.get_current_authenticator()
 
     def report_failure(self, error: Any, info: Any) -> None:
+        """Log a disconnect once; report it only to a chooser of our own."""
         if self._is_live:  # one line for each disconnect
             self._is_live = False
             log.warning("%s is not live until it is back: %s", self._topic, error)
@@ -43,11 +46,13 @@ class MonitorServers:
             self._chooser.report_failure(error, info)
 
     def report_success(self, info: Any) -> None:
+        """Note that the list is live; report it only to a chooser of our own."""
         self._is_live = True
         if self._is_ours:
             self._chooser.report_success(info)
 
     def get_error(self) -> str:
+        """Return the chooser's last error."""
         return str(self._chooser.get_error())
 
 

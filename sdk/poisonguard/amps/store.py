@@ -77,7 +77,7 @@ class BookmarkStore:
             self._positions.open_unkept(sub_id, start=self._start)
         resume = self._open(sub_id, self._topics.get(sub_id))
         self._positions.asked(sub_id, resume)
-        return _begin(resume)
+        return _resume_bookmarks(resume)
 
     def is_discarded(self, message: Any) -> bool:
         """Tell whether a message was settled before; the client drops it then."""
@@ -90,7 +90,7 @@ class BookmarkStore:
         return self._positions.is_settled(sub_id, *places[0])
 
     def log(self, message: Any) -> int:
-        """Note that a message arrived; wait while too many are unsettled."""
+        """Note that a message arrived; wait under pressure. Return its number, or 0."""
         sub_id, topic = message.get_sub_id(), text_of(message.get_topic) or None
         self._make_known(sub_id, topic)
         places = _places(text_of(message.get_bookmark))
@@ -104,7 +104,7 @@ class BookmarkStore:
         return places[-1][1] if places else 0
 
     def discard_message(self, message: Any) -> None:
-        """Settle a message."""
+        """Settle a message, so that it is not delivered again."""
         for place in _places(text_of(message.get_bookmark)):
             self._positions.settle(message.get_sub_id(), *place)
 
@@ -128,6 +128,7 @@ class BookmarkStore:
             self._positions.open_later(sub_id, topic, start=self._start)
 
     def _open(self, sub_id: str, topic: str | None) -> Resume:
+        """Return where a subscription resumes; pause before an error is raised."""
         try:
             return self._positions.resume(sub_id, topic, start=self._start)
         except GuardError:
@@ -147,6 +148,7 @@ class BookmarkStore:
         self._positions.fence(fence)
 
     def health(self) -> Health:
+        """Return the state of the positions, for health pages and logs."""
         return self._positions.health()
 
     def flush(self) -> None:
@@ -170,10 +172,11 @@ class BookmarkStore:
 
 
 def _bookmark(publisher: str, seq: int) -> str:
+    """Write a number of a publisher as a bookmark of AMPS."""
     return f"{publisher}|{seq}|"
 
 
-def _begin(resume: Resume) -> str:
+def _resume_bookmarks(resume: Resume) -> str:
     """Return a bookmark for each publisher; `p|0|` is before the first of p."""
     if not resume.positions:
         return NOW if resume.start is Start.NOW else EPOCH

@@ -51,6 +51,7 @@ class MemoryWindow(Window):
         consumer_group: str,  # noqa: ARG002
         reader: Reader,
     ) -> Once:
+        """Return the `Once` of one guard, which remembers nothing yet."""
         return MemoryOnce(reader, self)
 
 
@@ -75,11 +76,13 @@ class MemoryOnce(Once):
         super().__init__(reader, by_bookmark=window.by_bookmark)
 
     def reset_after_fork(self) -> None:
+        """Forget running copies in a forked child, and keep what was handled."""
         super().reset_after_fork()
         # Rebuilt: another thread may have been changing both at the fork.
         self._order = deque(self._ends)
 
     def run(self, handler: Callable[[Any], object], message: Any) -> None:
+        """Run a handler and remember its message, or raise Copy or Busy."""
         key = self._key(message)
         if key is None:
             handler(message)
@@ -93,6 +96,7 @@ class MemoryOnce(Once):
         self._remember(key)
 
     async def run_async(self, handler: AsyncHandler, message: Any) -> None:
+        """Await a handler and remember its message, or raise Copy or Busy."""
         key = self._key(message)
         if key is None:
             await handler(message)
@@ -106,9 +110,11 @@ class MemoryOnce(Once):
         self._remember(key)
 
     def facts(self) -> dict[str, object]:
+        """Return the window's part of `health()`."""
         return {**super().facts(), "remembered": len(self._ends)}
 
     def _claim_key(self, key: bytes) -> None:
+        """Mark a message as running; raise Copy or Busy where a copy ran or runs."""
         with self._lock:
             ends = self._ends.get(key)
             if ends is not None and ends > self._clock():
@@ -119,10 +125,12 @@ class MemoryOnce(Once):
             self._running.add(key)
 
     def _release_key(self, key: bytes) -> None:
+        """Let copies of a failed message run."""
         with self._lock:
             self._running.discard(key)
 
     def _remember(self, key: bytes) -> None:
+        """Note a message as handled; forget expired ones and those beyond the limit."""
         ends, order, most = self._ends, self._order, self._window.messages
         with self._lock:
             now = self._clock()

@@ -70,6 +70,7 @@ class Once(ABC):
         self._without_id = 0
 
     def around(self, handle: Handle) -> Handle:
+        """Wrap `handle`, so that each handler runs in `run`."""
         run = self.run
 
         def handle_once(message: Any, handler: Handler) -> Outcome:
@@ -78,6 +79,7 @@ class Once(ABC):
         return handle_once
 
     def around_async(self, handle: HandleAsync) -> HandleAsync:
+        """Wrap `handle_async`, so that each handler runs in `run_async`."""
         run = self.run_async
 
         def handle_once(
@@ -101,6 +103,7 @@ class Once(ABC):
 
     @property
     def warnings(self) -> list[str]:
+        """List problems with their remedies, for `health()`."""
         number = self._without_id
         if not number:
             return []
@@ -120,6 +123,7 @@ class Once(ABC):
         return key
 
     def _read_key(self, message: Any) -> bytes | None:
+        """Hash the message id, or the bookmark if that counts; None without either."""
         reader = self._reader
         name, kind = reader.message_id(message), b""
         if not name and self._by_bookmark and reader.has_identity(message):
@@ -136,13 +140,15 @@ class Once(ABC):
         ).digest()
 
     def _note_missing_id(self) -> None:
+        """Count a message without an id; log the first one."""
         with self._lock:
             self._without_id += 1
             is_first = self._without_id == 1
         if is_first:
             log.warning("%s", self.warnings[0])
 
-    def _copy(self) -> Copy:
+    def _counted_copy(self) -> Copy:
+        """Count a copy, and return the exception to raise for it."""
         with self._lock:
             self._duplicates += 1
         return Copy()

@@ -110,7 +110,7 @@ class PostgresWindow(Window):
 
         Each batch is a transaction of its own. Return the number of deleted marks.
         """
-        limits, total = _limits(older_than, batch), 0
+        limits, total = _forget_parameters(older_than, batch), 0
         while True:
             with self.begin() as handle:
                 cursor = _cursor(self.connection_of(handle))
@@ -123,7 +123,7 @@ class PostgresWindow(Window):
 
     async def forget_async(self, older_than: timedelta, *, batch: int = BATCH) -> int:
         """Delete older marks like `forget`, where `begin` is asynchronous."""
-        limits, total = _limits(older_than, batch), 0
+        limits, total = _forget_parameters(older_than, batch), 0
         while True:
             async with self.begin() as handle:
                 cursor = _cursor(self.connection_of(handle))
@@ -135,6 +135,7 @@ class PostgresWindow(Window):
                 return total
 
     def open(self, *, topic: str, consumer_group: str, reader: Reader) -> Once:
+        """Return the `Once` of one guard."""
         return PostgresOnce(reader, self, topic=topic, consumer_group=consumer_group)
 
     def connection_of(self, handle: Any) -> Any:
@@ -178,11 +179,13 @@ class PostgresOnce(Once):
         self._trouble: list[str] = []
 
     def reset_after_fork(self) -> None:
+        """Forget running copies and transactions, which are the parent's."""
         super().reset_after_fork()
         self._transactions: OrderedDict[int, None] = OrderedDict()
 
     @property
     def warnings(self) -> list[str]:
+        """List problems with their remedies, for `health()`."""
         warnings = [*super().warnings, *self._trouble]
         if self._transactions and not self._window.is_used:
             warnings.append(
@@ -192,6 +195,7 @@ class PostgresOnce(Once):
         return warnings
 
     def run(self, handler: Callable[[Any], object], message: Any) -> None:
+        """Mark a message and run its handler in one transaction, or raise a NotRun."""
         key = self._key(message)
         with self._claim(key), self._judging() as attempt:
             manager = self._window.begin()
@@ -201,7 +205,7 @@ class PostgresOnce(Once):
                 connection = self._window.connection_of(handle)
                 cursor = _cursor(connection)
                 attempt.begin(cursor)
-                cursor.execute(*self._mark(key))
+                cursor.execute(*self._mark_statement(key))
                 attempt.mark(cursor.fetchone())
                 with self._window.lend(connection):
                     handler(message)
@@ -209,6 +213,7 @@ class PostgresOnce(Once):
                 cursor.close()
 
     async def run_async(self, handler: AsyncHandler, message: Any) -> None:
+        """Mark a message and await its handler in one transaction, or raise NotRun."""
         key = self._key(message)
         with self._claim(key), self._judging() as attempt:
             manager = self._window.begin()
@@ -218,14 +223,15 @@ class PostgresOnce(Once):
                 connection = self._window.connection_of(handle)
                 cursor = _cursor(connection)
                 attempt.begin(cursor)
-                await cursor.execute(*self._mark(key))
+                await cursor.execute(*self._mark_statement(key))
                 attempt.mark(await cursor.fetchone())
                 with self._window.lend(connection):
                     await handler(message)
                 attempt.end()
                 await cursor.close()
 
-    def _mark(self, key: bytes | None) -> tuple[str, tuple[object, ...]]:
+    def _mark_statement(self, key: bytes | None) -> tuple[str, tuple[object, ...]]:
+        """Return the statement that marks a message, and its parameters."""
         if key is None:
             return UNMARKED, ()
         turn = self._lock_hash.copy()
@@ -242,18 +248,20 @@ class PostgresOnce(Once):
         except Exception as error:
             if attempt.transaction is not None:
                 raise
-            raise self._unmarked(_described(error)) from error
+            raise self._note_unmarked(_describe_error(error)) from error
         if attempt.transaction is None:
-            raise self._unmarked("begin() let an exception of its block vanish")
+            raise self._note_unmarked("begin() let an exception of its block vanish")
         if not attempt.is_done:
             raise Misconfigured("The handler's transaction was rolled back on purpose.")
-        self._committed(attempt.transaction)
+        self._note_committed(attempt.transaction)
 
-    def _unmarked(self, reason: str) -> Unmarked:
+    def _note_unmarked(self, reason: str) -> Unmarked:
+        """Note in the warnings why marking failed; return the exception to raise."""
         self._trouble = [f"Messages are released, for they cannot be marked: {reason}"]
         return Unmarked(reason)
 
-    def _committed(self, transaction: int) -> None:
+    def _note_committed(self, transaction: int) -> None:
+        """Remember the last transactions, and forget the trouble."""
         with self._lock:
             self._trouble = []
             self._transactions[transaction] = None
@@ -267,7 +275,7 @@ class PostgresOnce(Once):
 
     def copy(self) -> Copy:
         """Count a copy, and return the exception to raise for it."""
-        return self._copy()
+        return self._counted_copy()
 
 
 class _Progress:
@@ -282,12 +290,12 @@ class _Progress:
     def begin(self, cursor: Any) -> None:
         """Refuse a connection that would commit the mark by itself."""
         self._cursor = cursor
-        if _status(cursor) == IDLE and cursor.connection.autocommit:
+        if _transaction_status(cursor) == IDLE and cursor.connection.autocommit:
             raise Misconfigured(_AUTOCOMMIT)
 
     def mark(self, row: object) -> None:
         """Evaluate the row of MARK: raise Busy or a copy, or keep the number."""
-        transaction = _only(row)
+        transaction = _single_value(row)
         if transaction == NOT_OURS:
             raise Busy
         if transaction == NOT_NEW:
@@ -298,7 +306,7 @@ class _Progress:
 
     def end(self) -> None:
         """Refuse a transaction that failed, or that the handler has ended."""
-        if _status(self._cursor) != IN_TRANSACTION:
+        if _transaction_status(self._cursor) != IN_TRANSACTION:
             raise Misconfigured(
                 "PostgresWindow: the handler has returned with its transaction failed,"
                 " or ended: let it raise what it caught, and neither commit nor roll"
@@ -318,7 +326,7 @@ def _cursor(connection: Any) -> Any:
     return connection.cursor()
 
 
-def _only(row: object) -> int:
+def _single_value(row: object) -> int:
     """Return the one value of a row, a tuple or a dictionary."""
     value = row
     if isinstance(row, Mapping):
@@ -333,14 +341,16 @@ def _only(row: object) -> int:
     return value
 
 
-def _status(cursor: Any) -> int:
+def _transaction_status(cursor: Any) -> int:
+    """Return the state of the transaction, as psycopg numbers it."""
     try:
         return int(cursor.connection.info.transaction_status)
     except AttributeError:
         raise Misconfigured(_NOT_PSYCOPG) from None
 
 
-def _limits(older_than: object, batch: int) -> tuple[float, int]:
+def _forget_parameters(older_than: object, batch: int) -> tuple[float, int]:
+    """Return the parameters of FORGET; raise Misconfigured for unusable ones."""
     if not isinstance(older_than, timedelta) or older_than <= timedelta():
         raise Misconfigured(
             f"PostgresWindow: older_than is {older_than!r}: give a timedelta, longer"
@@ -351,7 +361,8 @@ def _limits(older_than: object, batch: int) -> tuple[float, int]:
     return older_than.total_seconds(), batch
 
 
-def _described(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
+    """Describe an error of the database, with a remedy for a missing table."""
     errors = (error, error.__cause__)  # Django wraps the driver's errors
     names = ("sqlstate", "pgcode")  # of psycopg 3 and 2
     codes = [getattr(each, name, None) for each in errors for name in names]

@@ -48,6 +48,7 @@ class Application:
     def redeliver(
         self, facts: MessageFacts, after: float
     ) -> Generator[Step, Any, None]:
+        """Have the application return the message to a broker that delays it."""
         if self._redeliver is not None:
             call = partial(self._redeliver, facts.message, after)
             yield from self._call(facts, call)
@@ -55,6 +56,7 @@ class Application:
     def settle(
         self, facts: MessageFacts, outcome: Outcome
     ) -> Generator[Step, Any, None]:
+        """Tell the application the outcome of a message that the guard had kept."""
         if self._settle is not None:
             call = partial(self._settle, facts.message, outcome)
             yield from self._call(facts, call)
@@ -62,6 +64,7 @@ class Application:
     def announce_failure(
         self, facts: MessageFacts, error: Exception
     ) -> Generator[Step, Any, None]:
+        """Tell the application that a message has failed for the first time."""
         if self._on_first_failure is not None:
             call = partial(self._on_first_failure, facts.message, error)
             yield from self._call(facts, call)
@@ -69,6 +72,7 @@ class Application:
     def _call(
         self, facts: MessageFacts, call: Callable[[], object]
     ) -> Generator[Step, Any, None]:
+        """Call a function of the application; log what it raises."""
         try:
             yield Call(call)
         except Exception:

@@ -143,7 +143,7 @@ class Breaker:
             handled = self._handled()
             self._in_a_row = self._in_a_row + 1 if handled == self._handled_then else 1
             self._handled_then = handled
-            self.reason = self._too_much(handled)
+            self.reason = self._count_failure(handled)
             if self.reason:
                 self._open(self._clock())
             return bool(self.reason)
@@ -174,7 +174,8 @@ class Breaker:
             else:
                 self._open(self._clock())
 
-    def _too_much(self, handled: int) -> str:
+    def _count_failure(self, handled: int) -> str:
+        """Count a failure; return why it opens the breaker, "" if it does not."""
         policy = self._policy
         if policy is None:
             return ""
@@ -198,12 +199,14 @@ class Breaker:
         self._failures: deque[_Failure] = deque()
 
     def _open(self, now: float) -> None:
+        """Open it, for a longer pause than the last if it was not closed since."""
         first = self._policy.pause if self._policy else 0.0
         self._pause = min(self._pause * 2, LONGEST_PAUSE) if self._pause else first
         self._state = BreakerState.OPEN
         self._until = now + self._pause
 
     def _close(self) -> None:
+        """Close it, and count failures from 0."""
         self._state = BreakerState.CLOSED
         self._pause = 0.0
         self._in_a_row = 0

@@ -54,6 +54,7 @@ class GuardComponents:
 
     @property
     def counter_key(self) -> CounterKey:
+        """Return the key under which this guard's messages are counted."""
         return CounterKey(
             topic=self.settings.topic,
             consumer_group=self.settings.consumer_group,

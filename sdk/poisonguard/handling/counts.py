@@ -47,15 +47,17 @@ class Counts:
 
     @property
     def total(self) -> int:
+        """Return how many messages this process has handled."""
         return sum(slot.handled for slot in self._slots)
 
     def take_new(self) -> tuple[int, dict[int, int]]:
         """Return the count and durations of messages handled since the last call."""
         total = self.total
         handled, self._reported_total = total - self._reported_total, total
-        return handled, self._durations()
+        return handled, self._take_durations()
 
-    def _durations(self) -> dict[int, int]:
+    def _take_durations(self) -> dict[int, int]:
+        """Take all measured durations; return their number by bucket."""
         durations: Counter[int] = Counter()
         for _ in range(len(self.seconds)):
             durations[bucket(self.seconds.popleft())] += 1

@@ -88,7 +88,7 @@ class GivenUpMessages:
             self._settings,
             cause=cause,
             record=record,
-            raised=self._why(facts, record),
+            raised=self._raised_for(facts, record),
             suspected=self._is_suspected(facts, record),
             host=self._components.host,
             now=self._components.clock(),
@@ -98,10 +98,11 @@ class GivenUpMessages:
             receipt = yield Call(partial(self._send, facts, report))
         finally:
             self.holding.discard(report.report_id)
-        self._poisoned(facts, report, receipt)
+        self._after_report(facts, report, receipt)
         return Outcome.POISONED
 
     def _send(self, facts: MessageFacts, report: FailureReport) -> Receipt:
+        """Send the report; return once it is durable, keeping the message alive."""
         return self._reporter.poison(
             report,
             when_away=self._settings.when_away,
@@ -110,7 +111,8 @@ class GivenUpMessages:
             hold_for=self._settings.hold_for,
         )
 
-    def _why(self, facts: MessageFacts, record: Record | None) -> Raised | None:
+    def _raised_for(self, facts: MessageFacts, record: Record | None) -> Raised | None:
+        """Return the exception to report: the last one, or the death of a process."""
         if record is not None and record.crashes >= self._settings.crash_limit:
             return raised_by_death(record)
         return self._raised.get(facts.identity)
@@ -125,9 +127,10 @@ class GivenUpMessages:
         """Tell whether this process may be sick instead of the message."""
         return not self._counts.total or self._breaker.in_a_row > SUSPECT_AFTER_FAILURES
 
-    def _poisoned(
+    def _after_report(
         self, facts: MessageFacts, report: FailureReport, receipt: Receipt
     ) -> None:
+        """Do what follows a report: skip the message, keep its mark, count it."""
         if report.suspected:
             self._suspected_reports.add(report, handled=self._counts.total)
         if report.replays:
@@ -141,6 +144,7 @@ class GivenUpMessages:
 
 
 def _own_skip(facts: MessageFacts, report: FailureReport, poison: int | None) -> Skip:
+    """Build the skip of a poison, in force here before the server's list has it."""
     return Skip(
         topic=report.topic,
         kind=MatcherKind.BOOKMARK,

@@ -38,6 +38,7 @@ class GuardHealth:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
+        """Forget that SIGTERM was not heard: it may be in the child."""
         self._unheard_checks = 0
 
     def check_signals(self) -> None:
@@ -46,6 +47,7 @@ class GuardHealth:
 
     @property
     def state(self) -> GuardState:
+        """Return what the guard does now."""
         if self._components.leaving.is_set():
             return GuardState.STOPPING
         if self._breaker.state is not BreakerState.CLOSED:
@@ -57,6 +59,7 @@ class GuardHealth:
 
     @property
     def warnings(self) -> list[str]:
+        """List problems of all parts, with their remedies."""
         problems = [*self._journal.problems, *self._attempts.problems]
         if self._unheard_checks > 1:  # the first check mostly repairs what it finds
             problems += filter(None, [SIGTERM.warning])
@@ -129,6 +132,7 @@ class GuardHealth:
 
     @property
     def _released_warnings(self) -> list[str]:
+        """Warn of released messages that wait here; [] without any."""
         number = len(self._components.released_messages)
         if not number:
             return []

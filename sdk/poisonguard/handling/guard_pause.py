@@ -29,6 +29,7 @@ class GuardPause:
 
     @property
     def is_over(self) -> bool:
+        """Tell whether the breaker is closed."""
         return self._breaker.state is BreakerState.CLOSED
 
     def begins(self) -> bool:
@@ -40,7 +41,7 @@ class GuardPause:
         return True
 
     def release(self) -> Released:
-        """Return the release of a message that cannot wait for the end."""
+        """Return the exception that releases a message which cannot wait on."""
         return Released(f"the guard is paused: {self._breaker.reason}")
 
     def passes_as_probe(self, facts: MessageFacts) -> Generator[Step, Any, bool]:
@@ -61,6 +62,7 @@ class GuardPause:
     def _wait(
         self, facts: MessageFacts, seconds: float, until: float
     ) -> Generator[Step, Any, None]:
+        """Wait some seconds with a message; release it when `until` has passed."""
         remaining = until - time.monotonic()
         if remaining <= 0:
             raise self.release()

@@ -48,7 +48,7 @@ class HandlerRuns:
     def end_failed(
         self, facts: MessageFacts, slot: Slot, error: BaseException
     ) -> Exception:
-        """End a run that failed on the healthy path; return the failure."""
+        """Free the slot of a failed run of the healthy path; return the failure."""
         try:
             return self._failure(facts, error)
         finally:
@@ -58,6 +58,7 @@ class HandlerRuns:
     def _take_slot(
         self, facts: MessageFacts, alone: MessageFacts | None
     ) -> Generator[Step, Any, Slot]:
+        """Wait for a free slot and take it; release the message after `hold_for`."""
         until = time.monotonic() + self._hold_for
         while (slot := self._slots.take(alone=alone)) is None:
             if time.monotonic() >= until:
@@ -68,6 +69,7 @@ class HandlerRuns:
     def _run(
         self, facts: MessageFacts, slot: Slot
     ) -> Generator[Step, Any, Exception | None]:
+        """Run the handler in the slot, and free it; return its exception or None."""
         self._journal.beat(slot.place)
         started = time.perf_counter()
         self._journal.words[slot.place] = facts.number
@@ -87,10 +89,10 @@ class HandlerRuns:
         if isinstance(error, Exception):
             return error
         if isinstance(error, SystemExit) and not self._leaving.is_set():
-            self._crashed(facts, error)
+            self._charge_and_end_process(facts, error)
         raise error
 
-    def _crashed(self, facts: MessageFacts, error: SystemExit) -> None:
+    def _charge_and_end_process(self, facts: MessageFacts, error: SystemExit) -> None:
         """Count the end of this process as the message's crash, and end the process."""
         reason = f"The handler called sys.exit({error.code!r})"
         log.error("%s ends this process: %s", facts.name, reason)

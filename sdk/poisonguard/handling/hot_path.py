@@ -39,11 +39,13 @@ _MESSAGE_ID, _BODY_DIGEST = MatcherKind.MESSAGE_ID, MatcherKind.BODY_DIGEST
 class SlowPath(Protocol[_AnswerT_co]):
     """Handles messages that are not ordinary, and those whose handler raised."""
 
-    def handle(self, message: Any, handler: Any) -> _AnswerT_co: ...
+    def handle(self, message: Any, handler: Any) -> _AnswerT_co:
+        """Decide a message that is not ordinary; its handler has not run."""
 
     def after(
         self, message: Any, handler: Any, slot: Slot, error: BaseException
-    ) -> _AnswerT_co: ...
+    ) -> _AnswerT_co:
+        """Decide a message whose handler raised this in the slot."""
 
 
 def healthy_path(  # noqa: C901, PLR0915 - see above
@@ -62,7 +64,7 @@ def healthy_path(  # noqa: C901, PLR0915 - see above
     )
 
     def handle(message: Any, handler: Handler) -> Outcome:
-        number, numbering, slot = 0, gate.number, None
+        number, numbering, slot = 0, gate.numbering, None
         try:
             number = numbering(message)
             if number and not (troubled and number in troubled):
@@ -115,7 +117,7 @@ def healthy_path_async(  # noqa: C901, PLR0915 - see above
     )
 
     async def handle(message: Any, handler: AsyncHandler) -> Outcome:
-        number, numbering, slot = 0, gate.number, None
+        number, numbering, slot = 0, gate.numbering, None
         try:
             number = numbering(message)
             if number and not (troubled and number in troubled):
@@ -170,7 +172,7 @@ def numbering(
 def _without_matches(  # noqa: C901 - each message would pay for another call
     reader: Reader, number: Numbering, skips: SkipList
 ) -> Numbering:
-    """Return 0 also for messages with a skip by message id, digest or rule."""
+    """Return `number`, with 0 also for a skip by message id, digest or rule."""
     ids, digests = skips.refs[_MESSAGE_ID], skips.refs[_BODY_DIGEST]
     message_id, body_of, headers_of = reader.message_id, reader.body, reader.headers
     matcher = RuleMatcher(())
@@ -211,10 +213,12 @@ class RuleMatcher:
         self.reads_headers = bool(self._pairs)
 
     def matches_any(self, headers: Headers) -> bool:
+        """Tell whether a header matches one of the header rules."""
         pairs = self._pairs
         return any((name.lower(), value) in pairs for name, value in headers)
 
     def matches(self, body: bytes) -> bool:
+        """Tell whether the body matches one of the pointer rules."""
         document: object = _UNREAD
         for rule in self._pointers:
             if rule.may_match(body):
@@ -230,7 +234,7 @@ def _without_expired(
     policy: RetryPolicy,
     clock: Callable[[], datetime],
 ) -> Numbering:
-    """Return 0 for messages that have expired or will within a second.
+    """Return the reader's numbering, with 0 also for messages about to expire.
 
     Messages enqueued before `edge` may have. `edge` is computed once per second,
     because building a datetime for each message would be slow.
@@ -266,6 +270,7 @@ def _without_expired(
 
 
 def _before(moment: datetime, seconds: float) -> datetime:
+    """Return a moment so many seconds earlier, or the earliest of all."""
     try:
         return moment - timedelta(seconds=seconds)
     except OverflowError:  # longer than there are years

@@ -48,6 +48,7 @@ class KnownMessages:
         return self._skip(facts, None)
 
     def _skip(self, facts: MessageFacts, skip: Skip | None) -> Outcome:
+        """Count that a message is skipped, forget its failures; return SKIPPED."""
         if skip is not None:
             self._skips.applied(skip)
         else:

@@ -43,6 +43,7 @@ DRAIN_POLL_SECONDS = 0.02
 
 
 def utc_now() -> datetime:
+    """Return the present time by this host's clock."""
     return datetime.fromtimestamp(time.time(), UTC)
 
 
@@ -69,7 +70,7 @@ class RunningGuard:
         own_clock = clock or utc_now
         self._settings = settings
         self._journal = journal
-        self._connection = self._opened(journal, settings)
+        self._connection = self._open_journal_and_connect(journal, settings)
         skips = self._connection.skip_list(
             topic=settings.topic,
             consumer_group=settings.consumer_group,
@@ -83,7 +84,7 @@ class RunningGuard:
                 numbering, reader=reader, skips=skips, policy=policy, clock=own_clock
             ),
         )
-        skips.on_kinds.append(gate.choose)
+        skips.on_kinds.append(gate.choose_numbering)
         slots = [Slot(place) for place in range(settings.concurrency)]
         counts = Counts(slots)
         self.components = GuardComponents(
@@ -140,7 +141,8 @@ class RunningGuard:
         self._closing = threading.Lock()
 
     @staticmethod
-    def _opened(journal: Journal, settings: Settings) -> Connection:
+    def _open_journal_and_connect(journal: Journal, settings: Settings) -> Connection:
+        """Open the journal, and return a connection; close it where that fails."""
         name = "\n".join(
             (settings.topic, settings.consumer_group, settings.client_name)
         )
@@ -215,6 +217,7 @@ class RunningGuard:
         self._shut_down(max(0.0, deadline - time.monotonic()))
 
     def _shut_down(self, timeout: float) -> None:
+        """Report the last counts, and close all parts within `timeout` seconds."""
         atexit.unregister(self.close)
         _live.discard(self)
         SIGTERM.leave(self.stopping)
@@ -259,6 +262,7 @@ _live: weakref.WeakSet[RunningGuard] = weakref.WeakSet()
 
 
 def _reset_all_after_fork() -> None:
+    """Reset all open guards in a forked child."""
     for running in list(_live):
         running.reset_after_fork()
 

@@ -74,33 +74,38 @@ class MessageFacts:
 
     @cached_property
     def _own_bookmark(self) -> str | None:
-        text: str | None = self._identifying("bookmark", str)
+        """Return the broker's id, "" if it has none; None if it cannot be read."""
+        text: str | None = self._read_identifying("bookmark", str)
         return text
 
     @cached_property
     def number(self) -> int:
-        number: int | None = self._identifying("number", int)
+        """Return the number that stands for the message in the journal."""
+        number: int | None = self._read_identifying("number", int)
         if number is None or not 0 < number < NUMBERS_END or self._own_bookmark == "":
             return number_of(self.message_id or self.bookmark)
         return number
 
     @cached_property
     def message_id(self) -> str | None:
-        text = self._identifying("message_id", str | None)
+        """Return the producer's id, its digest if it is too long, or None."""
+        text = self._read_identifying("message_id", str | None)
         return _fitting(text) if text else None
 
     @cached_property
     def redrive(self) -> str | None:
-        value: str | None = self._identifying("redrive", str | None)
+        """Return the value of the redrive header; None for one too long to be ours."""
+        value: str | None = self._read_identifying("redrive", str | None)
         # None of ours is so long, and the server rejects reports with longer ones.
         return value if value and len(value) <= TEXT_LIMIT else None
 
     @cached_property
     def body(self) -> bytes:
+        """Return the message's bytes; if none can be read, its description."""
         try:
             return to_bytes(self.reader.body(self.message))
         except Exception as error:  # noqa: BLE001 - whatever a reader raises
-            self._note("body", error)
+            self._log_unreadable("body", error)
         data = raw_bytes(self.message)
         self._has_bytes = data is not None
         return description(self.message) if data is None else data
@@ -117,10 +122,11 @@ class MessageFacts:
 
     @cached_property
     def headers(self) -> Headers:
+        """Return the headers; none if they cannot be read."""
         try:
             return header_pairs(self.reader.headers(self.message))
         except Exception as error:  # noqa: BLE001 - whatever a reader raises
-            self._note("headers", error)
+            self._log_unreadable("headers", error)
             return ()
 
     @cached_property
@@ -137,9 +143,9 @@ class MessageFacts:
         """
         if self.reader.replays or self.redrive_id:
             return None
-        moment: datetime | None = self._optional("enqueued_at", datetime | None)
+        moment: datetime | None = self._read_optional("enqueued_at", datetime | None)
         if moment is not None and moment.tzinfo is None:
-            self._note("enqueued_at", ValueError("it has no zone"))
+            self._log_unreadable("enqueued_at", ValueError("it has no zone"))
             return None
         return moment
 
@@ -150,27 +156,31 @@ class MessageFacts:
 
     @cached_property
     def publisher(self) -> str | None:
-        name = self._optional("publisher", str | None)
+        """Return the publisher's name, None for one that no report may hold."""
+        name = self._read_optional("publisher", str | None)
         return name if name and is_name(name) else None
 
     @cached_property
     def seq(self) -> int | None:
-        number = self._optional("seq", int | None)
+        """Return the publisher's number of the message, None beyond the limits."""
+        number = self._read_optional("seq", int | None)
         return None if number is None or not 0 <= number <= SEQUENCE_LIMIT else number
 
     @cached_property
     def content_type(self) -> str | None:
+        """Return the content type, cut to fit a report, or None."""
         if self.is_described:
             return DESCRIBED_TYPE
-        text = self._optional("content_type", str | None)
+        text = self._read_optional("content_type", str | None)
         return text[:TEXT_LIMIT] if text else None
 
     @cached_property
     def dequeue_count(self) -> int | None:
-        number = self._optional("dequeue_count", int | None)
+        """Return how often the broker delivered it, or None."""
+        number = self._read_optional("dequeue_count", int | None)
         return None if number is None else min(max(number, 0), COUNT_LIMIT)
 
-    def _identifying(self, name: str, kind: Any) -> Any:
+    def _read_identifying(self, name: str, kind: Any) -> Any:
         """Read a fact that identifies the message; without it, it is unreadable."""
         try:
             return self._read(name, kind)
@@ -180,15 +190,16 @@ class MessageFacts:
             self.unreadable = self.unreadable or error
             return None
 
-    def _optional(self, name: str, kind: Any) -> Any:
+    def _read_optional(self, name: str, kind: Any) -> Any:
         """Read a fact that may be left out."""
         try:
             return self._read(name, kind)
         except Exception as error:  # noqa: BLE001 - whatever a reader raises
-            self._note(name, error)
+            self._log_unreadable(name, error)
             return None
 
     def _read(self, name: str, kind: Any) -> Any:
+        """Call a method of the reader; raise TypeError for a result of another type."""
         value = getattr(self.reader, name)(self.message)
         if not isinstance(value, kind) or isinstance(value, bool):
             problem = (
@@ -197,7 +208,8 @@ class MessageFacts:
             raise TypeError(f"{problem}: make it {getattr(kind, '__name__', kind)}.")
         return value
 
-    def _note(self, name: str, error: Exception) -> None:
+    def _log_unreadable(self, name: str, error: Exception) -> None:
+        """Log that the reader cannot read a fact, which is left out."""
         reader, kind = type(self.reader).__name__, type(self.message).__name__
         log.warning("%s cannot read the %s of this %s: %r", reader, name, kind, error)
 
@@ -220,6 +232,7 @@ class MessageFacts:
         return skip or self._rule_skip(skips)
 
     def _own_skip(self, skips: SkipList) -> Skip | None:
+        """Find the skip of its bookmark, message id or digest."""
         skip = skips.bookmarks.get(self.bookmark)
         if skip is None and self.message_id:
             skip = skips.message_ids.get(self.message_id)
@@ -228,6 +241,7 @@ class MessageFacts:
         return skip
 
     def _rule_skip(self, skips: SkipList) -> Skip | None:
+        """Find the first skip whose rule matches the message."""
         for candidate in skips.rules:
             rule = candidate.rule
             if (
@@ -247,4 +261,5 @@ def _fitting(text: str) -> str:
 
 
 def _digest(data: bytes) -> str:
+    """Return the SHA-256 in hexadecimal."""
     return hashlib.sha256(data).hexdigest()

@@ -103,7 +103,7 @@ class MessageFlow:
     def steps(self, message: object, handler: Callable[[Any], Any]) -> Steps:
         """Return the steps for a message that was just delivered."""
         facts = self._facts(message, handler)
-        return self._released_on_trouble(facts, self._arrived(facts))
+        return self._release_on_trouble(facts, self._decide_arrival(facts))
 
     def failure_steps(
         self,
@@ -114,8 +114,10 @@ class MessageFlow:
     ) -> Steps:
         """Return the steps for a message whose handler raised on the healthy path."""
         facts = self._facts(message, handler)
-        steps = self._copies.once(facts, self._failed(facts, slot, error), self._judge)
-        return self._released_on_trouble(facts, steps)
+        steps = self._copies.once(
+            facts, self._decide_failure(facts, slot, error), self._check_and_run
+        )
+        return self._release_on_trouble(facts, steps)
 
     def take_retry(self) -> ReleasedMessage | None:
         """Take a released message that must be retried on the consumer's thread."""
@@ -142,11 +144,13 @@ class MessageFlow:
         return outcome
 
     def _facts(self, message: object, handler: Callable[[Any], Any]) -> MessageFacts:
+        """Return the facts of a message, none of them read yet."""
         return MessageFacts(self._reader, message, handler, topic=self._topic)
 
     # Decisions
 
-    def _arrived(self, facts: MessageFacts) -> Steps:
+    def _decide_arrival(self, facts: MessageFacts) -> Steps:
+        """Decide a message that the broker has delivered just now."""
         if self._components.closed.is_set():
             raise Released("the guard is closed")
         if self._gate.is_closed_by(BEFORE_FIRST_MESSAGE):
@@ -162,14 +166,19 @@ class MessageFlow:
         self._journal.reopen()
         self._gate.open(BEFORE_FIRST_MESSAGE)
 
-    def _failed(self, facts: MessageFacts, slot: Slot, error: BaseException) -> Steps:
+    def _decide_failure(
+        self, facts: MessageFacts, slot: Slot, error: BaseException
+    ) -> Steps:
+        """Decide a message whose handler raised on the healthy path."""
         failure = self._runs.end_failed(facts, slot, error)
         return (yield from self._retries.go_on(facts, None, failure))
 
     def _decide(self, facts: MessageFacts) -> Steps:
-        return self._copies.once(facts, self._judge(facts), self._judge)
+        """Decide a message, once no copy of it runs elsewhere."""
+        return self._copies.once(facts, self._check_and_run(facts), self._check_and_run)
 
-    def _judge(self, facts: MessageFacts) -> Steps:
+    def _check_and_run(self, facts: MessageFacts) -> Steps:
+        """Decide a message by the checks of the slow path, in their order."""
         record = self._records.record(facts)
         if self._records.is_expired(facts, record):
             return (yield from self._given_up.report(facts, Cause.EXPIRED, record))
@@ -187,7 +196,8 @@ class MessageFlow:
 
     # Releases
 
-    def _released_on_trouble(self, facts: MessageFacts, steps: Steps) -> Steps:
+    def _release_on_trouble(self, facts: MessageFacts, steps: Steps) -> Steps:
+        """Go through the steps; on trouble release the message, or decide it again."""
         while True:
             try:
                 return (yield from steps)
@@ -232,6 +242,7 @@ class MessageFlow:
         return False
 
     def _keep(self, facts: MessageFacts) -> bool:
+        """Keep a copy of a released message for a retry; return False without room."""
         entry = ReleasedMessage(
             bookmark=facts.bookmark,
             message=self._reader.copy(facts.message),

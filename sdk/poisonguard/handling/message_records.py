@@ -41,11 +41,13 @@ class MessageRecords:
     # Before an attempt
 
     def record(self, facts: MessageFacts) -> Record | None:
+        """Read the record of a message; None without one."""
         if facts.number not in self._attempts.suspects:
             return None
         return self._attempts.of(facts.identity, facts.number, now=self._clock())
 
     def is_expired(self, facts: MessageFacts, record: Record | None) -> bool:
+        """Tell whether a message has waited longer than the policy allows."""
         since = self._waiting_since(facts, record)
         return since is not None and self._policy.is_expired(
             since, at=min(self._times())
@@ -66,9 +68,10 @@ class MessageRecords:
         # and removed its record.
         if facts.number not in self._attempts.suspects or facts.redrive_id:
             return False
-        return self._attempts.is_poisoned(self._poisoned_as(facts), now=self._clock())
+        return self._attempts.is_poisoned(self._poison_key(facts), now=self._clock())
 
     def seconds_until_due(self, record: Record) -> float:
+        """Return the seconds until the retry is due, 0 if it is."""
         return record.wait(self._clock()).total_seconds()
 
     # After an attempt
@@ -76,7 +79,7 @@ class MessageRecords:
     def charge(
         self, facts: MessageFacts, record: Record | None, error: Exception
     ) -> tuple[RetryDecision, Record]:
-        """Record a failure durably, and decide what comes next."""
+        """Count a failure durably; return what comes next, and the new record."""
         now = self._clock()
         attempts = 1 + (record.attempts if record else 0)
         before = record.due_at - record.failed_at if record and record.due_at else None
@@ -111,11 +114,13 @@ class MessageRecords:
     # Once it is decided
 
     def forget(self, facts: MessageFacts) -> None:
+        """Delete the record of a message, if there is one."""
         if facts.number in self._attempts.suspects:
             with tolerating_a_full_disk():
                 self._attempts.forget(facts.identity, facts.number)
 
     def forget_unless_poisoned(self, facts: MessageFacts) -> None:
+        """Delete the record of a message, unless it marks a known poison."""
         if facts.number not in self._attempts.given_up:
             self.forget(facts)
 
@@ -132,12 +137,12 @@ class MessageRecords:
             self._attempts.poisoned(
                 facts.identity,
                 facts.number,
-                bookmark=self._poisoned_as(facts),
+                bookmark=self._poison_key(facts),
                 now=self._clock(),
                 lasts=SKIP_COMES if is_skipped else UNSETTLED,
             )
 
-    def _poisoned_as(self, facts: MessageFacts) -> str:
+    def _poison_key(self, facts: MessageFacts) -> str:
         """Return its key among the poisons; on topics that replay, per version."""
         version = self._settings.version
         if version is None or not self._reader.replays:
@@ -149,6 +154,7 @@ class MessageRecords:
     def _waiting_since(
         self, facts: MessageFacts, record: Record | None
     ) -> datetime | None:
+        """Return when a message began to wait; None where that is not known."""
         if record is not None and record.failures:
             return record.first_enqueued_at or record.first_failed_at
         return facts.enqueued_at

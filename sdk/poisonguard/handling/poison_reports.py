@@ -67,8 +67,8 @@ def raised_by(error: Exception) -> Raised:
         name = f"{kind.__module__}.{name}"
     return Raised(
         type=name[:TEXT_LIMIT],
-        message=_message(error)[:TEXT_LIMIT],
-        traceback=_traceback(error)[-TEXT_LIMIT:],
+        message=_text_of(error)[:TEXT_LIMIT],
+        traceback=_traceback_of(error)[-TEXT_LIMIT:],
     )
 
 
@@ -83,14 +83,16 @@ def raised_by_death(record: Record) -> Raised | None:
     )
 
 
-def _message(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
+    """Return the text of an exception, whatever its __str__ does."""
     try:
         return str(error)
     except Exception as reason:  # noqa: BLE001 - whatever a foreign __str__ raises
         return f"<its text cannot be had: {type(reason).__name__}>"
 
 
-def _traceback(error: Exception) -> str:
+def _traceback_of(error: Exception) -> str:
+    """Return the traceback of an exception, without the frames of this package."""
     whole = traceback.TracebackException.from_exception(error)
     whole.stack[:] = [f for f in whole.stack if not f.filename.startswith(_OURS)]
     return "".join(whole.format())

@@ -40,6 +40,7 @@ class RedrivenMessages:
         self.settle(facts)
 
     def settle(self, facts: MessageFacts) -> None:
+        """Remember that this message's redrive is settled; ignore other messages."""
         redrive = facts.redrive_id
         if redrive is not None:
             with tolerating_a_full_disk():

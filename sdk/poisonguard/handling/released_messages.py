@@ -27,6 +27,7 @@ class HandlerNeeded(BaseException):
 
 
 def refuse_to_run(_message: object) -> None:
+    """Raise HandlerNeeded: it stands for the handler on the guard's own thread."""
     raise HandlerNeeded
 
 
@@ -105,6 +106,7 @@ class ReleasedMessages:
             self._set_gate()
 
     def settled(self, entry: ReleasedMessage) -> None:
+        """Drop a message that was taken, and is decided."""
         with self._lock:
             self._drop(entry.bookmark)
             self._set_gate()
@@ -119,17 +121,20 @@ class ReleasedMessages:
             return True
 
     def _put(self, entry: ReleasedMessage) -> None:
+        """Put an entry in place of that of its bookmark; the caller has the lock."""
         self._drop(entry.bookmark)
         self._waiting[entry.bookmark] = entry
         self._bytes += entry.size
 
     def _drop(self, bookmark: str) -> None:
+        """Remove the message with this bookmark, if there is one."""
         for entries in (self._waiting, self._busy):
             entry = entries.pop(bookmark, None)
             if entry is not None:
                 self._bytes -= entry.size
 
     def _set_gate(self) -> None:
+        """Close the gate while messages are kept, and open it with none."""
         is_closed = self._gate.is_closed_by(REASON)
         if len(self) and not is_closed:
             self._gate.close(REASON)

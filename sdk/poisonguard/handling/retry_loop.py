@@ -58,12 +58,12 @@ class RetryLoop:
         self._waits = waits
 
     def start(self, facts: MessageFacts, record: Record | None) -> Steps:
-        """Run the handler; as the breaker's probe, only once."""
+        """Run the handler and retry it as needed; as the breaker's probe, only once."""
         if facts.unreadable is not None:
-            return (yield from self._undecodable(facts, record, facts.unreadable))
+            return (yield from self._give_up_unread(facts, record, facts.unreadable))
         if (yield from self._pause.passes_as_probe(facts)):
             yield from self._pause.probe(self._runs.attempt(facts, record))
-            return self._handled(facts)
+            return self._finish_handled(facts)
         error = yield from self._runs.attempt(facts, record)
         return (yield from self.go_on(facts, record, error))
 
@@ -85,9 +85,9 @@ class RetryLoop:
                 raise Released(f"it is due in {wait:.1f} s", after=wait)
             yield from self._waits.for_retry(facts, wait)
             error = yield from self._runs.attempt(facts, record)
-        return self._handled(facts)
+        return self._finish_handled(facts)
 
-    def _undecodable(
+    def _give_up_unread(
         self, facts: MessageFacts, record: Record | None, error: Exception
     ) -> Steps:
         """Give up, without running it, a message that the reader cannot identify."""
@@ -111,13 +111,15 @@ class RetryLoop:
     def _announce_first_failure(
         self, facts: MessageFacts, error: Exception
     ) -> Generator[Step, Any, None]:
+        """Call the application at the first failure of a message, once."""
         # Marked before the call: it is made at most once, whatever happens between.
         if self._application.hears_first_failures and self._records.mark_first_failure(
             facts
         ):
             yield from self._application.announce_failure(facts, error)
 
-    def _handled(self, facts: MessageFacts) -> Outcome:
+    def _finish_handled(self, facts: MessageFacts) -> Outcome:
+        """Forget a handled message's record and confirm its redrive; return HANDLED."""
         self._records.forget(facts)
         self._recent.append(facts.number)
         self._redriven.confirm(facts)

@@ -16,54 +16,61 @@ Numbering = Callable[[Any], int]
 
 
 class Gate:
-    """Opens and closes the healthy path, which calls nothing but `number`.
+    """Opens and closes the healthy path, which calls nothing but `numbering`.
 
-    While the gate is open, `number` is the function that `choose` returns: it numbers
-    ordinary messages and returns 0 for those that need the slow path. While it is
-    closed, all need it. It may be closed for several reasons at once, and opens when
+    While the gate is open, `numbering` is the function that `choose` returned: it
+    numbers ordinary messages and returns 0 for those that need the slow path. While it
+    is closed, all need it. It may be closed for several reasons at once, and opens when
     the last reason is removed.
     """
 
-    number: Numbering
+    numbering: Numbering
 
     def __init__(
-        self, *reasons: str, choose: Callable[[], Numbering] = lambda: _none
+        self, *reasons: str, choose: Callable[[], Numbering] = lambda: _number_none
     ) -> None:
         self._choose = choose
         self.reset_after_fork(*reasons)
 
     def reset_after_fork(self, *reasons: str) -> None:
+        """Close the gate for these reasons only, with a new lock."""
         self._lock = threading.Lock()
         self._reasons = set(reasons)
-        self.choose()
+        self.choose_numbering()
 
     @property
     def is_open(self) -> bool:
+        """Tell whether nothing closes the gate."""
         return not self._reasons
 
     def is_closed_by(self, reason: str) -> bool:
+        """Tell whether this reason is one of those that close the gate."""
         return reason in self._reasons
 
     def close(self, reason: str) -> None:
+        """Close the gate for a reason, until `open` removes it."""
         with self._lock:
             self._reasons.add(reason)
-            self._set()
+            self._set_numbering()
 
     def open(self, reason: str) -> None:
+        """Remove a reason; the gate opens once there is none."""
         with self._lock:
             self._reasons.discard(reason)
-            self._set()
+            self._set_numbering()
 
-    def choose(self) -> None:
-        """Choose `number` again, because other messages need the slow path now."""
+    def choose_numbering(self) -> None:
+        """Replace `numbering`, because other messages need the slow path now."""
         with self._lock:
-            self._set()
+            self._set_numbering()
 
-    def _set(self) -> None:
-        self.number = _none if self._reasons else self._choose()
+    def _set_numbering(self) -> None:
+        """Set `numbering` to the function of an open gate, or of a closed one."""
+        self.numbering = _number_none if self._reasons else self._choose()
 
 
-def _none(_message: object) -> int:
+def _number_none(_message: object) -> int:
+    """Number no message: all take the slow path."""
     return 0
 
 
@@ -91,6 +98,7 @@ class Slots:
 
     @property
     def running(self) -> int:
+        """Return how many slots are taken."""
         return len(self._slots) - len(self.free)
 
     def take(self, *, alone: object | None) -> Slot | None:
@@ -111,6 +119,7 @@ class Slots:
                 return None
 
     def give_back(self, slot: Slot) -> None:
+        """Free a slot that `take` returned."""
         self.free.append(slot)
 
     def give_up(self, alone: object | None) -> None:

@@ -66,6 +66,7 @@ class Upkeep:
             self._attempts.refresh()
 
     def report_counts(self) -> None:
+        """Hand the counts since the last call to the reporter."""
         with self._counting:
             handled, durations = self._counts.take_new()
             if handled or durations:
@@ -74,6 +75,7 @@ class Upkeep:
                 )
 
     def send_heartbeat(self) -> None:
+        """Hand the present state of the guard to the reporter."""
         self._reporter.set_heartbeat(self._health.heartbeat())
 
     def _clear_doubts(self) -> None:

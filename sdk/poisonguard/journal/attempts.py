@@ -54,7 +54,7 @@ class Attempts:
         self.given_up: set[int] = set()  # those of them that are poisoned already
         self.problems: list[str] = []
         # Not a method: dropping an `Attempts` must drop its file with it.
-        lost = partial(_begin_anew, self.suspects, self.problems)
+        lost = partial(_forget_lost_file, self.suspects, self.problems)
         self._file = AttemptsFile(file, SCHEMA, lost=lost)
         self._version: tuple[int, int] | None = None
         self._writes = 0
@@ -65,7 +65,7 @@ class Attempts:
         self.refresh()
 
     def of(self, identity: bytes, number: int, *, now: datetime) -> Record | None:
-        """Return the record of a message, None when it has none."""
+        """Read the record of a message; None without one. Old crashes do not count."""
         failure, crash = self._file.do(
             lambda db: _failure_and_crash(db, identity, number)
         )
@@ -83,7 +83,7 @@ class Attempts:
         due_at: datetime | None = None,
         first_enqueued_at: datetime | None = None,
     ) -> Record:
-        """Count a failure; a message that fails by an exception is not suspected."""
+        """Count a failure and return the record; a death is no longer suspected."""
         row = {
             "identity": identity,
             "number": signed(number),
@@ -110,7 +110,7 @@ class Attempts:
         self, number: int, *, now: datetime, reason: str, cause: Cause = Cause.CRASH
     ) -> None:
         """Count a crash that the process itself sees coming."""
-        row = _crash(number, now=now, charged=True, cause=cause, reason=reason)
+        row = _crash_row(number, now=now, charged=True, cause=cause, reason=reason)
         with self._file.lock:
             self._write(lambda db: db.execute(CRASH, row), now)
             self.suspects.add(number)
@@ -120,7 +120,7 @@ class Attempts:
         if death.blame is Blame.EXCUSED:
             return
         rows = [
-            _crash(
+            _crash_row(
                 number,
                 now=death.at,
                 charged=death.charged,
@@ -133,7 +133,7 @@ class Attempts:
 
         def write(db: sqlite3.Connection) -> None:
             row = (death.incarnation.bytes, stamp(death.at))
-            if _inserted(db, "INSERT OR IGNORE INTO deaths VALUES (?, ?)", row):
+            if _insert(db, "INSERT OR IGNORE INTO deaths VALUES (?, ?)", row):
                 db.executemany(CRASH, rows)
 
         with self._file.lock:
@@ -144,7 +144,7 @@ class Attempts:
     def forget(self, identity: bytes, number: int) -> None:
         """Delete the record of a message that was handled or is reported."""
         with self._file.lock:
-            self._file.do(lambda db: _delete(db, identity, number))
+            self._file.do(lambda db: _delete_rows(db, identity, number))
             self.suspects.discard(number)
             self.given_up.discard(number)
 
@@ -162,10 +162,10 @@ class Attempts:
         The mark is stored by bookmark: a message sent again has another bookmark.
         """
         statement = "INSERT OR REPLACE INTO poisoned VALUES (?, ?, ?)"
-        row = (_raw(bookmark), signed(number), stamp(now - UNSETTLED + lasts))
+        row = (_encoded(bookmark), signed(number), stamp(now - UNSETTLED + lasts))
 
         def write(db: sqlite3.Connection) -> None:
-            _delete(db, identity, number)
+            _delete_rows(db, identity, number)
             db.execute(statement, row)
 
         with self._file.lock:
@@ -176,20 +176,20 @@ class Attempts:
     def is_poisoned(self, bookmark: str, *, now: datetime) -> bool:
         """Tell whether it was poisoned so recently that it may not be settled yet."""
         question = "SELECT 1 FROM poisoned WHERE bookmark = ? AND at >= ?"
-        row = (_raw(bookmark), stamp(now - UNSETTLED))
-        return self._knows(question, row)
+        row = (_encoded(bookmark), stamp(now - UNSETTLED))
+        return self._has_row(question, row)
 
     def mark_first_failure(self, identity: bytes, *, now: datetime) -> bool:
         """Mark its first failure as announced; return whether it was not yet."""
         statement = "INSERT OR IGNORE INTO told VALUES (?, ?)"
         row = (identity, stamp(now))
-        return self._write(lambda db: _inserted(db, statement, row), now)
+        return self._write(lambda db: _insert(db, statement, row), now)
 
     def is_redrive_settled(self, message: str, n: str) -> bool:
         """Tell whether this redriven message was settled before."""
         question = "SELECT 1 FROM redrives WHERE message = ? AND n = ?"
         row = (message, n)
-        return self._knows(question, row)
+        return self._has_row(question, row)
 
     def mark_redrive_settled(self, message: str, n: str, *, now: datetime) -> None:
         """Remember that this redriven message is settled."""
@@ -200,7 +200,7 @@ class Attempts:
     def refresh(self) -> None:
         """Update `suspects` with what other processes of this consumer recorded."""
         with self._file.lock:
-            changed = self._file.do(self._changed_numbers)
+            changed = self._file.do(self._numbers_if_changed)
             if changed is not None:
                 numbers, self.given_up = changed
                 # In place, by atomic steps: the hot path reads it without a lock.
@@ -208,22 +208,26 @@ class Attempts:
                 self.suspects &= numbers
 
     def close(self) -> None:
+        """Close the file; the next use opens it again."""
         self._file.close()
 
-    def _knows(self, question: str, row: tuple[object, ...]) -> bool:
+    def _has_row(self, question: str, row: tuple[object, ...]) -> bool:
+        """Tell whether the file has a row that this SELECT finds."""
         match = self._file.do(lambda db: db.execute(question, row).fetchone())
         return match is not None
 
     def _write(self, work: Work[_Result], now: datetime) -> _Result:
+        """Run `work` in a transaction, and prune the file every PRUNE_EVERY writes."""
         self._writes += 1
         if self._writes % PRUNE_EVERY == 0:
             self._file.do(lambda db: prune(db, now))
             self._version = None  # data_version ignores our own changes
         return self._file.do(work)
 
-    def _changed_numbers(
+    def _numbers_if_changed(
         self, db: sqlite3.Connection
     ) -> tuple[set[int], set[int]] | None:
+        """Read all suspect and given-up numbers; None if the file has not changed."""
         # data_version is per connection: a new one starts from another value.
         counted = db.execute("PRAGMA data_version").fetchone()[0]
         version = (self._file.openings, counted)
@@ -234,16 +238,18 @@ class Attempts:
         return _numbers(db, "failures") | _numbers(db, "crashes") | given_up, given_up
 
 
-def _begin_anew(suspects: set[int], problems: list[str], problem: str) -> None:
+def _forget_lost_file(suspects: set[int], problems: list[str], problem: str) -> None:
+    """Forget all suspects, whose file was corrupt, and add the problem to the list."""
     suspects.clear()
     problems.append(problem)
 
 
-def _inserted(db: sqlite3.Connection, statement: str, row: tuple[object, ...]) -> bool:
+def _insert(db: sqlite3.Connection, statement: str, row: tuple[object, ...]) -> bool:
+    """Run an INSERT OR IGNORE; return whether it added the row."""
     return db.execute(statement, row).rowcount == 1
 
 
-def _crash(
+def _crash_row(
     number: int,
     *,
     now: datetime,
@@ -252,6 +258,7 @@ def _crash(
     reason: str,
     stacks: str = "",
 ) -> dict[str, object]:
+    """Return the parameters of the CRASH statement for one message."""
     return {
         "number": signed(number),
         "crashes": int(charged),
@@ -267,22 +274,25 @@ def _crash(
 def _failure_and_crash(
     db: sqlite3.Connection, identity: bytes, number: int
 ) -> tuple[sqlite3.Row | None, sqlite3.Row | None]:
+    """Read the rows of a message in both tables; None where there is none."""
     failure = db.execute("SELECT * FROM failures WHERE identity = ?", (identity,))
     crash = db.execute("SELECT * FROM crashes WHERE number = ?", (signed(number),))
     return failure.fetchone(), crash.fetchone()
 
 
 def _numbers(db: sqlite3.Connection, table: str) -> set[int]:
+    """Return the numbers of all messages that have a row in this table."""
     rows = db.execute(f"SELECT number FROM {table}")  # noqa: S608 - our own names
     return {unsigned(row["number"]) for row in rows}
 
 
-def _raw(bookmark: str) -> bytes:
-    """Encode it: SQLite text ends at a NUL and holds no lone surrogates."""
+def _encoded(bookmark: str) -> bytes:
+    """Encode a bookmark: SQLite text ends at a NUL and holds no lone surrogates."""
     return bookmark.encode("utf-8", "surrogatepass")
 
 
-def _delete(db: sqlite3.Connection, identity: bytes, number: int) -> None:
+def _delete_rows(db: sqlite3.Connection, identity: bytes, number: int) -> None:
+    """Delete all rows of a message."""
     db.execute("DELETE FROM failures WHERE identity = ?", (identity,))
     db.execute("DELETE FROM crashes WHERE number = ?", (signed(number),))
     db.execute("DELETE FROM poisoned WHERE number = ?", (signed(number),))

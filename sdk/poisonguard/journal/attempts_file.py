@@ -47,6 +47,7 @@ class AttemptsFile:
         _live.add(self)
 
     def close(self) -> None:
+        """Close the connection, if it is open; the next `do` opens another."""
         with self.lock:
             if self._db is not None:
                 self._db.close()
@@ -59,6 +60,7 @@ class AttemptsFile:
             self.close()
 
     def resume(self) -> None:
+        """End the `pause`: other threads may use the file, which opens it again."""
         self.lock.release()
 
     def do(self, work: Work[_Result]) -> _Result:
@@ -68,14 +70,15 @@ class AttemptsFile:
                 return self._transact(work)
             except sqlite3.DatabaseError as error:
                 if self._path is None or not _is_corrupt(error):
-                    raise self._explained(error) from error
-                self._start_anew(self._path, error)
+                    raise self._guard_error(error) from error
+                self._set_corrupt_file_aside(self._path, error)
             try:
                 return self._transact(work)
             except sqlite3.DatabaseError as error:
-                raise self._explained(error) from error
+                raise self._guard_error(error) from error
 
     def _transact(self, work: Work[_Result]) -> _Result:
+        """Run `work` in one transaction; return its result. Connect if needed."""
         if self._db is None:
             self._db = self._connect()
         self._db.execute("BEGIN IMMEDIATE")
@@ -84,17 +87,19 @@ class AttemptsFile:
             return work(db)
 
     def _connect(self) -> sqlite3.Connection:
+        """Open the database; remember the inode of the file that was opened."""
         self.openings += 1
         if self._path is None:
-            return _prepared(":memory:", self._schema)
+            return _open_database(":memory:", self._schema)
         with _exclusive(self._path):
             # Noted before it is read, as it may turn out to be corrupt.
             self._inode = _inode(self._path)
-            db = _prepared(str(self._path), self._schema)
+            db = _open_database(str(self._path), self._schema)
             self._inode = _inode(self._path)
             return db
 
-    def _start_anew(self, file: Path, error: sqlite3.DatabaseError) -> None:
+    def _set_corrupt_file_aside(self, file: Path, error: sqlite3.DatabaseError) -> None:
+        """Rename the corrupt file, unless another process has, and report its loss."""
         self.close()
         with _exclusive(file):
             # Another process may have replaced it already: then the file is good.
@@ -111,8 +116,9 @@ class AttemptsFile:
         self._lost(problem)
         log.error(problem)
 
-    def _explained(self, error: sqlite3.DatabaseError) -> GuardError:
-        code = _code(error)
+    def _guard_error(self, error: sqlite3.DatabaseError) -> GuardError:
+        """Return the GuardError to raise for a database error, with its remedy."""
+        code = _error_code(error)
         if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
             return Full(f"{self._path} cannot grow ({error}): make room on its disk.")
         if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
@@ -123,14 +129,15 @@ class AttemptsFile:
         return GuardError(f"{self._path}: {error}")
 
 
-def _prepared(file: str, schema: str) -> sqlite3.Connection:
+def _open_database(file: str, schema: str) -> sqlite3.Connection:
+    """Open an SQLite database, check that it is whole, and create its tables."""
     db = sqlite3.connect(
         file, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
     try:
         db.row_factory = sqlite3.Row
         db.execute("PRAGMA journal_mode = WAL")
-        _check(db)
+        _check_database(db)
         db.executescript(schema)
     except BaseException:
         db.close()
@@ -138,7 +145,8 @@ def _prepared(file: str, schema: str) -> sqlite3.Connection:
     return db
 
 
-def _check(db: sqlite3.Connection) -> None:
+def _check_database(db: sqlite3.Connection) -> None:
+    """Raise Corrupt unless SQLite finds the database whole."""
     verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     if verdict != "ok":
         raise Corrupt(verdict)
@@ -150,16 +158,19 @@ class Corrupt(sqlite3.DatabaseError):
     sqlite_errorcode = sqlite3.SQLITE_CORRUPT
 
 
-def _code(error: sqlite3.DatabaseError) -> int:
+def _error_code(error: sqlite3.DatabaseError) -> int:
+    """Return SQLite's primary error code, 0 for an error without one."""
     # The low byte is the kind, the rest of it the detail.
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def _is_corrupt(error: sqlite3.DatabaseError) -> bool:
-    return _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    """Tell whether the error says that the file is damaged, or no database."""
+    return _error_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def _inode(file: Path) -> int:
+    """Return the inode of a file, 0 where there is no file."""
     # By path: opening and closing the file would drop SQLite's locks on it.
     return file.stat().st_ino if file.exists() else 0
 
@@ -180,6 +191,7 @@ _paused: list[AttemptsFile] = []
 
 
 def _before_fork() -> None:
+    """Close all files and take their locks, until the fork is done."""
     for file in list(_live):
         file.pause()
         _paused.append(file)
@@ -187,6 +199,7 @@ def _before_fork() -> None:
 
 
 def _after_fork() -> None:
+    """Release the locks that `_before_fork` took, in the parent and in the child."""
     _opening.release()
     while _paused:
         _paused.pop().resume()

@@ -47,7 +47,10 @@ class Death:
 def judge(
     snapshot: Snapshot, *, boot: UUID, oom_kills: int, at: datetime, stacks: str = ""
 ) -> Death:
-    """Judge a dead process, given the current boot id and count of OOM kills."""
+    """Return how a process died and what it means for its messages.
+
+    `boot` and `oom_kills` are the host's boot id and count of OOM kills now.
+    """
     excuse = _excuse(snapshot, boot)
     hung = snapshot.ending.kind is EndingKind.HANG and not excuse
     numbers = snapshot.hanging if hung else snapshot.in_flight
@@ -64,6 +67,7 @@ def judge(
 
 
 def _excuse(snapshot: Snapshot, boot: UUID) -> str:
+    """Return why a death is no message's doing, "" where it may be."""
     if snapshot.header.owner.boot != boot:
         return "The host went down"
     if snapshot.state == OwnerState.STOPPING:
@@ -72,12 +76,14 @@ def _excuse(snapshot: Snapshot, boot: UUID) -> str:
 
 
 def _blame(numbers: tuple[int, ...]) -> Blame:
+    """Return the blame of messages in flight at a death without excuse."""
     if len(numbers) == 1:
         return Blame.CHARGED
     return Blame.SUSPECTED if numbers else Blame.EXCUSED
 
 
 def _reason(ending: Ending, *, killed: bool) -> str:
+    """Describe for people how the process ended; `killed`: by the kernel, perhaps."""
     match ending.kind:
         case EndingKind.HANG:
             seconds = ending.value / 1000
@@ -95,6 +101,7 @@ def _reason(ending: Ending, *, killed: bool) -> str:
 
 
 def signal_name(number: int) -> str:
+    """Return a signal's name, as "SIGKILL", or "signal 35" for one without."""
     try:
         return signal.Signals(number).name
     except ValueError:  # real-time signals have no names

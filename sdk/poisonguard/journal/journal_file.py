@@ -80,6 +80,7 @@ class Ending:
 
     @classmethod
     def parse(cls, kind: int, value: int, at: int) -> Self:
+        """Convert the numbers in a journal; raise Unreadable for impossible ones."""
         try:
             return cls(kind=EndingKind(kind), value=value, at=_moment(at))
         except (ValueError, OverflowError, OSError) as damage:
@@ -98,9 +99,11 @@ class Header:
 
     @property
     def size(self) -> int:
+        """Return the size of the whole file in bytes."""
         return HEADER + 3 * WORD * self.slots
 
     def packed(self) -> bytes:
+        """Return the bytes of the header and of the state of an owner that runs."""
         owner = _OWNER.pack(
             MAGIC,
             VERSION,
@@ -116,6 +119,7 @@ class Header:
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
+        """Read the first bytes of a journal; raise a kind of Unreadable for others."""
         if not data.strip(b"\0"):
             raise Unstarted
         if len(data) < HEADER and MAGIC.startswith(data[: len(MAGIC)]):
@@ -149,6 +153,7 @@ class Snapshot:
 
     @property
     def in_flight(self) -> tuple[int, ...]:
+        """Return the numbers of the messages in flight, each once."""
         return tuple(dict.fromkeys(word for word in self.words if word))
 
     @property
@@ -161,10 +166,12 @@ class Snapshot:
 
 
 def name_digest(name: str) -> bytes:
+    """Return the digest of a consumer's name, as a header holds it."""
     return sha256(name.encode("utf-8", "surrogatepass")).digest()
 
 
 def file_name(name: bytes, incarnation: UUID) -> str:
+    """Return the file name of the journal of one process of a consumer."""
     return f"{stem(name)}-{incarnation.hex}{SUFFIX}"
 
 
@@ -192,20 +199,24 @@ def read(fd: int) -> Snapshot:
 
 
 def write_stopping(fd: int) -> None:
+    """Mark the owner of a journal as told to stop."""
     os.pwrite(fd, _U64.pack(OwnerState.STOPPING), STATE_AT)
 
 
 def write_ending(fd: int, kind: EndingKind, value: int, at: datetime) -> None:
+    """Record how the owner of a journal ended, and when."""
     packed = _ENDING.pack(kind, value, int(at.timestamp() * 1_000_000))
     os.pwrite(fd, packed, ENDING_AT)
 
 
 def write_hung(fd: int, header: Header, slot: int, number: int) -> None:
+    """Record in a slot of the journal that the message of this number hangs."""
     at = HEADER + WORD * (2 * header.slots + slot)
     os.pwrite(fd, _U64.pack(number), at)
 
 
 def _moment(microseconds: int) -> datetime | None:
+    """Convert microseconds since 1970 to a time; None for 0."""
     if not microseconds:
         return None
     return datetime.fromtimestamp(microseconds / 1_000_000, UTC)

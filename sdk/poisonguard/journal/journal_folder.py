@@ -26,22 +26,24 @@ def prepare(folder: Path | str) -> Path:
     if not kernel.is_supported():
         raise Unusable("Crashes are only attributed on Linux with /proc.")
     if folder != AUTO:
-        return _checked(Path(folder))
+        return _created_and_checked(Path(folder))
     named = os.environ.get(VARIABLE)
-    return _checked(Path(named)) if named else _first_usable()
+    return _created_and_checked(Path(named)) if named else _first_usable()
 
 
 def _first_usable() -> Path:
+    """Return the first usable default folder, created; raise Unusable without one."""
     problems = []
     for folder in _candidates():
         try:
-            return _checked(folder)
+            return _created_and_checked(folder)
         except Unusable as problem:
             problems.append(str(problem))
     raise Unusable(" ".join(problems))
 
 
 def _candidates() -> Iterator[Path]:
+    """Yield the default folders, in memory where possible, the best first."""
     own = f"poisonguard-{os.geteuid()}"
     memory = Path("/dev/shm")  # noqa: S108 - the folder in it is checked
     runtime = os.environ.get("XDG_RUNTIME_DIR")
@@ -52,7 +54,8 @@ def _candidates() -> Iterator[Path]:
     yield Path(tempfile.gettempdir()) / own
 
 
-def _checked(folder: Path) -> Path:
+def _created_and_checked(folder: Path) -> Path:
+    """Create the folder if needed; raise Unusable unless it is ours and private."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

@@ -49,6 +49,7 @@ class JournalSlots:
         return self.state[0] != OwnerState.STOPPING and any(self.words)
 
     def release(self) -> None:
+        """Release the views, so that the memory can be unmapped."""
         for view in self._views:
             view.release()
 
@@ -91,6 +92,7 @@ class MappedJournal:
 
     @classmethod
     def _filled(cls, path: Path, header: Header) -> Self:
+        """Create the file, allocate it whole, write its header, and map it."""
         fd = _created(path)
         try:
             # Allocate all now: a hole that cannot be filled later would be a SIGBUS.
@@ -102,6 +104,7 @@ class MappedJournal:
             raise
 
     def write_ending(self, kind: EndingKind, value: int, at: datetime) -> None:
+        """Record in the file how this process ends, and when."""
         journal_file.write_ending(self._fd, kind, value, at)
 
     def close(self, *, remove: bool) -> None:
@@ -118,7 +121,7 @@ class MappedJournal:
 
 
 def _created(path: Path) -> int:
-    """Create and lock a new file at `path`.
+    """Create and lock a new file at `path`; return its descriptor.
 
     Between the two steps another process may take it for an orphan and remove it; then
     it is created again.

@@ -70,6 +70,7 @@ class OrphanRecovery:
             self.attempts.refresh()
 
     def _settle_all(self, pattern: str, own: Collection[str]) -> None:
+        """Settle each matching journal that no process owns; note problems."""
         for path in sorted(self.folder.glob(pattern)):
             if path.name in own:
                 continue
@@ -78,9 +79,10 @@ class OrphanRecovery:
                     if fd is not None:
                         self._settle(path, fd)
             except Unusable as problem:
-                self._problem(str(problem))
+                self._note_problem(str(problem))
 
     def _settle(self, path: Path, fd: int) -> None:
+        """Read a locked journal and settle its death, or raise Unusable."""
         try:
             snapshot = journal_file.read(fd)
         except Unstarted:
@@ -109,6 +111,7 @@ class OrphanRecovery:
         self._settle_death(path, snapshot)
 
     def _settle_death(self, path: Path, snapshot: Snapshot) -> None:
+        """Charge the messages in flight with the death, and delete the journal."""
         owner = snapshot.header.owner
         thread_stacks = stacks.read(self.folder, owner)
         verdict = death.judge(
@@ -133,7 +136,8 @@ class OrphanRecovery:
         if snapshot.ending.kind is EndingKind.HANG or not thread_stacks:
             stacks.remove(self.folder, owner)
 
-    def _problem(self, problem: str) -> None:
+    def _note_problem(self, problem: str) -> None:
+        """Log a problem, and add it to `problems`."""
         self.problems.append(problem)
         log.warning(problem)
 
@@ -149,14 +153,15 @@ def _recovery_lock(lock: Path) -> Iterator[None]:
     fd = os.open(lock, flags, 0o600)
     try:
         until = time.monotonic() + LOCK_SECONDS
-        while not _is_granted(fd) and time.monotonic() < until:
+        while not _try_lock(fd) and time.monotonic() < until:
             time.sleep(LOCK_POLL)
         yield
     finally:
         os.close(fd)
 
 
-def _is_granted(fd: int) -> bool:
+def _try_lock(fd: int) -> bool:
+    """Try to lock a file, without waiting; return whether that worked."""
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
@@ -173,14 +178,15 @@ def _locked(path: Path) -> Iterator[int | None]:
         yield None
         return
     except OSError as error:
-        raise _unopened(path, error) from error
+        raise _not_opened(path, error) from error
     try:
-        yield fd if _is_ours(path, fd) else None
+        yield fd if _try_lock_own(path, fd) else None
     finally:
         os.close(fd)
 
 
-def _is_ours(path: Path, fd: int) -> bool:
+def _try_lock_own(path: Path, fd: int) -> bool:
+    """Try to lock a journal; return whether it is ours to settle, or raise Unusable."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise Unusable(f"{path} is not a file: remove it.")
@@ -190,10 +196,11 @@ def _is_ours(path: Path, fd: int) -> bool:
             "remove it, or give this consumer a folder of its own."
         )
     # The previous holder of the lock may have settled and unlinked it.
-    return _is_granted(fd) and os.fstat(fd).st_nlink > 0
+    return _try_lock(fd) and os.fstat(fd).st_nlink > 0
 
 
-def _unopened(path: Path, error: OSError) -> Unusable:
+def _not_opened(path: Path, error: OSError) -> Unusable:
+    """Return the error for a journal that cannot be opened."""
     if error.errno in (EISDIR, ELOOP, ENXIO):
         return Unusable(f"{path} is not a file: remove it.")
     return Unusable(

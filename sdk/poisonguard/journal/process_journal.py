@@ -67,7 +67,7 @@ class Journal:
         self._file: MappedJournal | None = None
         self._count = 1
         self._lock = threading.Lock()
-        self._use(JournalSlots.private(1))
+        self._use_slots(JournalSlots.private(1))
 
     def open(self, *, name: str, slots: int = 1) -> None:
         """Settle earlier deaths under this name and start; raise Full with a remedy.
@@ -83,7 +83,7 @@ class Journal:
         self.folder = None
         for last_time in (self.deaths, self.problems, self.reopened):
             last_time.clear()
-        self._use(JournalSlots.private(slots))
+        self._use_slots(JournalSlots.private(slots))
         if self._requested_folder is None:
             return
         try:
@@ -93,7 +93,7 @@ class Journal:
             self._start(self.folder)
         except (Unusable, Misconfigured, OSError) as problem:
             self.attempts = Attempts()
-            self._do_without(problem)
+            self._go_on_without_file(problem)
 
     def beat(self, slot: int) -> None:
         """Restart the hang timer of a slot.
@@ -133,7 +133,7 @@ class Journal:
         told to stop.
         """
         with _opening:
-            self._close()
+            self._close_file()
         self.attempts.close()
 
     def detach(self) -> None:
@@ -154,7 +154,7 @@ class Journal:
             try:
                 self._start(self.folder)
             except (Unusable, Misconfigured, OSError) as problem:
-                self._do_without(problem)
+                self._go_on_without_file(problem)
         if was_stopping:
             self.stopping()
         for call in self.reopened:
@@ -166,6 +166,7 @@ class Journal:
         return self._file.path if self._file else None
 
     def _start(self, folder: Path) -> None:
+        """Settle earlier deaths, create this process's file and use its slots."""
         now = self._clock()
         # Of two starts in one process, the second must know the first one's file.
         with _opening:
@@ -179,26 +180,29 @@ class Journal:
             self._file = MappedJournal.create(folder, self._name, self._count)
             _live.add(self)
         stacks.listen(folder, self._file.owner)
-        self._use(self._file.slots)
+        self._use_slots(self._file.slots)
 
-    def _use(self, slots: JournalSlots) -> None:
+    def _use_slots(self, slots: JournalSlots) -> None:
+        """Store the numbers of messages in these slots from now on."""
         self.slots = slots
         self.words = slots.words
 
-    def _do_without(self, problem: Exception) -> None:
+    def _go_on_without_file(self, problem: Exception) -> None:
+        """Go on without a file: use private slots, and note and log the problem."""
         text = f"Crashes are not attributed to messages: {problem}"
         self.folder = None
-        self._use(JournalSlots.private(self._count))
+        self._use_slots(JournalSlots.private(self._count))
         self.problems.append(text)
         log.warning(text)
 
-    def _close(self) -> None:
+    def _close_file(self) -> None:
+        """Close the file; delete it unless a message is in flight in it."""
         _live.discard(self)
         file, self._file = self._file, None
         if file is None or self.folder is None:
             return
         remove = not file.slots.is_blameable()
-        self._use(JournalSlots.private(self._count))
+        self._use_slots(JournalSlots.private(self._count))
         file.close(remove=remove)
         if not any(journal.path for journal in _live):
             stacks.unlisten(self.folder, file.owner)
@@ -225,6 +229,7 @@ _opening = threading.Lock()
 
 
 def _after_fork_in_child() -> None:
+    """Release the lock taken before the fork, and leave all journals to the parent."""
     _opening.release()
     for journal in list(_live):
         journal.detach()

@@ -49,6 +49,7 @@ class Record:
 
 
 def record_of(failure: sqlite3.Row | None, crash: sqlite3.Row | None) -> Record:
+    """Build a record from a row of failures, of crashes, or both."""
     rows = [row for row in (failure, crash) if row is not None]
     due_at = failure and failure["due_at"]
     enqueued_at = failure and failure["first_enqueued_at"]
@@ -67,10 +68,12 @@ def record_of(failure: sqlite3.Row | None, crash: sqlite3.Row | None) -> Record:
 
 
 def stamp(moment: datetime) -> int:
+    """Convert a time to microseconds since 1970, as the tables hold it."""
     return int(moment.timestamp() * 1_000_000)
 
 
 def moment(stamp: int) -> datetime:
+    """Convert microseconds since 1970 to a time."""
     return datetime.fromtimestamp(stamp / 1_000_000, UTC)
 
 
@@ -80,4 +83,5 @@ def signed(number: int) -> int:
 
 
 def unsigned(number: int) -> int:
+    """Convert a signed number of SQLite back to the unsigned 64-bit number."""
     return number + (1 << 64) if number < 0 else number

@@ -39,7 +39,7 @@ class PositionCalls:
     bookmark: Callable[[str, int], str] | None
 
     def open(self, sub_id: str, topic: str | None, start: Start) -> Subscription:
-        """Take a subscription over from its current holder.
+        """Take a subscription over from its holder; return the server's state of it.
 
         An unknown subscription without a topic is not opened by this.
         """
@@ -47,7 +47,7 @@ class PositionCalls:
         if topic is not None:
             question["topic"] = topic
         answer = self.client.post("/positions/open", question)
-        with _of_our_form():
+        with _away_if_unreadable():
             marks = [
                 mark
                 for mark in answer["positions"]
@@ -66,9 +66,9 @@ class PositionCalls:
 
     def settle(self, updates: Sequence[Update]) -> list[Mapping[str, Any]]:
         """Write the updates in one request; return `status` and `detail` of each."""
-        body = {"updates": [self._wire(update) for update in updates]}
+        body = {"updates": [self._to_wire(update) for update in updates]}
         answer = self.client.post("/positions/settle", body)
-        with _of_our_form():
+        with _away_if_unreadable():
             results: list[Mapping[str, Any]] = [
                 {**result, "status": result["status"]} for result in answer["results"]
             ]
@@ -76,7 +76,8 @@ class PositionCalls:
             raise Away(f"{len(updates)} updates got {len(results)} answers.")
         return results
 
-    def _wire(self, update: Update) -> dict[str, object]:
+    def _to_wire(self, update: Update) -> dict[str, object]:
+        """Return one member of POST /positions/settle, without empty members."""
         subscription, changes = update.subscription, update.changes
         members = {
             "client_name": self.client_name,
@@ -94,6 +95,7 @@ class PositionCalls:
 
 
 def _only_topic(sub_id: str, marks: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the one topic of all marks or None; raise Misconfigured for two."""
     topics = sorted({str(mark["topic"]) for mark in marks})
     if len(topics) > 1:
         raise Misconfigured(
@@ -104,6 +106,7 @@ def _only_topic(sub_id: str, marks: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def _track(mark: Mapping[str, Any]) -> Track:
+    """Build the track of a publisher from its mark in an answer."""
     processed, persisted = _number(mark["processed"]), mark["persisted"]
     settled = [(_number(first), _number(last)) for first, last in mark["settled"]]
     if processed >= 0:
@@ -114,6 +117,7 @@ def _track(mark: Mapping[str, Any]) -> Track:
 
 
 def _number(value: object) -> int:
+    """Return the number of a message; raise ValueError for anything else."""
     # A number beyond the limit would drop all messages as settled before.
     if type(value) is not int or not -1 <= value <= SEQ_LIMIT:
         raise ValueError(f"{value!r} is no number of a message")
@@ -121,8 +125,8 @@ def _number(value: object) -> int:
 
 
 @contextmanager
-def _of_our_form() -> Iterator[None]:
-    """Raise Away for an answer that cannot be read."""
+def _away_if_unreadable() -> Iterator[None]:
+    """Raise Away if the block fails to read an answer."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError) as reason:

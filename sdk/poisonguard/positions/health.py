@@ -55,4 +55,5 @@ def health(
 
 
 def _all_tracks(subscription: Subscription) -> Iterator[Track]:
+    """Return the tracks of a subscription, those of restarted numbers included."""
     return chain(subscription.tracks.values(), subscription.restarts.values())

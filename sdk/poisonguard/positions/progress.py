@@ -82,7 +82,7 @@ class Track:
     def begin_at(self, seq: int) -> None:
         """Settle all numbers before the first message: they were not requested."""
         if self.last < 0 < seq:
-            self._settle(0, seq - 1)
+            self._add_settled(0, seq - 1)
             self.last = seq - 1
 
     def is_pressed(self, seq: int, *, in_flight_limit: int) -> bool:
@@ -99,6 +99,7 @@ class Track:
         return min(1.0, max(crowded, len(self.in_flight) / in_flight_limit))
 
     def receive(self, seq: int) -> None:
+        """Note a message as in flight, unless it is, or is settled."""
         if seq in self.in_flight or seq in self.settled:
             return
         if seq > self.last:
@@ -108,6 +109,7 @@ class Track:
             self._receive_late(seq)
 
     def _receive_late(self, seq: int) -> None:
+        """Note a message that came after later ones as in flight."""
         later = min((n for n in self.in_flight if n > seq), default=None)
         if later is None or self.in_flight[later] >= seq:
             self.in_flight[seq] = seq - 1
@@ -120,15 +122,17 @@ class Track:
         before = self.in_flight.pop(seq, None)
         if before is None:
             return False
-        self._settle(before + 1, seq)
+        self._add_settled(before + 1, seq)
         self.messages += 1
         return True
 
-    def _settle(self, first: int, last: int) -> None:
+    def _add_settled(self, first: int, last: int) -> None:
+        """Add a run to the settled and to the unwritten numbers."""
         self.settled.add(first, last)
         self.unwritten.add(first, last)
 
     def persist(self, seq: int) -> None:
+        """Note up to where the broker has replicated; ignore a lesser number."""
         if self.persisted is None or seq > self.persisted:
             self.persisted = seq
             self.owes_persisted = True
@@ -202,6 +206,7 @@ class Subscription:
 
     @property
     def resume(self) -> Resume:
+        """Return where to read on: behind what is settled of each begun publisher."""
         begun = {name: it for name, it in self.current.items() if it.has_begun}
         positions = {name: track.resume for name, track in begun.items()}
         return Resume(positions=positions, start=self.start)
@@ -212,6 +217,7 @@ class Subscription:
         return {**self.tracks, **self.restarts}
 
     def track(self, publisher: str) -> Track | None:
+        """Return the current track of a publisher; None before its first message."""
         return self.restarts.get(publisher) or self.tracks.get(publisher)
 
     def ask(self, resume: Resume) -> None:
@@ -243,6 +249,7 @@ class Subscription:
         return begins_again
 
     def is_settled(self, publisher: str, seq: int) -> bool:
+        """Tell whether a message was settled before, and is not a doubtful one."""
         track = self.track(publisher)
         if track is None or seq not in track.settled:
             return False
@@ -251,10 +258,12 @@ class Subscription:
 
     @property
     def can_write(self) -> bool:
+        """Tell whether the server would accept this holder's changes."""
         return self.epoch is not None and not self.is_fenced
 
     @property
     def awaits_opening(self) -> bool:
+        """Tell whether the server has yet to open it."""
         return self.is_kept and self.epoch is None
 
     def is_older_than(self, fence: Fence) -> bool:
@@ -273,6 +282,7 @@ class Subscription:
         return False
 
     def receive(self, publisher: str, seq: int) -> None:
+        """Note a message as in flight, on a new track for a new publisher."""
         track = self.track(publisher)
         if track is None:
             track = self.tracks[publisher] = Track()

@@ -65,6 +65,7 @@ class PositionWriter:
         return resume
 
     def _resume(self, sub_id: str) -> Resume | None:
+        """Return where an open subscription resumes; None if it must be opened."""
         with self._changed:
             subscription = self._subscriptions.get(sub_id)
             if (
@@ -76,6 +77,7 @@ class PositionWriter:
             return subscription.resume
 
     def _open(self, sub_id: str, topic: str | None, start: Start) -> Resume:
+        """Open it at the server, and merge what was received here before."""
         subscription = self._subscriptions.get(sub_id)
         if subscription is not None and topic is None:
             topic = subscription.topic
@@ -124,7 +126,7 @@ class PositionWriter:
         try:
             with self._calling:
                 unopened = self._open_waiting()
-                fenced = self._settle()
+                fenced = self._write_changes()
         except GuardError as error:
             self.trouble = str(error)
             raise
@@ -136,7 +138,7 @@ class PositionWriter:
     def _open_waiting(self) -> GuardError | None:
         """Open waiting subscriptions; return the first reason why one cannot be."""
         first: GuardError | None = None
-        for waiting in self._waiting():
+        for waiting in self._list_waiting():
             try:
                 self._open(waiting.sub_id, waiting.topic, waiting.start)
             except Away as away:  # the others would wait in vain, too
@@ -145,14 +147,15 @@ class PositionWriter:
                 first = first or error
         return first
 
-    def _waiting(self) -> list[Subscription]:
+    def _list_waiting(self) -> list[Subscription]:
+        """List the subscriptions to be opened whose topic is known."""
         with self._changed:
             subscriptions = self._subscriptions.values()
             return [
                 it for it in subscriptions if it.awaits_opening and it.topic is not None
             ]
 
-    def _settle(self) -> list[str]:
+    def _write_changes(self) -> list[str]:
         """Write all changes in one request; return the sub ids that are fenced."""
         with self._changed:
             updates = [*islice(self._take_updates(), UPDATES_LIMIT)]
@@ -165,17 +168,19 @@ class PositionWriter:
             with self._changed:
                 for update in updates:
                     update.subscription.trouble = None
-                fenced = [*map(self._judge, updates, answers)]
+                fenced = [*map(self._apply_answer, updates, answers)]
                 self._changed.notify_all()
         self.written_at = time.monotonic()
         return sorted({sub_id for sub_id in fenced if sub_id is not None})
 
     def _has_unwritten(self) -> bool:
+        """Tell whether changes are left that could be written."""
         with self._changed:
             writable = [it for it in self._subscriptions.values() if it.can_write]
             return any(t.unwritten for it in writable for t in it.tracks.values())
 
     def _take_updates(self) -> Iterator[Update]:
+        """Take the unwritten changes of each publisher, lazily."""
         return (
             Update(subscription=subscription, publisher=publisher, changes=changes)
             for subscription in self._subscriptions.values()
@@ -184,7 +189,7 @@ class PositionWriter:
             if (changes := track.take_changes()) is not None
         )
 
-    def _judge(self, update: Update, answer: Mapping[str, Any]) -> str | None:
+    def _apply_answer(self, update: Update, answer: Mapping[str, Any]) -> str | None:
         """Apply the answer to an update; return the sub id that it fences."""
         subscription = update.subscription
         if answer["status"] == "fenced":

@@ -35,10 +35,11 @@ class WriterThread:
 
     @property
     def is_alive(self) -> bool:
+        """Tell whether the thread runs."""
         return self._thread.is_alive()
 
     def wake(self) -> None:
-        """Write now."""
+        """Have the thread write now."""
         self._woken.set()
 
     def end(self) -> None:
@@ -48,6 +49,7 @@ class WriterThread:
         self._thread.join()
 
     def _run(self) -> None:
+        """Write once per interval until `end`; log what fails."""
         failures = 0
         while True:
             self._woken.wait(min(self._interval * 2**failures, RETRY_LIMIT))

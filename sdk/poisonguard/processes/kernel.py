@@ -31,6 +31,7 @@ class Identity:
 
     @classmethod
     def own(cls) -> Self:
+        """Return the identity of this process."""
         pid = os.getpid()
         return cls(pid=pid, started=started(pid) or 0, boot=boot())
 
@@ -72,11 +73,13 @@ def oom_kills() -> int:
 
 
 def oom_kills_in(file: Path) -> int:
+    """Read the number of OOM kills from a file of a cgroup."""
     counts = dict(line.split() for line in file.read_text().splitlines())
     return int(counts.get("oom_kill", 0))
 
 
 def _memory_cgroups() -> list[Path]:
+    """Return the folders that may count OOM kills of this process, the best first."""
     try:
         lines = (PROC / "self" / "cgroup").read_text().splitlines()
     except OSError:

@@ -34,7 +34,7 @@ class Sigterm:
         """Call `tell` at each SIGTERM, as soon as the handler can be set."""
         self._listeners[tell] = None
         is_free = signal.getsignal(signal.SIGURG) is signal.SIG_DFL
-        if is_free and _is_main():
+        if is_free and _is_main_thread():
             signal.signal(signal.SIGURG, self._on_wake_signal)
         self.ensure_handler()
 
@@ -44,7 +44,7 @@ class Sigterm:
         if self._listeners:
             return
         self._times = 0
-        if not _is_main():
+        if not _is_main_thread():
             return
         handler = signal.getsignal(signal.SIGTERM)
         if isinstance(handler, _Handler):
@@ -57,8 +57,8 @@ class Sigterm:
         if not self._listeners or not self._is_missing():
             return
         main = threading.main_thread()
-        if _is_main():
-            self._listen()
+        if _is_main_thread():
+            self._set_handler()
         elif (
             signal.getsignal(signal.SIGURG) == self._on_wake_signal and main.is_alive()
         ):
@@ -79,22 +79,26 @@ class Sigterm:
         return f"{why}, {REMEDY}"
 
     def _is_missing(self) -> bool:
+        """Tell whether another Python handler took our place, and we may return."""
         # Leave applications alone that ignore SIGTERM or handle it outside of Python.
         handler = signal.getsignal(signal.SIGTERM)
         if isinstance(handler, _Handler) or handler in {None, signal.SIG_IGN}:
             return False
         return self._times < MOST_TIMES
 
-    def _listen(self) -> None:
+    def _set_handler(self) -> None:
+        """Set our handler, which calls the present one after the listeners."""
         self._times += 1
         before = signal.getsignal(signal.SIGTERM)
         signal.signal(signal.SIGTERM, _Handler(self._notify, before))
 
     def _notify(self) -> None:
+        """Call all listeners."""
         for tell in list(self._listeners):
             tell()
 
     def _on_wake_signal(self, _number: int, _frame: FrameType | None) -> None:
+        """Restore our handler: SIGURG has brought this call to the main thread."""
         self.ensure_handler()
 
 
@@ -114,7 +118,8 @@ class _Handler:
             os.kill(os.getpid(), number)
 
 
-def _is_main() -> bool:
+def _is_main_thread() -> bool:
+    """Tell whether this is the main thread."""
     return threading.current_thread() is threading.main_thread()
 
 

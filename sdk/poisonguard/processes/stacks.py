@@ -24,6 +24,7 @@ _registered: dict[int, TextIO] = {}
 
 
 def file(folder: Path, owner: Identity) -> Path:
+    """Return the path of the file for the stacks of a process."""
     return folder / f"{owner.pid}-{owner.started}.stacks"
 
 
@@ -41,6 +42,7 @@ def listen(folder: Path, owner: Identity) -> None:
 
 
 def unlisten(folder: Path, owner: Identity) -> None:
+    """Stop writing stacks on the signal, and delete the file."""
     target = _registered.pop(owner.pid, None)
     if target is not None:
         faulthandler.unregister(SIGNAL)
@@ -66,4 +68,5 @@ def read(folder: Path, owner: Identity) -> str:
 
 
 def remove(folder: Path, owner: Identity) -> None:
+    """Delete the file with the stacks of a process, if there is one."""
     file(folder, owner).unlink(missing_ok=True)

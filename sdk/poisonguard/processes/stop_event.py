@@ -31,16 +31,19 @@ class SignalSafeEvent:
         return self._is_set
 
     def set(self) -> None:
+        """Set it for good, and wake all who wait; takes no lock that is held."""
         self._is_set = True
         self._let_one_go()
 
     def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, or for `timeout` seconds; return whether it is set."""
         limit = -1 if timeout is None else max(0.0, timeout)
         if not self._is_set and self._held_until_set.acquire(timeout=limit):
             self._let_one_go()  # pass it to the next waiter
         return self._is_set
 
     def _let_one_go(self) -> None:
+        """Release one waiter; each wakes the next."""
         with suppress(RuntimeError):  # it is released already
             self._held_until_set.release()
 
@@ -57,10 +60,11 @@ def end_process(code: object) -> Never:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
     finally:  # also when flushing fails
-        os._exit(_status(code))
+        os._exit(_exit_status(code))
 
 
-def _status(code: object) -> int:
+def _exit_status(code: object) -> int:
+    """Return the exit status that `sys.exit(code)` would give."""
     if code is None:
         return 0
     return code & 0xFF if isinstance(code, int) else 1

@@ -117,7 +117,7 @@ class Reader(ABC):
         return number_by_age
 
     def _numbering_by_id(self, skipped: Container[str]) -> Callable[[Any], int]:
-        """Return the function for a reader without numbers of its own."""
+        """Return a fast numbering for a reader without a `number` of its own."""
         kind, read_bookmark, redrive = type(self), self.bookmark, self.redrive
         message_id = self.message_id
         has_message_ids = kind.message_id is not Reader.message_id
@@ -143,6 +143,7 @@ class Reader(ABC):
         return None
 
     def headers(self, message: Any) -> Headers:
+        """Return the headers as pairs of bytes, in their order."""
         return ()
 
     def redrive(self, message: Any) -> str | None:
@@ -154,6 +155,7 @@ class Reader(ABC):
         return None
 
     def publisher(self, message: Any) -> str | None:
+        """Return the name of the publisher, whose messages `seq` numbers."""
         return None
 
     def seq(self, message: Any) -> int | None:
@@ -161,6 +163,7 @@ class Reader(ABC):
         return None
 
     def content_type(self, message: Any) -> str | None:
+        """Return the media type of the body."""
         return None
 
     def dequeue_count(self, message: Any) -> int | None:
@@ -179,6 +182,7 @@ def number_of(text: str) -> int:
 
 
 def find_redrive(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """Return the value of the redrive header, None without one."""
     for name, value in headers:
         if name == _REDRIVE_NAME:
             return value.decode("utf-8", "replace")
@@ -192,7 +196,7 @@ def header_pairs(headers: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> Head
 
 
 def to_bytes(value: object) -> bytes:
-    """Keep bytes, encode text, and write anything else as JSON."""
+    """Return bytes as they are, text encoded, and anything else as JSON."""
     if value is None:
         return b""
     data = as_bytes(value)
@@ -215,6 +219,7 @@ def as_bytes(value: object) -> bytes | None:
 
 
 def _encoded(text: str) -> bytes:
+    """Encode text to UTF-8, also with surrogates in it."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:  # a surrogate that stands for no byte

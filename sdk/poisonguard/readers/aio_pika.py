@@ -27,6 +27,7 @@ class AioPikaReader(Reader):
     def numbering(
         self, skipped: Container[str]
     ) -> Callable[[AbstractIncomingMessage], int]:
+        """Return a numbering by message id; 0 for a skipped or redriven message."""
         with_care = super().numbering(skipped)
 
         def number(message: AbstractIncomingMessage) -> int:
@@ -40,6 +41,7 @@ class AioPikaReader(Reader):
         return number
 
     def bookmark(self, message: AbstractIncomingMessage) -> str:
+        """Return the message id, else one of the delivery and the body's digest."""
         if message.message_id:
             return message.message_id
         # aio-pika generates a new consumer tag for each subscription.
@@ -48,10 +50,12 @@ class AioPikaReader(Reader):
         return f"{consumer}/{message.delivery_tag}/{digest}"
 
     def number(self, message: AbstractIncomingMessage) -> int:
+        """Hash the message id, or the body where there is none."""
         name = message.message_id or hashlib.sha256(message.body).hexdigest()
         return number_of(name)
 
     def has_identity(self, message: AbstractIncomingMessage) -> bool:
+        """Tell whether the message has a message id."""
         return bool(message.message_id)
 
     def message_id(self, message: AbstractIncomingMessage) -> str | None:
@@ -61,6 +65,7 @@ class AioPikaReader(Reader):
         return bytes(message.body)
 
     def headers(self, message: AbstractIncomingMessage) -> Headers:
+        """Return the AMQP properties and headers as a lane stores them."""
         properties = {
             **{name: getattr(message, name) for name in amqp.PROPERTIES},
             # The client returns 0 for a missing priority.
@@ -70,17 +75,21 @@ class AioPikaReader(Reader):
         return amqp.pairs(properties, message.headers)
 
     def redrive(self, message: AbstractIncomingMessage) -> str | None:
+        """Return the value of the redrive header, or None."""
         return amqp.redrive(message.headers)
 
     def enqueued_at(self, message: AbstractIncomingMessage) -> datetime | None:
+        """Return the producer's timestamp, or None."""
         return amqp.moment(message.timestamp)
 
     def content_type(self, message: AbstractIncomingMessage) -> str | None:
         return message.content_type or None
 
     def dequeue_count(self, message: AbstractIncomingMessage) -> int | None:
+        """Return how often a quorum queue delivered it, or None."""
         return amqp.dequeue_count(message.headers)
 
 
 def _milliseconds(seconds: object) -> str | None:
+    """Convert an expiration in seconds to AMQP's text; None for none."""
     return str(int(seconds * 1_000)) if isinstance(seconds, int | float) else None

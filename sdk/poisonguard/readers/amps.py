@@ -29,6 +29,7 @@ class AmpsReader(Reader):
     replays = True
 
     def numbering(self, skipped: Container[str]) -> Callable[[Any], int]:
+        """Return a fast numbering by bookmark; 0 for skipped and borrowed messages."""
         thread = _thread
 
         def number(message: Any) -> int:
@@ -40,10 +41,12 @@ class AmpsReader(Reader):
         return number
 
     def number(self, message: Any) -> int:
+        """Hash the bookmark; raise Misconfigured for a borrowed message."""
         refuse_borrowed(message)
         return super().number(message)
 
     def bookmark(self, message: Any) -> str:
+        """Return the bookmark, "sha256:" and the body's digest where there is none."""
         try:
             bookmark = text_of(message.get_bookmark)
         except AttributeError:
@@ -58,13 +61,16 @@ class AmpsReader(Reader):
         return bytes(message.get_data_raw())
 
     def copy(self, message: Any) -> Any:
+        """Return a deep copy: the client uses the message object again."""
         return copy.deepcopy(message)
 
     def publisher(self, message: Any) -> str | None:
+        """Return the publisher's number in the bookmark, or None."""
         match = _BOOKMARK.match(self.bookmark(message))
         return match[1] if match else None
 
     def seq(self, message: Any) -> int | None:
+        """Return the sequence number in the bookmark, or None."""
         match = _BOOKMARK.match(self.bookmark(message))
         return min(int(match[2]), SEQ_LIMIT) if match else None
 
@@ -112,6 +118,7 @@ _byte_at = ctypes.c_uint8.from_address
 
 
 def _owns(message: Any) -> bool:
+    """Read the flag that a message object owns its memory, which is a copy then."""
     return bool(_byte_at(id(message) + _OWNS_AT).value)
 
 

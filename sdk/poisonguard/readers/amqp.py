@@ -49,12 +49,14 @@ def pairs(properties: Mapping[str, object], headers: Mapping[str, Any]) -> Heade
 
 
 def redrive(headers: Mapping[str, Any] | None) -> str | None:
+    """Return the value of the redrive header, or None."""
     if not headers or REDRIVE_HEADER not in headers:
         return None
     return to_bytes(headers[REDRIVE_HEADER]).decode("utf-8", "replace")
 
 
 def dequeue_count(headers: Mapping[str, Any] | None) -> int | None:
+    """Return how often a quorum queue delivered it; None for other queues."""
     returned = (headers or {}).get(DELIVERY_COUNT)
     return returned + 1 if isinstance(returned, int) else None
 
@@ -64,7 +66,7 @@ def moment(timestamp: object) -> datetime | None:
     if timestamp is None:
         return None
     if isinstance(timestamp, datetime):
-        return _zoned(timestamp)
+        return _in_zone(timestamp)
     try:
         return datetime.fromtimestamp(timestamp, UTC)  # type: ignore[arg-type]
     except (
@@ -77,6 +79,7 @@ def moment(timestamp: object) -> datetime | None:
 
 
 def _properties(properties: Mapping[str, object]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield each property that is set, as a header."""
     for name in PROPERTIES:
         value = properties.get(name)
         if isinstance(value, datetime):
@@ -85,39 +88,44 @@ def _properties(properties: Mapping[str, object]) -> Iterator[tuple[bytes, bytes
             yield f"{PREFIX}{name}".encode(), to_bytes(value)
 
 
-def _zoned(moment: datetime) -> datetime:
+def _in_zone(moment: datetime) -> datetime:
+    """Return a time as it is, in UTC if it has no zone."""
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _seconds(moment: datetime) -> int:
-    return int(_zoned(moment).timestamp())
+    """Convert a time to seconds since 1970."""
+    return int(_in_zone(moment).timestamp())
 
 
 def _header_value(value: object) -> bytes:
+    """Encode a header's value: text as it is, other types as typed JSON."""
     text = as_bytes(value)
     if text is not None:
-        return _raw(text) if _reads_as_json(text) else text
+        return _marked_text(text) if _reads_as_json(text) else text
     try:
-        plain = _plain(value, deep=0)
+        plain = _jsonable(value, deep=0)
         is_bare = not isinstance(value, list | tuple | Mapping) or not value
-        return _json(_typed(value, plain) if is_bare else plain)
+        return _json(_with_type(value, plain) if is_bare else plain)
     except (TypeError, ValueError):  # no AMQP type
         return to_bytes(value)
 
 
-def _plain(value: object, *, deep: int) -> object:
+def _jsonable(value: object, *, deep: int) -> object:
+    """Convert a value for JSON, with the types that JSON lacks; raise for others."""
     if deep > _DEEPEST:
         raise ValueError("it is too deep")
     match value:
         case list() | tuple():
-            return [_plain(one, deep=deep + 1) for one in value]
+            return [_jsonable(one, deep=deep + 1) for one in value]
         case Mapping():
-            return {str(n): _plain(one, deep=deep + 1) for n, one in value.items()}
+            return {str(n): _jsonable(one, deep=deep + 1) for n, one in value.items()}
         case _:
-            return _plain_scalar(value)
+            return _jsonable_scalar(value)
 
 
-def _plain_scalar(value: object) -> object:
+def _jsonable_scalar(value: object) -> object:
+    """Convert one value that is no list or table, like `_jsonable`."""
     match value:
         case None | bool() | str():
             return value
@@ -137,7 +145,7 @@ def _plain_scalar(value: object) -> object:
             raise TypeError(f"AMQP has no {type(value).__name__}")
 
 
-def _typed(value: object, plain: object) -> object:
+def _with_type(value: object, plain: object) -> object:
     """Wrap a top-level value with its AMQP type."""
     match value:
         case None:
@@ -155,6 +163,7 @@ def _typed(value: object, plain: object) -> object:
 
 
 def _fits(number: int, *, bits: int) -> bool:
+    """Tell whether a number fits a signed integer of so many bits."""
     # Not `in range(...)`: for pika's own int types that iterates.
     half = 1 << bits - 1
     return -half <= number < half
@@ -171,10 +180,12 @@ def _reads_as_json(text: bytes) -> bool:
         return False
 
 
-def _raw(text: bytes) -> bytes:
+def _marked_text(text: bytes) -> bytes:
+    """Mark a text that would be read as JSON, so that it is not."""
     long_string = b"S" + len(text).to_bytes(4, "big") + text
     return _json({"$raw": base64.b64encode(long_string).decode()})
 
 
 def _json(plain: object) -> bytes:
+    """Write JSON without NaN and infinities."""
     return json.dumps(plain, ensure_ascii=False, allow_nan=False).encode()

@@ -46,6 +46,8 @@ class AzureQueueReader(Reader):
         self._encoding = encoding
 
     def numbering(self, skipped: Container[str]) -> Callable[[QueueMessage], int]:
+        """Return a fast numbering by message id, 0 for skipped messages."""
+
         def number(message: QueueMessage) -> int:
             bookmark = message.id
             if not bookmark or bookmark in skipped:
@@ -55,29 +57,35 @@ class AzureQueueReader(Reader):
         return number
 
     def bookmark(self, message: QueueMessage) -> str:
+        """Return the id that the queue gave the message."""
         return str(message.id)
 
     def body(self, message: QueueMessage) -> bytes:
+        """Return the decoded bytes, or the text as it is."""
         decoded = self._decoded(message)
         return to_bytes(message.content) if decoded is None else decoded
 
     def headers(self, message: QueueMessage) -> Headers:
+        """Return one header, which says how the text was encoded."""
         if self._encoding == "decoded":
             return ()
         is_plain = self._decoded(message) is None
         return ((ENCODING_HEADER, b"none" if is_plain else b"base64"),)
 
     def redrive(self, message: QueueMessage) -> str | None:
+        """Return None: a message there bears no mark."""
         return None
 
     def enqueued_at(self, message: QueueMessage) -> datetime | None:
+        """Return when the message was put into the queue."""
         return message.inserted_on
 
     def dequeue_count(self, message: QueueMessage) -> int | None:
+        """Return how often the queue delivered it."""
         return message.dequeue_count
 
     def _decoded(self, message: QueueMessage) -> bytes | None:
-        """Decode base64, if encoding it again gives the same text."""
+        """Decode base64, if encoding it again gives the same text; else return None."""
         text = message.content
         if self._encoding != "base64" or not isinstance(text, str):
             return None

@@ -84,7 +84,7 @@ def guarded_task(
             bound = (task, *args) if bind else args
             if task.request.called_directly or task.request.is_eager:
                 return function(*bound, **kwargs)
-            return _run(guard, task, lambda: function(*bound, **kwargs))
+            return _run_guarded(guard, task, lambda: function(*bound, **kwargs))
 
         late = {"acks_late": True, "reject_on_worker_lost": True}
         return app.task(bind=True, **late, **options)(run)
@@ -92,7 +92,8 @@ def guarded_task(
     return make
 
 
-def _run(guard: Guard, task: Any, call: Callable[[], Any]) -> Any:
+def _run_guarded(guard: Guard, task: Any, call: Callable[[], Any]) -> Any:
+    """Have the guard run a task; return its result, or raise what Celery expects."""
     message = TaskMessage(task=task, request=task.request)
     ended: dict[str, Any] = {}
 
@@ -111,9 +112,9 @@ def _run(guard: Guard, task: Any, call: Callable[[], Any]) -> Any:
     except GuardError as why:  # the guard could not start: the task did not run
         log.error("%s comes again: %s", task.request.id, why)  # noqa: TRY400
         message.due_in = AFTER_NO_START
-        raise _returned(message) from why
+        raise _redelivery_of(message) from why
     if outcome is Outcome.RELEASE:
-        raise _returned(message)
+        raise _redelivery_of(message)
     if outcome is Outcome.HANDLED:
         if "wish" in ended:
             raise ended["wish"]
@@ -121,7 +122,7 @@ def _run(guard: Guard, task: Any, call: Callable[[], Any]) -> Any:
     raise ended.get("error") or NotHandled(f"the task {task.request.id} is {outcome}")
 
 
-def _returned(message: TaskMessage) -> Exception:
+def _redelivery_of(message: TaskMessage) -> Exception:
     """Return the exception that makes Celery deliver the message again."""
     if message.due_in is None:
         return Reject("it was released by its guard", requeue=True)
@@ -138,12 +139,15 @@ class CeleryReader(Reader):
     """Reads the message of a task."""
 
     def bookmark(self, message: TaskMessage) -> str:
+        """Return the task id."""
         return str(message.request.id)
 
     def message_id(self, message: TaskMessage) -> str:
+        """Return the task id."""
         return str(message.request.id)
 
     def body(self, message: TaskMessage) -> bytes:
+        """Serialize the arguments again, as the producer did."""
         request = message.request
         embedded = {name: getattr(request, name, None) for name in _EMBEDDED}
         payload = (request.args, request.kwargs, embedded)
@@ -151,6 +155,7 @@ class CeleryReader(Reader):
         return to_bytes(dumps(payload, serializer)[2])
 
     def headers(self, message: TaskMessage) -> Headers:
+        """Return the properties and headers as a RabbitMQ lane stores them."""
         request = vars(message.request)
         properties = request.get("properties") or {}
         headers = properties.get("application_headers")
@@ -160,12 +165,15 @@ class CeleryReader(Reader):
         return amqp.pairs(properties, own)
 
     def redrive(self, message: TaskMessage) -> str | None:
+        """Return the value of the redrive header, or None."""
         return amqp.redrive(vars(message.request))
 
     def content_type(self, message: TaskMessage) -> str:
+        """Return the media type of the serializer, JSON if it is not named."""
         properties = message.request.properties or {}
         return properties.get("content_type") or "application/json"
 
     def dequeue_count(self, message: TaskMessage) -> int | None:
+        """Return how often a quorum queue delivered it, or None."""
         properties = message.request.properties or {}
         return amqp.dequeue_count(properties.get("application_headers"))

@@ -23,6 +23,7 @@ class PikaReader(Reader):
     """Reads the arguments of pika's callback behind the channel."""
 
     def numbering(self, skipped: Container[str]) -> Callable[[Delivery], int]:
+        """Return a numbering by message id; 0 for a skipped or redriven message."""
         slowly, from_bytes = super().numbering(skipped), int.from_bytes
         redrive = REDRIVE_HEADER
 
@@ -39,6 +40,7 @@ class PikaReader(Reader):
         return number
 
     def bookmark(self, message: Delivery) -> str:
+        """Return the message id, else one of the delivery and the body's digest."""
         method, properties, body = message
         if properties.message_id:
             return str(properties.message_id)
@@ -48,10 +50,12 @@ class PikaReader(Reader):
         return f"{consumer}/{method.delivery_tag}/{digest}"
 
     def number(self, message: Delivery) -> int:
+        """Hash the message id, or the body where there is none."""
         _, properties, body = message
         return number_of(properties.message_id or hashlib.sha256(body).hexdigest())
 
     def has_identity(self, message: Delivery) -> bool:
+        """Tell whether the message has a message id."""
         return bool(message[1].message_id)
 
     def message_id(self, message: Delivery) -> str | None:
@@ -61,17 +65,21 @@ class PikaReader(Reader):
         return bytes(message[2])
 
     def headers(self, message: Delivery) -> Headers:
+        """Return the AMQP properties and headers as a lane stores them."""
         return amqp.pairs(vars(message[1]), message[1].headers or {})
 
     def redrive(self, message: Delivery) -> str | None:
+        """Return the value of the redrive header, or None."""
         headers = message[1].headers
         return amqp.redrive(headers) if headers else None
 
     def enqueued_at(self, message: Delivery) -> datetime | None:
+        """Return the producer's timestamp, or None."""
         return amqp.moment(message[1].timestamp)
 
     def content_type(self, message: Delivery) -> str | None:
         return message[1].content_type or None
 
     def dequeue_count(self, message: Delivery) -> int | None:
+        """Return how often a quorum queue delivered it, or None."""
         return amqp.dequeue_count(message[1].headers)

@@ -33,6 +33,7 @@ class RedisStreamsReader(Reader):
         self._body_field = body_field.encode()
 
     def numbering(self, skipped: Container[str]) -> Callable[[Entry], int]:
+        """Return a fast numbering by entry id, 0 for skipped and redriven entries."""
         slowly = super().numbering(skipped)
 
         def number(message: Entry) -> int:
@@ -55,19 +56,23 @@ class RedisStreamsReader(Reader):
         return number
 
     def number_at(self, moment: datetime) -> int:
+        """Return the number of the first id in the millisecond behind this moment."""
         # Messages of the same millisecond may be older.
         return ((moment - _EPOCH) // _MILLISECOND + 1 << 20) + 1
 
     def bookmark(self, message: Entry) -> str:
+        """Return the entry id as text."""
         entry_id = message[0]
         return entry_id.decode() if isinstance(entry_id, bytes) else entry_id
 
     def number(self, message: Entry) -> int:
+        """Return `seq` plus 1: ids grow, so numbers order entries by time."""
         return self.seq(message) + 1
 
     def number_again(
         self, *, bookmark: str, message_id: str | None, seq: int | None
     ) -> int:
+        """Compute the number from the bookmark, 0 if that is no entry id."""
         try:
             return self.number((bookmark, {}))
         except ValueError:  # no id of an entry
@@ -80,19 +85,23 @@ class RedisStreamsReader(Reader):
         return min(int(milliseconds) << 20 | low, SEQ_LIMIT)
 
     def body(self, message: Entry) -> bytes:
-        return self._split(message)[0]
+        """Return the field that is the body, b"" without one."""
+        return self._body_and_headers(message)[0]
 
     def headers(self, message: Entry) -> Headers:
-        return self._split(message)[1]
+        """Return the other fields; one may mark the body's place."""
+        return self._body_and_headers(message)[1]
 
     def enqueued_at(self, message: Entry) -> datetime | None:
+        """Return the time in the entry id; None if it is no date."""
         milliseconds = int(self.bookmark(message).partition("-")[0])
         try:
             return datetime.fromtimestamp(milliseconds / 1000, UTC)
         except (OverflowError, OSError, ValueError):  # producers may choose any ids
             return None
 
-    def _split(self, message: Entry) -> tuple[bytes, Headers]:
+    def _body_and_headers(self, message: Entry) -> tuple[bytes, Headers]:
+        """Split the fields into the body and headers; one may mark the body's place."""
         fields = header_pairs(message[1])
         names = [name for name, _ in fields]
         if self._body_field not in names:

@@ -42,6 +42,8 @@ class SqsReader(Reader):
     bookmarks_are_places = True
 
     def numbering(self, skipped: Container[str]) -> Callable[[Any], int]:
+        """Return a numbering by message id; 0 for a skipped or redriven message."""
+
         def number(message: Any) -> int:
             members = _members(message)
             bookmark = members["MessageId"]
@@ -55,32 +57,37 @@ class SqsReader(Reader):
         return number
 
     def bookmark(self, message: Any) -> str:
+        """Return the id that SQS gave the message."""
         return str(_members(message)["MessageId"])
 
     def body(self, message: Any) -> bytes:
+        """Return the body, decoded where Poisonweb encoded it."""
         members = _members(message)
         body = to_bytes(members["Body"])
         if _attributes(members).get(BODY_MARK) != _MARKED:
             return body
-        decoded = _decoded(body)
+        decoded = _decode_marked(body)
         return body if decoded is None else decoded
 
     def headers(self, message: Any) -> Headers:
+        """Return the message attributes, and what else belongs to the message."""
         members = _members(message)
         attributes = _attributes(members)
         is_marked = attributes.get(BODY_MARK) == _MARKED
-        if is_marked and _decoded(to_bytes(members["Body"])) is not None:
+        if is_marked and _decode_marked(to_bytes(members["Body"])) is not None:
             del attributes[BODY_MARK]
         own = ((to_bytes(name), value) for name, (_, value) in attributes.items())
-        return (*own, *_aside(members.get("Attributes") or {}, attributes))
+        return (*own, *_sqs_headers(members.get("Attributes") or {}, attributes))
 
     def redrive(self, message: Any) -> str | None:
+        """Return the value of the redrive attribute, or None."""
         attributes = _members(message).get("MessageAttributes")
         if not attributes or REDRIVE_HEADER not in attributes:
             return None
-        return _value(attributes[REDRIVE_HEADER])[1].decode("utf-8", "replace")
+        return _type_and_value(attributes[REDRIVE_HEADER])[1].decode("utf-8", "replace")
 
     def enqueued_at(self, message: Any) -> datetime | None:
+        """Return when SQS got the message; None if that was not requested."""
         milliseconds = (_members(message).get("Attributes") or {}).get("SentTimestamp")
         return (
             datetime.fromtimestamp(int(milliseconds) / 1_000, UTC)
@@ -89,6 +96,7 @@ class SqsReader(Reader):
         )
 
     def dequeue_count(self, message: Any) -> int | None:
+        """Return how often SQS delivered it; None if that was not requested."""
         attributes = _members(message).get("Attributes") or {}
         count = attributes.get("ApproximateReceiveCount")
         return int(count) if count else None
@@ -102,20 +110,23 @@ def _members(message: Any) -> Mapping[str, Any]:
 
 
 def _attributes(members: Mapping[str, Any]) -> dict[str, tuple[str, bytes]]:
+    """Return type and value of each message attribute, by name."""
     attributes = members.get("MessageAttributes") or {}
-    return {name: _value(wire) for name, wire in sorted(attributes.items())}
+    return {name: _type_and_value(wire) for name, wire in sorted(attributes.items())}
 
 
-def _value(wire: Mapping[str, Any]) -> tuple[str, bytes]:
+def _type_and_value(wire: Mapping[str, Any]) -> tuple[str, bytes]:
+    """Return the type and the value of a message attribute."""
     kind = wire["DataType"]
     is_binary = kind.partition(".")[0] == "Binary"
     value = wire.get("BinaryValue", b"") if is_binary else wire.get("StringValue", "")
     return kind, to_bytes(value)
 
 
-def _aside(
+def _sqs_headers(
     system: Mapping[str, str], attributes: Mapping[str, tuple[str, bytes]]
 ) -> Headers:
+    """Return the attributes' types and the system attributes as headers."""
     types = {name: kind for name, (kind, _) in attributes.items() if kind != "String"}
     written = json.dumps(types, separators=(",", ":")) if types else ""
     values = {"types": written, **{name: system.get(name, "") for name in _ASIDE}}
@@ -126,7 +137,7 @@ def _aside(
     )
 
 
-def _decoded(body: bytes) -> bytes | None:
+def _decode_marked(body: bytes) -> bytes | None:
     """Decode a body that Poisonweb encoded; return None for any other."""
     try:
         decoded = base64.b64decode(body, validate=True)
@@ -137,6 +148,7 @@ def _decoded(body: bytes) -> bytes | None:
 
 
 def _is_text(value: bytes) -> bool:
+    """Tell whether the bytes are text that SQS accepts as a body."""
     try:
         return not _NO_XML.search(value.decode())
     except UnicodeDecodeError:

@@ -29,6 +29,7 @@ class StreamedAnswer:
         self.media_type = header.partition(";")[0].strip().lower()
 
     def json(self) -> Any:
+        """Read and parse the rest; raise Away if it is cut, or no JSON."""
         return read_json(self._url, self._response)
 
     def lines(self, *, longest: int) -> Iterator[bytes]:
@@ -44,6 +45,7 @@ class _Excess(Exception):
 
 
 def read_json(url: str, response: urllib3.BaseHTTPResponse) -> Any:
+    """Read and parse the body of an answer; raise Away if it is cut, or no JSON."""
     try:
         return json.loads(response.data)
     except urllib3.exceptions.HTTPError as reason:
@@ -65,6 +67,7 @@ def pieces_of(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
 
 
 def away(url: str, reason: Exception) -> Away:
+    """Build the Away for a url that gave no usable answer, with the remedy."""
     return Away(
         f"{url} is away ({reason}): check that it runs, its name, its certificate and"
         " the way to it."
@@ -84,6 +87,7 @@ def _inflated(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
 
 
 def _gunzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the content of gzipped pieces, never much of it at once."""
     inflating = zlib.decompressobj(wbits=31)
     for piece in pieces:
         rest = piece
@@ -93,6 +97,7 @@ def _gunzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _lines(pieces: Iterator[bytes], longest: int) -> Iterator[bytes]:
+    """Yield the whole lines in the pieces, without their ends; drop an unended one."""
     begun: list[bytes] = []  # the parts of the line without an end so far
     size = 0
     for piece in pieces:

@@ -41,6 +41,7 @@ class AppliedCounts:
         times: int,
         handled: bool = False,
     ) -> None:
+        """Add to the count of a skip, to be sent with the next batch."""
         with self._lock:
             count = self._counts.setdefault(
                 (skip, consumer_group, client_name), _Applied()
@@ -51,6 +52,7 @@ class AppliedCounts:
 
     @property
     def waiting(self) -> int:
+        """Return how many counts the server has not accepted yet."""
         with self._lock:
             return len(self._batch) + len(self._counts)
 
@@ -68,11 +70,12 @@ class AppliedCounts:
         with self._lock:
             if not self._batch:
                 keys = list(islice(self._counts, BATCH))
-                self._batch = tuple(_applied(k, self._counts.pop(k)) for k in keys)
+                self._batch = tuple(_to_wire(k, self._counts.pop(k)) for k in keys)
             return self._batch
 
 
-def _applied(key: tuple[int, str, str], count: _Applied) -> dict[str, object]:
+def _to_wire(key: tuple[int, str, str], count: _Applied) -> dict[str, object]:
+    """Return a member of POST /skips/applied, with a `report` id of its own."""
     skip, consumer_group, client_name = key
     handled = {"handled": True} if count.handled else {}
     return {

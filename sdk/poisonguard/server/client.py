@@ -79,7 +79,7 @@ class Client:
     ) -> None:
         if not urls:
             raise Misconfigured("No url: name the one of your Poisonweb.")
-        self._servers = [ServerUrl(_usable(url), timer) for url in urls]
+        self._servers = [ServerUrl(_checked_url(url), timer) for url in urls]
         self._working = 0  # the place of the url that answered last
         self._api_key = api_key
         self._timeout = timeout
@@ -121,6 +121,7 @@ class Client:
         return self._clock.warning
 
     def get(self, path: str, query: Query = ()) -> Any:
+        """GET a path and parse the JSON answer; raise Away or Refused."""
         return read_json(self.url, self._request("GET", path, query=query))
 
     @contextmanager
@@ -136,10 +137,12 @@ class Client:
     def post(
         self, path: str, body: Mapping[str, object], *, timeout: float | None = None
     ) -> Any:
+        """POST a body as JSON and parse the JSON answer; raise Away or Refused."""
         response = self._request("POST", path, body=body, timeout=timeout)
         return read_json(self.url, response)
 
     def delete(self, path: str, body: Mapping[str, object] | None = None) -> Any:
+        """DELETE a path and parse the JSON answer; raise Away or Refused."""
         return read_json(self.url, self._request("DELETE", path, body=body))
 
     @contextmanager
@@ -172,6 +175,7 @@ class Client:
                     response.shutdown()
 
     def close(self) -> None:
+        """End the open streams and the connections; later streams are empty."""
         with self._lock:
             self._closed = True
         self.cut()
@@ -213,6 +217,7 @@ class Client:
         headers: Mapping[str, str],
         wait: float,
     ) -> urllib3.BaseHTTPResponse:
+        """Request one url and return its good answer; raise Away or Refused."""
         reading = method == "GET"
         pause = server.remaining_pause(reading=reading)
         if pause > 0:
@@ -236,6 +241,7 @@ class Client:
         return response
 
     def _headers(self) -> dict[str, str]:
+        """Return the headers of each request; raise Misconfigured for a bad API key."""
         key = self._api_key if isinstance(self._api_key, str) else self._api_key()
         key = key.strip()
         if not re.fullmatch("[!-~]+", key):
@@ -250,6 +256,7 @@ class Client:
         }
 
     def _stay_with(self, place: int) -> None:
+        """Use this url from now on; end the streams of the one before it."""
         if place != self._working:
             before, self._working = self.url, place
             log.warning("%s is away: %s is used from now on", before, self.url)
@@ -261,6 +268,7 @@ _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 def _reset_all_after_fork() -> None:
+    """Start all clients of a forked child without its parent's connections."""
     for client in list(_clients):
         client._reset_after_fork()  # noqa: SLF001 # ours
 
@@ -268,7 +276,8 @@ def _reset_all_after_fork() -> None:
 os.register_at_fork(after_in_child=_reset_all_after_fork)
 
 
-def _usable(url: str) -> str:
+def _checked_url(url: str) -> str:
+    """Return a url without its last slash; raise Misconfigured for an unusable one."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise Misconfigured(

@@ -67,5 +67,6 @@ class ConfirmationQueue:
                     self._confirmations.popleft()
 
     def _next_batch(self) -> list[Item]:
+        """Return the oldest in memory, which stay there until they are sent."""
         with self._lock:
             return list(islice(self._confirmations, BATCH))

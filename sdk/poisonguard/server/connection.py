@@ -56,6 +56,7 @@ class Connection:
         _shared.all.add(self)
 
     def _reset(self) -> None:
+        """Forget the thread that ticks, and that the connection was closed."""
         self._closing = threading.Event()
         self._ticking: threading.Thread | None = None
 
@@ -90,7 +91,7 @@ class Connection:
             topic=topic,
             consumer_group=consumer_group,
             handler_version=handler_version,
-            tell_applied=partial(self._applied, consumer_group, client_name),
+            tell_applied=partial(self._count_applied, consumer_group, client_name),
         )
         self._skip_stream.join(skip_list)
         return skip_list
@@ -101,7 +102,7 @@ class Connection:
 
     def start(self, timeout: float) -> None:
         """Load every list; raise StartTimeout, or Refused when the server refuses."""
-        self._run()
+        self._start_threads()
         if not self._skip_stream.until_loaded(timeout):
             why = self._skip_stream.trouble or "the server has not answered"
             raise StartTimeout(f"No skip list after {timeout:g} s: {why}")
@@ -130,7 +131,8 @@ class Connection:
         skew = self.client.skew_warning
         return [*problems, *([skew] if skew else []), *self.reporter.warnings]
 
-    def _run(self) -> None:
+    def _start_threads(self) -> None:
+        """Start the threads of the stream, of the reports and of the tick."""
         self._started = True
         self._skip_stream.start()
         self.reporter.start()
@@ -141,6 +143,7 @@ class Connection:
             self._ticking.start()
 
     def _end(self, deadline: float) -> None:
+        """Send what waits, and stop all threads, until a monotonic deadline."""
         self._started = False
         self._closing.set()
         self._skip_stream.stop()
@@ -151,15 +154,17 @@ class Connection:
         self.client.close()
 
     def _reset_after_fork(self) -> None:
+        """Start again in a forked child, if the parent's connection was started."""
         self._reset()
         self._skip_stream.reset_after_fork()
         self.reporter.reset_after_fork()
         if self._started:
-            self._run()
+            self._start_threads()
 
-    def _applied(
+    def _count_applied(
         self, consumer_group: str, client_name: str, skip: int, times: int
     ) -> None:
+        """Count for the server that a skip was applied."""
         self.reporter.count_applied(
             skip=skip,
             consumer_group=consumer_group,
@@ -168,6 +173,7 @@ class Connection:
         )
 
     def _tick(self) -> None:
+        """Expire due skips, and call `on_tick` once a second, until closed."""
         closing, ticked = self._closing, time.monotonic()
         while not closing.wait(self._until_next_expiry()):
             now = self.client.now()
@@ -178,6 +184,7 @@ class Connection:
                 self._call_all()
 
     def _call_all(self) -> None:
+        """Call each function of `on_tick`; log what they raise."""
         for call in list(self.on_tick):
             try:
                 call()
@@ -185,6 +192,7 @@ class Connection:
                 log.exception("a guard could not report its state")
 
     def _until_next_expiry(self) -> float:
+        """Return the seconds to wait until a skip expires, at most those of a tick."""
         # The clock may be set meanwhile: no longer than a tick.
         expiries = [
             one.next_expiry for one in self._skip_stream.lists if one.next_expiry
@@ -204,6 +212,7 @@ class _Shared:
         self.reset_lock()
 
     def reset_lock(self) -> None:
+        """Take a new lock: in a forked child the parent may hold the other one."""
         self.lock = threading.Lock()
 
 
@@ -211,12 +220,14 @@ _shared = _Shared()
 
 
 def _reset_all_after_fork() -> None:
+    """Start all connections again in a forked child."""
     _shared.reset_lock()
     for connection in list(_shared.all):
         connection._reset_after_fork()  # noqa: SLF001 # ours
 
 
 def _flush_all() -> None:
+    """End all connections as the interpreter ends, within EXIT_TIMEOUT."""
     deadline = time.monotonic() + EXIT_TIMEOUT
     for connection in list(_shared.all):
         connection._end(deadline)  # noqa: SLF001 # ours

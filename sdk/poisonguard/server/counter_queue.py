@@ -22,6 +22,7 @@ class CounterQueue:
 
     @property
     def waiting(self) -> int:
+        """Return how many counters and heartbeats wait to be sent."""
         return self._counters.waiting + self._heartbeats.waiting
 
     def send(self, sender: Sender, *, everything: bool) -> None:

@@ -42,6 +42,7 @@ class _MinuteCounts:
     durations: dict[int, int] = field(default_factory=dict)
 
     def add(self, other: _MinuteCounts) -> None:
+        """Add the counts of another minute to these."""
         self.handled += other.handled
         self.failed += other.failed
         self.skipped += other.skipped
@@ -51,6 +52,7 @@ class _MinuteCounts:
 
     @property
     def most(self) -> int:
+        """Return the greatest of all counts, those of durations included."""
         counts = (self.handled, self.failed, self.skipped, self.retried)
         return max(*counts, *self.durations.values())
 
@@ -80,6 +82,7 @@ class Counters:
         retried: int = 0,
         durations: Mapping[int, int],
     ) -> None:
+        """Add counts of this key to the present minute."""
         counts = _MinuteCounts(handled, failed, skipped, retried, dict(durations))
         with self._lock:
             self._merge((key, _this_minute()), counts)
@@ -96,10 +99,12 @@ class Counters:
                 now = _this_minute()
                 # Not "before now": a clock set back would hold them for long.
                 due = (e for e in self._counts_by_minute if everything or e[1] != now)
-                self._batch = tuple(self._report(e) for e in list(islice(due, BATCH)))
+                entries = list(islice(due, BATCH))
+                self._batch = tuple(map(self._take_report, entries))
             return self._batch
 
     def confirm_batch(self) -> None:
+        """Forget the batch, which the server has accepted."""
         with self._lock:
             self._batch = ()
 
@@ -113,10 +118,12 @@ class Counters:
 
     @property
     def waiting(self) -> int:
+        """Return how many reports are in the batch and behind it."""
         with self._lock:
             return len(self._batch) + len(self._counts_by_minute)
 
-    def _report(self, entry: _Entry) -> CounterReport:
+    def _take_report(self, entry: _Entry) -> CounterReport:
+        """Remove a minute's counts, and return them as the next report."""
         key, minute = entry
         counts = self._counts_by_minute.pop(entry)
         self._sequence += 1
@@ -135,10 +142,12 @@ class Counters:
         )
 
     def _merge(self, entry: _Entry, counts: _MinuteCounts) -> None:
+        """Add counts to an entry, which may be new."""
         existing = self._counts_by_minute.setdefault(entry, _MinuteCounts())
         existing.add(counts)
 
     def _merge_hours(self) -> None:
+        """Merge the past minutes of each hour, where no sum exceeds COUNT_LIMIT."""
         now, before = _this_minute(), self._counts_by_minute
         self._counts_by_minute = {}
         for (key, minute), counts in before.items():
@@ -152,4 +161,5 @@ class Counters:
 
 
 def _this_minute() -> int:
+    """Return the present minute, counted from 1970."""
     return int(time.time() // 60)

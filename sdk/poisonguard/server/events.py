@@ -42,22 +42,24 @@ def parse(pieces: Iterable[bytes]) -> Iterator[Event]:
             kind = value
         elif name == "data":
             size += len(value)
-            _check(size)
+            _refuse_beyond_limit(size)
             data.append(value)
         elif name == "id" and "\0" not in value:
             last_id = value
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
+    """Yield the whole lines in the pieces, as text; raise Away for one too long."""
     rest = b""
     for piece in pieces:
         rest += piece
         *lines, rest = _LINE_END.split(rest)
         for line in lines:
             yield line.decode("utf-8", "replace")
-        _check(len(rest))
+        _refuse_beyond_limit(len(rest))
 
 
-def _check(size: int) -> None:
+def _refuse_beyond_limit(size: int) -> None:
+    """Raise Away if an event has more than LIMIT bytes."""
     if size > LIMIT:
         raise Away(f"The stream has an event of more than {LIMIT} bytes.")

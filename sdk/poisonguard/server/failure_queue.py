@@ -50,14 +50,17 @@ class _Job:
         self.away: Away | None = None
 
     def finish(self, answer: Item) -> None:
+        """Store the server's answer, and end the wait of the guard."""
         self.answer = answer
         self.done.set()
 
     def refuse(self, refused: Refused) -> None:
+        """Store that the server refuses the report, and end the wait of the guard."""
         self.refused = refused
         self.done.set()
 
     def receipt(self) -> Receipt:
+        """Return the receipt in the answer; raise Refused for a rejection."""
         if self.refused is not None:
             raise self.refused
         if self.answer.get("status") == "rejected":
@@ -84,6 +87,7 @@ class FailureQueue:
 
     @property
     def waiting(self) -> int:
+        """Return how many reports wait for the server."""
         return len(self._jobs)
 
     # The guards' side
@@ -100,37 +104,40 @@ class FailureQueue:
         """Return once the server or the spool has the report; see `Reporter.poison`."""
         spool = self._spool_for(when_away)
         if spool is not None and spool.failures:
-            return self._spooled(spool, report)  # behind the reports that wait there
+            # Behind the reports that wait there.
+            return self._write_to_spool(spool, report)
         job = _Job(report)
         self._add(job)
         try:
-            self._await(job, spool, keep_alive, stop, hold_for)
+            self._wait_for_answer(job, spool, keep_alive, stop, hold_for)
         finally:
             self._remove(job)
         if job.done.is_set():
             return job.receipt()
         if spool is None:
             raise job.away or Away("This connection was closed before it could report.")
-        return self._spooled(spool, report)
+        return self._write_to_spool(spool, report)
 
     def close(self) -> None:
         """End all waiting."""
         self._closed = True
 
     def _spool_for(self, when_away: str) -> Spool | None:
+        """Return the spool to use while the server is away, None to hold the report."""
         if when_away == "hold":
             return None
         if self._spool is None:
             raise Misconfigured('when_away="spool" needs a spool folder: name one.')
         return self._spool
 
-    def _spooled(self, spool: Spool, report: FailureReport) -> Receipt:
+    def _write_to_spool(self, spool: Spool, report: FailureReport) -> Receipt:
+        """Write a report to the spool durably, and return the receipt for it."""
         spool.append("failures", report.to_wire(), durable=True)
         log.warning("a report waits in %s for Poisonweb to return", spool.folder)
         self._wake()
         return Receipt(status="spooled", poison=None, spooled=True)
 
-    def _await(
+    def _wait_for_answer(
         self,
         job: _Job,
         spool: Spool | None,
@@ -138,6 +145,7 @@ class FailureQueue:
         stop: Stop,
         hold_for: float,
     ) -> None:
+        """Wait for the job's answer, calling `keep_alive`; give up when in vain."""
         started_at = kept_alive_at = time.monotonic()
         while not job.done.wait(_SLICE):
             now = time.monotonic()
@@ -149,11 +157,13 @@ class FailureQueue:
                 keep_alive()
 
     def _add(self, job: _Job) -> None:
+        """Queue a job, and have the sender try now."""
         with self._lock:
             self._jobs.append(job)
         self._wake()
 
     def _remove(self, job: _Job) -> None:
+        """Remove a job from the queue."""
         with self._lock:
             self._jobs.remove(job)
 
@@ -177,6 +187,7 @@ class FailureQueue:
                 raise
 
     def _next_jobs(self) -> list[_Job]:
+        """Return the oldest unanswered jobs that fit one request; they stay queued."""
         jobs, size = list[_Job](), 0
         with self._lock:
             for job in self._jobs:

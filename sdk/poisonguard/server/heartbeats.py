@@ -24,6 +24,7 @@ class Heartbeats:
 
     @property
     def waiting(self) -> int:
+        """Return how many guards have a heartbeat to be sent."""
         return len(self._latest)
 
     def set(self, heartbeat: GuardHeartbeat) -> bool:
@@ -58,4 +59,5 @@ class Heartbeats:
 
 
 def _guard(heartbeat: GuardHeartbeat) -> _Guard:
+    """Return what identifies the guard of a heartbeat."""
     return heartbeat.topic, heartbeat.consumer_group, heartbeat.client_name

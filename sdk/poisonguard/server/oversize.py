@@ -54,6 +54,7 @@ class Oversize:
             self.note(*key, body.size if body else len(report.body))
 
     def _remember(self, key: tuple[str, str], size: int) -> None:
+        """Note the size of a message too large; forget the oldest of too many."""
         self._messages.pop(key, None)
         self._messages[key] = size
         while len(self._messages) > MOST_NAMED:

@@ -40,6 +40,7 @@ class ServerUrl:
     reads_from: float = 0.0
 
     def remaining_pause(self, *, reading: bool) -> float:
+        """Return the seconds to wait before a request; 0 or less for none."""
         return (self.reads_from if reading else self.writes_from) - self.timer()
 
     def hold_off(self, status: int, retry_after: str | None) -> None:
@@ -53,6 +54,7 @@ class ServerUrl:
 
 
 def refusal(server: ServerUrl, response: urllib3.BaseHTTPResponse) -> Away | Refused:
+    """Return the error to raise for a bad answer; obey its Retry-After from now on."""
     status, headers = response.status, response.headers
     detail = _detail(response)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _RETRY_LATER:

@@ -63,6 +63,7 @@ class Reporter:
         self._reset()
 
     def _reset(self) -> None:
+        """Start with empty queues, a new reporter id and no thread."""
         self.id = uuid4()
         self.trouble: dict[str, str] = {}
         self._counters = Counters(self.id)
@@ -222,6 +223,7 @@ class Reporter:
         self._sender_thread.wake()
 
     def _start_and_wake(self) -> None:
+        """Have the thread send now; start it if needed."""
         self._sender_thread.wake()
         self._sender_thread.start()
 
@@ -238,10 +240,12 @@ class Reporter:
         self._sender_thread.end(max(0.0, deadline - time.monotonic()))
 
     def _spool_rest(self) -> None:
+        """Write unsent counters and confirmations to the spool, or log their loss."""
         confirmations = self._confirmations.rest()
         counters = [report.to_wire() for report in self._counters.rest()]
         spool_rest(self._spool, {"counters": counters, "confirmations": confirmations})
 
     def _close_spool(self) -> None:
+        """Close the spool, if there is one."""
         if self._spool is not None:
             self._spool.close()

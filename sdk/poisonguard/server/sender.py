@@ -61,7 +61,7 @@ class Sender:
             if refused.status == _TOO_LARGE and "body" in items[0]:
                 return self.send(kind, [without_body(items[0])])
             return [{"status": "rejected", "detail": str(refused)} for _ in items]
-        answers = _answers(answer, expected=len(items))
+        answers = _results(answer, expected=len(items))
         return [
             explained(item, one)
             if "oversize_body" in item
@@ -88,7 +88,8 @@ def _reject_unknown_status(kind: str, answer: Item) -> Item:
     return {"status": "rejected", "detail": detail}
 
 
-def _answers(answer: Any, *, expected: int) -> list[Item]:
+def _results(answer: Any, *, expected: int) -> list[Item]:
+    """Return the result of each member; raise Away unless there is one for each."""
     results = answer.get("results") if isinstance(answer, Mapping) else None
     if (
         not isinstance(results, list)

@@ -65,6 +65,7 @@ class SenderThread:
             self._start_once()
 
     def _start_once(self) -> None:
+        """Start the thread, if no other thread does at this moment."""
         with self._lock:
             if self._thread is None and not self._ended:
                 self._thread = threading.Thread(
@@ -73,7 +74,7 @@ class SenderThread:
                 self._thread.start()
 
     def wake(self) -> None:
-        """Try now, if the thread runs."""
+        """End the thread's wait, so that it sends now; starts no thread."""
         self._woken.set()
 
     def flush(self, timeout: float) -> bool:
@@ -100,9 +101,11 @@ class SenderThread:
 
     @property
     def _waiting(self) -> int:
+        """Return how many reports wait in all queues."""
         return sum(queue.waiting for queue in self._queues.values())
 
     def _run(self) -> None:
+        """Send about once a second until the end, then call `on_end`."""
         backoff = Backoff(cap=5.0)
         while not self._ended:
             self._woken.clear()
@@ -133,11 +136,13 @@ class SenderThread:
         return min(pause, 1.0) if self._queues["failures"].waiting else pause
 
     def _send_all(self, *, everything: bool) -> None:
+        """Send each queue whose pause is over."""
         for kind, queue in self._queues.items():
             if time.monotonic() >= self._not_before.get(kind, 0.0):
-                self._attempt(kind, queue, everything=everything)
+                self._send_queue(kind, queue, everything=everything)
 
-    def _attempt(self, kind: str, queue: ReportQueue, *, everything: bool) -> None:
+    def _send_queue(self, kind: str, queue: ReportQueue, *, everything: bool) -> None:
+        """Send one queue; note in `trouble` why it is refused, and let it pause."""
         try:
             queue.send(self._sender, everything=everything)
         except (Refused, Misconfigured, Full) as refused:

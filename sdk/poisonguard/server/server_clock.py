@@ -27,6 +27,7 @@ class ServerClock:
         self._to_server = time.time() - time.monotonic()
 
     def now(self) -> datetime:
+        """Return the estimated time by the server's clock."""
         return datetime.fromtimestamp(time.monotonic() + self._to_server, UTC)
 
     def learn(self, date: str | None, *, asked_at: float) -> None:

@@ -66,19 +66,23 @@ class SkipStream:
 
     @property
     def lists(self) -> tuple[SkipList, ...]:
+        """Return the lists that the stream follows."""
         return tuple(self._lists)
 
     def join(self, skip_list: SkipList) -> None:
+        """Follow another list; the running stream starts again with its topic."""
         with self._changed:
             self._lists.append(skip_list)
         self._restart_stream()
 
     def leave(self, skip_list: SkipList) -> None:
+        """Stop following a list; the running stream starts again without it."""
         with self._changed:
             self._lists.remove(skip_list)
         self._restart_stream()
 
     def start(self) -> None:
+        """Start the thread that follows the stream, unless it runs or was stopped."""
         with self._changed:
             if self._thread is None and not self._stopped:
                 self._thread = threading.Thread(
@@ -90,13 +94,15 @@ class SkipStream:
         """Wait until every list is loaded, or the server refuses us."""
         with self._changed:
             return self._changed.wait_for(
-                lambda: self.refused is not None or self._loaded(), timeout
+                lambda: self.refused is not None or self._are_all_loaded(), timeout
             )
 
-    def _loaded(self) -> bool:
+    def _are_all_loaded(self) -> bool:
+        """Tell whether all lists have been loaded once."""
         return all(skip_list.age is not None for skip_list in self._lists)
 
     def stop(self) -> None:
+        """Have the thread end, without waiting for it; see `join_thread`."""
         with self._changed:
             self._stopped = True
             self._generation += 1
@@ -104,16 +110,19 @@ class SkipStream:
         self._client.cut()
 
     def join_thread(self, timeout: float) -> None:
+        """Wait until the thread has ended, or for `timeout` seconds."""
         if self._thread is not None:
             self._thread.join(timeout)
 
     def _restart_stream(self) -> None:
+        """End the open stream, so that the thread opens one for the present lists."""
         with self._changed:
             self._generation += 1
             self._changed.notify_all()
         self._client.cut()
 
     def _run(self) -> None:
+        """Follow the stream again and again, with pauses, until `stop`."""
         backoff = Backoff()
         while not self._stopped:
             turn = self._generation
@@ -129,27 +138,29 @@ class SkipStream:
                 self._follow(backoff, turn)
             return backoff.next()
         except Refused as refused:
-            self._note(refused)
+            self._note_trouble(refused)
             self.refused = refused
             return REFUSED_PAUSE
         except GuardError as away:
-            self._note(away)
+            self._note_trouble(away)
         except Exception as broken:
             log.exception("the skip lists could not be followed")
             self.trouble = f"{type(broken).__name__}: {broken}"
         return backoff.next()
 
-    def _note(self, error: GuardError) -> None:
+    def _note_trouble(self, error: GuardError) -> None:
+        """Store why the lists are not current; log the first reason."""
         if self.trouble is None:
             log.warning("the skip lists keep their last state: %s", error)
         self.trouble = str(error)
 
     def _follow(self, backoff: Backoff, turn: int) -> None:
+        """Load missing snapshots, then apply the stream's events until it ends."""
         topics = sorted({skip_list.topic for skip_list in self._lists})
         for topic in topics:
             if topic not in self._places or self._is_new(topic):
-                self._take_snapshot(topic)
-        place = self._place(topics)
+                self._load_snapshot(topic)
+        place = self._resume_id(topics)
         if place is None:
             return
         query = [*(("topic", topic) for topic in topics), *self._group_query()]
@@ -162,14 +173,17 @@ class SkipStream:
                 backoff.reset()
 
     def _mark_current(self) -> None:
+        """Forget the trouble: the stream is open."""
         if self.trouble is not None:
             log.info("the skip lists are followed again")
         self.trouble = self.refused = None
 
     def _is_new(self, topic: str) -> bool:
+        """Tell whether a list of the topic was never loaded."""
         return any(one.age is None for one in self._lists_of(topic))
 
     def _lists_of(self, topic: str) -> list[SkipList]:
+        """Return the lists of a topic."""
         return [one for one in list(self._lists) if one.topic == topic]
 
     def _group_query(self) -> Query:
@@ -177,7 +191,8 @@ class SkipStream:
         groups = {skip_list.consumer_group for skip_list in self._lists}
         return [("consumer_group", groups.pop())] if len(groups) == 1 else []
 
-    def _take_snapshot(self, topic: str) -> None:
+    def _load_snapshot(self, topic: str) -> None:
+        """Load the skips of a topic into its lists, and note their place."""
         asked_at = time.monotonic()
         query = [("topic", topic), *self._group_query()]
         with self._client.open("/skips", query, accept=skip_lines.ACCEPT) as answer:
@@ -195,7 +210,7 @@ class SkipStream:
         with self._changed:
             self._changed.notify_all()
 
-    def _place(self, topics: list[str]) -> str | None:
+    def _resume_id(self, topics: list[str]) -> str | None:
         """Return the places as an event id; None, forgetting them, at two epochs."""
         epochs = {self._places[topic][0] for topic in topics}
         if len(epochs) > 1:
@@ -221,37 +236,42 @@ class SkipStream:
         return not ends
 
     def _apply(self, event: Event, topics: list[str]) -> None:
+        """Apply an event to the lists of its topic; advance the places to its id."""
         match event.kind:
             case "skip":
-                self._put(json.loads(event.data))
+                self._put_skip(json.loads(event.data))
             case "suspect":
-                self._suspect(json.loads(event.data))
+                self._note_suspect(json.loads(event.data))
             case "unskip":
-                self._remove(json.loads(event.data))
+                self._remove_skip(json.loads(event.data))
             case "fence":
-                self._fence(json.loads(event.data))
+                self._pass_fence(json.loads(event.data))
                 return
             case _:  # a ping, or an event of a newer server
                 pass
         self._advance(event.id, topics)
 
-    def _put(self, data: object) -> None:
+    def _put_skip(self, data: object) -> None:
+        """Put a skip into the lists of its topic, which check whether it is needed."""
         for doubt in _doubts(data):
             for skip_list in self._lists_of(doubt.skip.topic):
                 skip_list.put(doubt.skip, now=self._client.now())
                 skip_list.doubt(doubt)
 
-    def _suspect(self, data: object) -> None:
+    def _note_suspect(self, data: object) -> None:
+        """Note in the lists of its topic a message that another consumer failed on."""
         for doubt in _doubts(data):
             for skip_list in self._lists_of(doubt.skip.topic):
                 skip_list.suspect(doubt, now=self._client.now())
 
-    def _remove(self, data: Mapping[str, Any]) -> None:
+    def _remove_skip(self, data: Mapping[str, Any]) -> None:
+        """Remove a skip from the lists of its topic."""
         because = str(data.get("because") or "removed")
         for skip_list in self._lists_of(data["topic"]):
             skip_list.remove(int(data["id"]), because=because)
 
-    def _fence(self, data: Mapping[str, Any]) -> None:
+    def _pass_fence(self, data: Mapping[str, Any]) -> None:
+        """Pass a fence on to the lists of its topic."""
         fence = Fence(
             client_name=str(data["client_name"]),
             sub_id=str(data["sub_id"]),
@@ -262,6 +282,7 @@ class SkipStream:
             skip_list.fence(fence)
 
     def _advance(self, event_id: str, topics: list[str]) -> None:
+        """Store the places in an event's id, and mark all loaded lists as current."""
         # Revisions of other groups send no event here: the id skips them.
         epoch, _, revisions = event_id.rpartition(".")
         numbers = revisions.split(",")
@@ -300,7 +321,7 @@ def _read_json(content: Any, tables: list[SkipTable]) -> tuple[Head, list[Doubt]
         skips, suspects = list(content["skips"]), list(content.get("suspects") or ())
     except _UNREADABLE:
         raise Away(_ANOTHER_FORM) from None
-    for skip in map(_readable, skips):
+    for skip in map(_parse_or_log, skips):
         for table in tables:
             if skip is not None:
                 table.add(skip)
@@ -309,7 +330,7 @@ def _read_json(content: Any, tables: list[SkipTable]) -> tuple[Head, list[Doubt]
 
 def _doubts(data: object) -> list[Doubt]:
     """Parse a skip with its message id and number; return [] if unreadable."""
-    skip = _readable(data)
+    skip = _parse_or_log(data)
     if skip is None or not isinstance(data, Mapping):
         return []
     message_id, seq = data.get("message_id"), data.get("seq")
@@ -323,7 +344,7 @@ def _doubts(data: object) -> list[Doubt]:
     ]
 
 
-def _readable(data: object) -> Skip | None:
+def _parse_or_log(data: object) -> Skip | None:
     """Parse a skip; return None for kinds that only a newer server knows."""
     try:
         return parse_skip(data)

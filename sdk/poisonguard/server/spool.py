@@ -68,6 +68,7 @@ class _OpenInodes:
         self.reset()
 
     def reset(self) -> None:
+        """Forget them, with a new lock: in a forked child they are the parent's."""
         self.lock = threading.Lock()
         self.inodes: set[tuple[int, int]] = set()
 
@@ -88,20 +89,23 @@ class _Segment:
 
     @property
     def is_gone(self) -> bool:
+        """Tell whether the file was removed from its folder."""
         return os.fstat(self.descriptor).st_nlink == 0
 
     def append(self, data: bytes, *, durable: bool, size_limit: int) -> None:
+        """Write a record at the end; on an OSError, none of it stays."""
         try:
             _write_whole(self.descriptor, _HEADER.pack(len(data), crc32(data)) + data)
             if durable:
                 os.fsync(self.descriptor)
         except OSError:
-            self._truncate()
+            self._cut_partial_record()
             raise
         self.size += _HEADER.size + len(data)
         self.sealed = self.size >= size_limit
 
-    def _truncate(self) -> None:
+    def _cut_partial_record(self) -> None:
+        """Cut a half-written record off, and write no more to this segment."""
         # After a failed fsync the pages on disk are unknown: start another file.
         self.sealed = True
         with suppress(OSError):
@@ -122,6 +126,7 @@ class _Segment:
             offset = behind
 
     def close(self) -> None:
+        """Close the file, which releases its lock."""
         with _open_inodes.lock:
             _open_inodes.inodes.discard(_inode(os.fstat(self.descriptor)))
             os.close(self.descriptor)
@@ -132,7 +137,8 @@ class _Segment:
             self.path.unlink()
         self.close()
 
-    def empty(self) -> None:
+    def clear(self) -> None:
+        """Truncate the file to nothing: all its records are accepted."""
         os.ftruncate(self.descriptor, 0)
         self.offset = self.size = 0
 
@@ -155,6 +161,7 @@ class Spool:
         self._reset()
 
     def _reset(self) -> None:
+        """Forget all segments and counts; close the descriptors from a parent."""
         self._lock = threading.Lock()
         self._segments, inherited = [], self._segments
         self.failures = 0  # failure reports that wait here
@@ -168,21 +175,23 @@ class Spool:
 
     @property
     def rejected_folder(self) -> Path:
+        """Return the folder of the records that the server rejected."""
         return self.folder / "rejected"
 
     @property
     def _damaged_folder(self) -> Path:
+        """Return the folder of the segments with an unreadable end."""
         return self.folder / "damaged"
 
     @property
     def rejected(self) -> int:
         """Return how many rejected records wait for a person."""
-        return _files(self.rejected_folder)
+        return _count_files(self.rejected_folder)
 
     @property
     def damaged(self) -> int:
         """Return how many segments had an unreadable end."""
-        return _files(self._damaged_folder)
+        return _count_files(self._damaged_folder)
 
     def append(self, kind: str, item: Item, *, durable: bool) -> None:
         """Write a record; if `durable`, it is on the disk when this returns.
@@ -194,7 +203,7 @@ class Spool:
             try:
                 self._write(data, durable=durable)
             except OSError as reason:
-                raise _full(self.folder, reason) from reason
+                raise _full_error(self.folder, reason) from reason
             self._count(kind, 1)
 
     def adopt(self) -> int:
@@ -205,7 +214,7 @@ class Spool:
         orphans, trouble = list[_Segment](), None
         for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
             try:
-                segment = _locked(path, os.O_RDWR)
+                segment = _open_locked(path, os.O_RDWR)
             except OSError as reason:
                 trouble = reason
             else:
@@ -215,7 +224,7 @@ class Spool:
                 self._take_over(segment)
             self._segments.sort(key=lambda segment: segment.path.name)
         if trouble is not None:
-            raise _stuck(self.folder, trouble) from trouble
+            raise _stuck_error(self.folder, trouble) from trouble
         return len(orphans)
 
     def batch(self) -> Batch | None:
@@ -226,7 +235,7 @@ class Spool:
         trouble = None
         with self._lock:
             for segment in list(self._segments):
-                batch = _batch(segment)
+                batch = _read_batch(segment)
                 if batch is not None:
                     return batch
                 try:
@@ -234,7 +243,7 @@ class Spool:
                 except OSError as reason:
                     trouble = reason
         if trouble is not None:
-            raise _stuck(self.folder, trouble) from trouble
+            raise _stuck_error(self.folder, trouble) from trouble
         return None
 
     def confirm_batch(self, batch: Batch) -> None:
@@ -256,7 +265,7 @@ class Spool:
         try:
             _write_file(path, text.encode())
         except OSError as reason:
-            raise _full(self.rejected_folder, reason) from reason
+            raise _full_error(self.rejected_folder, reason) from reason
         log.error("the server rejects a spooled report, kept as %s: %s", path, detail)
 
     def close(self) -> None:
@@ -272,11 +281,13 @@ class Spool:
             self._segments = []
 
     def _count(self, kind: str, number: int) -> None:
+        """Add to the numbers of waiting records of this kind."""
         self.waiting += number
         if kind == "failures":
             self.failures += number
 
     def _write(self, data: bytes, *, durable: bool) -> None:
+        """Append a record to the newest segment; drop a new one that stays empty."""
         segment = self._writable()
         try:
             segment.append(data, durable=durable, size_limit=self._segment_limit)
@@ -288,6 +299,7 @@ class Spool:
             raise
 
     def _writable(self) -> _Segment:
+        """Return the segment to append to, a new one if needed."""
         newest = self._segments[-1] if self._segments else None
         # The folder may have been removed: what is written there would be lost.
         if newest is None or newest.sealed or newest.is_gone:
@@ -295,6 +307,7 @@ class Spool:
         return self._segments[-1]
 
     def _take_over(self, segment: _Segment) -> None:
+        """Count the whole records of a dead process's segment; send them as ours."""
         size = os.fstat(segment.descriptor).st_size
         for data, behind in segment.records(0, size):
             segment.size = behind
@@ -306,7 +319,7 @@ class Spool:
     def _retire(self, segment: _Segment) -> None:
         """Empty or remove a segment whose records are all sent."""
         if segment is self._segments[-1] and not segment.sealed:
-            segment.empty()
+            segment.clear()
             return
         if segment.is_gone:
             log.warning("%s was removed by another process", segment.path)
@@ -321,12 +334,13 @@ class Spool:
 
 
 def _new_segment(folder: Path) -> _Segment:
+    """Create and lock an empty segment that is durably in its folder."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL
     while True:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         name = f"{time.time_ns():020d}-{os.getpid()}-{uuid4().hex[:8]}{_SUFFIX}"
         # A process that takes over orphans may lock and remove it first.
-        segment = _locked(folder / name, flags)
+        segment = _open_locked(folder / name, flags)
         if segment is not None:
             try:
                 _sync_folder(folder)
@@ -336,7 +350,7 @@ def _new_segment(folder: Path) -> _Segment:
             return segment
 
 
-def _locked(path: Path, flags: int) -> _Segment | None:
+def _open_locked(path: Path, flags: int) -> _Segment | None:
     """Open and lock a segment; return None when it is locked, or gone."""
     with _open_inodes.lock:
         with suppress(FileNotFoundError):
@@ -359,7 +373,8 @@ def _locked(path: Path, flags: int) -> _Segment | None:
     return _Segment(path, descriptor)
 
 
-def _batch(segment: _Segment) -> Batch | None:
+def _read_batch(segment: _Segment) -> Batch | None:
+    """Read the oldest unaccepted records of one kind; None if there are none."""
     kind, items, end, size = "", list[Item](), segment.offset, 0
     for data, behind in segment.records(segment.offset, segment.size):
         size += len(data)
@@ -374,20 +389,24 @@ def _batch(segment: _Segment) -> Batch | None:
 
 
 def _kind(data: bytes) -> str:
+    """Return the kind of report in a record without parsing all of it."""
     return data[2 : data.index(b'"', 2)].decode()
 
 
 def _inode(stat: os.stat_result) -> tuple[int, int]:
+    """Return what identifies a file on this host."""
     return stat.st_dev, stat.st_ino
 
 
 def _write_whole(descriptor: int, data: bytes) -> None:
+    """Write all the bytes, in as many writes as it takes."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
 def _read_whole(descriptor: int, length: int, offset: int) -> bytes:
+    """Read so many bytes at the offset, fewer at the end of the file."""
     data = bytearray()
     while len(data) < length:
         piece = os.pread(descriptor, length - len(data), offset + len(data))
@@ -398,7 +417,7 @@ def _read_whole(descriptor: int, length: int, offset: int) -> bytes:
 
 
 def _write_file(path: Path, data: bytes) -> None:
-    """Write a file atomically."""
+    """Write a file durably, and whole or not at all."""
     unfinished = path.with_suffix(".new")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     with os.fdopen(os.open(unfinished, flags, 0o600), "wb") as file:
@@ -410,6 +429,7 @@ def _write_file(path: Path, data: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
+    """Make a folder's entries durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -417,13 +437,15 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _files(folder: Path) -> int:
+def _count_files(folder: Path) -> int:
+    """Count the finished files in a folder, 0 if it cannot be read."""
     with suppress(OSError):
         return sum(1 for path in folder.iterdir() if path.suffix != ".new")
     return 0
 
 
-def _stuck(folder: Path, reason: OSError) -> Full:
+def _stuck_error(folder: Path, reason: OSError) -> Full:
+    """Build the error for segments that cannot be taken over or removed."""
     return Full(
         f"{folder} holds segments that cannot be taken over or removed"
         f" ({reason.strerror or reason}): give it back its rights. Nothing of them is"
@@ -431,7 +453,8 @@ def _stuck(folder: Path, reason: OSError) -> Full:
     )
 
 
-def _full(folder: Path, reason: OSError) -> Full:
+def _full_error(folder: Path, reason: OSError) -> Full:
+    """Build the error for a folder that cannot be written to."""
     return Full(
         f"{folder} cannot be written ({reason.strerror or reason}): make room there, or"
         " give it back its rights. Nothing of the report was kept."

@@ -28,6 +28,7 @@ class SpoolQueue:
 
     @property
     def waiting(self) -> int:
+        """Return how many records wait on the disk."""
         return self._spool.waiting
 
     def send(self, sender: Sender, *, everything: bool) -> None:
@@ -60,5 +61,6 @@ def spool_rest(spool: Spool | None, unsent: Mapping[str, Sequence[Item]]) -> Non
 
 
 def _log_loss(unsent: Mapping[str, Sequence[Item]], why: str) -> None:
+    """Log how many reports of each kind are lost, and why."""
     numbers = {kind: len(items) for kind, items in unsent.items()}
     log.error("Poisonweb is away and these are lost: %s (%s)", numbers, why)

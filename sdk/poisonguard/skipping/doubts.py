@@ -40,15 +40,16 @@ class Doubts:
         return [*self.suspects.values(), *self._recent.values()]
 
     def add(self, skip_id: int, doubt: Doubt) -> None:
-        """Check for some time whether we handled the message of a new skip."""
+        """Note a new skip, whose message we may have handled, for DOUBT_FOR seconds."""
         self._recent.setdefault(skip_id, doubt)
 
     def confirm(self, skip_id: int, *, now: float) -> None:
-        """Count a suspect as a new skip from now on."""
+        """Make a suspect a new skip, as of now."""
         suspected = self.suspects.pop(skip_id, None)
         if suspected is not None:
             self._recent[skip_id] = replace(suspected, since=now)
 
     def settle(self, skip_id: int) -> None:
+        """Forget a suspect or a new skip."""
         self.suspects.pop(skip_id, None)
         self._recent.pop(skip_id, None)

@@ -39,6 +39,7 @@ class Expiries:
             heapq.heapify(self._heap)
 
     def clear(self) -> None:
+        """Forget all expiry times."""
         self._heap.clear()
 
     def take_expired(self, now: datetime) -> Iterator[Skip]:

@@ -22,14 +22,16 @@ class ListedSkips:
         self.loose: dict[int, Skip] = {}
 
     def ref(self, skip_id: int) -> Ref | None:
-        """Find a skip by its id."""
+        """Return the skip with this id, or its row in the table; None without one."""
         skip = self.loose.get(skip_id)
         return self.table.row(skip_id) if skip is None else skip
 
     def skip(self, ref: Ref) -> Skip:
+        """Return the skip that a ref stands for."""
         return self.table.skip(ref) if isinstance(ref, int) else ref
 
     def add(self, skip_id: int, skip: Skip) -> None:
+        """Keep a skip loose, beside the table."""
         self.loose[skip_id] = skip
 
     def is_loose(self, skip: Skip) -> bool:
@@ -37,6 +39,7 @@ class ListedSkips:
         return skip.id is not None and self.loose.get(skip.id) is skip
 
     def remove(self, ref: Ref) -> None:
+        """Remove a loose skip, or a row of the table."""
         if isinstance(ref, int):
             self.table.remove(ref)
         elif ref.id is not None and self.is_loose(ref):
@@ -61,5 +64,6 @@ class ListedSkips:
         return len(self.loose) + self.table.dead > LOOSE + len(self.table) // 4
 
     def all(self) -> Iterator[Skip]:
+        """Yield every skip, packed or loose."""
         packed = (self.table.skip(row) for row, _ in self.table.ids())
         return chain(packed, self.loose.values())

@@ -48,9 +48,11 @@ class OwnSkips:
         return own is not None and own.skip is skip
 
     def add(self, key: SkipKey, skip: Skip, *, now: float) -> None:
+        """Add a skip that this guard made."""
         self._own[key] = _OwnSkip(skip, now)
 
     def count_applied(self, key: SkipKey) -> None:
+        """Count that a skip was applied, until `pop` returns the count."""
         self._applied[key] += 1
 
     def pop(self, key: SkipKey) -> tuple[Skip, int]:

@@ -56,10 +56,12 @@ class HeaderRule:
         return self.header.encode().lower(), _bytes(self.equals)
 
     def matches(self, *, body: bytes, headers: Headers) -> bool:  # noqa: ARG002
+        """Tell whether one of the headers is that of the rule."""
         name, value = self.pair
         return any(n.lower() == name and v == value for n, v in headers)
 
     def to_wire(self) -> dict[str, object]:
+        """Return the rule as a JSON object."""
         return {"header": self.header, "equals": self.equals}
 
 
@@ -86,6 +88,7 @@ class PointerRule:
         return _BACKSLASH in body or _NUL in body
 
     def matches(self, *, body: bytes, headers: Headers = ()) -> bool:  # noqa: ARG002
+        """Parse the body, and tell whether it holds the value of the rule."""
         return self.matches_document(read(body))
 
     def matches_document(self, document: object) -> bool:
@@ -99,6 +102,7 @@ class PointerRule:
         return _equal(value, self.equals)
 
     def to_wire(self) -> dict[str, object]:
+        """Return the rule as a JSON object."""
         return {"pointer": self.pointer, "equals": self.equals}
 
 
@@ -129,6 +133,7 @@ def canonical(rule: Rule) -> str:
 
 
 def from_canonical(text: str) -> Rule:
+    """Parse a rule that `canonical` wrote."""
     return parse_rule(json.loads(text))
 
 
@@ -166,6 +171,7 @@ def read(body: bytes) -> object:
 
 
 def _read_digits(text: str) -> object:
+    """Parse JSON whose numbers have too many digits; they stay text."""
     try:
         return _digits.decode(text)
     except (ValueError, RecursionError):
@@ -186,8 +192,9 @@ def _element(value: object, name: str) -> object:
 
 
 def _equal(actual: object, expected: Scalar) -> bool:
+    """Tell whether a value of a body equals the scalar of a rule."""
     if isinstance(actual, _Number):
-        return _is_number(expected) and _value(actual) == expected
+        return _is_number(expected) and _number_value(actual) == expected
     if isinstance(expected, str):
         return isinstance(actual, str) and actual == expected
     if _is_number(expected):
@@ -196,10 +203,12 @@ def _equal(actual: object, expected: Scalar) -> bool:
 
 
 def _is_number(value: object) -> bool:
+    """Tell whether a value is a number, and neither true nor false."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _value(digits: str) -> int | float | None:
+def _number_value(digits: str) -> int | float | None:
+    """Convert the digits of a number; None for a whole number that is too long."""
     if not digits.lstrip("-").isdigit():
         return float(digits)
     return int(digits) if len(digits) <= MOST_DIGITS else None
@@ -229,6 +238,7 @@ def _literal(equals: Scalar) -> bytes:
 
 
 def _quoted(text: str) -> bytes:
+    """Return text in quotes as bytes, without escapes."""
     return b'"%b"' % _bytes(text)
 
 
@@ -237,6 +247,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _header_name(value: object) -> str:
+    """Return a header's name; raise Invalid for anything else."""
     if not isinstance(value, str) or not 0 < len(value) <= NAME_LIMIT:
         remedy = f"must be text of 1 to {NAME_LIMIT} characters."
         raise Invalid("/header", f"header {remedy}")
@@ -249,6 +260,7 @@ def _header_name(value: object) -> str:
 
 
 def _text(value: object) -> str:
+    """Return a text; raise Invalid for anything else, or too long a one."""
     if not isinstance(value, str) or len(value) > TEXT_LIMIT:
         remedy = f"must be text of at most {TEXT_LIMIT} characters."
         raise Invalid("/equals", f"equals {remedy}")
@@ -256,6 +268,7 @@ def _text(value: object) -> str:
 
 
 def _pointer(value: object) -> str:
+    """Return a JSON Pointer; raise Invalid for anything else."""
     if not isinstance(value, str) or len(value) > POINTER_LIMIT:
         remedy = f"must be text of at most {POINTER_LIMIT} characters."
         raise Invalid("/pointer", f"pointer {remedy}")
@@ -266,6 +279,7 @@ def _pointer(value: object) -> str:
 
 
 def _scalar(value: object) -> Scalar:
+    """Return a scalar of JSON; raise Invalid for anything else."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):

@@ -25,21 +25,24 @@ class SkipChanges:
         self.is_loaded = False
 
     def applied(self, skip: Skip) -> None:
+        """Log that a skip was applied."""
         log.info("skipped a message: %s", _describe(skip))
 
     def added(self, skip: Skip) -> None:
+        """Count and log an added skip."""
         self.counts["added"] += 1
         if self.is_loaded:
             log.info("a skip was added: %s", _describe(skip))
 
     def removed(self, skip: Skip, because: str) -> None:
+        """Count and log a removed skip, with the reason."""
         self.counts["removed"] += 1
         log.info("a skip was removed (%s): %s", because, _describe(skip))
 
     def replaced(
         self, before: SkipTable, loose: Mapping[int, Skip], table: SkipTable
     ) -> None:
-        """Note how the new table differs from the old one with its loose skips."""
+        """Count and log what a new table changes in the old one and its loose skips."""
         if not self.is_loaded and not len(before) and not loose:
             self.counts["added"] += len(table)
             return
@@ -57,6 +60,7 @@ class SkipChanges:
                 self.removed(skip, "removed")
 
     def _put(self, was: Skip | None, skip: Skip) -> None:
+        """Count and log a skip that is new, or differs from the one before it."""
         if was == skip:
             return
         self.added(skip)
@@ -65,6 +69,7 @@ class SkipChanges:
 
 
 def _describe(skip: Skip) -> str:
+    """Describe a skip in one line, for the log."""
     number = "of our own" if skip.id is None else str(skip.id)
     return (
         f"{number}, {skip.topic}, {skip.kind} {skip.value[:200]!r}, "

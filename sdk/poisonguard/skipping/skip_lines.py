@@ -67,24 +67,28 @@ class Block:
             yield self._row(place)
 
     def _row(self, place: int) -> dict[str, object]:
+        """Return one skip as the JSON object of the API."""
         row = {
             name: value[place] if isinstance(value, list) else value
             for name, value in self.columns.items()
         }
         matcher = {"kind": row.pop("kind", None), "value": row.pop("value", None)}
-        times = {name: _text(row.get(name)) for name in ("expires_at", "at")}
+        times = {name: _as_iso_text(row.get(name)) for name in ("expires_at", "at")}
         return {**row, **times, "matcher": matcher}
 
 
 def microseconds(moment: datetime) -> int:
+    """Convert a time to microseconds since 1970."""
     return (moment - EPOCH) // _MICROSECOND
 
 
 def moment(since_1970: int) -> datetime:
+    """Convert microseconds since 1970 to a time."""
     return EPOCH + timedelta(microseconds=since_1970)
 
 
-def _text(since_1970: object) -> object:
+def _as_iso_text(since_1970: object) -> object:
+    """Write microseconds as ISO 8601; leave anything else for a parser to reject."""
     if type(since_1970) is not int or not LEAST <= since_1970 <= MOST:
         return since_1970
     return moment(since_1970).isoformat()
@@ -114,10 +118,12 @@ def lines(
 
 
 def _line(content: object, encode: Callable[[Any], str]) -> bytes:
+    """Encode one object as a line."""
     return encode(content).encode("ascii") + b"\n"
 
 
 def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Split the rows into lists of up to AT_ONCE."""
     batch: list[Row] = []
     for row in rows:
         batch.append(row)
@@ -145,10 +151,12 @@ def _parts(rows: list[Row]) -> Iterator[list[Row]]:
 
 
 def _size(rows: list[Row]) -> int:
+    """Estimate the bytes of rows by the lengths of their texts."""
     return sum(len(row[2]) + len(row[7] or "") for row in rows)
 
 
 def _columns(names: Sequence[str], rows: list[Row]) -> dict[str, Any]:
+    """Turn rows into columns: one value for all where they are equal."""
     columns: dict[str, Any] = {"number": len(rows)}
     for name, values in zip(names, zip(*rows, strict=True), strict=True):
         first = values[0]
@@ -172,6 +180,7 @@ def read(lines: Iterable[bytes]) -> tuple[Head, Iterator[Block]]:
 
 
 def _blocks(contents: Iterable[dict[str, Any]]) -> Iterator[Block]:
+    """Yield each block; raise Invalid where the last line is missing."""
     for content in contents:
         if content.get("end") is True:
             return
@@ -181,6 +190,7 @@ def _blocks(contents: Iterable[dict[str, Any]]) -> Iterator[Block]:
 
 
 def _content(line: bytes) -> dict[str, Any]:
+    """Parse a line; raise Invalid if it is no JSON object."""
     try:
         content = json.loads(line)
     except (ValueError, RecursionError):
@@ -191,6 +201,7 @@ def _content(line: bytes) -> dict[str, Any]:
 
 
 def _head(content: dict[str, Any]) -> Head:
+    """Read the first line; raise Invalid if it names no place of the list."""
     epoch, revision = content.get("epoch"), content.get("revision")
     if not isinstance(epoch, str) or type(revision) is not int:
         raise Invalid("", "The snapshot does not say where the list stands.")
@@ -198,6 +209,7 @@ def _head(content: dict[str, Any]) -> Head:
 
 
 def _block(content: dict[str, Any]) -> Block:
+    """Read a line of columns; raise Invalid if they differ in length."""
     of, number = content.pop("of"), content.pop("number", None)
     lengths = {len(value) for value in content.values() if isinstance(value, list)}
     is_counted = type(number) is int and 0 <= number <= MOST_AT_ONCE

@@ -90,6 +90,7 @@ class SkipList(SkipLookup):
 
     @property
     def age(self) -> float | None:
+        """Return the seconds since it was last current; None before it is loaded."""
         return None if self._current_at is None else time.monotonic() - self._current_at
 
     @property
@@ -111,7 +112,7 @@ class SkipList(SkipLookup):
             self._put_in(key, skip)
 
     def applied(self, skip: Skip) -> None:
-        """Count that a message was skipped because of this skip."""
+        """Count, also for the server, that a message was skipped because of it."""
         self._change_log.applied(skip)
         with self._writing:
             self.changes["skipped"] += 1
@@ -167,6 +168,7 @@ class SkipList(SkipLookup):
             self._pack()
 
     def remove(self, skip_id: int, *, because: str) -> None:
+        """Remove a skip of the server's list, or a suspect with its own skip."""
         with self._writing:
             suspected = self.suspects.get(skip_id)
             self._doubts.settle(skip_id)
@@ -240,11 +242,13 @@ class SkipList(SkipLookup):
 
     @property
     def next_expiry(self) -> datetime | None:
+        """Return when the first skip expires; None if none does."""
         with self._writing:
             expiries = self._expiries.first, self._listed.next_expiry
             return min(filter(None, expiries), default=None)
 
     def fence(self, fence: Fence) -> None:
+        """Call each function of `on_fence`; log what they raise."""
         for tell in list(self.on_fence):
             try:
                 tell(fence)
@@ -254,26 +258,32 @@ class SkipList(SkipLookup):
     # How it is kept
 
     def _concerns(self, skip: Skip | SharedFields) -> bool:
+        """Tell whether a skip is for our consumer group and handler version."""
         is_of_ours = skip.consumer_group in (None, self.consumer_group)
         return is_of_ours and skip.handler_version in (None, self.handler_version)
 
     def _applies(self, skip: Skip, now: datetime) -> bool:
+        """Tell whether a skip is for us, and has not expired."""
         is_over = skip.expires_at is not None and skip.expires_at <= now
         return self._concerns(skip) and not is_over
 
     def _is_kept(self, skip: Skip) -> bool:
+        """Tell whether this very skip is still in force, loose or own."""
         return self._listed.is_loose(skip) or (skip.id is None and self._own.has(skip))
 
     def _put_in(self, key: SkipKey, skip: Skip) -> None:
+        """Put a skip into force, to expire at its time, and log it."""
         self._put_ref(key, skip)
         self._let_expire(skip)
         self._change_log.added(skip)
 
     def _let_expire(self, skip: Skip) -> None:
+        """Note when a loose or own skip expires."""
         kept_count = len(self._listed.loose) + len(self._own)
         self._expiries.add(skip, kept_count=kept_count)
 
     def _take_out(self, ref: Ref, because: str) -> None:
+        """Take a skip out of force, and log why."""
         skip = self._listed.skip(ref)
         self._take_ref(full_key(skip), ref)
         self._listed.remove(ref)
@@ -282,7 +292,7 @@ class SkipList(SkipLookup):
     def _drop_own(
         self, key: SkipKey, because: str, *, in_place_of: Skip | None = None
     ) -> None:
-        """Remove an own skip, if there is one with this key."""
+        """Remove the own skip with this key, if any; `in_place_of` takes its count."""
         if key not in self._own:
             return
         own, times = self._own.pop(key)
@@ -293,6 +303,7 @@ class SkipList(SkipLookup):
     # A whole snapshot
 
     def _packed(self, skips: Iterable[Skip], now: datetime) -> SkipTable:
+        """Return a closed table of those of the skips that apply to us."""
         table = self.table(now=now)
         for skip in skips:
             table.add(skip)
@@ -322,6 +333,7 @@ class SkipList(SkipLookup):
 
 
 def _id(skip: Skip) -> int:
+    """Return the id of a skip of the server's list; raise ValueError without one."""
     if skip.id is None:
         raise ValueError("A skip of the server's list has an id.")
     return skip.id

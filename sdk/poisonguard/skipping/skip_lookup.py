@@ -85,6 +85,7 @@ class SkipLookup:
         return sum(map(len, self.refs.values()))
 
     def _skips_by_key(self, kind: MatcherKind) -> SkipsByKey[_KeyT]:
+        """Return a view of the skips of one kind that creates them on access."""
         return SkipsByKey(self.refs[kind], lambda key: self._last((kind, key)))
 
     def _last(self, key: SkipKey) -> Skip | None:
@@ -99,10 +100,12 @@ class SkipLookup:
     # Changes, which need the lock
 
     def _put_ref(self, key: SkipKey, ref: Ref) -> None:
+        """Put a skip into force behind others with its key."""
         put_ref(self.refs, key, ref)
         self._show(*key)
 
     def _take_ref(self, key: SkipKey, ref: Ref) -> None:
+        """Take a skip out of force; others with its key stay."""
         kind, name = key
         remaining = _without(self.refs[kind][name], ref)
         if remaining is None:
@@ -117,11 +120,12 @@ class SkipLookup:
             self._replace_refs_of(kind, refs)
 
     def _replace_refs_of(self, kind: MatcherKind, new_refs: Refs) -> None:
+        """Replace all skips of one kind; new ones are added before others go."""
         refs = self.refs[kind]
         if kind is MatcherKind.BOOKMARK:
             marks = cast(Iterable[str], new_refs)
             # Updating with all of them would allocate room for twice as many.
-            self.skipped.update(marks if not refs else self._new(marks))
+            self.skipped.update(marks if not refs else self._not_skipped_yet(marks))
         if refs:
             for key, ref in new_refs.items():
                 refs[key] = ref
@@ -133,12 +137,14 @@ class SkipLookup:
         if len(refs) > len(new_refs):
             for key in refs.keys() - new_refs.keys():
                 self._hide(kind, key)
-        self._judge_kinds()
+        self._update_kind_flags()
 
-    def _new(self, marks: Iterable[str]) -> Iterator[str]:
+    def _not_skipped_yet(self, marks: Iterable[str]) -> Iterator[str]:
+        """Yield the bookmarks that are not skipped yet."""
         return (mark for mark in marks if mark not in self.skipped)
 
     def _show(self, kind: MatcherKind, key: Key) -> None:
+        """Have readers find what the skips with this key match."""
         if kind is MatcherKind.BOOKMARK:
             self.skipped.add(cast(str, key))
         elif kind is MatcherKind.RULE:
@@ -146,18 +152,20 @@ class SkipLookup:
             if skip is not None:
                 self._rules[key] = RuleSkip(skip, from_canonical(skip.value))
             self.rules = tuple(self._rules.values())
-        self._judge_kinds()
+        self._update_kind_flags()
 
     def _hide(self, kind: MatcherKind, key: Key) -> None:
+        """Remove the key and its last skip from all that readers look at."""
         if kind is MatcherKind.BOOKMARK:
             self.skipped.discard(cast(str, key))
         elif kind is MatcherKind.RULE:
             del self._rules[key]
             self.rules = tuple(self._rules.values())
         del self.refs[kind][key]
-        self._judge_kinds()
+        self._update_kind_flags()
 
-    def _judge_kinds(self) -> None:
+    def _update_kind_flags(self) -> None:
+        """Note which kinds of skip there are; call `on_kinds` if `is_plain` changed."""
         self.is_exact = not self.digests and not self.rules
         is_plain = self.is_exact and not self.message_ids
         if self.is_plain != is_plain:
@@ -167,11 +175,12 @@ class SkipLookup:
 
 
 def full_key(skip: Skip) -> SkipKey:
+    """Return the kind of a skip with the key that it matches by."""
     return skip.kind, key_of(skip)
 
 
 def refs_of(table: SkipTable) -> dict[MatcherKind, Refs]:
-    """Return the rows of a table by kind and key."""
+    """Return the rows of a table by kind and key, several rows as a list."""
     refs_by_kind: dict[MatcherKind, Refs] = {kind: {} for kind in MatcherKind}
     for row, kind, key in table.rows():
         refs = refs_by_kind[kind]
@@ -189,12 +198,14 @@ def put_ref(refs_by_kind: Mapping[MatcherKind, Refs], key: SkipKey, ref: Ref) ->
 
 
 def _with(refs: Ref | list[Ref] | None, ref: Ref) -> Ref | list[Ref]:
+    """Return refs with another one behind them, a list if there are several."""
     if refs is None:
         return ref
     return [*refs, ref] if isinstance(refs, list) else [refs, ref]
 
 
 def _without(refs: Ref | list[Ref], ref: Ref) -> Ref | list[Ref] | None:
+    """Return refs without one of them; None if it was the only one."""
     if not isinstance(refs, list):
         return None
     remaining = [each for each in refs if each != ref]

@@ -49,6 +49,7 @@ _SHARED_FIELD_NAMES = ("consumer_group", "handler_version", "redrive", "reason",
 
 
 def key_of(skip: Skip) -> Key:
+    """Return what a skip matches by: its value, bytes for a digest."""
     is_digest = skip.kind is MatcherKind.BODY_DIGEST
     return bytes.fromhex(skip.value) if is_digest else skip.value
 
@@ -99,7 +100,7 @@ class SkipTable:
         self._expiries.append(expiry)
         self._moments.append(_NONE if skip.at is None else microseconds(skip.at))
         self._poisons.append(_NONE if skip.poison is None else skip.poison)
-        self._shared.append(self._place(facts))
+        self._shared.append(self._index_of(facts))
 
     def add_block(self, block: Block) -> None:
         """Add the applicable skips of a block; log unreadable ones."""
@@ -111,6 +112,7 @@ class SkipTable:
                 self._add_row(row)
 
     def _add_row(self, row: dict[str, object]) -> None:
+        """Parse a skip and add it if it applies; log an unreadable one."""
         try:
             self.add(parse_skip({**row, "topic": self._topic}))
         except Invalid as wrong:
@@ -119,11 +121,11 @@ class SkipTable:
     def _add_columns(self, block: Block) -> None:
         """Add a block of valid skips of one kind; raise for any other block."""
         kind = MatcherKind(block["kind"])
-        ids = _numbers(block, "id", 0, SEQUENCE_LIMIT)
-        keys = _keys(block, kind)
-        expiries = _numbers(block, "expires_at", LEAST, MOST)
-        moments = _numbers(block, "at", LEAST, MOST)
-        poisons = _numbers(block, "poison", 0, SEQUENCE_LIMIT)
+        ids = _read_numbers(block, "id", 0, SEQUENCE_LIMIT)
+        keys = _read_keys(block, kind)
+        expiries = _read_numbers(block, "expires_at", LEAST, MOST)
+        moments = _read_numbers(block, "at", LEAST, MOST)
+        poisons = _read_numbers(block, "poison", 0, SEQUENCE_LIMIT)
         if _NONE in ids:
             raise Invalid("/id", "id is missing: send it.")
         shared = self._shared_of(block, kind)
@@ -143,14 +145,16 @@ class SkipTable:
             column.extend(values if all(mask) else compress(values, mask))
 
     def _shared_of(self, block: Block, kind: MatcherKind) -> array[int]:
-        columns = [_names(block, name) for name in _SHARED_FIELD_NAMES]
+        """Return, for each row of a block, the index of its shared values."""
+        columns = [_read_texts(block, name) for name in _SHARED_FIELD_NAMES]
         if not any(isinstance(column, list) for column in columns):
             facts = SharedFields(kind, *columns)
-            return array("I", [self._place(facts)]) * block.number
+            return array("I", [self._index_of(facts)]) * block.number
         rows = zip(*(_spread(column, block.number) for column in columns), strict=True)
-        return array("I", [self._place(SharedFields(kind, *row)) for row in rows])
+        return array("I", [self._index_of(SharedFields(kind, *row)) for row in rows])
 
-    def _place(self, facts: SharedFields) -> int:
+    def _index_of(self, facts: SharedFields) -> int:
+        """Return the index of shared values, storing new ones."""
         place = self._places.get(facts)
         if place is None:
             place = self._places[facts] = len(self._shared_fields)
@@ -173,6 +177,7 @@ class SkipTable:
         self._by_expiry = array("I", ending)
 
     def _sort(self) -> None:
+        """Sort all columns by id; of several rows with one id keep the last."""
         last = {number: row for row, number in enumerate(self._ids)}
         rows = [last[number] for number in sorted(last)]
         self._keys = [self._keys[row] for row in rows]
@@ -188,18 +193,18 @@ class SkipTable:
                 yield row, kinds[place], key
 
     def ids(self) -> Iterator[tuple[int, int]]:
-        """Return each row with the id of its skip."""
+        """Yield each row that is not removed, with the id of its skip."""
         return (each for each in enumerate(self._ids) if not self._removed[each[0]])
 
     def row(self, number: int) -> int | None:
-        """Find the row of a skip by its id."""
+        """Find the row of a skip by its id; None if there is none, or it is removed."""
         row = bisect_left(self._ids, number)
         if row == len(self._ids) or self._ids[row] != number or self._removed[row]:
             return None
         return row
 
     def skip(self, row: int) -> Skip:
-        """Return the skip of a row."""
+        """Build the skip that a row holds."""
         facts, key = self._shared_fields[self._shared[row]], self._keys[row]
         poison = self._poisons[row]
         return Skip(
@@ -224,6 +229,7 @@ class SkipTable:
         )
 
     def remove(self, row: int) -> None:
+        """Mark a row as removed, and forget its key."""
         self._removed[row] = True
         self._keys[row] = ""
         self._live_count -= 1
@@ -237,6 +243,7 @@ class SkipTable:
 
     @property
     def next_expiry(self) -> datetime | None:
+        """Return when the first row that is not removed expires; None if none does."""
         order = self._by_expiry
         while order and self._removed[order[-1]]:
             order.pop()
@@ -249,14 +256,16 @@ class SkipTable:
 
 
 def _moment(since_1970: int) -> datetime | None:
+    """Convert a number of a column to a time; None for _NONE."""
     return None if since_1970 == _NONE else moment(since_1970)
 
 
 def _spread(column: Any, number: int) -> Any:
+    """Yield a column's value for each row, also where one stands for all."""
     return column if isinstance(column, list) else repeat(column, number)
 
 
-def _numbers(block: Block, name: str, least: int, most: int) -> array[int]:
+def _read_numbers(block: Block, name: str, least: int, most: int) -> array[int]:
     """Read a column of whole numbers within bounds, or null."""
     column = block[name]
     if column is None:
@@ -275,10 +284,12 @@ def _numbers(block: Block, name: str, least: int, most: int) -> array[int]:
 
 
 def _within(values: list[int], least: int, most: int) -> bool:
+    """Tell whether all numbers are within bounds."""
     return least <= min(values) and max(values) <= most
 
 
-def _keys(block: Block, kind: MatcherKind) -> list[Key]:
+def _read_keys(block: Block, kind: MatcherKind) -> list[Key]:
+    """Read the column of what the skips match by; raise Invalid for broken ones."""
     values = block["value"]
     if not isinstance(values, list):
         values = [values] * block.number
@@ -295,7 +306,7 @@ def _keys(block: Block, kind: MatcherKind) -> list[Key]:
     return list(digests)
 
 
-def _names(block: Block, name: str) -> Any:
+def _read_texts(block: Block, name: str) -> Any:
     """Read a column of shared texts, or null."""
     column = block[name]
     is_text = name in ("reason", "by")

@@ -75,14 +75,17 @@ class CommandExit:
 
     @property
     def is_done(self) -> bool:
+        """Tell whether not to start it again: it ended with 0, and between messages."""
         return self.code == 0 and not self.mid_message
 
     @property
     def exit_code(self) -> int:
+        """Return the exit code for a shell: 128 + n after signal n."""
         return self.code if self.code >= 0 else 128 - self.code
 
 
 def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the command-line arguments of `run`."""
     parser.add_argument(
         "--handler-timeout",
         type=float,
@@ -117,6 +120,7 @@ def main(arguments: Namespace) -> int:
 
 
 def _plan(arguments: Namespace) -> Plan:
+    """Read the arguments and create the journals' folder; raise for unusable ones."""
     command = arguments.cmd[1:] if arguments.cmd[:1] == ["--"] else arguments.cmd
     if not command:
         raise journal_folder.Unusable("Name what to run: `run -- python consumer.py`.")
@@ -142,6 +146,7 @@ class Supervisor:
         self._watched = (signal.SIGCHLD, *stops)
 
     def run(self) -> int:
+        """Start the command until it is done or we must stop; return its exit code."""
         # Blocked, and taken by sigtimedwait: no call is interrupted, no signal missed.
         signal.pthread_sigmask(signal.SIG_BLOCK, self._watched)
         deaths = 0
@@ -161,6 +166,7 @@ class Supervisor:
                 return ending.exit_code
 
     def _until_end(self, child: Identity) -> CommandExit:
+        """Wait until the child ends, and record and log how; return that."""
         code = self._wait_for_exit(child)
         ending = CommandExit(
             code=code, mid_message=self._journals.record_end(child, code)
@@ -174,6 +180,7 @@ class Supervisor:
         return ending
 
     def _spawn(self) -> Identity:
+        """Start the command in a process group of its own; return its identity."""
         environment = {
             **os.environ,
             journal_folder.VARIABLE: str(self._plan.folder),
@@ -211,12 +218,14 @@ class Supervisor:
         return code
 
     def _forward(self, child: Identity, number: int) -> None:
+        """Mark the child's journals as told to stop, and pass the signal on to it."""
         self._stopping = True
         self._journals.mark_stopping(child)
         with suppress(ProcessLookupError):
             os.kill(child.pid, number)
 
     def _pause(self, seconds: float) -> None:
+        """Wait before the next start; a stop signal ends the wait, and `run`."""
         until = time.monotonic() + seconds
         while not self._stopping and (remaining := until - time.monotonic()) > 0:
             came = signal.sigtimedwait(self._watched, remaining)
@@ -274,16 +283,17 @@ class Journals:
             self._kill(owner, seconds)
 
     def _kill(self, owner: Identity, seconds: float) -> None:
+        """Have a hanging process write its stacks, then kill and log it."""
         log.error("a handler of process %d is stuck for %g s", owner.pid, seconds)
         until = time.monotonic() + STACKS_SECONDS
-        _send(owner, stacks.SIGNAL)
+        _send_signal(owner, stacks.SIGNAL)
         # The process writes them in C and cannot tell when it is done: wait until the
         # text no longer grows.
         text, before = "", None
         while time.monotonic() < until and (not text or text != before):
             time.sleep(STACKS_POLL)
             text, before = stacks.read(self._folder, owner), text
-        _send(owner, signal.SIGKILL)
+        _send_signal(owner, signal.SIGKILL)
         log.error("killed process %d, which was here:\n%s", owner.pid, text or "?")
 
     def _of_group(self, child: Identity) -> Iterator[tuple[Path, Snapshot]]:
@@ -295,6 +305,7 @@ class Journals:
                     yield path, snapshot
 
     def _all(self) -> Iterator[tuple[Path, Snapshot]]:
+        """Yield each readable journal of the folder, with its content."""
         for path in sorted(self._folder.glob(f"*{SUFFIX}")):
             snapshot = _read(path)
             if snapshot is not None:
@@ -302,7 +313,8 @@ class Journals:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def _open_journal(path: Path) -> Iterator[int]:
+    """Open a journal during the block, following no link; yield its descriptor."""
     fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         yield fd
@@ -311,24 +323,28 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _read(path: Path) -> Snapshot | None:
+    """Read a journal; None where it is gone or cannot be read."""
     # Unreadable journals are reported at the next start of their consumer.
-    with suppress(OSError, Unreadable), _opened(path) as fd:
+    with suppress(OSError, Unreadable), _open_journal(path) as fd:
         return journal_file.read(fd)
     return None
 
 
 def _edit(path: Path, write: Callable[[int], None]) -> None:
+    """Have `write` change a journal, given its descriptor; do nothing if it is gone."""
     # It may be gone, settled by another starting process of this consumer.
-    with suppress(FileNotFoundError), _opened(path) as fd:
+    with suppress(FileNotFoundError), _open_journal(path) as fd:
         write(fd)
 
 
 def _write_ending(path: Path, kind: EndingKind, value: int) -> None:
+    """Record in a journal how its owner ended, as of now."""
     at = datetime.now(UTC)  # noqa: TID251 - a process without an injected clock
     _edit(path, partial(journal_file.write_ending, kind=kind, value=value, at=at))
 
 
 def _ending_kind(code: int, snapshot: Snapshot) -> EndingKind:
+    """Tell an exit, a signal and a kill for lack of memory from an exit code."""
     if code >= 0:
         return EndingKind.EXIT
     killed = kernel.oom_kills() > snapshot.header.oom_kills
@@ -348,16 +364,19 @@ def _reap(pid: int) -> int | None:
 
 
 def _is_running(owner: Identity) -> bool:
+    """Tell whether this very process runs, and not another with its pid."""
     return owner.boot == kernel.boot() and kernel.started(owner.pid) == owner.started
 
 
-def _send(owner: Identity, number: signal.Signals) -> None:
+def _send_signal(owner: Identity, number: signal.Signals) -> None:
+    """Send a signal to a process, unless it has ended."""
     with suppress(ProcessLookupError):
         if _is_running(owner):
             os.kill(owner.pid, number)
 
 
 def _kill_group(child: Identity) -> None:
+    """Kill the process group of a child, unless it has ended."""
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
 

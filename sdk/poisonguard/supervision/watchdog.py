@@ -27,7 +27,7 @@ SlotKeyT = TypeVar("SlotKeyT", bound=Hashable)
 
 
 def interval(handler_timeout: float) -> float:
-    """Return the seconds between checks."""
+    """Return the seconds between checks; raise Misconfigured for no such time-out."""
     if not handler_timeout > 0:
         raise Misconfigured(
             f"handler_timeout is {handler_timeout!r}: give the seconds after which a "
@@ -82,6 +82,7 @@ class Watchdog:
         journal.reopened.append(self._restart)
 
     def start(self) -> None:
+        """Start the thread of the checks."""
         self._thread = threading.Thread(
             target=self._watch, name="poisonguard-watchdog", daemon=True
         )
@@ -95,23 +96,27 @@ class Watchdog:
             self._thread = None
 
     def _restart(self) -> None:
+        """Start the thread in a forked child too, if the parent had started it."""
         if self._thread is not None:
             self._stopped = threading.Event()
             self.start()
 
     def _watch(self) -> None:
+        """Check the slots until `stop`; end the process once one is stuck."""
         detector: HangDetector[int] = HangDetector(self._limit)
         while not self._stopped.wait(self._interval):
             stuck = detector.stuck(self._slots(), now=time.monotonic())
             if stuck:
-                self._end(stuck)
+                self._kill_process(stuck)
 
     def _slots(self) -> list[tuple[int, Work]]:
+        """Return each slot with the message number in it and its beat."""
         slots = self._journal.slots
         pairs = zip(slots.words.tolist(), slots.beats.tolist(), strict=True)
         return list(enumerate(pairs))
 
-    def _end(self, stuck: list[int]) -> None:
+    def _kill_process(self, stuck: list[int]) -> None:
+        """Record which slots hang, write all threads' stacks, kill this process."""
         numbers = [self._journal.words[slot] for slot in stuck]
         log.critical(
             "the handler of %s is stuck for %g s: killing this process",

@@ -39,6 +39,7 @@ class Position:
         return {"status": "ok", **pressure}
 
     def mark(self, publisher: str) -> dict[str, Any]:
+        """Return what POST /positions/open answers about one publisher."""
         runs, persisted = self.settled[publisher], self.persisted.get(publisher)
         is_begun = bool(runs) and runs[0][0] == 0
         processed = runs[0][1] if is_begun else -1
@@ -103,6 +104,7 @@ def merged(runs: list[Run]) -> list[Run]:
 
 
 def _run(value: object, place: int) -> Run:
+    """Return a run as a list; raise Invalid with its place for anything else."""
     match value:
         case [int(low), int(high)] if 0 <= low <= high <= LAST:
             if not isinstance(low, bool) and not isinstance(high, bool):

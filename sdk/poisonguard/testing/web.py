@@ -61,14 +61,17 @@ class Web(ThreadingHTTPServer):
         super().__init__(address, Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        """Start the thread of a connection, and note the connection as open."""
         self._open.add(request)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
+        """Close a connection, and forget it."""
         self._open.discard(request)
         super().shutdown_request(request)
 
     def break_connections(self) -> None:
+        """Shut down every open connection, as a killed process would."""
         for request in list(self._open):
             # Its thread may well be ending it at this moment.
             with suppress(OSError):
@@ -87,6 +90,7 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing of each request: `Double.requests` has them."""
 
     def date_time_string(self, timestamp: float | None = None) -> str:
+        """Return the Date header by the double's clock, which a test may shift."""
         double = self.server.double
         if double.date_of is not None:
             return double.date_of()
@@ -94,15 +98,19 @@ class Handler(BaseHTTPRequestHandler):
         return super().date_time_string(shifted)
 
     def do_GET(self) -> None:
+        """Answer a GET."""
         self._serve()
 
     def do_POST(self) -> None:
+        """Answer a POST."""
         self._serve()
 
     def do_DELETE(self) -> None:
+        """Answer a DELETE."""
         self._serve()
 
     def _serve(self) -> None:
+        """Read a request and answer it, a bad one by a problem."""
         whole = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         try:
             self._answer_to(whole)
@@ -110,6 +118,7 @@ class Handler(BaseHTTPRequestHandler):
             self._problem(problem)
 
     def _answer_to(self, whole: bytes) -> None:
+        """Record a request; check faults and its key, then answer it by its path."""
         double = self.server.double
         body, trouble = _read(whole, self.headers.get("Content-Encoding"))
         with double.changed:
@@ -133,6 +142,7 @@ class Handler(BaseHTTPRequestHandler):
             self._call(path, query, body)
 
     def _call(self, path: str, query: list[tuple[str, str]], body: Json) -> None:
+        """Make a call to the double, once per idempotency key, and send its answer."""
         double = self.server.double
         if path in double.forged:
             self._answer(HTTPStatus.OK, _whole(double.forged[path]))
@@ -162,6 +172,7 @@ class Handler(BaseHTTPRequestHandler):
     def _called(
         self, path: str, query: list[tuple[str, str]], body: Json
     ) -> tuple[HTTPStatus, Json]:
+        """Call the double; return the status and the answer, or raise Problem."""
         double = self.server.double
         try:
             answer = double.call(self.command, path, query, body)
@@ -184,6 +195,7 @@ class Handler(BaseHTTPRequestHandler):
         *,
         kind: str = "application/json",
     ) -> None:
+        """Send a whole answer."""
         self.send_response(status)
         for name, value in {"Content-Type": kind, **(headers or {})}.items():
             self.send_header(name, value)
@@ -192,6 +204,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(whole)
 
     def _problem(self, problem: Problem) -> None:
+        """Send a problem as application/problem+json."""
         self._answer(
             problem.status,
             json.dumps(problem.whole).encode(),
@@ -200,6 +213,7 @@ class Handler(BaseHTTPRequestHandler):
         )
 
     def _stream(self, query: list[tuple[str, str]]) -> None:
+        """Send the events of the skip list until they end or the consumer goes."""
         self.close_connection = True
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "text/event-stream")
@@ -235,22 +249,26 @@ def lines_of(snapshot: Json) -> Iterator[bytes]:
 
 
 def _row(skip: Json, names: tuple[str, ...]) -> list[Any]:
+    """Return a skip of the API as a row of these columns."""
     times = {name: _microseconds(skip.get(name)) for name in ("expires_at", "at")}
     flat = {**skip, **skip["matcher"], **times}
     return [flat.get(name) for name in names]
 
 
 def _microseconds(text: str | None) -> int | None:
+    """Convert a time in ISO 8601 to microseconds since 1970; None for None."""
     if text is None:
         return None
     return skip_lines.microseconds(datetime.fromisoformat(text))
 
 
 def _whole(answer: Any) -> bytes:
+    """Return bytes as they are, anything else as JSON."""
     return answer if isinstance(answer, bytes) else json.dumps(answer).encode()
 
 
 def _read(whole: bytes, encoding: str | None) -> tuple[Json, Problem | None]:
+    """Parse a request's body; return {} and the problem for an unreadable one."""
     try:
         text = gzip.decompress(whole) if encoding == "gzip" else whole
         body = json.loads(text or b"{}")
@@ -262,6 +280,7 @@ def _read(whole: bytes, encoding: str | None) -> tuple[Json, Problem | None]:
 
 
 def _check_members(path: str, body: Json) -> None:
+    """Raise Problem unless the list of members is there, and not too long."""
     name = MEMBERS.get(path)
     if name is None:
         return

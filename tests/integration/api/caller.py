@@ -151,7 +151,7 @@ def anonymous() -> Caller:
 
 
 @cache
-def _strict() -> dict[str, Any]:
+def closed_schema() -> dict[str, Any]:
     """Give the schema with every object closed: an undocumented member is an error."""
     closed: dict[str, Any] = json.loads(json.dumps(schema()))
     for shape in closed["components"]["schemas"].values():
@@ -163,7 +163,7 @@ def _strict() -> dict[str, Any]:
 @cache
 def _validator(shape: str) -> Draft202012Validator:
     """Cache a validator for each shape: creating one reads the whole schema."""
-    whole = {**json.loads(shape), "components": _strict()["components"]}
+    whole = {**json.loads(shape), "components": closed_schema()["components"]}
     return Draft202012Validator(whole)
 
 

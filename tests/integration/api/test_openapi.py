@@ -34,6 +34,7 @@ def test_the_schema_is_served_as_openapi_3_1_to_any_key() -> None:
 
     validate_schema(reply.json)
     assert reply.json["openapi"].startswith("3.1")
+    assert [server["url"] for server in reply.json["servers"]] == ["/"]
     assert reply.json == schema()
     assert anonymous().get("schema").status == 401
 
@@ -74,7 +75,10 @@ def test_every_reason_that_a_call_takes_has_the_same_limit() -> None:
         if "reason" in shapes[name].get("properties", {})
     }
 
-    names = ("Decision", "MoveAsk", "NewSkip", "NewTopic", "PatchedTopicChange")
+    names = {
+        *("Decision", "MoveAsk", "NewSkip", "NewTopic", "PatchedTopicChange"),
+        *("Unskip", "BrokerRemoval", "TopicRemoval"),
+    }
     assert limits == dict.fromkeys(names, REASON_LIMIT)
 
 

@@ -72,6 +72,8 @@ def test_a_list_ends_where_the_rows_do(now: datetime) -> None:
     assert program(Scope.POISONS_READ).get("poisons", q="is:dropped").json == {
         "results": [],
         "next": None,
+        "next_url": None,
+        "previous_url": None,
     }
 
 

@@ -31,7 +31,7 @@ class AzureTopicAdmin:
         return []
 
     def depth(self) -> int | None:
-        """Count the poison queue; raise QueueExpected while it does not exist."""
+        """Count the poison queue; raise QueueExpected while it is missing."""
         count: Callable[[], int | None] = partial(self._wire.depth, self._queue)
         depth = unless_missing(count, otherwise=None)
         if depth is None:

@@ -18,7 +18,7 @@ class Command(BaseCommand):
         parser.add_argument("name")
 
     def handle(self, *_: Any, **options: Any) -> None:
-        """Revoke an API key at once; fail for an unknown or revoked one."""
+        """Revoke an API key at once; fail if no such key is valid."""
         name = options["name"]
         actor = Actor.system("command line")
         if not services.revoke_api_key(name=name, actor=actor, now=clock.now()):

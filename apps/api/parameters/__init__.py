@@ -1,1 +1,0 @@
-"""Parse requests into frozen values, once, before any service is called."""
