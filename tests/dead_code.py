@@ -118,7 +118,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "Tests of applications, or ours, let these doubles misbehave": (
         "sdk/poisonguard/testing/__init__.py:*",
-        "sdk/poisonguard/testing/double.py:*",
+        *(
+            "sdk/poisonguard/testing/faults.py:*",
+            "sdk/poisonguard/testing/skip_list.py:*",
+        ),
         *("apps/brokers/adapters/memory.py:go_away", "*/memory.py:come_back"),
         "*/memory.py:stop_answering",
         "*/memory.py:advance",
