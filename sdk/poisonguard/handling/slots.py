@@ -54,7 +54,7 @@ class Gate:
             self._set_numbering()
 
     def open(self, reason: str) -> None:
-        """Remove a reason; the gate opens once there is none."""
+        """Remove a reason; the gate opens after the last."""
         with self._lock:
             self._reasons.discard(reason)
             self._set_numbering()

@@ -274,7 +274,7 @@ def _crash_row(
 def _failure_and_crash(
     db: sqlite3.Connection, identity: bytes, number: int
 ) -> tuple[sqlite3.Row | None, sqlite3.Row | None]:
-    """Read the rows of a message in both tables; None where there is none."""
+    """Read the rows of a message in both tables; None without any."""
     failure = db.execute("SELECT * FROM failures WHERE identity = ?", (identity,))
     crash = db.execute("SELECT * FROM crashes WHERE number = ?", (signed(number),))
     return failure.fetchone(), crash.fetchone()

@@ -50,7 +50,7 @@ class AioPikaReader(Reader):
         return f"{consumer}/{message.delivery_tag}/{digest}"
 
     def number(self, message: AbstractIncomingMessage) -> int:
-        """Hash the message id, or the body where there is none."""
+        """Hash the message id, or the body without one."""
         name = message.message_id or hashlib.sha256(message.body).hexdigest()
         return number_of(name)
 

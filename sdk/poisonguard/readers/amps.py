@@ -46,7 +46,7 @@ class AmpsReader(Reader):
         return super().number(message)
 
     def bookmark(self, message: Any) -> str:
-        """Return the bookmark, "sha256:" and the body's digest where there is none."""
+        """Return the bookmark, "sha256:" and the body's digest without one."""
         try:
             bookmark = text_of(message.get_bookmark)
         except AttributeError:

@@ -50,7 +50,7 @@ class PikaReader(Reader):
         return f"{consumer}/{method.delivery_tag}/{digest}"
 
     def number(self, message: Delivery) -> int:
-        """Hash the message id, or the body where there is none."""
+        """Hash the message id, or the body without one."""
         _, properties, body = message
         return number_of(properties.message_id or hashlib.sha256(body).hexdigest())
 

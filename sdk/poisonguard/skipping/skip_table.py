@@ -197,7 +197,7 @@ class SkipTable:
         return (each for each in enumerate(self._ids) if not self._removed[each[0]])
 
     def row(self, number: int) -> int | None:
-        """Find the row of a skip by its id; None if there is none, or it is removed."""
+        """Find the row of a skip by its id; None for an unknown or removed one."""
         row = bisect_left(self._ids, number)
         if row == len(self._ids) or self._ids[row] != number or self._removed[row]:
             return None
