@@ -9,8 +9,8 @@ from datetime import datetime
 from django.db import transaction
 
 from apps.brokers.models import Broker, Topic
-from apps.brokers.policies import Policies, set_policies
 from apps.brokers.services.topics import refuse_taken, register_topic
+from apps.brokers.topic_policies import Policies, set_policies
 from apps.capture.lanes import lane_settings
 from apps.capture.models import Mode
 from apps.core.errors import Absent, Forbidden, Invalid, Refused

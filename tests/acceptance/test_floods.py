@@ -29,7 +29,7 @@ from redis import Redis
 
 from apps.core import clock
 from poisonweb.embedded import discovery
-from tests.acceptance.client import Client
+from tests.acceptance.api_client import Client
 from tests.acceptance.flood import COOKIE, KINDS, LONGEST_END, QUEUE, TOPIC
 from tests.acceptance.product import (
     PYTHON,

@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from tests.acceptance.client import Client
+from tests.acceptance.api_client import Client
 from tests.acceptance.product import PYTHON, Product, environment
 from tests.waiting import wait_until
 

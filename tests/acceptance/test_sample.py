@@ -23,7 +23,7 @@ from poisonweb.embedded import discovery
 from poisonweb.sample import billing
 from poisonweb.sample.ledger import Tally, read, tally
 from poisonweb.sample.producer_messages import CONTENT_TOPIC, ORDERS, SHIPMENTS
-from tests.acceptance.client import Client
+from tests.acceptance.api_client import Client
 from tests.acceptance.product import (
     PYTHON,
     START,

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.acceptance.client import Client
+from tests.acceptance.api_client import Client
 from tests.acceptance.product import PYTHON, Product, environment
 from tests.browser.conftest import Open
 from tests.browser.test_triage import SOON, await_rows

@@ -9,8 +9,8 @@ import pytest
 
 from apps.audit.models import Entry
 from apps.brokers.models import Broker, Topic
-from apps.brokers.policies import Policies, options_from, pasted, set_policies
 from apps.brokers.services.topics import polling_interval_of
+from apps.brokers.topic_policies import Policies, options_from, pasted, set_policies
 from apps.core.errors import Absent, Forbidden, Invalid
 from apps.team.rights import Principal, Scope
 

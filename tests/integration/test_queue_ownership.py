@@ -13,10 +13,10 @@ from django.db import IntegrityError, connection
 from apps.audit.models import Entry
 from apps.brokers import queue_ownership
 from apps.brokers.models import Broker, Topic
-from apps.brokers.policies import Policies, set_policies
 from apps.brokers.ports import FoundTopic
 from apps.brokers.services import registration
 from apps.brokers.services.topics import register_topic
+from apps.brokers.topic_policies import Policies, set_policies
 from apps.capture.lanes import lane_settings
 from apps.capture.models import Lane, Mode
 from apps.core.errors import Forbidden, Invalid

@@ -14,8 +14,8 @@ import pytest
 from poisonguard import BreakerPolicy, Outcome, RetryPolicy
 from poisonguard.readers.plain import PlainReader
 from poisonguard.server.client import Client
-from poisonguard.server.connection import Connection
 from poisonguard.server.reporter import Reporter
+from poisonguard.server.shared_connection import Connection
 from poisonguard.server.spool import Spool
 from tests.sdk.failures import failure
 from tests.sdk.guarded import Failing, Handler, guarding, message

@@ -19,9 +19,9 @@ from poisonguard.contract import MatcherKind, Skip
 from poisonguard.errors import Refused, StartTimeout
 from poisonguard.server import sender_thread
 from poisonguard.server.backoff import Backoff
-from poisonguard.server.connection import Connection, _shared
 from poisonguard.server.counters import CounterKey
 from poisonguard.server.reporter import Reporter
+from poisonguard.server.shared_connection import Connection, _shared
 from poisonguard.skipping.skip_list import SkipList
 from tests.sdk.failures import confirmation, failure
 from tests.sdk.server import KEY, Server

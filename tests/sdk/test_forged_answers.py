@@ -14,8 +14,8 @@ from poisonguard import Outcome
 from poisonguard.bookmarks import BookmarkStore
 from poisonguard.errors import Away, GuardError, Refused, StartTimeout
 from poisonguard.server.client import Client
-from poisonguard.server.connection import Connection
 from poisonguard.server.reporter import Reporter
+from poisonguard.server.shared_connection import Connection
 from tests.sdk.failures import confirmation
 from tests.sdk.guarded import Failing, Handler, guarding, message
 from tests.sdk.server import KEY, Server

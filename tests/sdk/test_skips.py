@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from poisonguard.contract import Invalid, MatcherKind, Skip, parse_skip
-from poisonguard.server.connection import Connection
+from poisonguard.server.shared_connection import Connection
 from poisonguard.skipping import skip_list as lists
 from poisonguard.skipping.skip_list import Fence, SkipList
 from tests.sdk.server import KEY, Server

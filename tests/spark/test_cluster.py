@@ -22,7 +22,7 @@ from apps.reports.services.requests import NIGHTLY
 from spark import cluster
 from tests import reports
 from tests.needs import JDBC_JAR
-from tests.spark import clusters, leaks
+from tests.spark import clusters, secret_leaks
 from tests.spark.clusters import Cluster
 from tests.spark.postgres_readers import DOORS
 from tests.spark.published import published
@@ -86,7 +86,7 @@ def test_cluster_publishes_what_one_machine_does_and_shows_no_password(
     monkeypatch.setenv("SPARK_LOCAL_IP", clusters.LOOPBACK)
     password = connection.settings_dict["PASSWORD"]
 
-    with leaks.watching(password, spark_cluster) as watch:
+    with secret_leaks.watching(password, spark_cluster) as watch:
         on_the_cluster = night(tmp_path / "lake of the cluster", settings)
 
     assert on_the_cluster == on_this_machine

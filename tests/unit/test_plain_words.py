@@ -81,7 +81,7 @@ OURS_OF_OTHERS = {
 OF_BROKERS = (
     *("apps/brokers/adapters/", "apps/brokers/vocabularies/"),
     *("sdk/poisonguard/amps/", "sdk/poisonguard/readers/", "sdk/examples/"),
-    *("docs/brokers/", "docs/vocabularies.md", "tests/amps/", "tests/brokers/"),
+    *("docs/brokers/", "docs/failure-headers.md", "tests/amps/", "tests/brokers/"),
     *("tests/contracts/", "tests/unit/brokers/", "tests/unit/test_vocabularies.py"),
 )
 UNIX = "Unix says so of a child process that has ended"
@@ -113,7 +113,7 @@ OTHER_IDEAS = {
     "delivery count": {"docs/lanes.md": "a verb: every delivery counts"},
     "driver": {
         **dict.fromkeys(("README.md", "CONTRIBUTING.md", "docs/operators.md"), JDBC),
-        "tests/spark/leaks.py": "the process that Spark calls so",
+        "tests/spark/secret_leaks.py": "the process that Spark calls so",
     },
     "lease": {
         "sdk/README.md": "a public setting of the SDK",

@@ -21,7 +21,7 @@ from apps.api.serializers.base import (
     checked,
     choice,
 )
-from apps.brokers import policies, ports, sealed_addresses
+from apps.brokers import ports, sealed_addresses, topic_policies
 from apps.brokers.adapters import KINDS
 from apps.brokers.models import BROKER_NAME_LIMIT
 from apps.brokers.services.registration import URL_LIMIT
@@ -62,7 +62,7 @@ class Options(serializers.DictField):
         kind = members.get("kind")
         adapter = KINDS.get(kind) if isinstance(kind, str) else None
         example = adapter.broker_options if adapter else ""
-        return checked(policies.read_options, data, example=example)
+        return checked(topic_policies.read_options, data, example=example)
 
 
 class HeaderNames(serializers.ListField):

@@ -23,7 +23,7 @@ from apps.api.serializers.base import (
 )
 from apps.api.serializers.operations import VerbName
 from apps.api.serializers.poisons import Poison
-from apps.api.serializers.search import QueryText
+from apps.api.serializers.query_text import QueryText
 from apps.core.timeouts import TooSlow
 from apps.poison.query import MAX_ID
 from apps.triage.services.previews import MOST_IDS, SelectionRequest

@@ -25,9 +25,9 @@ from apps.api.serializers.base import (
     checked,
     choice,
 )
-from apps.brokers import policies
+from apps.brokers import topic_policies
 from apps.brokers.models import BROKER_NAME_LIMIT
-from apps.brokers.policies import Policies
+from apps.brokers.topic_policies import Policies
 from apps.capture import topic_settings
 from apps.capture.models import LaneState, Mode
 from apps.capture.topic_settings import LaneChange
@@ -85,10 +85,10 @@ class Lane(Schema):
 
 
 class Policy(AnyField):
-    """A policy that `apps.brokers.policies` parses, under the name of the field."""
+    """A policy that `apps.brokers.topic_policies` parses, under its field's name."""
 
     def to_internal_value(self, data: object) -> Any:
-        return checked(policies.read, str(self.field_name), data)
+        return checked(topic_policies.read, str(self.field_name), data)
 
 
 class Link(Policy, Text):
@@ -104,7 +104,7 @@ class Options(Policy, serializers.DictField):
         "type": "number",
         "format": "double",
         "exclusiveMinimum": 0,
-        "maximum": policies.LONGEST_TIMEOUT,
+        "maximum": topic_policies.LONGEST_TIMEOUT,
     }
 )
 class Timeout(Policy, serializers.FloatField):
@@ -116,11 +116,13 @@ class _Policies(RequestSchema[topic_settings.TopicChange]):
         required=False,
         allow_blank=True,
         allow_null=True,
-        max_length=policies.TEXT_LIMIT,
+        max_length=topic_policies.TEXT_LIMIT,
         help_text="null: it has none",
     )
     max_dequeue_count = Number(
-        required=False, min_value=policies.LEAST, max_value=policies.MOST_COUNT
+        required=False,
+        min_value=topic_policies.LEAST,
+        max_value=topic_policies.MOST_COUNT,
     )
     visibility_timeout = Timeout(
         required=False, help_text="seconds; hh:mm:ss is accepted, too"
@@ -128,21 +130,21 @@ class _Policies(RequestSchema[topic_settings.TopicChange]):
     retention_days = Number(
         required=False,
         allow_null=True,
-        min_value=policies.LEAST,
-        max_value=policies.MOST_DAYS,
+        min_value=topic_policies.LEAST,
+        max_value=topic_policies.MOST_DAYS,
         help_text="how long the broker keeps a message; automatic skips live as long",
     )
     owner = Visible(
         required=False,
         allow_blank=True,
         allow_null=True,
-        max_length=policies.TEXT_LIMIT,
+        max_length=topic_policies.TEXT_LIMIT,
     )
     runbook = Link(
         required=False,
         allow_blank=True,
         allow_null=True,
-        max_length=policies.LINK_LIMIT,
+        max_length=topic_policies.LINK_LIMIT,
         help_text="a link: https:// or http://",
     )
     options = Options(required=False, allow_null=True, help_text="all of them")
@@ -161,7 +163,9 @@ class _Policies(RequestSchema[topic_settings.TopicChange]):
         )
         if lane.tee_queue and lane.mode is None:
             raise Invalid("tee_queue", "send the mode with it")
-        changes = {name: members.pop(name) for name in policies.NAMES & members.keys()}
+        changes = {
+            name: members.pop(name) for name in topic_policies.NAMES & members.keys()
+        }
         cleared = {name for name, value in changes.items() if value is None}
         changes |= {name: getattr(Policies(), name) for name in cleared}
         if lane.mode is not None and changes.get("dead_letter_queue") == "":
@@ -175,7 +179,7 @@ class NewTopic(_Policies):
         required=False,
         allow_blank=True,
         allow_null=True,
-        max_length=policies.TEXT_LIMIT,
+        max_length=topic_policies.TEXT_LIMIT,
         help_text="left out, it is that of the convention, where the kind of broker"
         " has one; null: it has none",
     )

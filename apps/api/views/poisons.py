@@ -14,7 +14,7 @@ from apps.api.openapi import PAGING, described
 from apps.api.paging import Window
 from apps.api.selectors import poisons
 from apps.api.serializers import poisons as serializers
-from apps.api.serializers.search import SearchParams
+from apps.api.serializers.query_text import SearchParams
 from apps.api.views.base import PostedBySessions, View, list_response
 from apps.core import clock
 from apps.core.streaming_responses import response_chunks

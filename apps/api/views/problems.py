@@ -12,7 +12,7 @@ from apps.api.openapi import PAGING, described
 from apps.api.paging import Window
 from apps.api.selectors import problems
 from apps.api.serializers import problems as serializers
-from apps.api.serializers.search import SearchParams
+from apps.api.serializers.query_text import SearchParams
 from apps.api.views.base import View, list_response
 from apps.team.rights import Scope
 

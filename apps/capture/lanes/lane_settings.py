@@ -13,9 +13,9 @@ from django.db import transaction
 from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers.models import Topic
-from apps.brokers.policies import require_queue
 from apps.brokers.row_locks import lock_topics
 from apps.brokers.services.topics import name_queue_by_convention
+from apps.brokers.topic_policies import require_queue
 from apps.capture.models import Lane, Mode
 from apps.core.errors import Absent, Invalid, Refused
 from apps.core.text import storable

@@ -10,12 +10,12 @@ from typing import Self
 
 from django.http import QueryDict
 
-from apps.brokers import adapters, policies, sealed_addresses
+from apps.brokers import adapters, sealed_addresses, topic_policies
 from apps.brokers.allow_list import Choice
 from apps.brokers.models import Broker, Topic
-from apps.brokers.policies import Policies
 from apps.brokers.services import registration
 from apps.brokers.services.topics import convention_of_topic
+from apps.brokers.topic_policies import Policies
 from apps.capture.lanes import lane_settings
 from apps.capture.models import Mode
 from apps.core.errors import Invalid, PoisonwebError
@@ -84,7 +84,7 @@ class BrokerForm:
         """Parse the options, entered as JSON; raises Invalid with an example."""
         adapter = adapters.KINDS.get(kind)
         example = adapter.broker_options if adapter else ""
-        return policies.options_from(self.options, example=example)
+        return topic_policies.options_from(self.options, example=example)
 
 
 def chosen_allowances(data: QueryDict) -> list[Choice]:
@@ -132,13 +132,13 @@ class PoliciesForm:
         """Change a topic's policies to these values; raises Invalid or Unavailable."""
         values: dict[str, object] = {
             **self.values,
-            "options": policies.options_from(
+            "options": topic_policies.options_from(
                 self.options, example=_example_of_options(topic)
             ),
         }
         if self.host_json.strip():
-            values = policies.pasted(topic, self.host_json, values)
-        return policies.set_policies(
+            values = topic_policies.pasted(topic, self.host_json, values)
+        return topic_policies.set_policies(
             topic=topic,
             policies=Policies.of(topic).changed(values),
             reason=self.reason,

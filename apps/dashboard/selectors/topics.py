@@ -12,7 +12,7 @@ from django.db import connection
 from django.db.models import Sum
 
 from apps.bookmarks.models import Mark
-from apps.brokers import policies
+from apps.brokers import topic_policies
 from apps.brokers.models import Topic
 from apps.brokers.querysets import TopicQuerySet
 from apps.brokers.queue_ownership import reader_of_queue
@@ -239,7 +239,7 @@ def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicDetail:
     oversize = OversizeMessage.objects.filter(topic=topic)
     return TopicDetail(
         row=_rows([topic], now=now)[0],
-        limits=policies.limits_of(topic),
+        limits=topic_policies.limits_of(topic),
         convention=convention_of_topic(topic),
         counts={state: _message_count(topic, state) for state in DisplayState},
         given_back=bounded_count(Poison.objects.filter(topic=topic).given_back()),

@@ -7,8 +7,8 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
 from apps.brokers.models import Topic
-from apps.brokers.policies import Policies, limits_of, takes_host_json
 from apps.brokers.services.topics import convention_of_topic
+from apps.brokers.topic_policies import Policies, limits_of, takes_host_json
 from apps.capture.lanes import lane_settings
 from apps.capture.lanes import sampled_letters as letters
 from apps.capture.models import Mode

@@ -14,7 +14,7 @@ from apps.core import clock
 from apps.core.errors import Invalid, Refused
 from apps.dashboard.decorators import SignedIn, needs
 from apps.dashboard.error_pages import status_of
-from apps.dashboard.forms import removals
+from apps.dashboard.forms import removal_tokens
 from apps.dashboard.forms.brokers import field_of
 from apps.dashboard.forms.fields import reason_in
 from apps.dashboard.presentation import curl
@@ -51,7 +51,7 @@ def topic(request: SignedIn, topic_id: int) -> HttpResponse:
     try:
         token = request.POST.get("token", "")
         topic_removal.remove_topics(
-            topics=removals.signed_topics(token, _signed_name(topic), principal),
+            topics=removal_tokens.signed_topics(token, _signed_name(topic), principal),
             reason=reason_in(request.POST),
             principal=principal,
             now=clock.now(),
@@ -76,7 +76,7 @@ def _remove_broker(request: SignedIn, broker: Broker) -> int:
     """Carry out the confirmed removal; return the number of removed topics."""
     principal, now = request.user.principal, clock.now()
     token = request.POST.get("token", "")
-    topic_ids = removals.signed_topics(token, _signed_name(broker), principal)
+    topic_ids = removal_tokens.signed_topics(token, _signed_name(broker), principal)
     reason = reason_in(request.POST)
     if "others" in request.POST:
         topic_removal.remove_topics(
@@ -131,7 +131,7 @@ def _render(
     page = {
         **context,
         "removal": preview,
-        "token": removals.sign(
+        "token": removal_tokens.sign(
             _signed_name(of), preview.removable, request.user.principal
         ),
         "reason": reason_in(request.POST),

@@ -10,7 +10,7 @@ from poisonguard.handling.breaker import BreakerState
 from poisonguard.handling.components import GuardComponents
 from poisonguard.handling.message_flow import MessageFlow
 from poisonguard.processes.sigterm import SIGTERM
-from poisonguard.server.connection import Connection
+from poisonguard.server.shared_connection import Connection
 from poisonguard.version import VERSION
 
 

@@ -32,7 +32,7 @@ from poisonguard.policy import RetryPolicy
 from poisonguard.processes.sigterm import SIGTERM
 from poisonguard.processes.stop_event import SignalSafeEvent, end_process
 from poisonguard.readers import Reader
-from poisonguard.server.connection import Connection
+from poisonguard.server.shared_connection import Connection
 from poisonguard.settings import Settings
 from poisonguard.supervision.watchdog import Watchdog
 

@@ -20,7 +20,11 @@ from poisonguard.contract import (
     redrive_id_of,
 )
 from poisonguard.errors import GuardError
-from poisonguard.handling.salvage import DESCRIBED_TYPE, description, raw_bytes
+from poisonguard.handling.unreadable_messages import (
+    DESCRIBED_TYPE,
+    description,
+    raw_bytes,
+)
 from poisonguard.readers import Headers, Reader, header_pairs, number_of, to_bytes
 from poisonguard.skipping.rules import PointerRule, read
 from poisonguard.skipping.skip_list import SkipList

@@ -12,7 +12,7 @@ from django.test import Client
 from apps.audit.models import Entry
 from apps.brokers.models import Broker, Topic
 from apps.capture.models import Lane
-from apps.dashboard.forms import removals
+from apps.dashboard.forms import removal_tokens
 from apps.team.rights import Role
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.pages import get, post, words
@@ -140,7 +140,7 @@ def test_a_removal_without_a_valid_review_is_refused(
     elif change == "other":
         token = token_on(get(admin, f"/brokers/{other.pk}/remove"))
     elif change == "old":
-        monkeypatch.setattr(removals, "TOKEN_MAX_AGE_SECONDS", -1)
+        monkeypatch.setattr(removal_tokens, "TOKEN_MAX_AGE_SECONDS", -1)
     elif change == "another's":
         asks = sign_in(Role.ADMIN, reads_bodies=True)
     else:

@@ -5,7 +5,7 @@ no envelope (`entries` keeps every entry byte for byte).
 
 A topic and its dead-letter queue are on one server, in a cluster in one hash slot: one
 MULTI moves a message from the one to the other. `publisher` and `reader` are the ports
-for messages, `admin` those for people, and `dead_lettering` moves what is exhausted.
+for messages, `admin` those for people, and `dead_letter_mover` moves what is exhausted.
 """
 
 from __future__ import annotations

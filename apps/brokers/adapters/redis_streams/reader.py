@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from apps.brokers.adapters.redis_streams.dead_lettering import RedisDeadLettering
+from apps.brokers.adapters.redis_streams.dead_letter_mover import RedisDeadLettering
 from apps.brokers.adapters.redis_streams.entries import (
     RedisEntry,
     entries_of,

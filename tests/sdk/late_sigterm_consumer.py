@@ -1,6 +1,6 @@
 """A consumer that sets its SIGTERM handler when its guard has started already.
 
-    python late_consumer.py URL FOLDER HOW
+    python late_sigterm_consumer.py URL FOLDER HOW
 
 HOW says where it does so. It notes in FOLDER each start of its slow message, and each
 SIGTERM; that message is good, and takes longer than any test waits.
