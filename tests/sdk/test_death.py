@@ -11,8 +11,8 @@ from poisonguard.journal.journal_file import (
     Ending,
     EndingKind,
     Header,
+    JournalSnapshot,
     OwnerState,
-    Snapshot,
 )
 from poisonguard.processes.kernel import Identity
 
@@ -37,7 +37,7 @@ def died(
         oom_kills=3,
     )
     at = SEEN if kind is not EndingKind.UNSEEN else None
-    snapshot = Snapshot(
+    snapshot = JournalSnapshot(
         header=header,
         state=state,
         ending=Ending(kind=kind, value=value, at=at),

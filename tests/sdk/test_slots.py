@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from poisonguard.handling.counts import Counts, Slot, bucket
+from poisonguard.handling.counts import ProcessCounts, Slot, bucket
 from poisonguard.handling.slots import Gate, Numbering, Slots
 
 
@@ -83,7 +83,7 @@ def test_no_slot_is_given_while_all_are_in_use() -> None:
 
 def test_take_new_returns_the_counts_since_the_last_call() -> None:
     slots = [Slot(0), Slot(1)]
-    counts = Counts(slots)
+    counts = ProcessCounts(slots)
     slots[0].handled, slots[1].handled = 3, 4
     counts.seconds.extend([0.0001, 0.003])
 

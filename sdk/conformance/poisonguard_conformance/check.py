@@ -12,11 +12,11 @@ from datetime import UTC, datetime, timedelta
 from time import monotonic
 
 from poisonguard_conformance.wire import (
+    EventStream,
     Json,
-    NotAllowed,
+    MissingScope,
     ProtocolClient,
     Query,
-    Stream,
     StreamEvent,
     Violated,
 )
@@ -91,7 +91,7 @@ class Consumer:
             raise Violated(f"{len(members)} members got {result_count} results")
         for result in results:
             if result.get("status") == "rejected" and result.get("pointer") == "/topic":
-                raise NotAllowed(f"{result.get('detail')} (see --topic-prefix)")
+                raise MissingScope(f"{result.get('detail')} (see --topic-prefix)")
         return results
 
     def add_skip(self, *, kind: str, value: object, **changes: object) -> Json:
@@ -116,7 +116,7 @@ class Consumer:
     @contextmanager
     def stream(
         self, *topics: str, last_event_id: str = "", **query: str
-    ) -> Iterator[Stream]:
+    ) -> Iterator[EventStream]:
         """Open the server's stream for the block, of these topics or its own."""
         parameters: Query = [
             *(("topic", topic) for topic in topics or (self.topic,)),
@@ -126,14 +126,14 @@ class Consumer:
             yield stream
 
     @contextmanager
-    def following(self, *topics: str, **query: str) -> Iterator[Stream]:
+    def following(self, *topics: str, **query: str) -> Iterator[EventStream]:
         """Open a stream at the head; it sends all changes from here on."""
         with self.stream(*topics, **query) as stream:
             if next(stream.until("ping", within=self.event_timeout), None) is None:
                 raise Violated("no ping came at the start of a stream")
             yield stream
 
-    def event(self, stream: Stream, kind: str, number: int) -> StreamEvent:
+    def event(self, stream: EventStream, kind: str, number: int) -> StreamEvent:
         """Wait for the event of this skip; raise Violated when it takes too long."""
         asked_at = monotonic()
         for event in stream.until(kind, within=self.event_timeout):
@@ -147,7 +147,7 @@ class Consumer:
         for number in list(self.skips):
             try:
                 self.remove_skip(number)
-            except (Violated, NotAllowed):
+            except (Violated, MissingScope):
                 self.skips.remove(number)
                 self.irremovable.append(number)
 
@@ -162,7 +162,7 @@ class Check:
 
 
 def check(name: str, says: str) -> Callable[[Callable[[Consumer], None]], Check]:
-    """Turn a function that raises Violated or NotAllowed into a check."""
+    """Turn a function that raises Violated or MissingScope into a check."""
     return lambda run: Check(name=name, says=says, run=run)
 
 

@@ -24,7 +24,7 @@ from poisonguard_conformance import (
 )
 from poisonguard_conformance.check import Check, Consumer
 from poisonguard_conformance.wire import (
-    NotAllowed,
+    MissingScope,
     ProtocolClient,
     Unreachable,
     Violated,
@@ -154,7 +154,7 @@ def _run_check(check: Check, consumer: Consumer) -> tuple[CheckStatus, str]:
         check.run(consumer)
     except Unreachable:
         raise
-    except NotAllowed as lacking:
+    except MissingScope as lacking:
         return CheckStatus.NOT_CHECKED, str(lacking)
     except Violated as violation:
         return CheckStatus.FAILED, str(violation)

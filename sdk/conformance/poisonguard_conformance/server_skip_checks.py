@@ -15,7 +15,7 @@ from poisonguard_conformance.check import (
     new_id,
     statuses,
 )
-from poisonguard_conformance.wire import Json, Stream, StreamEvent, Violated
+from poisonguard_conformance.wire import EventStream, Json, StreamEvent, Violated
 
 # When, and after how many seconds at most.
 PINGS = (("at the start", 0.0), ("after 15 seconds", 15.0))
@@ -337,7 +337,7 @@ def _expect_place(event: StreamEvent, epoch: str) -> None:
 
 
 def _read_skip_ids(
-    stream: Stream, *, last: object, within: float, most: int | None = None
+    stream: EventStream, *, last: object, within: float, most: int | None = None
 ) -> list[object]:
     """Read a stream until one skip, or so many, have come; return their ids."""
     heard: list[object] = []
@@ -349,7 +349,7 @@ def _read_skip_ids(
 
 
 def _wait_for_skip_of(
-    consumer: Consumer, stream: Stream, topic: str, result: Json
+    consumer: Consumer, stream: EventStream, topic: str, result: Json
 ) -> Json:
     """Wait for the skip that a report made; it is removed when the check ends."""
     events = stream.until("skip", within=consumer.event_timeout)

@@ -39,7 +39,7 @@ class Unreachable(Violated):
     """No server answers at this address."""
 
 
-class NotAllowed(Exception):
+class MissingScope(Exception):
     """The key lacks what a check needs."""
 
 
@@ -107,7 +107,7 @@ class StreamEvent:
         return cls(kind=event.kind, data=data, id=event.id)
 
 
-class Stream:
+class EventStream:
     """The events of a stream; a thread reads them, so that waits can time out."""
 
     def __init__(self, response: HTTPResponse, link: socket.socket) -> None:
@@ -204,7 +204,7 @@ class ProtocolClient:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
     ) -> HttpAnswer:
-        """Send a request; return the answer, or raise NotAllowed when it is 403."""
+        """Send a request; return the answer, or raise MissingScope when it is 403."""
         call = f"{method} {path.partition('?')[0]}"
         with closing(self._connect()) as connection:
             try:
@@ -216,7 +216,7 @@ class ProtocolClient:
                 raise Violated(f"{call} got no answer: {trouble!r}") from trouble
 
     @contextmanager
-    def stream(self, query: Query, *, last_event_id: str = "") -> Iterator[Stream]:
+    def stream(self, query: Query, *, last_event_id: str = "") -> Iterator[EventStream]:
         """Open the stream of the skip list, and close it in the end."""
         path = _address("/skips/stream", query)
         headers = {"Last-Event-ID": last_event_id} if last_event_id else {}
@@ -228,7 +228,7 @@ class ProtocolClient:
                 link.settimeout(None)
             except (OSError, HTTPException) as trouble:
                 raise Violated(f"the stream got no answer: {trouble!r}") from trouble
-            with closing(Stream(response, link)) as opened:
+            with closing(EventStream(response, link)) as opened:
                 yield opened
 
     def _connect(self) -> HTTPConnection:
@@ -274,7 +274,7 @@ def _address(path: str, query: Query) -> str:
 
 
 def _read_answer(call: str, response: HTTPResponse) -> HttpAnswer:
-    """Read a whole response; raise NotAllowed when it is 403."""
+    """Read a whole response; raise MissingScope when it is 403."""
     answer = HttpAnswer(
         call=call,
         status=response.status,
@@ -282,7 +282,7 @@ def _read_answer(call: str, response: HTTPResponse) -> HttpAnswer:
         body=response.read(),
     )
     if answer.status == HTTPStatus.FORBIDDEN:
-        raise NotAllowed(str(answer.refused(HTTPStatus.FORBIDDEN)["detail"]))
+        raise MissingScope(str(answer.refused(HTTPStatus.FORBIDDEN)["detail"]))
     return answer
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from poisonguard.handling.components import GuardComponents
 from poisonguard.handling.message_facts import MessageFacts
-from poisonguard.handling.steps import Call, Step
+from poisonguard.handling.steps import BlockingCall, Step
 from poisonguard.outcome import Outcome
 
 log = logging.getLogger(__name__)
@@ -74,6 +74,6 @@ class Application:
     ) -> Generator[Step, Any, None]:
         """Call a function of the application; log what it raises."""
         try:
-            yield Call(call)
+            yield BlockingCall(call)
         except Exception:
             log.exception("a call back for %s failed", facts.name)

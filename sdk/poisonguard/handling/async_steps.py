@@ -9,7 +9,7 @@ from poisonguard.handling.components import GuardComponents
 from poisonguard.handling.counts import Slot
 from poisonguard.handling.hot_path import AsyncHandler
 from poisonguard.handling.message_flow import MessageFlow
-from poisonguard.handling.steps import Call, Run, Steps, Wait
+from poisonguard.handling.steps import BlockingCall, RunHandler, Steps, Wait
 from poisonguard.outcome import Outcome
 from poisonguard.processes.stop_event import SignalSafeEvent
 
@@ -51,12 +51,12 @@ async def play(
         while True:
             try:
                 match step:
-                    case Run():
+                    case RunHandler():
                         answer = await handler(message)
                     case Wait(seconds):
                         await _pause(seconds, leaving)
                         answer = None
-                    case Call(function):
+                    case BlockingCall(function):
                         answer = await asyncio.to_thread(function)
             # The message flow also decides what ends the task or the process.
             except BaseException as error:  # noqa: BLE001

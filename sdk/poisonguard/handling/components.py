@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Never
 
 from poisonguard.handling.breaker import Breaker
-from poisonguard.handling.counts import Counts
+from poisonguard.handling.counts import ProcessCounts
 from poisonguard.handling.released_messages import ReleasedMessages
 from poisonguard.handling.slots import Gate, Slots
 from poisonguard.handling.suspected_reports import SuspectedReports
@@ -37,7 +37,7 @@ class GuardComponents:
     skips: SkipList
     reporter: Reporter
     breaker: Breaker
-    counts: Counts
+    counts: ProcessCounts
     slots: Slots
     gate: Gate
     suspected_reports: SuspectedReports

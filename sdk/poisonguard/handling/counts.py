@@ -26,7 +26,7 @@ class Slot:
         self.handled = 0
 
 
-class Counts:
+class ProcessCounts:
     """The counts of one process."""
 
     def __init__(self, slots: Sequence[Slot]) -> None:

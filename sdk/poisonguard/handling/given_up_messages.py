@@ -18,7 +18,7 @@ from poisonguard.handling.poison_reports import (
     raised_by_death,
 )
 from poisonguard.handling.redriven_messages import RedrivenMessages
-from poisonguard.handling.steps import Call, Steps
+from poisonguard.handling.steps import BlockingCall, Steps
 from poisonguard.journal.record import Record
 from poisonguard.outcome import Outcome
 from poisonguard.server.failure_queue import Receipt
@@ -95,7 +95,7 @@ class GivenUpMessages:
         )
         self.holding.add(report.report_id)
         try:
-            receipt = yield Call(partial(self._send, facts, report))
+            receipt = yield BlockingCall(partial(self._send, facts, report))
         finally:
             self.holding.discard(report.report_id)
         self._after_report(facts, report, receipt)

@@ -18,7 +18,7 @@ from poisonguard.dedupe.once import Window
 from poisonguard.errors import StartTimeout
 from poisonguard.handling.breaker import Breaker, BreakerPolicy
 from poisonguard.handling.components import GuardComponents
-from poisonguard.handling.counts import Counts, Slot
+from poisonguard.handling.counts import ProcessCounts, Slot
 from poisonguard.handling.guard_health import GuardHealth
 from poisonguard.handling.hot_path import numbering
 from poisonguard.handling.message_flow import BEFORE_FIRST_MESSAGE, MessageFlow
@@ -86,7 +86,7 @@ class RunningGuard:
         )
         skips.on_kinds.append(gate.choose_numbering)
         slots = [Slot(place) for place in range(settings.concurrency)]
-        counts = Counts(slots)
+        counts = ProcessCounts(slots)
         self.components = GuardComponents(
             settings=settings,
             policy=policy,

@@ -28,7 +28,7 @@ from poisonguard.handling.message_records import MessageRecords
 from poisonguard.handling.redriven_messages import RedrivenMessages
 from poisonguard.handling.released_messages import HandlerNeeded, ReleasedMessage
 from poisonguard.handling.retry_loop import RetryLoop
-from poisonguard.handling.steps import Call, Step, Steps
+from poisonguard.handling.steps import BlockingCall, Step, Steps
 from poisonguard.handling.waits import POLL_SECONDS, REFUSAL_PAUSE, Released, Waits
 from poisonguard.outcome import Outcome
 from poisonguard.processes.sigterm import SIGTERM
@@ -156,7 +156,7 @@ class MessageFlow:
         if self._gate.is_closed_by(BEFORE_FIRST_MESSAGE):
             # By now the application has set its signal handlers, maybe on this thread.
             SIGTERM.ensure_handler()
-            yield Call(self._start_journal)
+            yield BlockingCall(self._start_journal)
         while not self._released_messages.discard_unless_busy(facts.bookmark):
             yield from self._waits.pause(facts, POLL_SECONDS)
         return (yield from self._decide(facts))

@@ -16,7 +16,7 @@ from poisonguard.processes.stop_event import SignalSafeEvent
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunHandler:
     """Run the handler; its exception is thrown into the steps."""
 
 
@@ -28,16 +28,16 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class BlockingCall:
     """Call a function that may block, and send its result back."""
 
     function: Callable[[], Any]
 
 
-Step = Run | Wait | Call
+Step = RunHandler | Wait | BlockingCall
 Steps = Generator[Step, Any, Outcome]
 
-RUN = Run()
+RUN = RunHandler()
 
 
 def play(
@@ -54,11 +54,11 @@ def play(
         while True:
             try:
                 match step:
-                    case Run():
+                    case RunHandler():
                         answer = handler(message)
                     case Wait(seconds):
                         answer = leaving.wait(seconds)
-                    case Call(function):
+                    case BlockingCall(function):
                         answer = function()
             # The message flow also decides what ends the process.
             except BaseException as error:  # noqa: BLE001

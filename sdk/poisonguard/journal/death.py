@@ -10,7 +10,12 @@ from typing import Literal
 from uuid import UUID
 
 from poisonguard.contract import Cause
-from poisonguard.journal.journal_file import Ending, EndingKind, OwnerState, Snapshot
+from poisonguard.journal.journal_file import (
+    Ending,
+    EndingKind,
+    JournalSnapshot,
+    OwnerState,
+)
 
 UNSEEN = "The process ended without a word"
 
@@ -45,7 +50,12 @@ class Death:
 
 
 def judge(
-    snapshot: Snapshot, *, boot: UUID, oom_kills: int, at: datetime, stacks: str = ""
+    snapshot: JournalSnapshot,
+    *,
+    boot: UUID,
+    oom_kills: int,
+    at: datetime,
+    stacks: str = "",
 ) -> Death:
     """Return how a process died and what it means for its messages.
 
@@ -66,7 +76,7 @@ def judge(
     )
 
 
-def _excuse(snapshot: Snapshot, boot: UUID) -> str:
+def _excuse(snapshot: JournalSnapshot, boot: UUID) -> str:
     """Return why a death is no message's doing, "" where it may be."""
     if snapshot.header.owner.boot != boot:
         return "The host went down"

@@ -56,19 +56,19 @@ class EndingKind(IntEnum):
     HANG = 4  # killed by its watchdog: a handler was stuck for these milliseconds
 
 
-class Unreadable(Exception):
+class UnreadableJournal(Exception):
     """The file is not a journal that we can read."""
 
 
-class Newer(Unreadable):
+class Newer(UnreadableJournal):
     """A newer version of poisonguard wrote the file."""
 
 
-class Truncated(Unreadable):
+class Truncated(UnreadableJournal):
     """The file is shorter than its header says."""
 
 
-class Unstarted(Unreadable):
+class Unstarted(UnreadableJournal):
     """The owner ended before it wrote the first byte."""
 
 
@@ -80,11 +80,11 @@ class Ending:
 
     @classmethod
     def parse(cls, kind: int, value: int, at: int) -> Self:
-        """Convert the numbers in a journal; raise Unreadable for impossible ones."""
+        """Convert the numbers in a journal; raise UnreadableJournal for wrong ones."""
         try:
             return cls(kind=EndingKind(kind), value=value, at=_moment(at))
         except (ValueError, OverflowError, OSError) as damage:
-            raise Unreadable from damage
+            raise UnreadableJournal from damage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,13 +119,13 @@ class Header:
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
-        """Read the first bytes of a journal; raise a kind of Unreadable for others."""
+        """Read the first bytes of a journal; raise an UnreadableJournal for others."""
         if not data.strip(b"\0"):
             raise Unstarted
         if len(data) < HEADER and MAGIC.startswith(data[: len(MAGIC)]):
             raise Truncated
         if not data.startswith(MAGIC):
-            raise Unreadable
+            raise UnreadableJournal
         _, version, slots, pid, started, incarnation, boot, name, oom_kills = (
             _OWNER.unpack_from(data)
         )
@@ -141,7 +141,7 @@ class Header:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Snapshot:
+class JournalSnapshot:
     """The content of a journal at one moment."""
 
     header: Header
@@ -180,15 +180,15 @@ def stem(name: bytes) -> str:
     return name.hex()[:24]
 
 
-def read(fd: int) -> Snapshot:
-    """Read a journal; raise Unreadable when the file is not a journal."""
+def read(fd: int) -> JournalSnapshot:
+    """Read a journal; raise UnreadableJournal when the file is not a journal."""
     data = os.pread(fd, HEADER, 0)
     header = Header.parse(data)
     if not 0 < header.slots <= SLOT_LIMIT or os.fstat(fd).st_size < header.size:
         raise Truncated
     columns = array("Q", os.pread(fd, 3 * WORD * header.slots, HEADER))
     state, *ending = _STATE.unpack_from(data, STATE_AT)
-    return Snapshot(
+    return JournalSnapshot(
         header=header,
         state=state,
         ending=Ending.parse(*ending),

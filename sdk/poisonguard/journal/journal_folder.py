@@ -17,14 +17,14 @@ VARIABLE = "POISONGUARD_JOURNAL"
 NO_ROOM = (ENOSPC, EDQUOT, EFBIG)
 
 
-class Unusable(Exception):
+class UnusableFolder(Exception):
     """The folder cannot hold journals; the message says why, and what to do."""
 
 
 def prepare(folder: Path | str) -> Path:
-    """Return the folder to use, created if needed; raise Unusable, or Full."""
+    """Return the folder to use, created if needed; raise UnusableFolder, or Full."""
     if not kernel.is_supported():
-        raise Unusable("Crashes are only attributed on Linux with /proc.")
+        raise UnusableFolder("Crashes are only attributed on Linux with /proc.")
     if folder != AUTO:
         return _created_and_checked(Path(folder))
     named = os.environ.get(VARIABLE)
@@ -32,14 +32,14 @@ def prepare(folder: Path | str) -> Path:
 
 
 def _first_usable() -> Path:
-    """Return the first usable default folder, created; raise Unusable without one."""
+    """Return the first usable default folder, or raise UnusableFolder."""
     problems = []
     for folder in _candidates():
         try:
             return _created_and_checked(folder)
-        except Unusable as problem:
+        except UnusableFolder as problem:
             problems.append(str(problem))
-    raise Unusable(" ".join(problems))
+    raise UnusableFolder(" ".join(problems))
 
 
 def _candidates() -> Iterator[Path]:
@@ -55,25 +55,27 @@ def _candidates() -> Iterator[Path]:
 
 
 def _created_and_checked(folder: Path) -> Path:
-    """Create the folder if needed; raise Unusable unless it is ours and private."""
+    """Create a folder that is ours and private, or raise UnusableFolder."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         if error.errno in NO_ROOM:
             raise Full(f"{folder} cannot be made: its disk is full.") from error
-        raise Unusable(f"{folder} cannot be made ({error}): name another one.") from (
-            error
-        )
+        raise UnusableFolder(
+            f"{folder} cannot be made ({error}): name another one."
+        ) from error
     status = folder.lstat()
     if stat.S_ISLNK(status.st_mode):
-        raise Unusable(f"{folder} is a symbolic link: name the folder itself.")
+        raise UnusableFolder(f"{folder} is a symbolic link: name the folder itself.")
     if status.st_uid != os.geteuid():
-        raise Unusable(
+        raise UnusableFolder(
             f"{folder} belongs to another user (uid {status.st_uid}): name one inside "
             "of it, it will be made."
         )
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise Unusable(f"Others may write into {folder}: `chmod 700 {folder}`.")
+        raise UnusableFolder(f"Others may write into {folder}: `chmod 700 {folder}`.")
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        raise Unusable(f"{folder} is read-only: make it writable or name another one.")
+        raise UnusableFolder(
+            f"{folder} is read-only: make it writable or name another one."
+        )
     return folder

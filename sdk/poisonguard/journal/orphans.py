@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 from poisonguard.journal import death, journal_file
 from poisonguard.journal.journal_file import (
     EndingKind,
+    JournalSnapshot,
     Newer,
-    Snapshot,
     Truncated,
-    Unreadable,
+    UnreadableJournal,
     Unstarted,
 )
 from poisonguard.processes import kernel, stacks
@@ -78,11 +78,11 @@ class OrphanRecovery:
                 with _locked(path) as fd:
                     if fd is not None:
                         self._settle(path, fd)
-            except Unusable as problem:
+            except UnsettledJournal as problem:
                 self._note_problem(str(problem))
 
     def _settle(self, path: Path, fd: int) -> None:
-        """Read a locked journal and settle its death, or raise Unusable."""
+        """Read a locked journal and settle its death, or raise UnsettledJournal."""
         try:
             snapshot = journal_file.read(fd)
         except Unstarted:
@@ -90,27 +90,27 @@ class OrphanRecovery:
             return
         except Truncated:
             path.unlink(missing_ok=True)
-            raise Unusable(
+            raise UnsettledJournal(
                 f"{path} was cut short, so no message is charged for its death; it is "
                 "removed. Look for what empties files there."
             ) from None
         except Newer:
-            raise Unusable(
+            raise UnsettledJournal(
                 f"{path} was written by a newer poisonguard and left alone: upgrade "
                 "this consumer, or remove the file."
             ) from None
-        except Unreadable:
-            raise Unusable(
+        except UnreadableJournal:
+            raise UnsettledJournal(
                 f"{path} is not a journal and was left alone: remove it."
             ) from None
         if _is_alive(snapshot.header.owner, path):
-            raise Unusable(
+            raise UnsettledJournal(
                 f"{path} has lost its lock while process {snapshot.header.owner.pid}"
                 " runs on, and was left alone: nothing else may open that file there."
             )
         self._settle_death(path, snapshot)
 
-    def _settle_death(self, path: Path, snapshot: Snapshot) -> None:
+    def _settle_death(self, path: Path, snapshot: JournalSnapshot) -> None:
         """Charge the messages in flight with the death, and delete the journal."""
         owner = snapshot.header.owner
         thread_stacks = stacks.read(self.folder, owner)
@@ -142,7 +142,7 @@ class OrphanRecovery:
         log.warning(problem)
 
 
-class Unusable(Exception):
+class UnsettledJournal(Exception):
     """The journal attributes no crash; the message says what to do."""
 
 
@@ -186,12 +186,12 @@ def _locked(path: Path) -> Iterator[int | None]:
 
 
 def _try_lock_own(path: Path, fd: int) -> bool:
-    """Try to lock a journal; return whether it is ours to settle, or raise Unusable."""
+    """Return whether the journal is ours to settle, locked; raise UnsettledJournal."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
-        raise Unusable(f"{path} is not a file: remove it.")
+        raise UnsettledJournal(f"{path} is not a file: remove it.")
     if status.st_uid != os.geteuid():
-        raise Unusable(
+        raise UnsettledJournal(
             f"{path} belongs to another user (uid {status.st_uid}) and was left alone: "
             "remove it, or give this consumer a folder of its own."
         )
@@ -199,11 +199,11 @@ def _try_lock_own(path: Path, fd: int) -> bool:
     return _try_lock(fd) and os.fstat(fd).st_nlink > 0
 
 
-def _not_opened(path: Path, error: OSError) -> Unusable:
+def _not_opened(path: Path, error: OSError) -> UnsettledJournal:
     """Return the error for a journal that cannot be opened."""
     if error.errno in (EISDIR, ELOOP, ENXIO):
-        return Unusable(f"{path} is not a file: remove it.")
-    return Unusable(
+        return UnsettledJournal(f"{path} is not a file: remove it.")
+    return UnsettledJournal(
         f"{path} cannot be opened ({error.strerror}) and was left alone: remove it, or "
         "make it this user's own."
     )

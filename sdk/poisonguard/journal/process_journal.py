@@ -21,7 +21,7 @@ from poisonguard.journal import journal_file
 from poisonguard.journal.attempts import Attempts
 from poisonguard.journal.death import Death
 from poisonguard.journal.journal_file import SLOT_LIMIT, EndingKind, OwnerState
-from poisonguard.journal.journal_folder import AUTO, Unusable, prepare
+from poisonguard.journal.journal_folder import AUTO, UnusableFolder, prepare
 from poisonguard.journal.mapped_file import JournalSlots, MappedJournal
 from poisonguard.journal.orphans import OrphanRecovery
 from poisonguard.processes import stacks
@@ -91,7 +91,7 @@ class Journal:
             file = self.folder / f"{journal_file.stem(self._name)}.attempts"
             self.attempts = Attempts(file)
             self._start(self.folder)
-        except (Unusable, Misconfigured, OSError) as problem:
+        except (UnusableFolder, Misconfigured, OSError) as problem:
             self.attempts = Attempts()
             self._go_on_without_file(problem)
 
@@ -153,7 +153,7 @@ class Journal:
             was_stopping = self.slots.state[0] == OwnerState.STOPPING
             try:
                 self._start(self.folder)
-            except (Unusable, Misconfigured, OSError) as problem:
+            except (UnusableFolder, Misconfigured, OSError) as problem:
                 self._go_on_without_file(problem)
         if was_stopping:
             self.stopping()

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from uuid import uuid4
 
-from poisonguard.server.intervals import Interval
+from poisonguard.server.intervals import RepeatInterval
 from poisonguard.server.sender import Sender
 
 BATCH = 500
@@ -30,7 +30,7 @@ class AppliedCounts:
         self._lock = threading.Lock()
         self._counts: dict[tuple[int, str, str], _Applied] = {}
         self._batch: tuple[dict[str, object], ...] = ()
-        self._interval = Interval(EVERY)
+        self._interval = RepeatInterval(EVERY)
 
     def count(
         self,

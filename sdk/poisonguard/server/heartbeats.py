@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from poisonguard.contract import GuardHeartbeat, GuardState
-from poisonguard.server.intervals import Interval
+from poisonguard.server.intervals import RepeatInterval
 
 EVERY = 60.0
 
@@ -20,7 +20,7 @@ class Heartbeats:
         self._lock = threading.Lock()
         self._latest: dict[_Guard, GuardHeartbeat] = {}
         self._states: dict[_Guard, GuardState] = {}
-        self._interval = Interval(EVERY)
+        self._interval = RepeatInterval(EVERY)
 
     @property
     def waiting(self) -> int:

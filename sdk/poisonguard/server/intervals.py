@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 
-class Interval:
+class RepeatInterval:
     """The time until something is due again; the first time it is due at once."""
 
     def __init__(self, seconds: float) -> None:

@@ -21,7 +21,7 @@ from poisonguard.server.backoff import Backoff
 from poisonguard.server.client import Client, Query
 from poisonguard.server.events import Event
 from poisonguard.skipping import skip_lines
-from poisonguard.skipping.skip_lines import Head
+from poisonguard.skipping.skip_lines import SkipListVersion
 from poisonguard.skipping.skip_list import Doubt, Fence, SkipList
 from poisonguard.skipping.skip_table import SkipTable
 
@@ -297,7 +297,7 @@ class SkipStream:
 
 def _read_lines(
     answer: StreamedAnswer, topic: str, tables: list[SkipTable]
-) -> tuple[Head, list[Doubt]]:
+) -> tuple[SkipListVersion, list[Doubt]]:
     """Read a snapshot into the tables as it arrives."""
     suspects = list[Doubt]()
     try:
@@ -314,10 +314,12 @@ def _read_lines(
     return head, suspects
 
 
-def _read_json(content: Any, tables: list[SkipTable]) -> tuple[Head, list[Doubt]]:
+def _read_json(
+    content: Any, tables: list[SkipTable]
+) -> tuple[SkipListVersion, list[Doubt]]:
     """Read the snapshot of a server without the lines format into the tables."""
     try:
-        head = Head(str(content["epoch"]), int(content["revision"]))
+        head = SkipListVersion(str(content["epoch"]), int(content["revision"]))
         skips, suspects = list(content["skips"]), list(content.get("suspects") or ())
     except _UNREADABLE:
         raise Away(_ANOTHER_FORM) from None

@@ -48,7 +48,7 @@ Item = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class SpoolBatch:
     """The oldest records, all of one kind."""
 
     kind: str
@@ -227,7 +227,7 @@ class Spool:
             raise _stuck_error(self.folder, trouble) from trouble
         return len(orphans)
 
-    def batch(self) -> Batch | None:
+    def batch(self) -> SpoolBatch | None:
         """Return the oldest records; the same ones until `confirm_batch`.
 
         Raise Full where accepted segments cannot be removed and no others are left.
@@ -246,7 +246,7 @@ class Spool:
             raise _stuck_error(self.folder, trouble) from trouble
         return None
 
-    def confirm_batch(self, batch: Batch) -> None:
+    def confirm_batch(self, batch: SpoolBatch) -> None:
         """Mark a batch as accepted by the server."""
         with self._lock:
             batch.segment.offset = batch.end
@@ -373,7 +373,7 @@ def _open_locked(path: Path, flags: int) -> _Segment | None:
     return _Segment(path, descriptor)
 
 
-def _read_batch(segment: _Segment) -> Batch | None:
+def _read_batch(segment: _Segment) -> SpoolBatch | None:
     """Read the oldest unaccepted records of one kind; None if there are none."""
     kind, items, end, size = "", list[Item](), segment.offset, 0
     for data, behind in segment.records(segment.offset, segment.size):
@@ -385,7 +385,7 @@ def _read_batch(segment: _Segment) -> Batch | None:
         end = behind
         if len(items) == BATCH_RECORDS:
             break
-    return Batch(kind, tuple(items), end, segment) if items else None
+    return SpoolBatch(kind, tuple(items), end, segment) if items else None
 
 
 def _kind(data: bytes) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from poisonguard.errors import Full
 from poisonguard.server.failure_queue import FailureQueue
-from poisonguard.server.intervals import Interval
+from poisonguard.server.intervals import RepeatInterval
 from poisonguard.server.sender import Sender
 from poisonguard.server.spool import Item, Spool
 
@@ -24,7 +24,7 @@ class SpoolQueue:
     ) -> None:
         self._spool = spool
         self._failures = failures
-        self._adoption = Interval(adopt_every)
+        self._adoption = RepeatInterval(adopt_every)
 
     @property
     def waiting(self) -> int:

@@ -43,7 +43,7 @@ Columns = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class SkipListVersion:
     """The version of the list."""
 
     epoch: str
@@ -170,7 +170,7 @@ def _columns(names: Sequence[str], rows: list[Row]) -> dict[str, Any]:
 # Reading
 
 
-def read(lines: Iterable[bytes]) -> tuple[Head, Iterator[Block]]:
+def read(lines: Iterable[bytes]) -> tuple[SkipListVersion, Iterator[Block]]:
     """Return the head, and an iterator over the blocks.
 
     Both raise `Invalid` where the lines are no snapshot, or are cut.
@@ -200,12 +200,12 @@ def _content(line: bytes) -> dict[str, Any]:
     return content
 
 
-def _head(content: dict[str, Any]) -> Head:
+def _head(content: dict[str, Any]) -> SkipListVersion:
     """Read the first line; raise Invalid if it names no place of the list."""
     epoch, revision = content.get("epoch"), content.get("revision")
     if not isinstance(epoch, str) or type(revision) is not int:
         raise Invalid("", "The snapshot does not say where the list stands.")
-    return Head(epoch, revision)
+    return SkipListVersion(epoch, revision)
 
 
 def _block(content: dict[str, Any]) -> Block:

@@ -27,9 +27,9 @@ from poisonguard.journal.death import signal_name
 from poisonguard.journal.journal_file import (
     SUFFIX,
     EndingKind,
+    JournalSnapshot,
     OwnerState,
-    Snapshot,
-    Unreadable,
+    UnreadableJournal,
 )
 from poisonguard.policy import doubled
 from poisonguard.processes import kernel, stacks
@@ -57,7 +57,7 @@ SlotKey = tuple[Path, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class SupervisedCommand:
     """The command to run, and its time limits."""
 
     command: tuple[str, ...]
@@ -113,20 +113,22 @@ def main(arguments: Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="poisonguard: %(message)s")
     try:
         plan = _plan(arguments)
-    except (journal_folder.Unusable, GuardError) as problem:
+    except (journal_folder.UnusableFolder, GuardError) as problem:
         sys.stderr.write(f"poisonguard: {problem}\n")
         return 2
     return Supervisor(plan).run()
 
 
-def _plan(arguments: Namespace) -> Plan:
+def _plan(arguments: Namespace) -> SupervisedCommand:
     """Read the arguments and create the journals' folder; raise for unusable ones."""
     command = arguments.cmd[1:] if arguments.cmd[:1] == ["--"] else arguments.cmd
     if not command:
-        raise journal_folder.Unusable("Name what to run: `run -- python consumer.py`.")
+        raise journal_folder.UnusableFolder(
+            "Name what to run: `run -- python consumer.py`."
+        )
     if arguments.handler_timeout is not None:
         interval(arguments.handler_timeout)
-    return Plan(
+    return SupervisedCommand(
         command=tuple(command),
         folder=journal_folder.prepare(arguments.journal),
         handler_timeout=arguments.handler_timeout,
@@ -137,7 +139,7 @@ def _plan(arguments: Namespace) -> Plan:
 class Supervisor:
     """Runs one command again and again until it is done or we must stop."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: SupervisedCommand) -> None:
         self._plan = plan
         self._journals = Journals(plan.folder)
         self._stopping = False
@@ -296,7 +298,7 @@ class Journals:
         _send_signal(owner, signal.SIGKILL)
         log.error("killed process %d, which was here:\n%s", owner.pid, text or "?")
 
-    def _of_group(self, child: Identity) -> Iterator[tuple[Path, Snapshot]]:
+    def _of_group(self, child: Identity) -> Iterator[tuple[Path, JournalSnapshot]]:
         """Yield the journals of the child and of its forked children."""
         for path, snapshot in self._all():
             owner = snapshot.header.owner
@@ -304,7 +306,7 @@ class Journals:
                 if _is_running(owner) and os.getpgid(owner.pid) == child.pid:
                     yield path, snapshot
 
-    def _all(self) -> Iterator[tuple[Path, Snapshot]]:
+    def _all(self) -> Iterator[tuple[Path, JournalSnapshot]]:
         """Yield each readable journal of the folder, with its content."""
         for path in sorted(self._folder.glob(f"*{SUFFIX}")):
             snapshot = _read(path)
@@ -322,10 +324,10 @@ def _open_journal(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def _read(path: Path) -> Snapshot | None:
+def _read(path: Path) -> JournalSnapshot | None:
     """Read a journal; None where it is gone or cannot be read."""
     # Unreadable journals are reported at the next start of their consumer.
-    with suppress(OSError, Unreadable), _open_journal(path) as fd:
+    with suppress(OSError, UnreadableJournal), _open_journal(path) as fd:
         return journal_file.read(fd)
     return None
 
@@ -343,7 +345,7 @@ def _write_ending(path: Path, kind: EndingKind, value: int) -> None:
     _edit(path, partial(journal_file.write_ending, kind=kind, value=value, at=at))
 
 
-def _ending_kind(code: int, snapshot: Snapshot) -> EndingKind:
+def _ending_kind(code: int, snapshot: JournalSnapshot) -> EndingKind:
     """Tell an exit, a signal and a kill for lack of memory from an exit code."""
     if code >= 0:
         return EndingKind.EXIT

@@ -15,10 +15,10 @@ from typing import Any
 
 from poisonguard.contract import Invalid
 from poisonguard.testing.faults import Faults
-from poisonguard.testing.positions import Positions
+from poisonguard.testing.positions import FakePositions
 from poisonguard.testing.reports import Reports
-from poisonguard.testing.skip_list import Json, SkipList
-from poisonguard.testing.stream import SkipStream
+from poisonguard.testing.skip_list import FakeSkipList, Json
+from poisonguard.testing.stream import FakeSkipStream
 from poisonguard.testing.web import Problem, Web
 
 KEY = "pw_of_a_fake_poisonweb"
@@ -33,10 +33,10 @@ class Double:
         self.requests: list[tuple[str, str, Json]] = []  # method, path with query, body
         self.headers: list[dict[str, str]] = []  # of each request
         self.faults = Faults(self.changed)
-        self.skip_list = SkipList(self.changed)
-        self.stream = SkipStream(self.skip_list, self.faults, self.changed)
+        self.skip_list = FakeSkipList(self.changed)
+        self.stream = FakeSkipStream(self.skip_list, self.faults, self.changed)
         self.reports = Reports(self.skip_list)
-        self.positions = Positions(fence=self.skip_list.fence)
+        self.positions = FakePositions(fence=self.skip_list.fence)
         self.key = KEY
         self.forged: dict[str, Any] = {}  # a whole answer, by path
         self.rewords: Callable[[Json], Json] = dict  # each result of a POST

@@ -52,7 +52,7 @@ class Position:
         }
 
 
-class Positions(dict[tuple[str, str, str], Position]):
+class FakePositions(dict[tuple[str, str, str], Position]):
     """All positions, by client name, sub id and topic.
 
     `fence` tells those who held one that it was opened again.

@@ -16,7 +16,7 @@ from poisonguard.contract import (
     parse_failure,
     parse_heartbeat,
 )
-from poisonguard.testing.skip_list import Json, SkipList, now
+from poisonguard.testing.skip_list import FakeSkipList, Json, now
 
 SKIP_LASTS = timedelta(days=30)
 
@@ -28,7 +28,7 @@ class Reports:
     skip, `trusts` which marks of a requeued message are genuine.
     """
 
-    def __init__(self, skip_list: SkipList) -> None:
+    def __init__(self, skip_list: FakeSkipList) -> None:
         self._skip_list = skip_list
         self.failures: dict[str, Json] = {}  # by report id, as they came first
         self.confirmations: dict[str, Json] = {}  # by redrive

@@ -16,7 +16,7 @@ from poisonguard.skipping.rules import parse_rule
 Json = dict[str, Any]
 
 
-class Event(NamedTuple):
+class FakeEvent(NamedTuple):
     """A change of the list of a topic; a fence has no revision."""
 
     topic: str
@@ -25,14 +25,14 @@ class Event(NamedTuple):
     data: Json
 
 
-class SkipList:
+class FakeSkipList:
     """The skips of all topics; `changed` is the double's."""
 
     def __init__(self, changed: threading.Condition) -> None:
         self._changed = changed
         self.skips: dict[int, Json] = {}
         self.epoch = "e1"
-        self.events: list[Event] = []
+        self.events: list[FakeEvent] = []
         self._oldest = 0  # of the revisions that a reader may still resume from
         self._revisions: Counter[str] = Counter()
         self._ids = count(1)
@@ -87,7 +87,7 @@ class SkipList:
             self._revisions[topic] += 1
             revision = self._revisions[topic]
             self.events.append(
-                Event(topic, revision, kind, data | {"revision": revision})
+                FakeEvent(topic, revision, kind, data | {"revision": revision})
             )
             self._changed.notify_all()
 
@@ -95,7 +95,7 @@ class SkipList:
         """Tell the holder of a position that another one has it."""
         event = {"client_name": client_name, "sub_id": sub_id, "epoch": epoch}
         with self._changed:
-            self.events.append(Event(topic, 0, "fence", {**event, "topic": topic}))
+            self.events.append(FakeEvent(topic, 0, "fence", {**event, "topic": topic}))
             self._changed.notify_all()
 
     def new_epoch(self) -> None:

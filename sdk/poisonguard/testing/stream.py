@@ -7,14 +7,14 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 
 from poisonguard.testing.faults import Faults
-from poisonguard.testing.skip_list import Event, Json, SkipList
+from poisonguard.testing.skip_list import FakeEvent, FakeSkipList, Json
 
 
-class SkipStream:
+class FakeSkipStream:
     """The readers of the list; `ping` writes a ping, every `ping_every` seconds."""
 
     def __init__(
-        self, skip_list: SkipList, faults: Faults, changed: threading.Condition
+        self, skip_list: FakeSkipList, faults: Faults, changed: threading.Condition
     ) -> None:
         self._skip_list = skip_list
         self._faults = faults
@@ -83,7 +83,7 @@ class SkipStream:
 
 
 def _event_text(
-    event: Event, topics: Sequence[str], at: dict[str, int], epoch: str
+    event: FakeEvent, topics: Sequence[str], at: dict[str, int], epoch: str
 ) -> Iterator[str]:
     topic, revision, kind, data = event
     if topic not in topics or (revision and revision <= at[topic]):

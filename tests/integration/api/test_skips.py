@@ -18,7 +18,7 @@ from apps.poison.models import Skip
 from apps.team.rights import Role, Scope
 from poisonguard import contract
 from poisonguard.server.skip_stream import _read_json, _read_lines
-from poisonguard.skipping.skip_lines import ACCEPT, MEDIA_TYPE, Head
+from poisonguard.skipping.skip_lines import ACCEPT, MEDIA_TYPE, SkipListVersion
 from poisonguard.skipping.skip_list import Doubt
 from poisonguard.skipping.skip_table import SkipTable
 from tests.integration.api.caller import Caller, Reply, person, program
@@ -321,7 +321,7 @@ def test_the_list_in_lines_equals_the_list_in_json(
         reply = guard.send("GET", "skips", query=query, headers=LINES)
         json_body = guard.get("skips", **query).json
         lines: Any = Answered(reply)
-        heads = set[Head]()
+        heads = set[SkipListVersion]()
 
         def from_lines(table: SkipTable, lines: Any = lines) -> list[Doubt]:
             head, suspects = _read_lines(lines, "orders", [table])
