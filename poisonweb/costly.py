@@ -76,7 +76,7 @@ class CostlyProcess:
 
     def __init__(self) -> None:
         ours, theirs = handover.socket_pair()
-        self._sender = handover.Sender(ours)
+        self._sender = handover.ConnectionSender(ours)
         self._process = _start_process(theirs)
         self._watch: asyncio.Task[None] | None = None
 

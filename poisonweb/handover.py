@@ -42,7 +42,7 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-class Sender:
+class ConnectionSender:
     """Hands connections over in order, as fast as the other process receives them."""
 
     def __init__(self, end: socket.socket) -> None:

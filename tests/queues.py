@@ -30,13 +30,13 @@ from apps.brokers.ports import (
     Header,
     Ordering,
     Outbound,
-    Outcome,
     OutcomeKind,
+    PublishOutcome,
 )
 from apps.core.errors import Invalid, Unavailable
 
 KIND = "queues"
-SENT = Outcome(kind=OutcomeKind.SENT)
+SENT = PublishOutcome(kind=OutcomeKind.SENT)
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class Queues:
     convention: str = ""
     delivered: Delivered | None = None
     consumers: list[ConsumerPosition] = field(default_factory=list)
-    answer: Callable[[Outbound], Outcome] = lambda _: SENT
+    answer: Callable[[Outbound], PublishOutcome] = lambda _: SENT
     queues: dict[str, list[Message]] = field(default_factory=dict)
     existing: set[str] = field(default_factory=set)
     readers: list[Reader] = field(default_factory=list)
@@ -131,11 +131,11 @@ class Queues:
 class Publisher:
     broker: Queues
 
-    def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
+    def publish(self, messages: Sequence[Outbound]) -> list[PublishOutcome]:
         self.broker.reach()
         return [self._publish(message) for message in messages]
 
-    def _publish(self, message: Outbound) -> Outcome:
+    def _publish(self, message: Outbound) -> PublishOutcome:
         outcome = self.broker.answer(message)
         if outcome.kind not in {OutcomeKind.SENT, OutcomeKind.DUPLICATE}:
             return outcome

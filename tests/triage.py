@@ -12,7 +12,7 @@ from apps.brokers.services.topics import RoutingPublisher
 from apps.poison.models import Poison
 from apps.poison.query import Query
 from apps.poison.services import RedriveAnswer, begin, mark
-from apps.poison.states import Outcome
+from apps.poison.states import RedriveOutcome
 from apps.poison.tokens import sign
 from apps.team.rights import Principal
 from apps.triage.models import Operation
@@ -78,6 +78,6 @@ def counts_of(operation: Operation) -> dict[str, int]:
 def redriven(poison: Poison, now: datetime) -> str:
     """Send a poison as an operation would, and return its redrive header."""
     (redrive,) = begin(poisons=[poison.pk], target=None, epoch=1, now=now).values()
-    answer = RedriveAnswer(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
+    answer = RedriveAnswer(redrive=redrive, outcome=RedriveOutcome.SENT, bookmark="9-0")
     mark(poisons=[poison.pk], answers=[answer], epoch=1, now=now)
     return sign(redrive=redrive, topic="orders", digest=poison.digest)

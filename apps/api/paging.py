@@ -63,7 +63,7 @@ class Page(Generic[Row]):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Window:
+class PageWindow:
     """The requested part of a list: at most `limit` rows beside the cursor.
 
     `name` is the name of the list: a cursor is signed, and valid for one list only.

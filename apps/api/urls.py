@@ -55,7 +55,7 @@ urlpatterns = [
     path("audit/verify", trail.Verify.as_view()),
     path("reports/failure-rates", reports.FailureRates.as_view()),
     path("reports/runs", reports.Runs.as_view()),
-    path("schema", reference.Schema.as_view(), name="api-schema"),
+    path("schema", reference.OpenApiSchema.as_view(), name="api-schema"),
     path("docs", reference.docs, name="api-docs"),
     re_path(r"^(?P<path>.*)$", base.Unknown.as_view()),
 ]

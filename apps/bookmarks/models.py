@@ -9,7 +9,7 @@ from django.db.models.functions import Now
 
 from apps.bookmarks.querysets import MarkQuerySet, PositionQuerySet
 from apps.bookmarks.runs import NOWHERE, Runs, RunsField
-from apps.bookmarks.sources import Source
+from apps.bookmarks.sources import PositionSource
 from apps.brokers.models import Topic
 
 
@@ -21,7 +21,7 @@ class BookmarkPosition(models.Model):
     """
 
     topic = models.ForeignKey(Topic, on_delete=models.CASCADE, related_name="positions")
-    source = models.CharField(max_length=10, default=Source.BROKER.value)
+    source = models.CharField(max_length=10, default=PositionSource.BROKER.value)
     consumer_group = models.TextField(default="")
     client_name = models.TextField(default="")
     sub_id = models.TextField(default="")
@@ -41,14 +41,14 @@ class BookmarkPosition(models.Model):
             ),
             models.CheckConstraint(
                 name="bookmarks_position_source_is_known",
-                condition=Q(source__in=[source.value for source in Source]),
+                condition=Q(source__in=[source.value for source in PositionSource]),
             ),
             models.CheckConstraint(
                 name="bookmarks_position_has_a_holder",
-                condition=Q(source=Source.SDK.value)
+                condition=Q(source=PositionSource.SDK.value)
                 & ~Q(client_name="")
                 & ~Q(sub_id="")
-                | Q(source=Source.BROKER.value, epoch=0),
+                | Q(source=PositionSource.BROKER.value, epoch=0),
             ),
         ]
         indexes = [
@@ -63,7 +63,7 @@ class BookmarkPosition(models.Model):
     @property
     def reader(self) -> str:
         """Name the reader; consumers of a queue without groups have no name."""
-        if self.source == Source.BROKER:
+        if self.source == PositionSource.BROKER:
             return self.consumer_group or "its consumers"
         return f"{self.client_name} / {self.sub_id}"
 

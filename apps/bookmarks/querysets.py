@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from django.db import models
 
-from apps.bookmarks.sources import Source
+from apps.bookmarks.sources import PositionSource
 from apps.brokers import topic_ids
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class PositionQuerySet(models.QuerySet["BookmarkPosition"]):
     def settled_here(self) -> Self:
         """Keep positions that guards settle here, not those a broker reports."""
-        return self.filter(source=Source.SDK)
+        return self.filter(source=PositionSource.SDK)
 
     def on_topics(self, patterns: Iterable[str]) -> Self:
         """Keep positions on these topics, given by name or by pattern with `*`."""

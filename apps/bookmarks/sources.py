@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Source(StrEnum):
+class PositionSource(StrEnum):
     """Broker: it is only read. SDK: its consumer settles, and a person may move it."""
 
     BROKER = "broker"

@@ -126,7 +126,7 @@ class OutcomeKind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class PublishOutcome:
     """Result for one message: `detail` says why, `bookmark` is its new place."""
 
     kind: OutcomeKind
@@ -211,7 +211,7 @@ class Delivered:
 class Publisher(Protocol):
     """Puts messages on their topics."""
 
-    def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
+    def publish(self, messages: Sequence[Outbound]) -> list[PublishOutcome]:
         """Send the messages pipelined and return one outcome for each, in order.
 
         A message leaves byte for byte as it is given, less the reserved headers. A

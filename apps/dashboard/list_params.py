@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 
 from apps.core.errors import Invalid
-from apps.dashboard.paging import Cursor
+from apps.dashboard.paging import ListCursor
 from apps.poison.query import Query
 
 
@@ -27,7 +27,7 @@ class ListParams:
     query: Query
     text: str
     wrong: str
-    cursor: Cursor | None
+    cursor: ListCursor | None
     everything: bool
     sort: str
 
@@ -42,7 +42,7 @@ class ListParams:
             query=query,
             text=text,
             wrong=wrong,
-            cursor=None if wrong else Cursor.parse(request.GET.get("cursor", "")),
+            cursor=None if wrong else ListCursor.parse(request.GET.get("cursor", "")),
             everything="everything" in request.GET and not wrong,
             sort=request.GET.get("sort", ""),
         )

@@ -24,7 +24,7 @@ Row = TypeVar("Row", bound=models.Model)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cursor:
+class ListCursor:
     """Where a page begins: behind the row with this id, and time if one orders them."""
 
     newer: bool
@@ -73,17 +73,17 @@ def _is_number(text: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Page(Generic[Row]):
+class ListPage(Generic[Row]):
     """Rows, newest first, with the cursors of the pages before and after."""
 
     rows: Sequence[Row]
-    newer: Cursor | None
-    older: Cursor | None
+    newer: ListCursor | None
+    older: ListCursor | None
 
 
 def page(
-    rows: models.QuerySet[Row], *, field: str = "", cursor: Cursor | None
-) -> Page[Row]:
+    rows: models.QuerySet[Row], *, field: str = "", cursor: ListCursor | None
+) -> ListPage[Row]:
     """Return a page of rows, the newest first: by a time field, or by id alone."""
     part = keyset.read(
         rows.order_by(*(f"-{name}" for name in (field, "pk") if name)),
@@ -91,15 +91,15 @@ def page(
         key=None if cursor is None else cursor.key,
         backwards=cursor is not None and cursor.newer,
     )
-    return Page(
+    return ListPage(
         rows=part.rows,
-        newer=Cursor.of(part.previous, newer=True),
-        older=Cursor.of(part.next, newer=False),
+        newer=ListCursor.of(part.previous, newer=True),
+        older=ListCursor.of(part.next, newer=False),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class BoundedCount:
     """A number of rows, counted up to a limit."""
 
     number: int
@@ -115,8 +115,8 @@ class Count:
         return self.number == 1
 
 
-def bounded_count(rows: models.QuerySet[Row]) -> Count | TooSlow:
+def bounded_count(rows: models.QuerySet[Row]) -> BoundedCount | TooSlow:
     """Count rows up to a limit, with a time-out: a list must not wait for its total."""
     limited = rows.order_by().values("pk")[: MOST_COUNTED + 1]
     number = unless_slow(limited.count)
-    return number if isinstance(number, TooSlow) else Count(number)
+    return number if isinstance(number, TooSlow) else BoundedCount(number)

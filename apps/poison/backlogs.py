@@ -11,7 +11,7 @@ from datetime import datetime
 
 from django.db import connection
 
-from apps.poison.states import DISPLAY_STATES, DisplayState, State
+from apps.poison.states import DISPLAY_STATES, DisplayState, PoisonState
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +75,11 @@ def by_problem(
 ) -> dict[int, dict[DisplayState, int]]:
     """Count the poisons of each problem by displayed state, each up to `most`."""
     counts = {problem: dict.fromkeys(DisplayState, 0) for problem in problems}
-    ids, states = list(problems), [state.value for state in State]
+    ids, states = list(problems), [state.value for state in PoisonState]
     with connection.cursor() as cursor:
         cursor.execute(_BY_STATE, {"problems": ids, "states": states, "most": most})
         for problem, state, number in cursor.fetchall():
-            label = DISPLAY_STATES[State(state)]
+            label = DISPLAY_STATES[PoisonState(state)]
             counts[problem][label] = min(counts[problem][label] + number, most)
     return counts
 

@@ -18,7 +18,7 @@ from apps.core.errors import Invalid, Refused
 from apps.core.text import storable
 from apps.poison.models import Body, Poison, Skip
 from poisonguard.contract import TEXT_LIMIT, MatcherKind
-from poisonguard.contract import Invalid as Unreadable
+from poisonguard.contract import Invalid as InvalidRule
 from poisonguard.skipping import rules
 
 DIGEST_BYTES = 32
@@ -89,7 +89,7 @@ class Matcher:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Preview:
+class MatchPreview:
     """The result of a preview: `matched` of the `of` newest messages.
 
     `sample` holds the newest matches. `unread` counts messages that were too large for
@@ -113,7 +113,7 @@ class RuleMatches:
 
 def preview(
     *, topic: Topic, consumer_group: str | None, matcher: Matcher, limit: int = RECENT
-) -> Preview:
+) -> MatchPreview:
     """Match the newest messages of a topic, and count; change nothing."""
     recent = Poison.objects.filter(topic=topic).recent_first()
     if consumer_group is not None:
@@ -126,19 +126,19 @@ def preview(
         matcher.of_poisons(), pk__in=newest.values("pk")
     ).recent_first()
     ids = list(matching.values_list("pk", flat=True))
-    return Preview(
+    return MatchPreview(
         matched=len(ids), of=newest.count(), unread=0, sample=tuple(ids[:SAMPLE])
     )
 
 
-def _preview_of(rule: rules.Rule, newest: Sequence[Poison]) -> Preview:
+def _preview_of(rule: rules.Rule, newest: Sequence[Poison]) -> MatchPreview:
     """Try a rule on these messages; return how many it matches, and some ids."""
     tried, ids = 0, []
     for message in _messages(newest, [rule]):
         tried += 1
         if message.matches(rule):
             ids.append(message.poison.pk)
-    return Preview(
+    return MatchPreview(
         matched=len(ids),
         of=tried,
         unread=len(newest) - tried,
@@ -175,7 +175,9 @@ def rule_matches(
 
 
 def _first_match(
-    message: Message, active: Sequence[tuple[Skip, rules.Rule]], target: Topic | None
+    message: MatchableMessage,
+    active: Sequence[tuple[Skip, rules.Rule]],
+    target: Topic | None,
 ) -> Skip | None:
     """Return the first of these skips that would stop the message, or None."""
     topic = message.poison.topic_id if target is None else target.pk
@@ -188,7 +190,7 @@ def _first_match(
 
 
 @dataclass(kw_only=True)
-class Message:
+class MatchableMessage:
     """A message to try rules on; its body is parsed once for all of them."""
 
     poison: Poison
@@ -209,7 +211,7 @@ class Message:
 
 def _messages(
     poisons: Sequence[Poison], tried: Sequence[rules.Rule]
-) -> Iterator[Message]:
+) -> Iterator[MatchableMessage]:
     """Fetch the parts of messages that these rules read; leave out large messages.
 
     Stop early if it takes too long: a page waits for it.
@@ -232,11 +234,11 @@ def _messages(
 
 def _message(
     poison: Poison, flat: Sequence[bytes | memoryview], content: bytes = b""
-) -> Message:
+) -> MatchableMessage:
     """Build a message from the columns of its body's row."""
     parts = [bytes(part) for part in flat]
     headers = tuple(zip(parts[::2], parts[1::2], strict=True))
-    return Message(poison=poison, headers=headers, body=bytes(content))
+    return MatchableMessage(poison=poison, headers=headers, body=bytes(content))
 
 
 def _small_enough(poisons: Sequence[Poison]) -> Iterator[Poison]:
@@ -270,7 +272,7 @@ def _stored_rule(value: object) -> bytes:
     """Validate a rule of a request; return it in its one canonical spelling."""
     try:
         return rules.canonical(rules.parse_rule(value)).encode()
-    except Unreadable as reason:
+    except InvalidRule as reason:
         field = f"matcher/value{reason.pointer}"
         raise Invalid(field, reason.detail) from None
 

@@ -12,7 +12,7 @@ from django.db.models.expressions import RawSQL
 
 from apps.brokers import topic_ids
 from apps.poison.query import Query
-from apps.poison.states import DISPLAY_STATES, DisplayState, State
+from apps.poison.states import DISPLAY_STATES, DisplayState, PoisonState
 
 if TYPE_CHECKING:
     from apps.poison.models import Body, Poison, Problem, Skip, WaitingSkip
@@ -24,11 +24,11 @@ LARGEST_HEADERS = 64 * 1024
 class PoisonQuerySet(models.QuerySet["Poison"]):
     def open(self) -> Self:
         """Keep poisons that wait for a decision."""
-        return self.filter(state=State.OPEN)
+        return self.filter(state=PoisonState.OPEN)
 
     def given_back(self) -> Self:
         """Keep poisons that were given back to their dead-letter queue."""
-        return self.filter(state=State.MOVED, moved_to=F("topic"))
+        return self.filter(state=PoisonState.MOVED, moved_to=F("topic"))
 
     def matching(self, query: Query) -> Self:
         """Keep poisons that match the query; its topics are looked up now."""
@@ -58,7 +58,7 @@ class PoisonQuerySet(models.QuerySet["Poison"]):
         within = self.filter(problem__in=counts).order_by()
         rows = within.values_list("problem", "state").annotate(number=Count("pk"))
         for problem, state, number in rows:
-            counts[problem][DISPLAY_STATES[State(state)]] += number
+            counts[problem][DISPLAY_STATES[PoisonState(state)]] += number
         return counts
 
 

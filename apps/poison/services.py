@@ -17,8 +17,8 @@ from apps.core.arrays import array
 from apps.poison import tokens as token
 from apps.poison.models import Redrive
 from apps.poison.states import (
-    Outcome,
-    State,
+    PoisonState,
+    RedriveOutcome,
     before,
     outcomes_before,
     silent_before,
@@ -39,7 +39,7 @@ class RedriveAnswer:
     """The broker's answer to one redrive."""
 
     redrive: uuid.UUID
-    outcome: Outcome
+    outcome: RedriveOutcome
     detail: str = ""
     bookmark: str = ""
 
@@ -108,7 +108,10 @@ def _result_of_token(
         return ConfirmationResult(status="confirmed", poison=poison)
     outcome = redrives[redrive].outcome
     detail = None
-    if outcome not in {*outcomes_before(Outcome.CONFIRMED), Outcome.CONFIRMED}:
+    if outcome not in {
+        *outcomes_before(RedriveOutcome.CONFIRMED),
+        RedriveOutcome.CONFIRMED,
+    }:
         detail = f"nothing changed: this redrive is already {outcome}"
     return ConfirmationResult(status="duplicate", poison=poison, detail=detail)
 
@@ -140,8 +143,8 @@ def _confirm(ids: list[uuid.UUID], *, now: datetime) -> set[uuid.UUID]:
         values: dict[str, Any] = {
             "ids": ids,
             "now": now,
-            "from": outcomes_before(Outcome.CONFIRMED),
-            "settles": before(State.CONFIRMED),
+            "from": outcomes_before(RedriveOutcome.CONFIRMED),
+            "settles": before(PoisonState.CONFIRMED),
         }
         cursor.execute(_CONFIRM, values)
         return {redrive for (redrive,) in cursor.fetchall()}
@@ -190,7 +193,7 @@ def begin(
                 "unmarked": list(unmarked),
                 "epoch": epoch,
                 "now": now,
-                "from": before(State.REDRIVING),
+                "from": before(PoisonState.REDRIVING),
                 "silent_before": silent_before(now),
             },
         )
@@ -320,7 +323,7 @@ def drop(*, poisons: Sequence[int], now: datetime) -> set[int]:
     """Drop those that may be dropped; return them. Call it inside a transaction."""
     values = {
         "now": now,
-        "from": before(State.DROPPED),
+        "from": before(PoisonState.DROPPED),
         "silent_before": silent_before(now),
     }
     return _transition(_DROP, poisons, values)

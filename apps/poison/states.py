@@ -13,7 +13,7 @@ def silent_before(now: datetime) -> datetime:
     return now - SILENT_AFTER
 
 
-class State(StrEnum):
+class PoisonState(StrEnum):
     OPEN = "open"
     REDRIVING = "redriving"
     REDRIVEN = "redriven"
@@ -22,28 +22,40 @@ class State(StrEnum):
     DROPPED = "dropped"
 
 
-NEXT: dict[State, frozenset[State]] = {
-    State.OPEN: frozenset({State.REDRIVING, State.DROPPED}),
+NEXT: dict[PoisonState, frozenset[PoisonState]] = {
+    PoisonState.OPEN: frozenset({PoisonState.REDRIVING, PoisonState.DROPPED}),
     # A consumer may answer before we have recorded the send.
-    State.REDRIVING: frozenset(
-        {State.REDRIVEN, State.OPEN, State.CONFIRMED, State.MOVED}
+    PoisonState.REDRIVING: frozenset(
+        {
+            PoisonState.REDRIVEN,
+            PoisonState.OPEN,
+            PoisonState.CONFIRMED,
+            PoisonState.MOVED,
+        }
     ),
-    State.REDRIVEN: frozenset(
-        {State.CONFIRMED, State.OPEN, State.REDRIVING, State.DROPPED}
+    PoisonState.REDRIVEN: frozenset(
+        {
+            PoisonState.CONFIRMED,
+            PoisonState.OPEN,
+            PoisonState.REDRIVING,
+            PoisonState.DROPPED,
+        }
     ),
-    State.CONFIRMED: frozenset({State.OPEN}),
-    State.MOVED: frozenset({State.OPEN}),
-    State.DROPPED: frozenset({State.OPEN}),
+    PoisonState.CONFIRMED: frozenset({PoisonState.OPEN}),
+    PoisonState.MOVED: frozenset({PoisonState.OPEN}),
+    PoisonState.DROPPED: frozenset({PoisonState.OPEN}),
 }
 
 
-def before(state: State) -> list[str]:
+def before(state: PoisonState) -> list[str]:
     """List the states from which this one can be reached."""
     return sorted(origin.value for origin, onward in NEXT.items() if state in onward)
 
 
 # Only a person opens what a person dropped.
-REOPENED_BY_FAILURE = sorted(set(before(State.OPEN)) - {State.DROPPED.value})
+REOPENED_BY_FAILURE = sorted(
+    set(before(PoisonState.OPEN)) - {PoisonState.DROPPED.value}
+)
 
 
 class DisplayState(StrEnum):
@@ -55,22 +67,24 @@ class DisplayState(StrEnum):
     DROPPED = "dropped"
 
 
-DISPLAY_STATES: dict[State, DisplayState] = {
-    State.OPEN: DisplayState.OPEN,
-    State.REDRIVING: DisplayState.SENT,
-    State.REDRIVEN: DisplayState.SENT,
-    State.MOVED: DisplayState.SENT,
-    State.CONFIRMED: DisplayState.HANDLED,
-    State.DROPPED: DisplayState.DROPPED,
+DISPLAY_STATES: dict[PoisonState, DisplayState] = {
+    PoisonState.OPEN: DisplayState.OPEN,
+    PoisonState.REDRIVING: DisplayState.SENT,
+    PoisonState.REDRIVEN: DisplayState.SENT,
+    PoisonState.MOVED: DisplayState.SENT,
+    PoisonState.CONFIRMED: DisplayState.HANDLED,
+    PoisonState.DROPPED: DisplayState.DROPPED,
 }
 
 
 def states_displayed_as(label: DisplayState) -> list[str]:
     """List the states that are displayed with this label."""
-    return sorted(state.value for state in State if DISPLAY_STATES[state] is label)
+    return sorted(
+        state.value for state in PoisonState if DISPLAY_STATES[state] is label
+    )
 
 
-class Outcome(StrEnum):
+class RedriveOutcome(StrEnum):
     """The outcome of one redrive, as far as it is known."""
 
     SENDING = "sending"
@@ -83,26 +97,26 @@ class Outcome(StrEnum):
 
 
 # The broker has not answered yet: it may or may not have the message.
-IN_FLIGHT = (Outcome.SENDING.value, Outcome.UNKNOWN.value)
-NEXT_OUTCOME: dict[Outcome, frozenset[Outcome]] = {
-    Outcome.SENDING: frozenset(Outcome) - {Outcome.SENDING},
-    Outcome.UNKNOWN: frozenset(Outcome) - {Outcome.UNKNOWN},
-    Outcome.SENT: frozenset({Outcome.CONFIRMED, Outcome.RECURRED}),
-    Outcome.MOVED: frozenset({Outcome.RECURRED}),
-    Outcome.CONFIRMED: frozenset({Outcome.RECURRED}),
-    Outcome.RECURRED: frozenset(),
-    Outcome.REFUSED: frozenset(),
+IN_FLIGHT = (RedriveOutcome.SENDING.value, RedriveOutcome.UNKNOWN.value)
+NEXT_OUTCOME: dict[RedriveOutcome, frozenset[RedriveOutcome]] = {
+    RedriveOutcome.SENDING: frozenset(RedriveOutcome) - {RedriveOutcome.SENDING},
+    RedriveOutcome.UNKNOWN: frozenset(RedriveOutcome) - {RedriveOutcome.UNKNOWN},
+    RedriveOutcome.SENT: frozenset({RedriveOutcome.CONFIRMED, RedriveOutcome.RECURRED}),
+    RedriveOutcome.MOVED: frozenset({RedriveOutcome.RECURRED}),
+    RedriveOutcome.CONFIRMED: frozenset({RedriveOutcome.RECURRED}),
+    RedriveOutcome.RECURRED: frozenset(),
+    RedriveOutcome.REFUSED: frozenset(),
 }
 
 
 # How pages name the outcome of a send that was given back to a dead-letter queue.
 GIVEN_BACK = {
-    Outcome.MOVED.value: "given back",
-    Outcome.RECURRED.value: "captured again",
+    RedriveOutcome.MOVED.value: "given back",
+    RedriveOutcome.RECURRED.value: "captured again",
 }
 
 
-def outcomes_before(outcome: Outcome) -> list[str]:
+def outcomes_before(outcome: RedriveOutcome) -> list[str]:
     """List the outcomes that this one can replace."""
     return sorted(o.value for o, onward in NEXT_OUTCOME.items() if outcome in onward)
 

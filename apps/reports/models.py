@@ -16,7 +16,7 @@ from apps.brokers.models import Topic
 from apps.core.fields import SnapshotField
 from apps.poison.models import Problem
 from apps.reports.querysets import ProblemDayQuerySet, RateQuerySet, RunQuerySet
-from apps.reports.states import FINISHED, Source, State
+from apps.reports.states import FINISHED, DeliveredSource, RunState
 
 
 class Run(models.Model):
@@ -24,7 +24,7 @@ class Run(models.Model):
 
     first_day = models.DateField()
     last_day = models.DateField()
-    state = models.CharField(max_length=10, default=State.QUEUED.value)
+    state = models.CharField(max_length=10, default=RunState.QUEUED.value)
     asked_by = models.TextField()
     asked_at = models.DateTimeField()
     epoch = models.PositiveIntegerField(default=0, help_text="one more for each start")
@@ -45,7 +45,7 @@ class Run(models.Model):
         constraints = [
             models.CheckConstraint(
                 name="reports_run_state_is_known",
-                condition=Q(state__in=[state.value for state in State]),
+                condition=Q(state__in=[state.value for state in RunState]),
             ),
             models.CheckConstraint(
                 name="reports_run_window_is_in_order",
@@ -181,7 +181,7 @@ class Rate(_Measured):
             ),
             models.CheckConstraint(
                 name="reports_rate_source_is_known",
-                condition=Q(source__in=[source.value for source in Source]),
+                condition=Q(source__in=[source.value for source in DeliveredSource]),
             ),
             models.CheckConstraint(
                 name="reports_rate_hour_is_of_a_day",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from django.db import models
 
 from apps.brokers import topic_ids
-from apps.reports.states import UNFINISHED, State, before
+from apps.reports.states import UNFINISHED, RunState, before
 
 if TYPE_CHECKING:
     from apps.reports.models import ProblemDay, Rate, Run
@@ -20,7 +20,7 @@ class RunQuerySet(models.QuerySet["Run"]):
         return self.filter(state__in=UNFINISHED)
 
     def failed(self) -> Self:
-        return self.filter(state=State.FAILED)
+        return self.filter(state=RunState.FAILED)
 
     def covering(self, day: date) -> Self:
         """Keep runs whose days include this one."""
@@ -34,7 +34,7 @@ class RunQuerySet(models.QuerySet["Run"]):
         """Order by id, the newest run first."""
         return self.order_by("-id")
 
-    def transition(self, *, to: State, **values: Any) -> int:
+    def transition(self, *, to: RunState, **values: Any) -> int:
         """Change the state of rows that may reach it; return how many did."""
         return self.filter(state__in=before(to)).update(state=to.value, **values)
 

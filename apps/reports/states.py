@@ -5,32 +5,32 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class State(StrEnum):
+class RunState(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
 
 
-NEXT: dict[State, frozenset[State]] = {
-    State.QUEUED: frozenset({State.RUNNING}),
+NEXT: dict[RunState, frozenset[RunState]] = {
+    RunState.QUEUED: frozenset({RunState.RUNNING}),
     # Running again: a worker takes over the run of a worker that died.
-    State.RUNNING: frozenset({State.RUNNING, State.DONE, State.FAILED}),
-    State.DONE: frozenset(),
-    State.FAILED: frozenset(),
+    RunState.RUNNING: frozenset({RunState.RUNNING, RunState.DONE, RunState.FAILED}),
+    RunState.DONE: frozenset(),
+    RunState.FAILED: frozenset(),
 }
 
 
-def before(state: State) -> list[str]:
+def before(state: RunState) -> list[str]:
     """List the states that can change to this one."""
     return sorted(origin.value for origin, onward in NEXT.items() if state in onward)
 
 
-UNFINISHED = (State.QUEUED.value, State.RUNNING.value)
-FINISHED = (State.DONE.value, State.FAILED.value)
+UNFINISHED = (RunState.QUEUED.value, RunState.RUNNING.value)
+FINISHED = (RunState.DONE.value, RunState.FAILED.value)
 
 
-class Source(StrEnum):
+class DeliveredSource(StrEnum):
     """The source of `delivered`: the consumers (SDK), the broker, or none."""
 
     SDK = "sdk"

@@ -12,7 +12,14 @@ from apps.brokers.models import Topic
 from apps.core.fields import CurrentSnapshot, SnapshotField
 from apps.poison.models import Poison, Redrive
 from apps.triage.querysets import ItemQuerySet, OperationQuerySet
-from apps.triage.states import CONFIRMED, FINISHED, SENDS, ItemState, State, Verb
+from apps.triage.states import (
+    CONFIRMED,
+    FINISHED,
+    SENDS,
+    ItemState,
+    OperationState,
+    Verb,
+)
 
 
 def lock_name(operation_id: int) -> str:
@@ -25,7 +32,7 @@ class Operation(models.Model):
 
     token = models.UUIDField(unique=True, default=uuid.uuid4)
     verb = models.CharField(max_length=10)
-    state = models.CharField(max_length=10, default=State.PREVIEW.value)
+    state = models.CharField(max_length=10, default=OperationState.PREVIEW.value)
     actor = models.TextField()
     source = models.CharField(max_length=10)
     query = models.TextField(null=True, help_text="null when chosen one by one")
@@ -63,7 +70,7 @@ class Operation(models.Model):
             ),
             models.CheckConstraint(
                 name="triage_operation_state_is_known",
-                condition=Q(state__in=[state.value for state in State]),
+                condition=Q(state__in=[state.value for state in OperationState]),
             ),
             models.CheckConstraint(
                 name="triage_operation_confirmed_has_confirmed_at",

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from apps.core.errors import Absent
-from apps.poison.states import Outcome
+from apps.poison.states import RedriveOutcome
 from apps.team.rights import Principal
 from apps.triage.models import Item, Operation
 from apps.triage.states import UNFINISHED, ItemState
 
 # An item in one of these standings still needs work.
-PENDING = (ItemState.WAITING, Outcome.SENDING, Outcome.UNKNOWN)
+PENDING = (ItemState.WAITING, RedriveOutcome.SENDING, RedriveOutcome.UNKNOWN)
 LONGEST_ESTIMATE = timedelta(days=365)
 
 
@@ -32,12 +32,12 @@ class ItemTally:
     @property
     def refused(self) -> int:
         """Count the items that a broker refused."""
-        return self.counts[Outcome.REFUSED]
+        return self.counts[RedriveOutcome.REFUSED]
 
     @property
     def recurred(self) -> int:
         """Count the items whose message has failed once more."""
-        return self.counts[Outcome.RECURRED]
+        return self.counts[RedriveOutcome.RECURRED]
 
     @property
     def acts_on(self) -> int:

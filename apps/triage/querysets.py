@@ -10,9 +10,16 @@ from django.db import models
 from django.db.models import Count, Q
 from django.db.models.functions import Coalesce
 
-from apps.poison.states import IN_FLIGHT, Outcome, silent_before
+from apps.poison.states import IN_FLIGHT, RedriveOutcome, silent_before
 from apps.team.rights import Principal
-from apps.triage.states import CONFIRMED, COUNTED, UNFINISHED, ItemState, State, before
+from apps.triage.states import (
+    CONFIRMED,
+    COUNTED,
+    UNFINISHED,
+    ItemState,
+    OperationState,
+    before,
+)
 
 if TYPE_CHECKING:
     from apps.triage.models import Item, Operation
@@ -35,7 +42,7 @@ class OperationQuerySet(models.QuerySet["Operation"]):
 
     def previews(self) -> Self:
         """Keep operations that are still previews, also the expired ones."""
-        return self.filter(state=State.PREVIEW)
+        return self.filter(state=OperationState.PREVIEW)
 
     def unfinished(self) -> Self:
         """Keep confirmed operations that still have work."""
@@ -48,14 +55,15 @@ class OperationQuerySet(models.QuerySet["Operation"]):
     def stale(self, now: datetime) -> Self:
         """Keep previews that ended unconfirmed: expired, or cancelled (see NEXT)."""
         return self.filter(
-            Q(state=State.PREVIEW, expires_at__lte=now) | Q(state=State.CANCELLED)
+            Q(state=OperationState.PREVIEW, expires_at__lte=now)
+            | Q(state=OperationState.CANCELLED)
         )
 
     def recent_first(self) -> Self:
         """Order by id, the newest operation first."""
         return self.order_by("-id")
 
-    def transition(self, *, to: State, **values: Any) -> int:
+    def transition(self, *, to: OperationState, **values: Any) -> int:
         """Change the state of rows that may reach it; return how many did."""
         return self.filter(state__in=before(to)).update(state=to.value, **values)
 
@@ -82,7 +90,8 @@ class ItemQuerySet(models.QuerySet["Item"]):
     def silent(self, now: datetime) -> Self:
         """Keep items that were sent, and of which no answer came for too long."""
         return self.filter(
-            redrive__outcome=Outcome.SENT, redrive__sent_at__lt=silent_before(now)
+            redrive__outcome=RedriveOutcome.SENT,
+            redrive__sent_at__lt=silent_before(now),
         )
 
     def counts(self) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from apps.poison.states import Outcome
+from apps.poison.states import RedriveOutcome
 
 
 class Verb(StrEnum):
@@ -21,7 +21,7 @@ REQUESTABLE = (Verb.REDRIVE, Verb.DROP, Verb.RESTORE)
 SENDS = (Verb.REDRIVE.value, Verb.GIVE_BACK.value)
 
 
-class State(StrEnum):
+class OperationState(StrEnum):
     PREVIEW = "preview"
     QUEUED = "queued"
     RUNNING = "running"
@@ -29,25 +29,29 @@ class State(StrEnum):
     CANCELLED = "cancelled"
 
 
-NEXT: dict[State, frozenset[State]] = {
-    State.PREVIEW: frozenset({State.QUEUED}),
-    State.QUEUED: frozenset({State.RUNNING}),
+NEXT: dict[OperationState, frozenset[OperationState]] = {
+    OperationState.PREVIEW: frozenset({OperationState.QUEUED}),
+    OperationState.QUEUED: frozenset({OperationState.RUNNING}),
     # Running again: a new run takes an operation over from one that died.
-    State.RUNNING: frozenset({State.RUNNING, State.DONE}),
-    State.DONE: frozenset(),
+    OperationState.RUNNING: frozenset({OperationState.RUNNING, OperationState.DONE}),
+    OperationState.DONE: frozenset(),
     # Earlier releases cancelled a preview when its actor made another like it.
-    State.CANCELLED: frozenset(),
+    OperationState.CANCELLED: frozenset(),
 }
 
 
-def before(state: State) -> list[str]:
+def before(state: OperationState) -> list[str]:
     """List the states that can change to this one."""
     return sorted(origin.value for origin, onward in NEXT.items() if state in onward)
 
 
-CONFIRMED = (State.QUEUED.value, State.RUNNING.value, State.DONE.value)
-UNFINISHED = (State.QUEUED.value, State.RUNNING.value)
-FINISHED = (State.DONE.value, State.CANCELLED.value)
+CONFIRMED = (
+    OperationState.QUEUED.value,
+    OperationState.RUNNING.value,
+    OperationState.DONE.value,
+)
+UNFINISHED = (OperationState.QUEUED.value, OperationState.RUNNING.value)
+FINISHED = (OperationState.DONE.value, OperationState.CANCELLED.value)
 
 
 class ItemState(StrEnum):
@@ -63,14 +67,14 @@ class ItemState(StrEnum):
 # The standings that counts are kept by; they always add up to the total.
 COUNTED = (
     ItemState.WAITING.value,
-    Outcome.SENDING.value,
-    Outcome.SENT.value,
-    Outcome.CONFIRMED.value,
-    Outcome.RECURRED.value,
-    Outcome.REFUSED.value,
+    RedriveOutcome.SENDING.value,
+    RedriveOutcome.SENT.value,
+    RedriveOutcome.CONFIRMED.value,
+    RedriveOutcome.RECURRED.value,
+    RedriveOutcome.REFUSED.value,
     ItemState.SKIPPED.value,
-    Outcome.UNKNOWN.value,
+    RedriveOutcome.UNKNOWN.value,
     ItemState.DROPPED.value,
     ItemState.RESTORED.value,
-    Outcome.MOVED.value,
+    RedriveOutcome.MOVED.value,
 )

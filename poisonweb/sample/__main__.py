@@ -19,7 +19,7 @@ from typing import Protocol
 
 from apps.core.stop_event import StopEvent
 from poisonweb.env import BadEnvironment
-from poisonweb.sample.consumer import Consumer
+from poisonweb.sample.consumer import SampleConsumer
 from poisonweb.sample.context import SampleContext
 from poisonweb.sample.handlers import Billing, Payments, Superstitious
 from poisonweb.sample.producer import Producer
@@ -81,7 +81,11 @@ def _parts(
     producer = Producer(context.redis, context.ledger, rate=options.rate, stop=stop)
     signal.signal(signal.SIGUSR1, lambda *_: producer.pause())
     consumer = partial(
-        Consumer, context.redis, guards=context.guards, ledger=context.ledger, stop=stop
+        SampleConsumer,
+        context.redis,
+        guards=context.guards,
+        ledger=context.ledger,
+        stop=stop,
     )
     return [producer, consumer(CONTENT, Superstitious()), consumer(BILLING, billing)]
 

@@ -25,7 +25,7 @@ from poisonguard.contract import REDRIVE_HEADER
 from poisonweb.sample.back_off import BackOff
 from poisonweb.sample.guards import Guards
 from poisonweb.sample.ledger import Ledger, What
-from poisonweb.sample.subscriptions import Subscription
+from poisonweb.sample.subscriptions import SampleSubscription
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ NEW = ">"
 Entry = tuple[bytes, dict[Any, bytes]]  # as redis-py returns it: bookmark and fields
 
 
-class Handler(Protocol):
+class MessageHandler(Protocol):
     @property
     def version(self) -> str: ...
 
@@ -48,12 +48,12 @@ class Handler(Protocol):
         """Handle a message, or raise any exception."""
 
 
-class Consumer:
+class SampleConsumer:
     def __init__(
         self,
         redis: Redis,
-        subscription: Subscription,
-        handler: Handler,
+        subscription: SampleSubscription,
+        handler: MessageHandler,
         *,
         guards: Guards,
         ledger: Ledger,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from poisonguard import Guard, RetryPolicy
 from poisonguard.readers.redis_streams import RedisStreamsReader
-from poisonweb.sample.subscriptions import Subscription
+from poisonweb.sample.subscriptions import SampleSubscription
 
 # A back end that timed out may answer the next time. Other errors are in the message.
 POLICY = RetryPolicy(
@@ -24,7 +24,7 @@ class Guards:
         self._port = port
         self._var = var
 
-    def make(self, subscription: Subscription, *, version: str) -> Guard:
+    def make(self, subscription: SampleSubscription, *, version: str) -> Guard:
         """Build the guard of a subscription for a release of its handler."""
         return Guard(
             topic=subscription.topic,

@@ -14,11 +14,11 @@ from redis.exceptions import RedisError
 from poisonweb.sample import producer_messages
 from poisonweb.sample.back_off import BackOff
 from poisonweb.sample.ledger import Ledger, What
-from poisonweb.sample.producer_messages import Message
+from poisonweb.sample.producer_messages import SampleMessage
 
 log = logging.getLogger(__name__)
 
-Make = Callable[[int], Message]
+Make = Callable[[int], SampleMessage]
 
 # Sent at the first start, so that the pages show something within seconds.
 BURST = {

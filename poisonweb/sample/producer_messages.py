@@ -16,7 +16,7 @@ Change = Callable[[dict[str, object]], dict[str, object]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Message:
+class SampleMessage:
     topic: str
     body: bytes
     headers: dict[str, str]
@@ -27,9 +27,9 @@ class Message:
         return {"body": self.body, **self.headers}
 
 
-def content(n: int) -> Message:
+def content(n: int) -> SampleMessage:
     """Make the n-th message of content."""
-    return Message(
+    return SampleMessage(
         topic=CONTENT_TOPIC,
         body=json.dumps({"id": n}).encode(),
         headers={
@@ -40,11 +40,11 @@ def content(n: int) -> Message:
     )
 
 
-def order(n: int) -> Message:
+def order(n: int) -> SampleMessage:
     """Make the n-th order; its fault depends on n only."""
     change, encoding = _FAULTS.get(n % _EVERY, (_as_it_is, "utf-8"))
     body = json.dumps(change(_order(n)), ensure_ascii=False)
-    return Message(
+    return SampleMessage(
         topic=ORDERS,
         body=body.encode(encoding),
         headers={
@@ -55,10 +55,10 @@ def order(n: int) -> Message:
     )
 
 
-def shipment(n: int) -> Message:
+def shipment(n: int) -> SampleMessage:
     """Make the n-th shipment; some addresses contain a flower."""
     to = "Blumenweg 7 🌻" if n % _FLOWER_EVERY == 7 else f"Musterweg {n % 90}"
-    return Message(
+    return SampleMessage(
         topic=SHIPMENTS,
         body=json.dumps({"shipment": f"S-{n}", "to": to}, ensure_ascii=False).encode(),
         headers={

@@ -15,7 +15,7 @@ from typing import Any
 
 from apps.core.stop_event import StopEvent
 from poisonweb.env import BadEnvironment
-from poisonweb.sample.consumer import Consumer
+from poisonweb.sample.consumer import SampleConsumer
 from poisonweb.sample.context import SampleContext
 from poisonweb.sample.subscriptions import DISPATCH
 
@@ -53,7 +53,7 @@ def main() -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, request_stop)
-    Consumer(
+    SampleConsumer(
         context.redis,
         DISPATCH,
         Labels(),

@@ -8,7 +8,7 @@ from poisonweb.sample.producer_messages import CONTENT_TOPIC, ORDERS, SHIPMENTS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Subscription:
+class SampleSubscription:
     """One process in a consumer group; its client name must survive restarts."""
 
     topic: str
@@ -16,12 +16,14 @@ class Subscription:
     client_name: str
 
 
-CONTENT = Subscription(
+CONTENT = SampleSubscription(
     topic=CONTENT_TOPIC,
     consumer_group="superstitious",
     client_name="superstitious-1",
 )
-BILLING = Subscription(topic=ORDERS, consumer_group="billing", client_name="billing-1")
-DISPATCH = Subscription(
+BILLING = SampleSubscription(
+    topic=ORDERS, consumer_group="billing", client_name="billing-1"
+)
+DISPATCH = SampleSubscription(
     topic=SHIPMENTS, consumer_group="dispatch", client_name="dispatch-1"
 )

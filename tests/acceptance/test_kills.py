@@ -32,7 +32,7 @@ from apps.capture.intake import services
 from apps.core import clock
 from apps.poison.models import Body, Poison, Redrive
 from apps.poison.query import Query
-from apps.poison.states import State as PoisonState
+from apps.poison.states import PoisonState
 from apps.poison.tokens import redrive_of
 from apps.team.rights import Principal
 from apps.triage import dispatch
@@ -40,7 +40,7 @@ from apps.triage.models import Item, Operation
 from apps.triage.services import previews
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.windows import WINDOW
-from apps.triage.states import State, Verb
+from apps.triage.states import OperationState, Verb
 from poisonweb.embedded import processes
 from tests import forks
 from tests.acceptance import celery_process
@@ -200,7 +200,7 @@ def begin(operator: Principal, *, batch: str) -> Operation:
 
 
 def is_done(operation: Operation) -> bool:
-    return Operation.objects.get(pk=operation.pk).state == State.DONE
+    return Operation.objects.get(pk=operation.pk).state == OperationState.DONE
 
 
 def runs(operation: Operation) -> int:

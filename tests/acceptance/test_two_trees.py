@@ -33,7 +33,7 @@ from apps.triage import dispatch
 from apps.triage.models import Operation
 from apps.triage.services import previews
 from apps.triage.services.previews import SelectionRequest
-from apps.triage.states import State, Verb
+from apps.triage.states import OperationState, Verb
 from apps.triage.tasks import run_operation
 from poisonweb.embedded import processes
 from tests.acceptance.earlier_tree import unpack
@@ -203,7 +203,7 @@ def begin_batch(number: int, operator: Principal) -> Operation:
 
 
 def is_done(operation: Operation) -> bool:
-    return Operation.objects.get(pk=operation.pk).state == State.DONE
+    return Operation.objects.get(pk=operation.pk).state == OperationState.DONE
 
 
 def dispatch_again(operation: Operation) -> None:

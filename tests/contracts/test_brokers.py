@@ -27,8 +27,8 @@ from apps.brokers.ports import (
     Headers,
     Ordering,
     Outbound,
-    Outcome,
     OutcomeKind,
+    PublishOutcome,
 )
 from apps.brokers.services.topics import RoutedMessage, RoutingPublisher
 from apps.core import clock
@@ -683,9 +683,13 @@ def read_all(reader: DeadLetterReader, count: int) -> list[DeadLetter]:
 
 def publish_until_killed(
     stage: Stage, *, windows: int, moment: float
-) -> tuple[list[Outbound], list[Outcome]]:
+) -> tuple[list[Outbound], list[PublishOutcome]]:
     """Kill the broker after so many windows and seconds; return all attempts."""
-    publisher, tried, outcomes = stage.publisher(), list[Outbound](), list[Outcome]()
+    publisher, tried, outcomes = (
+        stage.publisher(),
+        list[Outbound](),
+        list[PublishOutcome](),
+    )
     killer = Timer(moment, stage.go_away)
     while True:
         if len(tried) == windows * WINDOW:

@@ -26,7 +26,7 @@ from django.db import connections
 
 from apps.brokers.adapters.sqs.messages import GROUP
 from apps.brokers.models import Broker, Topic
-from apps.brokers.ports import Headers, Ordering, Outbound, Outcome, OutcomeKind
+from apps.brokers.ports import Headers, Ordering, Outbound, OutcomeKind, PublishOutcome
 from apps.brokers.services import topics as brokers
 from apps.brokers.services.topics import RoutedMessage, RoutingPublisher
 from apps.capture.intake import services as capture
@@ -247,7 +247,7 @@ class ReportingPublisher(RoutingPublisher):
         super().__init__()
         self._report = report
 
-    def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
+    def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
         outcomes = super().publish(messages)
         self._report()
         return outcomes

@@ -35,8 +35,8 @@ from apps.brokers.ports import (
     FoundTopic,
     Header,
     Outbound,
-    Outcome,
     OutcomeKind,
+    PublishOutcome,
 )
 from apps.core.errors import Refused, Unavailable
 from poisonguard.contract import Cause
@@ -267,7 +267,7 @@ def test_one_in_a_hundred_that_breaks_the_channel_is_refused_in_the_brokers_word
     foreign = struct.pack(">H", 1 << 4) + b"\4anna"
     for n in range(50, 1_000, 100):
         parcels[n] = replace(parcels[n], properties=foreign)
-    outcomes: dict[int, Outcome] = {}
+    outcomes: dict[int, PublishOutcome] = {}
 
     lost = publisher._deliver(parcels, outcomes)
 
@@ -372,7 +372,7 @@ def test_publishing_during_an_alarm_is_unavailable_and_sends_nothing(
         (unknown,) = resting.publish([outbound(stage.topic, 1)])
     except Unavailable:
         # It was idle for long enough to be probed first.
-        unknown = Outcome(kind=UNKNOWN)
+        unknown = PublishOutcome(kind=UNKNOWN)
     try:
         with pytest.raises(Unavailable, match="memory"):
             unused.publish([outbound(stage.topic, 2)])
@@ -689,7 +689,7 @@ def die(reader: RabbitDeadLetterReader) -> None:
 
 def publish_over_a_bad_link(
     stage: RabbitStage, window: list[Outbound]
-) -> list[Outcome]:
+) -> list[PublishOutcome]:
     publisher = stage.publisher()
     try:
         return publisher.publish(window)

@@ -17,7 +17,13 @@ from apps.brokers import adapters
 from apps.brokers.adapters.redis_streams.reader import RedisDeadLetterReader
 from apps.brokers.adapters.redis_streams.settings import RedisSettings
 from apps.brokers.models import Broker
-from apps.brokers.ports import BATCH_BYTES, Header, Outbound, Outcome, OutcomeKind
+from apps.brokers.ports import (
+    BATCH_BYTES,
+    Header,
+    Outbound,
+    OutcomeKind,
+    PublishOutcome,
+)
 from apps.brokers.services import topics as brokers
 from apps.brokers.vocabularies import poisonweb as vocabulary
 from apps.core.errors import Invalid, Refused, Unavailable
@@ -444,8 +450,8 @@ def with_port(url: str, port: int) -> str:
     return parts._replace(netloc=f":{parts.password}@127.0.0.1:{port}").geturl()
 
 
-def publish_until_away(stage: RedisStage) -> list[Outcome]:
-    publisher, outcomes = stage.publisher(), list[Outcome]()
+def publish_until_away(stage: RedisStage) -> list[PublishOutcome]:
+    publisher, outcomes = stage.publisher(), list[PublishOutcome]()
     while True:
         try:
             outcomes += publisher.publish([outbound(stage.topic, n) for n in range(50)])

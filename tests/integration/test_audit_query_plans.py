@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 
 from apps.audit.filters import TrailFilter
-from apps.dashboard.paging import Cursor
+from apps.dashboard.paging import ListCursor
 from apps.dashboard.selectors import trail
 
 pytestmark = pytest.mark.django_db
@@ -43,7 +43,7 @@ def fill() -> None:
         cursor.execute("ANALYZE audit_entry")
 
 
-def rows_read(trail_filter: TrailFilter, cursor: Cursor | None = None) -> int:
+def rows_read(trail_filter: TrailFilter, cursor: ListCursor | None = None) -> int:
     """Count the entries that Postgres reads for a page, by index or without."""
     before = _rows_read()
     trail.find(trail_filter, cursor, sees_people=True)
@@ -84,8 +84,8 @@ def test_a_page_reads_no_more_than_it_shows() -> None:
     read = {
         name: rows_read(TrailFilter.parse(params)) for name, params in filters.items()
     }
-    deep = rows_read(TrailFilter(), Cursor(newer=False, pk=1_000))
-    back = rows_read(TrailFilter(), Cursor(newer=True, pk=1_000))
+    deep = rows_read(TrailFilter(), ListCursor(newer=False, pk=1_000))
+    back = rows_read(TrailFilter(), ListCursor(newer=True, pk=1_000))
 
     assert {name: number for name, number in read.items() if number > MOST_READ} == {}
     assert max(deep, back) <= MOST_READ

@@ -11,7 +11,7 @@ from apps.capture.intake.services import CaptureStatus
 from apps.capture.models import Counter
 from apps.poison.models import Alias, Body, Failure, Poison, Problem, Redrive
 from apps.poison.services import RedriveAnswer, begin, confirm, mark
-from apps.poison.states import Outcome, State
+from apps.poison.states import PoisonState, RedriveOutcome
 from apps.poison.tokens import sign
 from tests.reports import capture, count_up, counter, drop, failure, poisons
 from tests.triage import redriven
@@ -147,8 +147,8 @@ def test_a_redriven_message_that_fails_again_is_the_same_poison(now: datetime) -
 
     poison.refresh_from_db()
     assert (answer.poison, answer.status) == (poison.pk, CaptureStatus.UPDATED)
-    assert (poison.state, poison.recurrences) == (State.OPEN, 1)
-    assert Redrive.objects.get().outcome == Outcome.RECURRED
+    assert (poison.state, poison.recurrences) == (PoisonState.OPEN, 1)
+    assert Redrive.objects.get().outcome == RedriveOutcome.RECURRED
     assert Alias.objects.get().poison_id == poison.pk
 
 
@@ -181,7 +181,7 @@ def test_a_forged_redrive_is_an_ordinary_message(now: datetime, forge: str) -> N
 
     poison.refresh_from_db()
     assert answer.status is CaptureStatus.CREATED
-    assert (poison.state, poison.recurrences) == (State.REDRIVEN, 0)
+    assert (poison.state, poison.recurrences) == (PoisonState.REDRIVEN, 0)
 
 
 def test_a_failure_reported_before_the_send_is_recorded_is_a_recurrence(
@@ -192,12 +192,12 @@ def test_a_failure_reported_before_the_send_is_recorded_is_a_recurrence(
     header = sign(redrive=redrive, topic="orders", digest=poison.digest)
 
     capture(now, failure(now, bookmark="9-0", redrive=header))
-    answer = RedriveAnswer(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
+    answer = RedriveAnswer(redrive=redrive, outcome=RedriveOutcome.SENT, bookmark="9-0")
     mark(poisons=[poison.pk], answers=[answer], epoch=1, now=now)
 
     poison.refresh_from_db()
-    assert (poison.state, poison.recurrences) == (State.OPEN, 1)
-    assert Redrive.objects.get().outcome == Outcome.RECURRED
+    assert (poison.state, poison.recurrences) == (PoisonState.OPEN, 1)
+    assert Redrive.objects.get().outcome == RedriveOutcome.RECURRED
 
 
 def test_a_late_failure_of_an_older_redrive_does_not_change_the_newer_one(
@@ -211,7 +211,7 @@ def test_a_late_failure_of_an_older_redrive_does_not_change_the_newer_one(
     capture(later, failure(later, bookmark="9-0", redrive=first))
 
     poison.refresh_from_db()
-    assert (poison.state, poison.recurrences) == (State.REDRIVEN, 1)
+    assert (poison.state, poison.recurrences) == (PoisonState.REDRIVEN, 1)
 
 
 def test_a_confirmation_settles_the_poison_once(now: datetime) -> None:
@@ -225,7 +225,7 @@ def test_a_confirmation_settles_the_poison_once(now: datetime) -> None:
 
     poison.refresh_from_db()
     assert [v.status for v in verdicts] == ["confirmed", "duplicate", "duplicate"]
-    assert poison.state == State.CONFIRMED
+    assert poison.state == PoisonState.CONFIRMED
 
 
 def test_a_confirmation_for_another_topic_is_rejected(now: datetime) -> None:
@@ -248,7 +248,10 @@ def test_only_a_failure_after_the_confirmation_reopens_a_poison(
     capture(now + 3 * SECOND, failure(now + 2 * SECOND, bookmark="1-0"))
     poison.refresh_from_db()
 
-    assert (after_the_earlier, poison.state) == (State.CONFIRMED, State.OPEN)
+    assert (after_the_earlier, poison.state) == (
+        PoisonState.CONFIRMED,
+        PoisonState.OPEN,
+    )
 
 
 def test_a_dropped_message_stays_dropped_when_it_fails_again(now: datetime) -> None:
@@ -258,7 +261,7 @@ def test_a_dropped_message_stays_dropped_when_it_fails_again(now: datetime) -> N
     capture(now, failure(now, bookmark="1-0"))
 
     poison.refresh_from_db()
-    assert (poison.state, poison.failures) == (State.DROPPED, 2)
+    assert (poison.state, poison.failures) == (PoisonState.DROPPED, 2)
 
 
 def test_failures_of_one_topic_and_group_share_a_problem(now: datetime) -> None:
@@ -297,7 +300,7 @@ def test_a_confirmation_is_remembered_when_the_message_comes_back(
     capture(now + 2 * SECOND, failure(now + 2 * SECOND, redrive=token))
 
     redrive = Redrive.objects.get()
-    assert redrive.outcome == Outcome.RECURRED
+    assert redrive.outcome == RedriveOutcome.RECURRED
     assert redrive.confirmed_at == now + SECOND
     assert redrive.answered_at == now + 2 * SECOND
 

@@ -13,7 +13,7 @@ from redis import Redis
 
 from apps.audit.models import Entry
 from apps.brokers.models import Topic
-from apps.brokers.ports import Outbound, Outcome, OutcomeKind
+from apps.brokers.ports import Outbound, OutcomeKind, PublishOutcome
 from apps.brokers.services import topics as brokers
 from apps.brokers.services.topics import RoutedMessage, RoutingPublisher
 from apps.capture.models import Lane, Mode
@@ -29,8 +29,8 @@ from tests.reports import drop
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-REFUSED = Outcome(kind=OutcomeKind.REFUSED, detail="it is full")
-UNKNOWN = Outcome(kind=OutcomeKind.UNKNOWN, detail="the connection broke")
+REFUSED = PublishOutcome(kind=OutcomeKind.REFUSED, detail="it is full")
+UNKNOWN = PublishOutcome(kind=OutcomeKind.UNKNOWN, detail="the connection broke")
 HEADERS = ((b"\xff", b"\x00"), (b"x-poison-cause", b"fatal"), (b"\xff", b"2"))
 
 
@@ -41,7 +41,7 @@ class Killed(BaseException):
 class DyingPublisher(RoutingPublisher):
     """Publishes, and dies before any of it is stored."""
 
-    def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
+    def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
         super().publish(messages)
         raise Killed
 
@@ -234,7 +234,7 @@ def test_giving_back_waits_for_a_broker_that_is_away(
     pause()
     answers = iter([UNKNOWN])
 
-    def answer(_: Outbound) -> Outcome:
+    def answer(_: Outbound) -> PublishOutcome:
         return next(answers, SENT)
 
     broker.answer = answer

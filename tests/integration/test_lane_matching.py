@@ -13,8 +13,8 @@ from apps.brokers.ports import (
     Headers,
     Ordering,
     Outbound,
-    Outcome,
     OutcomeKind,
+    PublishOutcome,
 )
 from apps.brokers.services.topics import RoutedMessage, RoutingPublisher
 from apps.capture.intake.merge import OUTSTANDING
@@ -34,14 +34,14 @@ from tests.triage import run
 pytestmark = pytest.mark.django_db(transaction=True)
 
 SECOND = timedelta(seconds=1)
-UNKNOWN = Outcome(kind=OutcomeKind.UNKNOWN, detail="the connection broke")
-DUPLICATE = Outcome(kind=OutcomeKind.DUPLICATE, detail="seen before")
+UNKNOWN = PublishOutcome(kind=OutcomeKind.UNKNOWN, detail="the connection broke")
+DUPLICATE = PublishOutcome(kind=OutcomeKind.DUPLICATE, detail="seen before")
 
 
 class DyingPublisher(RoutingPublisher):
     """Publishes, and dies before the result is stored."""
 
-    def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
+    def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
         super().publish(messages)
         raise Killed
 
@@ -243,7 +243,7 @@ def test_an_ordered_redrive_sends_messages_one_by_one_in_order_of_capture(
     windows: list[int] = []
 
     class Watched(RoutingPublisher):
-        def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
             windows.append(len(messages))
             return super().publish(messages)
 
@@ -266,7 +266,7 @@ def test_no_message_overtakes_one_whose_outcome_is_unknown(
     captured(broker, mail, [b"1", b"2", b"3"], now)
     answers = iter([SENT, UNKNOWN])
 
-    def answer(_: Outbound) -> Outcome:
+    def answer(_: Outbound) -> PublishOutcome:
         return next(answers, SENT)
 
     broker.answer = answer
@@ -287,7 +287,7 @@ def test_messages_behind_a_refused_one_stay_in_later_windows_too(
     now: datetime,
 ) -> None:
     captured(broker, mail, [b"1", b"bad", b"3", b"4", b"5"], now)
-    bad = Outcome(kind=OutcomeKind.REFUSED, detail="too large")
+    bad = PublishOutcome(kind=OutcomeKind.REFUSED, detail="too large")
     broker.answer = lambda message: bad if message.body == b"bad" else SENT
     operation = redrive(operator, now, ordered=True)
 
@@ -320,7 +320,7 @@ def test_another_topic_goes_on_behind_a_refused_one(
     for body in (b"a", b"b"):
         broker.put("post-dead", body)
     drain_all(post, now)
-    bad = Outcome(kind=OutcomeKind.REFUSED, detail="too large")
+    bad = PublishOutcome(kind=OutcomeKind.REFUSED, detail="too large")
     broker.answer = lambda message: bad if message.body == b"bad" else SENT
 
     run(redrive(operator, now, ordered=True), now)

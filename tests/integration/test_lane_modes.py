@@ -18,7 +18,7 @@ from pytest_django import Settings
 from apps.audit.models import Entry
 from apps.brokers.models import Topic
 from apps.brokers.polling_interval import longest_interval
-from apps.brokers.ports import Delivered, Outbound, Outcome, OutcomeKind
+from apps.brokers.ports import Delivered, Outbound, OutcomeKind, PublishOutcome
 from apps.brokers.services import topics as brokers
 from apps.capture.intake import services
 from apps.capture.intake.occurrence import Occurrence
@@ -32,8 +32,8 @@ from apps.capture.lanes.throttling import (
     LARGEST_BATCH,
     SMALLEST_BATCH,
     BatchSize,
+    LaneRate,
     Polling,
-    Rate,
 )
 from apps.capture.models import Counter, HeldDeadLetter, Lane, Mode, Sample
 from apps.core import clock, lock
@@ -515,7 +515,7 @@ def test_a_lane_is_holding_until_refused_copies_are_sent(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     Lane.objects.update(mode=Mode.TEE.value, tee_queue="copies")
-    broker.answer = lambda _: Outcome(
+    broker.answer = lambda _: PublishOutcome(
         kind=OutcomeKind.REFUSED, detail="There is no queue copies."
     )
     for _ in range(3):
@@ -541,7 +541,7 @@ def test_a_hostile_refusal_is_stored_cleaned_and_cut(
 ) -> None:
     Lane.objects.update(mode=Mode.TEE.value, tee_queue="copies")
     words = "no \0 queue \ud800 " + "x" * 1_000
-    broker.answer = lambda _: Outcome(kind=OutcomeKind.REFUSED, detail=words)
+    broker.answer = lambda _: PublishOutcome(kind=OutcomeKind.REFUSED, detail=words)
     broker.put("mail-dead", b"x")
 
     with draining(mail, now) as work:
@@ -560,7 +560,7 @@ def test_a_lane_is_running_again_once_the_letter_of_a_refused_copy_left(
 ) -> None:
     broker.with_(extends=hides)
     Lane.objects.update(mode=Mode.TEE.value, tee_queue="copies")
-    broker.answer = lambda _: Outcome(kind=OutcomeKind.REFUSED, detail="No.")
+    broker.answer = lambda _: PublishOutcome(kind=OutcomeKind.REFUSED, detail="No.")
     broker.put("mail-dead", b"x")
     timer, at = Hand(), [now]
     lane = Lane.objects.possible().get(pk=mail.pk)
@@ -669,7 +669,7 @@ def test_the_visibility_timeout_is_extended_during_a_slow_batch(
         time.sleep(0.25 if mode is Mode.CAPTURE else 0.0)
         return write(occurrences=occurrences, now=now)
 
-    def answer(_: Outbound) -> Outcome:
+    def answer(_: Outbound) -> PublishOutcome:
         time.sleep(0.25)
         return SENT
 
@@ -813,7 +813,7 @@ def test_an_invalid_interval_names_its_option(value: object) -> None:
 
 def test_a_rate_is_of_the_last_minute() -> None:
     timer = Hand()
-    rate = Rate(timer)
+    rate = LaneRate(timer)
 
     rate.add(5)
     timer.at += 59

@@ -20,7 +20,7 @@ from pytest_django import Settings
 from redis import Redis
 
 from apps.brokers.models import Broker, Topic
-from apps.brokers.ports import Delivered, Outbound, Outcome, OutcomeKind
+from apps.brokers.ports import Delivered, Outbound, OutcomeKind, PublishOutcome
 from apps.capture.management.commands.lanes import MOST_SESSIONS
 from apps.capture.models import HeldDeadLetter, Lane, LaneState, Mode, Sample
 from apps.core import clock, lock
@@ -186,9 +186,9 @@ def test_no_lane_holds_a_session_while_it_asks_its_broker(
     Lane.objects.update(delivered_total=3, delivered_since="a")
     Lane.objects.update(delivered_at=clock.now() - timedelta(minutes=5))
 
-    def answer(message: Outbound) -> Outcome:
+    def answer(message: Outbound) -> PublishOutcome:
         if message.body == b"refused":
-            return Outcome(kind=OutcomeKind.REFUSED, detail="too late")
+            return PublishOutcome(kind=OutcomeKind.REFUSED, detail="too late")
         return SENT
 
     broker.answer = answer

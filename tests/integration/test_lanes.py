@@ -25,7 +25,7 @@ from apps.core import clock, lock
 from apps.core.postgres_errors import refuses_value
 from apps.poison.models import Body, Failure, Poison, Redrive
 from apps.poison.services import RedriveAnswer, begin, mark
-from apps.poison.states import Outcome
+from apps.poison.states import RedriveOutcome
 from apps.poison.tokens import sign
 from poisonguard.contract import HEADERS_LIMIT
 from tests.full_disk import full_disk
@@ -213,7 +213,7 @@ def test_a_redriven_message_comes_back_as_the_same_poison(
     drain(orders, now)
     poison = Poison.objects.get()
     (redrive,) = begin(poisons=[poison.pk], target=None, epoch=1, now=now).values()
-    answer = RedriveAnswer(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
+    answer = RedriveAnswer(redrive=redrive, outcome=RedriveOutcome.SENT, bookmark="9-0")
     mark(poisons=[poison.pk], answers=[answer], epoch=1, now=now)
 
     token = sign(redrive=redrive, topic="orders", digest=poison.digest)
@@ -226,7 +226,7 @@ def test_a_redriven_message_comes_back_as_the_same_poison(
 
     poison.refresh_from_db()
     assert (poison.state, poison.recurrences, poison.failures) == ("open", 1, 2)
-    assert Redrive.objects.get().outcome == Outcome.RECURRED
+    assert Redrive.objects.get().outcome == RedriveOutcome.RECURRED
 
 
 def test_a_message_that_its_consumers_never_settle_is_dead_lettered(

@@ -14,7 +14,7 @@ from apps.brokers.models import Topic
 from apps.capture.models import Lane, LaneState
 from apps.poison.models import Failure, Redrive
 from apps.poison.services import RedriveAnswer, begin, confirm, mark
-from apps.poison.states import Outcome
+from apps.poison.states import RedriveOutcome
 from apps.poison.tokens import sign
 from apps.team import services as team
 from apps.team.models import ApiKey, SignInFailures
@@ -37,7 +37,7 @@ def test_facts_of_older_rows_are_filled_in(now: datetime) -> None:
     (poison,) = poisons(now, 1, bookmark="1-0")
     capture(now, failure(now, bookmark="1-0"), failure(now, bookmark="2-0"))
     (redrive,) = begin(poisons=[poison.pk], target=None, epoch=1, now=now).values()
-    answer = RedriveAnswer(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
+    answer = RedriveAnswer(redrive=redrive, outcome=RedriveOutcome.SENT, bookmark="9-0")
     mark(poisons=[poison.pk], answers=[answer], epoch=1, now=now)
     token = sign(redrive=redrive, topic="orders", digest=poison.digest)
     confirm(tokens=[(token, "orders")], now=now)

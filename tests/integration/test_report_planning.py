@@ -15,7 +15,7 @@ from apps.core.actor import Actor
 from apps.core.snapshot import open_snapshot
 from apps.reports.models import Day, Run
 from apps.reports.services import planning, requests
-from apps.reports.states import State
+from apps.reports.states import RunState
 from tests import reports
 from tests.postgres_sessions import waits_for_a_lock
 from tests.races import on_another_connection
@@ -44,7 +44,10 @@ def finish(run: Run, *, now: datetime = AT_TWO) -> None:
     """Finish a run, and publish its days without rates, as of now."""
     with open_snapshot() as snapshot:
         Run.objects.filter(pk=run.pk).update(
-            state=State.DONE, snapshot=snapshot.pg_snapshot, as_of=now, finished_at=now
+            state=RunState.DONE,
+            snapshot=snapshot.pg_snapshot,
+            as_of=now,
+            finished_at=now,
         )
     Day.objects.filter(day__in=planning.days_of(run)).delete()
     for day in planning.days_of(run):
@@ -58,7 +61,7 @@ def make_all(now: datetime = AT_TWO) -> None:
 
 def fail(run: Run, *, now: datetime = AT_TWO) -> None:
     Run.objects.filter(pk=run.pk).update(
-        state=State.FAILED, finished_at=now, trouble="no Java"
+        state=RunState.FAILED, finished_at=now, trouble="no Java"
     )
 
 

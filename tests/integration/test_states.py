@@ -13,7 +13,7 @@ from django.db import IntegrityError, models, transaction
 
 from apps.poison import services, states
 from apps.poison.models import Poison, Redrive
-from apps.poison.states import NEXT, Outcome, State
+from apps.poison.states import NEXT, PoisonState, RedriveOutcome
 from apps.triage import states as triage
 from apps.triage.models import Item, Operation
 from tests.reports import poisons
@@ -21,27 +21,27 @@ from tests.reports import poisons
 pytestmark = pytest.mark.django_db
 
 
-def in_state(state: State, now: datetime) -> Poison:
+def in_state(state: PoisonState, now: datetime) -> Poison:
     """Return a poison in this state, with the rows that belong to it."""
     (poison,) = poisons(now, 1)
     values: dict[str, Any] = {"state": state.value}
-    if state not in {State.OPEN, State.DROPPED}:
+    if state not in {PoisonState.OPEN, PoisonState.DROPPED}:
         values |= {"redrives": 1, "sent_at": now}
-    if state is State.DROPPED:
+    if state is PoisonState.DROPPED:
         values["dropped_at"] = now
-    if state is State.MOVED:
+    if state is PoisonState.MOVED:
         values["moved_to"] = poison.topic
     Poison.objects.filter(pk=poison.pk).update(**values)
     return poison
 
 
 @pytest.mark.parametrize("verb", [services.drop, services.begin])
-@pytest.mark.parametrize("origin", State)
+@pytest.mark.parametrize("origin", PoisonState)
 def test_a_person_moves_a_poison_only_where_the_table_has_it(
-    now: datetime, origin: State, verb: Callable[..., Collection[int]]
+    now: datetime, origin: PoisonState, verb: Callable[..., Collection[int]]
 ) -> None:
     poison = in_state(origin, now)
-    target = State.DROPPED if verb is services.drop else State.REDRIVING
+    target = PoisonState.DROPPED if verb is services.drop else PoisonState.REDRIVING
     more = {} if verb is services.drop else {"target": None, "epoch": 1}
 
     later = now + timedelta(minutes=11)  # by then a sent poison is silent
@@ -52,25 +52,27 @@ def test_a_person_moves_a_poison_only_where_the_table_has_it(
     assert (len(moved), poison.state) == (int(allowed), target if allowed else origin)
 
 
-@pytest.mark.parametrize("origin", State)
-def test_a_restore_opens_only_what_is_dropped(now: datetime, origin: State) -> None:
+@pytest.mark.parametrize("origin", PoisonState)
+def test_a_restore_opens_only_what_is_dropped(
+    now: datetime, origin: PoisonState
+) -> None:
     poison = in_state(origin, now)
 
     opened = services.restore(poisons=[poison.pk])
 
-    assert bool(opened) is (origin is State.DROPPED)
+    assert bool(opened) is (origin is PoisonState.DROPPED)
 
 
 def test_every_state_has_one_of_the_four_display_states() -> None:
     words = [states.states_displayed_as(word) for word in states.DisplayState]
 
-    assert sorted(itertools.chain(*words)) == sorted(State)
+    assert sorted(itertools.chain(*words)) == sorted(PoisonState)
 
 
 def test_every_outcome_and_item_state_is_counted() -> None:
     own = set(triage.ItemState) - {triage.ItemState.CLAIMED}
 
-    assert sorted(triage.COUNTED) == sorted([*own, *Outcome])
+    assert sorted(triage.COUNTED) == sorted([*own, *RedriveOutcome])
 
 
 IMPOSSIBLE_POISONS: dict[str, dict[str, Any]] = {

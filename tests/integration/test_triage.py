@@ -15,14 +15,14 @@ from apps.core.actor import Actor
 from apps.core.errors import Forbidden, Invalid
 from apps.poison.models import Poison, Redrive
 from apps.poison.query import Query
-from apps.poison.states import State as PoisonState
+from apps.poison.states import PoisonState
 from apps.poison.tokens import verified
 from apps.team.rights import GRANTS, Principal, Role, Scope
 from apps.triage.errors import Stale
 from apps.triage.models import Item, Operation
 from apps.triage.services import decision, previews, upkeep
 from apps.triage.services.running import SliceEnd
-from apps.triage.states import State, Verb
+from apps.triage.states import OperationState, Verb
 from tests.reports import drop, poisons
 from tests.triage import MINUTE, confirm, counts_of, preview, run, sent_messages
 
@@ -337,7 +337,7 @@ def test_prune_removes_stale_previews_and_nothing_else(
 
     assert (early.previews, late.previews) == (0, 2)
     assert list(Operation.objects.values_list("pk", "state")) == [
-        (confirmed.pk, State.QUEUED.value)
+        (confirmed.pk, OperationState.QUEUED.value)
     ]
 
 

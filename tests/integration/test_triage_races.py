@@ -16,7 +16,7 @@ from redis import Redis
 
 from apps.audit import verification
 from apps.brokers.models import Topic
-from apps.brokers.ports import Outcome
+from apps.brokers.ports import PublishOutcome
 from apps.brokers.services.topics import RoutedMessage, RoutingPublisher
 from apps.core import clock
 from apps.core.actor import Actor
@@ -27,7 +27,7 @@ from apps.triage.models import Item, Operation
 from apps.triage.services import decision, previews, running
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
-from apps.triage.states import State, Verb
+from apps.triage.states import OperationState, Verb
 from tests.races import together
 from tests.reports import poisons
 
@@ -70,7 +70,9 @@ def test_overlapping_operations_started_together_send_each_message_once(
     number = len(set().union(*shares))
     assert (len(tokens), max(tokens.values())) == (number, 1)
     assert Redrive.objects.count() == number
-    assert not Operation.objects.exclude(state__in=[State.DONE, State.PREVIEW]).exists()
+    assert not Operation.objects.exclude(
+        state__in=[OperationState.DONE, OperationState.PREVIEW]
+    ).exists()
     assert verification.verify().ok
 
 
@@ -96,7 +98,7 @@ def test_workers_that_run_one_operation_together_send_each_message_once(
     class SlowPublisher(RoutingPublisher):
         """Counts how many workers publish at the same time."""
 
-        def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
             publishing.append(1)
             most_at_once.append(len(publishing))
             time.sleep(pauses[len(most_at_once) % 40])
@@ -107,7 +109,9 @@ def test_workers_that_run_one_operation_together_send_each_message_once(
 
     def work(_: int) -> None:
         with SlowPublisher() as publisher:
-            while Operation.objects.filter(pk=preview.pk).exclude(state=State.DONE):
+            while Operation.objects.filter(pk=preview.pk).exclude(
+                state=OperationState.DONE
+            ):
                 running.run(
                     operation_id=preview.pk,
                     publisher=publisher,

@@ -13,7 +13,7 @@ from django.db import connection
 from redis import Redis
 
 from apps.brokers.models import Broker, Topic
-from apps.brokers.ports import Outcome, OutcomeKind
+from apps.brokers.ports import OutcomeKind, PublishOutcome
 from apps.brokers.services.topics import RoutedMessage, RoutingPublisher
 from apps.poison import services as poison_services
 from apps.poison.models import Poison, Redrive
@@ -35,7 +35,7 @@ class Killed(BaseException):
 class DyingPublisher(RoutingPublisher):
     """Publishes, and dies before any of it is stored."""
 
-    def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
+    def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
         super().publish(messages)
         raise Killed
 
@@ -117,10 +117,12 @@ def test_a_silent_message_keeps_its_earlier_send_when_a_second_one_was_not_made(
     again = confirm(operator, preview(operator, later), later)
 
     class AnsweredMeanwhile(RoutingPublisher):
-        def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
             if answer:
                 poison_services.confirm(tokens=[(header, "orders")], now=later)
-            return [Outcome(kind=OutcomeKind.UNSENT, detail="away")] * len(messages)
+            return [PublishOutcome(kind=OutcomeKind.UNSENT, detail="away")] * len(
+                messages
+            )
 
     ended = run(again, later, by=AnsweredMeanwhile)
     poison.refresh_from_db()
@@ -141,9 +143,11 @@ def test_in_order_messages_after_an_unknown_one_wait(
     operation = confirm(operator, preview(operator, now, ordered=True), now)
 
     class CutAtTheSecond(RoutingPublisher):
-        def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
             if b"1" in [message.body for message in messages]:
-                return [Outcome(kind=OutcomeKind.UNKNOWN, detail="cut")] * len(messages)
+                return [PublishOutcome(kind=OutcomeKind.UNKNOWN, detail="cut")] * len(
+                    messages
+                )
             return super().publish(messages)
 
     ended = run(operation, now, by=CutAtTheSecond)
@@ -177,7 +181,7 @@ class DiesLater(RoutingPublisher):
         super().__init__()
         self.windows = windows
 
-    def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
+    def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
         outcomes = super().publish(messages)
         self.windows -= 1
         if self.windows < 0:
@@ -216,7 +220,7 @@ def test_a_window_is_published_only_after_the_one_before_is_marked(
     on_record: list[int] = []
 
     class Looks(RoutingPublisher):
-        def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
             on_record.append(Redrive.objects.filter(outcome="sent").count())
             return super().publish(messages)
 
@@ -236,9 +240,11 @@ def test_a_broker_that_is_away_is_called_once_although_a_second_window_is_claime
     window_sizes: list[int] = []
 
     class Away(RoutingPublisher):
-        def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
             window_sizes.append(len(messages))
-            return [Outcome(kind=OutcomeKind.UNKNOWN, detail="away")] * len(messages)
+            return [PublishOutcome(kind=OutcomeKind.UNKNOWN, detail="away")] * len(
+                messages
+            )
 
     ended = run(operation, now, by=Away, window=2)
     between = counts_of(operation)
@@ -260,9 +266,11 @@ def test_a_refusal_with_hostile_text_is_stored(
     operation = confirm(operator, preview(operator, now), now)
 
     class Refuses(RoutingPublisher):
-        def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
             words = "no \0 queue \ud800"
-            return [Outcome(kind=OutcomeKind.REFUSED, detail=words)] * len(messages)
+            return [PublishOutcome(kind=OutcomeKind.REFUSED, detail=words)] * len(
+                messages
+            )
 
     ended = run(operation, now, by=Refuses)
 
@@ -325,12 +333,14 @@ def test_an_item_without_a_brokers_answer_is_released_when_its_consumer_answers(
     operation = confirm(operator, preview(operator, now), now)
 
     class Silent(RoutingPublisher):
-        def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
             super().publish(messages)
             (fields,) = sent_messages(stream)
             header = fields[b"x-poisonweb-redrive"].decode()
             capture(now, failure(now, bookmark="9-0", redrive=header))
-            return [Outcome(kind=OutcomeKind.UNKNOWN, detail="cut")] * len(messages)
+            return [PublishOutcome(kind=OutcomeKind.UNKNOWN, detail="cut")] * len(
+                messages
+            )
 
     ended = run(operation, now, by=Silent)
 
@@ -345,7 +355,7 @@ def test_an_unexpected_error_is_shown_and_the_operation_waits(
     operation = confirm(operator, preview(operator, now), now)
 
     class BrokenPublisher(RoutingPublisher):
-        def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
             raise ZeroDivisionError("by us")
 
     with pytest.raises(ZeroDivisionError):

@@ -13,7 +13,7 @@ import pytest
 from django.db import transaction
 
 from apps.brokers.models import Topic
-from apps.brokers.ports import Outbound, Outcome, OutcomeKind
+from apps.brokers.ports import Outbound, OutcomeKind, PublishOutcome
 from apps.capture.intake import unnamed_letters
 from apps.capture.models import Delivery, HeldDeadLetter, Lane, Mode
 from apps.core.errors import Unavailable
@@ -30,8 +30,8 @@ HOSTILE = bytes(range(256))
 HEADERS = ((b"\xff\x00", b"\xfe"), (b"twice", b"1"), (b"twice", b"2"))
 # Every step of three batches; more, and larger ones, for the written numbers.
 ROUNDS = 3 if os.environ.get("SOAK") else 1
-REFUSED = Outcome(kind=OutcomeKind.REFUSED, detail="there is no such queue")
-UNKNOWN = Outcome(kind=OutcomeKind.UNKNOWN, detail="the connection broke")
+REFUSED = PublishOutcome(kind=OutcomeKind.REFUSED, detail="there is no such queue")
+UNKNOWN = PublishOutcome(kind=OutcomeKind.UNKNOWN, detail="the connection broke")
 
 
 @pytest.fixture(params=[True, False], ids=["named", "nameless"])
@@ -237,7 +237,7 @@ def test_a_letter_whose_copy_is_unknown_stays_and_the_others_leave_the_queue(
 ) -> None:
     topic = topic_on_queues(now, mode=Mode.TEE)
 
-    def answer(message: Outbound) -> Outcome:
+    def answer(message: Outbound) -> PublishOutcome:
         return UNKNOWN if message.body == b"lost" else SENT
 
     broker.answer = answer

@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 import pytest
 
 from poisonweb import handover
-from poisonweb.handover import PartialRequest, Sender
+from poisonweb.handover import ConnectionSender, PartialRequest
 from tests.waiting import wait_until
 
 MANY = 50
@@ -58,7 +58,7 @@ def test_a_connection_is_handed_over_with_its_data_and_the_remaining_time(
     client, handed = partial_request(LONG)
 
     with client, theirs:
-        asyncio.run(hand_on(Sender(ours), handed))
+        asyncio.run(hand_on(ConnectionSender(ours), handed))
         with suppress(EOFError):
             receiver.take(theirs)
         client.sendall(b"more")
@@ -69,7 +69,7 @@ def test_a_connection_is_handed_over_with_its_data_and_the_remaining_time(
     assert handed.connection.fileno() == -1
 
 
-async def hand_on(sender: Sender, *connections: PartialRequest) -> None:
+async def hand_on(sender: ConnectionSender, *connections: PartialRequest) -> None:
     with closing(sender):
         for each in connections:
             sender.hand_on(each)
@@ -83,7 +83,7 @@ def test_connections_beyond_the_buffer_wait_and_arrive_in_order(
     texts = [b"%d" % number for number in range(MANY)]
 
     async def scenario() -> int:
-        with closing(Sender(ours)) as sender:
+        with closing(ConnectionSender(ours)) as sender:
             for text in texts:
                 sender.hand_on(without_client(text))
             receiver.take(theirs)
@@ -107,7 +107,7 @@ def test_connections_that_an_ended_process_did_not_receive_go_to_the_next_one(
     theirs.close()
 
     async def scenario() -> None:
-        with closing(Sender(ours)) as sender:
+        with closing(ConnectionSender(ours)) as sender:
             for text in texts:
                 sender.hand_on(without_client(text))
             sender.replace_socket(next_ours)
@@ -123,7 +123,7 @@ def test_the_end_is_reported_after_the_last_connection(receiver: Receiver) -> No
     ours, theirs = handover.socket_pair()
 
     with theirs:
-        asyncio.run(hand_on(Sender(ours), without_client(b"last")))
+        asyncio.run(hand_on(ConnectionSender(ours), without_client(b"last")))
         with pytest.raises(EOFError):
             receiver.take(theirs)
 
@@ -136,7 +136,7 @@ def test_closing_the_sender_closes_waiting_connections() -> None:
     client, handed = partial_request()
 
     with client:
-        asyncio.run(hand_on(Sender(ours), handed))
+        asyncio.run(hand_on(ConnectionSender(ours), handed))
 
         assert client.recv(1) == b""
 

@@ -8,7 +8,7 @@ import pytest
 
 from apps.triage.models import Operation
 from apps.triage.progress import ItemTally, Pace, pace_of
-from apps.triage.states import COUNTED, State
+from apps.triage.states import COUNTED, OperationState
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -18,7 +18,9 @@ def tally(**counts: int) -> ItemTally:
     return ItemTally(total=sum(counts.values()), counts=every)
 
 
-def operation(state: State = State.RUNNING, **values: datetime) -> Operation:
+def operation(
+    state: OperationState = OperationState.RUNNING, **values: datetime
+) -> Operation:
     return Operation(state=state.value, **{"confirmed_at": NOON, **values})
 
 
@@ -31,7 +33,7 @@ def test_the_rest_takes_as_long_as_the_rate_so_far_predicts() -> None:
 
 
 def test_an_operation_that_ended_has_a_rate_and_nothing_left() -> None:
-    done = operation(State.DONE, finished_at=NOON + timedelta(seconds=10))
+    done = operation(OperationState.DONE, finished_at=NOON + timedelta(seconds=10))
 
     pace = pace_of(done, tally(sent=20), now=NOON + timedelta(days=1))
 

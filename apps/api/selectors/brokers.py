@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django.db.models import Count, QuerySet
 
-from apps.api.paging import Page, Window
+from apps.api.paging import Page, PageWindow
 from apps.brokers import adapters, connectivity
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import Capabilities, FoundTopic
@@ -36,7 +36,7 @@ class DiscoveredTopic:
 
 
 def find(
-    window: Window, principal: Principal
+    window: PageWindow, principal: Principal
 ) -> tuple[Page[Broker], list[BrokerDetail]]:
     rows = _visible_brokers(principal).order_by("pk")
     page = window.page(rows)

@@ -6,9 +6,9 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime
 
-from apps.api.paging import Page, Window
+from apps.api.paging import Page, PageWindow
 from apps.core.errors import Absent
-from apps.poison.states import Outcome
+from apps.poison.states import RedriveOutcome
 from apps.team.rights import Principal
 from apps.triage.models import Item, Operation
 from apps.triage.progress import OperationProgress, progress_of
@@ -29,7 +29,7 @@ class OperationDetail:
     skipped: list[tuple[int, str]]
 
 
-def recent(window: Window, principal: Principal) -> Page[Operation]:
+def recent(window: PageWindow, principal: Principal) -> Page[Operation]:
     """List a page of visible operations, newest first."""
     rows = (
         Operation.objects.visible_to(principal)
@@ -45,7 +45,7 @@ def one(operation_id: int, principal: Principal, *, now: datetime) -> OperationD
     items = Item.objects.filter(operation=progress.operation)
     return OperationDetail(
         progress=progress,
-        refused=_reasons(items.standing(Outcome.REFUSED), "redrive__detail"),
+        refused=_reasons(items.standing(RedriveOutcome.REFUSED), "redrive__detail"),
         skipped=_reasons(items.standing(ItemState.SKIPPED), "reason"),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from apps.api.paging import Page, Window
+from apps.api.paging import Page, PageWindow
 from apps.audit.models import Entry
 from apps.core.text import readable
 from apps.core.timeouts import search_timeout
@@ -37,7 +37,7 @@ class PoisonDetail:
     entries: list[Entry] | None
 
 
-def matching(query: Query, window: Window, principal: Principal) -> Page[Poison]:
+def matching(query: Query, window: PageWindow, principal: Principal) -> Page[Poison]:
     """List the matching poisons that this principal may see, latest failure first."""
     rows = Poison.objects.on_topics(principal.topics).matching(query).recent_first()
     # A bookmark may have 100 KB; only the detail shows it.

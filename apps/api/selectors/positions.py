@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django.db.models import Prefetch
 
-from apps.api.paging import Page, Window
+from apps.api.paging import Page, PageWindow
 from apps.bookmarks.models import BookmarkPosition, Mark
 from apps.bookmarks.services import reading
 from apps.brokers import topic_ids
@@ -29,7 +29,11 @@ class PositionDetail:
 
 
 def find(
-    window: Window, principal: Principal, *, topic: str | None, client_name: str | None
+    window: PageWindow,
+    principal: Principal,
+    *,
+    topic: str | None,
+    client_name: str | None,
 ) -> tuple[Page[BookmarkPosition], list[PositionDetail]]:
     """List positions; a filter without text matches all."""
     rows = BookmarkPosition.objects.on_topics(principal.topics)

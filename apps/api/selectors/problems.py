@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from apps.api.paging import Page, Window
+from apps.api.paging import Page, PageWindow
 from apps.core.errors import Absent
 from apps.core.timeouts import count_timeout, search_timeout
 from apps.poison import problem_search
@@ -28,7 +28,7 @@ class CountedProblem:
 
 
 def matching(
-    query: Query, window: Window, principal: Principal
+    query: Query, window: PageWindow, principal: Principal
 ) -> tuple[Page[Problem], list[CountedProblem]]:
     """List the problems that have a matching poison, last seen first, with counts."""
     rows = problem_search.matching(query, topics=principal.topics)

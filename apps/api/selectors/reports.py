@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 
-from apps.api.paging import CursorTime, Page, Window
+from apps.api.paging import CursorTime, Page, PageWindow
 from apps.brokers.models import Topic
 from apps.core.errors import Invalid
 from apps.reports.models import Rate, Run
@@ -40,7 +40,7 @@ def period(
 
 
 def rates(
-    window: Window,
+    window: PageWindow,
     principal: Principal,
     *,
     days: tuple[date, date],
@@ -66,7 +66,7 @@ def rates(
     return window.page(rows, HOURS if by_hour else DAYS)
 
 
-def runs(window: Window) -> Page[Run]:
+def runs(window: PageWindow) -> Page[Run]:
     return window.page(Run.objects.recent_first())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from apps.api.paging import Page, Window
+from apps.api.paging import Page, PageWindow
 from apps.brokers.models import Topic
 from apps.capture import topic_settings
 from apps.capture.models import HeldDeadLetter, Lane, OversizeMessage
@@ -29,7 +29,7 @@ class TopicDetail:
 
 
 def find(
-    window: Window,
+    window: PageWindow,
     *,
     topic: str | None,
     broker: str | None,

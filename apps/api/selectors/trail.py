@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from apps.api.paging import Page, Window
+from apps.api.paging import Page, PageWindow
 from apps.audit.filters import TrailFilter
 from apps.audit.models import Entry
 from apps.team.rights import Principal
 
 
-def matching(filters: TrailFilter, window: Window, principal: Principal) -> Page[Entry]:
+def matching(
+    filters: TrailFilter, window: PageWindow, principal: Principal
+) -> Page[Entry]:
     """List a page of the trail, newest first; raises Forbidden for some topics only."""
     principal.require_trail()
     rows = filters.matching()

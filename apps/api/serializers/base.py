@@ -108,7 +108,7 @@ class Visible(Text):
         return text
 
 
-class Reason(Text):
+class ReasonText(Text):
     """The reason of a decision, as the audit trail records it."""
 
     def __init__(self, **options: Any) -> None:
@@ -208,7 +208,7 @@ class TextOrNull(Text):
         return super().to_representation(value) or None
 
 
-class Day(serializers.DateField):
+class DayField(serializers.DateField):
     """A day of the calendar; in a query, an empty one is left out."""
 
     default_error_messages: ClassVar = _messages("send a day such as 2026-11-20")

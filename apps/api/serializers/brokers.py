@@ -13,7 +13,7 @@ from apps.api.serializers.base import (
     List,
     Name,
     Number,
-    Reason,
+    ReasonText,
     RequestSchema,
     Schema,
     Text,
@@ -54,7 +54,7 @@ class StoredAddress(Text):
         return sealed_addresses.described(value)
 
 
-class Options(serializers.DictField):
+class BrokerOptions(serializers.DictField):
     """Options of a broker; a refusal quotes those of its kind, if that is sent."""
 
     def to_internal_value(self, data: object) -> dict[str, object]:
@@ -131,7 +131,7 @@ class NewBroker(RequestSchema[dict[str, Any]]):
     name = Name(max_length=BROKER_NAME_LIMIT)
     kind = KindName()
     url = Address(help_text="the address with its secret, or env:NAME for one")
-    options = Options(**OPTIONAL)
+    options = BrokerOptions(**OPTIONAL)
 
     def value_of(self, members: dict[str, Any]) -> dict[str, Any]:
         return {**members, "options": members["options"] or {}}
@@ -140,7 +140,7 @@ class NewBroker(RequestSchema[dict[str, Any]]):
 class BrokerChange(RequestSchema[dict[str, Any]]):
     name = Name(required=False, max_length=BROKER_NAME_LIMIT)
     url = Address(required=False, help_text="as of a new broker")
-    options = Options(**OPTIONAL, help_text="all of them")
+    options = BrokerOptions(**OPTIONAL, help_text="all of them")
 
     def to_internal_value(self, data: object) -> Any:
         if "kind" in members_of(data):
@@ -150,7 +150,7 @@ class BrokerChange(RequestSchema[dict[str, Any]]):
 
 
 class BrokerRemoval(RequestSchema[dict[str, str]]):
-    reason = Reason(help_text="recorded in the audit trail")
+    reason = ReasonText(help_text="recorded in the audit trail")
 
 
 class Brokers(List):

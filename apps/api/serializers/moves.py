@@ -13,7 +13,7 @@ from apps.api.serializers.base import (
     Moment,
     Number,
     PlainText,
-    Reason,
+    ReasonText,
     RequestSchema,
     Schema,
     Text,
@@ -71,7 +71,7 @@ class MoveAsk(RequestSchema[dict[str, Any]]):
         max_value=MAX_ID,
         help_text="restore what was before this move",
     )
-    reason = Reason(help_text="needed unless it is a dry run")
+    reason = ReasonText(help_text="needed unless it is a dry run")
     fence = Flag(default=False, help_text="even if the holder settled within 2 minutes")
     # Null is refused: it would turn an intended dry run into a move.
     dry_run = Flag(default=False)

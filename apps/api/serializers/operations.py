@@ -13,7 +13,7 @@ from apps.api.serializers.base import (
     List,
     Moment,
     Number,
-    Reason,
+    ReasonText,
     RequestSchema,
     Schema,
     Sourced,
@@ -26,13 +26,13 @@ from apps.api.serializers.base import (
 from apps.triage.states import CONFIRMED, COUNTED, Verb
 
 VerbName = choice("Verb", Verb)
-OperationState = choice("OperationState", CONFIRMED)
+OperationStateName = choice("OperationState", CONFIRMED)
 
 
 class Decision(RequestSchema[dict[str, Any]]):
     # A target has no effect here, only in the preview: it is refused.
     token = Id(help_text="of a preview")
-    reason = Reason(help_text="a drop needs one")
+    reason = ReasonText(help_text="a drop needs one")
 
 
 class Accepted(Schema):
@@ -42,7 +42,7 @@ class Accepted(Schema):
 class OperationRow(Sourced):
     id = Number()
     verb = VerbName()
-    state = OperationState()
+    state = OperationStateName()
     actor = Text()
     q = Text(source="query", allow_null=True, help_text="null when chosen one by one")
     target_topic = Text(source="target_topic.name", allow_null=True)

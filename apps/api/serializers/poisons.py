@@ -23,12 +23,11 @@ from apps.api.serializers.base import (
 )
 from apps.api.serializers.operations import OperationRow
 from apps.api.serializers.trail import Entry
-from apps.poison.states import DisplayState, Outcome
-from apps.poison.states import State as PoisonState
+from apps.poison.states import DisplayState, PoisonState, RedriveOutcome
 
 PoisonStateName = choice("PoisonState", PoisonState)
 ShownState = choice("ShownState", DisplayState)
-OutcomeName = choice("RedriveOutcome", Outcome)
+OutcomeName = choice("RedriveOutcome", RedriveOutcome)
 
 
 class FlagByNow(Flag):

@@ -25,7 +25,7 @@ from apps.api.serializers.base import (
 from apps.bookmarks.consumer_requests import BOOKMARK_LIMIT, EPOCH_LIMIT, MOST_RUNS
 from apps.bookmarks.runs import LAST
 from apps.bookmarks.services import settling
-from apps.bookmarks.sources import Source as KeptBy
+from apps.bookmarks.sources import PositionSource
 
 # Enough for a process that settles for some thousand consumers in one request.
 MOST_UPDATES = 10_000
@@ -34,7 +34,7 @@ MOST_UPDATES = 10_000
 # shapes: there may be thousands of members in a request.
 Place = partial(Number, min_value=0, max_value=LAST)
 SettledStatus = choice("SettledStatus", settling.SettleStatus)
-PositionSource = choice("PositionSource", KeptBy)
+PositionSourceName = choice("PositionSource", PositionSource)
 
 
 class Holder(Schema):
@@ -176,7 +176,7 @@ class _PositionRow(Schema):
 class Position(_PositionRow):
     # Not a class attribute: serializers of rest_framework use this name themselves.
     def get_fields(self) -> dict[str, AnyField]:
-        kept_by = PositionSource(source="position.source")
+        kept_by = PositionSourceName(source="position.source")
         return {**super().get_fields(), "source": kept_by}
 
 

@@ -10,7 +10,7 @@ from apps.api.selectors.reports import Granularity
 from apps.api.serializers.base import (
     NAME_LIMIT,
     AnyField,
-    Day,
+    DayField,
     Flag,
     List,
     Moment,
@@ -21,10 +21,10 @@ from apps.api.serializers.base import (
     choice,
 )
 from apps.reports.models import Rate, Run
-from apps.reports.states import Source, State
+from apps.reports.states import DeliveredSource, RunState
 
-SourceName = choice("Source", Source)
-RunState = choice("RunState", State)
+SourceName = choice("Source", DeliveredSource)
+RunStateName = choice("RunState", RunState)
 GranularityName = choice("Granularity", Granularity)
 
 
@@ -35,7 +35,7 @@ class RateQuery(QuerySchema[dict[str, Any]]):
         max_length=NAME_LIMIT,
         help_text="the name of one; all that the key sees if left out",
     )
-    to = Day(
+    to = DayField(
         default=None,
         source="last",
         help_text="the last UTC day, included; the newest that is over if left out",
@@ -51,7 +51,7 @@ class RateQuery(QuerySchema[dict[str, Any]]):
 
     # Not a class attribute: `from` is a keyword of Python.
     def get_fields(self) -> dict[str, AnyField]:
-        first = Day(
+        first = DayField(
             default=None,
             source="first",
             help_text="the first UTC day, 27 days before the last if left out",
@@ -75,7 +75,7 @@ class Seconds(serializers.FloatField):
 class FailureRate(Schema):
     """A topic in an hour or on a whole day, in one consumer group or in all of them."""
 
-    day = Day(source="day_id")
+    day = DayField(source="day_id")
     hour = Number(allow_null=True, help_text="UTC; null of a whole day")
     topic = Text(source="topic.name")
     sample = Flag(source="topic.is_sample", help_text="of the demonstration")
@@ -106,8 +106,8 @@ class FailureRate(Schema):
 
 class ReportRun(Schema):
     id = Number()
-    state = RunState()
-    to = Day(source="last_day")
+    state = RunStateName()
+    to = DayField(source="last_day")
     asked_by = Text()
     asked_at = Moment()
     started_at = Moment(allow_null=True)
@@ -120,7 +120,7 @@ class ReportRun(Schema):
 
     # Not a class attribute: `from` is a keyword of Python.
     def get_fields(self) -> dict[str, AnyField]:
-        return {**super().get_fields(), "from": Day(source="first_day")}
+        return {**super().get_fields(), "from": DayField(source="first_day")}
 
     def to_representation(self, row: Run) -> dict[str, Any]:
         """Show a run; `trouble` may name topics that this principal does not see."""

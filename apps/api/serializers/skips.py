@@ -16,7 +16,7 @@ from apps.api.serializers.base import (
     Name,
     Number,
     QuerySchema,
-    Reason,
+    ReasonText,
     RequestSchema,
     Schema,
     Text,
@@ -57,7 +57,7 @@ class NewSkip(RequestSchema[dict[str, Any]]):
     matcher = Matcher()
     handler_version = Name(**OPTIONAL, help_text="all versions if left out")
     expires_at = Moment(**OPTIONAL)
-    reason = Reason()
+    reason = ReasonText()
     poison = Number(
         **OPTIONAL,
         min_value=0,
@@ -105,7 +105,7 @@ class Skips(Schema):
 
 
 class Unskip(RequestSchema[dict[str, str]]):
-    reason = Reason()
+    reason = ReasonText()
 
 
 class Applied(Schema):

@@ -17,7 +17,7 @@ from apps.api.serializers.base import (
     Name,
     Number,
     QuerySchema,
-    Reason,
+    ReasonText,
     RequestSchema,
     Schema,
     Text,
@@ -95,7 +95,7 @@ class Link(Policy, Text):
     """A link that is safe to follow."""
 
 
-class Options(Policy, serializers.DictField):
+class TopicOptions(Policy, serializers.DictField):
     """Options that only one kind of broker knows."""
 
 
@@ -147,13 +147,13 @@ class _Policies(RequestSchema[topic_settings.TopicChange]):
         max_length=topic_policies.LINK_LIMIT,
         help_text="a link: https:// or http://",
     )
-    options = Options(required=False, allow_null=True, help_text="all of them")
+    options = TopicOptions(required=False, allow_null=True, help_text="all of them")
     mode = ModeName(**OPTIONAL)
     tee_queue = Visible(
         **OPTIONAL, allow_blank=True, help_text="where copies go in mode tee"
     )
     paused = Flag(**OPTIONAL)
-    reason = Reason(help_text="recorded in the audit trail")
+    reason = ReasonText(help_text="recorded in the audit trail")
 
     def value_of(self, members: dict[str, Any]) -> topic_settings.TopicChange:
         lane = LaneChange(
@@ -197,7 +197,7 @@ class TopicChange(_Policies):
 
 class TopicRemoval(RequestSchema[dict[str, str]]):
     name = Text(min_length=1, max_length=NAME_LIMIT, help_text="which topic")
-    reason = Reason(help_text="recorded in the audit trail")
+    reason = ReasonText(help_text="recorded in the audit trail")
 
 
 class Topic(Schema):

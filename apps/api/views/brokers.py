@@ -11,7 +11,7 @@ from rest_framework.response import Response
 
 from apps.api.idempotency import idempotent
 from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, described
-from apps.api.paging import Window
+from apps.api.paging import PageWindow
 from apps.api.selectors import brokers
 from apps.api.serializers import brokers as serializers
 from apps.api.views.base import PostedBySessions, View, list_response
@@ -43,7 +43,7 @@ class Brokers(View):
 
         A key for some topics sees the brokers that carry any of them.
         """
-        window = Window.parse(request, name="brokers")
+        window = PageWindow.parse(request, name="brokers")
         page, details = brokers.find(window, self.principal)
         return list_response(page, serializers.Broker(details, many=True).data)
 

@@ -11,7 +11,7 @@ from rest_framework.response import Response
 
 from apps.api.idempotency import idempotent
 from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, described
-from apps.api.paging import Window
+from apps.api.paging import PageWindow
 from apps.api.selectors import operations
 from apps.api.serializers import operations as serializers
 from apps.api.views.base import View, list_response
@@ -36,7 +36,7 @@ class Operations(View):
     )
     def get(self, request: Request) -> Response:
         """A key for some topics sees what was decided under its own patterns."""
-        window = Window.parse(request, name="operations")
+        window = PageWindow.parse(request, name="operations")
         page = operations.recent(window, self.principal)
         return list_response(page, serializers.OperationRow(page.rows, many=True).data)
 

@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.api.openapi import PAGING, described
-from apps.api.paging import Window
+from apps.api.paging import PageWindow
 from apps.api.selectors import poisons
 from apps.api.serializers import poisons as serializers
 from apps.api.serializers.query_text import SearchParams
@@ -33,7 +33,7 @@ class Poisons(View):
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> Response:
-        window = Window.parse(request, name="poisons")
+        window = PageWindow.parse(request, name="poisons")
         query = SearchParams.parse_query(request.query_params)
         page = poisons.matching(query, window, self.principal)
         context = {"now": clock.now()}

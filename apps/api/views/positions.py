@@ -11,7 +11,7 @@ from rest_framework.response import Response
 from apps.api.bodies import list_of, members_of
 from apps.api.idempotency import idempotent
 from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, described
-from apps.api.paging import Window
+from apps.api.paging import PageWindow
 from apps.api.selectors import positions
 from apps.api.serializers import positions as serializers
 from apps.api.shapes import positions as shapes
@@ -35,7 +35,7 @@ class Positions(View):
     def get(self, request: Request) -> Response:
         """Lists consumers that have settled nothing yet, too, without marks."""
         query = serializers.PositionQuery.parse_query(request.query_params)
-        window = Window.parse(request, name="positions")
+        window = PageWindow.parse(request, name="positions")
         page, details = positions.find(window, self.principal, **query)
         return list_response(page, serializers.Position(details, many=True).data)
 

@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.api.openapi import PAGING, described
-from apps.api.paging import Window
+from apps.api.paging import PageWindow
 from apps.api.selectors import problems
 from apps.api.serializers import problems as serializers
 from apps.api.serializers.query_text import SearchParams
@@ -29,7 +29,7 @@ class Problems(View):
     )
     def get(self, request: Request) -> Response:
         """The counts include all poisons of a problem, not only the matching ones."""
-        window = Window.parse(request, name="problems")
+        window = PageWindow.parse(request, name="problems")
         query = SearchParams.parse_query(request.query_params)
         page, rows = problems.matching(query, window, self.principal)
         return list_response(page, serializers.PoisonProblem(rows, many=True).data)

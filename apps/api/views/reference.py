@@ -20,7 +20,7 @@ from apps.api.views.base import View
 _LOCK = Lock()
 
 
-class Schema(View):
+class OpenApiSchema(View):
     scopes: ClassVar = {"GET": SIGNED_IN}
     schema = None
 

@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.api.openapi import PAGING, described
-from apps.api.paging import Window
+from apps.api.paging import PageWindow
 from apps.api.selectors import reports
 from apps.api.serializers import reports as serializers
 from apps.api.views.base import View, list_response
@@ -29,7 +29,7 @@ class FailureRates(View):
     )
     def get(self, request: Request) -> Response:
         """A missing day was not reported, or nothing happened on it."""
-        window = Window.parse(request, name="failure-rates")
+        window = PageWindow.parse(request, name="failure-rates")
         query = serializers.RateQuery.parse_query(request.query_params)
         days = reports.period(
             first=query.pop("first"), last=query.pop("last"), now=clock.now()
@@ -49,7 +49,7 @@ class Runs(View):
         refusals=[HTTPStatus.BAD_REQUEST],
     )
     def get(self, request: Request) -> Response:
-        window = Window.parse(request, name="report-runs")
+        window = PageWindow.parse(request, name="report-runs")
         page = reports.runs(window)
         context = {"sees_every_topic": self.principal.sees_every_topic}
         rows = serializers.ReportRun(page.rows, many=True, context=context)

@@ -10,7 +10,7 @@ from rest_framework.response import Response
 
 from apps.api.idempotency import idempotent
 from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, described
-from apps.api.paging import Window
+from apps.api.paging import PageWindow
 from apps.api.selectors import topics
 from apps.api.serializers import topics as serializers
 from apps.api.views.base import View, list_response
@@ -43,7 +43,7 @@ class Topics(View):
     def get(self, request: Request) -> Response:
         """A topic that was only reported has no broker; one not drained has no lane."""
         query = serializers.TopicsQuery.parse_query(request.query_params)
-        window = Window.parse(request, name="topics")
+        window = PageWindow.parse(request, name="topics")
         page, details = topics.find(
             window, **query, principal=self.principal, now=clock.now()
         )

@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.api.openapi import AUDIT_FILTERS, PAGING, described
-from apps.api.paging import Window
+from apps.api.paging import PageWindow
 from apps.api.selectors import trail
 from apps.api.serializers import trail as serializers
 from apps.api.views.base import View, list_response
@@ -30,7 +30,7 @@ class Entries(View):
     )
     def get(self, request: Request) -> Response:
         """Refuses a key for some topics only: the trail spans all topics."""
-        window = Window.parse(request, name="audit")
+        window = PageWindow.parse(request, name="audit")
         filters = message_trail.parse(request.query_params.dict())
         page = trail.matching(filters, window, self.principal)
         return list_response(page, serializers.Entry(page.rows, many=True).data)

@@ -15,7 +15,7 @@ from apps.bookmarks.services.opening import fence
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class MarkChange:
     """The effect of a move on one publisher's mark.
 
     `replayed` runs were settled and are delivered again. `passed_over` runs were not
@@ -62,7 +62,7 @@ FROM compared ORDER BY publisher
 """
 
 
-def compare(*, position_id: int, targets: Mapping[str, Runs]) -> list[Change]:
+def compare(*, position_id: int, targets: Mapping[str, Runs]) -> list[MarkChange]:
     """Compute what moving each publisher's mark to its target would change."""
     params: dict[str, str | int | list[str]] = {
         "all": "{[0,)}",
@@ -73,7 +73,7 @@ def compare(*, position_id: int, targets: Mapping[str, Runs]) -> list[Change]:
     with connection.cursor() as cursor:
         cursor.execute(_COMPARE, params)
         return [
-            Change(
+            MarkChange(
                 publisher=publisher,
                 before=from_postgres(before),
                 after=from_postgres(after),
@@ -96,7 +96,7 @@ def lock(*, position_id: int) -> BookmarkPosition:
 def write(
     *,
     position: BookmarkPosition,
-    changes: Sequence[Change],
+    changes: Sequence[MarkChange],
     actor: str,
     reason: str,
     restores: int | None,

@@ -12,7 +12,7 @@ from django.db.models import Prefetch
 from apps.bookmarks.consumer_requests import Holder
 from apps.bookmarks.models import BookmarkPosition, Mark
 from apps.bookmarks.querysets import PositionQuerySet
-from apps.bookmarks.sources import Source
+from apps.bookmarks.sources import PositionSource
 from apps.brokers import topic_ids
 from apps.brokers.models import Topic
 from apps.brokers.services import topics as brokers
@@ -88,7 +88,7 @@ def _create_position(
         [
             BookmarkPosition(
                 topic=topic,
-                source=Source.SDK,
+                source=PositionSource.SDK,
                 client_name=holder.client_name,
                 sub_id=holder.sub_id,
                 observed_at=now,

@@ -22,8 +22,8 @@ from apps.brokers.ports import (
     Headers,
     Ordering,
     Outbound,
-    Outcome,
     OutcomeKind,
+    PublishOutcome,
 )
 from apps.brokers.vocabularies import poisonweb as vocabulary
 from apps.core.errors import Unavailable
@@ -208,7 +208,7 @@ class MemoryPublisher:
     def __init__(self, broker: MemoryBroker | None = None) -> None:
         self.broker = broker or MemoryBroker()
 
-    def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
+    def publish(self, messages: Sequence[Outbound]) -> list[PublishOutcome]:
         """Append the messages to their topics; return outcomes in order."""
         with self.broker.changed:
             self.broker.reach()
@@ -219,19 +219,21 @@ class MemoryPublisher:
     def close(self) -> None:
         """Do nothing: there is no connection."""
 
-    def _publish(self, message: Outbound) -> Outcome:
+    def _publish(self, message: Outbound) -> PublishOutcome:
         """Append a message, refuse it or leave it unanswered; return the outcome."""
         broker = self.broker
         if broker.answers_left == 0:
             if broker.keeps_unanswered:
                 broker.topic(message.topic).add(message)
-            return Outcome(kind=OutcomeKind.UNKNOWN, detail="The connection was lost.")
+            return PublishOutcome(
+                kind=OutcomeKind.UNKNOWN, detail="The connection was lost."
+            )
         if broker.answers_left is not None:
             broker.answers_left -= 1
         if reason := broker.refusal(message):
-            return Outcome(kind=OutcomeKind.REFUSED, detail=reason)
+            return PublishOutcome(kind=OutcomeKind.REFUSED, detail=reason)
         bookmark = broker.topic(message.topic).add(message)
-        return Outcome(kind=OutcomeKind.SENT, bookmark=str(bookmark))
+        return PublishOutcome(kind=OutcomeKind.SENT, bookmark=str(bookmark))
 
 
 class MemoryDeadLetterReader:

@@ -31,9 +31,9 @@ from apps.brokers.ports import (
     Headers,
     Ordering,
     Outbound,
-    Outcome,
     OutcomeKind,
     Publisher,
+    PublishOutcome,
     TopicAdmin,
 )
 from apps.brokers.queue_ownership import one_reader
@@ -355,13 +355,13 @@ class RoutingPublisher:
             _, publisher = self._publishers.popitem()
             publisher.close()
 
-    def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
+    def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
         """Send the messages, pipelined per broker; return outcomes in their order.
 
         Never raises because of a broker: a message is `unsent` where its broker is
         away, and `refused` where it has no destination.
         """
-        answers: dict[int, Outcome] = {}
+        answers: dict[int, PublishOutcome] = {}
         routes: dict[Broker, list[int]] = {}
         for index, message in enumerate(messages):
             if message.topic.broker is None:
@@ -375,7 +375,7 @@ class RoutingPublisher:
             answers.update(zip(indexes, outcomes, strict=True))
         return [answers[index] for index in range(len(messages))]
 
-    def _publish(self, broker: Broker, batch: list[Outbound]) -> list[Outcome]:
+    def _publish(self, broker: Broker, batch: list[Outbound]) -> list[PublishOutcome]:
         """Publish to one broker; an error becomes the outcome of each message."""
         try:
             if broker.pk not in self._publishers:
@@ -384,7 +384,9 @@ class RoutingPublisher:
             return self._publishers[broker.pk].publish(batch)
         except Unavailable as away:
             self._forget(broker)
-            return [Outcome(kind=OutcomeKind.UNSENT, detail=str(away))] * len(batch)
+            return [PublishOutcome(kind=OutcomeKind.UNSENT, detail=str(away))] * len(
+                batch
+            )
         except (Refused, Invalid) as refusal:
             return [_refused_outcome(str(refusal))] * len(batch)
 
@@ -395,9 +397,9 @@ class RoutingPublisher:
             publisher.close()
 
 
-def _refused_outcome(reason: str) -> Outcome:
+def _refused_outcome(reason: str) -> PublishOutcome:
     """Return the outcome of a message that cannot be sent."""
-    return Outcome(kind=OutcomeKind.REFUSED, detail=reason)
+    return PublishOutcome(kind=OutcomeKind.REFUSED, detail=reason)
 
 
 def _outbound(message: RoutedMessage) -> Outbound:

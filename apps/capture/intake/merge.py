@@ -26,7 +26,12 @@ from django.db.backends.utils import CursorWrapper
 
 from apps.capture.intake import automatic_skips, staging
 from apps.capture.intake.occurrence import Occurrence
-from apps.poison.states import REOPENED_BY_FAILURE, Outcome, State, outcomes_before
+from apps.poison.states import (
+    REOPENED_BY_FAILURE,
+    PoisonState,
+    RedriveOutcome,
+    outcomes_before,
+)
 
 # Match a dead letter with the same body to sends without a mark of this last time.
 OUTSTANDING = timedelta(days=7)
@@ -334,10 +339,10 @@ class _Merge:
         self.values: dict[str, Any] = {
             "now": now,
             "day": now.date(),
-            "open": State.OPEN.value,
+            "open": PoisonState.OPEN.value,
             "most": 2**31 - 1,
             "sent_since": now - OUTSTANDING,
-            "may_recur": outcomes_before(Outcome.RECURRED),
+            "may_recur": outcomes_before(RedriveOutcome.RECURRED),
             "reopened": REOPENED_BY_FAILURE,
             "created": [],
             "recurred": [],

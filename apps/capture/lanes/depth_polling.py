@@ -18,7 +18,7 @@ from apps.brokers.errors import QueueExpected
 from apps.brokers.ports import Delivered
 from apps.brokers.row_locks import lock_topics
 from apps.brokers.services import topics as brokers
-from apps.capture.lanes.throttling import Polling, Rate, Timer
+from apps.capture.lanes.throttling import LaneRate, Polling, Timer
 from apps.capture.models import Counter, Lane, LaneState
 from apps.core.content_ids import digest_of
 from apps.core.postgres_sessions import borrow
@@ -46,7 +46,7 @@ class LaneMonitor:
         self.topic = lane.topic
         self.clock = clock
         self.timer = timer
-        self._rate = Rate(timer)
+        self._rate = LaneRate(timer)
         self.admin = brokers.admin_of(lane.topic)
         self.capabilities = brokers.capabilities_of(lane.topic)
         longest = brokers.polling_interval_of(lane.topic)

@@ -62,7 +62,7 @@ class Polling:
         self._next = self._timer() + self._interval * jitter
 
 
-class Rate:
+class LaneRate:
     """The number of letters in the last minute."""
 
     def __init__(self, timer: Timer) -> None:

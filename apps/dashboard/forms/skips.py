@@ -17,7 +17,7 @@ from apps.core.errors import Absent, Invalid, PoisonwebError, Refused
 from apps.dashboard.forms.fields import ReasonField, require_valid
 from apps.dashboard.selectors.skips import MatcherLabel
 from apps.poison import matching, message_contents, skip_list
-from apps.poison.matching import Matcher, Preview
+from apps.poison.matching import Matcher, MatchPreview
 from apps.poison.models import Poison, Skip
 from apps.team.rights import Principal
 from poisonguard.contract import NAME_LIMIT, TEXT_LIMIT, MatcherKind
@@ -147,7 +147,7 @@ class DraftPreview:
     """What a draft would have matched among the newest messages of its topic."""
 
     draft: SkipDraft
-    counts: Preview
+    counts: MatchPreview
     sample: list[Poison]
 
     @property

@@ -52,7 +52,7 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Slot:
+class ChartSlot:
     """The area of a point: all have the same width, and the height of the chart."""
 
     x: int
@@ -67,7 +67,7 @@ class Chart:
     Each kind of point is one SVG path in `outlines`.
     """
 
-    slots: Sequence[Slot]
+    slots: Sequence[ChartSlot]
     top: float
     outlines: Mapping[PointKind, str]
     whiskers: str
@@ -83,7 +83,7 @@ def chart(points: Sequence[Point], *, least: float, most: float | None = None) -
     top = top if most is None else min(top, most)
     placed = [(SLOT * at, point) for at, point in enumerate(points)]
     return Chart(
-        slots=[Slot(x=x, label=p.label, href=p.href) for x, p in placed],
+        slots=[ChartSlot(x=x, label=p.label, href=p.href) for x, p in placed],
         top=top,
         outlines={
             kind: "".join(_outline(x, p, top) for x, p in placed if p.kind is kind)

@@ -17,7 +17,7 @@ MOST_DRAWN = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Block:
+class SettledBlock:
     """A range of settled numbers."""
 
     x: int
@@ -31,10 +31,10 @@ class Pin:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
+class PositionLine:
     """The drawing; `watermark` and `head` are x coordinates, `summary` is its text."""
 
-    blocks: Sequence[Block]
+    blocks: Sequence[SettledBlock]
     pins: Sequence[Pin]
     watermark: int
     head: int | None
@@ -43,12 +43,14 @@ class Line:
     summary: str
 
 
-def draw(mark: Mark, *, head: int | None, poisons: Sequence[LocatedPoison]) -> Line:
+def draw(
+    mark: Mark, *, head: int | None, poisons: Sequence[LocatedPoison]
+) -> PositionLine:
     """Draw from the first poison or hole to the highest known number."""
     runs = mark.settled if mark.settled is not None else ((0, mark.processed),)
     low, high = _ends(mark, runs, head, poisons)
     scale = _Scale(low=low, high=high)
-    return Line(
+    return PositionLine(
         blocks=list(_blocks(runs, scale))[:MOST_DRAWN],
         pins=[Pin(x=scale.at(p.place.seq), poison=p) for p in poisons[:MOST_DRAWN]],
         watermark=scale.at(mark.processed),
@@ -83,12 +85,12 @@ def _ends(
     return max(0, low - max((high - low) // 4, 1)), high
 
 
-def _blocks(runs: Runs, scale: _Scale) -> Iterator[Block]:
+def _blocks(runs: Runs, scale: _Scale) -> Iterator[SettledBlock]:
     """Yield the settled runs as rectangles."""
     for first, last in runs:
         if last >= scale.low:
             x = scale.at(first)
-            yield Block(x=x, width=max(scale.at(last) - x, THINNEST))
+            yield SettledBlock(x=x, width=max(scale.at(last) - x, THINNEST))
 
 
 def _summary(mark: Mark, head: int | None, poisons: Sequence[LocatedPoison]) -> str:

@@ -15,7 +15,7 @@ LONGEST_VALUE: Final = 500
 NO_CHANGE: Final = (None, None)
 
 
-class Change(NamedTuple):
+class FieldChange(NamedTuple):
     field: str
     before: str
     after: str
@@ -30,7 +30,7 @@ class Fact(NamedTuple):
 class Details:
     """The detail of an audit entry; `more` counts the rows left out."""
 
-    changes: list[Change]
+    changes: list[FieldChange]
     facts: list[Fact]
     more: int
 
@@ -45,7 +45,7 @@ class Details:
         )
 
 
-def changes(entry: Entry) -> list[Change]:
+def changes(entry: Entry) -> list[FieldChange]:
     """List the changed fields, from `before` and `after` or from pairs.
 
     A change of policies stores a pair for each name: [before, after].
@@ -56,7 +56,7 @@ def changes(entry: Entry) -> list[Change]:
     sides = [(name, before.get(name), after.get(name)) for name in {**before, **after}]
     pairs = [(name, *_pair(entry, value)) for name, value in detail.items()]
     return [
-        Change(_shortened(name), _shortened(old), _shortened(new))
+        FieldChange(_shortened(name), _shortened(old), _shortened(new))
         for name, old, new in [*sides, *pairs]
         if old != new and not {_value_text(old), _value_text(new)} <= {""}
     ]

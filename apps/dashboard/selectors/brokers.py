@@ -79,7 +79,7 @@ class BrokerRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BrokerDetail:
+class BrokerPage:
     """What a kind of broker can do; `missing` says that its client is not installed."""
 
     row: BrokerRow
@@ -101,7 +101,7 @@ class OfferedKind:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DiscoveredTopic:
+class OfferedTopic:
     """A topic at the broker; `mark` identifies it in a form, whatever its name is.
 
     `convention` names the dead-letter queue to use where the broker has none.
@@ -143,7 +143,7 @@ class Discovery:
     `peeks`: observing shows samples and the age of the oldest message.
     """
 
-    rows: list[DiscoveredTopic]
+    rows: list[OfferedTopic]
     matching: int
     number: int
     new: int
@@ -159,7 +159,7 @@ def find(principal: Principal, *, now: datetime) -> list[BrokerRow]:
     ]
 
 
-def one(broker_id: int, principal: Principal, *, now: datetime) -> BrokerDetail:
+def one(broker_id: int, principal: Principal, *, now: datetime) -> BrokerPage:
     """Load a broker with its topics and capabilities; raises Absent."""
     broker = registration.one(broker_id=broker_id)
     topics = _visible_topics(principal).filter(broker=broker)
@@ -168,7 +168,7 @@ def one(broker_id: int, principal: Principal, *, now: datetime) -> BrokerDetail:
         described, missing = describe(adapters.adapter(broker.kind).capabilities), ""
     except Unavailable as client:
         described, missing = [], str(client)
-    return BrokerDetail(row=row, capabilities=described, missing=missing)
+    return BrokerPage(row=row, capabilities=described, missing=missing)
 
 
 def offered_kinds() -> list[OfferedKind]:
@@ -353,9 +353,9 @@ def _broker_topic(topic: Topic, *, now: datetime) -> BrokerTopic:
 
 def _discovered_topic(
     broker: Broker, topic: FoundTopic, registered: BrokerTopic | None
-) -> DiscoveredTopic:
+) -> OfferedTopic:
     """Pair a topic at the broker with its registration here, if any."""
-    return DiscoveredTopic(
+    return OfferedTopic(
         topic=topic,
         registered=registered,
         convention=convention_of(kind=broker.kind, topic=topic.name),

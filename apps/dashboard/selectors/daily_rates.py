@@ -17,7 +17,7 @@ from apps.dashboard.presentation.charts import Chart, Heat, Point
 from apps.dashboard.presentation.formatting import percent
 from apps.poison.query import Query, Term
 from apps.reports.models import Rate
-from apps.reports.states import Source
+from apps.reports.states import DeliveredSource
 
 HOURS = 24
 # Bounds of the upper end of the axis: for rates, and for numbers of failures.
@@ -86,7 +86,7 @@ class Series:
     def sources(self) -> list[str]:
         """List who counted the deliveries of these days."""
         sources = {row.rate.source for row in self.rows if row.rate}
-        return [source.value for source in Source if source in sources]
+        return [source.value for source in DeliveredSource if source in sources]
 
     @property
     def newest_first(self) -> Sequence[DayRow]:

@@ -15,7 +15,7 @@ from apps.core import postgres_session_usage
 from apps.dashboard.selectors.positions import lane_state
 from apps.reports.models import Day, Run
 from apps.reports.services.planning import is_overdue
-from apps.reports.states import State
+from apps.reports.states import RunState
 from apps.team.rights import Principal
 from apps.triage.models import WorkerBeat
 from apps.triage.services import upkeep
@@ -77,7 +77,7 @@ class NightlyReport:
     @property
     def state(self) -> str:
         """Return the worst state that applies."""
-        if self.run and self.run.state == State.FAILED:
+        if self.run and self.run.state == RunState.FAILED:
             return "failed"
         if self.is_late:
             return "late"

@@ -14,7 +14,13 @@ from apps.audit.models import Entry
 from apps.core.text import readable
 from apps.core.timeouts import TooSlow
 from apps.dashboard.list_params import ListParams
-from apps.dashboard.paging import Count, Cursor, Page, bounded_count, page
+from apps.dashboard.paging import (
+    BoundedCount,
+    ListCursor,
+    ListPage,
+    bounded_count,
+    page,
+)
 from apps.dashboard.presentation.body import BodyView, view
 from apps.dashboard.selectors import skips
 from apps.dashboard.selectors.neighbours import Neighbours, neighbours
@@ -43,8 +49,8 @@ _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MessageList:
     query: Query
-    page: Page[Poison]
-    total: Count | TooSlow
+    page: ListPage[Poison]
+    total: BoundedCount | TooSlow
     last_failed_at: datetime | None
 
     @property
@@ -97,7 +103,9 @@ def of_problem(
     return _matching(within, params.cursor, principal)
 
 
-def _matching(query: Query, cursor: Cursor | None, principal: Principal) -> MessageList:
+def _matching(
+    query: Query, cursor: ListCursor | None, principal: Principal
+) -> MessageList:
     """List a page of the visible messages that match a query, with a count."""
     poisons = Poison.objects.on_topics(principal.topics).matching(query)
     rows = poisons.select_related("topic")

@@ -16,7 +16,7 @@ from apps.brokers.models import Broker, Topic
 from apps.capture.models import Lane
 from apps.core.timeouts import TooSlow, unless_slow
 from apps.poison.models import Poison, Problem, Redrive
-from apps.poison.states import State
+from apps.poison.states import PoisonState
 from apps.team.rights import Principal, Scope
 
 # A team with more topics than this needs no first steps.
@@ -24,7 +24,7 @@ MOST_TOPICS = 1_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class OnboardingStep:
     """One step; `link` leads to its page, "" if this person lacks the right."""
 
     what: str
@@ -36,7 +36,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FirstSteps:
-    steps: tuple[Step, ...]
+    steps: tuple[OnboardingStep, ...]
 
     @property
     def done(self) -> int:
@@ -48,7 +48,7 @@ class FirstSteps:
         return self.done == len(self.steps)
 
     @property
-    def next(self) -> Step | None:
+    def next(self) -> OnboardingStep | None:
         """Return the first step that is not done."""
         return next((step for step in self.steps if not step.done), None)
 
@@ -94,31 +94,31 @@ def _facts(broker: Broker, principal: Principal) -> _Facts:
     )
 
 
-def _steps(facts: _Facts, principal: Principal) -> tuple[Step, ...]:
+def _steps(facts: _Facts, principal: Principal) -> tuple[OnboardingStep, ...]:
     """List the steps, with links where the principal has the right."""
     writes = principal.may(Scope.BROKERS_WRITE)
     acts = principal.may(Scope.OPERATIONS_WRITE)
     return (
-        Step(
+        OnboardingStep(
             what="Add a broker",
             why="The broker that has your messages. Nothing is read from it yet.",
             link=reverse("broker-new") if writes else "",
             done=facts.broker is not None,
             again="Add another",
         ),
-        Step(
+        OnboardingStep(
             what="See its dead-letter queues",
             why="How many messages each holds, and samples where the broker allows it.",
             link=_to_discover(facts) if writes else "",
             done=facts.topic is not None,
         ),
-        Step(
+        OnboardingStep(
             what="Capture one",
             why="Poisonweb then stores a topic's dead letters, each with its error.",
             link=_to_capture(facts) if writes else "",
             done=facts.poison is not None,
         ),
-        Step(
+        OnboardingStep(
             what="Requeue one",
             why="Once its consumer is fixed, send it back to its topic, unchanged.",
             link=_to_requeue(facts) if acts else "",
@@ -143,6 +143,6 @@ def _to_capture(facts: _Facts) -> str:
 
 def _to_requeue(facts: _Facts) -> str:
     """Return the address of a message to requeue, or of all messages."""
-    if facts.poison is None or facts.poison.state != State.OPEN:
+    if facts.poison is None or facts.poison.state != PoisonState.OPEN:
         return reverse("messages") if facts.poison else ""
     return reverse("message", args=[facts.poison.pk])

@@ -15,7 +15,7 @@ from apps.brokers.ports import Ordering
 from apps.brokers.services import topics as brokers
 from apps.core.errors import Absent, Unavailable
 from apps.core.timeouts import TooSlow, unless_slow
-from apps.dashboard.paging import Cursor, Page, page
+from apps.dashboard.paging import ListCursor, ListPage, page
 from apps.dashboard.selectors import skips
 from apps.dashboard.selectors.skips import Swallowed
 from apps.poison.models import Poison
@@ -23,8 +23,8 @@ from apps.poison.query import Query, Term
 from apps.poison.states import (
     DISPLAY_STATES,
     GIVEN_BACK,
-    Outcome,
-    State,
+    PoisonState,
+    RedriveOutcome,
 )
 from apps.team.rights import Principal
 from apps.triage.errors import Stale
@@ -33,8 +33,7 @@ from apps.triage.progress import ItemTally, Pace, progress_of
 from apps.triage.querysets import ItemQuerySet
 from apps.triage.services import previews, upkeep
 from apps.triage.services.previews import PreviewSummary, SelectionRequest
-from apps.triage.states import UNFINISHED, ItemState, Verb
-from apps.triage.states import State as Decided
+from apps.triage.states import UNFINISHED, ItemState, OperationState, Verb
 from poisonguard.contract import uuid_of
 
 MOST_LISTED = 200
@@ -53,13 +52,13 @@ OLDER = "a week and more"
 ALWAYS_SHOWN = {
     Verb.REDRIVE: (
         ItemState.WAITING,
-        Outcome.SENT,
-        Outcome.CONFIRMED,
-        Outcome.RECURRED,
+        RedriveOutcome.SENT,
+        RedriveOutcome.CONFIRMED,
+        RedriveOutcome.RECURRED,
     ),
     Verb.DROP: (ItemState.WAITING, ItemState.DROPPED),
     Verb.RESTORE: (ItemState.WAITING, ItemState.RESTORED),
-    Verb.GIVE_BACK: (ItemState.WAITING, Outcome.MOVED),
+    Verb.GIVE_BACK: (ItemState.WAITING, RedriveOutcome.MOVED),
 }
 
 
@@ -123,7 +122,7 @@ class OperationStatus:
     def state(self) -> str:
         """Return the state for the pill; failures and recurrences are no success."""
         tally = self.tally
-        if self.operation.state != Decided.DONE:
+        if self.operation.state != OperationState.DONE:
             return self.operation.state
         if tally.refused:
             return "partly refused" if tally.acted else "refused"
@@ -131,14 +130,16 @@ class OperationStatus:
             return (
                 "all came back" if self.came_back == tally.acted else "some came back"
             )
-        return "all skipped" if tally.skipped and not tally.acted else Decided.DONE
+        return (
+            "all skipped" if tally.skipped and not tally.acted else OperationState.DONE
+        )
 
     @property
     def also(self) -> str:
         """Return what the state alone would hide: how many came back."""
         if self.is_running or not self.tally.recurred:
             return ""
-        what = GIVEN_BACK[Outcome.RECURRED] if self._gives_back else "came back"
+        what = GIVEN_BACK[RedriveOutcome.RECURRED] if self._gives_back else "came back"
         return f"{self.tally.recurred:,} {what}"
 
     @property
@@ -167,7 +168,7 @@ class OperationStatus:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OperationRow:
+class ListedOperation:
     """A row of a list; without a status where there are too many items to count."""
 
     operation: Operation
@@ -185,12 +186,12 @@ class OperationRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperationList:
-    running: list[OperationRow]
-    finished: list[OperationRow]
-    page: Page[Operation]
+    running: list[ListedOperation]
+    finished: list[ListedOperation]
+    page: ListPage[Operation]
 
     @property
-    def rows(self) -> list[OperationRow]:
+    def rows(self) -> list[ListedOperation]:
         return [*self.running, *self.finished]
 
 
@@ -222,7 +223,7 @@ def running(principal: Principal) -> list[Operation]:
     return list(unfinished.select_related("target_topic").recent_first()[:MOST_LISTED])
 
 
-def find(cursor: Cursor | None, principal: Principal) -> OperationList:
+def find(cursor: ListCursor | None, principal: Principal) -> OperationList:
     """List the running operations, then a page of finished ones, newest first."""
     # Running ones first: one that ends between the two queries is still listed.
     now_running = running(principal) if cursor is None else []
@@ -243,7 +244,7 @@ def find(cursor: Cursor | None, principal: Principal) -> OperationList:
     )
 
 
-def latest(principal: Principal, *, most: int) -> list[OperationRow]:
+def latest(principal: Principal, *, most: int) -> list[ListedOperation]:
     """Return the running and the newest operations, for the overview."""
     newest = (
         Operation.objects.visible_to(principal)
@@ -254,11 +255,11 @@ def latest(principal: Principal, *, most: int) -> list[OperationRow]:
     return _rows(list(ours.values())[:most])
 
 
-def _rows(operations: list[Operation]) -> list[OperationRow]:
+def _rows(operations: list[Operation]) -> list[ListedOperation]:
     """Build the rows of operations, each with its status where that is counted."""
     counts = Item.objects.counts_of(_countable(operations))
     return [
-        OperationRow(operation=each, status=_status(each, counts.get(each.pk)))
+        ListedOperation(operation=each, status=_status(each, counts.get(each.pk)))
         for each in operations
     ]
 
@@ -354,7 +355,7 @@ def _by_state(operation: Operation) -> list[tuple[str, int]]:
     rows = waiting.values_list("poison__state").annotate(number=Count("pk"))
     numbers: dict[str, int] = {}
     for state, number in rows:
-        shown_state = DISPLAY_STATES[State(state)].value
+        shown_state = DISPLAY_STATES[PoisonState(state)].value
         numbers[shown_state] = numbers.get(shown_state, 0) + number
     return sorted(numbers.items(), key=lambda pair: -pair[1])
 
@@ -395,12 +396,14 @@ def _undoable_count(operation: Operation, items: ItemQuerySet) -> int:
     """Count the items that an undo would restore; 0 unless a drop."""
     if operation.verb != Verb.DROP:
         return 0
-    return items.filter(state=ItemState.DROPPED, poison__state=State.DROPPED).count()
+    return items.filter(
+        state=ItemState.DROPPED, poison__state=PoisonState.DROPPED
+    ).count()
 
 
 def _exceptions(items: ItemQuerySet, principal: Principal) -> list[Item]:
     """List the first refused and skipped items whose topics are visible."""
-    exceptional_states = (Outcome.REFUSED, ItemState.SKIPPED)
+    exceptional_states = (RedriveOutcome.REFUSED, ItemState.SKIPPED)
     exceptional = items.filter(
         Q(state__in=exceptional_states) | Q(redrive__outcome__in=exceptional_states)
     )

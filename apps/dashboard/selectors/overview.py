@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from django.db.models import Count as CountOf
+from django.db.models import Count
 
 from apps.brokers.models import Topic
 from apps.brokers.querysets import TopicQuerySet
 from apps.core.timeouts import TooSlow, unless_slow
-from apps.dashboard.paging import Count, bounded_count
+from apps.dashboard.paging import BoundedCount, bounded_count
 from apps.dashboard.selectors import guards, health, operations, problems, topics
 from apps.dashboard.selectors.guards import IdleGuards
 from apps.dashboard.selectors.health import Alarm, ComponentStatus, NightlyReport
 from apps.dashboard.selectors.messages import last_failed_at
-from apps.dashboard.selectors.operations import OperationRow
+from apps.dashboard.selectors.operations import ListedOperation
 from apps.dashboard.selectors.problems import ProblemRow
 from apps.dashboard.selectors.ranking import MOST_PROBLEMS, Ranking, ranked
 from apps.dashboard.selectors.topics import TopicRow, peak
@@ -66,7 +66,7 @@ class Needs:
     others: int
     is_ranked: bool
     is_whole: bool
-    new: Count | TooSlow
+    new: BoundedCount | TooSlow
     since: datetime
     ranked: int
 
@@ -87,12 +87,12 @@ class Overview:
     needs: Needs
     topics: list[TopicRow]
     more_topics: bool
-    operations: list[OperationRow]
+    operations: list[ListedOperation]
     idle: IdleGuards
     oversize: list[Topic]
     statuses: list[ComponentStatus]
     nightly_report: NightlyReport
-    open: Count | TooSlow
+    open: BoundedCount | TooSlow
     last_failed_at: datetime | None
 
     @property
@@ -136,7 +136,7 @@ def oversize(visible: TopicQuerySet) -> list[Topic]:
     """List topics with oversize messages, each with their `number`."""
     there = visible.filter(oversize__isnull=False)
     return list(
-        there.annotate(number=CountOf("oversize")).order_by("-number", "name")[
+        there.annotate(number=Count("oversize")).order_by("-number", "name")[
             :MOST_TOPICS
         ]
     )

@@ -16,13 +16,13 @@ from apps.bookmarks.consumer_requests import MOST_RUNS
 from apps.bookmarks.models import BookmarkPosition, Mark, Move, Sample
 from apps.bookmarks.services import reading
 from apps.bookmarks.services.reading import TopicPublisher
-from apps.bookmarks.sources import Source
+from apps.bookmarks.sources import PositionSource
 from apps.brokers.services import topics as brokers
 from apps.capture.models import LANE_LIVES, Lane, LaneState
 from apps.core.errors import Absent, Refused, Unavailable
 from apps.core.timeouts import TooSlow, unless_slow
 from apps.dashboard.presentation import position_line
-from apps.dashboard.presentation.position_line import Line
+from apps.dashboard.presentation.position_line import PositionLine
 from apps.team.rights import Principal, Scope
 from apps.triage.services import moves
 from apps.triage.services.moves import LocatedPoison, LocatedPoisons
@@ -60,7 +60,7 @@ class PositionRow:
         """Return never, unknown, behind, current or unread."""
         if self.mark is None or self.mark.processed < 0:
             return "never"
-        if self.position.source == Source.BROKER:
+        if self.position.source == PositionSource.BROKER:
             if self.mark.lag is None or not self.is_fresh:
                 return "unknown"
             if self.mark.lag or self.mark.pending:
@@ -116,7 +116,7 @@ class LaneRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Positions:
+class PositionList:
     rows: list[PositionRow]
     lanes: list[LaneRow]
 
@@ -130,7 +130,7 @@ class PublisherDetail:
 
     row: PositionRow
     mark: Mark
-    line: Line
+    line: PositionLine
     hours: list[int]
     poisons: Sequence[LocatedPoison]
 
@@ -145,7 +145,7 @@ class PublisherDetail:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PositionDetail:
+class PositionPage:
     """A position for its page; `entries` is None if the user may not read them."""
 
     position: BookmarkPosition
@@ -159,7 +159,7 @@ class PositionDetail:
     @property
     def is_kept_here(self) -> bool:
         """Return whether the consumer settles here, not at its broker."""
-        return self.position.source == Source.SDK
+        return self.position.source == PositionSource.SDK
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,13 +171,13 @@ class MoveChoices:
     others: list[BookmarkPosition]
 
 
-def find(principal: Principal, *, now: datetime) -> Positions:
+def find(principal: Principal, *, now: datetime) -> PositionList:
     """List the positions and lanes that a principal sees."""
     positions = _visible_positions(principal).order_by(
         "topic__name", "consumer_group", "client_name", "sub_id"
     )
     lanes = Lane.objects.possible().prefetch_related("topic__held")
-    return Positions(
+    return PositionList(
         rows=_rows(_each_mark(positions), now=now),
         lanes=[
             LaneRow(lane=lane, state=lane_state(lane, now=now))
@@ -193,7 +193,7 @@ def rows(marks: QuerySet[Mark], *, now: datetime) -> list[PositionRow]:
     return _rows([(mark.position, mark) for mark in marks_with_topics], now=now)
 
 
-def one(position_id: int, principal: Principal, *, now: datetime) -> PositionDetail:
+def one(position_id: int, principal: Principal, *, now: datetime) -> PositionPage:
     """Load a position for its page; raises Absent if this principal may not see it."""
     position = _visible_position(position_id, principal)
     position_rows = _rows(_each_mark([position]), now=now)
@@ -203,7 +203,7 @@ def one(position_id: int, principal: Principal, *, now: datetime) -> PositionDet
     ]
     history = Move.objects.filter(position=position).prefetch_related("marks")
     poisons = [poison for each in publishers for poison in each.poisons]
-    return PositionDetail(
+    return PositionPage(
         position=position,
         publishers=publishers,
         moves=list(history.order_by("-epoch")[:MOST_MOVES]),
@@ -220,7 +220,7 @@ def choices(position_id: int, principal: Principal) -> MoveChoices:
     Raises Absent if it is not visible, and Refused if its broker keeps it.
     """
     position = _visible_position(position_id, principal)
-    if position.source == Source.BROKER:
+    if position.source == PositionSource.BROKER:
         raise Refused("Its broker keeps this position: move it there.")
     others = (
         _visible_positions(principal)
@@ -303,7 +303,7 @@ def _head(
 
 def _reader(position: BookmarkPosition) -> Reader:
     """Return the key by which paces are counted: consumer group or client."""
-    if position.source == Source.BROKER:
+    if position.source == PositionSource.BROKER:
         return position.topic_id, "group", position.consumer_group
     return position.topic_id, "client", position.client_name
 

@@ -12,7 +12,13 @@ from django.db import connection
 from apps.core.errors import Absent
 from apps.core.timeouts import TOO_SLOW, TooSlow, unless_slow
 from apps.dashboard.list_params import ListParams, Origin, ProblemPageParams
-from apps.dashboard.paging import MOST_COUNTED, Count, Page, bounded_count, page
+from apps.dashboard.paging import (
+    MOST_COUNTED,
+    BoundedCount,
+    ListPage,
+    bounded_count,
+    page,
+)
 from apps.dashboard.selectors import differences, messages, ranking
 from apps.dashboard.selectors.differences import Differences
 from apps.dashboard.selectors.messages import MessageList, last_failed_at
@@ -37,22 +43,22 @@ class ProblemRow:
     """A problem with its numbers; TooSlow where counting took too long."""
 
     problem: Problem
-    counts: Mapping[DisplayState, Count] | TooSlow
+    counts: Mapping[DisplayState, BoundedCount] | TooSlow
     hours: list[int] | TooSlow
     activity: str
 
     @property
-    def total(self) -> Count | TooSlow:
+    def total(self) -> BoundedCount | TooSlow:
         """Sum the messages of all states."""
         if isinstance(self.counts, TooSlow):
             return TOO_SLOW
         return _sum(self.counts.values())
 
     @property
-    def open(self) -> Count | TooSlow:
+    def open(self) -> BoundedCount | TooSlow:
         return self.count(DisplayState.OPEN)
 
-    def count(self, state: DisplayState) -> Count | TooSlow:
+    def count(self, state: DisplayState) -> BoundedCount | TooSlow:
         return TOO_SLOW if isinstance(self.counts, TooSlow) else self.counts[state]
 
     @property
@@ -72,8 +78,8 @@ class ProblemRow:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProblemList:
     rows: list[ProblemRow]
-    page: Page[Problem]
-    total: Count | TooSlow
+    page: ListPage[Problem]
+    total: BoundedCount | TooSlow
     last_failed_at: datetime | None
 
     @property
@@ -110,13 +116,13 @@ class StateLink:
 
     label: str
     query: str
-    count: Count | TooSlow
+    count: BoundedCount | TooSlow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProblemDetail:
     row: ProblemRow
-    given_back: Count | TooSlow
+    given_back: BoundedCount | TooSlow
     sample: FailureExcerpt | None
     first: FirstFailure | None
     tops: list[Top] | TooSlow
@@ -226,22 +232,22 @@ def _neighbours(problem: Problem, origin: Origin, principal: Principal) -> Neigh
     return neighbours(listed, problem, field=_sort_field(origin.sort))
 
 
-def _sum(counts: Iterable[Count]) -> Count:
-    return Count(sum(count.number for count in counts))
+def _sum(counts: Iterable[BoundedCount]) -> BoundedCount:
+    return BoundedCount(sum(count.number for count in counts))
 
 
-def _counts(ids: list[int]) -> dict[int, dict[DisplayState, Count]]:
+def _counts(ids: list[int]) -> dict[int, dict[DisplayState, BoundedCount]]:
     """Count the messages of each problem by state, up to a limit."""
     by_problem = backlogs.by_problem(ids, most=MOST_COUNTED + 1)
     return {
-        problem: {state: Count(number) for state, number in numbers.items()}
+        problem: {state: BoundedCount(number) for state, number in numbers.items()}
         for problem, numbers in by_problem.items()
     }
 
 
 def _activity(
     problem: Problem,
-    counts: Mapping[int, Mapping[DisplayState, Count]] | TooSlow,
+    counts: Mapping[int, Mapping[DisplayState, BoundedCount]] | TooSlow,
     *,
     now: datetime,
 ) -> str:

@@ -12,7 +12,7 @@ from django.db.models import Case, Q, Sum, Value, When
 
 from apps.brokers.models import Topic
 from apps.core.errors import Absent
-from apps.dashboard.paging import Cursor, Page, page
+from apps.dashboard.paging import ListCursor, ListPage, page
 from apps.dashboard.period import Period, ReportParams
 from apps.dashboard.presentation.charts import Heat
 from apps.dashboard.selectors.daily_rates import (
@@ -83,7 +83,7 @@ class Freshness:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
+class ReportPage:
     """A report on one or all topics; `gaps` counts days without a published report."""
 
     freshness: Freshness
@@ -103,14 +103,14 @@ class Report:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AllTopicsReport(Report):
+class AllTopicsReport(ReportPage):
     """A report on all topics, most failures first, up to MOST_TOPICS."""
 
     rising: Rising | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TopicReport(Report):
+class TopicReport(ReportPage):
     groups: Sequence[Series]
     groups_in_all: int
     hours: Sequence[HourRow]
@@ -142,7 +142,7 @@ def freshness(*, now: datetime) -> Freshness:
     )
 
 
-def runs(cursor: Cursor | None) -> Page[Run]:
+def runs(cursor: ListCursor | None) -> ListPage[Run]:
     """Return a page of runs, the newest first."""
     return page(Run.objects.all(), field="asked_at", cursor=cursor)
 

@@ -9,14 +9,12 @@ from datetime import datetime, timedelta
 
 from django.db.models import (
     BigIntegerField,
+    Count,
     Exists,
     F,
     OuterRef,
     Q,
     Subquery,
-)
-from django.db.models import (
-    Count as CountOf,
 )
 from django.db.models.functions import Coalesce
 
@@ -27,7 +25,13 @@ from apps.core.content_ids import unraw
 from apps.core.patterns import like
 from apps.core.text import storable
 from apps.core.timeouts import TooSlow
-from apps.dashboard.paging import Count, Cursor, Page, bounded_count, page
+from apps.dashboard.paging import (
+    BoundedCount,
+    ListCursor,
+    ListPage,
+    bounded_count,
+    page,
+)
 from apps.poison import matching, skip_list
 from apps.poison.matching import Matcher
 from apps.poison.models import Poison, Skip, SkipList, WaitingSkip
@@ -98,8 +102,8 @@ class SkipFilter:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SkipPage:
     rows: list[SkipRow]
-    page: Page[Skip]
-    total: Count | TooSlow
+    page: ListPage[Skip]
+    total: BoundedCount | TooSlow
     topics: list[str]
     withheld: list[SkipList]
 
@@ -136,7 +140,11 @@ class Swallowed:
 
 
 def find(
-    filters: SkipFilter, cursor: Cursor | None, principal: Principal, *, now: datetime
+    filters: SkipFilter,
+    cursor: ListCursor | None,
+    principal: Principal,
+    *,
+    now: datetime,
 ) -> SkipPage:
     """List a page of active or ended skips, the newest first."""
     skips = _filtered(filters, principal)
@@ -222,7 +230,7 @@ def withheld(of: TopicQuerySet, *, now: datetime) -> list[SkipList]:
         WaitingSkip.objects.filter(topic=OuterRef("topic"))
         .order_by()
         .values("topic")
-        .annotate(number=CountOf("pk"))
+        .annotate(number=Count("pk"))
         .values("number")
     )
     full = SkipList.objects.filter(topic__in=of).filter(

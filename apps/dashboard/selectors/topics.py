@@ -28,7 +28,7 @@ from apps.capture.models import (
 from apps.core.errors import Absent
 from apps.core.patterns import like
 from apps.core.timeouts import TooSlow, unless_slow
-from apps.dashboard.paging import MOST_COUNTED, PAGE_SIZE, Count, bounded_count
+from apps.dashboard.paging import MOST_COUNTED, PAGE_SIZE, BoundedCount, bounded_count
 from apps.dashboard.selectors import guards, positions, skips
 from apps.dashboard.selectors.guards import GuardList, IdleGuards
 from apps.dashboard.selectors.positions import PositionRow
@@ -88,7 +88,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Failures:
+class HourlyFailures:
     """The stored failures of the last 24 hours, the oldest hour first."""
 
     hours: list[int] = field(default_factory=lambda: [0] * HOURS)
@@ -103,10 +103,10 @@ class Failures:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Backlog:
+class ListedBacklog:
     """The number of open messages, and when the oldest of them last failed."""
 
-    open: Count
+    open: BoundedCount
     oldest: datetime | None
 
 
@@ -119,8 +119,8 @@ class TopicRow:
 
     topic: Topic
     traffic: Traffic | TooSlow
-    failures: Failures | TooSlow
-    backlog: Backlog | TooSlow
+    failures: HourlyFailures | TooSlow
+    backlog: ListedBacklog | TooSlow
     lag: int | None
     lane_state: str
 
@@ -155,12 +155,12 @@ class TopicList:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TopicDetail:
+class TopicPage:
     row: TopicRow
     limits: frozenset[str]
     convention: Convention
-    counts: dict[DisplayState, Count | TooSlow]
-    given_back: Count | TooSlow
+    counts: dict[DisplayState, BoundedCount | TooSlow]
+    given_back: BoundedCount | TooSlow
     positions: list[PositionRow]
     guards: GuardList
     idle: IdleGuards
@@ -231,13 +231,13 @@ def peak(rows: Sequence[TopicRow]) -> int:
     return max((f.peak for f in failures if not isinstance(f, TooSlow)), default=0)
 
 
-def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicDetail:
+def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicPage:
     """Load a topic for its page; raises Absent if this principal may not see it."""
     topic = visible(topic_id, principal)
     marks = Mark.objects.filter(position__topic=topic)
     held_letters = HeldDeadLetter.objects.filter(topic=topic)
     oversize = OversizeMessage.objects.filter(topic=topic)
-    return TopicDetail(
+    return TopicPage(
         row=_rows([topic], now=now)[0],
         limits=topic_policies.limits_of(topic),
         convention=convention_of_topic(topic),
@@ -280,7 +280,7 @@ def _other_reader(topic: Topic) -> Topic | None:
     )
 
 
-def _message_count(topic: Topic, state: DisplayState) -> Count | TooSlow:
+def _message_count(topic: Topic, state: DisplayState) -> BoundedCount | TooSlow:
     """Count the messages of a topic in a state, up to a limit."""
     # Through its problems, because their index contains the state.
     return bounded_count(
@@ -387,9 +387,9 @@ def _add(traffic: Traffic, count: _SourceCount) -> None:
         traffic.failed = (traffic.failed or 0) + count.failed
 
 
-def _failures(ids: list[int], *, now: datetime) -> dict[int, Failures]:
+def _failures(ids: list[int], *, now: datetime) -> dict[int, HourlyFailures]:
     """Map topics to their failures in each of the last 24 hours."""
-    failures = {pk: Failures() for pk in ids}
+    failures = {pk: HourlyFailures() for pk in ids}
     with connection.cursor() as cursor:
         cursor.execute(_FAILED, {"ids": ids, "now": now, "since": now - DAY})
         for topic, age, number in cursor.fetchall():
@@ -397,11 +397,11 @@ def _failures(ids: list[int], *, now: datetime) -> dict[int, Failures]:
     return failures
 
 
-def _backlogs(ids: list[int]) -> dict[int, Backlog]:
+def _backlogs(ids: list[int]) -> dict[int, ListedBacklog]:
     """Map topics to their open messages: number, and age of the oldest."""
     by_topic = backlogs(topics=ids, most=MOST_COUNTED + 1)
     return {
-        topic: Backlog(open=Count(backlog.open), oldest=backlog.oldest)
+        topic: ListedBacklog(open=BoundedCount(backlog.open), oldest=backlog.oldest)
         for topic, backlog in by_topic.items()
     }
 

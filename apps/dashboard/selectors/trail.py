@@ -18,7 +18,7 @@ from apps.audit.models import Entry
 from apps.brokers.models import Broker, Topic
 from apps.core.errors import Invalid
 from apps.dashboard import paging
-from apps.dashboard.paging import Cursor
+from apps.dashboard.paging import ListCursor
 from apps.dashboard.presentation.trail_changes import Details
 from apps.dashboard.presentation.trail_sentences import sentence
 from apps.team.models import ApiKey, User
@@ -55,12 +55,12 @@ class TrailRow:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrailPage:
     rows: Sequence[TrailRow]
-    newer: Cursor | None
-    older: Cursor | None
+    newer: ListCursor | None
+    older: ListCursor | None
 
 
 def find(
-    filters: TrailFilter, cursor: Cursor | None, *, sees_people: bool
+    filters: TrailFilter, cursor: ListCursor | None, *, sees_people: bool
 ) -> TrailPage:
     """Return a page of the trail; link to people only if `sees_people`."""
     page = paging.page(filters.matching(), cursor=cursor)

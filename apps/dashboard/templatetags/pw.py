@@ -20,12 +20,12 @@ from apps.brokers import adapters
 from apps.brokers.models import Broker
 from apps.core import clock
 from apps.core.timeouts import TooSlow
-from apps.dashboard.paging import Count
+from apps.dashboard.paging import BoundedCount
 from apps.dashboard.presentation import formatting
 from apps.dashboard.presentation.definitions import DEFINITIONS
 from apps.dashboard.presentation.stack import app_frames
 from apps.dashboard.presentation.trail_sentences import sentence
-from apps.dashboard.selectors.operations import OperationRow, OperationStatus
+from apps.dashboard.selectors.operations import ListedOperation, OperationStatus
 from apps.poison.models import Poison
 from apps.poison.query import Query, Term
 from apps.triage.states import Verb
@@ -194,10 +194,10 @@ def state_in_words(status: OperationStatus) -> str:
 
 
 @register.filter
-def operation_label(row: OperationRow | OperationStatus) -> str:
+def operation_label(row: ListedOperation | OperationStatus) -> str:
     """Describe an operation by what it will do, or, once finished, by what it did."""
     verb = row.operation.verb
-    status = row.status if isinstance(row, OperationRow) else row
+    status = row.status if isinstance(row, ListedOperation) else row
     if status is None:
         return f"{VERBS[verb]}: {row.operation.total:,} selected"
     words = VERBS if status.is_running else PAST_VERBS
@@ -261,22 +261,22 @@ def in_words(age: str) -> str:
 
 
 @register.filter
-def number(value: int | Count | TooSlow | Literal[""] | None) -> str:
+def number(value: int | BoundedCount | TooSlow | Literal[""] | None) -> str:
     """Format a count with commas; "—" for None or what took too long."""
     if isinstance(value, TooSlow):
         return took_too_long()
     # A template passes "" for a missing attribute.
     if value is None or value == "":
         return "—"
-    return str(value) if isinstance(value, Count) else f"{value:,}"
+    return str(value) if isinstance(value, BoundedCount) else f"{value:,}"
 
 
 @register.filter
-def counted(value: int | Count | TooSlow, noun: str) -> str:
+def counted(value: int | BoundedCount | TooSlow, noun: str) -> str:
     """Count things in words: 1 message, 1,204 messages."""
     if isinstance(value, TooSlow):
         return format_html("{} {}s", took_too_long(), noun)
-    one = value.is_one if isinstance(value, Count) else value == 1
+    one = value.is_one if isinstance(value, BoundedCount) else value == 1
     return f"{value} {noun}" if one else f"{number(value)} {noun}s"
 
 

@@ -20,7 +20,7 @@ from apps.core.errors import Invalid
 from apps.dashboard.decorators import SignedIn, needs, show
 from apps.dashboard.forms import selection
 from apps.dashboard.forms.selection import DecisionForm
-from apps.dashboard.paging import Cursor
+from apps.dashboard.paging import ListCursor
 from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import operations
 from apps.dashboard.selectors.operations import PreviewDetail
@@ -34,7 +34,7 @@ from apps.triage.services.previews import Route
 @require_safe
 @needs(Scope.OPERATIONS_READ)
 def index(request: SignedIn) -> HttpResponse:
-    cursor = Cursor.parse(request.GET.get("cursor", ""))
+    cursor = ListCursor.parse(request.GET.get("cursor", ""))
     context = {
         "operations": operations.find(cursor, request.user.principal),
         "curl": curl.get(request, "/api/v1/operations"),

@@ -14,7 +14,7 @@ from apps.core import clock
 from apps.core.errors import Invalid, Refused
 from apps.core.streaming_responses import response_chunks
 from apps.dashboard.decorators import SignedIn, needs, show
-from apps.dashboard.paging import Cursor
+from apps.dashboard.paging import ListCursor
 from apps.dashboard.period import CHOICES, ReportParams, day
 from apps.dashboard.presentation import curl, spreadsheet
 from apps.dashboard.selectors import reports
@@ -102,7 +102,7 @@ def _runs(
     status: int = 200,
 ) -> HttpResponse:
     """Render the list of runs, with what is wrong with a request."""
-    run_page = reports.runs(Cursor.parse(request.GET.get("cursor", "")))
+    run_page = reports.runs(ListCursor.parse(request.GET.get("cursor", "")))
     context = {
         "page": run_page,
         "working": any(run.finished_at is None for run in run_page.rows),

@@ -15,7 +15,7 @@ from apps.dashboard.forms import skips as skip_forms
 from apps.dashboard.forms.fields import reason_in
 from apps.dashboard.forms.filters import SkipsForm
 from apps.dashboard.forms.skips import DraftPreview, SkipDraft, SkipForm
-from apps.dashboard.paging import Cursor
+from apps.dashboard.paging import ListCursor
 from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import skips
 from apps.poison import skip_list
@@ -31,7 +31,7 @@ MOST_COPIED = 2_000
 def index(request: SignedIn) -> HttpResponse:
     principal = request.user.principal
     filters = SkipsForm(request.GET).as_filter
-    cursor = Cursor.parse(request.GET.get("cursor", ""))
+    cursor = ListCursor.parse(request.GET.get("cursor", ""))
     context = {
         "skips": skips.find(filters, cursor, principal, now=clock.now()),
         "filters": filters,

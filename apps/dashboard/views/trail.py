@@ -16,7 +16,7 @@ from apps.core import clock
 from apps.core.errors import Invalid
 from apps.core.streaming_responses import response_chunks
 from apps.dashboard.decorators import SignedIn, needs
-from apps.dashboard.paging import Cursor
+from apps.dashboard.paging import ListCursor
 from apps.dashboard.presentation import curl, spreadsheet
 from apps.dashboard.presentation.trail_actions import GROUPS
 from apps.dashboard.selectors import checkpoint, trail
@@ -33,7 +33,7 @@ def index(request: SignedIn) -> HttpResponse:
     page, wrong = None, None
     try:
         filters = message_trail.parse(params)
-        cursor = Cursor.parse(request.GET.get("cursor", ""), has_time=False)
+        cursor = ListCursor.parse(request.GET.get("cursor", ""), has_time=False)
         page = trail.find(filters, cursor, sees_people=request.user.is_admin)
     except Invalid as invalid:
         wrong = invalid

@@ -20,7 +20,7 @@ from apps.poison.querysets import BodyQuerySet, PoisonQuerySet, ProblemQuerySet
 from apps.poison.states import (
     DISPLAY_STATES,
     DisplayState,
-    State,
+    PoisonState,
     silent_before,
 )
 
@@ -80,7 +80,7 @@ class Poison(models.Model):
     problem = models.ForeignKey(
         Problem, on_delete=models.PROTECT, related_name="poisons", db_index=False
     )
-    state = models.CharField(max_length=10, default=State.OPEN.value)
+    state = models.CharField(max_length=10, default=PoisonState.OPEN.value)
     cause = models.CharField(max_length=20)
     error_type = models.TextField()
     error_message = models.TextField(help_text="one line, for lists")
@@ -116,7 +116,7 @@ class Poison(models.Model):
             ),
             models.CheckConstraint(
                 name="poison_state_is_known",
-                condition=Q(state__in=[state.value for state in State]),
+                condition=Q(state__in=[state.value for state in PoisonState]),
             ),
             models.CheckConstraint(
                 name="poison_dropped_has_dropped_at",
@@ -172,12 +172,12 @@ class Poison(models.Model):
     @property
     def display_state(self) -> DisplayState:
         """Return the state that pages and the API show."""
-        return DISPLAY_STATES[State(self.state)]
+        return DISPLAY_STATES[PoisonState(self.state)]
 
     @property
     def label(self) -> str:
         """Return the label for pages: finer than `display_state` while it is sent."""
-        if self.state == State.REDRIVING:
+        if self.state == PoisonState.REDRIVING:
             return "sending"
         return "given back" if self.is_given_back else self.display_state.value
 
@@ -187,7 +187,7 @@ class Poison(models.Model):
 
         A redrive to its own topic is `redriven`: only a give back moves it there.
         """
-        return self.state == State.MOVED and self.moved_to_id == self.topic_id
+        return self.state == PoisonState.MOVED and self.moved_to_id == self.topic_id
 
     @property
     def bookmark_text(self) -> str:
@@ -197,7 +197,7 @@ class Poison(models.Model):
     def silent(self, now: datetime) -> bool:
         """Tell whether it was sent ten minutes ago and no answer has come."""
         return (
-            self.state == State.REDRIVEN
+            self.state == PoisonState.REDRIVEN
             and self.sent_at is not None
             and self.sent_at < silent_before(now)
         )

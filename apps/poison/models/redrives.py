@@ -8,7 +8,7 @@ from django.db.models import Q
 
 from apps.brokers.models import Topic
 from apps.poison.models.messages import Poison
-from apps.poison.states import GIVEN_BACK, IN_FLIGHT, Outcome
+from apps.poison.states import GIVEN_BACK, IN_FLIGHT, RedriveOutcome
 
 
 class Redrive(models.Model):
@@ -36,7 +36,7 @@ class Redrive(models.Model):
     digest = models.BinaryField(
         null=True, help_text="of its body, where it bears no mark to be known by"
     )
-    outcome = models.CharField(max_length=10, default=Outcome.SENDING.value)
+    outcome = models.CharField(max_length=10, default=RedriveOutcome.SENDING.value)
     detail = models.TextField(default="")
     bookmark = models.TextField(default="", help_text="where the broker put it")
     epoch = models.PositiveIntegerField(help_text="of the run that last sent it")
@@ -60,7 +60,7 @@ class Redrive(models.Model):
             ),
             models.CheckConstraint(
                 name="poison_redrive_outcome_is_known",
-                condition=Q(outcome__in=[outcome.value for outcome in Outcome]),
+                condition=Q(outcome__in=[outcome.value for outcome in RedriveOutcome]),
             ),
             models.CheckConstraint(
                 name="poison_redrive_sent_has_sent_at",

@@ -18,7 +18,7 @@ from apps.reports.errors import RunInTheWay
 from apps.reports.models import Run
 from apps.reports.services import requests, running
 from apps.reports.services.running import LOCK, Clock
-from apps.reports.states import FINISHED, State
+from apps.reports.states import FINISHED, RunState
 
 POLL_SECONDS = 1.0
 
@@ -65,7 +65,9 @@ def _wait_for(run_id: int | None, policy: WaitPolicy) -> Run | None:
     other = Run.objects.get(pk=run_id)
     result = _finish(other, policy)
     # A later epoch is a later start: its snapshot has all rows of now.
-    return result if result.state == State.DONE and result.epoch > other.epoch else None
+    return (
+        result if result.state == RunState.DONE and result.epoch > other.epoch else None
+    )
 
 
 def _covers(run: Run, first: date, last: date) -> bool:
@@ -92,7 +94,7 @@ def _finish(run: Run, policy: WaitPolicy) -> Run:
 
 def _current_run() -> Run | None:
     """Return the run at work: of several that are `running`, the last started."""
-    claims = Run.objects.filter(state=State.RUNNING)
+    claims = Run.objects.filter(state=RunState.RUNNING)
     return claims.order_by("-started_at").first()
 
 

@@ -18,7 +18,7 @@ from apps.reports.errors import RunInTheWay
 from apps.reports.models import Day, Run
 from apps.reports.querysets import RunQuerySet
 from apps.reports.services.requests import NIGHTLY, ONE_DAY, newest_over, queue
-from apps.reports.states import State
+from apps.reports.states import RunState
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def plan(*, hour: int, now: datetime) -> list[Run]:
     newest = newest_over(now - timedelta(hours=hour))
     due = _failed_nights(now=now)
     # One check per night; a requested run of the newest day does not count as one.
-    is_checked = _nightly_runs().covering(newest).filter(state=State.DONE).exists()
+    is_checked = _nightly_runs().covering(newest).filter(state=RunState.DONE).exists()
     if not is_checked and _may_run(newest, now=now):
         due |= _missing_and_changed(newest)
     free = {day for day in due if _may_run(day, now=now)}
@@ -157,6 +157,6 @@ def _last_check() -> date | None:
 
     The caller subtracts a day: a transaction may start before midnight and end after.
     """
-    successes = _nightly_runs().filter(state=State.DONE).recent_first()
+    successes = _nightly_runs().filter(state=RunState.DONE).recent_first()
     asked_at = successes.values_list("asked_at", flat=True).first()
     return asked_at.date() if asked_at else None

@@ -12,7 +12,7 @@ from django.db import connection, models, transaction
 from apps.core.snapshot import Snapshot
 from apps.reports.errors import TakenOver
 from apps.reports.models import Day, ProblemDay, Rate, Run
-from apps.reports.states import State
+from apps.reports.states import RunState
 
 STAGED = ("reports_staged_rate", "reports_staged_problem")
 
@@ -74,7 +74,7 @@ def publish(
     """
     same = Run.objects.select_for_update().filter(pk=run.pk, epoch=run.epoch)
     number = same.transition(
-        to=State.DONE,
+        to=RunState.DONE,
         finished_at=now,
         rows_in=sum(each.total for each in rows.values()),
         late_rows=sum(each.late for each in rows.values()),

@@ -28,7 +28,7 @@ from apps.reports import job
 from apps.reports.errors import RunFailed, TakenOver
 from apps.reports.models import Run
 from apps.reports.services import publishing, quality
-from apps.reports.states import State
+from apps.reports.states import RunState
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def run(*, run_id: int, clock: Clock) -> RunEnd:
 def _begin(run_id: int, *, now: datetime) -> Run | None:
     """Mark a run as running in a new epoch; None if it may not start."""
     this = Run.objects.filter(pk=run_id)
-    if not this.transition(to=State.RUNNING, epoch=F("epoch") + 1, started_at=now):
+    if not this.transition(to=RunState.RUNNING, epoch=F("epoch") + 1, started_at=now):
         return None
     publishing.delete_staged()
     return this.get()
@@ -110,7 +110,7 @@ def _fail(run: Run, failure: RunFailed, *, now: datetime) -> RunEnd:
     """Store why a run failed, unless it has a newer epoch."""
     log.warning("report run %d failed: %s", run.pk, failure)
     Run.objects.filter(pk=run.pk, epoch=run.epoch).transition(
-        to=State.FAILED,
+        to=RunState.FAILED,
         finished_at=now,
         trouble=storable(str(failure), limit=500),
         log=failure.log,

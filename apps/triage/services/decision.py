@@ -18,7 +18,7 @@ from apps.triage.models import Operation
 from apps.triage.services import previews
 from apps.triage.services.audit_details import audit_detail, single_message
 from apps.triage.services.previews import Route, SelectionRequest
-from apps.triage.states import CONFIRMED, State, Verb
+from apps.triage.states import CONFIRMED, OperationState, Verb
 
 MOST_REASONS = 5
 MOST_LOOKED_AT = 1_000
@@ -107,7 +107,7 @@ def _queue_operation(
     if number == 0:
         return _why_nothing_is_left(operation)
     Operation.objects.filter(pk=operation.pk).transition(
-        to=State.QUEUED, reason=reason, confirmed_at=now
+        to=OperationState.QUEUED, reason=reason, confirmed_at=now
     )
     audit.record(
         action=Action.OPERATION_CONFIRMED,
@@ -151,7 +151,7 @@ def _obstacle(operation: Operation, *, now: datetime) -> str | None:
     """Return why a preview cannot be confirmed; None if it can."""
     if operation.state in CONFIRMED:
         return f"This preview was confirmed before, as operation {operation.pk}."
-    if operation.state != State.PREVIEW or operation.expires_at <= now:
+    if operation.state != OperationState.PREVIEW or operation.expires_at <= now:
         return "This preview has expired."
     if not operation.taken:
         raise NotTaken

@@ -20,8 +20,8 @@ from apps.bookmarks.models import BookmarkPosition, Mark, Move, Moved
 from apps.bookmarks.places import LONGEST, BookmarkPlace, place_of
 from apps.bookmarks.runs import LAST, NOWHERE, Runs, holds, up_to, watermark
 from apps.bookmarks.services import moving, watermark_samples
-from apps.bookmarks.services.moving import Change
-from apps.bookmarks.sources import Source
+from apps.bookmarks.services.moving import MarkChange
+from apps.bookmarks.sources import PositionSource
 from apps.core.errors import Absent, Invalid, Refused
 from apps.poison.models import Poison
 from apps.team.rights import Principal, Scope
@@ -85,7 +85,7 @@ class LocatedPoisons:
 class MarkMove:
     """The change of one publisher's mark; `beyond` any number that was ever seen."""
 
-    change: Change
+    change: MarkChange
     replayed: Sequence[LocatedPoison]
     passed_over: Sequence[LocatedPoison]
     beyond: bool
@@ -227,7 +227,7 @@ def _movable_position(position_id: int, principal: Principal) -> BookmarkPositio
     position = positions.select_related("topic").filter(pk=position_id).first()
     if position is None:
         raise Absent(f"There is no position {position_id} here.")
-    if position.source == Source.BROKER:
+    if position.source == PositionSource.BROKER:
         raise Refused("Its broker keeps this position: move it there.")
     return position
 
@@ -258,7 +258,7 @@ def _resolve(wish: MoveTarget, targets: Targets) -> MoveTarget:
 
 
 def _step_of(
-    change: Change, poisons: Sequence[LocatedPoison], furthest: Mapping[str, int]
+    change: MarkChange, poisons: Sequence[LocatedPoison], furthest: Mapping[str, int]
 ) -> MarkMove:
     """Compute what moving one publisher's mark replays and passes over."""
     own = [poison for poison in poisons if poison.place.publisher == change.publisher]

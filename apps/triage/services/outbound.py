@@ -18,7 +18,7 @@ from apps.core.arrays import array
 from apps.core.text import storable
 from apps.poison import tokens
 from apps.poison.services import RedriveAnswer
-from apps.poison.states import Outcome
+from apps.poison.states import RedriveOutcome
 from poisonguard.contract import REDRIVE_HEADER
 
 NOT_THIS_ONE = (
@@ -119,22 +119,24 @@ def _headers(row: _Row, topic: Topic) -> tuple[Header, ...]:
     return (*headers, (REDRIVE_HEADER.encode(), token.encode()))
 
 
-def is_unsent(message: OutboundMessage, outcome: ports.Outcome) -> bool:
+def is_unsent(message: OutboundMessage, outcome: ports.PublishOutcome) -> bool:
     """Tell whether the broker surely has no copy, from this attempt or an earlier."""
     return outcome.kind is ports.OutcomeKind.UNSENT and not message.again
 
 
-def to_answer(message: OutboundMessage, outcome: ports.Outcome) -> RedriveAnswer:
+def to_answer(message: OutboundMessage, outcome: ports.PublishOutcome) -> RedriveAnswer:
     """Turn the broker's outcome into the answer that a redrive stores."""
-    success = Outcome.MOVED if message.moves else Outcome.SENT
+    success = RedriveOutcome.MOVED if message.moves else RedriveOutcome.SENT
     result = {
         ports.OutcomeKind.SENT: success,
-        ports.OutcomeKind.REFUSED: Outcome.REFUSED,
-        ports.OutcomeKind.UNKNOWN: Outcome.UNKNOWN,
+        ports.OutcomeKind.REFUSED: RedriveOutcome.REFUSED,
+        ports.OutcomeKind.UNKNOWN: RedriveOutcome.UNKNOWN,
         # An attempt before this one may have arrived.
-        ports.OutcomeKind.UNSENT: Outcome.UNKNOWN,
+        ports.OutcomeKind.UNSENT: RedriveOutcome.UNKNOWN,
         # Only a send that was tried before can be what the broker has already.
-        ports.OutcomeKind.DUPLICATE: success if message.again else Outcome.REFUSED,
+        ports.OutcomeKind.DUPLICATE: success
+        if message.again
+        else RedriveOutcome.REFUSED,
     }[outcome.kind]
     detail = outcome.detail
     if outcome.kind is ports.OutcomeKind.DUPLICATE and not message.again:

@@ -36,7 +36,7 @@ from apps.core.lock import Lock
 from apps.core.sql import read_by_index
 from apps.core.text import storable
 from apps.poison import services as poison
-from apps.poison.states import Outcome
+from apps.poison.states import RedriveOutcome
 from apps.triage.errors import LockLost
 from apps.triage.models import Operation, lock_name
 from apps.triage.services import item_states
@@ -51,7 +51,7 @@ from apps.triage.services.outbound import (
     to_answer,
 )
 from apps.triage.services.windows import WINDOW, Clock, Windows
-from apps.triage.states import SENDS, ItemState, State, Verb
+from apps.triage.states import SENDS, ItemState, OperationState, Verb
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ def run(
 def _start_epoch(operation_id: int) -> Operation | None:
     """Start a new epoch: it fences off any run that writes under an older one."""
     this = Operation.objects.filter(pk=operation_id)
-    if not this.transition(to=State.RUNNING, epoch=F("epoch") + 1):
+    if not this.transition(to=OperationState.RUNNING, epoch=F("epoch") + 1):
         return None
     return this.get()
 
@@ -202,14 +202,16 @@ class OperationRun:
 
     def _publish(
         self, messages: Sequence[OutboundMessage], ordered_sends: OrderedSends | None
-    ) -> list[ports.Outcome]:
+    ) -> list[ports.PublishOutcome]:
         """Publish messages, in order if that was asked for; return outcomes."""
         if ordered_sends is not None:
             return ordered_sends.publish(messages)
         return self.publisher.publish([each.addressed for each in messages])
 
     def _store_outcomes(
-        self, messages: Sequence[OutboundMessage], outcomes: Sequence[ports.Outcome]
+        self,
+        messages: Sequence[OutboundMessage],
+        outcomes: Sequence[ports.PublishOutcome],
     ) -> None:
         """Store the outcomes of a window in one transaction; note any trouble."""
         pairs = list(zip(messages, outcomes, strict=True))
@@ -228,7 +230,7 @@ class OperationRun:
                 now=self.clock(),
             )
             item_states.release(
-                a.redrive for a in answers if a.outcome is not Outcome.UNKNOWN
+                a.redrive for a in answers if a.outcome is not RedriveOutcome.UNKNOWN
             )
             self._withdraw(unsent)
 
@@ -244,7 +246,9 @@ class OperationRun:
 
     def _give_up(self, messages: Sequence[OutboundMessage]) -> None:
         """Leave a window that was claimed but not published to the next run."""
-        unsent = ports.Outcome(kind=ports.OutcomeKind.UNSENT, detail=self.trouble)
+        unsent = ports.PublishOutcome(
+            kind=ports.OutcomeKind.UNSENT, detail=self.trouble
+        )
         if messages:
             self._store_outcomes(messages, [unsent] * len(messages))
 
@@ -267,7 +271,7 @@ class OperationRun:
         """Set the operation to done and audit its counts."""
         now = self.clock()
         Operation.objects.filter(pk=self.operation.pk).transition(
-            to=State.DONE,
+            to=OperationState.DONE,
             finished_at=now,
             trouble="",
             troubles=0,

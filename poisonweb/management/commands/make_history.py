@@ -24,7 +24,7 @@ from apps.reports import dispatch
 from apps.reports.models import Run
 from apps.reports.services.requests import newest_over
 from poisonweb.sample.history import writer
-from poisonweb.sample.history.expected_numbers import Ledger
+from poisonweb.sample.history.expected_numbers import ExpectedNumbers
 from poisonweb.sample.history.plan import plan
 from poisonweb.sample.history.weeks import DAY, DAYS, Weeks
 from poisonweb.sample.history.writer import SAMPLE
@@ -66,7 +66,7 @@ def make(*, newest: date, ledger: Path) -> Weeks:
         return weeks
     _refuse_without_sample()
     days = [plan(weeks, day) for day in weeks]
-    Ledger(days).write(ledger)
+    ExpectedNumbers(days).write(ledger)
     for number, day in enumerate(days):
         if day.day not in written:
             writer.write(day, number=number)

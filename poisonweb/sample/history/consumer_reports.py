@@ -6,7 +6,7 @@ import uuid
 from datetime import datetime, timedelta
 
 from poisonguard.contract import CounterReport, FailureReport, Raised
-from poisonweb.sample.history.plan import Count, Poisoned
+from poisonweb.sample.history.plan import ClientCounts, Poisoned
 
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "poisonweb:sample-history")
 HOST = "sample-history"
@@ -64,7 +64,7 @@ def raised(poisoned: Poisoned) -> Raised:
     )
 
 
-def counter(count: Count, sequence: int) -> CounterReport:
+def counter(count: ClientCounts, sequence: int) -> CounterReport:
     """Return the counters of a consumer, as its guard would send them."""
     return CounterReport(
         reporter=reporter(count),
@@ -81,6 +81,6 @@ def counter(count: Count, sequence: int) -> CounterReport:
     )
 
 
-def reporter(count: Count) -> uuid.UUID:
+def reporter(count: ClientCounts) -> uuid.UUID:
     """Return the reporter's id, the same each time the history is made."""
     return uuid.uuid5(NAMESPACE, f"{count.stream} {count.client}")

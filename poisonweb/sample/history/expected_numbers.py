@@ -13,8 +13,15 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from pathlib import Path
 
-from poisonweb.sample.history.plan import Count, Day, Poisoned, Step, StepKind
-from poisonweb.sample.history.streams import Source, Stream
+from apps.reports.states import DeliveredSource
+from poisonweb.sample.history.plan import (
+    ClientCounts,
+    DayPlan,
+    PlannedStep,
+    Poisoned,
+    StepKind,
+)
+from poisonweb.sample.history.streams import TrafficStream
 
 COUNTED = ("delivered", "handled")
 PROBLEM_NUMBERS = ("failed", "poisoned", "retried", *(kind.value for kind in StepKind))
@@ -22,17 +29,17 @@ NUMBERS = ("skipped", *PROBLEM_NUMBERS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tally:
+class SummedNumbers:
     numbers: Counter[str] = field(default_factory=Counter)
     durations: Counter[int] = field(default_factory=Counter)
 
 
-class Ledger:
+class ExpectedNumbers:
     """Adds up the days; `failed` counts all failures, not only a message's first."""
 
-    def __init__(self, days: Iterable[Day]) -> None:
-        self._hours: dict[tuple[date, int, Stream], Tally] = {}
-        self._problems: dict[tuple[date, Stream, str], Tally] = {}
+    def __init__(self, days: Iterable[DayPlan]) -> None:
+        self._hours: dict[tuple[date, int, TrafficStream], SummedNumbers] = {}
+        self._problems: dict[tuple[date, TrafficStream, str], SummedNumbers] = {}
         for day in days:
             self._add(day)
 
@@ -46,7 +53,7 @@ class Ledger:
     def lines(self) -> Iterator[dict[str, object]]:
         """Yield a line for each hour and each problem of a day."""
         for (day, hour, stream), tally in self._hours.items():
-            is_counted = stream.source is not Source.NONE
+            is_counted = stream.source is not DeliveredSource.NONE
             yield {
                 **_key(day, stream),
                 "hour": hour,
@@ -62,7 +69,7 @@ class Ledger:
             numbers = {name: tally.numbers[name] for name in PROBLEM_NUMBERS}
             yield {**_key(day, stream), "problem": title, **numbers}
 
-    def _add(self, day: Day) -> None:
+    def _add(self, day: DayPlan) -> None:
         """Count a day: deliveries, failures and decisions."""
         for count in day.counts:
             self._add_count(count)
@@ -73,18 +80,20 @@ class Ledger:
             for poisoned in step.poisons:
                 self._add_step(step, poisoned)
 
-    def _add_count(self, count: Count) -> None:
+    def _add_count(self, count: ClientCounts) -> None:
         """Add the counters of a consumer to its hour."""
         tally = self._hour(count.minute, count.stream)
         tally.numbers["delivered"] += count.handled + count.failed
         tally.numbers["handled"] += count.handled
         # A broker only counts deliveries, and does not know their results.
-        if count.stream.source is Source.SDK:
+        if count.stream.source is DeliveredSource.SDK:
             tally.numbers["skipped"] += count.skipped
             tally.numbers["retried"] += count.retried
             tally.durations.update(dict(count.durations))
 
-    def _add_failure(self, poisoned: Poisoned, at: datetime) -> tuple[Tally, Tally]:
+    def _add_failure(
+        self, poisoned: Poisoned, at: datetime
+    ) -> tuple[SummedNumbers, SummedNumbers]:
         """Count a failure in its hour and its problem; return both."""
         hour, problem = self._both(poisoned, at)
         hour.numbers["failed"] += 1
@@ -92,26 +101,28 @@ class Ledger:
         problem.numbers["retried"] += poisoned.fault.attempts - 1
         return hour, problem
 
-    def _add_step(self, step: Step, poisoned: Poisoned) -> None:
+    def _add_step(self, step: PlannedStep, poisoned: Poisoned) -> None:
         """Count a decision or its outcome; a recurrence fails again."""
         for tally in self._both(poisoned, step.at):
             tally.numbers[step.kind.value] += 1
         if step.kind is StepKind.RECURRED:
             self._add_failure(poisoned, step.at)
 
-    def _both(self, poisoned: Poisoned, at: datetime) -> tuple[Tally, Tally]:
+    def _both(
+        self, poisoned: Poisoned, at: datetime
+    ) -> tuple[SummedNumbers, SummedNumbers]:
         """Return the tallies of the hour and of the problem."""
         problem = (at.date(), poisoned.stream, poisoned.fault.title)
         return (
             self._hour(at, poisoned.stream),
-            self._problems.setdefault(problem, Tally()),
+            self._problems.setdefault(problem, SummedNumbers()),
         )
 
-    def _hour(self, at: datetime, stream: Stream) -> Tally:
-        return self._hours.setdefault((at.date(), at.hour, stream), Tally())
+    def _hour(self, at: datetime, stream: TrafficStream) -> SummedNumbers:
+        return self._hours.setdefault((at.date(), at.hour, stream), SummedNumbers())
 
 
-def _key(day: date, stream: Stream) -> dict[str, object]:
+def _key(day: date, stream: TrafficStream) -> dict[str, object]:
     """Return the members of a line that say what it counts."""
     return {
         "day": day.isoformat(),

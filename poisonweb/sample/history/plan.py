@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from enum import StrEnum
 
+from apps.reports.states import DeliveredSource
 from poisonweb.sample.history import weeks as calendar
 from poisonweb.sample.history.streams import (
     RELEASE,
     STREAMS,
+    FailureMode,
     Fate,
-    Fault,
-    Source,
-    Stream,
+    TrafficStream,
 )
 from poisonweb.sample.history.weeks import Weeks
 from poisonweb.sample.producer_messages import ORDERS
@@ -46,8 +46,8 @@ DROPS = "sample history: the senders have sent them again, corrected"
 class Poisoned:
     """A message that failed, and its fate; `number` is unique."""
 
-    stream: Stream
-    fault: Fault
+    stream: TrafficStream
+    fault: FailureMode
     number: int
     failed_at: datetime
     client: str
@@ -60,10 +60,10 @@ class Poisoned:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Count:
+class ClientCounts:
     """The numbers of one client in the ten minutes from `minute` on."""
 
-    stream: Stream
+    stream: TrafficStream
     client: str
     minute: datetime
     handled: int
@@ -81,7 +81,7 @@ class StepKind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class PlannedStep:
     """A change of some poisons at one moment; `reason` if a person decided it."""
 
     at: datetime
@@ -91,16 +91,16 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Day:
+class DayPlan:
     """The failures of a day, in order; its counts; and the later steps."""
 
     day: date
     poisons: tuple[Poisoned, ...]
-    counts: tuple[Count, ...]
-    steps: tuple[Step, ...]
+    counts: tuple[ClientCounts, ...]
+    steps: tuple[PlannedStep, ...]
 
 
-def plan(weeks: Weeks, day: date) -> Day:
+def plan(weeks: Weeks, day: date) -> DayPlan:
     """Draw one of the days."""
     return _Draw(weeks, day).draw()
 
@@ -120,9 +120,9 @@ class _Draw:
         self.day = day
         self.random = random.Random(f"{weeks.first} {day}")
         self.poisons: list[Poisoned] = []
-        self.tallies: dict[tuple[Stream, str, datetime], _Tally] = {}
+        self.tallies: dict[tuple[TrafficStream, str, datetime], _Tally] = {}
 
-    def draw(self) -> Day:
+    def draw(self) -> DayPlan:
         """Draw the deliveries of each stream, then the decisions about failures."""
         midnight = calendar.at(self.day, 0)
         for stream in STREAMS:
@@ -132,7 +132,7 @@ class _Draw:
         steps = tuple(self._steps())
         for step in steps:
             self._deliver_again(step)
-        return Day(
+        return DayPlan(
             day=self.day,
             poisons=tuple(self.poisons),
             counts=tuple(self._counts()),
@@ -141,7 +141,7 @@ class _Draw:
 
     # Deliveries and failures
 
-    def _draw_slot(self, stream: Stream, start: datetime) -> None:
+    def _draw_slot(self, stream: TrafficStream, start: datetime) -> None:
         """Draw the deliveries of a stream in ten minutes, and which of them fail."""
         likely = [fault.likely(self.weeks, start) for fault in stream.faults]
         for fault in self.random.choices(
@@ -158,7 +158,11 @@ class _Draw:
             skipping.skipped += self.random.randint(1, 4)
 
     def _end(
-        self, stream: Stream, client: str, minute: datetime, fault: Fault | None
+        self,
+        stream: TrafficStream,
+        client: str,
+        minute: datetime,
+        fault: FailureMode | None,
     ) -> None:
         """Count one delivery, which was handled if there is no fault."""
         tally = self._tally(stream, client, minute)
@@ -170,24 +174,24 @@ class _Draw:
             tally.failed += 1
             tally.retried += fault.attempts - 1
 
-    def _number(self, stream: Stream, start: datetime) -> int:
+    def _number(self, stream: TrafficStream, start: datetime) -> int:
         """Draw how many messages a stream has in a slot."""
         if stream.topic == ORDERS and self.weeks.is_maintained(start):
             return 0
         usual = stream.daily * self.weeks.share(start) / SLOTS_OF_AN_HOUR
         return int(usual * self.random.uniform(0.7, 1.3) + self.random.random())
 
-    def _duration(self, stream: Stream) -> int:
+    def _duration(self, stream: TrafficStream) -> int:
         """Draw a bucket of handling time."""
         buckets, parts = list(stream.durations), list(stream.durations.values())
         return self.random.choices(buckets, parts)[0]
 
-    def _tally(self, stream: Stream, client: str, minute: datetime) -> _Tally:
+    def _tally(self, stream: TrafficStream, client: str, minute: datetime) -> _Tally:
         """Return the counters of a client in a slot."""
         return self.tallies.setdefault((stream, client, minute), _Tally())
 
     def _poison(
-        self, stream: Stream, fault: Fault, client: str, start: datetime
+        self, stream: TrafficStream, fault: FailureMode, client: str, start: datetime
     ) -> None:
         """Add a failed message, and draw what will become of it."""
         before = self.weeks.number_of(self.day) * MOST_OF_A_DAY
@@ -203,7 +207,7 @@ class _Draw:
             )
         )
 
-    def _fate(self, fault: Fault) -> Fate:
+    def _fate(self, fault: FailureMode) -> Fate:
         """Draw what becomes of a message; the last day leaves some to the newcomer."""
         if fault.is_left_to_the_newcomer and self.day == self.weeks.last:
             return Fate.OPEN
@@ -211,7 +215,7 @@ class _Draw:
 
     # Later steps, mostly in a triage session on the next working day
 
-    def _steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[PlannedStep]:
         """Yield the decisions of the day and their outcomes, in order."""
         of_release = [p for p in self.poisons if p.fault is RELEASE]
         others = [p for p in self.poisons if p.fault is not RELEASE]
@@ -230,7 +234,7 @@ class _Draw:
         place = LONGEST_WAIT - (day - self.day).days
         return calendar.at(day, *FIRST_SESSION) + place * SESSION
 
-    def _deliver_again(self, step: Step) -> None:
+    def _deliver_again(self, step: PlannedStep) -> None:
         """Count the deliveries of redriven messages."""
         if step.kind not in {StepKind.CONFIRMED, StepKind.RECURRED}:
             return
@@ -239,11 +243,11 @@ class _Draw:
             fault = p.fault if step.kind is StepKind.RECURRED else None
             self._end(p.stream, p.client, minute, fault)
 
-    def _counts(self) -> Iterator[Count]:
+    def _counts(self) -> Iterator[ClientCounts]:
         """Yield the counters of each consumer, as it or its broker reports them."""
         for (stream, client, minute), tally in self.tallies.items():
-            if stream.source is not Source.NONE:
-                yield Count(
+            if stream.source is not DeliveredSource.NONE:
+                yield ClientCounts(
                     stream=stream,
                     client=client,
                     minute=minute,
@@ -257,12 +261,14 @@ class _Draw:
 
 def _triage_session(
     poisons: Sequence[Poisoned], *, start: datetime, why: str
-) -> Iterator[Step]:
+) -> Iterator[PlannedStep]:
     """Redrive some messages, drop others, and redrive some a second time."""
     dropped = tuple(p for p in poisons if p.fate.dropped)
     steps = (
         *_redrive_round(poisons, 0, start, why),
-        Step(at=start + TO_DROP, kind=StepKind.DROPPED, poisons=dropped, reason=DROPS),
+        PlannedStep(
+            at=start + TO_DROP, kind=StepKind.DROPPED, poisons=dropped, reason=DROPS
+        ),
         *_redrive_round(poisons, 1, start + TO_REDRIVE_AGAIN, why),
     )
     return (step for step in steps if step.poisons)
@@ -270,11 +276,13 @@ def _triage_session(
 
 def _redrive_round(
     poisons: Iterable[Poisoned], turn: int, start: datetime, why: str
-) -> Iterator[Step]:
+) -> Iterator[PlannedStep]:
     """Yield a redrive of messages, then who confirmed and who failed again."""
     answers = {p: p.fate.answers[turn] for p in poisons if len(p.fate.answers) > turn}
     handled = tuple(p for p, answer in answers.items() if answer.confirms)
     recurred = tuple(p for p, answer in answers.items() if answer.recurs)
-    yield Step(at=start, kind=StepKind.REDRIVEN, poisons=tuple(answers), reason=why)
-    yield Step(at=start + TO_CONFIRM, kind=StepKind.CONFIRMED, poisons=handled)
-    yield Step(at=start + TO_RECUR, kind=StepKind.RECURRED, poisons=recurred)
+    yield PlannedStep(
+        at=start, kind=StepKind.REDRIVEN, poisons=tuple(answers), reason=why
+    )
+    yield PlannedStep(at=start + TO_CONFIRM, kind=StepKind.CONFIRMED, poisons=handled)
+    yield PlannedStep(at=start + TO_RECUR, kind=StepKind.RECURRED, poisons=recurred)

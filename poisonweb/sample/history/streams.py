@@ -10,8 +10,9 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum, StrEnum
+from enum import Enum
 
+from apps.reports.states import DeliveredSource
 from poisonguard.contract import Cause
 from poisonweb.sample import producer_messages
 from poisonweb.sample.history.weeks import DAYS, Weeks
@@ -19,14 +20,6 @@ from poisonweb.sample.producer_messages import CONTENT_TOPIC, ORDERS, SHIPMENTS
 from poisonweb.sample.subscriptions import BILLING, CONTENT, DISPATCH
 
 VERSION, RELEASED_VERSION = "1.8", "1.9"
-
-
-class Source(StrEnum):
-    """The source of the counted deliveries."""
-
-    SDK = "sdk"
-    BROKER = "broker"
-    NONE = "none"
 
 
 class RedriveResult(Enum):
@@ -68,7 +61,7 @@ Likely = Callable[[Weeks, datetime], float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Fault:
+class FailureMode:
     """A way to fail; `likely` returns the share of messages that fail so at a time.
 
     `frames` begin with the outermost; `message` may contain {n}. `body` makes the n-th
@@ -88,7 +81,7 @@ class Fault:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Stream:
+class TrafficStream:
     """A topic and its consumer group, with the number of messages per working day.
 
     `durations` are the weights of the log2 buckets of milliseconds.
@@ -97,9 +90,9 @@ class Stream:
     topic: str
     consumer_group: str
     clients: tuple[str, ...]
-    source: Source
+    source: DeliveredSource
     daily: int
-    faults: tuple[Fault, ...]
+    faults: tuple[FailureMode, ...]
     durations: Mapping[int, float]
     producer: str
 
@@ -162,7 +155,7 @@ _TOTALS = (
 )
 _ANNOUNCED = _frame("dispatch/dispatch.py", 21, "announce")
 
-SUPERSTITION = Fault(
+SUPERSTITION = FailureMode(
     title="ValueError",
     message="I'm superstitious...",
     frames=(_TRIED, _SUPERSTITIOUS),
@@ -170,7 +163,7 @@ SUPERSTITION = Fault(
     fates={Fate.DROPPED: 4, Fate.GIVEN_UP: 1},
     likely=always(1 / 13),
 )
-PAYMENTS_AWAY = Fault(
+PAYMENTS_AWAY = FailureMode(
     title="TimeoutError",
     message="payments did not answer within 0.2 s for C-{n}",
     frames=(_TRIED, _BILLED, _frame("sample/handlers.py", 45, "charge")),
@@ -180,7 +173,7 @@ PAYMENTS_AWAY = Fault(
     cause=Cause.EXHAUSTED,
     attempts=3,
 )
-RELEASE = Fault(
+RELEASE = FailureMode(
     title="TypeError",
     message="unsupported operand type(s) for *: 'NoneType' and 'int'",
     frames=(_TRIED, _BILLED, *_TOTALS),
@@ -189,7 +182,7 @@ RELEASE = Fault(
     likely=while_released(0.8),
 )
 ORDER_FAULTS = (
-    Fault(
+    FailureMode(
         title="KeyError",
         message="'customer_id'",
         frames=(_TRIED, _BILLED, _READ),
@@ -197,7 +190,7 @@ ORDER_FAULTS = (
         fates={Fate.DROPPED: 1},
         likely=always(0.003),
     ),
-    Fault(
+    FailureMode(
         title="ValueError",
         message="Invalid isoformat string: '{n}.07.2026'",
         frames=(_TRIED, _BILLED, _READ),
@@ -205,7 +198,7 @@ ORDER_FAULTS = (
         fates={Fate.DROPPED: 3, Fate.GIVEN_UP: 1},
         likely=always(0.003),
     ),
-    Fault(
+    FailureMode(
         title="UnicodeDecodeError",
         message="'utf-8' codec can't decode byte 0xfc in position {n}:"
         " invalid start byte",
@@ -215,7 +208,7 @@ ORDER_FAULTS = (
         likely=always(0.002),
         cause=Cause.UNDECODABLE,
     ),
-    Fault(
+    FailureMode(
         title="ZeroDivisionError",
         message="float division by zero",
         frames=(
@@ -229,7 +222,7 @@ ORDER_FAULTS = (
     PAYMENTS_AWAY,
     RELEASE,
 )
-DISK_FULL = Fault(
+DISK_FULL = FailureMode(
     title="OSError",
     message="[Errno 28] No space left on device: '/archive/{n}.json'",
     frames=(_frame("archive/archive.py", 17, "store"),),
@@ -237,7 +230,7 @@ DISK_FULL = Fault(
     fates={Fate.HANDLED: 5, Fate.CAME_BACK: 1},
     likely=always(0.02),
 )
-CARRIER_AWAY = Fault(
+CARRIER_AWAY = FailureMode(
     title="ConnectionError",
     message="the carrier answered 503 to S-{n}",
     frames=(_ANNOUNCED, _frame("dispatch/carrier.py", 30, "call")),
@@ -247,7 +240,7 @@ CARRIER_AWAY = Fault(
     cause=Cause.EXHAUSTED,
     attempts=5,
 )
-NO_ADDRESS = Fault(
+NO_ADDRESS = FailureMode(
     title="LookupError",
     message="no such address: '?' of S-{n}",
     frames=(_ANNOUNCED, _frame("dispatch/addresses.py", 12, "find")),
@@ -258,41 +251,41 @@ NO_ADDRESS = Fault(
 )
 
 STREAMS = (
-    Stream(
+    TrafficStream(
         topic=CONTENT_TOPIC,
         consumer_group=CONTENT.consumer_group,
         clients=(f"{CONTENT.client_name} (sample history)",),
-        source=Source.SDK,
+        source=DeliveredSource.SDK,
         daily=520,
         faults=(SUPERSTITION,),
         durations={0: 6, 1: 3, 2: 1},
         producer="content-feed",
     ),
-    Stream(
+    TrafficStream(
         topic=ORDERS,
         consumer_group=BILLING.consumer_group,
         clients=("billing-1 (sample history)", "billing-2 (sample history)"),
-        source=Source.SDK,
+        source=DeliveredSource.SDK,
         daily=3000,
         faults=ORDER_FAULTS,
         durations={3: 10, 4: 35, 5: 35, 6: 15, 7: 4, 9: 1},
         producer="web-shop",
     ),
-    Stream(
+    TrafficStream(
         topic=ORDERS,
         consumer_group="archive",
         clients=("archive-1 (sample history)",),
-        source=Source.NONE,
+        source=DeliveredSource.NONE,
         daily=300,
         faults=(DISK_FULL,),
         durations={5: 1},
         producer="web-shop",
     ),
-    Stream(
+    TrafficStream(
         topic=SHIPMENTS,
         consumer_group=DISPATCH.consumer_group,
         clients=(f"{DISPATCH.client_name} (sample history)",),
-        source=Source.BROKER,
+        source=DeliveredSource.BROKER,
         daily=1500,
         faults=(CARRIER_AWAY, NO_ADDRESS),
         durations={6: 1},

@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import connection, transaction
 
-from apps.brokers.ports import Outcome, OutcomeKind
+from apps.brokers.ports import OutcomeKind, PublishOutcome
 from apps.brokers.services import topics as brokers
 from apps.brokers.services.topics import RoutedMessage, RoutingPublisher
 from apps.capture.intake import services as capture
@@ -24,6 +24,7 @@ from apps.poison import services as poison
 from apps.poison import tokens
 from apps.poison.models import Problem, Redrive
 from apps.poison.query import Query, Term
+from apps.reports.states import DeliveredSource
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Item, Operation
 from apps.triage.services import decision, running
@@ -31,8 +32,15 @@ from apps.triage.services.previews import PREVIEW_LIVES
 from apps.triage.services.running import SliceEnd
 from apps.triage.states import Verb
 from poisonweb.sample.history import consumer_reports
-from poisonweb.sample.history.plan import SLOT, Count, Day, Poisoned, Step, StepKind
-from poisonweb.sample.history.streams import STREAMS, Source
+from poisonweb.sample.history.plan import (
+    SLOT,
+    ClientCounts,
+    DayPlan,
+    PlannedStep,
+    Poisoned,
+    StepKind,
+)
+from poisonweb.sample.history.streams import STREAMS
 
 SAMPLE = Principal(
     actor=Actor.system("sample"), scopes=frozenset(Scope), source="system"
@@ -55,7 +63,7 @@ def written_days() -> set[date]:
 
 
 @transaction.atomic
-def write(day: Day, *, number: int) -> None:
+def write(day: DayPlan, *, number: int) -> None:
     """Write a day; `number` distinguishes its counters from those of other days.
 
     Every start writes a day without a decision again, which changes nothing.
@@ -64,7 +72,7 @@ def write(day: Day, *, number: int) -> None:
 
 
 class _Writer:
-    def __init__(self, day: Day) -> None:
+    def __init__(self, day: DayPlan) -> None:
         self.day = day
         self.topics = brokers.topics_named(names={each.topic for each in STREAMS})
         self.ids: dict[Poisoned, int] = {}
@@ -114,19 +122,19 @@ class _Writer:
         counters = [
             consumer_reports.counter(count, sequence).to_wire()
             for sequence, count in numbered
-            if count.stream.source is Source.SDK
+            if count.stream.source is DeliveredSource.SDK
         ]
         capture.count(members=counters, principal=SAMPLE, now=now)
         rows = [
             self._broker_counter(count, sequence, now=now)
             for sequence, count in numbered
-            if count.stream.source is Source.BROKER
+            if count.stream.source is DeliveredSource.BROKER
         ]
         with connection.cursor() as cursor:
             cursor.executemany(_INSERT_BROKER_COUNTER, rows)
 
     def _broker_counter(
-        self, count: Count, sequence: int, *, now: datetime
+        self, count: ClientCounts, sequence: int, *, now: datetime
     ) -> dict[str, Any]:
         """Return a broker's counter as the values of its row."""
         return {
@@ -143,7 +151,7 @@ class _Writer:
 
     # Later steps: decisions, and the results of redrives
 
-    def _apply(self, step: Step) -> None:
+    def _apply(self, step: PlannedStep) -> None:
         """Carry out a step: a redrive, a drop, a confirmation or a recurrence."""
         match step.kind:
             case StepKind.REDRIVEN:
@@ -155,7 +163,7 @@ class _Writer:
             case StepKind.RECURRED:
                 self._recur(step)
 
-    def _decide(self, step: Step, verb: Verb) -> Operation:
+    def _decide(self, step: PlannedStep, verb: Verb) -> Operation:
         """Preview, confirm and run an operation; raises UnexpectedResult."""
         operation = self._preview(step, verb)
         decision.confirm(
@@ -172,7 +180,7 @@ class _Writer:
             )
         return operation
 
-    def _preview(self, step: Step, verb: Verb) -> Operation:
+    def _preview(self, step: PlannedStep, verb: Verb) -> Operation:
         """Create the operation as a preview would.
 
         A preview itself cannot see these poisons, because they are not committed yet.
@@ -194,7 +202,7 @@ class _Writer:
         )
         return operation
 
-    def _sign(self, operation: Operation, step: Step) -> None:
+    def _sign(self, operation: Operation, step: PlannedStep) -> None:
         """Remember the redrive headers of the redriven messages."""
         redrives = Redrive.objects.filter(item__operation=operation)
         by_poison = {each.poison_id: each for each in redrives.select_related("poison")}
@@ -206,14 +214,14 @@ class _Writer:
                 digest=redrive.poison.digest,
             )
 
-    def _confirm_redrives(self, step: Step) -> None:
+    def _confirm_redrives(self, step: PlannedStep) -> None:
         """Confirm the redrives; raises UnexpectedResult if one is refused."""
         pairs = [(self.tokens[p], p.stream.topic) for p in step.poisons]
         verdicts = poison.confirm(tokens=pairs, now=step.at)
         if any(verdict.status != CaptureStatus.CONFIRMED for verdict in verdicts):
             raise UnexpectedResult("a redrive could not be confirmed")
 
-    def _recur(self, step: Step) -> None:
+    def _recur(self, step: PlannedStep) -> None:
         """Capture messages again; raises UnexpectedResult if one became another."""
         again = [self._occurrence(p, at=step.at, now=step.at) for p in step.poisons]
         answers = capture.write(occurrences=again, now=step.at)
@@ -224,9 +232,9 @@ class _Writer:
 class DiscardingPublisher(RoutingPublisher):
     """Reports every message as sent, without sending it."""
 
-    def publish(self, messages: Sequence[RoutedMessage]) -> list[Outcome]:
+    def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
         """Send nothing; report each message as sent."""
-        return [Outcome(kind=OutcomeKind.SENT)] * len(messages)
+        return [PublishOutcome(kind=OutcomeKind.SENT)] * len(messages)
 
 
 def _batch_of(poisoned: Poisoned) -> int:

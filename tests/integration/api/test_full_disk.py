@@ -10,7 +10,7 @@ from apps.core import clock
 from apps.poison.models import Poison
 from apps.team.rights import Scope
 from apps.triage.models import Operation
-from apps.triage.states import State
+from apps.triage.states import OperationState
 from tests.full_disk import full_disk
 from tests.integration.api.caller import program
 from tests.positions import update
@@ -57,7 +57,7 @@ def test_a_confirmation_that_cannot_be_written_is_answered_503(
     assert (refused.status, refused.response["Retry-After"]) == (503, "5")
     assert written == 0
     assert accepted.status == 202
-    assert Operation.objects.exclude(state=State.PREVIEW).count() == 1
+    assert Operation.objects.exclude(state=OperationState.PREVIEW).count() == 1
 
 
 def test_a_settled_run_is_answered_503_and_is_written_when_there_is_room() -> None:

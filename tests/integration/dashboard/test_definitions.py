@@ -17,13 +17,13 @@ import pytest
 from django.test import Client
 
 from apps.brokers.models import Topic
-from apps.brokers.ports import Outcome, OutcomeKind
+from apps.brokers.ports import OutcomeKind, PublishOutcome
 from apps.capture.models import Lane
 from apps.dashboard.presentation.definitions import CHAPTERS, DEFINITIONS
 from apps.poison import services as poison_services
 from apps.poison.models import Failure, Poison, Problem
 from apps.poison.query import Query
-from apps.poison.states import DISPLAY_STATES, DisplayState, State
+from apps.poison.states import DISPLAY_STATES, DisplayState, PoisonState
 from apps.team.rights import Principal
 from apps.triage.models import Operation
 from apps.triage.services import give_back_to_queue
@@ -36,7 +36,7 @@ from tests.triage import confirm, preview, run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-REFUSED = Outcome(kind=OutcomeKind.REFUSED, detail="too large")
+REFUSED = PublishOutcome(kind=OutcomeKind.REFUSED, detail="too large")
 MARK = b"x-poisonweb-redrive"
 DAY, HOUR = timedelta(hours=24), timedelta(hours=1)
 
@@ -145,7 +145,7 @@ def test_the_states_of_messages_have_the_same_numbers_everywhere(
     anna: Client, scene: Scene
 ) -> None:
     states = Counter(
-        DISPLAY_STATES[State(state)]
+        DISPLAY_STATES[PoisonState(state)]
         for state in Poison.objects.values_list("state", flat=True)
     )
     expected = {word.value.capitalize(): states[word] for word in DisplayState}

@@ -17,7 +17,7 @@ from apps.brokers.models import Broker, Topic
 from apps.brokers.services.topics import RoutingPublisher
 from apps.core import clock
 from apps.poison.models import Poison
-from apps.poison.states import State
+from apps.poison.states import PoisonState
 from apps.team.models import User
 from apps.team.rights import Role
 from apps.triage.models import Operation
@@ -311,7 +311,7 @@ def test_the_same_selection_can_be_sent_to_another_topic(
 
     poison.refresh_from_db()
     assert "token=" in response["Location"]
-    assert (poison.state, poison.moved_to) == (State.MOVED, orders)
+    assert (poison.state, poison.moved_to) == (PoisonState.MOVED, orders)
 
 
 def test_refused_messages_are_listed_with_the_reason(

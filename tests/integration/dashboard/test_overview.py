@@ -17,7 +17,7 @@ from apps.core.actor import Actor
 from apps.core.postgres_session_usage import SPARE
 from apps.core.timeouts import TooSlow, unless_slow
 from apps.dashboard.context import shell
-from apps.dashboard.paging import Count
+from apps.dashboard.paging import BoundedCount
 from apps.dashboard.selectors import overview, ranking
 from apps.poison.models import Poison
 from apps.reports.models import Day, Run
@@ -275,9 +275,9 @@ def test_a_person_sees_only_what_is_on_their_topics(now: datetime) -> None:
         (needy.row.problem.topic.name, needy.came_back) for needy in result.needs.rows
     ]
     assert rows == [("orders.eu", 1)]
-    assert result.needs.new == Count(1)
+    assert result.needs.new == BoundedCount(1)
     assert [row.topic.name for row in result.topics] == ["orders.eu"]
-    assert result.open == Count(6)
+    assert result.open == BoundedCount(6)
 
 
 def test_topics_are_ordered_by_open_messages_then_by_failure_rate(

@@ -15,7 +15,7 @@ from apps.brokers.models import Topic
 from apps.capture.models import HeldDeadLetter
 from apps.dashboard.views import errors
 from apps.poison.models import Poison
-from apps.poison.states import State
+from apps.poison.states import PoisonState
 from apps.team.rights import Role
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.pages import get
@@ -52,11 +52,11 @@ def test_a_claimed_redrive_is_shown_as_sending_and_not_as_sent(
     anna: Client, now: datetime
 ) -> None:
     (poison,) = poisons(now, 1)
-    Poison.objects.update(state=State.REDRIVING.value, redrives=1)
+    Poison.objects.update(state=PoisonState.REDRIVING.value, redrives=1)
 
     own, listed = (get(anna, path) for path in (f"/messages/{poison.pk}", "/messages"))
     filtered = get(anna, "/messages?q=is:sent")
-    Poison.objects.update(state=State.REDRIVEN.value, sent_at=now)
+    Poison.objects.update(state=PoisonState.REDRIVEN.value, sent_at=now)
     after = get(anna, f"/messages/{poison.pk}")
 
     for page in (own, listed, filtered):

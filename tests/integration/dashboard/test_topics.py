@@ -16,9 +16,9 @@ from apps.capture.models import Counter, HeldDeadLetter, Lane
 from apps.core.actor import Actor
 from apps.core.errors import Absent
 from apps.core.timeouts import TooSlow
-from apps.dashboard.paging import PAGE_SIZE, Count
+from apps.dashboard.paging import PAGE_SIZE, BoundedCount
 from apps.dashboard.selectors import topics
-from apps.dashboard.selectors.topics import Backlog, TopicFilter, Traffic
+from apps.dashboard.selectors.topics import ListedBacklog, TopicFilter, Traffic
 from apps.poison.models import Poison, Problem, SkipList, WaitingSkip
 from apps.poison.states import DisplayState
 from apps.team.rights import Principal, Scope
@@ -161,13 +161,13 @@ def test_its_messages_are_counted_by_state(anna: Client, now: datetime) -> None:
     page = get(anna, f"/topics/{messages[0].topic_id}")
 
     assert detail.counts == {
-        DisplayState.OPEN: Count(3),
-        DisplayState.SENT: Count(0),
-        DisplayState.HANDLED: Count(0),
-        DisplayState.DROPPED: Count(1),
+        DisplayState.OPEN: BoundedCount(3),
+        DisplayState.SENT: BoundedCount(0),
+        DisplayState.HANDLED: BoundedCount(0),
+        DisplayState.DROPPED: BoundedCount(1),
     }
-    assert isinstance(detail.row.backlog, Backlog)
-    assert detail.row.backlog.open == Count(3)
+    assert isinstance(detail.row.backlog, ListedBacklog)
+    assert detail.row.backlog.open == BoundedCount(3)
     assert detail.row.backlog.oldest == messages[0].last_failed_at
     assert 'href="/messages?q=is%3Aopen+topic%3Aorders">3</a>' in page
 

@@ -7,28 +7,28 @@ from datetime import UTC, datetime
 import pytest
 
 from apps.core.errors import Invalid
-from apps.dashboard.paging import Cursor
+from apps.dashboard.paging import ListCursor
 
 
 @pytest.mark.parametrize("newer", [True, False])
 def test_a_cursor_survives_its_address(newer: bool) -> None:
     at = datetime(2026, 11, 20, 12, 0, 0, 123_456, tzinfo=UTC)
-    cursor = Cursor(newer=newer, at=at, pk=7)
+    cursor = ListCursor(newer=newer, at=at, pk=7)
 
-    assert Cursor.parse(str(cursor)) == cursor
+    assert ListCursor.parse(str(cursor)) == cursor
 
 
 @pytest.mark.parametrize("newer", [True, False])
 def test_a_cursor_of_a_list_by_number_has_no_time(newer: bool) -> None:
-    cursor = Cursor(newer=newer, pk=7)
+    cursor = ListCursor(newer=newer, pk=7)
 
-    assert Cursor.parse(str(cursor), has_time=False) == cursor
+    assert ListCursor.parse(str(cursor), has_time=False) == cursor
     with pytest.raises(Invalid, match="no such place"):
-        Cursor.parse(str(cursor))
+        ListCursor.parse(str(cursor))
 
 
 def test_no_cursor_is_the_first_page() -> None:
-    assert Cursor.parse("") is None
+    assert ListCursor.parse("") is None
 
 
 @pytest.mark.parametrize(
@@ -41,4 +41,4 @@ def test_no_cursor_is_the_first_page() -> None:
 )
 def test_refuses_a_place_that_no_list_has(text: str) -> None:
     with pytest.raises(Invalid, match="no such place"):
-        Cursor.parse(text)
+        ListCursor.parse(text)

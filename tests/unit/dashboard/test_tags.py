@@ -10,7 +10,7 @@ import pytest
 from django.template import Context, Template
 
 from apps.core.timeouts import TOO_SLOW, TooSlow
-from apps.dashboard.paging import Count
+from apps.dashboard.paging import BoundedCount
 from apps.dashboard.templatetags import pw
 
 
@@ -72,12 +72,12 @@ def test_an_age_in_a_sentence_is_said_in_words(age: str, text: str) -> None:
     [
         (1, "1 message"),
         (1204, "1,204 messages"),
-        (Count(1), "1 message"),
-        (Count(10_001), "10,000+ messages"),
+        (BoundedCount(1), "1 message"),
+        (BoundedCount(10_001), "10,000+ messages"),
         (TOO_SLOW, f"{pw.took_too_long()} messages"),
     ],
 )
-def test_counts_in_words(count: int | Count | TooSlow, text: str) -> None:
+def test_counts_in_words(count: int | BoundedCount | TooSlow, text: str) -> None:
     assert pw.counted(count, "message") == text
 
 

@@ -7,13 +7,13 @@ import pytest
 
 from apps.brokers import adapters
 from poisonweb.embedded import set_up_venv
-from poisonweb.embedded.set_up_venv import Target
+from poisonweb.embedded.set_up_venv import VenvTarget
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Target]:
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[VenvTarget]:
     """Set up in a folder of its own, where nothing is fetched; give what would be."""
-    targets: list[Target] = []
+    targets: list[VenvTarget] = []
     monkeypatch.setattr(set_up_venv, "VENV", tmp_path / ".venv")
     (tmp_path / ".venv").mkdir()
     set_up_venv._write_stamps(set_up_venv._digest())
@@ -24,7 +24,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Target]:
 
 
 def test_run_installs_the_client_of_every_kind_of_broker(
-    installed: list[Target],
+    installed: list[VenvTarget],
 ) -> None:
     codes = [set_up_venv.main([]) for _ in "ab"]
 
@@ -35,7 +35,7 @@ def test_run_installs_the_client_of_every_kind_of_broker(
 
 
 def test_naming_brokers_still_works_and_installs_nothing_more(
-    installed: list[Target],
+    installed: list[VenvTarget],
 ) -> None:
     codes = [
         set_up_venv.main(words) for words in ([], ["rabbitmq"], ["rabbitmq", "sqs"])
@@ -46,7 +46,7 @@ def test_naming_brokers_still_works_and_installs_nothing_more(
 
 
 def test_a_stamp_of_the_release_before_is_replaced_by_one_more_set_up(
-    installed: list[Target],
+    installed: list[VenvTarget],
 ) -> None:
     before = (set_up_venv._digest(), "0" * 64, "+rabbitmq")
     (set_up_venv.VENV / "stamp").write_text("\n".join(before))
@@ -58,7 +58,7 @@ def test_a_stamp_of_the_release_before_is_replaced_by_one_more_set_up(
     assert "+rabbitmq" not in (set_up_venv.VENV / "stamp").read_text()
 
 
-def test_run_after_dev_has_nothing_to_install(installed: list[Target]) -> None:
+def test_run_after_dev_has_nothing_to_install(installed: list[VenvTarget]) -> None:
     for words in (["dev"], [], ["dev"]):
         set_up_venv.main(words)
 
@@ -66,7 +66,7 @@ def test_run_after_dev_has_nothing_to_install(installed: list[Target]) -> None:
 
 
 def test_a_client_that_is_none_is_told_in_one_line(
-    installed: list[Target], capsys: pytest.CaptureFixture[str]
+    installed: list[VenvTarget], capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = set_up_venv.main(["rabbitmq", "kafka"])
 

@@ -14,17 +14,19 @@ import pytest
 from redis import Redis
 
 from poisonweb.embedded import redis as embedded
-from poisonweb.sample.consumer import Consumer, Handler
+from poisonweb.sample.consumer import MessageHandler, SampleConsumer
 from poisonweb.sample.guards import Guards
 from poisonweb.sample.ledger import Ledger
-from poisonweb.sample.subscriptions import BILLING, Subscription
+from poisonweb.sample.subscriptions import BILLING, SampleSubscription
 from tests.sdk.server import KEY, Server, running
 from tests.unit.sample.waiting import is_settled
 from tests.waiting import wait_until
 
 
 class Consume(Protocol):
-    def __call__(self, handler: Handler, subscription: Subscription = ..., /) -> None:
+    def __call__(
+        self, handler: MessageHandler, subscription: SampleSubscription = ..., /
+    ) -> None:
         """Run a consumer until it has settled all there is."""
 
 
@@ -67,10 +69,12 @@ def guards(port: int, tmp_path: Path) -> Guards:
 
 @pytest.fixture
 def consume(redis: Redis, ledger: Ledger, guards: Guards) -> Consume:
-    def run(handler: Handler, subscription: Subscription = BILLING, /) -> None:
+    def run(
+        handler: MessageHandler, subscription: SampleSubscription = BILLING, /
+    ) -> None:
         stop = threading.Event()
         wishes: dict[str, Any] = {"guards": guards, "ledger": ledger, "stop": stop}
-        consumer = Consumer(redis, subscription, handler, **wishes)
+        consumer = SampleConsumer(redis, subscription, handler, **wishes)
         thread = threading.Thread(target=consumer.run)
         thread.start()
         try:

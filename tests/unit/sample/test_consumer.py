@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from poisonweb.sample.consumer import Consumer
+from poisonweb.sample.consumer import SampleConsumer
 from poisonweb.sample.guards import Guards
 from poisonweb.sample.ledger import Ledger, LedgerNotWritten, Tally, What, read, tally
 from poisonweb.sample.subscriptions import BILLING as OF
@@ -245,7 +245,7 @@ def test_a_message_does_not_fail_when_the_ledger_cannot_be_written(
     lost = Ledger(tmp_path / "lost")
     lost.path.unlink()
     lost.path.mkdir()
-    consumer = Consumer(
+    consumer = SampleConsumer(
         redis, OF, Fails(), guards=guards, ledger=lost, stop=threading.Event()
     )
 

@@ -16,14 +16,14 @@ import pytest
 from redis import Redis
 
 from poisonguard.fingerprint import Fingerprint, fingerprint
-from poisonweb.sample.consumer import Handler
+from poisonweb.sample.consumer import MessageHandler
 from poisonweb.sample.handlers import Billing, Payments, Superstitious
 from poisonweb.sample.history import consumer_reports, streams
-from poisonweb.sample.history.expected_numbers import Ledger
-from poisonweb.sample.history.plan import Day, Poisoned, Step, StepKind, plan
-from poisonweb.sample.history.streams import Fate, Fault, Stream
+from poisonweb.sample.history.expected_numbers import ExpectedNumbers
+from poisonweb.sample.history.plan import DayPlan, PlannedStep, Poisoned, StepKind, plan
+from poisonweb.sample.history.streams import FailureMode, Fate, TrafficStream
 from poisonweb.sample.history.weeks import DAY, DAYS, Weeks
-from poisonweb.sample.subscriptions import BILLING, CONTENT, Subscription
+from poisonweb.sample.subscriptions import BILLING, CONTENT, SampleSubscription
 from tests.sdk.server import Server
 from tests.unit.sample.conftest import Consume
 
@@ -35,7 +35,7 @@ CONTENTS, ORDERS, ARCHIVE, SHIPMENTS = streams.STREAMS
 
 
 @cache
-def days(first: date = MONDAY) -> dict[date, Day]:
+def days(first: date = MONDAY) -> dict[date, DayPlan]:
     weeks = Weeks(first=first)
     return {day: plan(weeks, day) for day in weeks}
 
@@ -44,11 +44,11 @@ def poisons(first: date = MONDAY) -> list[Poisoned]:
     return [p for day in days(first).values() for p in day.poisons]
 
 
-def steps(first: date = MONDAY) -> list[Step]:
+def steps(first: date = MONDAY) -> list[PlannedStep]:
     return [step for day in days(first).values() for step in day.steps]
 
 
-def delivered(stream: Stream, some_days: Iterable[Day]) -> int:
+def delivered(stream: TrafficStream, some_days: Iterable[DayPlan]) -> int:
     return sum(
         count.handled + count.failed
         for day in some_days
@@ -59,14 +59,14 @@ def delivered(stream: Stream, some_days: Iterable[Day]) -> int:
 
 @cache
 def lines(first: date = MONDAY) -> list[dict[str, Any]]:
-    return list(Ledger(days(first).values()).lines())
+    return list(ExpectedNumbers(days(first).values()).lines())
 
 
 def hours(first: date = MONDAY) -> list[dict[str, Any]]:
     return [line for line in lines(first) if "hour" in line]
 
 
-def rate(fault: Fault, stream: Stream, day: Day) -> float:
+def rate(fault: FailureMode, stream: TrafficStream, day: DayPlan) -> float:
     failed = sum(p.fault is fault for p in day.poisons)
     return failed / delivered(stream, [day])
 
@@ -88,7 +88,7 @@ def test_there_is_enough_to_report_and_not_too_much(first: date) -> None:
 
 
 @pytest.mark.parametrize("stream", [CONTENTS, ORDERS, SHIPMENTS], ids=str)
-def test_every_delivery_is_counted_once(stream: Stream) -> None:
+def test_every_delivery_is_counted_once(stream: TrafficStream) -> None:
     counts = [c for d in days().values() for c in d.counts if c.stream is stream]
     failures = [p for p in poisons() if p.stream is stream]
     again = [p for s in steps() if s.kind is StepKind.RECURRED for p in s.poisons]
@@ -283,7 +283,7 @@ def test_a_ledger_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     path = tmp_path / "sample-history.jsonl"
     path.write_text("half a l")
 
-    Ledger(days().values()).write(path)
+    ExpectedNumbers(days().values()).write(path)
 
     written = [json.loads(line) for line in path.read_text().splitlines()]
     assert written == json.loads(json.dumps(lines()))
@@ -302,7 +302,7 @@ def test_every_message_of_the_history_is_marked() -> None:
         assert step.reason.startswith("sample history: ") == decided
 
 
-def handler_of(subscription: Subscription) -> Handler:
+def handler_of(subscription: SampleSubscription) -> MessageHandler:
     """Give today's handler, at a time when the payments are away."""
     if subscription is CONTENT:
         return Superstitious()
@@ -330,8 +330,8 @@ OF_TODAY = [
     ids=lambda value: getattr(value, "title", "") or value.topic,
 )
 def test_todays_failures_belong_to_the_same_problems_as_those_of_the_history(
-    subscription: Subscription,
-    fault: Fault,
+    subscription: SampleSubscription,
+    fault: FailureMode,
     redis: Redis,
     server: Server,
     consume: Consume,

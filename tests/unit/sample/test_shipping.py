@@ -53,7 +53,7 @@ def start(redis: Redis, redis_url: str, tmp_path: Path, port: int) -> Iterator[S
 
 
 def send(
-    redis: Redis, *messages_to_send: producer_messages.Message, redrive: str = ""
+    redis: Redis, *messages_to_send: producer_messages.SampleMessage, redrive: str = ""
 ) -> None:
     for message in messages_to_send:
         fields = message.fields

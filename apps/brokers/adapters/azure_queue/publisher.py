@@ -11,7 +11,7 @@ from apps.brokers.adapters.azure_queue.message_text import Encoding
 from apps.brokers.adapters.azure_queue.settings import queue_name
 from apps.brokers.adapters.azure_queue.wire import AzureTimeout, AzureWire
 from apps.brokers.errors import NotSent
-from apps.brokers.ports import Outbound, Outcome, OutcomeKind
+from apps.brokers.ports import Outbound, OutcomeKind, PublishOutcome
 from apps.core.errors import Invalid, Refused, Unavailable
 
 
@@ -22,7 +22,7 @@ class AzurePublisher:
         self._wire = wire
         self._usual = usual
 
-    def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
+    def publish(self, messages: Sequence[Outbound]) -> list[PublishOutcome]:
         """Send messages; return outcomes in order, raise NotSent if none arrived."""
         results = self._wire.map(partial(self._send, outage=Event()), messages)
         unsent = [outcome for outcome in results if isinstance(outcome, NotSent)]
@@ -37,7 +37,7 @@ class AzurePublisher:
         """Close the connections."""
         self._wire.close()
 
-    def _send(self, message: Outbound, *, outage: Event) -> Outcome | NotSent:
+    def _send(self, message: Outbound, *, outage: Event) -> PublishOutcome | NotSent:
         """Send one message, unless another one has just found an `outage`."""
         try:
             queue = queue_name(message.topic, field="topic")
@@ -46,7 +46,7 @@ class AzurePublisher:
                 return NotSent("Azure went away before this message was sent.")
             azure_message = self._wire.put(queue, text)
         except (Refused, Invalid) as refusal:
-            return Outcome(kind=OutcomeKind.REFUSED, detail=str(refusal))
+            return PublishOutcome(kind=OutcomeKind.REFUSED, detail=str(refusal))
         except NotSent as error:
             outage.set()
             return error
@@ -54,19 +54,21 @@ class AzurePublisher:
             if isinstance(error, AzureTimeout):
                 outage.set()
             return _unknown_outcome(error)
-        return Outcome(kind=OutcomeKind.SENT, bookmark=azure_message.id)
+        return PublishOutcome(kind=OutcomeKind.SENT, bookmark=azure_message.id)
 
 
-def _may_be_there(outcome: Outcome | NotSent) -> bool:
+def _may_be_there(outcome: PublishOutcome | NotSent) -> bool:
     """Tell whether the message is at Azure, or may be."""
-    return isinstance(outcome, Outcome) and outcome.kind is not OutcomeKind.REFUSED
+    return (
+        isinstance(outcome, PublishOutcome) and outcome.kind is not OutcomeKind.REFUSED
+    )
 
 
-def _unsent_outcome(error: NotSent) -> Outcome:
+def _unsent_outcome(error: NotSent) -> PublishOutcome:
     """Say that the message was not sent, and why."""
-    return Outcome(kind=OutcomeKind.UNSENT, detail=str(error))
+    return PublishOutcome(kind=OutcomeKind.UNSENT, detail=str(error))
 
 
-def _unknown_outcome(error: Unavailable) -> Outcome:
+def _unknown_outcome(error: Unavailable) -> PublishOutcome:
     """Say that Azure may have the message, and why that is unknown."""
-    return Outcome(kind=OutcomeKind.UNKNOWN, detail=str(error))
+    return PublishOutcome(kind=OutcomeKind.UNKNOWN, detail=str(error))

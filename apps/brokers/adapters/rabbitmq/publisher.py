@@ -34,7 +34,7 @@ from apps.brokers.adapters.rabbitmq.wire import (
     frame,
 )
 from apps.brokers.errors import MaybeSent
-from apps.brokers.ports import Outbound, Outcome, OutcomeKind
+from apps.brokers.ports import Outbound, OutcomeKind, PublishOutcome
 from apps.core.errors import Unavailable
 
 MOST_BYTES = 2**27
@@ -115,7 +115,7 @@ class RabbitChannel:
     def send(
         self,
         parcels: Sequence[RabbitParcel],
-        outcomes: dict[int, Outcome],
+        outcomes: dict[int, PublishOutcome],
         written: set[int],
     ) -> None:
         """Send all messages, and set each outcome as soon as it is known.
@@ -158,7 +158,7 @@ class RabbitChannel:
             self._waiting[self._last] = parcel
         self._wire.write(b"".join(one.frames(largest=largest) for one in batch))
 
-    def _take_arrivals(self, outcomes: dict[int, Outcome]) -> bool:
+    def _take_arrivals(self, outcomes: dict[int, PublishOutcome]) -> bool:
         """Take all arrivals; tell whether there was any."""
         some = False
         while (arrival := self._wire.next()) is not None:
@@ -166,7 +166,9 @@ class RabbitChannel:
             some = True
         return some
 
-    def _take(self, arrival: RabbitArrival, outcomes: dict[int, Outcome]) -> None:
+    def _take(
+        self, arrival: RabbitArrival, outcomes: dict[int, PublishOutcome]
+    ) -> None:
         """Set the outcomes that a confirm decides, or note a return."""
         match arrival.method:
             case spec.Basic.Return():
@@ -182,7 +184,7 @@ class RabbitChannel:
                 pass
 
     def _set_outcome(
-        self, tag: int, outcome: Outcome, outcomes: dict[int, Outcome]
+        self, tag: int, outcome: PublishOutcome, outcomes: dict[int, PublishOutcome]
     ) -> None:
         """Set the outcome of a tag's message: refused if it was returned."""
         parcel, why = self._waiting.pop(tag), self._returned.pop(tag, "")
@@ -215,12 +217,12 @@ class RabbitPublisher:
         self._channel: RabbitChannel | None = None
         self._written: set[int] = set()
 
-    def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
+    def publish(self, messages: Sequence[Outbound]) -> list[PublishOutcome]:
         """Send messages to queues; return outcomes in order, each confirmed."""
         if not messages:
             return []
         largest = self._ready_wire().largest_frame
-        outcomes: dict[int, Outcome] = {}
+        outcomes: dict[int, PublishOutcome] = {}
         parcels = list[RabbitParcel]()
         for index, message in enumerate(messages):
             try:
@@ -241,7 +243,7 @@ class RabbitPublisher:
             wire.close()
 
     def _deliver(
-        self, parcels: list[RabbitParcel], outcomes: dict[int, Outcome]
+        self, parcels: list[RabbitParcel], outcomes: dict[int, PublishOutcome]
     ) -> str:
         """Set the outcomes that can be had; return why the others are missing."""
         try:
@@ -257,14 +259,14 @@ class RabbitPublisher:
             return str(error)
         return ""
 
-    def _without_answer(self, index: int, reason: str) -> Outcome:
+    def _without_answer(self, index: int, reason: str) -> PublishOutcome:
         """Say unknown if the message was written, else unsent."""
         is_written = index in self._written
         kind = OutcomeKind.UNKNOWN if is_written else OutcomeKind.UNSENT
-        return Outcome(kind=kind, detail=reason)
+        return PublishOutcome(kind=kind, detail=reason)
 
     def _split_malformed(
-        self, parcels: list[RabbitParcel], outcomes: dict[int, Outcome]
+        self, parcels: list[RabbitParcel], outcomes: dict[int, PublishOutcome]
     ) -> list[RabbitParcel]:
         """Split a window until each malformed message is alone, and is refused."""
         harmless, parts = list[RabbitParcel](), [parcels]
@@ -297,7 +299,7 @@ class RabbitPublisher:
         return len(part), None
 
     def _send_one_by_one(
-        self, parcels: list[RabbitParcel], outcomes: dict[int, Outcome]
+        self, parcels: list[RabbitParcel], outcomes: dict[int, PublishOutcome]
     ) -> None:
         """Send what passed the rehearsal; singly if even that closes the channel."""
         try:
@@ -307,14 +309,18 @@ class RabbitPublisher:
                 if parcel.index not in outcomes:
                     self._send_alone(parcel, outcomes)
 
-    def _send_alone(self, parcel: RabbitParcel, outcomes: dict[int, Outcome]) -> None:
+    def _send_alone(
+        self, parcel: RabbitParcel, outcomes: dict[int, PublishOutcome]
+    ) -> None:
         """Send one message; set refused if the broker rejects it."""
         try:
             self._send([parcel], outcomes)
         except RabbitRejected as rejection:
             outcomes[parcel.index] = refused(str(rejection))
 
-    def _send(self, parcels: list[RabbitParcel], outcomes: dict[int, Outcome]) -> None:
+    def _send(
+        self, parcels: list[RabbitParcel], outcomes: dict[int, PublishOutcome]
+    ) -> None:
         """Send messages on the channel, which a rejection closes."""
         channel = self._open_channel()
         try:
@@ -382,12 +388,12 @@ def _recording_written(
         yield parcel
 
 
-def refused(reason: str) -> Outcome:
+def refused(reason: str) -> PublishOutcome:
     """Return the outcome of a message that the broker does not take."""
-    return Outcome(kind=OutcomeKind.REFUSED, detail=reason)
+    return PublishOutcome(kind=OutcomeKind.REFUSED, detail=reason)
 
 
-_SENT = Outcome(kind=OutcomeKind.SENT)
+_SENT = PublishOutcome(kind=OutcomeKind.SENT)
 _NOT_TAKEN = refused(
     "RabbitMQ did not take it (nack): its queue is full, as a rule, or unavailable."
 )

@@ -16,7 +16,7 @@ from apps.brokers.adapters.redis_streams.wire import (
     reason_of,
 )
 from apps.brokers.errors import MaybeSent, NotSent
-from apps.brokers.ports import Outbound, Outcome, OutcomeKind
+from apps.brokers.ports import Outbound, OutcomeKind, PublishOutcome
 
 # Redis' limits of one string and of one command; beyond them it closes the connection,
 # with every other message on it.
@@ -31,18 +31,21 @@ class RedisPublisher:
         self._wire = RedisWire(settings.url, dial=settings.dial)
         self._body_field = key(settings.body_field)
 
-    def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
+    def publish(self, messages: Sequence[Outbound]) -> list[PublishOutcome]:
         """Add the messages to their streams; return outcomes in order."""
         plans = [self._command_or_outcome(message) for message in messages]
-        commands = [plan for plan in plans if not isinstance(plan, Outcome)]
+        commands = [plan for plan in plans if not isinstance(plan, PublishOutcome)]
         answers = iter(self._send(commands))
-        return [plan if isinstance(plan, Outcome) else next(answers) for plan in plans]
+        return [
+            plan if isinstance(plan, PublishOutcome) else next(answers)
+            for plan in plans
+        ]
 
     def close(self) -> None:
         """Close the connection."""
         self._wire.close()
 
-    def _command_or_outcome(self, message: Outbound) -> Command | Outcome:
+    def _command_or_outcome(self, message: Outbound) -> Command | PublishOutcome:
         """Build the XADD of a message, or its outcome if Redis cannot take it."""
         fields = join_body(message.body, message.headers, body_field=self._body_field)
         flat = [part for pair in fields for part in pair]
@@ -57,7 +60,7 @@ class RedisPublisher:
             )
         return [b"XADD", key(message.topic), b"*", *flat]
 
-    def _send(self, commands: Sequence[Command]) -> list[Outcome]:
+    def _send(self, commands: Sequence[Command]) -> list[PublishOutcome]:
         """Send the commands; raise NotSent if Redis takes none of them now."""
         replies = self._wire.pipeline(commands) if commands else []
         if replies and all(is_passing(reply) for reply in replies):
@@ -65,19 +68,19 @@ class RedisPublisher:
         return [_outcome_of_reply(reply) for reply in replies]
 
 
-def _outcome_of_reply(reply: Any) -> Outcome:
+def _outcome_of_reply(reply: Any) -> PublishOutcome:
     """Turn the reply to an XADD into an outcome."""
     if isinstance(reply, MaybeSent):
-        return Outcome(kind=OutcomeKind.UNKNOWN, detail=str(reply))
+        return PublishOutcome(kind=OutcomeKind.UNKNOWN, detail=str(reply))
     if is_passing(reply):
         # Redis turned the command away before it looked at the message.
         reason = f"Redis takes no message now: {reason_of(reply)}"
-        return Outcome(kind=OutcomeKind.UNSENT, detail=reason)
+        return PublishOutcome(kind=OutcomeKind.UNSENT, detail=reason)
     if isinstance(reply, ResponseError):
         return _refused_outcome(f"Redis refuses it: {reason_of(reply)}")
-    return Outcome(kind=OutcomeKind.SENT, bookmark=text(reply))
+    return PublishOutcome(kind=OutcomeKind.SENT, bookmark=text(reply))
 
 
-def _refused_outcome(detail: str) -> Outcome:
+def _refused_outcome(detail: str) -> PublishOutcome:
     """Return the outcome of a message that Redis does not take."""
-    return Outcome(kind=OutcomeKind.REFUSED, detail=detail)
+    return PublishOutcome(kind=OutcomeKind.REFUSED, detail=detail)

@@ -17,7 +17,7 @@ from apps.brokers.adapters.sqs.wire import (
     words_of,
 )
 from apps.brokers.errors import MaybeSent
-from apps.brokers.ports import Outbound, Outcome, OutcomeKind
+from apps.brokers.ports import Outbound, OutcomeKind, PublishOutcome
 from apps.core.errors import Refused, Unavailable
 
 # The largest total size of the messages of one call.
@@ -32,9 +32,9 @@ class SqsPublisher:
     def __init__(self, address: SqsAddress) -> None:
         self._wire = SqsWire(address)
 
-    def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
+    def publish(self, messages: Sequence[Outbound]) -> list[PublishOutcome]:
         """Send messages in batches; return outcomes in order."""
-        outcomes: dict[int, Outcome] = {}
+        outcomes: dict[int, PublishOutcome] = {}
         try:
             for topic, parcels in _by_topic(messages, outcomes).items():
                 self._send_all(topic, parcels, outcomes)
@@ -50,7 +50,10 @@ class SqsPublisher:
         self._wire.close()
 
     def _send_all(
-        self, topic: str, parcels: Sequence[_Parcel], outcomes: dict[int, Outcome]
+        self,
+        topic: str,
+        parcels: Sequence[_Parcel],
+        outcomes: dict[int, PublishOutcome],
     ) -> None:
         """Send a topic's messages; stop where later ones would overtake."""
         for call in _split_into_calls(parcels):
@@ -62,7 +65,7 @@ class SqsPublisher:
                 return
 
     def _send(
-        self, topic: str, call: Sequence[_Parcel], outcomes: dict[int, Outcome]
+        self, topic: str, call: Sequence[_Parcel], outcomes: dict[int, PublishOutcome]
     ) -> None:
         """Send one call; split it in halves while SQS refuses it as a whole."""
         try:
@@ -78,14 +81,14 @@ class SqsPublisher:
                 self._send(topic, call[half:], outcomes)
             return
         by_id = _outcomes_by_id(reply)
-        silent = Outcome(
+        silent = PublishOutcome(
             kind=OutcomeKind.UNKNOWN, detail="The answer of SQS does not mention it."
         )
         for number, parcel in enumerate(call):
             outcomes[parcel.index] = by_id.get(str(number), silent)
 
     def _call_batch(
-        self, topic: str, call: Sequence[_Parcel], outcomes: dict[int, Outcome]
+        self, topic: str, call: Sequence[_Parcel], outcomes: dict[int, PublishOutcome]
     ) -> Mapping[str, Any]:
         """Make the call; on a lost answer, set its outcomes and raise `MaybeSent`."""
         # A separate call: if its answer is lost, every message is unsent.
@@ -94,7 +97,7 @@ class SqsPublisher:
         try:
             return self._wire.call_queue(topic, "send_message_batch", Entries=entries)
         except MaybeSent as error:
-            unknown = Outcome(kind=OutcomeKind.UNKNOWN, detail=str(error))
+            unknown = PublishOutcome(kind=OutcomeKind.UNKNOWN, detail=str(error))
             outcomes.update((parcel.index, unknown) for parcel in call)
             raise
 
@@ -108,7 +111,7 @@ class _Parcel:
 
 
 def _by_topic(
-    messages: Sequence[Outbound], outcomes: dict[int, Outcome]
+    messages: Sequence[Outbound], outcomes: dict[int, PublishOutcome]
 ) -> dict[str, list[_Parcel]]:
     """Group the messages by topic, in order; set the outcomes of invalid ones."""
     topics: dict[str, list[_Parcel]] = {}
@@ -137,14 +140,14 @@ def _split_into_calls(parcels: Sequence[_Parcel]) -> Iterator[list[_Parcel]]:
         yield call
 
 
-def _outcomes_by_id(reply: Mapping[str, Any]) -> dict[str, Outcome]:
+def _outcomes_by_id(reply: Mapping[str, Any]) -> dict[str, PublishOutcome]:
     """Map the id of each entry of a reply to its outcome."""
     outcomes = {
-        done["Id"]: Outcome(kind=OutcomeKind.SENT, bookmark=done["MessageId"])
+        done["Id"]: PublishOutcome(kind=OutcomeKind.SENT, bookmark=done["MessageId"])
         for done in reply.get("Successful", [])
     }
     for failed in reply.get("Failed", []):
-        outcomes[failed["Id"]] = Outcome(
+        outcomes[failed["Id"]] = PublishOutcome(
             kind=_kind_of_failure(failed), detail=words_of(failed)
         )
     return outcomes
@@ -157,14 +160,14 @@ def _kind_of_failure(failed: Mapping[str, Any]) -> OutcomeKind:
     return OutcomeKind.REFUSED if is_final(failed) else OutcomeKind.UNKNOWN
 
 
-def _any_sent(outcomes: Mapping[int, Outcome]) -> bool:
+def _any_sent(outcomes: Mapping[int, PublishOutcome]) -> bool:
     """Tell whether any message was sent, or may have been."""
     surely_not = (OutcomeKind.REFUSED, OutcomeKind.UNSENT)
     return any(one.kind not in surely_not for one in outcomes.values())
 
 
 def _is_held_up(
-    topic: str, call: Sequence[_Parcel], outcomes: Mapping[int, Outcome]
+    topic: str, call: Sequence[_Parcel], outcomes: Mapping[int, PublishOutcome]
 ) -> bool:
     """Tell whether later messages would overtake one that may be sent again."""
     became = (outcomes.get(parcel.index) for parcel in call)
@@ -173,13 +176,15 @@ def _is_held_up(
 
 
 def _leave_unsent(
-    indexes: Sequence[int], outcomes: dict[int, Outcome], *, reason: str
+    indexes: Sequence[int], outcomes: dict[int, PublishOutcome], *, reason: str
 ) -> None:
     """Set to unsent those of these messages that have no outcome."""
     for index in indexes:
-        outcomes.setdefault(index, Outcome(kind=OutcomeKind.UNSENT, detail=reason))
+        outcomes.setdefault(
+            index, PublishOutcome(kind=OutcomeKind.UNSENT, detail=reason)
+        )
 
 
-def _refused_outcome(reason: str) -> Outcome:
+def _refused_outcome(reason: str) -> PublishOutcome:
     """Return the outcome of a message that SQS does not take."""
-    return Outcome(kind=OutcomeKind.REFUSED, detail=reason)
+    return PublishOutcome(kind=OutcomeKind.REFUSED, detail=reason)

@@ -18,7 +18,7 @@ from apps.reports.errors import RunInTheWay
 from apps.reports.models import Run
 from apps.reports.services import foreground_runs, requests
 from apps.reports.services.foreground_runs import WaitPolicy
-from apps.reports.states import State
+from apps.reports.states import RunState
 
 HERE = Actor.system("command line")
 TRY_LATER = os.EX_TEMPFAIL
@@ -100,7 +100,7 @@ class Command(BaseCommand):
 
     def _print_result(self, run: Run) -> None:
         """Print the result of a run; raise CommandError if it failed."""
-        if run.state == State.FAILED:
+        if run.state == RunState.FAILED:
             raise CommandError(f"run {run.pk} failed: {run.trouble}\n{run.log}")
         self.stdout.write(
             f"run {run.pk}: {run.first_day} to {run.last_day}, {run.rows_in} rows,"
