@@ -22,6 +22,7 @@ from apps.api.serializers.base import (
     Text,
     choice,
 )
+from apps.core.errors import Invalid
 from apps.poison import matching
 from apps.poison.query import MAX_ID
 from poisonguard.contract import COUNT_LIMIT, SEQUENCE_LIMIT, MatcherKind
@@ -41,7 +42,18 @@ class Matcher(Schema):
         return {**super().get_fields(), "value": value}
 
     def to_internal_value(self, data: object) -> Any:
-        return matching.Matcher.parse(data)
+        try:
+            return matching.Matcher.parse(data)
+        except Invalid as wrong:
+            raise serializers.ValidationError(_within_matcher(wrong)) from None
+
+
+def _within_matcher(wrong: Invalid) -> Any:
+    """Give the remedy at the place inside the matcher that its field names."""
+    detail: Any = [wrong.remedy]
+    for name in reversed(wrong.field.split("/")[1:]):
+        detail = {name: detail}
+    return detail
 
 
 class SkipListQuery(QuerySchema[dict[str, Any]]):

@@ -121,6 +121,17 @@ def test_an_invalid_skip_is_a_422_that_names_the_member(
     assert Skip.objects.count() == 0
 
 
+def test_all_members_that_are_wrong_are_named_at_once(guard: Caller) -> None:
+    rule = {"kind": "rule", "value": {"pointer": "a", "equals": 1}}
+
+    reply = guard.post("skips", new(topic="", matcher=rule, expires_at=3, everything=1))
+
+    assert reply.status == 422
+    assert set(reply.pointers) == {
+        *("/topic", "/matcher/value/pointer", "/expires_at", "/everything")
+    }
+
+
 @pytest.mark.parametrize("body", [[], 13, "x", None])
 def test_a_body_of_another_shape_is_a_400(guard: Caller, body: object) -> None:
     assert guard.post("skips", body).status == 400
