@@ -10,7 +10,12 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tests.unit.test_architecture import ROOT, tracked
+
+# They share one parsed tree.
+pytestmark = pytest.mark.together
 
 # A participle does not say what a value is: `told` was a JSON body, a percentage, a
 # date and a dozen things more.
