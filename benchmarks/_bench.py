@@ -16,8 +16,8 @@ from pathlib import Path
 
 from poisonweb import env
 from poisonweb.embedded import plan, postgres, processes, redis
-from poisonweb.embedded.discovery import LOOPBACK_BROKERS
 from poisonweb.embedded.ports import LOOPBACK, free_port
+from poisonweb.embedded.server_addresses import LOOPBACK_BROKERS
 
 ROUNDS = 5
 

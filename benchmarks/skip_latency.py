@@ -153,7 +153,7 @@ def consumer(url: str, key: str, arrivals: Arrivals) -> Iterator[None]:
 @contextmanager
 def listener(channel: str, arrivals: Arrivals) -> Iterator[None]:
     """Receive bare notices on a connection and a thread of its own."""
-    from apps.core.postgres_sessions import open_session
+    from apps.core.postgres_connections import open_session
 
     stopped = threading.Event()
 
@@ -174,7 +174,7 @@ def listener(channel: str, arrivals: Arrivals) -> Iterator[None]:
 @contextmanager
 def listen_cut() -> Iterator[None]:
     """Keep ending the connection that receives the notices, whenever it reopens."""
-    from apps.core.postgres_sessions import open_session
+    from apps.core.postgres_connections import open_session
 
     stopped = threading.Event()
 
@@ -340,8 +340,8 @@ def _listen(conninfo: str, channel: str) -> None:
 ROLES: dict[str, Callable[..., None]] = {"consume": consume, "listen": listen}
 
 
-def in_processes(url: str, key: str) -> None:
-    """Measure fifty in ten processes: from before the POST, or before the INSERT."""
+def print_ratio_in_processes(url: str, key: str) -> None:
+    """Print the p99 delay of fifty skips in ten processes and its ratio to a NOTIFY."""
     from django.db import connection
 
     os.environ["BENCH_KEY"] = key
@@ -473,7 +473,7 @@ def main() -> None:
     key, commit = api_key(), new_skip()
     with web() as url:
         fifty(url, key, commit)
-        in_processes(url, key)
+        print_ratio_in_processes(url, key)
     with web() as url:
         asyncio.run(thousands(url, key, commit))
 

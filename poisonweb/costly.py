@@ -23,8 +23,8 @@ import h11
 import uvicorn
 from django.conf import settings
 
-from poisonweb import handover
-from poisonweb.handover import PartialRequest
+from poisonweb import connection_handover
+from poisonweb.connection_handover import PartialRequest
 from poisonweb.http import ContinuedH11
 from poisonweb.limits import (
     API,
@@ -75,8 +75,8 @@ class CostlyProcess:
     """Starts the second process, and a new one when it ends, until `stop`."""
 
     def __init__(self) -> None:
-        ours, theirs = handover.socket_pair()
-        self._sender = handover.ConnectionSender(ours)
+        ours, theirs = connection_handover.socket_pair()
+        self._sender = connection_handover.ConnectionSender(ours)
         self._process = _start_process(theirs)
         self._watch: asyncio.Task[None] | None = None
 
@@ -107,7 +107,7 @@ class CostlyProcess:
             code = await self._exit_code()
             log.error("The process for costly requests ended with code %s.", code)
             await asyncio.sleep(RESTART_SECONDS)
-            ours, theirs = handover.socket_pair()
+            ours, theirs = connection_handover.socket_pair()
             self._process = _start_process(theirs)
             self._sender.replace_socket(ours)
 
@@ -143,7 +143,7 @@ class _Server(uvicorn.Server):
     def _take_requests(self) -> None:
         """Answer the requests that have arrived; stop once the web is gone."""
         try:
-            for request in handover.receive(self._end):
+            for request in connection_handover.receive(self._end):
                 answer = asyncio.create_task(self._answer(request))
                 self._answers.add(answer)
                 answer.add_done_callback(self._answers.discard)

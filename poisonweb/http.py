@@ -15,7 +15,7 @@ import h11
 from h11._state import MIGHT_SWITCH_PROTOCOL
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from poisonweb.handover import PartialRequest
+from poisonweb.connection_handover import PartialRequest
 
 SECONDS = 60.0
 # In the last state the request is complete, too: it offers another protocol (such as

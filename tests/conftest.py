@@ -25,7 +25,7 @@ from apps.capture.models import Lane, Mode
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.team.rights import Principal, Scope
-from tests import no_network, resolver
+from tests import no_name_lookups, no_network
 from tests.acceptance.product import ODD_NAME, START, Product, clone, started
 from tests.registered_brokers import SYSTEM, broker_named
 from tests.servers import FOLDER
@@ -38,7 +38,7 @@ settings.load_profile("patient")
 # A shell's background job is deaf to Ctrl-C, and so would be all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-resolver.install()
+no_name_lookups.install()
 no_network.install()
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

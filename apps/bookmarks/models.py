@@ -7,9 +7,9 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from apps.bookmarks.position_keepers import PositionSource
 from apps.bookmarks.querysets import MarkQuerySet, PositionQuerySet
 from apps.bookmarks.runs import NOWHERE, Runs, RunsField
-from apps.bookmarks.sources import PositionSource
 from apps.brokers.models import Topic
 
 

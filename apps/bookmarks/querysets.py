@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from django.db import models
 
-from apps.bookmarks.sources import PositionSource
+from apps.bookmarks.position_keepers import PositionSource
 from apps.brokers import topic_ids
 
 if TYPE_CHECKING:

@@ -7,7 +7,12 @@ import logging
 from celery import shared_task
 
 from apps.capture import partitions as by_day
-from apps.capture.intake import automatic_skips, guards, oversize, suspicions
+from apps.capture.intake import (
+    automatic_skips,
+    guards,
+    messages_left_at_broker,
+    suspicions,
+)
 from apps.core import clock
 from apps.poison import skip_list
 
@@ -31,7 +36,7 @@ def forget_guards() -> None:
 @shared_task(name="apps.capture.tasks.forget_oversize")
 def forget_oversize() -> None:
     """Delete oversize messages that no consumer reports any more."""
-    oversize.prune(now=clock.now())
+    messages_left_at_broker.prune(now=clock.now())
 
 
 @shared_task(name="apps.capture.tasks.end_skips")

@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 from django.db import connection
 
-from apps.core.postgres_sessions import open_session
+from apps.core.postgres_connections import open_session
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from apps.core.postgres_sessions import open_session
+from apps.core.postgres_connections import open_session
 
 
 class Snapshot:

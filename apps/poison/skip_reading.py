@@ -238,7 +238,7 @@ def head(*, topic: str) -> SkipListHead:
 
 
 def snapshot(*, topic: str, consumer_group: str | None) -> SkipListSnapshot:
-    """Read all active skips, with the revision after which to ask for changes."""
+    """Read the revision, then all active skips; a later change may be in both."""
     # The revision first: what commits in between is in the skips, and sent again.
     at = head(topic=topic)
     skips = _query_skips(_ACTIVE, {"topic": topic, "group": consumer_group})

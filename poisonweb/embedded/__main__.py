@@ -13,7 +13,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from poisonweb import env as settings
-from poisonweb.embedded import discovery, plan, supervisor
+from poisonweb.embedded import plan, server_addresses, supervisor
 from poisonweb.embedded.errors import CannotStart
 from poisonweb.embedded.plan import Plan
 from poisonweb.embedded.ports import LOOPBACK, is_free
@@ -47,7 +47,7 @@ def main() -> int:
 def _run_installation(env: Env, port: int) -> None:
     """Start everything, supervise it, and stop it at the end."""
     supervisor.recover(env.var)
-    discovery.withdraw(env.var)
+    server_addresses.withdraw(env.var)
     if not is_free(port):
         raise CannotStart(
             f"Port {port} is taken: stop what listens there, or choose another one "
@@ -65,7 +65,7 @@ def _run_installation(env: Env, port: int) -> None:
         print(_ready_line(env, port), flush=True)
         keeper.supervise()
     finally:
-        discovery.withdraw(env.var)
+        server_addresses.withdraw(env.var)
         keeper.stop()
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -74,7 +74,7 @@ def _start(keeper: Supervisor, installation: Plan, var: Path) -> None:
     """Start the servers, prepare the database, then the web and the rest."""
     keeper.start(installation.servers)
     keeper.until_ready(seconds=START_SECONDS)
-    discovery.announce(var, installation.addresses, supervisor=Identity.own())
+    server_addresses.announce(var, installation.addresses, supervisor=Identity.own())
     keeper.run(installation.prepare)
     # The web starts first and alone: the others would slow it down.
     web, *others = installation.processes

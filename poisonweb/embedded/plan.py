@@ -12,10 +12,10 @@ from http import HTTPStatus
 from pathlib import Path
 
 from poisonweb.embedded import postgres, redis
-from poisonweb.embedded.discovery import LOOPBACK_BROKERS, Servers
 from poisonweb.embedded.errors import CannotStart
 from poisonweb.embedded.ports import LOOPBACK, free_port
 from poisonweb.embedded.processes import Program
+from poisonweb.embedded.server_addresses import LOOPBACK_BROKERS, Servers
 from poisonweb.env import Env
 
 # A task works for at most ten seconds, so a worker stops within this time.

@@ -16,7 +16,7 @@ from typing import Any
 from apps.core.stop_event import StopEvent
 from poisonweb.env import BadEnvironment
 from poisonweb.sample.consumer import SampleConsumer
-from poisonweb.sample.context import SampleContext
+from poisonweb.sample.program_setup import SampleContext
 from poisonweb.sample.subscriptions import DISPATCH
 
 ABORTED = 134

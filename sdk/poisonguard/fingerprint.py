@@ -196,7 +196,7 @@ _HEX_WORD = re.compile(r"[0-9A-Fa-f]+")
 
 
 def _placeholder(match: re.Match[str]) -> str:
-    """Return what replaces a matched value; a name stays as it is."""
+    """Return what replaces a matched value; a quoted name loses only its values."""
     text = match.group()
     if match["str"]:
         before = match.string[max(0, match.start() - 2) : match.start()].rstrip()

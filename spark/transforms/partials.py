@@ -8,7 +8,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark.transforms import durations
+from spark.transforms import handling_times
 
 COUNTS = ("handled", "failed", "skipped", "retried")
 DECISIONS = ("redriven", "confirmed", "recurred", "dropped")
@@ -29,7 +29,7 @@ def counters_by_hour(counters: DataFrame) -> DataFrame:
 
     The rows of an hour add up to its counts.
     """
-    buckets = durations.by_bucket(counters, "duration_ms_hist", once=COUNTS)
+    buckets = handling_times.by_bucket(counters, "duration_ms_hist", once=COUNTS)
     sums = [F.sum(name).alias(name) for name in (*COUNTS, "durations")]
     return buckets.groupBy(*_group_columns(), "source", "bucket").agg(*sums)
 

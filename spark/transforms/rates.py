@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark.schemas import MEASURES
-from spark.transforms import durations, intervals
+from spark.transforms import handling_times, intervals
 from spark.transforms.partials import DECISIONS
 
 GROUP = ("day", "topic", "consumer_group")
@@ -89,8 +89,8 @@ def _roll_up(facts: DataFrame) -> DataFrame:
     ]
     in_bucket = F.sum("durations").alias("durations")
     buckets = facts.groupingSets(grains, *GROUP, "hour", "bucket").agg(*sums, in_bucket)
-    ranked = durations.with_ranks(buckets, *GROUP, "hour")
-    return ranked.groupBy(*GROUP, "hour").agg(*sums, *durations.quantiles())
+    ranked = handling_times.with_ranks(buckets, *GROUP, "hour")
+    return ranked.groupBy(*GROUP, "hour").agg(*sums, *handling_times.quantiles())
 
 
 def _to_rates(sums: DataFrame) -> DataFrame:
@@ -107,5 +107,5 @@ def _to_rates(sums: DataFrame) -> DataFrame:
         "uncounted",
         "skipped",
         *MEASURES,
-        *durations.PERCENTS,
+        *handling_times.PERCENTS,
     )

@@ -11,9 +11,9 @@ from typing import Any
 
 from poisonguard import Guard, RetryPolicy
 from poisonguard.readers.plain import PlainReader
-from tests import forks
+from tests import preloaded_fork_server
 
-FORKS = forks.of(__name__)
+FORKS = preloaded_fork_server.of(__name__)
 
 Message = Mapping[str, Any]
 

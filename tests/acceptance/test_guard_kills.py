@@ -19,7 +19,7 @@ from redis import Redis
 
 from apps.poison.models import Poison
 from poisonguard.journal.attempts import Attempts
-from tests import forks
+from tests import preloaded_fork_server
 from tests.acceptance import mortal_consumer
 from tests.acceptance.mortal_consumer import DEATHS, Place
 from tests.acceptance.web import Web, api_key
@@ -31,7 +31,7 @@ KILLS, KILLERS, MESSAGES = (1_000, 20, 100_000) if SOAK else (25, 6, 3_000)
 LONGEST_LIFE = 0.4
 # A busy machine is no failure; to stand still for so long is one.
 PATIENCE = 60
-FORKS = forks.of(mortal_consumer.__name__)
+FORKS = preloaded_fork_server.of(mortal_consumer.__name__)
 
 
 @pytest.mark.parametrize(("width", "deaths"), [(1, 2), (16, 3)])

@@ -42,7 +42,7 @@ from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.windows import WINDOW
 from apps.triage.states import OperationState, Verb
 from poisonweb.embedded import processes
-from tests import forks
+from tests import preloaded_fork_server
 from tests.acceptance import celery_process
 from tests.reports import GUARD, capture, failure
 from tests.waiting import wait_until
@@ -57,7 +57,7 @@ LONGEST_LIFE = 0.3
 RECOVERY_SECONDS = 5.0 if os.environ.get("SOAK") else 60.0
 PATIENCE = 60 + ITEMS / 500
 TOPIC, GROUP = "orders", "billing"
-FORKS = forks.of(celery_process.__name__)
+FORKS = preloaded_fork_server.of(celery_process.__name__)
 
 
 class Celery:

@@ -24,7 +24,7 @@ from apps.brokers.ports import Delivered, Outbound, OutcomeKind, PublishOutcome
 from apps.capture.management.commands.lanes import MOST_SESSIONS
 from apps.capture.models import HeldDeadLetter, Lane, LaneState, Mode, Sample
 from apps.core import clock, lock
-from apps.core.postgres_sessions import borrow, shared
+from apps.core.postgres_connections import borrow, shared
 from apps.poison.models import Poison
 from apps.reports import job
 from tests import queues

@@ -13,7 +13,7 @@ from django.db import connection
 from apps.capture.models import Lane
 from apps.core import lock
 from apps.core.lock import Locks
-from apps.core.postgres_sessions import open_session
+from apps.core.postgres_connections import open_session
 from apps.triage.models import lock_name
 from tests.races import at_once
 

@@ -6,8 +6,8 @@ import psycopg
 import pytest
 from django.db import connection
 
+from apps.core.postgres_connections import open_session
 from apps.core.postgres_session_usage import SPARE, Usage, usage
-from apps.core.postgres_sessions import open_session
 from tests.postgres_sessions import sessions_left
 
 pytestmark = pytest.mark.django_db

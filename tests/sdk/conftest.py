@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sdk.consumers import Consumers
+from tests.sdk.consumer_processes import Consumers
 from tests.sdk.server import Server, running
 
 

@@ -19,7 +19,7 @@ from poisonguard.journal.attempts import Attempts
 from poisonguard.journal.attempts_schema import DECAY, KEEP, ROW_LIMIT
 from poisonguard.journal.death import Blame, Death
 from poisonguard.journal.record import Record
-from tests.sdk.consumers import python
+from tests.sdk.consumer_processes import python
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -22,7 +22,7 @@ from poisonguard import (
     StartTimeout,
 )
 from poisonguard.readers.plain import PlainReader
-from tests.sdk.consumers import python
+from tests.sdk.consumer_processes import python
 from tests.sdk.guarded import (
     REDRIVE,
     Failing,

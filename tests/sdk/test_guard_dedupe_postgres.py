@@ -25,7 +25,7 @@ from psycopg_pool import ConnectionPool
 
 from poisonguard import Guard, Misconfigured, Outcome, RetryPolicy
 from poisonguard.dedupe.postgres import PostgresWindow, schema
-from tests import forks
+from tests import preloaded_fork_server
 from tests.sdk import marking_consumer
 from tests.sdk.guarded import Message, guarding, message, redriven
 from tests.sdk.server import Server
@@ -33,7 +33,7 @@ from tests.sdk.server import Server
 HANDLED, POISONED, RELEASE = Outcome.HANDLED, Outcome.POISONED, Outcome.RELEASE
 SKIPPED = Outcome.SKIPPED
 TIMEOUT = 60.0
-FORKS = forks.of(marking_consumer.__name__)
+FORKS = preloaded_fork_server.of(marking_consumer.__name__)
 ADD = "INSERT INTO effects (message) VALUES (%s)"
 
 

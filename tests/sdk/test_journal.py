@@ -21,7 +21,7 @@ from poisonguard.journal.orphans import OrphanRecovery
 from poisonguard.journal.process_journal import Journal
 from poisonguard.processes.kernel import Identity
 from poisonguard.supervision.supervisor import Journals
-from tests.sdk.consumers import NAME, Consumers, python
+from tests.sdk.consumer_processes import NAME, Consumers, python
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 LARGEST = 2**64 - 1

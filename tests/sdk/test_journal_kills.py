@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.sdk import dying_starts
-from tests.sdk.consumers import Consumers, program
+from tests.sdk.consumer_processes import Consumers, program
 
 KILLS = 30
 KILLERS = {"20": "segv", "100": "exit", "200": "abort"}

@@ -17,7 +17,7 @@ from poisonguard.errors import Away
 from poisonguard.server import answers
 from poisonguard.server.client import Client
 from poisonguard.server.skip_stream import _read_json, _read_lines
-from poisonguard.skipping import listed_skips, skip_lines, skip_table
+from poisonguard.skipping import packed_and_loose_skips, skip_lines, skip_table
 from poisonguard.skipping.skip_list import Doubt, SkipList
 from poisonguard.testing.web import lines_of
 from tests.sdk.server import KEY, Json, Server
@@ -175,7 +175,7 @@ def _number(skip: Skip) -> int:
 def test_skips_from_the_stream_are_packed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(listed_skips, "LOOSE", 10)
+    monkeypatch.setattr(packed_and_loose_skips, "LOOSE", 10)
     mine = mirror()
 
     for number in range(200):

@@ -17,7 +17,7 @@ from poisonguard.supervision.supervisor import (
     NOT_STARTED,
     pause_after,
 )
-from tests.sdk.consumers import TIMEOUT, Consumers, ended, popen
+from tests.sdk.consumer_processes import TIMEOUT, Consumers, ended, popen
 from tests.waiting import wait_until
 
 

@@ -8,7 +8,7 @@ from poisonguard.contract import Cause
 from poisonguard.errors import Misconfigured
 from poisonguard.journal.death import Blame
 from poisonguard.supervision.watchdog import HangDetector, interval
-from tests.sdk.consumers import NAME, Consumers, ended, python
+from tests.sdk.consumer_processes import NAME, Consumers, ended, python
 
 LIMIT = 10.0
 

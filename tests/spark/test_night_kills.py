@@ -25,7 +25,7 @@ from apps.core.actor import Actor
 from apps.reports import job
 from apps.reports.models import Run
 from apps.reports.services import requests
-from tests import forks, reports
+from tests import preloaded_fork_server, reports
 from tests.spark import last_step
 from tests.spark.published import published
 
@@ -54,7 +54,7 @@ with snapshot.open_snapshot() as seen:
 """
 # Only checking and publishing are repeated: these processes are forked from one
 # that has loaded Django.
-LAST_STEPS_BEGIN = forks.of(last_step.__name__)
+LAST_STEPS_BEGIN = preloaded_fork_server.of(last_step.__name__)
 
 
 @pytest.fixture

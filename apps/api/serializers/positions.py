@@ -23,9 +23,9 @@ from apps.api.serializers.base import (
     choice,
 )
 from apps.bookmarks.consumer_requests import BOOKMARK_LIMIT, EPOCH_LIMIT, MOST_RUNS
+from apps.bookmarks.position_keepers import PositionSource
 from apps.bookmarks.runs import LAST
 from apps.bookmarks.services import settling
-from apps.bookmarks.sources import PositionSource
 
 # Enough for a process that settles for some thousand consumers in one request.
 MOST_UPDATES = 10_000

@@ -24,7 +24,7 @@ from apps.api.stream import access
 from apps.api.stream.params import StreamParams
 from apps.api.stream.readers import ChangeBatch, StreamReader, encoded, ping
 from apps.core import clock, notify_channel
-from apps.core.postgres_sessions import open_async_session
+from apps.core.postgres_connections import open_async_session
 from apps.poison import skip_reading
 from apps.poison.skip_reading import ListedSkip, SkipListHead
 from apps.team.credentials import Credential

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from apps.bookmarks.services.observing import observe
+from apps.bookmarks.services.broker_positions import observe
 
 __all__ = ["observe"]

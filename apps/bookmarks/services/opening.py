@@ -11,8 +11,8 @@ from django.db.models import Prefetch
 
 from apps.bookmarks.consumer_requests import Holder
 from apps.bookmarks.models import BookmarkPosition, Mark
+from apps.bookmarks.position_keepers import PositionSource
 from apps.bookmarks.querysets import PositionQuerySet
-from apps.bookmarks.sources import PositionSource
 from apps.brokers import topic_ids
 from apps.brokers.models import Topic
 from apps.brokers.services import topics as brokers

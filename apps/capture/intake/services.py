@@ -18,7 +18,7 @@ from psycopg.errors import DeadlockDetected
 from apps.brokers.models import Topic
 from apps.brokers.row_locks import lock_topics
 from apps.brokers.services import topics as brokers
-from apps.capture.intake import oversize
+from apps.capture.intake import messages_left_at_broker
 from apps.capture.intake.merge import merge
 from apps.capture.intake.occurrence import Occurrence, believed, from_report
 from apps.core.batch_requests import Batch
@@ -86,7 +86,7 @@ def capture(
     batch.answer(lambda report: refuse_hidden(report.topic, principal))
     topics = brokers.topics_named(names={report.topic for report in batch.members})
     too_large = [report for report in batch.members if _why_too_large(report)]
-    oversize.record(too_large, topics, now=now)
+    messages_left_at_broker.record(too_large, topics, now=now)
     batch.answer(_refuse_too_large)
     reports = batch.members
     replaying = {topics[report.topic] for report in reports if report.replays}
@@ -95,7 +95,9 @@ def capture(
         from_report(report, topic=topics[report.topic], now=now) for report in reports
     ]
     written = write(occurrences=occurrences, now=now)
-    oversize.delete_captured({occurrence.identity for occurrence in occurrences})
+    messages_left_at_broker.delete_captured(
+        {occurrence.identity for occurrence in occurrences}
+    )
     return batch.in_order(written)
 
 

@@ -27,7 +27,7 @@ from apps.brokers.models import Topic
 from apps.brokers.ports import DeadLetter
 from apps.capture.intake.occurrence import digest_of_delivery
 from apps.capture.models import Delivery
-from apps.core.postgres_sessions import borrow
+from apps.core.postgres_connections import borrow
 
 IN_DOUBT = timedelta(hours=1)
 

@@ -21,7 +21,7 @@ from apps.brokers.services import topics as brokers
 from apps.capture.lanes.throttling import LaneRate, Polling, Timer
 from apps.capture.models import Counter, Lane, LaneState
 from apps.core.content_ids import digest_of
-from apps.core.postgres_sessions import borrow
+from apps.core.postgres_connections import borrow
 from apps.core.text import storable
 
 POLL_INTERVAL = 2.0

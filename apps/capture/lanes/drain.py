@@ -39,8 +39,8 @@ from apps.capture.lanes.depth_polling import Clock, LaneMonitor, count_captured
 from apps.capture.lanes.throttling import BatchSize, Timer
 from apps.capture.models import HeldDeadLetter, Lane, Mode, Sample
 from apps.core.errors import Unavailable
+from apps.core.postgres_connections import borrow
 from apps.core.postgres_errors import refuses_value
-from apps.core.postgres_sessions import borrow
 from apps.core.text import storable
 from poisonguard.contract import HEADERS_LIMIT
 

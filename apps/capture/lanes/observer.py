@@ -13,7 +13,7 @@ from apps.brokers.services import topics as brokers
 from apps.capture.lanes.depth_polling import POLL_INTERVAL, Clock, LaneMonitor
 from apps.capture.lanes.throttling import Timer
 from apps.capture.models import Lane, Sample
-from apps.core.postgres_sessions import borrow
+from apps.core.postgres_connections import borrow
 
 SAMPLE_INTERVAL = 10.0
 SAMPLES = 10

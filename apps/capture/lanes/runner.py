@@ -30,7 +30,7 @@ from apps.capture.models import Lane, LaneState, Mode
 from apps.core import back_off
 from apps.core.errors import Invalid, Refused, Unavailable
 from apps.core.lock import Lock, Locks
-from apps.core.postgres_sessions import borrow
+from apps.core.postgres_connections import borrow
 from apps.core.text import storable
 
 log = logging.getLogger(__name__)

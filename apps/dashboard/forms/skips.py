@@ -277,7 +277,7 @@ def _matcher(
     if by is SkipCriterion.HEADER:
         return _rule({"header": where, "equals": value})
     if by is SkipCriterion.POINTER:
-        return _rule({"pointer": where, "equals": _scalar(value)})
+        return _rule({"pointer": where, "equals": _json_or_text(value)})
     if message is not None:
         return Matcher.from_poison(message, OF_A_MESSAGE[by])
     return Matcher.parse({"kind": by.value, "value": value})
@@ -288,8 +288,8 @@ def _rule(rule: dict[str, object]) -> Matcher:
     return Matcher.parse({"kind": MatcherKind.RULE.value, "value": rule})
 
 
-def _scalar(text: str) -> object:
-    """Parse a JSON number, true, false, null or string; anything else is text."""
+def _json_or_text(text: str) -> object:
+    """Parse JSON; text that is no JSON stays as it is."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

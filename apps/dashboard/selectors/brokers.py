@@ -318,7 +318,7 @@ def _polling_cost(longest: float) -> str:
 
 
 def _duration_words(seconds: float) -> str:
-    """Write seconds in words: 7200 is "2 hours"."""
+    """Write seconds in words: 7200 is "2 hours", 3600 is "60 minutes"."""
     whole = round(seconds)
     for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
         if whole > size and whole % size == 0:

@@ -14,8 +14,8 @@ from apps.brokers.ports import Header
 from apps.core.text import readable
 from apps.core.timeouts import TooSlow, unless_slow
 from apps.dashboard.selectors.messages import MASKED, is_secret
-from apps.poison import identifying_headers as names
 from apps.poison import message_contents
+from apps.poison import public_headers as names
 from apps.poison.models import Poison
 from apps.team.rights import Principal, Scope
 from poisonguard import fingerprint

@@ -26,9 +26,9 @@ from apps.dashboard.selectors import skips
 from apps.dashboard.selectors.neighbours import Neighbours, neighbours
 from apps.dashboard.selectors.skips import SkipRow
 from apps.poison import message_contents, origins
-from apps.poison.identifying_headers import is_public
 from apps.poison.message_contents import FailureExcerpt, FirstHeaders, RevealedMessage
 from apps.poison.models import Failure, Poison, Redrive
+from apps.poison.public_headers import is_public
 from apps.poison.query import Query, Term
 from apps.poison.states import DisplayState
 from apps.team.rights import Principal, Scope

@@ -14,9 +14,9 @@ from django.db.models import Max, Prefetch, QuerySet
 from apps.audit.models import Entry
 from apps.bookmarks.consumer_requests import MOST_RUNS
 from apps.bookmarks.models import BookmarkPosition, Mark, Move, Sample
+from apps.bookmarks.position_keepers import PositionSource
 from apps.bookmarks.services import reading
 from apps.bookmarks.services.reading import TopicPublisher
-from apps.bookmarks.sources import PositionSource
 from apps.brokers.services import topics as brokers
 from apps.capture.models import LANE_LIVES, Lane, LaneState
 from apps.core.errors import Absent, Refused, Unavailable

@@ -25,4 +25,4 @@ def index(request: SignedIn) -> HttpResponse:
         "by_api": curl.post(request, "/api/v1/failures", {"failures": [failure]}),
         "by_queue": first_message_examples.DEAD_LETTER,
     }
-    return render(request, "help/page.html", context)
+    return render(request, "help.html", context)

@@ -18,10 +18,10 @@ from apps.audit import services as audit
 from apps.audit.services import Action, clean_reason
 from apps.bookmarks.models import BookmarkPosition, Mark, Move, Moved
 from apps.bookmarks.places import LONGEST, BookmarkPlace, place_of
+from apps.bookmarks.position_keepers import PositionSource
 from apps.bookmarks.runs import LAST, NOWHERE, Runs, holds, up_to, watermark
 from apps.bookmarks.services import moving, watermark_samples
 from apps.bookmarks.services.moving import MarkChange
-from apps.bookmarks.sources import PositionSource
 from apps.core.errors import Absent, Invalid, Refused
 from apps.poison.models import Poison
 from apps.team.rights import Principal, Scope

@@ -133,7 +133,7 @@ def hostile_message(consumer: Consumer) -> None:
     " itself, and the request is answered 200.",
 )
 def confirmation_forged(consumer: Consumer) -> None:
-    """Check that the server rejects confirmations without its signature."""
+    """Check that the server rejects unsigned confirmations, each in its own result."""
     forged = [f"{new_id()}.{'A' * 43}", "no redrive at all"]
     results = consumer.batch(
         "/confirmations", "confirmations", *(_confirmation(consumer, f) for f in forged)

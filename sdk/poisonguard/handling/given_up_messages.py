@@ -12,12 +12,12 @@ from poisonguard.handling.components import GuardComponents
 from poisonguard.handling.guard_pause import GuardPause
 from poisonguard.handling.message_facts import MessageFacts
 from poisonguard.handling.message_records import MessageRecords
-from poisonguard.handling.poison_reports import (
+from poisonguard.handling.redriven_messages import RedrivenMessages
+from poisonguard.handling.report_building import (
     failure_report,
     raised_by,
     raised_by_death,
 )
-from poisonguard.handling.redriven_messages import RedrivenMessages
 from poisonguard.handling.steps import BlockingCall, Steps
 from poisonguard.journal.record import Record
 from poisonguard.outcome import Outcome

@@ -20,7 +20,7 @@ from poisonguard.contract import (
     redrive_id_of,
 )
 from poisonguard.errors import GuardError
-from poisonguard.handling.unreadable_messages import (
+from poisonguard.handling.raw_bytes import (
     DESCRIBED_TYPE,
     description,
     raw_bytes,

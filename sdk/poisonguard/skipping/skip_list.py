@@ -15,8 +15,8 @@ from datetime import datetime
 from poisonguard.contract import Skip
 from poisonguard.skipping.doubts import Doubt, Doubts
 from poisonguard.skipping.expiries import Expiries
-from poisonguard.skipping.listed_skips import ListedSkips
 from poisonguard.skipping.own_skips import OWN_LIMIT, OwnSkips
+from poisonguard.skipping.packed_and_loose_skips import ListedSkips
 from poisonguard.skipping.skip_changes import SkipChanges
 from poisonguard.skipping.skip_lines import EPOCH
 from poisonguard.skipping.skip_lookup import (

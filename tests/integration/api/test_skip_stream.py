@@ -23,7 +23,7 @@ from django.db import connection, transaction
 
 from apps.api.stream import access, hub, readers
 from apps.core import notify_channel
-from apps.core.postgres_sessions import open_async_session
+from apps.core.postgres_connections import open_async_session
 from apps.poison import skip_list, skip_reading
 from apps.poison.models import SkipList, StoreEpoch
 from apps.team import services as team

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from apps.capture.lanes import runner
-from apps.core import clock, postgres_sessions
+from apps.core import clock, postgres_connections
 from apps.core.stop_event import StopEvent
 
 # For all lanes together, without the session of their locks. A lane holds no session
@@ -24,5 +24,5 @@ class Command(BaseCommand):
         stop = StopEvent()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
-        with postgres_sessions.shared("lanes", most=MOST_SESSIONS):
+        with postgres_connections.shared("lanes", most=MOST_SESSIONS):
             runner.serve(stop=stop, clock=clock.now)

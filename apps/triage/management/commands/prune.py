@@ -1,4 +1,4 @@
-"""`manage.py prune`: delete expired previews and idempotency keys."""
+"""`manage.py prune`: delete old previews, idempotency keys and sessions."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from poisonguard.journal.process_journal import Journal
-from tests import forks
+from tests import preloaded_fork_server
 from tests.sdk import small_consumer
 from tests.sdk.small_consumer import Plan
 
@@ -19,7 +19,7 @@ SDK = Path(small_consumer.__file__).parents[2] / "sdk"
 TIMEOUT = 300.0  # each step waits for the disk, which others use, too
 NAME = "orders/billing/billing-1"
 # Of one that has loaded everything a start costs milliseconds.
-FORKS = forks.of(small_consumer.__name__)
+FORKS = preloaded_fork_server.of(small_consumer.__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from tests import resolver
+from tests import no_name_lookups
 
 
 @pytest.mark.parametrize("name", ["mq.example", "a.b", b"bytes.example"])
@@ -14,7 +14,7 @@ def test_no_name_of_another_machine_is_asked_for(
     name: str | bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests: list[object] = []
-    monkeypatch.setattr(resolver, "_usual", requests.append)
+    monkeypatch.setattr(no_name_lookups, "_usual", requests.append)
 
     with pytest.raises(socket.gaierror):
         socket.getaddrinfo(name, 80)
