@@ -82,7 +82,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "apps/team/second_factor_adapter.py:get_totp_label",
     ),
     "The libraries whose objects these are read what is set on them": (
-        *("*/azure_queue/wire.py:msg", "apps/core/logs.py:msg"),
+        *("*/azure_queue/azure_calls.py:msg", "apps/core/logs.py:msg"),
         *("apps/core/logs.py:exc_text", "*/management.py:pool_classes_by_scheme"),
         *("poisonweb/costly.py:should_exit", "tests/*:should_exit"),
         *("sdk/poisonguard/journal/attempts_file.py:row_factory",),

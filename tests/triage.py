@@ -11,9 +11,9 @@ from redis import Redis
 from apps.brokers.services.topics import RoutingPublisher
 from apps.poison.models import Poison
 from apps.poison.query import Query
+from apps.poison.redrive_signatures import sign
 from apps.poison.services import RedriveAnswer, begin, mark
 from apps.poison.states import RedriveOutcome
-from apps.poison.tokens import sign
 from apps.team.rights import Principal
 from apps.triage.models import Operation
 from apps.triage.services import decision, previews, running

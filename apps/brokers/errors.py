@@ -1,7 +1,7 @@
 """What can go wrong with a topic, with its queue, and with one call to a broker.
 
 Adapters translate what their clients raise into `NotSent`, `MaybeSent` and `Rejected`,
-once, in their `wire`.
+once, where they call their broker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Celery tasks of capture."""
+"""Celery tasks of capture: partitions, silent guards and skips that have ended."""
 
 from __future__ import annotations
 

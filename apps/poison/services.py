@@ -14,7 +14,7 @@ from typing import Any
 from django.db import connection, transaction
 
 from apps.core.arrays import array
-from apps.poison import tokens as token
+from apps.poison import redrive_signatures as token
 from apps.poison.models import Redrive
 from apps.poison.states import (
     PoisonState,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.acceptance.web import Web
-from tests.killed import files_of_killed_processes
+from tests.files_of_killed_processes import files_of_killed_processes
 
 __all__ = ["files_of_killed_processes"]
 

@@ -32,8 +32,8 @@ from apps.capture.intake import services
 from apps.core import clock
 from apps.poison.models import Body, Poison, Redrive
 from apps.poison.query import Query
+from apps.poison.redrive_signatures import redrive_of
 from apps.poison.states import PoisonState
-from apps.poison.tokens import redrive_of
 from apps.team.rights import Principal
 from apps.triage import dispatch
 from apps.triage.models import Item, Operation

@@ -27,7 +27,7 @@ from apps.capture.models import Lane, LaneState, Mode
 from apps.core import clock, lock
 from apps.poison.models import Poison
 from apps.poison.query import Query
-from apps.poison.tokens import redrive_of
+from apps.poison.redrive_signatures import redrive_of
 from apps.team.rights import Principal
 from apps.triage import dispatch
 from apps.triage.models import Operation

@@ -17,12 +17,12 @@ from pika.adapters.blocking_connection import BlockingChannel
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.rabbitmq import amqp_properties as properties
 from apps.brokers.adapters.rabbitmq.adapter import ADAPTER
-from apps.brokers.adapters.rabbitmq.settings import RabbitAddress
-from apps.brokers.adapters.rabbitmq.wire import (
+from apps.brokers.adapters.rabbitmq.amqp_connection import (
     RabbitArrival,
     RabbitRejected,
     RabbitWire,
 )
+from apps.brokers.adapters.rabbitmq.settings import RabbitAddress
 from apps.brokers.ports import (
     Header,
     Outbound,

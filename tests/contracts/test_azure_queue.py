@@ -19,13 +19,13 @@ from azure.storage.queue import (
 )
 
 from apps.brokers.adapters.adapter import TopicSettings
-from apps.brokers.adapters.azure_queue import wire
+from apps.brokers.adapters.azure_queue import azure_calls
 from apps.brokers.adapters.azure_queue.account import AzureAccount
 from apps.brokers.adapters.azure_queue.adapter import ADAPTER
+from apps.brokers.adapters.azure_queue.azure_calls import AzureMessage, AzureWire
 from apps.brokers.adapters.azure_queue.dead_lettering import AzureDeadLettering
 from apps.brokers.adapters.azure_queue.message_text import ENCODING_HEADER, LARGEST_TEXT
 from apps.brokers.adapters.azure_queue.settings import AzureQueueSettings
-from apps.brokers.adapters.azure_queue.wire import AzureMessage, AzureWire
 from apps.brokers.models import Topic
 from apps.brokers.ports import (
     DeadLetter,
@@ -408,10 +408,10 @@ def test_an_unexhausted_message_taken_by_dead_lettering_is_returned_at_once(
     azure.put(azure.topic, b"poison")
     azure.fail(MAX_DEQUEUE_COUNT)
     settings = AzureQueueSettings.of_topic(azure.broker, azure.settings)
-    wire = Overtaken(AzureAccount.parse(azure.url), stage=azure)
+    azure_calls = Overtaken(AzureAccount.parse(azure.url), stage=azure)
 
-    moved = AzureDeadLettering(wire, settings).move()
-    wire.close()
+    moved = AzureDeadLettering(azure_calls, settings).move()
+    azure_calls.close()
 
     (visible,) = azure.client(azure.topic).peek_messages()
     assert moved == 0
@@ -541,7 +541,7 @@ def test_only_requested_messages_are_unknown_when_azure_hangs(
     azure: AzureStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as impatient:
-        impatient.setattr(wire, "REPLY_SECONDS", 0.5)
+        impatient.setattr(azure_calls, "REPLY_SECONDS", 0.5)
         publisher, reader = azure.publisher(), azure.reader()
     publisher.publish([to(azure.topic, b"before")])
     window = [to(azure.topic, b"%d" % n) for n in range(40)]
@@ -620,7 +620,7 @@ def test_the_error_of_a_wrong_key_does_not_quote_it(azure: AzureStage) -> None:
 def test_queues_are_found_page_by_page_and_beside_their_poison(
     azure: AzureStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "QUEUES_PAGE", 2)
+    monkeypatch.setattr(azure_calls, "QUEUES_PAGE", 2)
     lone = f"lone-{azure.topic}-poison"
     azure.make(lone)
     azure.put(azure.topic, b"one")

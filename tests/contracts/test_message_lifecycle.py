@@ -37,7 +37,7 @@ from apps.core import clock
 from apps.core.errors import Invalid
 from apps.poison.models import Body, Poison, Redrive
 from apps.poison.query import Query
-from apps.poison.tokens import redrive_of
+from apps.poison.redrive_signatures import redrive_of
 from apps.team.rights import Principal
 from apps.triage.models import Operation
 from apps.triage.services import decision, previews, running

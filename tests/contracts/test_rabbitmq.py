@@ -17,6 +17,7 @@ from pika import spec
 from apps.brokers import vocabularies
 from apps.brokers.adapters.rabbitmq import reader as rabbitmq_reader
 from apps.brokers.adapters.rabbitmq.adapter import ADAPTER
+from apps.brokers.adapters.rabbitmq.amqp_connection import LARGEST_FRAME
 from apps.brokers.adapters.rabbitmq.publisher import (
     IN_FLIGHT,
     RabbitPublisher,
@@ -28,7 +29,6 @@ from apps.brokers.adapters.rabbitmq.reader import (
     RabbitDeadLetterReader,
 )
 from apps.brokers.adapters.rabbitmq.transport import RabbitLink
-from apps.brokers.adapters.rabbitmq.wire import LARGEST_FRAME
 from apps.brokers.errors import QueueMissing
 from apps.brokers.ports import (
     DeadLetter,

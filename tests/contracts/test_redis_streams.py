@@ -180,7 +180,9 @@ def test_what_was_sent_before_redis_was_killed_is_there_afterwards(
 def test_a_redis_that_hangs_is_away(
     redis_stage: RedisStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("apps.brokers.adapters.redis_streams.wire.REPLY_SECONDS", 3.0)
+    monkeypatch.setattr(
+        "apps.brokers.adapters.redis_streams.redis_connection.REPLY_SECONDS", 3.0
+    )
     publisher, reader = redis_stage.publisher(), redis_stage.reader()
     (before,) = publisher.publish([outbound(redis_stage.topic, 0)])
     assert before.kind is OutcomeKind.SENT

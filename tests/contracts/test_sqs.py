@@ -13,7 +13,7 @@ import pytest
 from apps.brokers import vocabularies
 from apps.brokers.adapters.sqs.adapter import ADAPTER, CAPABILITIES
 from apps.brokers.adapters.sqs.publisher import SqsPublisher
-from apps.brokers.adapters.sqs.wire import SqsAddress
+from apps.brokers.adapters.sqs.sqs_calls import SqsAddress
 from apps.brokers.errors import QueueMissing
 from apps.brokers.ports import (
     Counting,
@@ -461,7 +461,7 @@ def test_a_ping_says_where_sqs_is_or_that_it_is_away(stage: SqsStage) -> None:
 def test_a_message_is_unknown_when_sqs_hangs(
     stage: SqsStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("apps.brokers.adapters.sqs.wire.REPLY_SECONDS", 3.0)
+    monkeypatch.setattr("apps.brokers.adapters.sqs.sqs_calls.REPLY_SECONDS", 3.0)
     publisher, reader = stage.publisher(), stage.reader()
     before = publisher.publish([outbound(stage.topic, b"before")])
     assert [one.kind for one in before] == [SENT]

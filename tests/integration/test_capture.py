@@ -10,9 +10,9 @@ import pytest
 from apps.capture.intake.services import CaptureStatus
 from apps.capture.models import Counter
 from apps.poison.models import Alias, Body, Failure, Poison, Problem, Redrive
+from apps.poison.redrive_signatures import sign
 from apps.poison.services import RedriveAnswer, begin, confirm, mark
 from apps.poison.states import PoisonState, RedriveOutcome
-from apps.poison.tokens import sign
 from tests.reports import capture, count_up, counter, drop, failure, poisons
 from tests.triage import redriven
 

@@ -24,9 +24,9 @@ from apps.capture.models import HeldDeadLetter, Lane
 from apps.core import clock, lock
 from apps.core.postgres_errors import refuses_value
 from apps.poison.models import Body, Failure, Poison, Redrive
+from apps.poison.redrive_signatures import sign
 from apps.poison.services import RedriveAnswer, begin, mark
 from apps.poison.states import RedriveOutcome
-from apps.poison.tokens import sign
 from poisonguard.contract import HEADERS_LIMIT
 from tests.full_disk import full_disk
 from tests.waiting import wait_until

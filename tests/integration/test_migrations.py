@@ -13,9 +13,9 @@ from django.db import connection
 from apps.brokers.models import Topic
 from apps.capture.models import Lane, LaneState
 from apps.poison.models import Failure, Redrive
+from apps.poison.redrive_signatures import sign
 from apps.poison.services import RedriveAnswer, begin, confirm, mark
 from apps.poison.states import RedriveOutcome
-from apps.poison.tokens import sign
 from apps.team import services as team
 from apps.team.models import ApiKey, SignInFailures
 from apps.team.rights import Principal, Scope

@@ -15,8 +15,8 @@ from apps.core.actor import Actor
 from apps.core.errors import Forbidden, Invalid
 from apps.poison.models import Poison, Redrive
 from apps.poison.query import Query
+from apps.poison.redrive_signatures import verified
 from apps.poison.states import PoisonState
-from apps.poison.tokens import verified
 from apps.team.rights import GRANTS, Principal, Role, Scope
 from apps.triage.errors import Stale
 from apps.triage.models import Item, Operation

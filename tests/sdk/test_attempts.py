@@ -17,8 +17,8 @@ from poisonguard.contract import Cause
 from poisonguard.errors import Misconfigured
 from poisonguard.journal.attempts import Attempts
 from poisonguard.journal.attempts_schema import DECAY, KEEP, ROW_LIMIT
-from poisonguard.journal.death import Blame, Death
-from poisonguard.journal.record import Record
+from poisonguard.journal.message_attempts import Record
+from poisonguard.journal.process_death import Blame, Death
 from tests.sdk.consumer_processes import python
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -15,9 +15,9 @@ import pytest
 from poisonguard.errors import Misconfigured
 from poisonguard.journal import journal_file
 from poisonguard.journal.attempts import Attempts
-from poisonguard.journal.death import Blame
 from poisonguard.journal.journal_file import WORD, EndingKind, Header
 from poisonguard.journal.orphans import OrphanRecovery
+from poisonguard.journal.process_death import Blame
 from poisonguard.journal.process_journal import Journal
 from poisonguard.processes.kernel import Identity
 from poisonguard.supervision.supervisor import Journals

@@ -17,9 +17,9 @@ import pytest
 from poisonguard.contract import GuardHeartbeat, GuardState
 from poisonguard.errors import Away, Full, Misconfigured, Refused
 from poisonguard.server import confirmation_queue, oversize
-from poisonguard.server import counters as counting
+from poisonguard.server import counts_by_minute as counting
 from poisonguard.server.client import Client
-from poisonguard.server.counters import CounterKey, Counters
+from poisonguard.server.counts_by_minute import CounterKey, Counters
 from poisonguard.server.failure_queue import Receipt
 from poisonguard.server.reporter import Reporter
 from poisonguard.server.spool import Spool

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from poisonguard.journal.death import Blame
+from poisonguard.journal.process_death import Blame
 from poisonguard.processes import kernel
 from poisonguard.supervision.supervisor import (
     FAST_DEATHS,

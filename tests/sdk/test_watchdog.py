@@ -6,7 +6,7 @@ import pytest
 
 from poisonguard.contract import Cause
 from poisonguard.errors import Misconfigured
-from poisonguard.journal.death import Blame
+from poisonguard.journal.process_death import Blame
 from poisonguard.supervision.watchdog import HangDetector, interval
 from tests.sdk.consumer_processes import NAME, Consumers, ended, python
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from poisonguard.server.counters import CounterKey
+from poisonguard.server.counts_by_minute import CounterKey
 from poisonguard.server.shared_connection import Connection
 from tests.sdk.failures import confirmation
 from tests.sdk.server import KEY

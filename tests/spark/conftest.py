@@ -15,7 +15,7 @@ from django.db import connection
 from pyspark.sql import SparkSession
 
 from spark import session
-from tests.killed import files_of_killed_processes
+from tests.files_of_killed_processes import files_of_killed_processes
 from tests.needs import JDBC_JAR
 from tests.spark.postgres_readers import DOORS, Export
 

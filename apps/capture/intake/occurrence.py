@@ -13,7 +13,7 @@ from apps.brokers.ports import Capabilities, Counting, DeadLetter, Header
 from apps.brokers.vocabularies import poisonweb as vocabulary
 from apps.core import content_ids
 from apps.core.text import one_line, storable
-from apps.poison import tokens
+from apps.poison import redrive_signatures
 from poisonguard.contract import NAME_LIMIT, Cause, FailureReport, Raised
 from poisonguard.fingerprint import Fingerprint, fingerprint
 
@@ -237,7 +237,7 @@ def _redrive_of_token(
     """Return the redrive that a genuine token names, else None."""
     if token is None:
         return None
-    return tokens.verified(token, topic=topic.name, digest=digest)
+    return redrive_signatures.verified(token, topic=topic.name, digest=digest)
 
 
 def _fingerprint(

@@ -16,7 +16,7 @@ from apps.brokers.ports import Header
 from apps.brokers.services.topics import RoutedMessage
 from apps.core.arrays import array
 from apps.core.text import storable
-from apps.poison import tokens
+from apps.poison import redrive_signatures
 from apps.poison.services import RedriveAnswer
 from apps.poison.states import RedriveOutcome
 from poisonguard.contract import REDRIVE_HEADER
@@ -115,7 +115,9 @@ def _headers(row: _Row, topic: Topic) -> tuple[Header, ...]:
     headers = vocabulary.leaving(captured)
     if not row.is_marked:
         return headers
-    token = tokens.sign(redrive=row.redrive, topic=topic.name, digest=row.digest)
+    token = redrive_signatures.sign(
+        redrive=row.redrive, topic=topic.name, digest=row.digest
+    )
     return (*headers, (REDRIVE_HEADER.encode(), token.encode()))
 
 

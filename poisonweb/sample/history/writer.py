@@ -20,8 +20,8 @@ from apps.capture.intake import services as capture
 from apps.capture.intake.occurrence import Occurrence, from_report
 from apps.capture.intake.services import CaptureStatus
 from apps.core.actor import Actor
+from apps.poison import redrive_signatures
 from apps.poison import services as poison
-from apps.poison import tokens
 from apps.poison.models import Problem, Redrive
 from apps.poison.query import Query, Term
 from apps.reports.states import DeliveredSource
@@ -208,7 +208,7 @@ class _Writer:
         by_poison = {each.poison_id: each for each in redrives.select_related("poison")}
         for poisoned in step.poisons:
             redrive = by_poison[self.ids[poisoned]]
-            self.tokens[poisoned] = tokens.sign(
+            self.tokens[poisoned] = redrive_signatures.sign(
                 redrive=redrive.pk,
                 topic=poisoned.stream.topic,
                 digest=redrive.poison.digest,

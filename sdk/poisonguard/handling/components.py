@@ -19,7 +19,7 @@ from poisonguard.outcome import Outcome
 from poisonguard.policy import RetryPolicy
 from poisonguard.processes.stop_event import SignalSafeEvent
 from poisonguard.readers import Reader
-from poisonguard.server.counters import CounterKey
+from poisonguard.server.counts_by_minute import CounterKey
 from poisonguard.server.reporter import Reporter
 from poisonguard.settings import Settings
 from poisonguard.skipping.skip_list import SkipList

@@ -19,7 +19,7 @@ from poisonguard.handling.report_building import (
     raised_by_death,
 )
 from poisonguard.handling.steps import BlockingCall, Steps
-from poisonguard.journal.record import Record
+from poisonguard.journal.message_attempts import Record
 from poisonguard.outcome import Outcome
 from poisonguard.server.failure_queue import Receipt
 

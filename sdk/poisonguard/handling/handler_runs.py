@@ -14,7 +14,7 @@ from poisonguard.handling.message_facts import MessageFacts
 from poisonguard.handling.message_records import MessageRecords
 from poisonguard.handling.steps import RUN, Step
 from poisonguard.handling.waits import POLL_SECONDS, Released, Waits
-from poisonguard.journal.record import Record
+from poisonguard.journal.message_attempts import Record
 
 log = logging.getLogger(__name__)
 

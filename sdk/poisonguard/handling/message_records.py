@@ -12,7 +12,7 @@ from poisonguard.errors import Full
 from poisonguard.handling.components import GuardComponents
 from poisonguard.handling.message_facts import MessageFacts
 from poisonguard.journal.attempts_schema import SKIP_COMES, UNSETTLED
-from poisonguard.journal.record import Record
+from poisonguard.journal.message_attempts import Record
 from poisonguard.policy import RetryDecision
 
 log = logging.getLogger(__name__)

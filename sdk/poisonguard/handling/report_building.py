@@ -10,7 +10,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from poisonguard.contract import TEXT_LIMIT, Cause, FailureReport, Raised
 from poisonguard.handling.message_facts import MessageFacts
-from poisonguard.journal.record import Record
+from poisonguard.journal.message_attempts import Record
 from poisonguard.settings import Settings
 
 _OURS = f"{Path(__file__).parent}{os.sep}"

@@ -18,7 +18,7 @@ from poisonguard.handling.message_records import MessageRecords
 from poisonguard.handling.redriven_messages import RedrivenMessages
 from poisonguard.handling.steps import Step, Steps
 from poisonguard.handling.waits import REFUSAL_PAUSE, Released, Waits
-from poisonguard.journal.record import Record
+from poisonguard.journal.message_attempts import Record
 from poisonguard.outcome import Outcome
 from poisonguard.policy import RetryDecision
 

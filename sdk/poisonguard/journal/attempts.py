@@ -27,8 +27,7 @@ from poisonguard.journal.attempts_schema import (
     UNSETTLED,
     prune,
 )
-from poisonguard.journal.death import Blame, Death
-from poisonguard.journal.record import (
+from poisonguard.journal.message_attempts import (
     Record,
     moment,
     record_of,
@@ -36,6 +35,7 @@ from poisonguard.journal.record import (
     stamp,
     unsigned,
 )
+from poisonguard.journal.process_death import Blame, Death
 
 PRUNE_EVERY = 1_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from datetime import datetime, timedelta
 
-from poisonguard.journal.record import stamp
+from poisonguard.journal.message_attempts import stamp
 
 # An older crash says nothing about the next one.
 DECAY = timedelta(hours=72)

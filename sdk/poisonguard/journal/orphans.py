@@ -20,7 +20,7 @@ from errno import EISDIR, ELOOP, ENXIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from poisonguard.journal import death, journal_file
+from poisonguard.journal import journal_file, process_death
 from poisonguard.journal.journal_file import (
     EndingKind,
     JournalSnapshot,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from poisonguard.journal.attempts import Attempts
-    from poisonguard.journal.death import Death
+    from poisonguard.journal.process_death import Death
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class OrphanRecovery:
         """Charge the messages in flight with the death, and delete the journal."""
         owner = snapshot.header.owner
         thread_stacks = stacks.read(self.folder, owner)
-        verdict = death.judge(
+        verdict = process_death.judge(
             snapshot,
             boot=kernel.boot(),
             oom_kills=kernel.oom_kills(),

@@ -19,11 +19,11 @@ from weakref import WeakSet
 from poisonguard.errors import Misconfigured
 from poisonguard.journal import journal_file
 from poisonguard.journal.attempts import Attempts
-from poisonguard.journal.death import Death
 from poisonguard.journal.journal_file import SLOT_LIMIT, EndingKind, OwnerState
 from poisonguard.journal.journal_folder import AUTO, UnusableFolder, prepare
 from poisonguard.journal.mapped_file import JournalSlots, MappedJournal
 from poisonguard.journal.orphans import OrphanRecovery
+from poisonguard.journal.process_death import Death
 from poisonguard.processes import stacks
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from poisonguard.errors import GuardError
-from poisonguard.server.counters import Counters
+from poisonguard.server.counts_by_minute import Counters
 from poisonguard.server.heartbeats import Heartbeats
 from poisonguard.server.sender import Sender
 

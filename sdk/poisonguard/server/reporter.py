@@ -27,7 +27,7 @@ from poisonguard.server.applied_counts import AppliedCounts
 from poisonguard.server.client import Client
 from poisonguard.server.confirmation_queue import ConfirmationQueue
 from poisonguard.server.counter_queue import CounterQueue
-from poisonguard.server.counters import CounterKey, Counters
+from poisonguard.server.counts_by_minute import CounterKey, Counters
 from poisonguard.server.failure_queue import FailureQueue, Receipt, Stop
 from poisonguard.server.heartbeats import Heartbeats
 from poisonguard.server.sender import Sender

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from poisonguard.contract import Skip
-from poisonguard.skipping.skip_lookup import SkipKey, full_key
+from poisonguard.skipping.skip_index import SkipKey, full_key
 
 OWN_LIMIT = 10_000  # beyond it the oldest are dropped
 OWN_FOR = 600.0  # seconds for which the server's list may lack an own skip

@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import chain
 
 from poisonguard.contract import Skip
-from poisonguard.skipping.skip_lookup import Ref
+from poisonguard.skipping.skip_index import Ref
 from poisonguard.skipping.skip_table import SkipTable
 
 # So many skips from the stream are kept loose before they are packed.

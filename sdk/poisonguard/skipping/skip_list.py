@@ -18,8 +18,7 @@ from poisonguard.skipping.expiries import Expiries
 from poisonguard.skipping.own_skips import OWN_LIMIT, OwnSkips
 from poisonguard.skipping.packed_and_loose_skips import ListedSkips
 from poisonguard.skipping.skip_changes import SkipChanges
-from poisonguard.skipping.skip_lines import EPOCH
-from poisonguard.skipping.skip_lookup import (
+from poisonguard.skipping.skip_index import (
     Ref,
     RuleSkip,
     SkipKey,
@@ -28,6 +27,7 @@ from poisonguard.skipping.skip_lookup import (
     put_ref,
     refs_of,
 )
+from poisonguard.skipping.skip_lines import EPOCH
 from poisonguard.skipping.skip_table import SharedFields, SkipTable
 
 __all__ = ["Doubt", "Fence", "RuleSkip", "SkipList"]

@@ -23,7 +23,6 @@ from pathlib import Path
 
 from poisonguard.errors import GuardError
 from poisonguard.journal import journal_file, journal_folder
-from poisonguard.journal.death import signal_name
 from poisonguard.journal.journal_file import (
     SUFFIX,
     EndingKind,
@@ -31,6 +30,7 @@ from poisonguard.journal.journal_file import (
     OwnerState,
     UnreadableJournal,
 )
+from poisonguard.journal.process_death import signal_name
 from poisonguard.policy import doubled
 from poisonguard.processes import kernel, stacks
 from poisonguard.processes.kernel import Identity

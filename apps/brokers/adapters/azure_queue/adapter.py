@@ -3,7 +3,7 @@
 The service itself dead-letters nothing: the Functions runtime in a function app does,
 or else our `dead_lettering`. A poison queue counts only its own readers, which is us,
 so the dequeue count of a dead letter is taken from its topic's policy. `publisher` and
-`reader` are the ports for messages, `admin` those for people.
+`reader` are the ports for messages, `inspection` those for people.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.azure_queue import message_text
 from apps.brokers.adapters.azure_queue.account import AzureAccount
+from apps.brokers.adapters.azure_queue.azure_calls import CONNECTIONS, AzureWire
 from apps.brokers.adapters.azure_queue.inspection import (
     AzureBrokerAdmin,
     AzureTopicAdmin,
@@ -25,7 +26,6 @@ from apps.brokers.adapters.azure_queue.settings import (
     queue_name,
     usual_encoding,
 )
-from apps.brokers.adapters.azure_queue.wire import CONNECTIONS, AzureWire
 from apps.brokers.ports import Capabilities, Counting, Durability, Headers, Ordering
 
 # Number of messages sent at the same time.
@@ -52,7 +52,7 @@ CAPABILITIES = Capabilities(
 
 
 class AzureAdapter:
-    """Adapter of Azure Storage Queues; it calls Azure through `wire`."""
+    """Adapter of Azure Storage Queues; it calls Azure through `azure_calls`."""
 
     capabilities = CAPABILITIES
 

@@ -14,13 +14,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from itertools import takewhile
 
-from apps.brokers.adapters.azure_queue.settings import AzureQueueSettings
-from apps.brokers.adapters.azure_queue.wire import (
+from apps.brokers.adapters.azure_queue.azure_calls import (
     AzureMessage,
     AzureRejected,
     AzureWire,
     unless_missing,
 )
+from apps.brokers.adapters.azure_queue.settings import AzureQueueSettings
 from apps.core.errors import Refused
 
 # Enough for a slow write to the poison queue and a slow delete.

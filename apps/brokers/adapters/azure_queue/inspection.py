@@ -6,13 +6,13 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
-from apps.brokers.adapters.azure_queue.settings import SUFFIX, AzureQueueSettings
-from apps.brokers.adapters.azure_queue.wire import (
+from apps.brokers.adapters.azure_queue.azure_calls import (
     LARGEST_PAGE,
     AzureMessage,
     AzureWire,
     unless_missing,
 )
+from apps.brokers.adapters.azure_queue.settings import SUFFIX, AzureQueueSettings
 from apps.brokers.errors import QueueExpected
 from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
 

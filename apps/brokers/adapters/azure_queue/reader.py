@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from functools import partial
 
 from apps.brokers.adapters.azure_queue import message_text
-from apps.brokers.adapters.azure_queue.dead_lettering import AzureDeadLettering
-from apps.brokers.adapters.azure_queue.settings import AzureQueueSettings
-from apps.brokers.adapters.azure_queue.wire import (
+from apps.brokers.adapters.azure_queue.azure_calls import (
     LARGEST_PAGE,
     AzureMessage,
     AzureRejected,
     AzureWire,
     unless_missing,
 )
+from apps.brokers.adapters.azure_queue.dead_lettering import AzureDeadLettering
+from apps.brokers.adapters.azure_queue.settings import AzureQueueSettings
 from apps.brokers.ports import BATCH_BYTES, DeadLetter
 from apps.core.errors import Unavailable
 

@@ -1,8 +1,8 @@
 """RabbitMQ, 3.8 or later, classic and quorum queues: a topic is a queue.
 
-The modules beside this one: `wire` speaks AMQP, `publisher` and `reader` are the ports
-for messages, `admin` those for people, and `amqp_properties` converts properties and
-headers. `docs/brokers/rabbitmq.md` is the page for users.
+The modules beside this one: `amqp_connection` speaks AMQP, `publisher` and `reader`
+are the ports for messages, `inspection` those for people, and `amqp_properties`
+converts properties and headers. `docs/brokers/rabbitmq.md` is the page for users.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from functools import cache
 
 from pika import spec
 
+from apps.brokers.adapters.rabbitmq.amqp_connection import RabbitRejected, RabbitWire
 from apps.brokers.adapters.rabbitmq.management import RabbitManagement
 from apps.brokers.adapters.rabbitmq.settings import (
     RabbitAddress,
@@ -20,7 +21,6 @@ from apps.brokers.adapters.rabbitmq.topology import (
     RabbitQueue,
     dead_letter_queue_of,
 )
-from apps.brokers.adapters.rabbitmq.wire import RabbitRejected, RabbitWire
 from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
 from apps.core import clock
 from apps.core.errors import Refused, Unavailable

@@ -24,15 +24,15 @@ from uuid import uuid4
 from pika import spec
 
 from apps.brokers.adapters.rabbitmq import amqp_properties as properties
-from apps.brokers.adapters.rabbitmq.amqp_table import AmqpMalformed
-from apps.brokers.adapters.rabbitmq.settings import RabbitAddress, is_name
-from apps.brokers.adapters.rabbitmq.wire import (
+from apps.brokers.adapters.rabbitmq.amqp_connection import (
     FRAME_OVERHEAD,
     RabbitArrival,
     RabbitRejected,
     RabbitWire,
     frame,
 )
+from apps.brokers.adapters.rabbitmq.amqp_table import AmqpMalformed
+from apps.brokers.adapters.rabbitmq.settings import RabbitAddress, is_name
 from apps.brokers.errors import MaybeSent
 from apps.brokers.ports import Outbound, OutcomeKind, PublishOutcome
 from apps.core.errors import Unavailable

@@ -19,6 +19,11 @@ from uuid import uuid4
 from pika import spec
 
 from apps.brokers.adapters.rabbitmq import amqp_properties as properties
+from apps.brokers.adapters.rabbitmq.amqp_connection import (
+    RabbitArrival,
+    RabbitRejected,
+    RabbitWire,
+)
 from apps.brokers.adapters.rabbitmq.management import RabbitManagement
 from apps.brokers.adapters.rabbitmq.settings import (
     RabbitAddress,
@@ -26,11 +31,6 @@ from apps.brokers.adapters.rabbitmq.settings import (
     queue_missing,
 )
 from apps.brokers.adapters.rabbitmq.topology import RabbitQueue
-from apps.brokers.adapters.rabbitmq.wire import (
-    RabbitArrival,
-    RabbitRejected,
-    RabbitWire,
-)
 from apps.brokers.errors import MaybeSent
 from apps.brokers.ports import BATCH_BYTES, DeadLetter, Header
 from apps.core.errors import Refused, Unavailable

@@ -5,7 +5,8 @@ no envelope (`entries` keeps every entry byte for byte).
 
 A topic and its dead-letter queue are on one server, in a cluster in one hash slot: one
 MULTI moves a message from the one to the other. `publisher` and `reader` are the ports
-for messages, `admin` those for people, and `dead_letter_mover` moves what is exhausted.
+for messages, `inspection` those for people, and `dead_letter_mover` moves what is
+exhausted.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ CAPABILITIES = Capabilities(
 
 
 class RedisAdapter:
-    """Adapter of Redis Streams; it calls Redis through `wire`, not by redis-py."""
+    """Adapter of Redis Streams; `redis_connection` calls Redis, not redis-py."""
 
     capabilities = CAPABILITIES
 

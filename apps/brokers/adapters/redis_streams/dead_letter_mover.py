@@ -17,14 +17,14 @@ from apps.brokers.adapters.redis_streams.entries import (
     entries_of,
     pairs,
 )
-from apps.brokers.adapters.redis_streams.settings import FENCE, RedisSettings, text
-from apps.brokers.adapters.redis_streams.wire import (
+from apps.brokers.adapters.redis_streams.redis_connection import (
     Command,
     RedisWire,
     call_or_none,
     reason_of,
     server_time,
 )
+from apps.brokers.adapters.redis_streams.settings import FENCE, RedisSettings, text
 from apps.brokers.vocabularies import poisonweb as vocabulary
 from apps.core.errors import Refused
 

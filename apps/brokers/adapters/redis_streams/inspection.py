@@ -7,17 +7,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from apps.brokers.adapters.redis_streams.entries import entries_of, pairs
+from apps.brokers.adapters.redis_streams.redis_connection import (
+    Argument,
+    RedisWire,
+    call_or_none,
+    server_time,
+)
 from apps.brokers.adapters.redis_streams.settings import (
     FENCE,
     SUFFIX,
     RedisSettings,
     text,
-)
-from apps.brokers.adapters.redis_streams.wire import (
-    Argument,
-    RedisWire,
-    call_or_none,
-    server_time,
 )
 from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
 from apps.brokers.stream_ids import seq_of

@@ -8,13 +8,13 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from apps.brokers.adapters.redis_streams.entries import join_body
-from apps.brokers.adapters.redis_streams.settings import RedisSettings, key, text
-from apps.brokers.adapters.redis_streams.wire import (
+from apps.brokers.adapters.redis_streams.redis_connection import (
     Command,
     RedisWire,
     is_passing,
     reason_of,
 )
+from apps.brokers.adapters.redis_streams.settings import RedisSettings, key, text
 from apps.brokers.errors import MaybeSent, NotSent
 from apps.brokers.ports import Outbound, OutcomeKind, PublishOutcome
 

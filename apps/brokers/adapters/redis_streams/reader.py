@@ -11,13 +11,13 @@ from apps.brokers.adapters.redis_streams.entries import (
     entries_of,
     split_body,
 )
-from apps.brokers.adapters.redis_streams.settings import RedisSettings, key, text
-from apps.brokers.adapters.redis_streams.wire import (
+from apps.brokers.adapters.redis_streams.redis_connection import (
     BLOCK_SECONDS,
     Argument,
     RedisRejected,
     RedisWire,
 )
+from apps.brokers.adapters.redis_streams.settings import RedisSettings, key, text
 from apps.brokers.ports import BATCH_BYTES, DeadLetter
 from apps.core.errors import Unavailable
 

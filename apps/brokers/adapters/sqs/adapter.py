@@ -1,9 +1,9 @@
 """Amazon SQS: queues whose redrive policy names their dead-letter queue.
 
 SQS counts every receive, ours too: even looking changes the count. The modules beside
-this one: `wire` calls SQS and classifies its errors, `publisher` and `reader` are the
-ports for messages, `admin` those for people, `messages` converts a message, and
-`topology` finds dead-letter queues.
+this one: `sqs_calls` calls SQS and classifies its errors, `publisher` and `reader` are
+the ports for messages, `inspection` those for people, `messages` converts a message,
+and `topology` finds dead-letter queues.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from apps.brokers.adapters.sqs.messages import (
 )
 from apps.brokers.adapters.sqs.publisher import SqsPublisher
 from apps.brokers.adapters.sqs.reader import SqsDeadLetterReader
-from apps.brokers.adapters.sqs.wire import SqsAddress
+from apps.brokers.adapters.sqs.sqs_calls import SqsAddress
 from apps.brokers.ports import Capabilities, Counting, Durability, Headers, Ordering
 from apps.core.errors import Invalid
 
@@ -53,7 +53,7 @@ CAPABILITIES = Capabilities(
 
 
 class SqsAdapter:
-    """Adapter of Amazon SQS; it calls SQS through `wire`."""
+    """Adapter of Amazon SQS; it calls SQS through `sqs_calls`."""
 
     capabilities = CAPABILITIES
 

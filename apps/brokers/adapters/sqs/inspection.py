@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 from apps.brokers.adapters.adapter import TopicSettings
+from apps.brokers.adapters.sqs.sqs_calls import SqsAddress, SqsRejected, SqsWire
 from apps.brokers.adapters.sqs.topology import (
     RedrivePolicy,
     SqsDeadLetterQueue,
     dead_letter_queue_of,
 )
-from apps.brokers.adapters.sqs.wire import SqsAddress, SqsRejected, SqsWire
 from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
 
 QUEUES_PAGE = 1_000

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from apps.brokers.adapters.sqs.messages import FIFO, LARGEST, SqsEntry, entry_of
-from apps.brokers.adapters.sqs.wire import (
+from apps.brokers.adapters.sqs.sqs_calls import (
     MOST_AT_ONCE,
     SqsAddress,
     SqsRejected,

@@ -10,18 +10,18 @@ from typing import Any
 
 from apps.brokers.adapters.adapter import TopicSettings
 from apps.brokers.adapters.sqs.messages import content_of
-from apps.brokers.adapters.sqs.topology import (
-    SqsDeadLetterQueue,
-    dead_letter_queue_of,
-    name_of,
-)
-from apps.brokers.adapters.sqs.wire import (
+from apps.brokers.adapters.sqs.sqs_calls import (
     LONGEST_POLL,
     MOST_AT_ONCE,
     SqsAddress,
     SqsWire,
     is_final,
     words_of,
+)
+from apps.brokers.adapters.sqs.topology import (
+    SqsDeadLetterQueue,
+    dead_letter_queue_of,
+    name_of,
 )
 from apps.brokers.ports import BATCH_BYTES, DeadLetter
 from apps.core.errors import Unavailable

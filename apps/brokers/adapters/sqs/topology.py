@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from apps.brokers.adapters.adapter import TopicSettings
-from apps.brokers.adapters.sqs.wire import SqsRejected, SqsWire
+from apps.brokers.adapters.sqs.sqs_calls import SqsRejected, SqsWire
 from apps.core.errors import Refused
 
 

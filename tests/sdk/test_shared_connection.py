@@ -19,7 +19,7 @@ from poisonguard.contract import MatcherKind, Skip
 from poisonguard.errors import Refused, StartTimeout
 from poisonguard.server import sender_thread
 from poisonguard.server.backoff import Backoff
-from poisonguard.server.counters import CounterKey
+from poisonguard.server.counts_by_minute import CounterKey
 from poisonguard.server.reporter import Reporter
 from poisonguard.server.shared_connection import Connection, _shared
 from poisonguard.skipping.skip_list import SkipList

@@ -6,7 +6,6 @@ from uuid import UUID
 import pytest
 
 from poisonguard.contract import Cause
-from poisonguard.journal.death import Blame, Death, judge
 from poisonguard.journal.journal_file import (
     Ending,
     EndingKind,
@@ -14,6 +13,7 @@ from poisonguard.journal.journal_file import (
     JournalSnapshot,
     OwnerState,
 )
+from poisonguard.journal.process_death import Blame, Death, judge
 from poisonguard.processes.kernel import Identity
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)

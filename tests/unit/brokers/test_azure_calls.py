@@ -15,10 +15,10 @@ from xml.etree import ElementTree
 import pytest
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
-from apps.brokers.adapters.azure_queue import wire
+from apps.brokers.adapters.azure_queue import azure_calls
 from apps.brokers.adapters.azure_queue.account import AzureAccount
 from apps.brokers.adapters.azure_queue.adapter import ADAPTER
-from apps.brokers.adapters.azure_queue.wire import AzureRejected, AzureWire
+from apps.brokers.adapters.azure_queue.azure_calls import AzureRejected, AzureWire
 from apps.brokers.errors import MaybeSent, NotSent
 from apps.brokers.ports import Outbound, OutcomeKind
 from apps.core.errors import Unavailable
@@ -116,10 +116,10 @@ def test_each_answer_raises_its_error(
     pretender: Pretender, status: int, body: bytes, error: type[Exception]
 ) -> None:
     pretender.say(status, body)
-    wire = AzureWire(AzureAccount.parse(pretender.url))
+    azure_calls = AzureWire(AzureAccount.parse(pretender.url))
 
     with pytest.raises(error) as raised:
-        wire.peek("orders", count=1)
+        azure_calls.peek("orders", count=1)
 
     assert "\n" not in str(raised.value)
     assert len(pretender.requests) == 1, "one try, and no redirect is followed"
@@ -152,10 +152,10 @@ def test_sent_is_only_what_azure_confirms(
 @pytest.mark.parametrize("text", ["one\rtwo\r\n", " <&>]]>\"' \t", "\u0085\u2028", ""])
 def test_an_xml_parser_reads_the_very_text(pretender: Pretender, text: str) -> None:
     pretender.say(201, MADE)
-    wire = AzureWire(AzureAccount.parse(pretender.url))
+    azure_calls = AzureWire(AzureAccount.parse(pretender.url))
 
-    wire.put("orders", text)
-    wire.close()
+    azure_calls.put("orders", text)
+    azure_calls.close()
 
     # XML turns a bare carriage return into a line feed, which Azurite does not.
     read = ElementTree.fromstring(pretender.last_body).findtext("MessageText")
@@ -178,7 +178,7 @@ def test_publish_raises_unavailable_when_all_were_turned_away(
 def test_one_timeout_ends_a_window_when_azure_hangs(
     pretender: Pretender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "REPLY_SECONDS", 0.3)
+    monkeypatch.setattr(azure_calls, "REPLY_SECONDS", 0.3)
     pretender.hangs = True
     publisher = ADAPTER.publisher(BrokerSettings(url=pretender.url))
     began = time.monotonic()
@@ -227,10 +227,10 @@ def test_logs_and_errors_never_hold_the_signature(
     pretender.say(
         400, b"<Error><Code>X</Code><Message>a?sig=s3cret&b</Message></Error>"
     )
-    wire = AzureWire(AzureAccount.parse(pretender.signed_url))
+    azure_calls = AzureWire(AzureAccount.parse(pretender.signed_url))
 
     with caplog.at_level(logging.DEBUG), pytest.raises(AzureRejected) as raised:
-        wire.peek("orders", count=1)
+        azure_calls.peek("orders", count=1)
 
     assert "sig=s3cret" in pretender.requests[0]
     assert "/orders/messages" in caplog.text

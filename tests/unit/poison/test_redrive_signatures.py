@@ -10,14 +10,14 @@ from django.utils.crypto import salted_hmac
 from pytest_django import Settings
 
 from apps.core.content_ids import digest_of
-from apps.poison import tokens
+from apps.poison import redrive_signatures
 
 REDRIVE = uuid.UUID("0195f3a0-0000-7000-8000-000000000001")
 DIGEST = bytes(32)
 
 
 def test_a_token_is_signed_as_django_signs() -> None:
-    signed = tokens.sign(redrive=REDRIVE, topic="orders", digest=DIGEST)
+    signed = redrive_signatures.sign(redrive=REDRIVE, topic="orders", digest=DIGEST)
 
     message = digest_of(REDRIVE.bytes, b"orders", DIGEST)
     mac = salted_hmac("poisonweb.redrive", message, algorithm="sha256").digest()
@@ -27,8 +27,8 @@ def test_a_token_is_signed_as_django_signs() -> None:
 
 @pytest.mark.parametrize("secret", ["another", "and one more"])
 def test_another_secret_signs_another_token(settings: Settings, secret: str) -> None:
-    ours = tokens.sign(redrive=REDRIVE, topic="orders", digest=DIGEST)
+    ours = redrive_signatures.sign(redrive=REDRIVE, topic="orders", digest=DIGEST)
 
     settings.SECRET_KEY = secret
 
-    assert tokens.verified(ours, topic="orders", digest=DIGEST) is None
+    assert redrive_signatures.verified(ours, topic="orders", digest=DIGEST) is None

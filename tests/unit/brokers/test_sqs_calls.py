@@ -16,7 +16,7 @@ from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.sqs.adapter import ADAPTER
 from apps.brokers.adapters.sqs.publisher import SqsPublisher
 from apps.brokers.adapters.sqs.reader import SqsDeadLetterReader
-from apps.brokers.adapters.sqs.wire import SqsAddress, SqsRejected, SqsWire
+from apps.brokers.adapters.sqs.sqs_calls import SqsAddress, SqsRejected, SqsWire
 from apps.brokers.errors import MaybeSent, NotSent
 from apps.brokers.ports import Outbound, OutcomeKind
 from apps.core.errors import Invalid, Unavailable
