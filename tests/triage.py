@@ -31,7 +31,7 @@ def preview(
     who: Principal,
     now: datetime,
     *,
-    at_once: int = previews.TAKEN_AT_ONCE,
+    at_once: int | None = None,
     **selection: object,
 ) -> Operation:
     selection.setdefault("verb", Verb.REDRIVE)

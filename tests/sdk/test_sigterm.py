@@ -21,6 +21,8 @@ def handlers() -> Iterator[None]:
     before = {
         number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGURG)
     }
+    # A guard of another test may still listen in this process.
+    signal.signal(signal.SIGURG, signal.SIG_DFL)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

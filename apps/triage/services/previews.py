@@ -111,14 +111,14 @@ def preview(
     principal: Principal,
     now: datetime,
     reason: str = "",
-    at_once: int = TAKEN_AT_ONCE,
+    at_once: int | None = None,
 ) -> Operation:
     """Freeze the requested selection as an operation that can be confirmed.
 
-    A selection of more than `at_once` messages is returned with `taken` false: a worker
-    must `take` it. `reason` is a draft, to be shown in the form that confirms. A
-    preview never ends another one: it ends when it is confirmed, or after
-    PREVIEW_LIVES. Raises Refused if the actor has MOST_PREVIEWS previews already.
+    A selection of more than `at_once` messages (TAKEN_AT_ONCE if left out) is returned
+    with `taken` false: a worker must `take` it. `reason` is a draft, to be shown in the
+    form that confirms. A preview never ends another one: it ends when it is confirmed,
+    or after PREVIEW_LIVES. Raises Refused if the actor has MOST_PREVIEWS already.
     """
     principal.require(Scope.OPERATIONS_WRITE)
     _require_room(principal, now=now)
@@ -126,8 +126,9 @@ def preview(
     poisons = _select_poisons(selection, principal.topics)
     if selection.ordered:
         _require_order(poisons, target)
-    first = poisons.order_by().values("pk")[: at_once + 1]
-    is_large = first.count() > at_once
+    limit = TAKEN_AT_ONCE if at_once is None else at_once
+    first = poisons.order_by().values("pk")[: limit + 1]
+    is_large = first.count() > limit
     with transaction.atomic():
         operation = Operation.objects.create(
             verb=selection.verb.value,
