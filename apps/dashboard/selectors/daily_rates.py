@@ -35,7 +35,7 @@ class Total:
 
     @classmethod
     def of(cls, rates: Iterable[Rate]) -> Self:
-        """Sum deliveries and failures; delivered is None if no rate has it."""
+        """Sum the numbers; `delivered` is None where no rate counts deliveries."""
         all_rates = list(rates)
         counted = [r.delivered for r in all_rates if r.delivered is not None]
         return cls(
