@@ -36,7 +36,7 @@ test: export SPARK_SUBMIT_OPTS = $(MAPPED) $(UNCOMPILED)
 # Every part runs, even if another one fails. `make test SEED=1` repeats the order and the
 # random values of that seed, `make test CLOCK='2026-12-31 23:57'` starts every part at that
 # time. If the machine lacks something, the tests go on and exit with code 3.
-PARTS = .venv/bin/python -m tests.parts $(SEED:%=--seed %)
+PARTS = .venv/bin/python -m tests.suite_parts $(SEED:%=--seed %)
 test: ready
 	@$(PARTS) --clock '$(CLOCK)'
 
@@ -45,7 +45,7 @@ quick: dev
 
 # What the tests need on this machine: root installs it, other users get a list.
 needs: dev
-	@.venv/bin/python -m tests.needs
+	@.venv/bin/python -m tests.machine_requirements
 
 # Both use one processor or wait: side by side they take half the time.
 ready: dev
@@ -53,7 +53,7 @@ ready: dev
 
 # If Spark does not start, its tests say why; without this file they are only slower.
 $(CLASSES): export SPARK_SUBMIT_OPTS = -XX:ArchiveClassesAtExit=$(ARCHIVE) $(UNCOMPILED)
-$(CLASSES): tests/spark/class_data.py spark/requirements.txt | dev
+$(CLASSES): tests/spark/java_class_preloading.py spark/requirements.txt | dev
 	@PYTHONPATH=. .venv/bin/python $< >$@.log 2>&1 || tail $@.log >&2
 
 # The checks use no server; the settings only need addresses.
@@ -108,7 +108,7 @@ soak: needs $(CLASSES)
 # The README's picture of the sample.
 screenshot: export SCREENSHOT = $(CURDIR)/docs/reports.png
 screenshot: needs
-	$(PYTEST) tests/browser/test_first_hour.py
+	$(PYTEST) tests/browser/test_readme_quick_start.py
 
 clean:
 	@if [ -e var/run/lock ] && ! flock --nonblock var/run/lock true; then \

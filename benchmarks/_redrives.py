@@ -1,6 +1,6 @@
 """Operations that redrive stored poisons of 1 KiB, to measure what a redrive costs.
 
-Import it inside `_bench.product`, when Django is set up.
+Import it inside `_benchmark_harness.product`, when Django is set up.
 """
 
 from __future__ import annotations
@@ -11,21 +11,24 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from apps.brokers.models import Topic
-from apps.brokers.services import registration
-from apps.brokers.services import topics as brokers
-from apps.brokers.services.topics import RoutingPublisher
+from apps.brokers.services import broker_registration
+from apps.brokers.services import topics_and_routing_publisher as brokers
+from apps.brokers.services.topics_and_routing_publisher import RoutingPublisher
 from apps.capture.intake import services as capture
 from apps.capture.intake.occurrence import from_report
 from apps.core import clock
 from apps.core.actor import Actor
-from apps.poison.query import Query
+from apps.poison.query_language import Query
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Operation
+from apps.triage.progress import counts_of
 from apps.triage.services import decision, previews, running
 from apps.triage.services.previews import SelectionRequest
+from apps.triage.services.running import SliceEnd
 from apps.triage.states import Verb
 from poisonguard.contract import Cause, FailureReport
 
+BATCH = 500
 ACTOR = Actor.system("bench")
 PRINCIPAL = Principal(actor=ACTOR, scopes=frozenset(Scope))
 
@@ -33,7 +36,7 @@ PRINCIPAL = Principal(actor=ACTOR, scopes=frozenset(Scope))
 def topic_on(*, kind: str, url: str, queue: str) -> Topic:
     """Register a queue as the only topic of a broker of its own."""
     now = datetime.now(UTC)
-    broker = registration.add(
+    broker = broker_registration.add(
         name=f"{kind} {queue}",
         kind=kind,
         url=url,
@@ -51,40 +54,69 @@ def topic_on(*, kind: str, url: str, queue: str) -> Topic:
     )
 
 
-def queue_redrive(topic: Topic, *, number: int) -> int:
-    """Store poisons, confirm an operation that redrives them, and return its id."""
-    group = uuid.uuid4().hex
-    now = datetime.now(UTC)
-    reports = [
-        FailureReport(
-            report_id=uuid.uuid4(),
-            topic=topic.name,
-            consumer_group=group,
-            client_name="billing-1",
-            bookmark=str(uuid.uuid4()),
-            body=os.urandom(1024),
-            headers=((b"trace", b"1"),),
-            cause=Cause.EXHAUSTED,
-            attempts=1,
-            failures=1,
-            crashes=0,
-            first_failed_at=now,
-            failed_at=now,
-        )
-        for _ in range(number)
-    ]
-    occurrences = [from_report(report, topic=topic, now=now) for report in reports]
-    capture.write(occurrences=occurrences, now=now)
-    selection = SelectionRequest(
-        verb=Verb.REDRIVE, query=Query.parse(f"consumer:{group}")
+def store_poisons(topic: Topic, *, group: str, number: int) -> None:
+    """Store poisons of one consumer group, in batches as a guard sends them."""
+    for start in range(0, number, BATCH):
+        now = datetime.now(UTC)
+        reports = [
+            _report(topic, group, now) for _ in range(min(BATCH, number - start))
+        ]
+        occurrences = [from_report(report, topic=topic, now=now) for report in reports]
+        capture.write(occurrences=occurrences, now=now)
+
+
+def _report(topic: Topic, group: str, now: datetime) -> FailureReport:
+    """Make the first failure of a message."""
+    return FailureReport(
+        report_id=uuid.uuid4(),
+        topic=topic.name,
+        consumer_group=group,
+        client_name="billing-1",
+        bookmark=str(uuid.uuid4()),
+        body=os.urandom(1024),
+        headers=((b"trace", b"1"),),
+        cause=Cause.EXHAUSTED,
+        attempts=1,
+        failures=1,
+        crashes=0,
+        first_failed_at=now,
+        failed_at=now,
     )
+
+
+def preview(verb: Verb, *, group: str) -> uuid.UUID:
+    """Preview an operation over a consumer group with its items; return its token."""
+    selection = SelectionRequest(verb=verb, query=Query.parse(f"consumer:{group}"))
     preview = previews.preview(
         selection=selection, principal=PRINCIPAL, now=clock.now()
     )
+    if not preview.taken:
+        previews.take(operation_id=preview.pk, now=clock.now())
+    assert preview.token is not None
+    return preview.token
+
+
+def queue_redrive(topic: Topic, *, number: int) -> int:
+    """Store poisons, confirm an operation that redrives them, and return its id."""
+    group = uuid.uuid4().hex
+    store_poisons(topic, group=group, number=number)
     operation = decision.confirm(
-        token=preview.token, reason="bench", principal=PRINCIPAL, now=clock.now()
+        token=preview(Verb.REDRIVE, group=group),
+        reason="bench",
+        principal=PRINCIPAL,
+        now=clock.now(),
     )
     return operation.pk
+
+
+def run_to_its_end(operation_id: int) -> None:
+    """Carry out an operation completely, as workers do."""
+    with RoutingPublisher() as publisher:
+        end = SliceEnd.AGAIN
+        while end is SliceEnd.AGAIN:
+            end = running.run(
+                operation_id=operation_id, publisher=publisher, clock=clock.now
+            )
 
 
 def redrive_next_of(operations: list[int]) -> Callable[[], None]:
@@ -92,11 +124,10 @@ def redrive_next_of(operations: list[int]) -> Callable[[], None]:
 
     def redrive() -> None:
         operation_id = operations.pop()
-        with RoutingPublisher() as publisher:
-            running.run(operation_id=operation_id, publisher=publisher, clock=clock.now)
+        run_to_its_end(operation_id)
         # It is done, too, when the broker refuses all of them.
         operation = Operation.objects.get(pk=operation_id)
-        counts = operation.items.counts()
+        counts = counts_of(operation)
         if counts["sent"] != operation.total:
             raise AssertionError(counts)
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import urllib3
 
-from benchmarks._bench import ROUNDS, api_key, product, seconds, web
+from benchmarks._benchmark_harness import ROUNDS, api_key, product, seconds, web
 
 SKIPS = 100_000
 PROCESSES = 20
@@ -49,13 +49,13 @@ def fill(number: int) -> None:
     """Add this many skips to the list of the topic, by SQL."""
     from django.db import connection
 
-    from apps.brokers.services.topics import topics_named
-    from apps.poison import skip_list
+    from apps.brokers.services.topics_and_routing_publisher import topics_named
+    from apps.poison import skip_list_changes
 
     topic = topics_named(names=[TOPIC])[TOPIC]
     with connection.cursor() as cursor:
         cursor.execute(_FILL, {"topic": topic.pk, "number": number})
-        skip_list.lock_lists([topic.pk])
+        skip_list_changes.lock_lists([topic.pk])
         cursor.execute("UPDATE poison_skip_list SET revision = %s", [number])
         cursor.execute("ANALYZE poison_skip")
 

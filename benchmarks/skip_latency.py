@@ -30,9 +30,9 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from benchmarks._bench import ROUNDS, api_key, p99, product, web
+from benchmarks._benchmark_harness import ROUNDS, api_key, p99, product, web
 from poisonguard.contract import Skip
-from poisonguard.server.client import Client
+from poisonguard.server.http_client import Client
 from poisonguard.server.skip_stream import SkipStream
 from poisonguard.skipping.skip_list import SkipList
 
@@ -91,11 +91,11 @@ def new_skip() -> Commit:
     """Return a function that adds a skip as the API and the pages do."""
     from django.db import transaction
 
-    from apps.brokers.services.topics import topics_named
+    from apps.brokers.services.topics_and_routing_publisher import topics_named
     from apps.core import clock
     from apps.core.actor import Actor
-    from apps.poison import skip_list
-    from apps.poison.matching import Matcher
+    from apps.poison import skip_list_changes
+    from apps.poison.skip_matching import Matcher
     from apps.team.rights import Principal, Scope
 
     topic = topics_named(names=[TOPIC])[TOPIC]
@@ -105,7 +105,7 @@ def new_skip() -> Commit:
     def commit() -> float:
         matcher = {"kind": "bookmark", "value": f"{next(numbers)}-0"}
         with transaction.atomic():
-            skip_list.add(
+            skip_list_changes.add(
                 topic=topic,
                 consumer_group=GROUP,
                 matcher=Matcher.parse(matcher),

@@ -16,9 +16,10 @@ from psycopg import sql
 
 from apps.audit.models import Entry, Head
 from apps.capture.partitions import MAKER
-from apps.core import lock
+from apps.core import advisory_locks
 from apps.core.errors import Invalid, Refused
 from apps.reports.services.publishing import STAGED
+from apps.triage.services.earlier_layout import EARLIER_ITEMS
 
 MIGRATIONS: Final = "django_migrations"
 USUAL: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -68,7 +69,7 @@ def tables() -> list[str]:
     """Return the names of all tables that the application uses."""
     models = apps.get_models(include_auto_created=True)
     ours = {model._meta.db_table for model in models}  # noqa: SLF001 - Django's own way
-    return sorted({*ours, *STAGED, MIGRATIONS})
+    return sorted({*ours, *STAGED, EARLIER_ITEMS, MIGRATIONS})
 
 
 def owns_tables() -> bool:
@@ -89,7 +90,7 @@ def grant(*, role: str, password: str | None = None) -> None:
     """
     if not 0 < len(role.encode()) <= NAME_LIMIT:
         raise Invalid("role", f"give a name of 1 to {NAME_LIMIT} bytes")
-    lock.wait_for("application role")
+    advisory_locks.wait_for("application role")
     with connection.cursor() as cursor:
         if password is not None:
             _set_password(cursor, role, password)

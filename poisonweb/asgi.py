@@ -12,9 +12,9 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections
 
-from apps.core import celery_timeouts
+from apps.core import celery_broker_timeouts
 from poisonweb.celery import app
-from poisonweb.limits import (
+from poisonweb.request_limits import (
     MIB,
     Application,
     Scope,
@@ -38,25 +38,27 @@ _database["CONN_HEALTH_CHECKS"] = True
 _database["OPTIONS"] = {
     **_database["OPTIONS"],
     "pool": {"min_size": 2, "max_size": 16, "timeout": 3},
-    "options": "-c timezone=UTC -c statement_timeout=15000",
+    "options": f"{_database['OPTIONS']['options']} -c statement_timeout=15000",
 }
 
 # Decisions are rows in Postgres, which `rescue` hands out. So publishing a task times
 # out soon: a Celery broker that hangs does not delay pages.
 app.conf.update(
-    broker_connection_timeout=celery_timeouts.SECONDS,
-    broker_transport_options=celery_timeouts.timeouts(settings.CELERY_BROKER_URL or ""),
+    broker_connection_timeout=celery_broker_timeouts.SECONDS,
+    broker_transport_options=celery_broker_timeouts.timeouts(
+        settings.CELERY_BROKER_URL or ""
+    ),
     task_publish_retry=False,
 )
 
 django.setup(set_prefix=False)
-from apps.team import request_senders  # noqa: E402 - has models, so it comes after the set-up
+from apps.team import known_request_senders  # noqa: E402 - has models, so it comes after the set-up
 
 
 def _is_known_sender(scope: Scope) -> bool:
     """Return whether a usable key or session sent this; raises ConnectionError."""
     try:
-        return request_senders.is_known(dict(scope["headers"]))
+        return known_request_senders.is_known(dict(scope["headers"]))
     except (OperationalError, InterfaceError):
         raise ConnectionError("Postgres is away") from None
     finally:

@@ -26,7 +26,7 @@ def _every(seconds: float, task: str) -> dict[str, object]:
 
 app = Celery("poisonweb")
 app.config_from_object("django.conf:settings", namespace="CELERY")
-app.Task.Request = "poisonweb.task_checks:CheckedRequest"
+app.Task.Request = "poisonweb.celery_message_checks:CheckedRequest"
 app.conf.update(
     task_ignore_result=True,
     task_serializer="json",
@@ -35,7 +35,7 @@ app.conf.update(
     broker_connection_retry_on_startup=True,
     worker_cancel_long_running_tasks_on_connection_loss=False,
     task_default_queue="poisonweb",
-    worker_consumer="poisonweb.task_checks:CheckingConsumer",
+    worker_consumer="poisonweb.celery_message_checks:CheckingConsumer",
     # Only the worker of this queue needs Spark and Java.
     task_routes={"apps.reports.tasks.*": {"queue": "reports"}},
     beat_schedule={
@@ -45,9 +45,13 @@ app.conf.update(
         "partitions": _every(3600.0, "apps.capture.tasks.partitions"),
         "guards": _every(600.0, "apps.capture.tasks.forget_guards"),
         "oversize": _every(3600.0, "apps.capture.tasks.forget_oversize"),
+        "folded": _every(3600.0, "apps.capture.tasks.forget_folded_reports"),
         # Consumers end skips themselves: this updates the list and the page.
         "end-skips": _every(10.0, "apps.capture.tasks.end_skips"),
         "forget-skips": _every(3600.0, "apps.capture.tasks.forget_skips"),
+        "gather-counts": _every(10.0, "apps.capture.tasks.gather_counts"),
+        # The task looks in Postgres whether it was done on this day.
+        "check-counts": _every(600.0, "apps.capture.tasks.check_counts"),
         "positions": _every(60.0, "apps.bookmarks.tasks.sample"),
         "reports-rescue": _every(REPORTS_SECONDS, "apps.reports.tasks.rescue"),
         # The task looks in Postgres whether the nightly report is still missing.

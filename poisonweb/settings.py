@@ -11,7 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from poisonweb import env as environment
 from poisonweb.embedded import server_addresses
 from poisonweb.embedded.secrets import secret
-from poisonweb.limits import MOST_OF_A_FORM
+from poisonweb.request_limits import MOST_OF_A_FORM
 
 try:
     ENV = environment.load(os.environ)
@@ -60,9 +60,9 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
-    "poisonweb.headers.SecurityHeadersMiddleware",
-    "apps.core.request_middleware.RequestIdMiddleware",
-    "apps.core.request_middleware.ForwardedMiddleware",
+    "poisonweb.security_headers_middleware.SecurityHeadersMiddleware",
+    "apps.core.request_id_and_proxy_middleware.RequestIdMiddleware",
+    "apps.core.request_id_and_proxy_middleware.ForwardedMiddleware",
     "csp.middleware.CSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -88,9 +88,11 @@ TEMPLATES = [
             "context_processors": [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
-                "apps.dashboard.context.shell",
+                "apps.dashboard.context_processors.shell",
             ],
-            "libraries": {"pw": "apps.dashboard.templatetags.pw"},
+            "libraries": {
+                "shared_page_tags": "apps.dashboard.templatetags.shared_page_tags"
+            },
         },
     }
 ]
@@ -115,7 +117,8 @@ def _database(url: str) -> dict[str, Any]:
             "connect_timeout": 5,
             "application_name": "poisonweb",
             # Postgres compares timestamps in UTC anyway; this is for what it prints.
-            "options": "-c timezone=UTC",
+            # Triggers do what sessions of the release before leave undone.
+            "options": "-c timezone=UTC -c poisonweb.release=2",
         },
     }
 
@@ -212,7 +215,7 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["apps.api.parsers.BoundedJSONParser"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
-    "EXCEPTION_HANDLER": "apps.api.errors.problem",
+    "EXCEPTION_HANDLER": "apps.api.error_responses.problem",
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
 }
 SPECTACULAR_SETTINGS = {
@@ -230,7 +233,7 @@ DATA_UPLOAD_MAX_NUMBER_FIELDS = 20_000
 CELERY_BROKER_URL = ENV.celery_broker_url
 if CELERY_BROKER_URL and CELERY_BROKER_URL.startswith(("redis://", "rediss://")):
     # With Celery's own transport, an entry that is no message ends the worker.
-    CELERY_BROKER_TRANSPORT = "poisonweb.celery_redis:TolerantTransport"
+    CELERY_BROKER_TRANSPORT = "poisonweb.celery_redis_transport:TolerantTransport"
 
 POISONWEB_ENVIRONMENT = ENV.environment
 POISONWEB_VAR = ENV.var
@@ -252,10 +255,14 @@ POISONWEB_AUDIT_CHECKPOINT_URL = ENV.audit_checkpoint_url
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"()": "apps.core.logs.LineFormatter"}},
+    "formatters": {"line": {"()": "apps.core.log_formatting.LineFormatter"}},
     "filters": {
-        "bare": {"()": "apps.core.logs.WithoutTraceback"},
-        "few": {"()": "apps.core.logs.RateLimitFilter", "lines": 10, "seconds": 60.0},
+        "bare": {"()": "apps.core.log_formatting.WithoutTraceback"},
+        "few": {
+            "()": "apps.core.log_formatting.RateLimitFilter",
+            "lines": 10,
+            "seconds": 60.0,
+        },
     },
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["console"], "level": ENV.log_level},

@@ -14,7 +14,7 @@ urlpatterns = [
     path("api/v1/", include("apps.api.urls")),
     path("", include("apps.dashboard.urls")),
 ]
-handler400 = "apps.dashboard.views.errors.bad_request"
-handler403 = "apps.dashboard.views.errors.forbidden"
-handler404 = "apps.dashboard.views.errors.not_found"
-handler500 = "apps.dashboard.views.errors.server_error"
+handler400 = "apps.dashboard.views.django_error_handlers.bad_request"
+handler403 = "apps.dashboard.views.django_error_handlers.forbidden"
+handler404 = "apps.dashboard.views.django_error_handlers.not_found"
+handler500 = "apps.dashboard.views.django_error_handlers.server_error"

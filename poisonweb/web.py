@@ -15,8 +15,13 @@ from socket import socket
 
 import uvicorn
 
-from poisonweb.costly import SWITCH_SECONDS, UVICORN, CostlyProcess, is_costly
-from poisonweb.http import ForwardingH11
+from poisonweb.costly_request_process import (
+    SWITCH_SECONDS,
+    UVICORN,
+    CostlyProcess,
+    is_costly,
+)
+from poisonweb.uvicorn_http_protocol import ForwardingH11
 
 
 class _Server(uvicorn.Server):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from spark import cluster, java
+from spark import cluster_code_shipping, java_discovery
 
 LOOPBACK = "127.0.0.1"
 LOCAL = "local[2]"
@@ -46,7 +46,9 @@ ON_THIS_MACHINE = {
 
 
 def start(
-    name: str, *, cluster_answers_within: timedelta = cluster.ANSWERS_WITHIN
+    name: str,
+    *,
+    cluster_answers_within: timedelta = cluster_code_shipping.ANSWERS_WITHIN,
 ) -> SparkSession:
     """Start the session that the environment asks for.
 
@@ -62,7 +64,9 @@ def start(
         builder = builder.config(setting, value)
     if local:
         return builder.getOrCreate()
-    return cluster.join(builder, master=master, limit=cluster_answers_within)
+    return cluster_code_shipping.join(
+        builder, master=master, limit=cluster_answers_within
+    )
 
 
 def _environment(*, local: bool) -> dict[str, str]:
@@ -72,7 +76,7 @@ def _environment(*, local: bool) -> dict[str, str]:
     # Executors of a cluster run this Python too: its path there may differ.
     python = None if local else os.environ.get("PYSPARK_PYTHON")
     variables = {
-        **java.find(os.environ),
+        **java_discovery.find(os.environ),
         "PYSPARK_PYTHON": python or sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         # Spark's Python workers import our data source, in any working directory.

@@ -20,15 +20,15 @@ from django.test import TransactionTestCase
 from hypothesis import settings
 
 from apps.brokers.models import Topic
-from apps.brokers.services import topics as brokers
+from apps.brokers.services import topics_and_routing_publisher as brokers
 from apps.capture.models import Lane, Mode
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.team.rights import Principal, Scope
-from tests import no_name_lookups, no_network
-from tests.acceptance.product import ODD_NAME, START, Product, clone, started
+from tests import no_dns_lookups, no_network
+from tests.acceptance.product_process import ODD_NAME, START, Product, clone, started
+from tests.postgres_and_redis_plugin import FOLDER
 from tests.registered_brokers import SYSTEM, broker_named
-from tests.servers import FOLDER
 from tests.template_database import migrated
 
 # A busy machine is no failure; and what a run finds, its seed repeats.
@@ -38,7 +38,7 @@ settings.load_profile("patient")
 # A shell's background job is deaf to Ctrl-C, and so would be all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-no_name_lookups.install()
+no_dns_lookups.install()
 no_network.install()
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -122,6 +122,10 @@ def _empty(cursor: CursorWrapper, filled: Mapping[str, int]) -> None:
     with transaction.atomic():
         for name in filled.keys() - {*large}:
             cursor.execute(f"DELETE FROM {name}")
+        # Triggers have counted that there are fewer poisons now.
+        if "poison_poison" in filled:
+            cursor.execute("DELETE FROM poison_count")
+            cursor.execute("DELETE FROM poison_count_change")
 
 
 TransactionTestCase._fixture_teardown = wipe  # type: ignore[attr-defined] # Django's own

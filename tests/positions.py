@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from apps.bookmarks.consumer_requests import Holder
-from apps.bookmarks.services import settling
-from apps.bookmarks.services.opening import OpenedPositions, open_positions
-from apps.bookmarks.services.settling import SettleAnswer, SettleStatus
-from apps.brokers.ports import ConsumerPosition
+from apps.bookmarks.services import position_settling
+from apps.bookmarks.services.position_opening import OpenedPositions, open_positions
+from apps.bookmarks.services.position_settling import SettleAnswer, SettleStatus
+from apps.brokers.adapter_contract import ConsumerPosition
 from apps.core.actor import Actor
 from apps.team.rights import Principal, Scope
 
@@ -55,7 +55,7 @@ def update(epoch: int, *settled: tuple[int, int], **changes: object) -> dict[str
 
 
 def settle(now: datetime, *members: object) -> list[SettleAnswer]:
-    return settling.settle(members=members, principal=CONSUMER, now=now)
+    return position_settling.settle(members=members, principal=CONSUMER, now=now)
 
 
 def statuses(answers: Sequence[SettleAnswer]) -> list[SettleStatus]:

@@ -7,7 +7,7 @@ from datetime import datetime
 from types import MappingProxyType
 
 from apps.brokers.models import Broker
-from apps.brokers.services import registration
+from apps.brokers.services import broker_registration
 from apps.core.actor import Actor
 from apps.team.rights import Principal, Scope
 
@@ -25,7 +25,7 @@ def broker_named(
 ) -> Broker:
     """Return the broker of this name; add it where it is missing."""
     existing = Broker.objects.filter(name=name).first()
-    return existing or registration.add(
+    return existing or broker_registration.add(
         name=name,
         kind=kind,
         url=url,
@@ -36,7 +36,7 @@ def broker_named(
 
 
 def sample_broker(now: datetime) -> Broker:
-    return registration.add(
+    return broker_registration.add(
         name="sample",
         kind="redis_streams",
         url="env:POISONWEB_REDIS_URL",

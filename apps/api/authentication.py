@@ -16,8 +16,8 @@ from rest_framework.request import Request
 from apps.core import clock
 from apps.team import refused_keys, second_factor_session, sign_in_attempts
 from apps.team import services as team
-from apps.team.credentials import Credential
 from apps.team.models import User
+from apps.team.open_stream_credentials import Credential
 from apps.team.rights import Principal
 
 SCHEME = "Bearer"

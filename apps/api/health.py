@@ -27,9 +27,9 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from apps.capture.models import Lane
-from apps.core import celery_timeouts, clock, postgres_session_usage
+from apps.core import celery_broker_timeouts, clock, postgres_session_usage
 from apps.core.bounded_threads import BoundedThreads
-from apps.triage.services import upkeep
+from apps.triage.services import orphaned_operations_and_pruning
 
 log = logging.getLogger(__name__)
 
@@ -148,12 +148,16 @@ def _lanes(now: datetime) -> States:
 
 def _worker(now: datetime) -> States:
     """Report whether a worker answers, or work waits without one."""
-    return {"worker": AWAY if upkeep.worker_missing_for(now=now) else UP}
+    return {
+        "worker": AWAY
+        if orphaned_operations_and_pruning.worker_missing_for(now=now)
+        else UP
+    }
 
 
 def _celery_broker() -> States:
     """Report whether Celery's broker takes a connection, tried once."""
-    limits = celery_timeouts.timeouts(current_app.conf.broker_url)
+    limits = celery_broker_timeouts.timeouts(current_app.conf.broker_url)
     with current_app.connection_for_write(transport_options=limits) as broker:
         transport = broker.transport
         try:

@@ -20,11 +20,11 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from apps.api.parsers import DIGEST
-from apps.api.refusals import Malformed
+from apps.api.request_body_errors import Malformed
 from apps.core import clock
+from apps.core.advisory_locks import key_of
 from apps.core.content_ids import digest_of, raw
 from apps.core.errors import Invalid, PoisonwebError, Refused
-from apps.core.lock import key_of
 from apps.team.models import IdempotencyKey
 from apps.team.rights import Principal
 

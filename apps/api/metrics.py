@@ -22,11 +22,14 @@ from apps.api.views.base import View
 from apps.brokers.models import Topic
 from apps.capture.models import Lane, LaneState
 from apps.core import clock
-from apps.core.timeouts import TooSlow, unless_slow
-from apps.poison.backlogs import backlogs
+from apps.core.statement_timeouts import TooSlow, unless_slow
+from apps.poison import backlogs
+from apps.poison.models import PoisonCountCheck
+from apps.poison.states import DisplayState
 from apps.team.rights import Principal, Scope
-from apps.triage.models import Item
-from apps.triage.states import UNFINISHED
+from apps.triage.models import Operation
+from apps.triage.progress import all_counts
+from apps.triage.states import STANDINGS
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TIMEOUT_MS = 1_000
@@ -39,8 +42,6 @@ _INVISIBLE = {
 }
 # Each topic is a series in the monitoring system's memory: only the first by name.
 MOST_TOPICS = 1_000
-# Open poisons are counted up to here: a larger number changes no decision.
-MOST_COUNTED = 100_000
 LONGEST_LABEL = 200
 UP_STATES = (
     LaneState.RUNNING,
@@ -69,7 +70,9 @@ class Gauges:
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield all gauges; `metrics_complete` is 0 if one took too long to count."""
         is_complete = True
-        for part in (_poisons, _lanes, _operations):
+        # Alerts depend on it, and it is quick: no limit may ever leave it out.
+        yield from _open(self.principal)
+        for part in (_oldest, _lanes, _operations):
             measure = partial(part, self.principal, self.now)
             result = unless_slow(measure, within_ms=TIMEOUT_MS)
             if isinstance(result, TooSlow):
@@ -83,26 +86,40 @@ class Gauges:
         )
 
 
-def _poisons(principal: Principal, now: datetime) -> list[GaugeMetricFamily]:
-    """Measure open poisons by topic: number, and age of the oldest."""
-    opened = GaugeMetricFamily(
-        "poison_open",
-        f"Open poisons, counted up to {MOST_COUNTED}.",
-        labels=["topic"],
+def _open(principal: Principal) -> list[GaugeMetricFamily]:
+    """Count open poisons by topic, and the counts that the last check had to mend."""
+    opened = GaugeMetricFamily("poison_open", "Open poisons.", labels=["topic"])
+    names = _topics(principal)
+    for pk, counts in backlogs.by_topic(list(names)).items():
+        opened.add_metric([_label(names[pk])], counts.states[DisplayState.OPEN])
+    check = PoisonCountCheck.objects.first()
+    wrong = GaugeMetricFamily(
+        "poison_counts_wrong",
+        "Counts that the last nightly check found wrong, and mended.",
+        value=check.wrong if check else 0,
     )
+    return [opened, wrong]
+
+
+def _topics(principal: Principal) -> dict[int, str]:
+    """Name the first topics that a principal sees, by id."""
+    topics = Topic.objects.matching(principal.topics).order_by("name")[:MOST_TOPICS]
+    return dict(topics.values_list("pk", "name"))
+
+
+def _oldest(principal: Principal, now: datetime) -> list[GaugeMetricFamily]:
+    """Measure the age of the oldest open poison of each topic."""
     oldest = GaugeMetricFamily(
         "poison_oldest_seconds",
         "Seconds since the last failure of the oldest open poison.",
         labels=["topic"],
     )
-    topics = Topic.objects.matching(principal.topics).order_by("name")[:MOST_TOPICS]
-    names = dict(topics.values_list("pk", "name"))
-    for pk, backlog in backlogs(topics=list(names), most=MOST_COUNTED).items():
-        topic, since = _label(names[pk]), backlog.oldest
-        age = max(0.0, (now - since).total_seconds()) if since else 0.0
-        opened.add_metric([topic], backlog.open)
-        oldest.add_metric([topic], age)
-    return [opened, oldest]
+    names = _topics(principal)
+    moments = backlogs.oldest_open(list(names))
+    for pk, name in names.items():
+        age = max(0.0, (now - moments.get(pk, now)).total_seconds())
+        oldest.add_metric([_label(name)], age)
+    return [oldest]
 
 
 def _lanes(principal: Principal, now: datetime) -> list[GaugeMetricFamily]:
@@ -139,9 +156,9 @@ def _operations(principal: Principal, _: datetime) -> list[GaugeMetricFamily]:
     )
     # Items belong to many topics, and only their sum is published.
     if principal.sees_every_topic:
-        counts = Item.objects.filter(operation__state__in=UNFINISHED).counts()
-        for state, number in counts.items():
-            items.add_metric([state], number)
+        counts = all_counts(Operation.objects.unfinished())
+        for state in STANDINGS:
+            items.add_metric([state], sum(each[state] for each in counts.values()))
     return [items]
 
 

@@ -23,16 +23,16 @@ from drf_spectacular.utils import (
 )
 from rest_framework.serializers import Serializer
 
-from apps.api.errors import MEDIA_TYPE
+from apps.api.error_responses import MEDIA_TYPE
 from apps.api.examples import EXAMPLES
 from apps.api.idempotency import HEADER
-from apps.api.paging import DEFAULT_LIMIT, MOST_LIMIT
+from apps.api.keyset_pagination import DEFAULT_LIMIT, MOST_LIMIT
 from apps.api.permissions import RequiredScope
-from apps.api.serializers import brokers, operations, skips, topics
+from apps.api.serializers import brokers, message_skips, topics, triage_operations
 from apps.api.serializers.errors import Problem, StaleProblem
 from apps.audit.filters import PARAMETERS
 from apps.team.rights import Scope
-from poisonguard.skipping import skip_lines
+from poisonguard.skipping import skip_list_line_format
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 SchemaClass = type[Serializer[Any]]
@@ -86,8 +86,8 @@ IDEMPOTENCY_KEY = OpenApiParameter(
 
 
 STATUS: dict[SchemaClass | OpenApiTypes, HTTPStatus] = {
-    operations.Accepted: HTTPStatus.ACCEPTED,
-    skips.AddedSkip: HTTPStatus.CREATED,
+    triage_operations.Accepted: HTTPStatus.ACCEPTED,
+    message_skips.AddedSkip: HTTPStatus.CREATED,
     brokers.AddedBroker: HTTPStatus.CREATED,
     topics.RegisteredTopic: HTTPStatus.CREATED,
 }
@@ -97,7 +97,7 @@ MEDIA_TYPES: dict[SchemaClass | OpenApiTypes, str] = {
 }
 # A second media type of an answer, for clients that name it in `Accept`.
 ALTERNATIVES: dict[SchemaClass | OpenApiTypes, str] = {
-    skips.Skips: skip_lines.MEDIA_TYPE
+    message_skips.Skips: skip_list_line_format.MEDIA_TYPE
 }
 
 

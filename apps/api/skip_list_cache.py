@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 from rest_framework.utils.encoders import JSONEncoder
 
-from apps.api.shapes import skips as shapes
-from apps.poison import skip_reading
-from poisonguard.skipping import skip_lines
+from apps.api.response_dicts import message_skips as shapes
+from apps.poison import skip_list_for_consumers
+from poisonguard.skipping import skip_list_line_format
 
 MOST_BYTES = 128 * 1024 * 1024
 MOST_LISTS = 256
@@ -76,7 +76,7 @@ def as_json(*, topic: str, consumer_group: str | None) -> bytes:
 
 
 def as_lines(*, topic: str, consumer_group: str | None) -> bytes:
-    """Give the list as gzipped lines (see `poisonguard.skipping.skip_lines`)."""
+    """Give the list as gzipped lines; see `skip_list_line_format` of the SDK."""
     return _current_body("lines", topic, consumer_group, _gzipped_lines)
 
 
@@ -87,14 +87,16 @@ def _current_body(
     render: Callable[[str, str | None], bytes],
 ) -> bytes:
     """Return the list in a form, as of its current revision."""
-    head = skip_reading.head(topic=topic)
+    head = skip_list_for_consumers.head(topic=topic)
     key, revision = (form, topic, consumer_group), (head.epoch, head.revision)
     return _cache.get(key, revision, lambda: render(topic, consumer_group))
 
 
 def _json(topic: str, consumer_group: str | None) -> bytes:
     """Render the list as JSON."""
-    snapshot = skip_reading.snapshot(topic=topic, consumer_group=consumer_group)
+    snapshot = skip_list_for_consumers.snapshot(
+        topic=topic, consumer_group=consumer_group
+    )
     # In ASCII: a bookmark may hold surrogates, which UTF-8 cannot encode.
     return json.dumps(shapes.skips(snapshot), cls=JSONEncoder).encode()
 
@@ -102,8 +104,10 @@ def _json(topic: str, consumer_group: str | None) -> bytes:
 def _gzipped_lines(topic: str, consumer_group: str | None) -> bytes:
     """Render the list as gzipped lines."""
     compressor = zlib.compressobj(GZIP_LEVEL, wbits=31)
-    with skip_reading.rows(topic=topic, consumer_group=consumer_group) as rows:
-        lines = skip_lines.lines(
+    with skip_list_for_consumers.rows(
+        topic=topic, consumer_group=consumer_group
+    ) as rows:
+        lines = skip_list_line_format.lines(
             epoch=rows.head.epoch,
             revision=rows.head.revision,
             skips=rows.in_force(),

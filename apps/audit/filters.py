@@ -15,7 +15,7 @@ from apps.audit.models import Entry
 from apps.audit.services import Action
 from apps.core import keyset
 from apps.core.errors import Invalid
-from apps.core.text import storable
+from apps.core.text_cleaning import storable
 
 # A topic's name may have 255 characters; the subject puts its kind before it.
 TEXT_LIMIT: Final = 275

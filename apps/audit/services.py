@@ -17,7 +17,7 @@ from django.db import connection, transaction
 
 from apps.core.actor import Actor
 from apps.core.errors import Invalid, Refused
-from apps.core.text import storable
+from apps.core.text_cleaning import storable
 
 # Of a reason that a person or a key gives, at every door.
 REASON_LIMIT = 2_000
@@ -28,6 +28,11 @@ class Action(StrEnum):
 
     OPERATION_CONFIRMED = "operation.confirmed"
     OPERATION_FINISHED = "operation.finished"
+    OPERATION_PAUSED = "operation.paused"
+    OPERATION_RESUMED = "operation.resumed"
+    OPERATION_CANCEL_REQUESTED = "operation.cancel_requested"
+    OPERATION_CANCELLED = "operation.cancelled"
+    OPERATION_RATE_CHANGED = "operation.rate_changed"
     BODY_REVEALED = "body.revealed"
     KEY_CREATED = "api_key.created"
     KEY_REVOKED = "api_key.revoked"

@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from django.conf import settings
 
 from apps.core.errors import Invalid
-from apps.core.patterns import matches
+from apps.core.wildcard_patterns import matches
 
 IPAddress = IPv4Address | IPv6Address
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 
 from apps.brokers.querysets import TopicQuerySet
 
@@ -62,6 +62,13 @@ class Topic(models.Model):
     options = models.JSONField(
         default=dict, db_default={}, help_text="what only its kind of broker knows"
     )
+    requeue_topic = models.ForeignKey(
+        "self",
+        null=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        help_text="where its messages are sent again, if not to itself",
+    )
     owner = models.TextField(default="", db_default="", help_text="whom to ask")
     runbook = models.TextField(default="", db_default="", help_text="a link")
     retention_days = models.PositiveIntegerField(
@@ -97,10 +104,19 @@ class Topic(models.Model):
                 name="brokers_topic_retention_is_positive",
                 condition=Q(retention_days=None) | Q(retention_days__gte=1),
             ),
+            models.CheckConstraint(
+                name="brokers_topic_is_requeued_to_another",
+                condition=Q(requeue_topic=None) | ~Q(requeue_topic=F("id")),
+            ),
         ]
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def requeue_to(self) -> str:
+        """Name the topic where its messages are sent again; "" for itself."""
+        return "" if self.requeue_topic is None else self.requeue_topic.name
 
     @property
     def is_sample(self) -> bool:

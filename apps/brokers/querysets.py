@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from django.db import models
 
-from apps.core.patterns import any_like
+from apps.core.wildcard_patterns import any_like
 
 if TYPE_CHECKING:
     from apps.brokers.models import Topic

@@ -2,7 +2,7 @@
 
 An address is stored in one of two ways: `env:NAME` names the variable that holds it, so
 the database never does; anything else is sealed with a key derived from the
-installation's own (`apps.core.sealing`).
+installation's own (`apps.core.secret_encryption`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Container
 
-from apps.core import sealing
+from apps.core import secret_encryption
 from apps.core.errors import Invalid, Unavailable
 
 FROM_ENVIRONMENT = "env:"
@@ -32,7 +32,7 @@ def seal(url: str) -> str:
         return url
     if "\0" in url or not url.strip():
         raise Invalid("url", "give the broker's address, or env:NAME.")
-    return SEALED + sealing.seal(url, purpose=_PURPOSE)
+    return SEALED + secret_encryption.seal(url, purpose=_PURPOSE)
 
 
 def reveal(url: str) -> str:
@@ -47,8 +47,8 @@ def reveal(url: str) -> str:
     if not url.startswith(SEALED):
         return url
     try:
-        return sealing.unseal(url.removeprefix(SEALED), purpose=_PURPOSE)
-    except sealing.OtherKey as broken:
+        return secret_encryption.unseal(url.removeprefix(SEALED), purpose=_PURPOSE)
+    except secret_encryption.OtherKey as broken:
         raise Unavailable(
             "The broker's address was sealed under another POISONWEB_SECRET_KEY: "
             "enter it again, or start with that key."

@@ -15,15 +15,15 @@ from django.db import transaction
 from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers import adapters, sealed_addresses
+from apps.brokers.adapter_contract import LIMITS
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.durations import seconds_of
 from apps.brokers.models import Topic
-from apps.brokers.ports import LIMITS
 from apps.brokers.queue_ownership import one_reader
 from apps.brokers.row_locks import lock_topics
-from apps.brokers.services.topics import convention_of_topic
+from apps.brokers.services.topics_and_routing_publisher import convention_of_topic
 from apps.core.errors import Absent, Forbidden, Invalid, Unavailable
-from apps.core.text import storable
+from apps.core.text_cleaning import storable
 from apps.team.rights import Principal, Scope
 
 log = logging.getLogger(__name__)
@@ -49,12 +49,14 @@ class Policies:
     """The policies of one topic; times in seconds.
 
     `retention_days` is how long the broker keeps messages; None where it is unknown.
+    `requeue_to` names the topic where its messages are sent again; "" for itself.
     """
 
     dead_letter_queue: str = ""
     max_dequeue_count: int = 5
     visibility_timeout: float = 60.0
     retention_days: int | None = None
+    requeue_to: str = ""
     owner: str = ""
     runbook: str = ""
     options: Mapping[str, object] = field(default_factory=dict)
@@ -103,12 +105,16 @@ def set_policies(
         _check_set_once(policies)
         _check_with_broker(topic, policies)
     values = {name: after for name, (_, after) in changes.items()}
+    target = _topic_to_requeue_to(changes, principal)
     queue = values.get("dead_letter_queue")
     if queue is not None:
         require_queue(principal, topic, str(queue))
         values["shares_queue"] = False
     with transaction.atomic():
-        lock_topics(topics=[topic.pk])
+        lock_topics(topics=[topic.pk, *([target.pk] if target else [])])
+        if "requeue_to" in values:
+            del values["requeue_to"]
+            values["requeue_topic"] = target and _check_one_step(topic, target)
         with one_reader(
             broker=topic.broker,
             queue=str(queue or ""),
@@ -126,6 +132,38 @@ def set_policies(
             detail=changes,
         )
     return Topic.objects.select_related("broker").get(pk=topic.pk)
+
+
+def _topic_to_requeue_to(
+    changes: Mapping[str, list[object]], principal: Principal
+) -> Topic | None:
+    """Find the topic that a change names; raise Invalid if there is no such topic."""
+    _, name = changes.get("requeue_to", ("", ""))
+    if not name:
+        return None
+    target = Topic.objects.filter(name=name).first()
+    if target is None or not principal.sees(target.name):
+        raise Invalid("requeue_to", f"there is no topic {name} here.")
+    if target.broker_id is None:
+        raise Invalid("requeue_to", f"the topic {name} has no broker.")
+    return target
+
+
+def _check_one_step(topic: Topic, target: Topic) -> Topic:
+    """Return the target; raise Invalid if messages would go on from there.
+
+    They go one step, so that a person sees at once where they go. Even where two
+    people make a circle at once, each message takes one step of it.
+    """
+    if target == topic:
+        raise Invalid("requeue_to", "leave it empty for the topic itself.")
+    if Topic.objects.filter(pk=target.pk).exclude(requeue_topic=None).exists():
+        remedy = f"{target.name} is requeued elsewhere itself: name that topic."
+        raise Invalid("requeue_to", remedy)
+    if earlier := Topic.objects.filter(requeue_topic=topic).first():
+        remedy = f"{earlier.name} is requeued to this topic: change that first."
+        raise Invalid("requeue_to", remedy)
+    return target
 
 
 def require_queue(principal: Principal, topic: Topic, queue: str) -> None:
@@ -322,6 +360,7 @@ _READ: Mapping[str, Callable[[str, object], object]] = {
     "max_dequeue_count": _parse_count,
     "visibility_timeout": _parse_seconds,
     "retention_days": _parse_days,
+    "requeue_to": _parse_text,
     "owner": _parse_text,
     "runbook": _parse_link,
     "options": lambda _, value: read_options(value),

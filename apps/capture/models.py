@@ -13,7 +13,7 @@ from apps.brokers.models import Topic
 from apps.capture.querysets import DeliveryQuerySet, LaneQuerySet
 from apps.core.content_ids import unraw
 from apps.core.fields import CurrentTransaction, TransactionIdField
-from apps.core.text import storable
+from apps.core.text_cleaning import storable
 from poisonguard.contract import GuardState
 
 

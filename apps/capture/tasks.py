@@ -1,4 +1,4 @@
-"""Celery tasks of capture: partitions, silent guards and skips that have ended."""
+"""Celery tasks of capture: partitions, silent guards, ended skips, and counts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from celery import shared_task
 from apps.capture import partitions as by_day
 from apps.capture.intake import (
     automatic_skips,
-    guards,
+    guard_heartbeats,
     messages_left_at_broker,
-    suspicions,
+    repeat_folding,
+    suspected_skips,
 )
 from apps.core import clock
-from apps.poison import skip_list
+from apps.poison import skip_list_changes
+from apps.poison.services import counts
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +32,7 @@ def partitions() -> None:
 @shared_task(name="apps.capture.tasks.forget_guards")
 def forget_guards() -> None:
     """Delete the guards of processes that ended."""
-    guards.prune(now=clock.now())
+    guard_heartbeats.prune(now=clock.now())
 
 
 @shared_task(name="apps.capture.tasks.forget_oversize")
@@ -39,14 +41,23 @@ def forget_oversize() -> None:
     messages_left_at_broker.prune(now=clock.now())
 
 
+@shared_task(name="apps.capture.tasks.forget_folded_reports")
+def forget_folded_reports() -> None:
+    """Delete the ids of reports that were folded more than a day ago."""
+    repeat_folding.prune(now=clock.now())
+
+
 @shared_task(name="apps.capture.tasks.end_skips")
 def end_skips() -> None:
     """End skips that expired or that all positions passed; make those that waited."""
     now = clock.now()
-    expired, passed = skip_list.expire(now=now), automatic_skips.end_passed(now=now)
+    expired, passed = (
+        skip_list_changes.expire(now=now),
+        automatic_skips.end_passed(now=now),
+    )
     if expired or passed:
         log.info("%d skips expired, and every position passed %d", expired, passed)
-    firm = suspicions.make_firm(now=now)
+    firm = suspected_skips.make_firm(now=now)
     if firm:
         log.info("%d suspected skips were not contradicted, and are firm", firm)
     automatic_skips.make_waiting_skips(now=now)
@@ -55,4 +66,17 @@ def end_skips() -> None:
 @shared_task(name="apps.capture.tasks.forget_skips")
 def forget_skips() -> None:
     """Delete the automatic skips that ended long ago."""
-    skip_list.prune(now=clock.now())
+    skip_list_changes.prune(now=clock.now())
+
+
+@shared_task(name="apps.capture.tasks.gather_counts")
+def gather_counts() -> None:
+    """Add what was changed since the last time to the counts of messages."""
+    counts.gather()
+
+
+@shared_task(name="apps.capture.tasks.check_counts")
+def check_counts() -> None:
+    """Count all messages once a day, and mend the counts that differ."""
+    if counts.is_check_due(now=clock.now()):
+        counts.check(now=clock.now())

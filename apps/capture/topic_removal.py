@@ -22,7 +22,7 @@ from django.db.models.fields.reverse_related import ForeignObjectRel
 from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.bookmarks.models import BookmarkPosition
-from apps.brokers import allow_list
+from apps.brokers import older_broker_allow_list
 from apps.brokers.models import Broker, Topic
 from apps.brokers.querysets import TopicQuerySet
 from apps.capture.models import (
@@ -33,7 +33,7 @@ from apps.capture.models import (
     Sample,
 )
 from apps.core.errors import Absent, Refused
-from apps.core.sql import read_by_index
+from apps.core.queryset_sql import read_by_index
 from apps.team.rights import Principal, Scope
 
 MOST_NAMED = 10
@@ -48,6 +48,7 @@ OBSERVATIONS: set[type[models.Model]] = {
 BROKER_SOURCED: set[type[models.Model]] = {BookmarkPosition, Counter}
 # How a refusal names each kind of record. Sibling apps are named, not imported.
 RECORD_NAMES: Mapping[str, str] = {
+    "brokers.Topic": "a topic that is requeued to it",
     "poison.Poison": "messages",
     "poison.Problem": "messages",
     "poison.Redrive": "messages",
@@ -57,6 +58,7 @@ RECORD_NAMES: Mapping[str, str] = {
     "poison.WaitingSkip": "skips",
     "bookmarks.BookmarkPosition": "positions",
     "triage.Operation": "operations",
+    "triage.Redirect": "operations",
     "reports.Rate": "reports",
     "capture.Counter": "counts of its consumers",
     "capture.Guard": "guards",
@@ -132,7 +134,7 @@ def remove_broker(
 
     Raise ChangedSincePreview if its topics differ from the `previewed_ids`.
     """
-    allow_list.require_all_topics(principal)
+    older_broker_allow_list.require_all_topics(principal)
     locked = Broker.objects.select_for_update().filter(pk=broker.pk).first()
     if locked is None:
         raise Absent(f"There is no broker {broker.pk} here.")

@@ -4,9 +4,24 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
+from datetime import datetime
 from enum import StrEnum
 
 
-def array(values: Iterable[int | uuid.UUID | StrEnum]) -> str:
+def array(values: Iterable[int | uuid.UUID | datetime | StrEnum]) -> str:
     """Format values that need no quotes as an array; cast it in SQL: `%s::int8[]`."""
     return "{" + ",".join(map(str, values)) + "}"
+
+
+def text_array(values: Iterable[str]) -> str:
+    """Format texts as an array; cast it in SQL: `%s::text[]`."""
+    escaped = (text.replace("\\", r"\\").replace('"', r"\"") for text in values)
+    return "{" + ",".join(f'"{text}"' for text in escaped) + "}"
+
+
+def hex_array(values: Iterable[bytes]) -> str:
+    """Format bytes as an array of hexadecimal texts: `decode(value, 'hex')` in SQL.
+
+    psycopg quotes each byte of an array of bytes; this is four times as fast.
+    """
+    return "{" + ",".join([value.hex() for value in values]) + "}"

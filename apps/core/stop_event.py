@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from poisonguard.processes.stop_event import SignalSafeEvent
+from poisonguard.processes.signal_safe_event import SignalSafeEvent
 
 
 class StopEvent(threading.Event):

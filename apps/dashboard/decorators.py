@@ -11,7 +11,7 @@ from django.shortcuts import render
 from django_htmx.middleware import HtmxDetails
 
 from apps.core.errors import Forbidden, PoisonwebError
-from apps.dashboard.error_pages import error_page
+from apps.dashboard.domain_error_pages import error_page
 from apps.team.models import User
 from apps.team.rights import Scope
 
@@ -77,5 +77,7 @@ def show(
 ) -> HttpResponse:
     """Render a whole page, or only its live part where htmx asks."""
     if request.htmx:
-        return render(request, "live.html", {**context, "live": live}, status=status)
+        return render(
+            request, "htmx_poll_response.html", {**context, "live": live}, status=status
+        )
     return render(request, whole, context, status=status)

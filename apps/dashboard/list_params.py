@@ -12,8 +12,8 @@ from django.urls import reverse
 from django.utils.http import urlencode
 
 from apps.core.errors import Invalid
-from apps.dashboard.paging import ListCursor
-from apps.poison.query import Query
+from apps.dashboard.keyset_pagination import ListCursor
+from apps.poison.query_language import Query
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

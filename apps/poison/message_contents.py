@@ -13,7 +13,7 @@ from django.db.models.functions import Left, Length
 from apps.audit import services as audit
 from apps.audit.models import Entry
 from apps.audit.services import Action
-from apps.brokers.ports import Header
+from apps.brokers.adapter_contract import Header
 from apps.core.errors import Absent
 from apps.poison.models import Body, Failure, Poison
 from apps.team.rights import Principal, Scope

@@ -9,9 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from django.db.models.expressions import RawSQL
+
+from apps.poison.backlogs import WITH_OPEN
 from apps.poison.models import Poison, Problem
-from apps.poison.query import Query
+from apps.poison.query_language import Query, Term
 from apps.poison.querysets import ProblemQuerySet
+from apps.poison.states import DisplayState
+
+OPEN = Query((Term("is", DisplayState.OPEN),))
 
 
 def matching(query: Query, *, topics: Iterable[str]) -> ProblemQuerySet:
@@ -19,6 +25,19 @@ def matching(query: Query, *, topics: Iterable[str]) -> ProblemQuerySet:
     topic_query, poison_query = query.split("topic")
     problems = Problem.objects.on_topics(topics).filter(topic_query.where())
     return problems.with_poisons(Poison.objects.matching(poison_query))
+
+
+def to_count(query: Query, *, topics: Iterable[str]) -> ProblemQuerySet:
+    """Find the problems that `matching` finds, to count them.
+
+    The kept counts tell which problems have open poisons: no poison is read for that.
+    """
+    topic_query, poison_query = query.split("topic")
+    if poison_query != OPEN:
+        return matching(query, topics=topics)
+    problems = Problem.objects.on_topics(topics).filter(topic_query.where())
+    with_open: RawSQL = RawSQL(WITH_OPEN, ())  # noqa: S611 - our own text
+    return problems.filter(pk__in=with_open)
 
 
 def visible(*, topics: Iterable[str]) -> ProblemQuerySet:

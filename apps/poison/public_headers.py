@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from apps.brokers.ports import Header
-from apps.core.text import readable
+from apps.brokers.adapter_contract import Header
+from apps.core.text_cleaning import readable
 
 MESSAGE_ID_NAMES = frozenset(
     {

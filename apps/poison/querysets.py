@@ -7,15 +7,20 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Self
 
 from django.db import models
-from django.db.models import Count, Exists, F, Func, IntegerField, OuterRef, Q
+from django.db.models import Exists, F, Func, IntegerField, OuterRef, Q, Sum
 from django.db.models.expressions import RawSQL
 
-from apps.brokers import topic_ids
-from apps.poison.query import Query
-from apps.poison.states import DISPLAY_STATES, DisplayState, PoisonState
+from apps.brokers import topic_id_lookup
+from apps.poison.query_language import Query
+from apps.poison.states import (
+    COUNTED,
+    PoisonState,
+    WindowState,
+    silent_before,
+)
 
 if TYPE_CHECKING:
-    from apps.poison.models import Body, Poison, Problem, Skip, WaitingSkip
+    from apps.poison.models import Body, ItemWindow, Poison, Problem, Skip, WaitingSkip
 
 # In bytes, as they are stored.
 LARGEST_HEADERS = 64 * 1024
@@ -36,7 +41,7 @@ class PoisonQuerySet(models.QuerySet["Poison"]):
 
     def on_topics(self, patterns: Iterable[str]) -> Self:
         """Keep rows of these topics, given by name or by pattern with `*`."""
-        return self.filter(topic_ids.matching(patterns))
+        return self.filter(topic_id_lookup.matching(patterns))
 
     def captured_after(self, snapshot: str) -> Self:
         """Keep poisons that are not in this snapshot."""
@@ -49,17 +54,6 @@ class PoisonQuerySet(models.QuerySet["Poison"]):
     def recent_first(self) -> Self:
         """Order by the last failure, the latest first."""
         return self.order_by("-last_failed_at", "-id")
-
-    def counted_by_problem(
-        self, problems: Iterable[int]
-    ) -> dict[int, dict[DisplayState, int]]:
-        """Count the poisons of each problem by displayed state."""
-        counts = {problem: dict.fromkeys(DisplayState, 0) for problem in problems}
-        within = self.filter(problem__in=counts).order_by()
-        rows = within.values_list("problem", "state").annotate(number=Count("pk"))
-        for problem, state, number in rows:
-            counts[problem][DISPLAY_STATES[PoisonState(state)]] += number
-        return counts
 
 
 class BodyQuerySet(models.QuerySet["Body"]):
@@ -74,7 +68,7 @@ class BodyQuerySet(models.QuerySet["Body"]):
 class ProblemQuerySet(models.QuerySet["Problem"]):
     def on_topics(self, patterns: Iterable[str]) -> Self:
         """Keep rows of these topics, given by name or by pattern with `*`."""
-        return self.filter(topic_ids.matching(patterns))
+        return self.filter(topic_id_lookup.matching(patterns))
 
     def with_poisons(self, poisons: PoisonQuerySet) -> Self:
         """Keep the problems that have at least one of these poisons."""
@@ -103,7 +97,7 @@ class SkipQuerySet(models.QuerySet["Skip"]):
 
     def on_topics(self, patterns: Iterable[str]) -> Self:
         """Keep rows of these topics, given by name or by pattern with `*`."""
-        return self.filter(topic_ids.matching(patterns))
+        return self.filter(topic_id_lookup.matching(patterns))
 
     def matched_like(self, *, topic: int, kind: str, digest: bytes) -> Self:
         """Keep skips with the value that has this SHA-256."""
@@ -118,3 +112,23 @@ class WaitingSkipQuerySet(models.QuerySet["WaitingSkip"]):
     def killers_first(self) -> Self:
         """Order crashes and hangs first, then by waiting time."""
         return self.order_by("-is_killer", "id")
+
+
+class WindowQuerySet(models.QuerySet["ItemWindow"]):
+    def unfinished(self) -> Self:
+        """Keep windows of which something may still be sent."""
+        return self.exclude(state=WindowState.DONE)
+
+    def counts_of(self, operations: Iterable[int]) -> dict[int, dict[str, int]]:
+        """Sum the counts of each operation, in one query; waiting items have none."""
+        sums = [Sum(name) for name in COUNTED]
+        counts = {pk: dict.fromkeys(COUNTED, 0) for pk in operations}
+        rows = self.filter(operation__in=counts).order_by().values_list("operation")
+        for operation, *numbers in rows.annotate(*sums):
+            counts[operation] = dict(zip(COUNTED, numbers, strict=True))
+        return counts
+
+    def silent(self, now: datetime) -> int:
+        """Count the sent items of which no answer came for too long."""
+        marked = self.filter(marked_at__lt=silent_before(now))
+        return marked.aggregate(number=Sum("sent"))["number"] or 0

@@ -23,8 +23,16 @@ class PoisonState(StrEnum):
 
 
 NEXT: dict[PoisonState, frozenset[PoisonState]] = {
-    PoisonState.OPEN: frozenset({PoisonState.REDRIVING, PoisonState.DROPPED}),
-    # A consumer may answer before we have recorded the send.
+    # It is open while it is sent. A consumer may answer before the broker has.
+    PoisonState.OPEN: frozenset(
+        {
+            PoisonState.REDRIVEN,
+            PoisonState.CONFIRMED,
+            PoisonState.MOVED,
+            PoisonState.DROPPED,
+        }
+    ),
+    # Only the release before writes it.
     PoisonState.REDRIVING: frozenset(
         {
             PoisonState.REDRIVEN,
@@ -33,11 +41,13 @@ NEXT: dict[PoisonState, frozenset[PoisonState]] = {
             PoisonState.MOVED,
         }
     ),
+    # Again, or elsewhere: a silent one may be sent once more.
     PoisonState.REDRIVEN: frozenset(
         {
+            PoisonState.REDRIVEN,
             PoisonState.CONFIRMED,
             PoisonState.OPEN,
-            PoisonState.REDRIVING,
+            PoisonState.MOVED,
             PoisonState.DROPPED,
         }
     ),
@@ -108,6 +118,28 @@ NEXT_OUTCOME: dict[RedriveOutcome, frozenset[RedriveOutcome]] = {
     RedriveOutcome.REFUSED: frozenset(),
 }
 
+
+class WindowState(StrEnum):
+    """WAITING: not claimed, or returned unsent. SENDING: claimed by its `run`."""
+
+    WAITING = "waiting"
+    SENDING = "sending"
+    DONE = "done"
+
+
+# The standings that a window counts its items by. What none of them has is waiting.
+COUNTED = (
+    RedriveOutcome.SENDING.value,
+    RedriveOutcome.SENT.value,
+    RedriveOutcome.CONFIRMED.value,
+    RedriveOutcome.RECURRED.value,
+    RedriveOutcome.REFUSED.value,
+    "skipped",
+    RedriveOutcome.UNKNOWN.value,
+    "dropped",
+    "restored",
+    RedriveOutcome.MOVED.value,
+)
 
 # How pages name the outcome of a send that was given back to a dead-letter queue.
 GIVEN_BACK = {

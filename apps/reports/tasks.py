@@ -8,7 +8,7 @@ from celery import shared_task
 from django.conf import settings
 
 from apps.core import clock
-from apps.reports.services import planning, running, upkeep
+from apps.reports.services import next_unfinished_run, planning, report_run_execution
 
 log = logging.getLogger(__name__)
 
@@ -16,14 +16,14 @@ log = logging.getLogger(__name__)
 @shared_task(name="apps.reports.tasks.make")
 def make(run_id: int) -> None:
     """Make and publish the report of a queued run."""
-    running.run(run_id=run_id, clock=clock.now)
+    report_run_execution.run(run_id=run_id, clock=clock.now)
 
 
 @shared_task(name="apps.reports.tasks.rescue")
 def rescue() -> None:
     """Run the waiting runs, and those whose worker died."""
-    while (run_id := upkeep.next_to_run()) is not None:
-        running.run(run_id=run_id, clock=clock.now)
+    while (run_id := next_unfinished_run.next_to_run()) is not None:
+        report_run_execution.run(run_id=run_id, clock=clock.now)
 
 
 @shared_task(name="apps.reports.tasks.nightly")

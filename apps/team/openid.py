@@ -41,7 +41,7 @@ from django.urls import reverse
 
 from apps.core import clock
 from apps.core.errors import Forbidden, PoisonwebError, Unavailable
-from apps.core.text import is_name
+from apps.core.text_cleaning import is_name
 from apps.team import sign_in_attempts, single_sign_on
 from apps.team.single_sign_on import ProviderIdentity
 

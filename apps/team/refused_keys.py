@@ -11,7 +11,7 @@ from django.db.models import Q
 from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.core.actor import Actor
-from apps.core.logs import RateLimitFilter
+from apps.core.log_formatting import RateLimitFilter
 from apps.team.models import ApiKey
 from apps.team.services import digest_of
 

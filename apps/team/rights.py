@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from apps.core.actor import Actor
 from apps.core.errors import Forbidden
-from apps.core.patterns import matches
+from apps.core.wildcard_patterns import matches
 
 
 class Scope(StrEnum):

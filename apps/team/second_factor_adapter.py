@@ -6,7 +6,7 @@ from typing import Any
 
 from allauth.mfa.adapter import DefaultMFAAdapter
 
-from apps.core import sealing
+from apps.core import secret_encryption
 from apps.core.errors import Unavailable
 
 PURPOSE = "second factor"
@@ -17,13 +17,13 @@ class SealingAdapter(DefaultMFAAdapter):  # type: ignore[misc]  # it has no type
 
     def encrypt(self, text: str) -> str:
         """Seal what allauth stores of a factor, with a key of the SECRET_KEY."""
-        return sealing.seal(text, purpose=PURPOSE)
+        return secret_encryption.seal(text, purpose=PURPOSE)
 
     def decrypt(self, encrypted_text: str) -> str:
         """Unseal what allauth stored; raise Unavailable under another SECRET_KEY."""
         try:
-            return sealing.unseal(encrypted_text, purpose=PURPOSE)
-        except sealing.OtherKey as error:
+            return secret_encryption.unseal(encrypted_text, purpose=PURPOSE)
+        except secret_encryption.OtherKey as error:
             raise Unavailable(
                 "The second factor was sealed under another POISONWEB_SECRET_KEY: start"
                 " with the key of then, or let an admin take the factor away."

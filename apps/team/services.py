@@ -18,7 +18,7 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.core.actor import Actor
 from apps.core.errors import Invalid, Refused
-from apps.core.text import is_name, resembles_system_name
+from apps.core.text_cleaning import is_name, resembles_system_name
 from apps.team.models import ApiKey, User
 from apps.team.rights import ALL_TOPICS, Role, Scope
 

@@ -26,7 +26,7 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.core import clock
 from apps.core.actor import Actor
-from apps.core.text import storable
+from apps.core.text_cleaning import storable
 from apps.team import sessions
 from apps.team.errors import TooManySignIns
 from apps.team.models import SignInFailures, User

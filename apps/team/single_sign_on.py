@@ -18,7 +18,7 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Refused
-from apps.core.text import is_name, resembles_system_name
+from apps.core.text_cleaning import is_name, resembles_system_name
 from apps.team.models import User
 from apps.team.rights import Role
 from apps.team.services import USERNAME_LIMIT, alter_user, end_sessions

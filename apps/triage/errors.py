@@ -22,5 +22,9 @@ class NotTaken(Refused):
     """The selection is still being taken; try again in a moment."""
 
 
+class NotConverted(Refused):
+    """The release before made it, and its items are not all here yet."""
+
+
 class LockLost(Exception):
     """Another run has taken over this operation; this run must stop writing."""

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
+from django.apps import apps
 from django.db import models
-from django.db.models import Count, Q
-from django.db.models.functions import Coalesce
+from django.db.models import Exists, F, OuterRef, Q
 
-from apps.poison.states import IN_FLIGHT, RedriveOutcome, silent_before
 from apps.team.rights import Principal
 from apps.triage.states import (
+    ACTIVE,
     CONFIRMED,
-    COUNTED,
+    LAYOUT,
     UNFINISHED,
-    ItemState,
     OperationState,
     before,
 )
@@ -45,19 +43,24 @@ class OperationQuerySet(models.QuerySet["Operation"]):
         return self.filter(state=OperationState.PREVIEW)
 
     def unfinished(self) -> Self:
-        """Keep confirmed operations that still have work."""
+        """Keep confirmed operations that have not ended, also the paused ones."""
         return self.filter(state__in=UNFINISHED)
+
+    def active(self) -> Self:
+        """Keep operations that a worker has to work on."""
+        return self.filter(state__in=ACTIVE)
+
+    def of_this_release(self) -> Self:
+        """Keep operations whose items lie where this release looks for them."""
+        return self.filter(layout=LAYOUT)
 
     def due(self, now: datetime) -> Self:
         """Keep operations that need not wait before the next try."""
         return self.filter(Q(retry_at=None) | Q(retry_at__lte=now))
 
     def stale(self, now: datetime) -> Self:
-        """Keep previews that ended unconfirmed: expired, or cancelled (see NEXT)."""
-        return self.filter(
-            Q(state=OperationState.PREVIEW, expires_at__lte=now)
-            | Q(state=OperationState.CANCELLED)
-        )
+        """Keep previews that expired unconfirmed."""
+        return self.filter(state=OperationState.PREVIEW, expires_at__lte=now)
 
     def recent_first(self) -> Self:
         """Order by id, the newest operation first."""
@@ -69,50 +72,14 @@ class OperationQuerySet(models.QuerySet["Operation"]):
 
 
 class ItemQuerySet(models.QuerySet["Item"]):
-    def waiting(self) -> Self:
-        """Keep items that are neither claimed nor decided."""
-        return self.filter(state=ItemState.WAITING)
-
-    def in_flight(self) -> Self:
-        """Keep items whose message was sent, and not answered yet."""
-        return self.filter(redrive__outcome__in=IN_FLIGHT)
-
-    def unfinished(self) -> Self:
-        """Keep items that wait, or whose message is in flight."""
-        return self.filter(
-            Q(state=ItemState.WAITING) | Q(redrive__outcome__in=IN_FLIGHT)
+    def not_skipped(self) -> Self:
+        """Keep items on which the operation acts, or will act."""
+        skipped = apps.get_model("triage", "SkippedItem").objects.filter(
+            operation=OuterRef("operation"), number=OuterRef("number")
         )
+        return self.filter(~Exists(skipped))
 
-    def standing(self, name: str) -> Self:
-        """Keep items by standing: their own state, or their redrive's outcome."""
-        return self.filter(Q(state=name) | Q(redrive__outcome=name))
-
-    def silent(self, now: datetime) -> Self:
-        """Keep items that were sent, and of which no answer came for too long."""
-        return self.filter(
-            redrive__outcome=RedriveOutcome.SENT,
-            redrive__sent_at__lt=silent_before(now),
-        )
-
-    def counts(self) -> dict[str, int]:
-        """Count items by standing: every standing is a key, the sum is the total."""
-        unclaimed = self.exclude(state=ItemState.CLAIMED).order_by()
-        claimed = self.filter(state=ItemState.CLAIMED).order_by()
-        counts = {
-            **dict(unclaimed.values_list("state").annotate(number=Count("pk"))),
-            **dict(
-                claimed.values_list("redrive__outcome").annotate(number=Count("pk"))
-            ),
-        }
-        return {name: counts.get(name, 0) for name in COUNTED}
-
-    def counts_of(self, operations: Iterable[int]) -> dict[int, dict[str, int]]:
-        """Count the items of each operation by standing, in one query."""
-        counts = {pk: dict.fromkeys(COUNTED, 0) for pk in operations}
-        # Only a claimed item has a redrive; the outcome of the redrive is its standing.
-        standing = Coalesce("redrive__outcome", "state")
-        items = self.filter(operation__in=counts).order_by().annotate(standing=standing)
-        rows = items.values_list("operation", "standing").annotate(number=Count("pk"))
-        for operation, name, number in rows:
-            counts[operation][name] = number
-        return counts
+    def acted_on(self, operation: int) -> Self:
+        """Keep the items that an operation has dropped or restored so far."""
+        judged = self.filter(operation=operation, number__lt=F("operation__judged"))
+        return judged.not_skipped()

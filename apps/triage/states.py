@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from enum import StrEnum
 
-from apps.poison.states import RedriveOutcome
+from apps.poison.states import COUNTED
 
 
 class Verb(StrEnum):
@@ -16,27 +17,53 @@ class Verb(StrEnum):
     GIVE_BACK = "give_back"
 
 
-# The verbs of pages and API; only `manage.py give_back` requests the other one.
+# The verbs for any messages; those of one topic can be given back to its queue, too.
 REQUESTABLE = (Verb.REDRIVE, Verb.DROP, Verb.RESTORE)
 SENDS = (Verb.REDRIVE.value, Verb.GIVE_BACK.value)
 
 
 class OperationState(StrEnum):
+    """A preview, and what it becomes once it is confirmed.
+
+    QUEUED: no worker has begun. CANCELLING: a worker still has to find out what was
+    sent; CANCELLED: it has, and nothing of the operation will be sent any more.
+    """
+
     PREVIEW = "preview"
     QUEUED = "queued"
     RUNNING = "running"
-    DONE = "done"
+    PAUSED = "paused"
+    CANCELLING = "cancelling"
     CANCELLED = "cancelled"
+    DONE = "done"
 
 
 NEXT: dict[OperationState, frozenset[OperationState]] = {
     OperationState.PREVIEW: frozenset({OperationState.QUEUED}),
-    OperationState.QUEUED: frozenset({OperationState.RUNNING}),
+    # Done although paused, or queued again: its last messages were just being sent.
+    OperationState.QUEUED: frozenset(
+        {
+            OperationState.RUNNING,
+            OperationState.PAUSED,
+            OperationState.CANCELLING,
+            OperationState.DONE,
+        }
+    ),
     # Running again: a new run takes an operation over from one that died.
-    OperationState.RUNNING: frozenset({OperationState.RUNNING, OperationState.DONE}),
-    OperationState.DONE: frozenset(),
-    # Earlier releases cancelled a preview when its actor made another like it.
+    OperationState.RUNNING: frozenset(
+        {
+            OperationState.RUNNING,
+            OperationState.PAUSED,
+            OperationState.CANCELLING,
+            OperationState.DONE,
+        }
+    ),
+    OperationState.PAUSED: frozenset(
+        {OperationState.QUEUED, OperationState.CANCELLING, OperationState.DONE}
+    ),
+    OperationState.CANCELLING: frozenset({OperationState.CANCELLED}),
     OperationState.CANCELLED: frozenset(),
+    OperationState.DONE: frozenset(),
 }
 
 
@@ -45,36 +72,43 @@ def before(state: OperationState) -> list[str]:
     return sorted(origin.value for origin, onward in NEXT.items() if state in onward)
 
 
-CONFIRMED = (
+UNFINISHED = (
     OperationState.QUEUED.value,
     OperationState.RUNNING.value,
-    OperationState.DONE.value,
+    OperationState.PAUSED.value,
+    OperationState.CANCELLING.value,
 )
-UNFINISHED = (OperationState.QUEUED.value, OperationState.RUNNING.value)
-FINISHED = (OperationState.DONE.value, OperationState.CANCELLED.value)
+# A worker has something to do.
+ACTIVE = (
+    OperationState.QUEUED.value,
+    OperationState.RUNNING.value,
+    OperationState.CANCELLING.value,
+)
+FINISHED = (OperationState.CANCELLED.value, OperationState.DONE.value)
+CONFIRMED = (*UNFINISHED, *FINISHED)
 
 
 class ItemState(StrEnum):
-    """An item's own states; a `claimed` item shows its redrive's outcome instead."""
+    """The standing of an item that no redrive tells: see `RedriveOutcome`."""
 
     WAITING = "waiting"
-    CLAIMED = "claimed"
     SKIPPED = "skipped"
     DROPPED = "dropped"
     RESTORED = "restored"
 
 
-# The standings that counts are kept by; they always add up to the total.
-COUNTED = (
-    ItemState.WAITING.value,
-    RedriveOutcome.SENDING.value,
-    RedriveOutcome.SENT.value,
-    RedriveOutcome.CONFIRMED.value,
-    RedriveOutcome.RECURRED.value,
-    RedriveOutcome.REFUSED.value,
-    ItemState.SKIPPED.value,
-    RedriveOutcome.UNKNOWN.value,
-    ItemState.DROPPED.value,
-    ItemState.RESTORED.value,
-    RedriveOutcome.MOVED.value,
-)
+# After its end, a drop can be undone as a whole for this long.
+UNDO_WINDOW = timedelta(days=30)
+
+# Which messages of a requeue can be tried again; silent: sent, and never answered.
+RETRIED = ("refused", "recurred", "silent")
+
+# The standings of items; their counts always add up to the total.
+STANDINGS = (ItemState.WAITING.value, *COUNTED)
+
+# How an operation's items are stored. The release before had their states in them, in a
+# table of its own.
+LAYOUT = 2
+LAYOUT_BEFORE = 1
+# Its items are being moved: no worker of either release may run it.
+LAYOUT_IN_CONVERSION = 0

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import logging
+import time
 
 from celery import shared_task
 
-from apps.brokers.services.topics import RoutingPublisher
+from apps.brokers.services.topics_and_routing_publisher import RoutingPublisher
 from apps.core import clock
-from apps.triage.services import previews, running, upkeep
+from apps.triage.services import (
+    earlier_layout,
+    orphaned_operations_and_pruning,
+    previews,
+    running,
+)
 from apps.triage.services.running import SliceEnd
 
 log = logging.getLogger(__name__)
 
 # Tasks that no worker starts in time must not pile up behind a slow worker.
 RESCUE_EXPIRES = 10
+# Of a rescue, at most, beside one step.
+CONVERSION_SECONDS = 1.0
 
 
 @shared_task(name="apps.triage.tasks.run_operation")
@@ -36,18 +44,24 @@ def take_selection(operation_id: int) -> None:
 
 @shared_task(name="apps.triage.tasks.rescue")
 def rescue() -> None:
-    """Enqueue the operations that no worker works on, such as a dead worker's."""
-    upkeep.beat(now=clock.now())
-    orphans = upkeep.orphans(now=clock.now())
+    """Enqueue the operations that no worker works on, such as a dead worker's.
+
+    Then convert some of those of the release before.
+    """
+    orphaned_operations_and_pruning.beat(now=clock.now())
+    orphans = orphaned_operations_and_pruning.orphans(now=clock.now())
     for operation_id in orphans.to_run:
         run_operation.apply_async((operation_id,), expires=RESCUE_EXPIRES)
     for operation_id in orphans.to_take:
         take_selection.apply_async((operation_id,), expires=RESCUE_EXPIRES)
+    until = time.monotonic() + CONVERSION_SECONDS
+    while time.monotonic() < until and earlier_layout.convert_next():
+        pass
 
 
 @shared_task(name="apps.triage.tasks.prune")
 def prune() -> None:
     """Delete old previews, idempotency keys, sessions and wrong passwords."""
-    pruned = upkeep.prune(now=clock.now())
+    pruned = orphaned_operations_and_pruning.prune(now=clock.now())
     if pruned.previews or pruned.idempotency_keys:
         log.info("pruned %s", pruned)

@@ -13,10 +13,10 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from poisonweb import env as settings
-from poisonweb.embedded import plan, server_addresses, supervisor
+from poisonweb.embedded import process_plan, server_addresses, supervisor
 from poisonweb.embedded.errors import CannotStart
-from poisonweb.embedded.plan import Plan
-from poisonweb.embedded.ports import LOOPBACK, is_free
+from poisonweb.embedded.free_ports import LOOPBACK, is_free
+from poisonweb.embedded.process_plan import Plan
 from poisonweb.embedded.processes import Identity
 from poisonweb.embedded.supervisor import Stopped, Supervisor
 from poisonweb.env import BadEnvironment, Env
@@ -56,11 +56,11 @@ def _run_installation(env: Env, port: int) -> None:
     _check_room(env.var)
     _log_to(env.var / "log" / "supervisor.log")
     keeper = Supervisor(root=settings.ROOT, var=env.var)
-    temporary = plan.temporary(env.var)
+    temporary = process_plan.temporary(env.var)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(mode=0o700)
     try:
-        installation = plan.make(env, port=port, environ=os.environ)
+        installation = process_plan.make(env, port=port, environ=os.environ)
         _start(keeper, installation, env.var)
         print(_ready_line(env, port), flush=True)
         keeper.supervise()

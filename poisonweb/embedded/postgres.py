@@ -22,7 +22,7 @@ from string import Template
 
 from poisonweb.embedded import processes
 from poisonweb.embedded.errors import CannotStart
-from poisonweb.embedded.ports import LOOPBACK, free_port
+from poisonweb.embedded.free_ports import LOOPBACK, free_port
 from poisonweb.embedded.processes import Identity, Program
 from poisonweb.embedded.secrets import secret
 

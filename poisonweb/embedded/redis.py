@@ -24,7 +24,7 @@ from redis.retry import Retry
 
 from poisonweb.embedded import processes
 from poisonweb.embedded.errors import CannotStart
-from poisonweb.embedded.ports import LOOPBACK, free_port
+from poisonweb.embedded.free_ports import LOOPBACK, free_port
 from poisonweb.embedded.processes import Program
 from poisonweb.embedded.secrets import secret, write_private
 

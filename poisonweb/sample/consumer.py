@@ -23,9 +23,9 @@ from redis.exceptions import RedisError, ResponseError
 from poisonguard import Guard, GuardError, Outcome
 from poisonguard.contract import REDRIVE_HEADER
 from poisonweb.sample.back_off import BackOff
+from poisonweb.sample.consumer_subscriptions import SampleSubscription
+from poisonweb.sample.event_ledger import Ledger, What
 from poisonweb.sample.guards import Guards
-from poisonweb.sample.ledger import Ledger, What
-from poisonweb.sample.subscriptions import SampleSubscription
 
 log = logging.getLogger(__name__)
 

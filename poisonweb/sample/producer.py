@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from poisonweb.sample import producer_messages
 from poisonweb.sample.back_off import BackOff
-from poisonweb.sample.ledger import Ledger, What
+from poisonweb.sample.event_ledger import Ledger, What
 from poisonweb.sample.producer_messages import SampleMessage
 
 log = logging.getLogger(__name__)

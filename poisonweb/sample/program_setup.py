@@ -12,8 +12,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from poisonweb import env as settings
+from poisonweb.sample.event_ledger import Ledger
 from poisonweb.sample.guards import Guards
-from poisonweb.sample.ledger import Ledger
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

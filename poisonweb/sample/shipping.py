@@ -16,8 +16,8 @@ from typing import Any
 from apps.core.stop_event import StopEvent
 from poisonweb.env import BadEnvironment
 from poisonweb.sample.consumer import SampleConsumer
+from poisonweb.sample.consumer_subscriptions import DISPATCH
 from poisonweb.sample.program_setup import SampleContext
-from poisonweb.sample.subscriptions import DISPATCH
 
 ABORTED = 134
 LAST_OF_PLANE_0 = "\uffff"

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
         Stopping,
     )
     from poisonguard.guard import Guard
-    from poisonguard.handling.breaker import BreakerPolicy
-    from poisonguard.journal.process_journal import Journal
+    from poisonguard.handling.circuit_breaker import BreakerPolicy
+    from poisonguard.journal.in_flight_journal import Journal
     from poisonguard.outcome import Outcome
     from poisonguard.policy import RetryPolicy
 
@@ -52,9 +52,9 @@ __all__ = [
 
 _HOMES = {
     "BookmarkStore": "bookmarks",
-    "BreakerPolicy": "handling.breaker",
+    "BreakerPolicy": "handling.circuit_breaker",
     "Guard": "guard",
-    "Journal": "journal.process_journal",
+    "Journal": "journal.in_flight_journal",
     "Outcome": "outcome",
     "RetryPolicy": "policy",
 }

@@ -28,10 +28,10 @@ from typing import Self
 from weakref import WeakSet
 
 from poisonguard.errors import Fenced, GuardError, Misconfigured, Stopping
-from poisonguard.positions import fences
-from poisonguard.positions.calls import PositionCalls
-from poisonguard.positions.health import Health, health
-from poisonguard.positions.progress import (
+from poisonguard.positions import taken_over_subscriptions
+from poisonguard.positions.bookmark_store_health import Health, health
+from poisonguard.positions.position_api_calls import PositionCalls
+from poisonguard.positions.subscription_progress import (
     IN_FLIGHT_LIMIT,
     SEQ_LIMIT,
     Resume,
@@ -42,7 +42,7 @@ from poisonguard.positions.progress import (
 from poisonguard.positions.trouble_log import TroubleLog
 from poisonguard.positions.writer import PositionWriter
 from poisonguard.positions.writer_thread import WriterThread
-from poisonguard.server.client import Client
+from poisonguard.server.http_client import Client
 from poisonguard.skipping.skip_list import Fence
 
 __all__ = ["BookmarkStore", "Health", "Resume", "Start"]
@@ -282,7 +282,7 @@ class BookmarkStore:
         if self._closed:
             raise Stopping(self._closed)
         if subscription.is_fenced:
-            raise Fenced(fences.taken_over(subscription.sub_id))
+            raise Fenced(taken_over_subscriptions.taken_over(subscription.sub_id))
         track = subscription.track(publisher)
         if track is None or not self._is_pressed(track, seq):
             return False
@@ -316,7 +316,7 @@ class BookmarkStore:
                 return
             subscription.is_fenced = True
             self._changed.notify_all()
-        fences.announce([subscription.sub_id], self._on_fenced)
+        taken_over_subscriptions.announce([subscription.sub_id], self._on_fenced)
 
     # Writing
 

@@ -36,6 +36,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 # Raise it whenever the same failure may get another digest than before.
 VERSION = 1
@@ -51,6 +52,10 @@ NESTING_LIMIT = 64  # a body nested deeper is not parsed
 SHAPE_DEPTH = 3
 SHAPE_WIDTH = 50  # members of an object, elements of an array
 SHAPE_LIMIT = 2_000
+# What is kept for the next failures: at most so many stacks and messages, none longer
+# than this, so that hostile ones take a few megabytes at most.
+KEPT = 256
+KEPT_LIMIT = 8_192  # characters
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,9 +85,16 @@ def fingerprint(
 
 def normalised(text: str) -> str:
     """Put placeholders for the values in a message: one line, SUMMARY_LIMIT at most."""
-    message = _clean(text[:MESSAGE_LIMIT])
-    message = _VALUE.sub(_placeholder, message)
-    return _LIST.sub("<n>", message)[:SUMMARY_LIMIT]
+    return _normalised(text[:MESSAGE_LIMIT])
+
+
+@lru_cache(KEPT)
+def _normalised(text: str) -> str:
+    """Normalise a message that is cut."""
+    message = _VALUE.sub(_placeholder, _clean(text))
+    if "<n>," in message or "<n>;" in message:
+        message = _LIST.sub("<n>", message)
+    return message[:SUMMARY_LIMIT]
 
 
 def values_of(text: str) -> tuple[str, ...]:
@@ -97,11 +109,11 @@ def frames(traceback: str) -> tuple[str, ...]:
     A frame is `file in function` for Python and the function for stacks of `at` lines
     (Java, .NET, JavaScript). Where no frame is the application's own, any frame is.
     """
-    frames_in_order = list(_python_frames(traceback[-TRACEBACK_LIMIT:]))
-    if not frames_in_order:
-        frames_in_order = list(_at_frames(traceback[:TRACEBACK_LIMIT]))
-    ours = [frame for frame, in_app in frames_in_order if in_app]
-    return tuple(_innermost(ours or [frame for frame, _ in frames_in_order]))
+    stack = _python_stack(traceback[-TRACEBACK_LIMIT:])
+    innermost = _frames_of(stack, is_python=True)
+    if innermost:
+        return innermost
+    return _frames_of(_at_stack(traceback[:TRACEBACK_LIMIT]), is_python=False)
 
 
 def body_shape(body: bytes) -> str:
@@ -119,13 +131,19 @@ def body_shape(body: bytes) -> str:
 
 def _of_exception(kind: str, message: str, traceback: str) -> Fingerprint:
     """Fingerprint a failure by its exception's type, message and frames."""
-    full = _clean(kind[:TYPE_LIMIT]).removeprefix("builtins.")
-    inputs = (full, normalised(message), *frames(traceback))
+    return _of_inputs(kind[:TYPE_LIMIT], normalised(message), frames(traceback))
+
+
+@lru_cache(KEPT)
+def _of_inputs(kind: str, message: str, innermost: tuple[str, ...]) -> Fingerprint:
+    """Fingerprint what all failures of a problem have in common."""
+    full = _clean(kind).removeprefix("builtins.")
+    inputs = (full, message, *innermost)
     return Fingerprint(
         digest=_digest("exception", *inputs),
         inputs=inputs,
         title=re.split(r"[.:\\$]", full)[-1] or full or "Exception",
-        summary=inputs[1],
+        summary=message,
     )
 
 
@@ -165,9 +183,12 @@ def _clean(text: str) -> str:
 # entered at their start only: no input makes this search longer than linear. Groups are
 # repeated in atomic groups, for Python before 3.11.5 loses matches of a possessive one
 # (https://github.com/python/cpython/issues/106052).
+# Most of a message is plain words: `plain` steps over them at once. No value begins in
+# one of them, for each would need another character before the blank.
 _VALUE = re.compile(
     r"""
-    (?P<url>[A-Za-z][A-Za-z0-9+.-]{1,15}://[^\s'"<>`]++)
+    (?P<plain>(?<![A-Za-z])(?>(?:[A-Za-z]++[.:]?(?:[\x20,;]++|\Z))+))
+    |(?P<url>[A-Za-z][A-Za-z0-9+.-]{1,15}://[^\s'"<>`]++)
     |(?P<email>(?<![\w.+-])[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?>(?:\.[A-Za-z0-9-]{1,63})+))
     |(?P<str>(?<![A-Za-z0-9])(?:'[^']*+'|"[^"]*+"|`[^`]*+`)(?![A-Za-z0-9]))
     |(?P<uuid>(?<![A-Za-z0-9])[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}
@@ -198,6 +219,8 @@ _HEX_WORD = re.compile(r"[0-9A-Fa-f]+")
 def _placeholder(match: re.Match[str]) -> str:
     """Return what replaces a matched value; a quoted name loses only its values."""
     text = match.group()
+    if match.lastgroup == "plain":
+        return text
     if match["str"]:
         before = match.string[max(0, match.start() - 2) : match.start()].rstrip()
         return _without_quoted_values(text, after_colon=before.endswith(":"))
@@ -225,12 +248,14 @@ def _without_digits(text: str) -> str:
 # --- tracebacks
 
 _PYTHON_START = "Traceback (most recent call last)"
+_PYTHON_FILE = 'File "'
 _PYTHON_FRAME = re.compile(
     # The name of a file may hold quotes, too.
     r'^[ |+]*+File "([^\n]{1,1000}?)", line [0-9]++, in ([^\n]{1,200})',
     re.MULTILINE,
 )
 _AT_FRAME = re.compile(r"^[ \t]++at (?>(?:async |new )?)([^\n]{1,1000})", re.MULTILINE)
+_AT_LINE = re.compile(r"^[ \t]++at ", re.MULTILINE)
 _BLOCK_END = re.compile(r"^[ \t]*+(?:Caused by|Suppressed):", re.MULTILINE)
 _LIBRARY = re.compile(
     r"(?:^|[/\\])(?:site-packages|dist-packages|poisonguard|node_modules)[/\\]"
@@ -246,10 +271,49 @@ _INLINED = frozenset({"<listcomp>", "<dictcomp>", "<setcomp>"})
 _GENERATED = re.compile(r"0x[0-9A-Fa-f]+|[0-9]+")
 
 
-def _python_frames(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield the frames of the last traceback, innermost first."""
+def _python_stack(text: str) -> str:
+    """Cut the last traceback out of a text; "" without any frame of Python.
+
+    The message, which may differ each time, stands behind it.
+    """
     last = text[max(0, text.rfind(_PYTHON_START)) :]
-    for path, function in reversed(_PYTHON_FRAME.findall(last)):
+    path = last.rfind(_PYTHON_FILE)
+    if path < 0:
+        return ""
+    end = last.find("\n", path)
+    return last if end < 0 else last[:end]
+
+
+def _at_stack(text: str) -> str:
+    """Cut the first block of `at` lines out of a text; "" without any."""
+    end = _BLOCK_END.search(text)
+    block = text[: end.start()] if end else text
+    first = _AT_LINE.search(block)
+    return block[first.start() :] if first else ""
+
+
+def _frames_of(stack: str, *, is_python: bool) -> tuple[str, ...]:
+    """Return the innermost frames of a stack; those of the application, if it has any.
+
+    The next failure mostly has the same stack: its frames are kept.
+    """
+    compute = _kept_frames if len(stack) <= KEPT_LIMIT else _computed_frames
+    return compute(stack, is_python=is_python)
+
+
+def _computed_frames(stack: str, *, is_python: bool) -> tuple[str, ...]:
+    """Compute the innermost frames of a stack."""
+    frames_in_order = list(_python_frames(stack) if is_python else _at_frames(stack))
+    ours = [frame for frame, in_app in frames_in_order if in_app]
+    return tuple(_innermost(ours or [frame for frame, _ in frames_in_order]))
+
+
+_kept_frames = lru_cache(KEPT)(_computed_frames)
+
+
+def _python_frames(stack: str) -> Iterator[tuple[str, bool]]:
+    """Yield the frames of a traceback, innermost first."""
+    for path, function in reversed(_PYTHON_FRAME.findall(stack)):
         if function not in _INLINED:
             yield f"{_short_path(path)} in {function}", not _LIBRARY.search(path)
 
@@ -261,10 +325,9 @@ def _short_path(path: str) -> str:
     return "/".join(parts[-2:] if parts[-1].startswith("__") else parts[-1:])
 
 
-def _at_frames(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield the frames of the first block of `at` lines, which is innermost first."""
-    end = _BLOCK_END.search(text)
-    for line in _AT_FRAME.findall(text[: end.start()] if end else text):
+def _at_frames(stack: str) -> Iterator[tuple[str, bool]]:
+    """Yield the frames of a block of `at` lines, which is innermost first."""
+    for line in _AT_FRAME.findall(stack):
         function = re.split(r" in |\(", line, maxsplit=1)[0].strip()
         function = function.rpartition("/")[2] or function
         in_app = not (_PLATFORM.match(function) or _LIBRARY.search(line))

@@ -16,11 +16,12 @@ from typing import Any, Self, Unpack, overload
 from poisonguard import settings
 from poisonguard.dedupe.once import Window
 from poisonguard.errors import Misconfigured, Stopping
-from poisonguard.handling.async_steps import Tasks
-from poisonguard.handling.breaker import BreakerPolicy
-from poisonguard.handling.components import GuardComponents
-from poisonguard.handling.counts import Slot
-from poisonguard.handling.hot_path import (
+from poisonguard.handling.circuit_breaker import BreakerPolicy
+from poisonguard.handling.event_loop_steps import Tasks
+from poisonguard.handling.guard_components import GuardComponents
+from poisonguard.handling.guard_lifecycle import RunningGuard, utc_now
+from poisonguard.handling.handled_message_counts import Slot
+from poisonguard.handling.healthy_path import (
     AsyncHandler,
     Handle,
     HandleAsync,
@@ -28,10 +29,9 @@ from poisonguard.handling.hot_path import (
     healthy_path,
     healthy_path_async,
 )
-from poisonguard.handling.lifecycle import RunningGuard, utc_now
-from poisonguard.handling.message_flow import MessageFlow
-from poisonguard.handling.steps import play
-from poisonguard.journal.process_journal import Journal
+from poisonguard.handling.message_steps import play
+from poisonguard.handling.slow_path import MessageFlow
+from poisonguard.journal.in_flight_journal import Journal
 from poisonguard.outcome import Outcome
 from poisonguard.policy import RetryPolicy
 from poisonguard.readers import Reader

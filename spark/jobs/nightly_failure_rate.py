@@ -31,13 +31,13 @@ from datetime import date
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from spark import postgres, session
-from spark.facts import FactWindow
-from spark.lake import Lake, RunAttempt, days
-from spark.schemas import FACTS, LakeKind
-from spark.transforms import partials
-from spark.transforms.problems import problems
-from spark.transforms.rates import rates
+from spark import postgres_reading_and_staging, session
+from spark.fact_sql_statements import FactWindow
+from spark.lake_schemas import FACTS, LakeKind
+from spark.parquet_lake import Lake, RunAttempt, days
+from spark.transforms import hourly_counts
+from spark.transforms.daily_problem_counts import problems
+from spark.transforms.topic_failure_rates import rates
 
 NAME = "nightly_failure_rate"
 # The last line of a Python traceback, which Spark puts into the middle of its own.
@@ -102,7 +102,7 @@ def parse_arguments(arguments: Sequence[str]) -> Report:
 def _extract(spark: SparkSession, lake: Lake, kind: LakeKind, report: Report) -> int:
     """Copy one kind of facts into the lake, and count them on the way."""
     count = Observation()
-    facts = postgres.read(spark, kind, report.window)
+    facts = postgres_reading_and_staging.read(spark, kind, report.window)
     observed_facts = facts.observe(count, F.count(F.lit(1)).alias("rows"))
     lake.write(kind, observed_facts, report.attempt)
     return int(count.get["rows"])
@@ -113,9 +113,9 @@ def measure(lake: Lake, report: Report) -> None:
     failures, counters, decisions = (
         _read_attempt(lake, kind, report) for kind in FACTS
     )
-    hourly_failures = partials.failures_by_hour(failures).persist()
-    hourly_decisions = partials.decisions_by_hour(decisions).persist()
-    hourly_counters = partials.counters_by_hour(counters)
+    hourly_failures = hourly_counts.failures_by_hour(failures).persist()
+    hourly_decisions = hourly_counts.decisions_by_hour(decisions).persist()
+    hourly_counters = hourly_counts.counters_by_hour(counters)
     by_topic = rates(hourly_failures, hourly_counters, hourly_decisions)
     lake.write(LakeKind.RATES, by_topic, report.attempt)
     stored_rates = _read_attempt(lake, LakeKind.RATES, report)
@@ -133,7 +133,7 @@ def _stage(lake: Lake, report: Report) -> None:
         ).toArrow()
         for kind, table in STAGED.items()
     }
-    postgres.append(tables)
+    postgres_reading_and_staging.append(tables)
 
 
 def _with_attempt(measures: DataFrame, attempt: RunAttempt) -> DataFrame:
@@ -147,7 +147,9 @@ def _with_attempt(measures: DataFrame, attempt: RunAttempt) -> DataFrame:
 
 def _delete_superseded(lake: Lake, report: Report) -> None:
     """Keep of each day the published attempt and this one, and delete the others."""
-    published = postgres.published_attempts(report.window.first, report.window.last)
+    published = postgres_reading_and_staging.published_attempts(
+        report.window.first, report.window.last
+    )
     lake.delete_except(
         {
             day: {report.attempt, published.get(day, report.attempt)}

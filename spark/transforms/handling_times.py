@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark.schemas import BUCKETS
+from spark.lake_schemas import BUCKETS
 
 PERCENTS = {"p50_ms": 50, "p95_ms": 95, "p99_ms": 99}
 MOST = 2**63 - 1  # the largest bigint, less than the bounds of the last two buckets

@@ -15,7 +15,6 @@ function element(tag, attributes = {}, ...children) {
 
 function say(text) {
   const toast = element("div", { className: "toast" }, element("span", { textContent: text }));
-  toast.dataset.toast = "";
   $("#toasts").append(toast);
   expire(toast);
 }
@@ -526,7 +525,6 @@ function follow(target) {
 /* ---- Start ------------------------------------------------------------------------ */
 
 revealScripted();
-for (const toast of $$("[data-toast]")) expire(toast);
 live.due = Date.now() + live.every;
 selection.restore();
 tellTimes();

@@ -7,18 +7,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance.web import Web
-from tests.files_of_killed_processes import files_of_killed_processes
+from tests.acceptance.celery_processes import beat, start_worker
+from tests.acceptance.web_server_process import Web
+from tests.temp_folder_of_killed_processes import files_of_killed_processes
 
-__all__ = ["files_of_killed_processes"]
+__all__ = ["beat", "files_of_killed_processes", "start_worker"]
 
 # Only the soak has the history of the repository, and the time.
 collect_ignore = (
     []
     if "SOAK" in os.environ
     else [
-        "test_other_release.py",
-        "test_two_trees.py",
+        "test_other_release_compatibility.py",
+        "test_rolling_upgrade.py",
+        "test_upgrade_of_a_million.py",
     ]
 )
 

@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 
 from tests.acceptance.api_client import Client
-from tests.acceptance.product import PYTHON, Product, environment
+from tests.acceptance.product_process import PYTHON, Product, environment
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.acceptance

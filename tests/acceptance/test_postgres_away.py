@@ -17,8 +17,8 @@ from urllib.request import HTTPCookieProcessor, OpenerDirector, build_opener
 import pytest
 
 from poisonweb.embedded import postgres, processes, redis
-from poisonweb.embedded.ports import free_port
-from tests.acceptance.product import ROOT
+from poisonweb.embedded.free_ports import free_port
+from tests.acceptance.product_process import ROOT
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.acceptance

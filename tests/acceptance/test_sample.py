@@ -21,10 +21,10 @@ from redis import Redis
 
 from poisonweb.embedded import server_addresses
 from poisonweb.sample import billing
-from poisonweb.sample.ledger import Tally, read, tally
+from poisonweb.sample.event_ledger import Tally, read, tally
 from poisonweb.sample.producer_messages import CONTENT_TOPIC, ORDERS, SHIPMENTS
 from tests.acceptance.api_client import Client
-from tests.acceptance.product import (
+from tests.acceptance.product_process import (
     PYTHON,
     START,
     Product,

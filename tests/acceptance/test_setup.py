@@ -14,8 +14,8 @@ import pytest
 
 from poisonweb.embedded import postgres
 from poisonweb.embedded.set_up_venv import VENV_MIB
-from tests import needs
-from tests.acceptance.product import (
+from tests import machine_requirements
+from tests.acceptance.product_process import (
     ODD_NAME,
     PYTHON,
     START,
@@ -44,7 +44,7 @@ OFFLINE = {
 THIS_PYTHON = "{}.{}".format(*sys.version_info)
 OTHER_PYTHONS = [
     pytest.param(version, marks=pytest.mark.needs(f"python{version}"))
-    for version in needs.PYTHONS
+    for version in machine_requirements.PYTHONS
     if version != THIS_PYTHON
 ]
 
@@ -106,7 +106,7 @@ def test_one_command_runs_a_fresh_clone_and_leaves_nothing(
 
 @pytest.mark.parametrize("version", OTHER_PYTHONS)
 def test_runs_on_every_other_python(tree: Path, version: str) -> None:
-    command = (MAKE, "run", f"PYTHON={needs.python(version)}")
+    command = (MAKE, "run", f"PYTHON={machine_requirements.python(version)}")
     changes = {"POISONWEB_DEMO": "0"}
 
     with started(tree, *command, seconds=180, changes=changes) as product:
@@ -123,7 +123,7 @@ def test_runs_in_a_container_and_leaves_nothing(
 ) -> None:
     tree = clone(tmp_path / ODD_NAME)
     tree.chmod(0o700)
-    command = (*user, PYTHON, "-m", "tests.container", *START)
+    command = (*user, PYTHON, "-m", "tests.simulated_container", *START)
 
     with started(
         tree, *command, seconds=60, changes={"POISONWEB_DEMO": "0"}

@@ -21,10 +21,10 @@ from apps.core.actor import Actor
 from apps.poison.models import Failure, Poison, Redrive, Skip
 from apps.team import services as team
 from apps.team.rights import Role
-from tests.acceptance.remote_guard import Remote, guarded, message
-from tests.acceptance.web import Web, api_key
-from tests.skips import added
-from tests.triage import redriven
+from tests.acceptance.remote_controlled_consumer import Remote, guarded, message
+from tests.acceptance.web_server_process import Web, api_key
+from tests.skip_builders_and_list_mirror import added
+from tests.triage_operation_runner import redriven
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.django_db(transaction=True)]

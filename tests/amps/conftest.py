@@ -10,9 +10,9 @@ import pytest
 
 from poisonguard.amps import BookmarkStore
 from poisonguard.amps.mister_yuck import POISON_TOPIC
-from poisonguard.server.client import Client
-from tests.amps.double import Amps
-from tests.sdk.server import KEY, Server, running
+from poisonguard.server.http_client import Client
+from tests.amps.fake_amps_server import Amps
+from tests.sdk.fake_poisonweb_server import KEY, Server, running
 
 NEVER = 3_600.0  # seconds: a test writes when it says so
 

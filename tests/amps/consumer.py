@@ -20,7 +20,7 @@ from typing import Any
 import AMPS
 
 from poisonguard.amps import BookmarkStore
-from tests.sdk.settled_logs import FLUSHED, Log
+from tests.sdk.killed_consumer_logs import FLUSHED, Log
 
 IN_FLIGHT = 1_000
 FLUSH_EVERY = 1_000

@@ -18,7 +18,7 @@ import AMPS
 from poisonguard import Guard
 from poisonguard.amps import BookmarkStore, MisterYuck
 from poisonguard.readers.amps import AmpsReader
-from tests.sdk.server import KEY
+from tests.sdk.fake_poisonweb_server import KEY
 
 
 def main(url: str, poisonweb: str, journal: str | None = None) -> None:

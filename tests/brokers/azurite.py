@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
-from poisonweb.embedded.ports import LOOPBACK, free_port
+from poisonweb.embedded.free_ports import LOOPBACK, free_port
 from tests.waiting import await_start
 
 ACCOUNT = "devstoreaccount1"

@@ -25,7 +25,7 @@ from urllib.error import URLError
 from urllib.parse import quote
 from urllib.request import urlopen
 
-from poisonweb.embedded.ports import free_port
+from poisonweb.embedded.free_ports import free_port
 from tests.waiting import await_start
 
 LOOPBACK = "127.0.0.1"

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from poisonweb.embedded.ports import LOOPBACK, free_port
+from poisonweb.embedded.free_ports import LOOPBACK, free_port
 from tests.waiting import await_start
 
 PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")

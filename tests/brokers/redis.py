@@ -9,7 +9,7 @@ import redis
 
 from poisonweb.embedded import processes
 from poisonweb.embedded import redis as embedded
-from poisonweb.embedded.ports import free_port
+from poisonweb.embedded.free_ports import free_port
 from tests.waiting import await_start
 
 

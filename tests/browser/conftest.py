@@ -15,8 +15,8 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
-from tests import needs
-from tests.acceptance.product import Product
+from tests import machine_requirements
+from tests.acceptance.product_process import Product
 
 DESK = {"width": 1366, "height": 768}
 PHONE = {"width": 390, "height": 844}
@@ -36,7 +36,9 @@ def browser() -> Iterator[Browser]:
     with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         chromium = playwright.chromium
-        yield chromium.launch(executable_path=needs.browser(), args=CHROMIUM)
+        yield chromium.launch(
+            executable_path=machine_requirements.browser(), args=CHROMIUM
+        )
 
 
 class Windows:

@@ -9,8 +9,8 @@ from playwright.sync_api import Page
 
 from apps.core import clock
 from tests.browser.conftest import PHONE, Open
-from tests.browser.test_every_page import WIDER_THAN_THE_SCREEN, faults
-from tests.reports import failure
+from tests.browser.test_accessibility_of_every_page import WIDER_THAN_THE_SCREEN, faults
+from tests.failure_report_builders import failure
 
 pytestmark = pytest.mark.browser
 

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.acceptance.product import Product
+from tests.acceptance.product_process import Product
 from tests.browser.axe import violations
 from tests.browser.conftest import Open
 

@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.acceptance.product import PYTHON, Product, environment
+from tests.acceptance.product_process import PYTHON, Product, environment
+from tests.authenticator_app import PERIOD, app_code
 from tests.browser.conftest import DESK, PHONE, listen
-from tests.browser.test_every_page import Faults, faults, only_faulty
-from tests.second_factors import PERIOD, app_code
+from tests.browser.test_accessibility_of_every_page import Faults, faults, only_faulty
 
 pytestmark = pytest.mark.browser
 

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Open
-from tests.browser.test_every_page import faults
+from tests.browser.test_accessibility_of_every_page import faults
 
 pytestmark = pytest.mark.browser
 

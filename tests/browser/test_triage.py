@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.acceptance.product import Product
+from tests.acceptance.product_process import Product
 from tests.browser.conftest import Open, sign_in
 
 pytestmark = pytest.mark.browser
@@ -66,7 +66,7 @@ def test_a_message_that_fails_again_is_the_same_message(open_page: Open) -> None
     page.get_by_label(f"Select message {key}").check()
 
     preview(page, "Requeue…")
-    assert page.evaluate("document.activeElement.textContent") == "Cancel"
+    expect(page.locator(":focus")).to_have_text("Cancel")
     page.get_by_role("button", name="Requeue 1 message").click()
     page.wait_for_url(re.compile(r"/operations/\d+$"))
 

@@ -11,11 +11,11 @@ import pytest
 
 from poisonguard.testing import FakePoisonweb
 from tests.brokers.redis import Server
-from tests.contracts import kinds
-from tests.contracts.kinds import BrokerServer
-from tests.contracts.memory_stage import MemoryStage
-from tests.contracts.redis_streams_stage import RedisStage
-from tests.contracts.stages import RealStage, Stage, StreamStage
+from tests.contracts import broker_kinds
+from tests.contracts.broker_kinds import BrokerServer
+from tests.contracts.in_memory_topic_fixture import MemoryStage
+from tests.contracts.redis_streams_topic_fixture import RedisStage
+from tests.contracts.topic_fixture_interface import RealStage, Stage, StreamStage
 
 StageOf = Callable[[str], Stage]
 
@@ -29,7 +29,9 @@ def servers(
 
     def server_of(kind: str) -> BrokerServer:
         if kind not in running:
-            running[kind] = kinds.KINDS[kind].start(tmp_path_factory.mktemp(kind))
+            running[kind] = broker_kinds.KINDS[kind].start(
+                tmp_path_factory.mktemp(kind)
+            )
         return running[kind]
 
     yield server_of
@@ -43,9 +45,9 @@ def stage_of(servers: Callable[[str], BrokerServer]) -> Iterator[StageOf]:
     with ExitStack() as ports:
 
         def make(kind: str) -> Stage:
-            if kind == kinds.MEMORY:
+            if kind == broker_kinds.MEMORY:
                 return MemoryStage()
-            stage = kinds.KINDS[kind].stage_on(servers(kind))
+            stage = broker_kinds.KINDS[kind].stage_on(servers(kind))
             _close_later(stage, ports)
             return stage
 
@@ -65,13 +67,13 @@ def _close_later(stage: Stage, ports: ExitStack) -> None:
         setattr(stage, name, remembering(getattr(stage, name)))
 
 
-@pytest.fixture(params=kinds.EVERY)
+@pytest.fixture(params=broker_kinds.EVERY)
 def stage(request: pytest.FixtureRequest, stage_of: StageOf) -> Stage:
     """Yield each kind in turn, also the broker in memory."""
     return stage_of(request.param)
 
 
-@pytest.fixture(params=kinds.REAL)
+@pytest.fixture(params=broker_kinds.REAL)
 def kind(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -82,7 +84,7 @@ def real_stage(kind: str, stage_of: StageOf) -> RealStage:
     return cast("RealStage", stage_of(kind))
 
 
-@pytest.fixture(params=kinds.STREAMS)
+@pytest.fixture(params=broker_kinds.STREAMS)
 def streams(request: pytest.FixtureRequest, stage_of: StageOf) -> StreamStage:
     return cast("StreamStage", stage_of(request.param))
 

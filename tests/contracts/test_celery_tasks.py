@@ -17,7 +17,7 @@ import pytest
 
 from poisonguard.contract import Cause
 from poisonguard.testing import FakePoisonweb
-from tests.contracts.examples import PATIENCE, Logged
+from tests.contracts.sdk_example_processes import PATIENCE, Logged
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

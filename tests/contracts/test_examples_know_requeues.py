@@ -17,21 +17,21 @@ import pytest
 from apps.core import clock
 from apps.poison.models import Poison
 from apps.team.rights import Principal
-from tests import reports
-from tests.acceptance.web import Web, api_key
+from tests import failure_report_builders
+from tests.acceptance.web_server_process import Web, api_key
 from tests.contracts.conftest import StageOf
-from tests.contracts.examples import (
+from tests.contracts.rabbitmq_topic_fixture import RabbitStage
+from tests.contracts.sdk_example_processes import (
     BAD,
     GOOD,
     Example,
     environ_of,
     environ_of_boto3,
 )
-from tests.contracts.rabbitmq_stage import RabbitStage
-from tests.contracts.sqs_stage import SqsStage
-from tests.contracts.stages import RealStage
+from tests.contracts.sqs_topic_fixture import SqsStage
 from tests.contracts.test_message_lifecycle import carry_out, decide, registered
-from tests.reports import failure
+from tests.contracts.topic_fixture_interface import RealStage
+from tests.failure_report_builders import failure
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -86,7 +86,7 @@ def requeued_is_known(
     """Requeue one message that is handled now, and one that fails as before."""
     registered(stage, kind, clock.now())
     mended = failure(clock.now(), body=json.dumps(GOOD).encode())
-    reports.capture(clock.now(), mended)
+    failure_report_builders.capture(clock.now(), mended)
     stage.put(stage.topic, json.dumps(BAD).encode())
     with consumer.running():
         consumer.until(lambda: Poison.objects.count() == 2)

@@ -18,10 +18,15 @@ import pytest
 from azure.storage.queue import QueueClient
 
 from poisonguard.testing import FakePoisonweb
-from tests.contracts.azure_queue_stage import AzureStage
+from tests.contracts.azure_queue_topic_fixture import AzureStage
 from tests.contracts.conftest import StageOf
-from tests.contracts.examples import BAD, EXAMPLES, environ_of, environ_of_boto3
-from tests.contracts.sqs_stage import SqsStage
+from tests.contracts.sdk_example_processes import (
+    BAD,
+    EXAMPLES,
+    environ_of,
+    environ_of_boto3,
+)
+from tests.contracts.sqs_topic_fixture import SqsStage
 
 HIDDEN = 3  # seconds, so it is renewed every second
 RENEWALS = 5

@@ -9,14 +9,14 @@ from datetime import datetime
 
 import pytest
 
+from apps.brokers.adapter_contract import Outbound, OutcomeKind
 from apps.brokers.models import Topic
-from apps.brokers.ports import Outbound, OutcomeKind
 from apps.capture.models import HeldDeadLetter
 from apps.poison.models import Poison
 from poisonguard import contract
-from tests.contracts.stages import RealStage
 from tests.contracts.test_message_lifecycle import drain, registered
-from tests.unit.test_vocabularies import EVERY
+from tests.contracts.topic_fixture_interface import RealStage
+from tests.unit.test_framework_failure_headers import EVERY
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.present]
 

@@ -24,11 +24,20 @@ import pytest
 from django.core.management import call_command
 from django.db import connections
 
+from apps.brokers.adapter_contract import (
+    Headers,
+    Ordering,
+    Outbound,
+    OutcomeKind,
+    PublishOutcome,
+)
 from apps.brokers.adapters.sqs.messages import GROUP
 from apps.brokers.models import Broker, Topic
-from apps.brokers.ports import Headers, Ordering, Outbound, OutcomeKind, PublishOutcome
-from apps.brokers.services import topics as brokers
-from apps.brokers.services.topics import RoutedMessage, RoutingPublisher
+from apps.brokers.services import topics_and_routing_publisher as brokers
+from apps.brokers.services.topics_and_routing_publisher import (
+    RoutedMessage,
+    RoutingPublisher,
+)
 from apps.capture.intake import services as capture
 from apps.capture.lanes.drain import Drain
 from apps.capture.lanes.throttling import Timer
@@ -36,24 +45,23 @@ from apps.capture.models import Lane, Mode
 from apps.core import clock
 from apps.core.errors import Invalid
 from apps.poison.models import Body, Poison, Redrive
-from apps.poison.query import Query
+from apps.poison.query_language import Query
 from apps.poison.redrive_signatures import redrive_of
 from apps.team.rights import Principal
-from apps.triage.models import Operation
+from apps.triage.models import WINDOW_SIZE, Operation
 from apps.triage.services import decision, previews, running
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
-from apps.triage.services.windows import WINDOW
 from apps.triage.states import Verb
-from tests import reports
+from tests import failure_report_builders
 from tests.brokers.moto import Server
-from tests.contracts.kinds import BrokerServer
-from tests.contracts.proxy import counting
-from tests.contracts.sqs_stage import SqsStage
-from tests.contracts.stages import Message, RealStage
-from tests.lanes import Killed
+from tests.contracts.broker_kinds import BrokerServer
+from tests.contracts.cutting_and_counting_proxies import counting
+from tests.contracts.sqs_topic_fixture import SqsStage
+from tests.contracts.topic_fixture_interface import Message, RealStage
+from tests.failure_report_builders import GUARD, failure
+from tests.lane_crash_simulation import Killed
 from tests.registered_brokers import SYSTEM, broker_named
-from tests.reports import GUARD, failure
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.present]
@@ -399,7 +407,7 @@ def test_redriving_under_kills_loses_none_and_repeats_only_what_was_in_flight(
     contents = real_stage.contents(real_stage.topic)
     there = Counter(body for body, _ in contents)
     assert set(there) == {b"%d" % n for n in range(number)}
-    assert len(contents) - number <= kills * WINDOW
+    assert len(contents) - number <= kills * WINDOW_SIZE
     assert set(Poison.objects.values_list("state", "redrives")) == {("redriven", 1)}
     if real_stage.capabilities.headers is not Headers.NONE:
         bears = {
@@ -417,7 +425,9 @@ def put_on_record(count: int, *, after: int) -> int:
     now = clock.now()
     for start in range(after, after + count, 500):
         end = min(start + 500, after + count)
-        reports.capture(now, *(failure(now, body=b"%d" % n) for n in range(start, end)))
+        failure_report_builders.capture(
+            now, *(failure(now, body=b"%d" % n) for n in range(start, end))
+        )
     return count
 
 

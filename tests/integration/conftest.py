@@ -8,8 +8,8 @@ import pytest
 from django.conf import settings
 from django.test import override_settings
 
-from tests.passwords import ONE_ROUND
-from tests.queues import Queues, adapted
+from tests.fast_password_hasher import ONE_ROUND
+from tests.in_memory_queue_broker import Queues, adapted
 
 
 @pytest.fixture(autouse=True)

@@ -24,9 +24,9 @@ from apps.core import clock
 from apps.core.actor import Actor
 from apps.team import services as team
 from apps.team.rights import Role, Scope
-from tests.integration.api.caller import PASSWORD, program
+from tests.failure_report_builders import poisons
+from tests.integration.api.schema_checking_client import PASSWORD, program
 from tests.integration.api.test_authentication import NEEDED
-from tests.reports import poisons
 
 pytestmark = pytest.mark.django_db
 
@@ -118,7 +118,12 @@ PAGES: Final[Mapping[str, Mapping[str, Who]]] = {
     "/operations/preview": {"GET": Who.OPERATORS, "POST": Who.OPERATORS},
     "/operations/confirm": {"GET": Who.OPERATORS, "POST": Who.OPERATORS},
     "/operations/N": {"GET": Who.SIGNED_IN},
+    "/operations/N/items": {"GET": Who.SIGNED_IN},
+    "/operations/N/control": {"POST": Who.OPERATORS},
+    "/operations/N/rate": {"POST": Who.OPERATORS},
+    "/operations/N/retry": {"POST": Who.OPERATORS},
     "/operations/N/undo": {"POST": Who.OPERATORS},
+    "/operations/N/undo/dismiss": {"POST": Who.OPERATORS},
     "/positions": {"GET": Who.SIGNED_IN},
     "/positions/N": {"GET": Who.SIGNED_IN},
     "/positions/N/move": {"GET": Who.OPERATORS, "POST": Who.OPERATORS},

@@ -8,8 +8,8 @@ import pytest
 from django.db import connection
 
 from apps.audit.filters import TrailFilter
-from apps.dashboard.paging import ListCursor
-from apps.dashboard.selectors import trail
+from apps.dashboard.keyset_pagination import ListCursor
+from apps.dashboard.selectors import audit_trail
 
 pytestmark = pytest.mark.django_db
 
@@ -46,7 +46,7 @@ def fill() -> None:
 def rows_read(trail_filter: TrailFilter, cursor: ListCursor | None = None) -> int:
     """Count the entries that Postgres reads for a page, by index or without."""
     before = _rows_read()
-    trail.find(trail_filter, cursor, sees_people=True)
+    audit_trail.find(trail_filter, cursor, sees_people=True)
     return _rows_read() - before
 
 

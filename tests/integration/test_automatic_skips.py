@@ -12,11 +12,18 @@ from apps.capture import tasks
 from apps.capture.intake import automatic_skips
 from apps.capture.intake.services import CaptureStatus
 from apps.core import clock
-from apps.poison import skip_list, skip_reading
+from apps.poison import skip_list_changes, skip_list_for_consumers
 from apps.poison.models import Failure, Poison, Skip, SkipList, WaitingSkip
-from tests.reports import capture, failure, poisons
-from tests.skips import ANNA, Mirror, added, suspected, topic_named, values
-from tests.triage import redriven
+from tests.failure_report_builders import capture, failure, poisons
+from tests.skip_builders_and_list_mirror import (
+    ANNA,
+    Mirror,
+    added,
+    suspected,
+    topic_named,
+    values,
+)
+from tests.triage_operation_runner import redriven
 
 pytestmark = pytest.mark.django_db
 
@@ -137,7 +144,7 @@ def test_a_skip_of_a_person_is_not_changed_by_a_failure(
     capture(now, failure(now, bookmark="1-0"))
 
     assert Skip.objects.get() == mine
-    assert skip_reading.head(topic="orders").revision == 1
+    assert skip_list_for_consumers.head(topic="orders").revision == 1
 
 
 def test_adding_a_skip_replaces_an_automatic_one(
@@ -229,7 +236,9 @@ def test_what_is_removed_and_fails_again_is_skipped_again(
     now: datetime, replaying: Topic
 ) -> None:
     poisons(now, 1, bookmark="1-0")
-    skip_list.remove(skip_id=Skip.objects.get().pk, reason="", principal=ANNA, now=now)
+    skip_list_changes.remove(
+        skip_id=Skip.objects.get().pk, reason="", principal=ANNA, now=now
+    )
     before = values()
 
     (answer,) = capture(now, failure(now, bookmark="1-0"))
@@ -380,7 +389,7 @@ def test_a_skip_that_ends_makes_room(
         at = now + timedelta(minutes=minute)
         capture(at, *(failure(at) for _ in range(3)))
     month = now + 31 * DAY
-    skip_list.expire(now=month)
+    skip_list_changes.expire(now=month)
 
     capture(month, *(failure(month) for _ in range(2)))
 

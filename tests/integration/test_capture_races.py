@@ -8,8 +8,8 @@ import pytest
 
 from apps.capture.intake import services
 from apps.poison.models import Failure, Poison
+from tests.failure_report_builders import GUARD, failure
 from tests.races import together
-from tests.reports import GUARD, failure
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -9,7 +9,7 @@ from django.db import connection
 
 from apps.capture import partitions
 from apps.poison.models import Failure
-from tests.reports import capture, failure, poisons
+from tests.failure_report_builders import capture, failure, poisons
 
 pytestmark = pytest.mark.django_db
 

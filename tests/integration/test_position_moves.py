@@ -15,22 +15,22 @@ from apps.audit.models import Entry
 from apps.bookmarks import services as bookmarks
 from apps.bookmarks.models import BookmarkPosition, Mark, Move
 from apps.bookmarks.services import watermark_samples
-from apps.bookmarks.services.settling import SettleStatus
+from apps.bookmarks.services.position_settling import SettleStatus
 from apps.brokers.models import Topic
 from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
 from apps.core.notify_channel import CHANNEL
 from apps.team.rights import Principal, Scope
-from apps.triage.services import moves
-from apps.triage.services.moves import (
+from apps.triage.services import position_moves
+from apps.triage.services.position_moves import (
     MoveTarget,
     PositionChanged,
     Review,
     StillHeld,
     Strategy,
 )
+from tests.failure_report_builders import drop, poisons
 from tests.positions import opened, settle, told_by_broker, update
-from tests.reports import drop, poisons
 
 pytestmark = pytest.mark.django_db
 
@@ -63,7 +63,7 @@ def move(
     fence: bool = False,
     agreed: Callable[[Review], bool] = lambda _: True,
 ) -> Move:
-    _, done = moves.move(
+    _, done = position_moves.move(
         position_id=position.pk,
         wish=wish,
         reason="a bad deploy",
@@ -82,7 +82,7 @@ def mark() -> Mark:
 def test_a_move_back_replays_all_after_the_target(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
-    review = moves.review(
+    review = position_moves.review(
         position_id=position.pk, wish=to(10), principal=operator, now=now
     )
     untouched = mark()
@@ -99,7 +99,7 @@ def test_a_move_back_replays_all_after_the_target(
 def test_a_move_forward_passes_over_only_what_is_not_settled(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
-    review = moves.review(
+    review = position_moves.review(
         position_id=position.pk, wish=to(110), principal=operator, now=now
     )
     move(position, to(120), operator, now)
@@ -222,7 +222,7 @@ def test_the_move_of_another_position_cannot_be_restored(
 def test_a_move_is_refused_when_the_position_changed_after_the_review(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
-    review = moves.review(
+    review = position_moves.review(
         position_id=position.pk, wish=to(110), principal=operator, now=now
     )
 
@@ -241,7 +241,7 @@ def test_a_move_is_refused_when_the_position_changed_after_the_review(
 def test_a_forward_move_is_refused_when_it_would_now_go_back(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
-    review = moves.review(
+    review = position_moves.review(
         position_id=position.pk, wish=to(110), principal=operator, now=now
     )
     settle(now, update(position.epoch, (101, 118)))
@@ -280,7 +280,7 @@ def test_each_strategy_lands_where_it_says(
     wish: MoveTarget,
     lands: int,
 ) -> None:
-    done, _ = moves.move(
+    done, _ = position_moves.move(
         position_id=position.pk,
         wish=wish,
         reason="a test",
@@ -364,7 +364,7 @@ def test_a_move_names_the_open_poison_that_it_replays_or_passes_over(
     poisons(now, 1, bookmark="52", topic="refunds")
 
     def among(wish: MoveTarget) -> tuple[list[int], list[int]]:
-        review = moves.review(
+        review = position_moves.review(
             position_id=position.pk, wish=wish, principal=operator, now=now
         )
         (step,) = review.steps
@@ -400,7 +400,7 @@ def test_a_move_needs_the_right_the_topic_a_reason_and_somewhere_to_go(
         ({"wish": MoveTarget(strategy=Strategy.RESTORE, move=None)}, Invalid),
     ):
         with pytest.raises(error):
-            moves.move(**{**values, **changed})
+            position_moves.move(**{**values, **changed})
 
     assert mark().processed == 100
     assert Topic.objects.count() == 1

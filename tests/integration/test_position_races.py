@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from apps.bookmarks.models import BookmarkPosition, Mark
-from apps.bookmarks.services.settling import SettleStatus
+from apps.bookmarks.services.position_settling import SettleStatus
 from apps.core import clock
 from apps.team.rights import Principal
-from apps.triage.services import moves
-from apps.triage.services.moves import MoveTarget, Strategy
+from apps.triage.services import position_moves
+from apps.triage.services.position_moves import MoveTarget, Strategy
 from tests.positions import opened, settle, statuses, update
 from tests.races import together
 
@@ -136,7 +136,7 @@ def stir(turn: int, positions: Sequence[BookmarkPosition], operator: Principal) 
                 client = chosen.client_name
                 opened(clock.now(), client_name=client, sub_id=None, topic=None)
             case 1:
-                moves.move(
+                position_moves.move(
                     position_id=chosen.pk,
                     wish=MoveTarget(strategy=Strategy.SHIFT, by=turn + 1),
                     reason="race",

@@ -8,7 +8,7 @@ from django.db import connection
 
 from apps.core.postgres_connections import open_session
 from apps.core.postgres_session_usage import SPARE, Usage, usage
-from tests.postgres_sessions import sessions_left
+from tests.postgres_connection_limit_and_lock_waits import sessions_left
 
 pytestmark = pytest.mark.django_db
 

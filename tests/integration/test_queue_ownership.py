@@ -7,21 +7,21 @@ from dataclasses import replace
 from datetime import datetime
 
 import pytest
-from django.core.management import call_command
 from django.db import IntegrityError, connection
 
 from apps.audit.models import Entry
 from apps.brokers import queue_ownership
+from apps.brokers.adapter_contract import FoundTopic
 from apps.brokers.models import Broker, Topic
-from apps.brokers.ports import FoundTopic
-from apps.brokers.services import registration
-from apps.brokers.services.topics import register_topic
+from apps.brokers.services import broker_registration
+from apps.brokers.services.topics_and_routing_publisher import register_topic
 from apps.brokers.topic_policies import Policies, set_policies
-from apps.capture.lanes import lane_settings
+from apps.capture.lanes import lane_mode_and_pause
 from apps.capture.models import Lane, Mode
 from apps.core.errors import Forbidden, Invalid
+from apps.core.schema_changes import migrate
 from apps.team.rights import Principal
-from tests.queues import Queues, adapted
+from tests.in_memory_queue_broker import Queues, adapted
 from tests.races import together
 
 pytestmark = pytest.mark.django_db
@@ -130,10 +130,12 @@ def test_a_discovered_topic_with_a_queue_of_another_is_registered_without_one(
         for name in ("orders", "bills")
     ]
 
-    topics = registration.adopt_topics(
+    topics = broker_registration.adopt_topics(
         broker=broker, topics=found_topics, principal=operator, now=now
     )
-    observed = lane_settings.observe_all(topics=topics, principal=operator, now=now)
+    observed = lane_mode_and_pause.observe_all(
+        topics=topics, principal=operator, now=now
+    )
 
     assert [topic.dead_letter_queue for topic in topics] == ["shared", ""]
     assert observed == 1
@@ -148,7 +150,7 @@ def test_a_queue_of_the_convention_that_another_topic_reads_is_refused(
         mail = topic_of(broker, "mail")
 
         with pytest.raises(Invalid, match="the topic orders reads mail-dead"):
-            lane_settings.set_mode(
+            lane_mode_and_pause.set_mode(
                 topic=mail, mode=Mode.OBSERVE, principal=operator, now=now
             )
         with pytest.raises(Invalid, match="the topic orders reads mail-dead"):
@@ -195,10 +197,10 @@ def test_a_key_cannot_send_copies_to_a_queue_outside_its_patterns(
     topic = topic_of(broker, "mine.a", "mine.a-dead")
 
     with pytest.raises(Forbidden, match="not for the queue other.b"):
-        lane_settings.set_mode(
+        lane_mode_and_pause.set_mode(
             topic=topic, mode=Mode.TEE, tee_queue="other.b", principal=mine, now=now
         )
-    lane_settings.set_mode(
+    lane_mode_and_pause.set_mode(
         topic=topic, mode=Mode.TEE, tee_queue="mine.copies", principal=mine, now=now
     )
 
@@ -208,7 +210,7 @@ def test_a_key_cannot_send_copies_to_a_queue_outside_its_patterns(
 @pytest.fixture
 def shared_before(broker: Broker) -> Iterator[list[Topic]]:
     """Create topics that share a queue since a former release."""
-    call_command("migrate", "brokers", "0004", verbosity=0)
+    migrate("brokers", "0004")
     insert = """
         INSERT INTO brokers_topic (name, native_name, dead_letter_queue,
             max_dequeue_count, visibility_timeout, broker_id)
@@ -217,7 +219,7 @@ def shared_before(broker: Broker) -> Iterator[list[Topic]]:
     with connection.cursor() as cursor:
         for name, queue in (("a", "q"), ("b", "q"), ("c", ""), ("d", ""), ("e", "q")):
             cursor.execute(insert, [name, name, queue, broker.pk])
-    call_command("migrate", verbosity=0)
+    migrate()
     yield list(Topic.objects.order_by("name"))
     Topic.objects.all().delete()
     Broker.objects.all().delete()

@@ -19,32 +19,31 @@ import pytest
 from pytest_django import Settings
 
 from apps.audit import verification
+from apps.brokers.adapter_contract import Delivered, FoundTopic
 from apps.brokers.errors import Removed
 from apps.brokers.models import Broker, Topic
-from apps.brokers.ports import Delivered, FoundTopic
-from apps.brokers.services import registration
-from apps.brokers.services import topics as brokers
+from apps.brokers.services import broker_registration
+from apps.brokers.services import topics_and_routing_publisher as brokers
 from apps.capture import topic_removal
-from apps.capture.intake import services
-from apps.capture.intake.merge import merge
-from apps.capture.lanes import depth_polling, lane_settings, observer
+from apps.capture.intake import first_failures
+from apps.capture.lanes import depth_polling, lane_mode_and_pause, observe_only_lane
 from apps.capture.lanes.drain import Drain
 from apps.capture.lanes.runner import LaneRunner
 from apps.capture.models import Counter, HeldDeadLetter, Lane, Mode, Sample
 from apps.capture.topic_removal import RecordsExist
 from apps.core import clock
 from apps.core.actor import Actor
+from apps.core.advisory_locks import Locks
 from apps.core.errors import Absent
-from apps.core.lock import Locks
 from apps.poison.models import Poison
 from apps.team.rights import GRANTS, Principal, Role
-from tests import queues
-from tests.lanes import draining, serving, topic_on_queues
+from tests import in_memory_queue_broker
+from tests.failure_report_builders import count_up, counter, poisons
+from tests.in_memory_queue_broker import Queues
+from tests.lane_crash_simulation import draining, serving, topic_on_queues
 from tests.positions import told_by_broker
-from tests.postgres_sessions import waits_for_a_lock
-from tests.queues import Queues
+from tests.postgres_connection_limit_and_lock_waits import waits_for_a_lock
 from tests.races import at_once, on_another_connection
-from tests.reports import count_up, counter, poisons
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.present]
@@ -144,11 +143,11 @@ def test_a_lane_ends_with_its_topic_and_a_new_topic_gets_a_new_one(
 @pytest.mark.parametrize(
     ("place", "name"),
     [
-        (queues.Admin, "consumers"),
-        (queues.Admin, "depth"),
+        (in_memory_queue_broker.Admin, "consumers"),
+        (in_memory_queue_broker.Admin, "depth"),
         (depth_polling, "count_deliveries"),
         (depth_polling, "record_state"),
-        (observer, "_store_samples"),
+        (observe_only_lane, "_store_samples"),
     ],
 )
 def test_an_observing_lane_ends_at_any_step_when_its_topic_is_removed(
@@ -186,7 +185,11 @@ def test_a_letter_stays_queued_when_its_topic_is_removed_before_the_capture(
     topic = topic_on_queues(now, mode=Mode.CAPTURE)
     broker.put("mail-dead", b"x" * 100)
     removal = Removal(topic)
-    monkeypatch.setattr(queues.Reader, "read", removal.after(queues.Reader.read))
+    monkeypatch.setattr(
+        in_memory_queue_broker.Reader,
+        "read",
+        removal.after(in_memory_queue_broker.Reader.read),
+    )
 
     run_its_lane(topic)
 
@@ -208,9 +211,10 @@ def test_a_topic_is_not_removed_while_its_first_letter_is_captured(
         other.start()
         # It waits for what is being written.
         wait_until(waits_for_a_lock)
-        return merge(*args, **kwargs)
+        return write(*args, **kwargs)
 
-    monkeypatch.setattr(services, "merge", held_up)
+    write = first_failures.write
+    monkeypatch.setattr(first_failures, "write", held_up)
     with draining(topic, now) as work:
         work.drain_batch(wait=0.0)
     other.join()
@@ -284,11 +288,11 @@ def test_observing_adopting_and_removing_never_deadlock(
 
     def observe(topic: Topic) -> None:
         with suppress(Removed):
-            lane_settings.observe_all(topics=[topic], principal=ADA, now=now)
+            lane_mode_and_pause.observe_all(topics=[topic], principal=ADA, now=now)
 
     def adopt(broker: Broker) -> None:
         with suppress(Absent):
-            registration.adopt_topics(
+            broker_registration.adopt_topics(
                 broker=broker, topics=[discovered], principal=ADA, now=now
             )
 

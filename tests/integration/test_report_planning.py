@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from apps.core import lock
+from apps.core import advisory_locks
 from apps.core.actor import Actor
-from apps.core.snapshot import open_snapshot
+from apps.core.shared_postgres_snapshot import open_snapshot
 from apps.reports.models import Day, Run
-from apps.reports.services import planning, requests
+from apps.reports.services import planning, report_requests
 from apps.reports.states import RunState
-from tests import reports
-from tests.postgres_sessions import waits_for_a_lock
+from tests import failure_report_builders
+from tests.postgres_connection_limit_and_lock_waits import waits_for_a_lock
 from tests.races import on_another_connection
 from tests.waiting import wait_until
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def ask(first: date, last: date, *, now: datetime = AT_TWO) -> Run:
-    return requests.request(
+    return report_requests.request(
         first_day=first, last_day=last, actor=ANNA, source="ui", now=now
     )
 
@@ -67,8 +67,11 @@ def fail(run: Run, *, now: datetime = AT_TWO) -> None:
 
 def captured(at: datetime, *, now: datetime, **changes: Any) -> None:
     moment = at.isoformat()
-    reports.capture(
-        now, reports.failure(now, failed_at=moment, first_failed_at=moment, **changes)
+    failure_report_builders.capture(
+        now,
+        failure_report_builders.failure(
+            now, failed_at=moment, first_failed_at=moment, **changes
+        ),
     )
 
 
@@ -99,7 +102,7 @@ def test_the_night_leaves_out_days_that_another_run_has_just_taken(
     something: None,
 ) -> None:
     with ThreadPoolExecutor() as pool, transaction.atomic():
-        lock.wait_for("report requests")
+        advisory_locks.wait_for("report requests")
         planned_nights = pool.submit(
             on_another_connection, partial(planning.plan, hour=1, now=AT_TWO)
         )
@@ -148,8 +151,8 @@ def test_a_late_event_plans_exactly_its_day_again() -> None:
 def test_late_counters_plan_their_day_again(something: None) -> None:
     make_all(AT_TWO)
     minute = "2026-11-19T22:10:00Z"
-    counter = reports.counter(minute=minute)
-    reports.count_up(AT_TWO, counter)
+    counter = failure_report_builders.counter(minute=minute)
+    failure_report_builders.count_up(AT_TWO, counter)
 
     runs = planned(AT_TWO + timedelta(days=1))
 

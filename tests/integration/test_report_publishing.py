@@ -15,18 +15,24 @@ from django.db import connection, transaction
 from apps.brokers.models import Topic
 from apps.capture import topic_removal
 from apps.capture.topic_removal import RecordsExist
-from apps.core import lock, snapshot
+from apps.core import advisory_locks, shared_postgres_snapshot
 from apps.core.actor import Actor
-from apps.core.snapshot import Snapshot
+from apps.core.shared_postgres_snapshot import Snapshot
 from apps.poison.models import Problem
-from apps.reports import job
+from apps.reports import spark_job_process
 from apps.reports.errors import RunFailed, TakenOver, Unreconciled
 from apps.reports.models import Day, ProblemDay, Rate, Run
-from apps.reports.services import publishing, quality, requests, running, upkeep
+from apps.reports.services import (
+    next_unfinished_run,
+    publishing,
+    report_requests,
+    report_run_execution,
+    staged_data_checks,
+)
 from apps.reports.services.publishing import DayRows
-from apps.reports.services.running import RunEnd
+from apps.reports.services.report_run_execution import RunEnd
 from apps.team.rights import Principal
-from tests import reports
+from tests import failure_report_builders
 from tests.races import at_once
 from tests.waiting import wait_until
 
@@ -43,10 +49,13 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def facts() -> None:
     """One message failed, and a minute of twelve deliveries was counted."""
     moment = FAILED_AT.isoformat()
-    reports.capture(
-        FAILED_AT, reports.failure(FAILED_AT, failed_at=moment, first_failed_at=moment)
+    failure_report_builders.capture(
+        FAILED_AT,
+        failure_report_builders.failure(
+            FAILED_AT, failed_at=moment, first_failed_at=moment
+        ),
     )
-    reports.count_up(FAILED_AT, reports.counter())
+    failure_report_builders.count_up(FAILED_AT, failure_report_builders.counter())
 
 
 @pytest.fixture
@@ -56,13 +65,13 @@ def run(facts: None) -> Run:
 
 @pytest.fixture
 def run_snapshot(run: Run) -> Iterator[Snapshot]:
-    with snapshot.open_snapshot() as moment:
+    with shared_postgres_snapshot.open_snapshot() as moment:
         Run.objects.filter(pk=run.pk).update(snapshot=moment.pg_snapshot, as_of=AT_TWO)
         yield moment
 
 
 def begun(first: date = DAY, last: date = DAY) -> Run:
-    run = requests.queue(
+    run = report_requests.queue(
         first_day=first, last_day=last, actor=Actor.user("anna"), now=AT_TWO
     )
     Run.objects.filter(pk=run.pk).update(state="running", epoch=1, started_at=AT_TWO)
@@ -143,7 +152,9 @@ def test_staged_rows_that_agree_with_postgres_pass(
 ) -> None:
     stage(run)
 
-    rows_by_day = quality.check(run=run, snapshot=run_snapshot, rows_read=TOLD)
+    rows_by_day = staged_data_checks.check(
+        run=run, snapshot=run_snapshot, rows_read=TOLD
+    )
 
     assert rows_by_day == rows()
 
@@ -152,9 +163,14 @@ def test_rows_after_the_snapshot_are_not_expected(
     run: Run, run_snapshot: Snapshot
 ) -> None:
     stage(run)
-    reports.count_up(AT_TWO, reports.counter(sequence=2))
+    failure_report_builders.count_up(
+        AT_TWO, failure_report_builders.counter(sequence=2)
+    )
 
-    assert quality.check(run=run, snapshot=run_snapshot, rows_read=TOLD) == rows()
+    assert (
+        staged_data_checks.check(run=run, snapshot=run_snapshot, rows_read=TOLD)
+        == rows()
+    )
 
 
 @pytest.mark.parametrize(
@@ -175,7 +191,7 @@ def test_a_number_that_differs_is_named(
     stage(run, **changes)
 
     with pytest.raises(Unreconciled, match=complaint):
-        quality.check(run=run, snapshot=run_snapshot, rows_read=TOLD)
+        staged_data_checks.check(run=run, snapshot=run_snapshot, rows_read=TOLD)
 
 
 def test_grains_that_differ_are_named(run: Run, run_snapshot: Snapshot) -> None:
@@ -184,7 +200,7 @@ def test_grains_that_differ_are_named(run: Run, run_snapshot: Snapshot) -> None:
         cursor.execute("UPDATE reports_staged_rate SET retried = 4 WHERE hour IS NULL")
 
     with pytest.raises(Unreconciled, match="its grains differ: 2026-11-19 orders"):
-        quality.check(run=run, snapshot=run_snapshot, rows_read=TOLD)
+        staged_data_checks.check(run=run, snapshot=run_snapshot, rows_read=TOLD)
 
 
 def test_a_day_outside_the_window_is_named(run: Run, run_snapshot: Snapshot) -> None:
@@ -192,7 +208,7 @@ def test_a_day_outside_the_window_is_named(run: Run, run_snapshot: Snapshot) -> 
     stage_problem(run, day=date(2031, 1, 1), failed=0, poisoned=0)
 
     with pytest.raises(Unreconciled, match="impossible numbers: 2031-01-01"):
-        quality.check(run=run, snapshot=run_snapshot, rows_read=TOLD)
+        staged_data_checks.check(run=run, snapshot=run_snapshot, rows_read=TOLD)
 
 
 def test_a_job_that_read_too_few_rows_is_detected(
@@ -201,15 +217,17 @@ def test_a_job_that_read_too_few_rows_is_detected(
     stage(run)
 
     with pytest.raises(Unreconciled, match="rows read: counters is 0, Postgres has 1"):
-        quality.check(run=run, snapshot=run_snapshot, rows_read={**TOLD, "counters": 0})
+        staged_data_checks.check(
+            run=run, snapshot=run_snapshot, rows_read={**TOLD, "counters": 0}
+        )
 
 
 def test_a_failure_dated_by_a_clock_ahead_belongs_to_the_next_day(
     seen_late: Run,
 ) -> None:
-    with snapshot.open_snapshot() as moment:
-        counts = quality._count_by_kind(
-            moment.ask(quality._FACTS, quality._window(seen_late))
+    with shared_postgres_snapshot.open_snapshot() as moment:
+        counts = staged_data_checks._count_by_kind(
+            moment.ask(staged_data_checks._FACTS, staged_data_checks._window(seen_late))
         )
 
     assert counts["failures"] == 1
@@ -220,7 +238,10 @@ def seen_late() -> Run:
     midnight = datetime(2026, 11, 19, tzinfo=UTC)
     moment = (midnight + timedelta(minutes=2)).isoformat()
     now = midnight - timedelta(minutes=1)
-    reports.capture(now, reports.failure(now, failed_at=moment, first_failed_at=moment))
+    failure_report_builders.capture(
+        now,
+        failure_report_builders.failure(now, failed_at=moment, first_failed_at=moment),
+    )
     return begun()
 
 
@@ -309,7 +330,7 @@ def test_staged_rates_of_a_topic_removed_meanwhile_are_dropped(
     facts: None, run: Run
 ) -> None:
     topic = watched("wrong")
-    with snapshot.open_snapshot() as run_snapshot:
+    with shared_postgres_snapshot.open_snapshot() as run_snapshot:
         Run.objects.filter(pk=run.pk).update(
             snapshot=run_snapshot.pg_snapshot, as_of=AT_TWO
         )
@@ -318,7 +339,7 @@ def test_staged_rates_of_a_topic_removed_meanwhile_are_dropped(
         topic.delete()
 
         publishing.delete_removed_topics(run, run_snapshot)
-        quality.check(run=run, snapshot=run_snapshot, rows_read=TOLD)
+        staged_data_checks.check(run=run, snapshot=run_snapshot, rows_read=TOLD)
     publish(run)
 
     assert set(Rate.objects.values_list("topic__name", flat=True)) == {"orders"}
@@ -333,7 +354,7 @@ def test_a_staged_topic_that_never_existed_is_refused(
     publishing.delete_removed_topics(run, run_snapshot)
 
     with pytest.raises(Unreconciled, match="impossible numbers: 2026-11-19 nowhere"):
-        quality.check(run=run, snapshot=run_snapshot, rows_read=TOLD)
+        staged_data_checks.check(run=run, snapshot=run_snapshot, rows_read=TOLD)
 
 
 def test_a_topic_removed_after_the_check_makes_the_run_start_again(
@@ -394,11 +415,11 @@ def test_a_job_without_java_fails_and_says_so(
     facts: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    run = requests.queue(
+    run = report_requests.queue(
         first_day=DAY, last_day=DAY, actor=Actor.user("anna"), now=AT_TWO
     )
 
-    ended = running.run(run_id=run.pk, clock=lambda: AT_TWO)
+    ended = report_run_execution.run(run_id=run.pk, clock=lambda: AT_TWO)
 
     run.refresh_from_db()
     assert ended is RunEnd.FAILED
@@ -408,26 +429,29 @@ def test_a_job_without_java_fails_and_says_so(
 
 
 def test_only_one_report_is_made_at_a_time(facts: None) -> None:
-    run = requests.queue(
+    run = report_requests.queue(
         first_day=DAY, last_day=DAY, actor=Actor.user("anna"), now=AT_TWO
     )
 
-    with lock.attempt(running.LOCK):
-        assert running.run(run_id=run.pk, clock=lambda: AT_TWO) is RunEnd.ELSEWHERE
-        assert upkeep.next_to_run() is None
+    with advisory_locks.attempt(report_run_execution.LOCK):
+        assert (
+            report_run_execution.run(run_id=run.pk, clock=lambda: AT_TWO)
+            is RunEnd.ELSEWHERE
+        )
+        assert next_unfinished_run.next_to_run() is None
 
     # Postgres releases a lock a moment after its session has ended.
-    wait_until(lambda: upkeep.next_to_run() == run.pk)
+    wait_until(lambda: next_unfinished_run.next_to_run() == run.pk)
 
 
 def test_a_run_that_kills_its_worker_again_and_again_is_given_up(run: Run) -> None:
-    Run.objects.filter(pk=run.pk).update(epoch=running.MOST_STARTS)
+    Run.objects.filter(pk=run.pk).update(epoch=report_run_execution.MOST_STARTS)
 
-    ended = running.run(run_id=run.pk, clock=lambda: AT_TWO)
+    ended = report_run_execution.run(run_id=run.pk, clock=lambda: AT_TWO)
 
     assert ended is RunEnd.FAILED
     assert "worker died each time" in Run.objects.get(pk=run.pk).trouble
-    assert upkeep.next_to_run() is None
+    assert next_unfinished_run.next_to_run() is None
 
 
 def test_an_unexpected_error_fails_the_run_and_is_raised(
@@ -436,7 +460,7 @@ def test_an_unexpected_error_fails_the_run_and_is_raised(
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
 
     with pytest.raises(FileNotFoundError):
-        running.run(run_id=run.pk, clock=lambda: AT_TWO)
+        report_run_execution.run(run_id=run.pk, clock=lambda: AT_TWO)
 
     run.refresh_from_db()
     assert run.state == "failed"
@@ -444,12 +468,12 @@ def test_an_unexpected_error_fails_the_run_and_is_raised(
 
 
 def test_a_job_ends_when_it_may_not_go_on(run: Run) -> None:
-    order = job.JobOrder(
+    order = spark_job_process.JobOrder(
         run=run.pk, epoch=1, first_day=DAY, last_day=DAY, snapshot="0-0-1"
     )
 
     with pytest.raises(TakenOver):
-        job.carry_out(order, may_go_on=lambda: False)
+        spark_job_process.carry_out(order, may_go_on=lambda: False)
 
 
 @pytest.mark.parametrize(
@@ -464,4 +488,4 @@ def test_a_job_ends_when_it_may_not_go_on(run: Run) -> None:
 )
 def test_an_unreadable_answer_of_a_job_is_a_failure(said: bytes) -> None:
     with pytest.raises(RunFailed, match="did not say what it read"):
-        job._rows_read(BytesIO(said), BytesIO(b"a warning\n"))
+        spark_job_process._rows_read(BytesIO(said), BytesIO(b"a warning\n"))

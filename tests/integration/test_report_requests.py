@@ -10,7 +10,7 @@ from apps.audit.models import Entry
 from apps.core.actor import Actor
 from apps.core.errors import Invalid, Refused
 from apps.reports.models import Run
-from apps.reports.services import requests
+from apps.reports.services import report_requests
 from tests.races import together
 
 ANNA = Actor.user("anna")
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def ask(first: date, last: date) -> Run:
-    return requests.request(
+    return report_requests.request(
         first_day=first, last_day=last, actor=ANNA, source="ui", now=AT_TWO
     )
 
@@ -59,8 +59,8 @@ def test_days_that_cannot_be_reported_are_named(
 def test_a_day_is_over_five_minutes_after_midnight() -> None:
     midnight = datetime(2026, 11, 20, tzinfo=UTC)
 
-    assert requests.newest_over(midnight) == date(2026, 11, 18)
-    assert requests.newest_over(midnight + timedelta(minutes=5)) == YESTERDAY
+    assert report_requests.newest_over(midnight) == date(2026, 11, 18)
+    assert report_requests.newest_over(midnight + timedelta(minutes=5)) == YESTERDAY
 
 
 def test_two_unfinished_runs_never_share_a_day() -> None:

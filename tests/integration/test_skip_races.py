@@ -10,13 +10,19 @@ from datetime import datetime, timedelta
 import pytest
 from django.db import connection, transaction
 
-from apps.poison import skip_counts, skip_list, skip_reading
+from apps.poison import skip_counts, skip_list_changes, skip_list_for_consumers
 from apps.poison.models import Skip, StoreEpoch
 from poisonguard.contract import AppliedSkip
-from tests.postgres_sessions import waits_for_a_lock
+from tests.failure_report_builders import capture, failure
+from tests.postgres_connection_limit_and_lock_waits import waits_for_a_lock
 from tests.races import on_another_connection, together
-from tests.reports import capture, failure
-from tests.skips import ANNA, Mirror, added, changes_after, topic_named
+from tests.skip_builders_and_list_mirror import (
+    ANNA,
+    Mirror,
+    added,
+    changes_after,
+    topic_named,
+)
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -42,10 +48,12 @@ def change_something(dice: random.Random, now: datetime) -> None:
         members = [failure(now, topic=name, bookmark=mark) for name in names]
         capture(now, *members)
     elif act == 2:
-        skip_list.expire(now=now + 2 * DAY)
+        skip_list_changes.expire(now=now + 2 * DAY)
     else:
         for skip in Skip.objects.active().filter(topic=topic).order_by("?")[:1]:
-            skip_list.remove(skip_id=skip.pk, reason="", principal=ANNA, now=now)
+            skip_list_changes.remove(
+                skip_id=skip.pk, reason="", principal=ANNA, now=now
+            )
 
 
 def test_readers_that_begin_at_any_moment_end_with_the_same_list(
@@ -75,7 +83,9 @@ def test_readers_that_begin_at_any_moment_end_with_the_same_list(
     for mirror in mirrors:
         mirror.catch_up()
         assert mirror.ids == active(mirror.topic)
-        assert mirror.revision == skip_reading.head(topic=mirror.topic).revision
+        assert (
+            mirror.revision == skip_list_for_consumers.head(topic=mirror.topic).revision
+        )
 
 
 def test_a_revision_waits_for_the_commit_of_the_one_before(now: datetime) -> None:
@@ -139,19 +149,19 @@ def test_many_that_add_the_same_skip_make_one(now: datetime) -> None:
 
 
 def test_a_restored_dump_has_another_epoch() -> None:
-    before = [skip_reading.head(topic=name).epoch for name in TOPICS]
+    before = [skip_list_for_consumers.head(topic=name).epoch for name in TOPICS]
     (row,) = StoreEpoch.objects.values()
     StoreEpoch.objects.all().delete()
 
     StoreEpoch.objects.create(**row)
 
-    after = {skip_reading.head(topic=name).epoch for name in TOPICS}
+    after = {skip_list_for_consumers.head(topic=name).epoch for name in TOPICS}
     assert len(set(before)) == len(after) == 1
     assert after != set(before)
 
 
 def test_the_same_data_in_another_database_has_another_epoch() -> None:
-    mine = skip_reading.head(topic="orders").epoch
+    mine = skip_list_for_consumers.head(topic="orders").epoch
     template = connection.settings_dict["NAME"]
     connection.close()
 
@@ -173,7 +183,7 @@ def epoch_of_a_copy(template: str) -> str:
                 f'CREATE DATABASE "{template}_restored" TEMPLATE "{template}"'
             )
         with copy.cursor() as cursor:
-            cursor.execute(skip_reading.HEADS, {"topics": ["orders"]})
+            cursor.execute(skip_list_for_consumers.HEADS, {"topics": ["orders"]})
             return str(cursor.fetchone()[1])
     finally:
         copy.close()

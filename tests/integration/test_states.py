@@ -4,28 +4,47 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from django.db import IntegrityError, models, transaction
 
-from apps.poison import services, states
-from apps.poison.models import Poison, Redrive
+from apps.brokers.adapter_contract import OutcomeKind, PublishOutcome
+from apps.brokers.services.topics_and_routing_publisher import (
+    RoutedMessage,
+    RoutingPublisher,
+)
+from apps.poison import states
+from apps.poison.models import Hold, ItemWindow, Poison, Redrive
+from apps.poison.services import decisions
 from apps.poison.states import NEXT, PoisonState, RedriveOutcome
+from apps.team.rights import Principal
 from apps.triage import states as triage
-from apps.triage.models import Item, Operation
-from tests.reports import poisons
+from apps.triage.models import Operation, SkippedItem
+from apps.triage.states import Verb
+from tests.failure_report_builders import poisons
+from tests.triage_operation_runner import AwayPublisher, confirm, preview, run
 
 pytestmark = pytest.mark.django_db
+
+
+SENT = set(PoisonState) - {PoisonState.OPEN, PoisonState.DROPPED}
+
+
+class TakesAll(RoutingPublisher):
+    """Stands for a broker that takes each message."""
+
+    def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
+        return [PublishOutcome(kind=OutcomeKind.SENT)] * len(messages)
 
 
 def in_state(state: PoisonState, now: datetime) -> Poison:
     """Return a poison in this state, with the rows that belong to it."""
     (poison,) = poisons(now, 1)
     values: dict[str, Any] = {"state": state.value}
-    if state not in {PoisonState.OPEN, PoisonState.DROPPED}:
+    if state in SENT:
         values |= {"redrives": 1, "sent_at": now}
     if state is PoisonState.DROPPED:
         values["dropped_at"] = now
@@ -35,21 +54,45 @@ def in_state(state: PoisonState, now: datetime) -> Poison:
     return poison
 
 
-@pytest.mark.parametrize("verb", [services.drop, services.begin])
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("verb", [Verb.DROP, Verb.REDRIVE])
 @pytest.mark.parametrize("origin", PoisonState)
 def test_a_person_moves_a_poison_only_where_the_table_has_it(
-    now: datetime, origin: PoisonState, verb: Callable[..., Collection[int]]
+    operator: Principal, now: datetime, origin: PoisonState, verb: Verb
 ) -> None:
-    poison = in_state(origin, now)
-    target = PoisonState.DROPPED if verb is services.drop else PoisonState.REDRIVING
-    more = {} if verb is services.drop else {"target": None, "epoch": 1}
-
+    poison, _ = in_state(origin, now), in_state(PoisonState.OPEN, now)
+    target = PoisonState.DROPPED if verb is Verb.DROP else PoisonState.REDRIVEN
     later = now + timedelta(minutes=11)  # by then a sent poison is silent
-    moved = verb(poisons=[poison.pk], now=later, **more)
+
+    operation = preview(operator, later, verb=verb)
+    run(confirm(operator, operation, later), later, by=TakesAll)
 
     poison.refresh_from_db()
-    allowed = target in NEXT[origin]
-    assert (len(moved), poison.state) == (int(allowed), target if allowed else origin)
+    # What the release before is sending, it moves on.
+    allowed = target in NEXT[origin] and origin is not PoisonState.REDRIVING
+    acted_on = operation.items.not_skipped().filter(poison=poison)
+    assert (acted_on.exists(), poison.state) == (allowed, target if allowed else origin)
+    assert poison.redrives == int(origin in SENT) + int(
+        allowed and verb is Verb.REDRIVE
+    )
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("origin", PoisonState)
+def test_a_poison_that_an_operation_may_send_is_not_dropped(
+    operator: Principal, now: datetime, origin: PoisonState
+) -> None:
+    poison = in_state(origin, now)
+    in_state(PoisonState.OPEN, now)
+    later = now + timedelta(minutes=11)
+    sending = confirm(operator, preview(operator, later), later)
+    run(sending, later, by=AwayPublisher)
+
+    dropped = decisions.drop(poisons=[poison.pk], now=later)
+
+    is_held = Hold.objects.filter(poison=poison, operation=sending.pk).exists()
+    assert is_held is (origin in {PoisonState.OPEN, PoisonState.REDRIVEN})
+    assert dropped == set()
 
 
 @pytest.mark.parametrize("origin", PoisonState)
@@ -58,7 +101,7 @@ def test_a_restore_opens_only_what_is_dropped(
 ) -> None:
     poison = in_state(origin, now)
 
-    opened = services.restore(poisons=[poison.pk])
+    opened = decisions.restore(poisons=[poison.pk])
 
     assert bool(opened) is (origin is PoisonState.DROPPED)
 
@@ -70,9 +113,9 @@ def test_every_state_has_one_of_the_four_display_states() -> None:
 
 
 def test_every_outcome_and_item_state_is_counted() -> None:
-    own = set(triage.ItemState) - {triage.ItemState.CLAIMED}
-
-    assert sorted(triage.COUNTED) == sorted([*own, *RedriveOutcome])
+    assert sorted(triage.STANDINGS) == sorted([*triage.ItemState, *RedriveOutcome])
+    counted = set(triage.STANDINGS) - {triage.ItemState.WAITING.value}
+    assert counted < {field.name for field in ItemWindow._meta.get_fields()}
 
 
 IMPOSSIBLE_POISONS: dict[str, dict[str, Any]] = {
@@ -113,12 +156,32 @@ def redrive_of(poison: Poison, now: datetime, **values: Any) -> Redrive:
     )
 
 
-def test_postgres_refuses_two_redrives_of_one_poison_in_flight(now: datetime) -> None:
+def test_postgres_lets_one_operation_send_a_poison_under_one_number(
+    now: datetime,
+) -> None:
     (poison,) = poisons(now, 1)
+    hold_of(poison)
     redrive_of(poison, now)
 
-    with pytest.raises(IntegrityError, match="one_in_flight"), transaction.atomic():
-        redrive_of(poison, now, n=2)
+    with pytest.raises(IntegrityError, match="poison_hold_pkey"), transaction.atomic():
+        hold_of(poison, operation=2, item=1)
+    with pytest.raises(IntegrityError, match="n_once"), transaction.atomic():
+        redrive_of(poison, now)
+
+
+def test_postgres_lets_an_item_hold_one_poison(now: datetime) -> None:
+    first, second = poisons(now, 2)
+    hold_of(first)
+
+    with pytest.raises(IntegrityError, match="item_once"), transaction.atomic():
+        hold_of(second)
+
+
+def hold_of(poison: Poison, **values: Any) -> Hold:
+    defaults = {"operation": 1, "item": 0, "n": 1}
+    return Hold.objects.create(
+        poison=poison, topic_id=poison.topic_id, **{**defaults, **values}
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,7 +226,10 @@ def operation(now: datetime, **values: Any) -> Operation:
         ("verb_is_known", {"verb": "shred"}),
         ("state_is_known", {"state": "lost", "confirmed_at": None}),
         ("confirmed_has_confirmed_at", {"state": "queued", "reason": "x"}),
-        ("finished_has_finished_at", {"state": "cancelled"}),
+        (
+            "finished_has_finished_at",
+            {"state": "cancelled", "reason": "x", "confirmed": True},
+        ),
         ("drop_has_a_reason", {"state": "queued", "taken": True, "confirmed": True}),
         ("only_a_redrive_has_a_target", {"target": True}),
     ],
@@ -181,27 +247,23 @@ def test_postgres_refuses_an_impossible_operation(
     refused(name, Operation.objects.filter(pk=row.pk), **values)
 
 
+def test_postgres_refuses_a_skipped_item_without_a_reason(now: datetime) -> None:
+    skipped = SkippedItem(operation=operation(now), number=0, reason="")
+
+    with pytest.raises(IntegrityError, match="has_a_reason"), transaction.atomic():
+        skipped.save(force_insert=True)
+
+
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("item_state_is_known", {"state": "lost"}),
-        ("claimed_has_a_redrive", {"state": "claimed"}),
-        ("skipped_has_a_reason", {"state": "skipped"}),
-        ("is_held_only_while_open", {"state": "dropped", "held": True}),
+        ("window_state_is_known", {"state": "lost"}),
+        ("counts_an_item_once", {"sent": 1, "skipped": 2}),
     ],
 )
-def test_postgres_refuses_an_impossible_item(
-    now: datetime, name: str, values: dict[str, Any]
+def test_postgres_refuses_an_impossible_window(
+    name: str, values: dict[str, Any]
 ) -> None:
-    (poison,) = poisons(now, 1)
-    item = Item.objects.create(operation=operation(now), poison=poison)
+    ItemWindow.objects.create(operation=1, first=0, items=2)
 
-    refused(name, Item.objects.filter(pk=item.pk), **values)
-
-
-def test_postgres_lets_one_open_operation_hold_a_poison(now: datetime) -> None:
-    (poison,) = poisons(now, 1)
-    Item.objects.create(operation=operation(now), poison=poison, held=True)
-
-    with pytest.raises(IntegrityError, match="one_open"), transaction.atomic():
-        Item.objects.create(operation=operation(now), poison=poison, held=True)
+    refused(name, ItemWindow.objects.all(), **values)

@@ -18,12 +18,12 @@ from apps.core.actor import Actor
 from apps.dashboard.selectors import overview
 from apps.poison import problem_search
 from apps.poison.models import Poison, Problem
-from apps.poison.query import Query
+from apps.poison.query_language import Query
 from apps.team.rights import Principal, Scope
 from apps.triage.services import previews
+from tests.failure_report_builders import poisons
 from tests.races import on_another_connection
-from tests.reports import poisons
-from tests.triage import preview
+from tests.triage_operation_runner import preview
 
 pytestmark = pytest.mark.django_db
 

@@ -12,15 +12,15 @@ from django.db import connection
 from apps.audit import verification
 from apps.audit.models import Entry
 from apps.bookmarks.models import BookmarkPosition, Mark
+from apps.brokers.adapter_contract import Delivered
 from apps.brokers.errors import Removed
 from apps.brokers.models import Broker, Topic
-from apps.brokers.ports import Delivered
 from apps.brokers.row_locks import lock_topics
-from apps.brokers.services import registration
-from apps.brokers.services import topics as brokers
+from apps.brokers.services import broker_registration
+from apps.brokers.services import topics_and_routing_publisher as brokers
 from apps.capture import topic_removal
-from apps.capture.intake import guards
-from apps.capture.lanes import depth_polling, lane_settings, observer
+from apps.capture.intake import guard_heartbeats
+from apps.capture.lanes import depth_polling, lane_mode_and_pause, observe_only_lane
 from apps.capture.models import Counter, HeldDeadLetter, Lane, Mode, Sample
 from apps.capture.topic_removal import ChangedSincePreview, RecordsExist
 from apps.core.errors import Absent, Forbidden
@@ -31,11 +31,11 @@ from apps.triage.models import Operation
 from apps.triage.services import previews
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.states import Verb
-from tests.lanes import draining, topic_on_queues
+from tests.failure_report_builders import GUARD, count_up, counter, guard_word, poisons
+from tests.in_memory_queue_broker import Queues
+from tests.lane_crash_simulation import draining, topic_on_queues
 from tests.positions import opened, told_by_broker
-from tests.queues import Queues
-from tests.reports import GUARD, count_up, counter, guard_word, poisons
-from tests.skips import added
+from tests.skip_builders_and_list_mirror import added
 
 pytestmark = pytest.mark.django_db
 
@@ -57,7 +57,7 @@ def seen_by_a_lane(broker: Queues, topic: Topic, now: datetime) -> None:
     broker.put(f"{topic.name}-dead", b"1")
     lane = Lane.objects.possible().get(pk=topic.pk)
     broker.consumers = [told_by_broker()]
-    observer.Observer(lane=lane, clock=lambda: now, timer=lambda: 0.0).step()
+    observe_only_lane.Observer(lane=lane, clock=lambda: now, timer=lambda: 0.0).step()
     for number, total in enumerate((10, 30)):
         delivered = Delivered(total=total, at=now, since="a")
         depth_polling.count_deliveries(
@@ -97,7 +97,7 @@ def test_a_broker_is_removed_with_its_topics_and_their_observations(
     assert verification.verify().ok
     assert len(broker.contents("orders-dead")) == 1
     with pytest.raises(Absent):
-        registration.one(broker_id=row.pk)
+        broker_registration.one(broker_id=row.pk)
 
 
 def target_of_an_operation(now: datetime) -> None:
@@ -129,7 +129,9 @@ def reported(now: datetime) -> None:
 
 
 def guarded(now: datetime) -> None:
-    guards.record_heartbeats(members=[guard_word(now)], principal=GUARD, now=now)
+    guard_heartbeats.record_heartbeats(
+        members=[guard_word(now)], principal=GUARD, now=now
+    )
 
 
 def moved(now: datetime) -> None:
@@ -253,9 +255,9 @@ def test_data_for_a_removed_topic_creates_it_again(
     with pytest.raises(Removed):
         lock_topics(topics=[orders.pk])
     with pytest.raises(Absent):
-        lane_settings.pause(topic=orders, principal=operator, now=now)
+        lane_mode_and_pause.pause(topic=orders, principal=operator, now=now)
     with pytest.raises(Removed):
-        lane_settings.set_mode(
+        lane_mode_and_pause.set_mode(
             topic=orders, mode=Mode.TEE, tee_queue="c", principal=operator, now=now
         )
     (poison,) = poisons(now, 1)
@@ -280,7 +282,7 @@ def test_a_removed_broker_gets_no_topic(
             now=now,
         )
     with pytest.raises(Absent):
-        registration.alter(broker=row, name="b", principal=operator, now=now)
+        broker_registration.alter(broker=row, name="b", principal=operator, now=now)
     with pytest.raises(Absent):
         topic_removal.remove_broker(broker=row, principal=operator, now=now)
 
@@ -298,7 +300,7 @@ def test_a_preview_of_removals_reads_no_table_whole(
     broker: Queues, orders: Topic, mail: Topic, now: datetime
 ) -> None:
     words = [guard_word(now, client_name=f"c{number}") for number in range(2_000)]
-    guards.record_heartbeats(members=words, principal=GUARD, now=now)
+    guard_heartbeats.record_heartbeats(members=words, principal=GUARD, now=now)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE capture_guard")
     before = tables_read_whole()

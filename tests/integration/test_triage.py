@@ -5,7 +5,9 @@ from __future__ import annotations
 import uuid
 from datetime import datetime, timedelta
 
+import psycopg
 import pytest
+from django.db import connection, transaction
 from redis import Redis
 
 from apps.audit import verification
@@ -14,17 +16,34 @@ from apps.brokers.models import Topic
 from apps.core.actor import Actor
 from apps.core.errors import Forbidden, Invalid
 from apps.poison.models import Poison, Redrive
-from apps.poison.query import Query
+from apps.poison.query_language import Query
 from apps.poison.redrive_signatures import verified
+from apps.poison.services import confirmations
 from apps.poison.states import PoisonState
 from apps.team.rights import GRANTS, Principal, Role, Scope
 from apps.triage.errors import Stale
-from apps.triage.models import Item, Operation
-from apps.triage.services import decision, previews, upkeep
+from apps.triage.item_standings import standings_of
+from apps.triage.models import Operation
+from apps.triage.services import (
+    control,
+    decision,
+    orphaned_operations_and_pruning,
+    previews,
+)
+from apps.triage.services.control import CANCEL
 from apps.triage.services.running import SliceEnd
 from apps.triage.states import OperationState, Verb
-from tests.reports import drop, poisons
-from tests.triage import MINUTE, confirm, counts_of, preview, run, sent_messages
+from tests.failure_report_builders import drop, poisons
+from tests.triage_operation_runner import (
+    MINUTE,
+    AwayPublisher,
+    confirm,
+    counts_of,
+    preview,
+    redriven,
+    run,
+    sent_messages,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -111,11 +130,15 @@ def test_one_of_two_overlapping_operations_gets_each_message(
 
     confirm(operator, mine, now)
     confirm(BORIS, theirs, now)
-    run(mine, now)
+    run(mine, now, by=AwayPublisher)
     run(theirs, now)
+    run(mine, now + MINUTE)
 
-    skipped = Item.objects.get(operation=theirs, poison=second)
-    assert skipped.reason == f"operation {mine.pk} has it"
+    (skipped,) = standings_of(theirs, standings=["skipped"], limit=10)
+    assert (skipped.poison, skipped.explanation) == (
+        second.pk,
+        f"operation {mine.pk} has it",
+    )
     assert stream.xlen("orders") == 3
     assert Redrive.objects.count() == 3
 
@@ -184,6 +207,47 @@ def test_a_drop_can_be_undone_as_an_operation_of_its_own(
     assert undo.undo_of_id == dropping.pk
 
 
+def test_a_worker_takes_the_items_of_a_large_undo(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 3)
+    dropping = confirm(operator, preview(operator, now, verb=Verb.DROP), now)
+    run(dropping, now)
+
+    undo = decision.undo(
+        operation_id=dropping.pk, principal=operator, now=now, at_once=2
+    )
+    assert (undo.state, undo.taken, undo.items.count()) == ("queued", False, 0)
+    entry = Entry.objects.filter(subject=f"operation:{undo.pk}").get()
+    assert entry.detail["will_act"] == 3
+    run(undo, now)
+
+    undo.refresh_from_db()
+    assert (undo.state, undo.total, undo.will_act) == ("done", 3, 3)
+    assert counts_of(undo) == {"restored": 3}
+    assert set(Poison.objects.values_list("state", flat=True)) == {PoisonState.OPEN}
+
+
+def test_a_large_undo_that_was_cancelled_before_its_run_restores_nothing(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 3)
+    dropping = confirm(operator, preview(operator, now, verb=Verb.DROP), now)
+    run(dropping, now)
+    undo = decision.undo(
+        operation_id=dropping.pk, principal=operator, now=now, at_once=2
+    )
+
+    control.change_state(
+        CANCEL, operation_id=undo.pk, reason="", principal=operator, now=now
+    )
+    run(undo, now)
+
+    undo.refresh_from_db()
+    assert (undo.state, undo.items.count()) == ("cancelled", 0)
+    assert set(Poison.objects.values_list("state", flat=True)) == {PoisonState.DROPPED}
+
+
 def test_undoing_twice_finds_nothing_left(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
@@ -207,7 +271,8 @@ def test_a_topic_without_a_broker_refuses_and_the_rest_goes_on(
     run(operation, now)
 
     assert counts_of(operation) == {"sent": 2, "refused": 1}
-    refused = operation.items.standing("refused").get()
+    (refused,) = standings_of(operation, standings=["refused"], limit=10)
+    assert refused.poison == stray.pk
     assert refused.explanation == "the topic nowhere has no broker"
     stray.refresh_from_db()
     assert stray.state == PoisonState.OPEN
@@ -257,14 +322,44 @@ def test_a_silent_message_may_be_sent_again_or_dropped(
 def test_messages_decided_meanwhile_are_skipped_with_the_reason(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
-    poisons(now, 1)
-    operation = confirm(operator, preview(operator, now), now)
-    drop(now, *Poison.objects.all())
+    first, _ = poisons(now, 2)
+    operation = preview(operator, now)
+    drop(now, first)
 
+    confirm(operator, operation, now)
     run(operation, now)
 
+    assert counts_of(operation) == {"skipped": 1, "sent": 1}
+    (item,) = standings_of(operation, standings=["skipped"], limit=10)
+    assert (item.poison, item.explanation) == (first.pk, "dropped: restore it first")
+
+
+def test_messages_answered_meanwhile_are_skipped_with_the_reason(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    (poison,) = poisons(now, 1)
+    token = redriven(poison, now)
+    later = now + 11 * MINUTE  # it is silent
+    operation = confirm(operator, preview(operator, later), later)
+    confirmations.confirm(tokens=[(token, "orders")], now=later)
+
+    run(operation, later)
+
     assert counts_of(operation) == {"skipped": 1}
-    assert operation.items.get().reason == "meanwhile it became dropped"
+    (item,) = standings_of(operation, limit=10)
+    assert item.explanation == "meanwhile it became confirmed"
+
+
+def test_what_an_operation_may_still_send_cannot_be_dropped(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    (poison,) = poisons(now, 1)
+    operation = confirm(operator, preview(operator, now), now)
+
+    drop(now, poison)
+    run(operation, now)
+
+    assert counts_of(operation) == {"sent": 1}
 
 
 def test_confirming_and_finishing_are_audited_with_reason_and_counts(
@@ -315,13 +410,30 @@ def test_a_large_selection_is_taken_later_as_of_its_request(
     poisons(now, 2)
 
     operation = preview(operator, now, at_once=1)
-    waiting = upkeep.orphans(now=now).to_take
+    waiting = orphaned_operations_and_pruning.orphans(now=now).to_take
     previews.take(operation_id=operation.pk, now=now)
     previews.take(operation_id=operation.pk, now=now)
 
     assert (operation.taken, waiting) == (False, (operation.pk,))
     operation.refresh_from_db()
     assert (operation.taken, operation.total, operation.items.count()) == (True, 2, 2)
+
+
+def test_a_worker_does_not_wait_for_another_one_that_takes_the_same_selection(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 2)
+    operation = preview(operator, now, at_once=1)
+
+    with psycopg.connect(**connection.get_connection_params()) as other:
+        other.execute("SELECT FROM triage_operation FOR UPDATE")
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SET LOCAL lock_timeout = '2s'")
+            previews.take(operation_id=operation.pk, now=now)
+    beside_another = operation.items.count()
+    previews.take(operation_id=operation.pk, now=now)
+
+    assert (beside_another, operation.items.count()) == (0, 2)
 
 
 def test_prune_removes_stale_previews_and_nothing_else(
@@ -332,8 +444,8 @@ def test_prune_removes_stale_previews_and_nothing_else(
     preview(operator, now)
     preview(operator, now)
 
-    early = upkeep.prune(now=now)
-    late = upkeep.prune(now=now + 15 * MINUTE)
+    early = orphaned_operations_and_pruning.prune(now=now)
+    late = orphaned_operations_and_pruning.prune(now=now + 15 * MINUTE)
 
     assert (early.previews, late.previews) == (0, 2)
     assert list(Operation.objects.values_list("pk", "state")) == [
@@ -342,9 +454,13 @@ def test_prune_removes_stale_previews_and_nothing_else(
 
 
 def test_a_worker_that_stopped_answering_is_reported(now: datetime) -> None:
-    never = upkeep.worker_missing_for(now=now)
-    upkeep.beat(now=now)
-    soon = upkeep.worker_missing_for(now=now + timedelta(seconds=9))
-    late = upkeep.worker_missing_for(now=now + timedelta(seconds=11))
+    never = orphaned_operations_and_pruning.worker_missing_for(now=now)
+    orphaned_operations_and_pruning.beat(now=now)
+    soon = orphaned_operations_and_pruning.worker_missing_for(
+        now=now + timedelta(seconds=9)
+    )
+    late = orphaned_operations_and_pruning.worker_missing_for(
+        now=now + timedelta(seconds=11)
+    )
 
     assert (never, soon, late) == (None, None, timedelta(seconds=11))

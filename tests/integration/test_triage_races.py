@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import time
@@ -15,26 +16,35 @@ from django.db import connection
 from redis import Redis
 
 from apps.audit import verification
+from apps.brokers.adapter_contract import PublishOutcome
 from apps.brokers.models import Topic
-from apps.brokers.ports import PublishOutcome
-from apps.brokers.services.topics import RoutedMessage, RoutingPublisher
+from apps.brokers.services.topics_and_routing_publisher import (
+    RoutedMessage,
+    RoutingPublisher,
+)
 from apps.core import clock
 from apps.core.actor import Actor
-from apps.poison.models import Redrive
+from apps.poison.models import Hold, Redrive
 from apps.team.rights import Principal, Scope
 from apps.triage.errors import Stale
-from apps.triage.models import Item, Operation
+from apps.triage.models import Operation, SkippedItem
+from apps.triage.progress import counts_of
 from apps.triage.services import decision, previews, running
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
 from apps.triage.states import OperationState, Verb
+from tests.failure_report_builders import poisons
 from tests.races import together
-from tests.reports import poisons
+from tests.triage_operation_runner import AwayPublisher
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+SOAK = "SOAK" in os.environ
+ROUNDS, CLIENTS, MESSAGES = (50, 20, 10_000) if SOAK else (5, 8, 60)
+CAPTURED_AT_ONCE = 1_000
 PEOPLE = [
-    Principal(actor=Actor.user(f"user{n}"), scopes=frozenset(Scope)) for n in range(8)
+    Principal(actor=Actor.user(f"user{n}"), scopes=frozenset(Scope))
+    for n in range(CLIENTS)
 ]
 
 
@@ -55,13 +65,18 @@ def requeue(who: Principal, ids: tuple[int, ...]) -> None:
             )
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(ROUNDS))
 def test_overlapping_operations_started_together_send_each_message_once(
     orders: Topic, stream: Redis, now: datetime, seed: int
 ) -> None:
-    ids = [poison.pk for poison in poisons(now, 60)]
+    at_once = min(MESSAGES, CAPTURED_AT_ONCE)
+    ids = [
+        poison.pk
+        for _ in range(0, MESSAGES, at_once)
+        for poison in poisons(now, at_once)
+    ]
     chance = random.Random(seed)
-    shares = [tuple(chance.sample(ids, 40)) for _ in PEOPLE]
+    shares = [tuple(chance.sample(ids, MESSAGES * 2 // 3)) for _ in PEOPLE]
 
     together(len(PEOPLE), lambda turn: requeue(PEOPLE[turn], shares[turn]))
 
@@ -70,10 +85,22 @@ def test_overlapping_operations_started_together_send_each_message_once(
     number = len(set().union(*shares))
     assert (len(tokens), max(tokens.values())) == (number, 1)
     assert Redrive.objects.count() == number
-    assert not Operation.objects.exclude(
-        state__in=[OperationState.DONE, OperationState.PREVIEW]
-    ).exists()
+    assert set(Redrive.objects.values_list("outcome", "copies")) == {("sent", 1)}
+    assert not Hold.objects.exists()
+    expect_ended_operations(sent_number=number)
     assert verification.verify().ok
+
+
+def expect_ended_operations(*, sent_number: int) -> None:
+    """All operations are done; their counts add up, to all messages together."""
+    confirmed = Operation.objects.exclude(state=OperationState.PREVIEW)
+    totals = Counter[str]()
+    for operation in confirmed:
+        counts = counts_of(operation)
+        assert operation.state == OperationState.DONE
+        assert counts["sent"] + counts["skipped"] == operation.total
+        totals += counts
+    assert totals["sent"] == sent_number
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -116,7 +143,7 @@ def test_workers_that_run_one_operation_together_send_each_message_once(
                     operation_id=preview.pk,
                     publisher=publisher,
                     clock=clock.now,
-                    window=5,
+                    most=5,
                 )
 
     together(4, work)
@@ -131,8 +158,13 @@ def test_the_skipped_item_names_the_operation_that_holds_the_message(
     orders: Topic, now: datetime
 ) -> None:
     ids = tuple(poison.pk for poison in poisons(now, 50))
+    late = previews.preview(
+        selection=SelectionRequest(verb=Verb.REDRIVE, ids=ids),
+        principal=PEOPLE[4],
+        now=now,
+    )
 
-    def confirm(turn: int) -> None:
+    def hold(turn: int) -> None:
         selection = SelectionRequest(
             verb=Verb.REDRIVE, ids=(*ids, ids[0] + 1000 + turn)
         )
@@ -142,13 +174,19 @@ def test_the_skipped_item_names_the_operation_that_holds_the_message(
             decision.confirm(token=token, reason="", principal=PEOPLE[turn], now=now)
         except Stale:
             connection.close()
+            return
+        with AwayPublisher() as publisher:
+            running.run(operation_id=preview.pk, publisher=publisher, clock=lambda: now)
 
-    together(4, confirm)
+    together(4, hold)
+    with pytest.raises(Stale) as refusal:
+        decision.confirm(token=late.token, reason="", principal=PEOPLE[4], now=now)
 
-    (winner,) = Operation.objects.confirmed()
-    reasons = Item.objects.exclude(reason="").values_list("reason", flat=True)
-    assert winner.items.waiting().count() == len(ids)
+    (winner,) = Operation.objects.unfinished()
+    reasons = SkippedItem.objects.values_list("reason", flat=True)
+    assert counts_of(winner)["waiting"] == Hold.objects.count() == len(ids)
     assert {re.sub(r"\D", "", reason) for reason in reasons} == {str(winner.pk)}
+    assert f"50 skipped, operation {winner.pk} has it" in str(refusal.value)
 
 
 def test_one_token_confirmed_by_many_at_once_is_one_operation(

@@ -10,7 +10,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
 from typing import Any
@@ -22,6 +24,7 @@ from django.conf import settings
 from django.contrib.sessions.backends.db import SessionStore
 from django.core.management import call_command
 from django.db import connection
+from django.db.migrations.exceptions import IrreversibleError
 from django.db.migrations.executor import MigrationExecutor
 from django.test import Client, override_settings
 from psycopg import sql
@@ -29,16 +32,28 @@ from psycopg.types.json import Jsonb
 from pytest_django import DjangoDbBlocker
 
 from apps.brokers.models import Broker, Topic
-from apps.brokers.services import registration
-from apps.brokers.services.topics import broker_admin_of, settings_of
+from apps.brokers.services import broker_registration
+from apps.brokers.services.topics_and_routing_publisher import (
+    broker_admin_of,
+    settings_of,
+)
 from apps.capture.models import Lane
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.core.errors import Invalid
+from apps.poison.models import Hold
+from apps.poison.services import counts
 from apps.team import services as team
 from apps.team.models import ApiKey, User
 from apps.team.rights import Principal, Role, Scope
-from tests.reports import failure
+from apps.triage.models import Operation
+from apps.triage.services import orphaned_operations_and_pruning
+from apps.triage.tasks import rescue
+from tests.acceptance.web_server_process import url_of_this_database
+from tests.failure_report_builders import failure
+from tests.many_messages_by_sql import insert_messages
+from tests.triage_operation_runner import counts_of
+from tests.upgrade_lock_watch import watched
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -113,6 +128,42 @@ INSERT INTO capture_lane (topic_id, mode, tee_queue, paused, state, detail, capt
     rate, error, delivered_since)
 SELECT id, %(mode)s, %(tee_queue)s, %(paused)s, 'away', 'gone', 7, 0, '', '' FROM topic
 """
+INSERT_MESSAGE = """
+WITH problem AS (
+    INSERT INTO poison_problem (topic_id, consumer_group, fingerprint, version, title,
+        summary, inputs, first_seen, last_seen)
+    SELECT id, 'billing', %(body)s, 1, 'KeyError', '', '{}', %(now)s, %(now)s
+    FROM brokers_topic WHERE name = 'orders' RETURNING *
+)
+INSERT INTO poison_poison (identity, reuse, topic_id, consumer_group, bookmark, state,
+    cause, error_type, error_message, size, digest, failures, attempts, crashes,
+    redrives, recurrences, first_failed_at, last_failed_at, captured_at, problem_id,
+    dropped_at)
+SELECT sha256(%(body)s), 0, topic_id, 'billing', %(body)s, %(state)s, 'exhausted',
+    'KeyError', '', 1, sha256(%(body)s), 1, 1, 0, 0, 0, %(now)s, %(now)s, %(now)s, id,
+    CASE WHEN %(state)s = 'dropped' THEN %(now)s END
+FROM problem RETURNING id
+"""
+INSERT_OPERATION = """
+WITH operation AS (
+    INSERT INTO triage_operation (token, verb, state, actor, source, query, topics,
+        scope, reason, taken, total, epoch, trouble, troubles, created_at, expires_at,
+        confirmed_at, finished_at)
+    VALUES (gen_random_uuid(), %(verb)s, %(state)s, 'user:anna', 'ui', 'topic:orders',
+        '{*}', %(scope)s, 'of then', true, 1, 0, '', 0, %(now)s, %(now)s,
+        CASE WHEN %(state)s <> 'cancelled' THEN %(now)s END,
+        CASE WHEN %(state)s <> 'running' THEN %(now)s END) RETURNING id
+)
+INSERT INTO triage_item (operation_id, poison_id, state, reason, held)
+SELECT id, %(message)s, %(item)s, '', %(state)s = 'running' FROM operation
+"""
+# Verb and state of each, with the state of its one item.
+OPERATIONS = [
+    ("redrive", "running", "waiting"),
+    ("drop", "done", "dropped"),
+    # An earlier release said so of a preview that another one had replaced.
+    ("redrive", "cancelled", "waiting"),
+]
 # As far as an upgrade leaves it alone.
 ROWS = """
 SELECT 'person', ARRAY[username, password, role, reads_bodies::text] FROM team_user
@@ -197,6 +248,7 @@ def of_then(
             write_keys(now)
             write_brokers()
             write_topics()
+            write_operations(now)
         yield name
 
 
@@ -317,6 +369,15 @@ def write_topics() -> None:
         },
     ):
         execute(INSERT_TOPIC, {**usual, **changes})
+
+
+def write_operations(now: datetime) -> None:
+    for number, (verb, state, item) in enumerate(OPERATIONS):
+        values = {"verb": verb, "state": state, "item": item, "now": now}
+        values["body"] = values["scope"] = str(number).encode()
+        message = {**values, "state": "dropped" if item == "dropped" else "open"}
+        [(values["message"],)] = execute(INSERT_MESSAGE, message)
+        execute(INSERT_OPERATION, values)
 
 
 def secret_of(key: str) -> str:
@@ -517,9 +578,105 @@ def test_a_new_broker_has_nothing_of_the_lists_of_others(
     why: str,
 ) -> None:
     with pytest.raises(Invalid, match=why):
-        registration.add(
+        broker_registration.add(
             name="new", kind=kind, url=url, options=options, principal=ADMIN, now=now
         )
+
+
+# Operations.
+
+
+def test_operations_go_on_and_can_be_undone_after_the_upgrade(
+    upgraded: None, now: datetime
+) -> None:
+    admin = signed_in("admin", "password")
+    running, done, replaced = Operation.objects.order_by("pk")
+    holders = list(Hold.objects.values_list("operation", flat=True))
+
+    rescue()
+    undone = admin.post(f"/operations/{done.pk}/undo")
+    orphaned_operations_and_pruning.prune(now=now)
+
+    assert holders == [running.pk]
+    assert (counts_of(running), counts_of(done)) == ({"waiting": 1}, {"dropped": 1})
+    assert undone.status_code == 302
+    assert not Operation.objects.filter(pk=replaced.pk).exists()
+    pages = [f"/operations/{each.pk}" for each in (running, done)]
+    assert [admin.get(page).status_code for page in pages] == [200, 200]
+
+
+def test_nobody_goes_back_where_operations_would_be_lost(upgraded: None) -> None:
+    rescue()
+
+    with pytest.raises(IrreversibleError, match="There are operations of this release"):
+        migrate_to_then()
+    assert counts_of(Operation.objects.earliest("pk")) == {"waiting": 1}
+
+
+# Beside others who are at work.
+
+# More than are converted in one transaction.
+MESSAGES, PROBLEMS = 12_000, 3
+INSERT_LARGE_OPERATION = """
+WITH operation AS (
+    INSERT INTO triage_operation (token, verb, state, actor, source, query, topics,
+        scope, reason, taken, total, epoch, trouble, troubles, created_at, expires_at,
+        confirmed_at)
+    VALUES (gen_random_uuid(), 'redrive', %(state)s, 'user:anna', 'ui', 'topic:orders',
+        '{*}', %(state)s, '', true, %(total)s, 0, '', 0, %(now)s, %(now)s,
+        CASE WHEN %(state)s <> 'preview' THEN %(now)s END) RETURNING id
+)
+INSERT INTO triage_item (operation_id, poison_id, state, reason, held)
+SELECT operation.id, poison.id, 'waiting', '', %(state)s <> 'preview'
+FROM operation, poison_poison poison WHERE error_type = %(error)s
+"""
+HELD = """
+SELECT operation.state, count(*) FROM poison_hold
+JOIN triage_operation operation ON operation.id = operation GROUP BY 1 ORDER BY 1
+"""
+BACKUPS, BACKUP_SECONDS = 2, 5.0
+# In seconds: what anybody may wait for an upgrade.
+LONGEST_LOCK = 2.0
+
+
+def back_up(database_url: str) -> None:
+    """Lock all tables for some seconds, as a back-up does that reads them.
+
+    Writers do not wait for an index that is built concurrently, which may be all that
+    the first back-up delays. A second one follows at once, and delays more.
+    """
+    tables = "SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = 'public'"
+    with psycopg.connect(database_url) as session:
+        for _ in range(BACKUPS):
+            names = [name for (name,) in session.execute(tables).fetchall()]
+            session.execute(f"LOCK TABLE {', '.join(names)} IN ACCESS SHARE MODE")
+            time.sleep(BACKUP_SECONDS)
+            session.rollback()
+
+
+def test_nobody_waits_long_for_an_upgrade_that_waits_for_a_backup(
+    not_upgraded: None, now: datetime
+) -> None:
+    with psycopg.connect(url_of_this_database()) as session:
+        insert_messages(session, topic="orders", number=MESSAGES, problems=PROBLEMS)
+    size = MESSAGES // PROBLEMS
+    for number, state in enumerate(("running", "queued", "preview"), start=1):
+        error = {"error": f"Unpayable{number:02}", "state": state}
+        execute(INSERT_LARGE_OPERATION, {**error, "total": size, "now": now})
+    messages = [
+        number for (number,) in execute("SELECT id FROM poison_poison LIMIT 99")
+    ]
+
+    url = url_of_this_database()
+    with watched(url, poisons=messages) as watch, ThreadPoolExecutor(1) as thread:
+        backups = thread.submit(back_up, url)
+        start()
+        backups.result()
+
+    assert watch.longest_write < LONGEST_LOCK
+    assert watch.longest_lock[0] < LONGEST_LOCK, watch.longest_lock
+    assert execute(HELD) == [("queued", size), ("running", size + 1)]
+    assert counts.check(now=now) == []
 
 
 # Topics, and the way back.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.sdk.consumer_processes import Consumers
-from tests.sdk.server import Server, running
+from tests.sdk.fake_poisonweb_server import Server, running
 
 
 @pytest.fixture

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from poisonguard.journal.process_journal import Journal
+from poisonguard.journal.in_flight_journal import Journal
 from tests import preloaded_fork_server
-from tests.sdk import small_consumer
-from tests.sdk.small_consumer import Plan
+from tests.sdk import journal_only_consumer
+from tests.sdk.journal_only_consumer import Plan
 
-SDK = Path(small_consumer.__file__).parents[2] / "sdk"
+SDK = Path(journal_only_consumer.__file__).parents[2] / "sdk"
 TIMEOUT = 300.0  # each step waits for the disk, which others use, too
 NAME = "orders/billing/billing-1"
 # Of one that has loaded everything a start costs milliseconds.
-FORKS = preloaded_fork_server.of(small_consumer.__name__)
+FORKS = preloaded_fork_server.of(journal_only_consumer.__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +43,7 @@ class Consumers:
         return json.dumps({**plan, **chosen})
 
     def command(self, **chosen: object) -> list[str]:
-        return [sys.executable, small_consumer.__file__, self.plan(**chosen)]
+        return [sys.executable, journal_only_consumer.__file__, self.plan(**chosen)]
 
     def start(self, **chosen: object) -> subprocess.Popen[bytes]:
         return popen(self.command(**chosen))
@@ -56,7 +56,9 @@ class Consumers:
 
     def fork(self, **chosen: object) -> BaseProcess:
         """Start one by a fork, without exec."""
-        process = FORKS.Process(target=small_consumer.main, args=[self.plan(**chosen)])
+        process = FORKS.Process(
+            target=journal_only_consumer.main, args=[self.plan(**chosen)]
+        )
         process.start()
         return process
 

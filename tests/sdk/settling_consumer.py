@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterator
 
 from poisonguard.bookmarks import BookmarkStore
-from tests.sdk.server import KEY
-from tests.sdk.settled_logs import FLUSHED, Log
+from tests.sdk.fake_poisonweb_server import KEY
+from tests.sdk.killed_consumer_logs import FLUSHED, Log
 
 PLACE = ("eu", "p")
 FLUSH_EVERY = 5_000

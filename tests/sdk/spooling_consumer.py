@@ -7,11 +7,11 @@ import threading
 from itertools import count
 from pathlib import Path
 
-from poisonguard.server.client import Client
-from poisonguard.server.reporter import Reporter
+from poisonguard.server.http_client import Client
+from poisonguard.server.report_sending import Reporter
 from poisonguard.server.spool import Spool
-from tests.sdk.failures import confirmation, failure
-from tests.sdk.server import KEY
+from tests.sdk.failure_report_builder import confirmation, failure
+from tests.sdk.fake_poisonweb_server import KEY
 
 
 def main(url: str, folder: str, body_size: int) -> None:

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from poisonguard.bookmarks import BookmarkStore
-from tests.sdk.server import KEY, Server, running
-from tests.sdk.settled_logs import Lives
+from tests.sdk.fake_poisonweb_server import KEY, Server, running
+from tests.sdk.killed_consumer_logs import Lives
 from tests.sdk.settling_consumer import PLACE
 
 ROOT = Path(__file__).resolve().parents[2]

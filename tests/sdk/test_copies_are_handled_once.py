@@ -25,7 +25,8 @@ from poisonguard.dedupe.once import Copy
 from poisonguard.readers.pika import PikaReader
 from poisonguard.readers.plain import PlainReader
 from poisonguard.readers.redis_streams import RedisStreamsReader
-from tests.sdk.guarded import (
+from tests.sdk.fake_poisonweb_server import Server
+from tests.sdk.guard_and_handler_builders import (
     REDRIVE,
     Failing,
     Handler,
@@ -34,7 +35,6 @@ from tests.sdk.guarded import (
     message,
     redriven,
 )
-from tests.sdk.server import Server
 
 HANDLED, POISONED, RELEASE = Outcome.HANDLED, Outcome.POISONED, Outcome.RELEASE
 SKIPPED = Outcome.SKIPPED

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from poisonguard import fingerprint as module
 from poisonguard.fingerprint import (
     BODY_LIMIT,
     SUMMARY_LIMIT,
@@ -350,6 +351,58 @@ def test_the_values_of_any_text_are_parts_of_it_and_one_line(text: str) -> None:
     assert sum(map(len, line)) <= len(text)
 
 
+pieces = st.sampled_from(
+    [
+        *("order", "too", "f", "dead", "A", "e", "http", "File", "at", "in", "d\u00e4"),
+        *(" ", "  ", ". ", ": ", ", ", "; ", ".", ":", "://", "::", "@", "/", "\\"),
+        *("'", '"', "`", "-", "+", "_", "=", "(", ")", "\n", "17", "1.5", "0xff"),
+        *("2026-11-20", "T10:00:00", "10.1.2.3", "C:\\x", "fe80::1", "beef-"),
+    ]
+)
+
+
+@given(st.lists(pieces, max_size=20).map("".join))
+def test_no_value_begins_within_the_plain_words_that_are_stepped_over(
+    text: str,
+) -> None:
+    lines = module._VALUE.pattern.splitlines()
+    others = [line for line in lines if "<plain>" not in line]
+    others[1] = others[1].replace("|", "", 1)
+    slow = re.compile("\n".join(others), module._VALUE.flags)
+    line = module._LIST.sub("<n>", slow.sub(module._placeholder, module._clean(text)))
+
+    assert normalised(text) == line[:SUMMARY_LIMIT]
+
+
+@pytest.mark.parametrize("trace", [TRACEBACK, DOTNET])
+def test_frames_are_computed_once_whatever_the_message_says(trace: str) -> None:
+    before, start = frames(trace), module._kept_frames.cache_info()
+
+    for number in range(1_000):
+        named = trace.replace("no", f"order {number} is too old")
+        assert frames(named) == before
+
+    now = module._kept_frames.cache_info()
+    assert now.misses == start.misses
+    assert now.hits >= start.hits + 1_000
+
+
+def test_what_is_kept_for_the_next_failure_is_bounded() -> None:
+    deep = '  File "/srv/app/consumer.py", line 10, in main\n' * 500
+    before = module._kept_frames.cache_info().currsize
+
+    for number in range(1_000):
+        of(
+            exception_type="x" * 100_000,
+            exception_message=f"{number}" * 100_000,
+            traceback=deep.replace("consumer", f"consumer{number}"),
+        )
+
+    assert module._kept_frames.cache_info().currsize == before
+    assert module._normalised.cache_info().currsize <= module.KEPT
+    assert module._of_inputs.cache_info().currsize <= module.KEPT
+
+
 HOSTILE = [
     "' " * 50_000,
     "'a" * 50_000,
@@ -367,6 +420,9 @@ HOSTILE = [
     "\\" * 100_000,
     '"' * 99_999,
     "\n at " * 25_000,
+    "word " * 20_000,
+    "word. word" * 10_000,
+    "a, a" * 25_000,
     " " * 100_000,
     "|" * 99_999 + "x",
     '  File "' * 12_500,

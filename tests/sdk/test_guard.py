@@ -23,7 +23,8 @@ from poisonguard import (
 )
 from poisonguard.readers.plain import PlainReader
 from tests.sdk.consumer_processes import python
-from tests.sdk.guarded import (
+from tests.sdk.fake_poisonweb_server import KEY, Server
+from tests.sdk.guard_and_handler_builders import (
     REDRIVE,
     Failing,
     Handler,
@@ -32,7 +33,6 @@ from tests.sdk.guarded import (
     message,
     redriven,
 )
-from tests.sdk.server import KEY, Server
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HANDLED, SKIPPED = Outcome.HANDLED, Outcome.SKIPPED
@@ -249,7 +249,7 @@ def test_a_traceback_begins_in_the_handler(server: Server) -> None:
         guard.handle(message(), Failing(ValueError("unlucky")))
 
     trace = only(server.reports.failures)["exception"]["traceback"]
-    assert "guarded.py" in trace
+    assert "guard_and_handler_builders.py" in trace
     assert "poisonguard" not in trace
     assert "During handling" not in trace
 

@@ -26,14 +26,14 @@ from psycopg_pool import ConnectionPool
 from poisonguard import Guard, Misconfigured, Outcome, RetryPolicy
 from poisonguard.dedupe.postgres import PostgresWindow, schema
 from tests import preloaded_fork_server
-from tests.sdk import marking_consumer
-from tests.sdk.guarded import Message, guarding, message, redriven
-from tests.sdk.server import Server
+from tests.sdk import postgres_dedupe_consumer
+from tests.sdk.fake_poisonweb_server import Server
+from tests.sdk.guard_and_handler_builders import Message, guarding, message, redriven
 
 HANDLED, POISONED, RELEASE = Outcome.HANDLED, Outcome.POISONED, Outcome.RELEASE
 SKIPPED = Outcome.SKIPPED
 TIMEOUT = 60.0
-FORKS = preloaded_fork_server.of(marking_consumer.__name__)
+FORKS = preloaded_fork_server.of(postgres_dedupe_consumer.__name__)
 ADD = "INSERT INTO effects (message) VALUES (%s)"
 
 
@@ -48,7 +48,7 @@ def database() -> Iterator[str]:
         with psycopg.connect(dsn) as connection:
             connection.execute(schema())
             connection.execute(schema())  # a second time makes nothing new
-            connection.execute(marking_consumer.EFFECTS)
+            connection.execute(postgres_dedupe_consumer.EFFECTS)
         yield dsn
     finally:
         with psycopg.connect(url, autocommit=True) as server:
@@ -298,12 +298,12 @@ def test_a_kill_around_the_commit_leaves_each_effect_once(
     server: Server, dsn: str, tmp_path: Path
 ) -> None:
     places = (
-        marking_consumer.BEFORE_MARK,
-        marking_consumer.BEFORE_COMMIT,
-        marking_consumer.AFTER_COMMIT,
+        postgres_dedupe_consumer.BEFORE_MARK,
+        postgres_dedupe_consumer.BEFORE_COMMIT,
+        postgres_dedupe_consumer.AFTER_COMMIT,
     )
     messages = [f"{place}-{n}" for n in range(8) for place in places]
-    plan: marking_consumer.Plan = {
+    plan: postgres_dedupe_consumer.Plan = {
         "url": server.url,
         "dsn": dsn,
         "folder": str(tmp_path),
@@ -312,7 +312,9 @@ def test_a_kill_around_the_commit_leaves_each_effect_once(
     ends: list[int | None] = []
 
     while not ends or (ends[-1] != 0 and len(ends) <= len(messages)):
-        process = FORKS.Process(target=marking_consumer.main, args=[json.dumps(plan)])
+        process = FORKS.Process(
+            target=postgres_dedupe_consumer.main, args=[json.dumps(plan)]
+        )
         process.start()
         process.join(TIMEOUT)
         ends.append(process.exitcode)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from poisonguard import Guard, Misconfigured, Outcome, RetryPolicy
-from tests.sdk.guarded import (
+from tests.sdk.fake_poisonweb_server import KEY, Server
+from tests.sdk.guard_and_handler_builders import (
     REDRIVE,
     Failing,
     Handler,
@@ -21,7 +22,6 @@ from tests.sdk.guarded import (
     message,
     redriven,
 )
-from tests.sdk.server import KEY, Server
 
 HANDLED, SKIPPED = Outcome.HANDLED, Outcome.SKIPPED
 POISONED, RELEASE = Outcome.POISONED, Outcome.RELEASE

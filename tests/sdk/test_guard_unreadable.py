@@ -16,8 +16,8 @@ from poisonguard import Journal, Outcome
 from poisonguard.contract import parse_failure
 from poisonguard.readers import Headers, Reader
 from poisonguard.readers.plain import BytesReader, PlainReader
-from tests.sdk.guarded import REDRIVE, Failing, guarding, message
-from tests.sdk.server import Server
+from tests.sdk.fake_poisonweb_server import Server
+from tests.sdk.guard_and_handler_builders import REDRIVE, Failing, guarding, message
 
 HANDLED, SKIPPED = Outcome.HANDLED, Outcome.SKIPPED
 POISONED, RELEASE = Outcome.POISONED, Outcome.RELEASE

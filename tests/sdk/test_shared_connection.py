@@ -17,14 +17,14 @@ import pytest
 
 from poisonguard.contract import MatcherKind, Skip
 from poisonguard.errors import Refused, StartTimeout
-from poisonguard.server import sender_thread
+from poisonguard.server import report_sender_thread
 from poisonguard.server.backoff import Backoff
 from poisonguard.server.counts_by_minute import CounterKey
-from poisonguard.server.reporter import Reporter
+from poisonguard.server.report_sending import Reporter
 from poisonguard.server.shared_connection import Connection, _shared
 from poisonguard.skipping.skip_list import SkipList
-from tests.sdk.failures import confirmation, failure
-from tests.sdk.server import KEY, Server
+from tests.sdk.failure_report_builder import confirmation, failure
+from tests.sdk.fake_poisonweb_server import KEY, Server
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -176,7 +176,7 @@ def test_reports_go_out_as_soon_as_the_stream_is_back(
     server: Server, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     never = Backoff(floor=600, first=600, cap=600)
-    monkeypatch.setattr(sender_thread, "Backoff", lambda **_: never)
+    monkeypatch.setattr(report_sender_thread, "Backoff", lambda **_: never)
     joined(connection)
     connection.start(10)
     server.stop()
@@ -313,7 +313,12 @@ def _fork_and_close(connection: Connection) -> int:
 
 def _program(*arguments: object) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.sdk.unclosed_consumer", *map(str, arguments)],
+        [
+            sys.executable,
+            "-m",
+            "tests.sdk.unclosed_connection_consumer",
+            *map(str, arguments),
+        ],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'sdk'}"},
         stdin=subprocess.PIPE,

@@ -17,7 +17,7 @@ from poisonguard.contract import Invalid, MatcherKind, Skip, parse_skip
 from poisonguard.server.shared_connection import Connection
 from poisonguard.skipping import skip_list as lists
 from poisonguard.skipping.skip_list import Fence, SkipList
-from tests.sdk.server import KEY, Server
+from tests.sdk.fake_poisonweb_server import KEY, Server
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 DIGEST = "ab" * 32

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from poisonguard.errors import Full, Misconfigured
-from poisonguard.server.client import Client
-from poisonguard.server.reporter import Reporter
+from poisonguard.server.http_client import Client
+from poisonguard.server.report_sending import Reporter
 from poisonguard.server.spool import BATCH_RECORDS, Spool
-from tests.sdk.failures import failure
-from tests.sdk.server import KEY, Server
+from tests.sdk.failure_report_builder import failure
+from tests.sdk.fake_poisonweb_server import KEY, Server
 
 ROOT = Path(__file__).parents[2]
 SOAK = bool(os.environ.get("SOAK"))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from poisonguard.journal.process_death import Blame
-from poisonguard.processes import kernel
+from poisonguard.journal.process_death_blame import Blame
+from poisonguard.processes import kernel_process_facts
 from poisonguard.supervision.supervisor import (
     FAST_DEATHS,
     FIRST_PAUSE,
@@ -184,7 +184,7 @@ def test_unusable_arguments_are_refused_with_a_remedy(
 
 FORKS_WORKERS = """
 import os, sys, time
-from poisonguard.journal.process_journal import Journal
+from poisonguard.journal.in_flight_journal import Journal
 journal = Journal()
 journal.open(name="orders/billing/billing-1")
 if os.fork() == 0:
@@ -241,13 +241,15 @@ def test_kills_for_lack_of_memory_are_counted_in_either_cgroup(
     file = tmp_path / "memory.events"
     file.write_text(text)
 
-    assert kernel.oom_kills_in(file) == 2
+    assert kernel_process_facts.oom_kills_in(file) == 2
 
 
 def test_a_process_is_known_by_its_start_too() -> None:
-    own = kernel.Identity.own()
+    own = kernel_process_facts.Identity.own()
 
-    assert kernel.started(os.getpid()) == own.started
+    assert kernel_process_facts.started(os.getpid()) == own.started
     with subprocess.Popen(["true"]) as child:
-        wait_until(lambda: kernel.started(child.pid) is None, seconds=TIMEOUT)
-    assert kernel.started(child.pid) is None
+        wait_until(
+            lambda: kernel_process_facts.started(child.pid) is None, seconds=TIMEOUT
+        )
+    assert kernel_process_facts.started(child.pid) is None

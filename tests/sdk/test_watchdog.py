@@ -6,7 +6,7 @@ import pytest
 
 from poisonguard.contract import Cause
 from poisonguard.errors import Misconfigured
-from poisonguard.journal.process_death import Blame
+from poisonguard.journal.process_death_blame import Blame
 from poisonguard.supervision.watchdog import HangDetector, interval
 from tests.sdk.consumer_processes import NAME, Consumers, ended, python
 
@@ -72,7 +72,7 @@ def test_a_handler_that_hangs_ends_its_process_with_its_stacks(
 
     assert process.returncode == -signal.SIGKILL
     assert "is stuck for 2.5 s: killing this process" in output
-    assert "small_consumer.py" in output
+    assert "journal_only_consumer.py" in output
     journal = consumers.next_start()
     [death] = journal.deaths
     assert (death.numbers, death.blame) == ((2,), Blame.CHARGED)
@@ -110,7 +110,7 @@ def test_a_handler_that_is_slow_but_in_time_is_left_alone(
 
 HANGS_IN_A_CHILD = """
 import os, signal, sys, time
-from poisonguard.journal.process_journal import Journal
+from poisonguard.journal.in_flight_journal import Journal
 from poisonguard.supervision.watchdog import Watchdog
 journal = Journal(sys.argv[1])
 journal.open(name=sys.argv[2])

@@ -14,7 +14,7 @@ import pyspark
 
 from poisonweb.embedded import processes
 from poisonweb.embedded.processes import Program
-from spark import java
+from spark import java_discovery
 
 LOOPBACK = "127.0.0.1"
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -103,7 +103,7 @@ def _plain_environment() -> dict[str, str]:
     inherited = ("PATH", "HOME", "LANG", "JDK_JAVA_OPTIONS")
     return {
         **{name: os.environ[name] for name in inherited if name in os.environ},
-        **java.find(os.environ),
+        **java_discovery.find(os.environ),
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": LOOPBACK,
         "SPARK_DAEMON_MEMORY": "256m",

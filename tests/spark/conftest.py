@@ -15,9 +15,9 @@ from django.db import connection
 from pyspark.sql import SparkSession
 
 from spark import session
-from tests.files_of_killed_processes import files_of_killed_processes
-from tests.needs import JDBC_JAR
-from tests.spark.postgres_readers import DOORS, Export
+from tests.machine_requirements import JDBC_JAR
+from tests.spark.postgres_reader_parameters import DOORS, Export
+from tests.temp_folder_of_killed_processes import files_of_killed_processes
 
 __all__ = ["files_of_killed_processes"]
 

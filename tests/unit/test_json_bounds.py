@@ -13,7 +13,7 @@ from django.conf import settings
 
 from apps.api import parsers
 from apps.api.parsers import LARGE, MOST_VALUES, BoundedJSONParser
-from apps.api.refusals import TooLarge, Unreadable
+from apps.api.request_body_errors import TooLarge, Unreadable
 
 MIB = 1024 * 1024
 

@@ -38,9 +38,10 @@ MEMORY_SECONDS = 0.02
 # for the short text cannot be measured.
 QUADRATIC_SECONDS, WORTH_SECONDS = 0.1, 0.002
 WORST = 3
-# What a query may be long, which is checked before; see `apps.poison.query.MAX_LENGTH`.
+# What a query may be long, which is checked before; see `MAX_LENGTH` of
+# `apps.poison.query_language`.
 BOUNDED = dict.fromkeys(
-    ("apps.poison.query._TOKEN", "apps.poison.query._QUOTED"), 2_000
+    ("apps.poison.query_language._TOKEN", "apps.poison.query_language._QUOTED"), 2_000
 )
 BOUNDED_SECONDS = 0.1
 
@@ -229,4 +230,4 @@ def test_patterns_are_found_in_every_package() -> None:
     packages = {use.where.partition(".")[0] for use in USES.values()}
 
     assert packages == {"apps", "poisonguard", "poisonweb", "spark"}
-    assert "apps.dashboard.presentation.body._TOKEN.findall" in USES
+    assert "apps.dashboard.presentation.message_body._TOKEN.findall" in USES

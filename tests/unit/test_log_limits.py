@@ -9,7 +9,7 @@ import pytest
 from django.conf import settings
 from django.test import Client
 
-from apps.core.logs import (
+from apps.core.log_formatting import (
     LONGEST_MESSAGE,
     LONGEST_TRACEBACK,
     LineFormatter,

@@ -8,13 +8,13 @@ import pytest
 
 from apps.triage.models import Operation
 from apps.triage.progress import ItemTally, Pace, pace_of
-from apps.triage.states import COUNTED, OperationState
+from apps.triage.states import STANDINGS, OperationState
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
 def tally(**counts: int) -> ItemTally:
-    every = {**dict.fromkeys(COUNTED, 0), **counts}
+    every = {**dict.fromkeys(STANDINGS, 0), **counts}
     return ItemTally(total=sum(counts.values()), counts=every)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_architecture import ROOT, tracked
+from tests.unit.test_rules_of_the_whole_tree import ROOT, tracked
 
 # They share one parsed tree.
 pytestmark = pytest.mark.together
@@ -26,14 +26,17 @@ PARTICIPLES = frozenset(
     }
 )
 EXEMPT = {
-    "apps/api/serializers/moves.py": {"held": "a member of a review's answer"},
+    "apps/api/serializers/position_moves.py": {"held": "a member of a review's answer"},
     "apps/api/serializers/poisons.py": {"shown": "a member of a poison"},
-    "apps/api/serializers/previews.py": {"taken": "a member of a preview"},
-    "apps/api/serializers/problems.py": {"sent": "a member of a problem's counts"},
+    "apps/api/serializers/operation_previews.py": {"taken": "a member of a preview"},
+    "apps/api/serializers/poison_problems.py": {
+        "sent": "a member of a problem's counts"
+    },
     "apps/api/serializers/topics.py": {"held": "a member of a topic"},
-    "apps/dashboard/forms/skips.py": {"seen": "a field that open pages send"},
+    "apps/dashboard/forms/new_skip.py": {"seen": "a field that open pages send"},
     "apps/poison/models/skips.py": {"made": "a column"},
-    "apps/triage/models.py": {"held": "a column", "taken": "a column"},
+    "apps/triage/models/operations.py": {"taken": "a column"},
+    "apps/poison/models/sends.py": {"sent": "a column"},
     "sdk/poisonguard/bookmarks.py": {"asked": "a public method of BookmarkStore"},
 }
 # What others say, and what the product calls it. A word of two parts is found in
@@ -84,10 +87,14 @@ OURS_OF_OTHERS = {
 }
 # There the own words of brokers, and of the clients that read them, are right.
 OF_BROKERS = (
-    *("apps/brokers/adapters/", "apps/brokers/vocabularies/"),
+    *("apps/brokers/adapters/", "apps/brokers/failure_headers/"),
     *("sdk/poisonguard/amps/", "sdk/poisonguard/readers/", "sdk/examples/"),
     *("docs/brokers/", "docs/failure-headers.md", "tests/amps/", "tests/brokers/"),
-    *("tests/contracts/", "tests/unit/brokers/", "tests/unit/test_vocabularies.py"),
+    *(
+        "tests/contracts/",
+        "tests/unit/brokers/",
+        "tests/unit/test_framework_failure_headers.py",
+    ),
 )
 UNIX = "Unix says so of a child process that has ended"
 AUDIT = "the signed head of the audit trail"
@@ -96,20 +103,21 @@ JDBC = "the class of JDBC that Spark loads"
 # Another idea than ours has the word here, or a name that other processes see.
 OTHER_IDEAS = {
     "archive": {
-        "spark/cluster.py": "a zip file of the modules",
+        "spark/cluster_code_shipping.py": "a zip file of the modules",
         "tests/acceptance/": "a tar file of a release, a file of classes",
-        "tests/spark/test_cluster.py": "a zip file of the modules",
+        "tests/spark/test_cluster_code_shipping.py": "a zip file of the modules",
         "tests/unit/sample/test_history.py": "files of hours as GH Archive has them",
     },
     "backend": {"apps/team/backends.py": "Django's word: what checks a sign-in"},
-    "bulk": {"benchmarks/capture.py": "a baseline: bulk_create of Django"},
     "callback": {
-        "apps/dashboard/views/provider.py": "OpenID's word, and in an address",
+        "apps/dashboard/views/single_sign_on.py": "OpenID's word, and in an address",
         "apps/team/openid.py": "a method that allauth calls",
-        "tests/sdk/test_guard_release.py": "a function that an application passes",
+        "tests/sdk/test_released_messages.py": "a function that an application passes",
     },
     "checkpoint": {
-        **dict.fromkeys(("apps/audit/", "apps/dashboard/selectors/checkpoint"), AUDIT),
+        **dict.fromkeys(
+            ("apps/audit/", "apps/dashboard/selectors/audit_checkpoint"), AUDIT
+        ),
         **dict.fromkeys(("docs/", "README.md", "CHANGELOG.md"), AUDIT),
         **dict.fromkeys(("poisonweb/env.py", "poisonweb/settings.py"), AUDIT),
         **dict.fromkeys(("tests/integration/",), AUDIT),
@@ -135,7 +143,7 @@ OTHER_IDEAS = {
     "reap": {
         "poisonweb/embedded/supervisor.py": UNIX,
         "sdk/poisonguard/supervision/supervisor.py": UNIX,
-        "tests/leftovers.py": UNIX,
+        "tests/leftover_process_cleanup.py": UNIX,
     },
     "replay": {
         "apps/api/idempotency.py": "gives an answer again, as a header of it says",

@@ -6,13 +6,13 @@ import logging
 
 import pytest
 
-from apps.core.logs import RateLimitFilter
+from apps.core.log_formatting import RateLimitFilter
 
 
 @pytest.fixture
 def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     clock = [100.0]
-    monkeypatch.setattr("apps.core.logs.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("apps.core.log_formatting.time.monotonic", lambda: clock[0])
     return clock
 
 

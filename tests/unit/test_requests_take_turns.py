@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from poisonweb.limits import (
+from poisonweb.request_limits import (
     Message,
     Receive,
     Scope,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from apps.api.examples.common import (
+from apps.api.examples.requests import LANE, POLICIES, SKIP
+from apps.api.examples.shared_values import (
     AT,
     KIND,
     LATER,
@@ -17,7 +18,6 @@ from apps.api.examples.common import (
     Value,
     only,
 )
-from apps.api.examples.requests import LANE, POLICIES, SKIP
 
 COUNTS: Final[Value] = {
     "failures": 3,
@@ -63,6 +63,10 @@ OPERATION: Final[Value] = {
     "undo_of": None,
     "reason": "mended",
     "total": 1,
+    "items_judged": 1,
+    "rate_limit": None,
+    "ramp": None,
+    "paused_because": "",
     "trouble": "",
     "retry_at": None,
     "as_of": AT,
@@ -99,6 +103,8 @@ PREVIEW: Final[Value] = {
     "q": "topic:orders is:open",
     "target_topic": None,
     "ordered": False,
+    "rate": None,
+    "ramp": None,
     "as_of": AT,
     "expires_at": "2026-11-20T09:45:00Z",
     "taken": True,
@@ -109,8 +115,11 @@ PREVIEW: Final[Value] = {
     "breakdown": {
         "topics": [{"name": "orders", "count": 1}],
         "consumer_groups": [{"name": "billing", "count": 1}],
+        "other_topics": 0,
+        "other_consumer_groups": 0,
     },
     "left_out": [],
+    "redirects": [{"topic": "orders", "to": "orders-later"}],
     "elsewhere": [],
     "sample": [POISON],
 }
@@ -258,6 +267,8 @@ FAILURE: Final[Value] = {
     "failed_at": LATER,
     "failed_at_claimed": None,
     "captured_at": LATER,
+    "times": 1,
+    "last_failed_at": None,
 }
 SENT: Final[Value] = {
     "id": REDRIVE,
@@ -339,6 +350,23 @@ ANSWERS: Final[Mapping[str, Examples]] = {
     "Preview": only(PREVIEW),
     "Accepted": only({"id": 4}),
     "Operations": _list_of(OPERATION),
+    "OperationRow": only({**OPERATION, "state": "paused", "finished_at": None}),
+    "OperationItems": only(
+        {
+            "results": [
+                {
+                    "number": 0,
+                    "poison": 13,
+                    "topic": "orders",
+                    "standing": "confirmed",
+                    "explanation": "",
+                    "sent_at": AT,
+                    "answered_at": LATER,
+                }
+            ],
+            "next": None,
+        }
+    ),
     "OperationDetail": only(
         {
             **OPERATION,

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from apps.api.examples.common import (
+from apps.api.examples.shared_values import (
     AT,
     CONSUMER,
     HEADER,
     KIND,
     LATER,
     PREVIEWED,
+    RAMP,
     REPORT,
     SHA_256,
     Examples,
@@ -117,6 +118,7 @@ POLICIES: Final[Value] = {
     "max_dequeue_count": 5,
     "visibility_timeout": 60.0,
     "retention_days": 14,
+    "requeue_to": "invoices-later",
     "owner": "team shop",
     "runbook": "https://wiki.example.org/orders",
     "options": {"body_field": "body"},
@@ -147,8 +149,22 @@ REQUESTS: Final[Mapping[str, Examples]] = {
             "ordered": True,
         },
         "by ids": {"verb": "drop", "ids": [13]},
+        "slowly, in growing steps": {
+            "verb": "redrive",
+            "q": "topic:orders is:open",
+            "rate": 50,
+            "ramp": RAMP,
+        },
+        "back to its dead-letter queue": {
+            "verb": "give_back",
+            "q": "topic:orders is:open",
+            "target_topic": "orders",
+        },
     },
     "Decision": only({"token": PREVIEWED, "reason": "mended"}),
+    "Control": only({"reason": "the consumers are being deployed"}),
+    "RateChange": only({"rate": 50, "reason": "the database is busy"}),
+    "Retry": only({"standings": ["refused", "recurred", "silent"]}),
     "NewSkip": only({**SKIP, "everything": False}),
     "Unskip": only({"reason": "the price is known now"}),
     "AppliedReports": only({"applied": [APPLIED]}),

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from django.db.models import Count, QuerySet
 
-from apps.api.paging import Page, PageWindow
-from apps.brokers import adapters, connectivity
+from apps.api.keyset_pagination import Page, PageWindow
+from apps.brokers import adapters, ping_and_discovery
+from apps.brokers.adapter_contract import Capabilities, FoundTopic
 from apps.brokers.models import Broker, Topic
-from apps.brokers.ports import Capabilities, FoundTopic
 from apps.core.errors import Absent, Unavailable
 from apps.team.rights import Principal
 
@@ -74,7 +74,7 @@ def discover(broker_id: int, principal: Principal) -> list[DiscoveredTopic]:
     names = dict(broker.topics.values_list("native_name", "name"))
     return [
         DiscoveredTopic(topic=topic, name=names.get(topic.name))
-        for topic in connectivity.discover(broker=broker)
+        for topic in ping_and_discovery.discover(broker=broker)
         if principal.sees(topic.name)
     ]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from apps.api.paging import Page, PageWindow
+from apps.api.keyset_pagination import Page, PageWindow
 from apps.audit.models import Entry
-from apps.core.text import readable
-from apps.core.timeouts import search_timeout
+from apps.core.statement_timeouts import search_timeout
+from apps.core.text_cleaning import readable
 from apps.poison import message_contents
 from apps.poison.message_contents import FailureExcerpt
 from apps.poison.models import Failure, Poison, Redrive
-from apps.poison.query import Query
+from apps.poison.query_language import Query
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Item, Operation
 
@@ -50,7 +50,7 @@ def one(poison_id: int, principal: Principal) -> PoisonDetail:
     """Find a poison and its history; raises Absent if the principal sees none."""
     poison = message_contents.visible(poison_id=poison_id, principal=principal)
     headers = message_contents.first_headers(poison_id=poison_id)
-    redrives = Redrive.objects.filter(poison=poison).select_related("topic", "item")
+    redrives = Redrive.objects.filter(poison=poison).select_related("topic")
     containing = _operations(poison, principal)
     return PoisonDetail(
         poison=poison,

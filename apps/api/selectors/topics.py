@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from apps.api.paging import Page, PageWindow
+from apps.api.keyset_pagination import Page, PageWindow
 from apps.brokers.models import Topic
-from apps.capture import topic_settings
+from apps.capture import topic_registration_and_settings
 from apps.capture.models import HeldDeadLetter, Lane, OversizeMessage
 from apps.team.rights import Principal
 
@@ -49,7 +49,9 @@ def find(
 
 def one(name: str, principal: Principal, *, now: datetime) -> TopicDetail:
     """Find a topic that this principal may see; raises Absent otherwise."""
-    topic = topic_settings.visible_topic(name=name, principal=principal)
+    topic = topic_registration_and_settings.visible_topic(
+        name=name, principal=principal
+    )
     return detail_of(topic, now=now)
 
 

@@ -1,4 +1,4 @@
-"""Describe `shapes` and the contract for the OpenAPI schema.
+"""Describe `response_dicts` and the contract for the OpenAPI schema.
 
 These serializers parse and render nothing; the tests compare every answer with them.
 """

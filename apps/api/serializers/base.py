@@ -18,11 +18,11 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.settings import api_settings
 
-from apps.api.bodies import members_of
-from apps.api.refusals import InvalidMembers
+from apps.api.batch_request_members import members_of
+from apps.api.request_body_errors import InvalidMembers
 from apps.audit.services import REASON_LIMIT
 from apps.core.errors import Invalid, step
-from apps.core.text import storable
+from apps.core.text_cleaning import storable
 from poisonguard import contract
 from poisonguard.contract import Cause, has_control_character, uuid_of
 
@@ -308,7 +308,9 @@ class RequestSchema(Schema, Generic[Value]):
         return cast(Value, members)
 
     def to_internal_value(self, data: object) -> Any:
-        members = members_of(data)
+        if not isinstance(data, Mapping):
+            raise serializers.ValidationError("send a JSON object")
+        members: Mapping[Any, Any] = data
         unknown = [name for name in members if name not in self.fields]
         if unknown:
             # The sender may rely on the effect of such a member.

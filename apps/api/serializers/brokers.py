@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from rest_framework import serializers
 
-from apps.api.bodies import members_of
+from apps.api.batch_request_members import members_of
 from apps.api.serializers.base import (
     OPTIONAL,
     Flag,
@@ -21,17 +21,17 @@ from apps.api.serializers.base import (
     checked,
     choice,
 )
-from apps.brokers import ports, sealed_addresses, topic_policies
+from apps.brokers import adapter_contract, sealed_addresses, topic_policies
 from apps.brokers.adapters import KINDS
 from apps.brokers.models import BROKER_NAME_LIMIT
-from apps.brokers.services.registration import URL_LIMIT
-from apps.core.text import readable, storable
+from apps.brokers.services.broker_registration import URL_LIMIT
+from apps.core.text_cleaning import readable, storable
 
 KindName = choice("BrokerKind", KINDS)
-HeadersName = choice("Headers", ports.Headers)
-OrderingName = choice("Ordering", ports.Ordering)
-DurabilityName = choice("Durability", ports.Durability)
-CountingName = choice("Counting", ports.Counting)
+HeadersName = choice("Headers", adapter_contract.Headers)
+OrderingName = choice("Ordering", adapter_contract.Ordering)
+DurabilityName = choice("Durability", adapter_contract.Durability)
+CountingName = choice("Counting", adapter_contract.Counting)
 
 
 class Address(Visible):

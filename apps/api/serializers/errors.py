@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from apps.api.serializers.base import AnyField, Number, Schema, Text
-from apps.api.serializers.previews import Preview
+from apps.api.serializers.operation_previews import Preview
 
 
 class FieldError(Schema):

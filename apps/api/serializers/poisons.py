@@ -6,6 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from apps.api.serializers.audit_trail import Entry
 from apps.api.serializers.base import (
     AnyField,
     CauseName,
@@ -21,8 +22,7 @@ from apps.api.serializers.base import (
     choice,
     within,
 )
-from apps.api.serializers.operations import OperationRow
-from apps.api.serializers.trail import Entry
+from apps.api.serializers.triage_operations import OperationRow
 from apps.poison.states import DisplayState, PoisonState, RedriveOutcome
 
 PoisonStateName = choice("PoisonState", PoisonState)
@@ -104,13 +104,23 @@ class Failure(Schema):
         help_text="as its consumer sent it, where that is implausible",
     )
     captured_at = Moment(source="failure.captured_at")
+    times = Number(
+        source="failure.times",
+        help_text="how many failures within a minute it stands for; `attempts` is the"
+        " sum of theirs, all else is of the last",
+    )
+    last_failed_at = Moment(
+        source="failure.last_failed_at",
+        allow_null=True,
+        help_text="when the last of them failed, if it may stand for several",
+    )
 
 
 class Redrive(Schema):
     id = Id()
     n = Number()
     topic = Text(source="topic.name")
-    operation = Number(source="item.operation_id", allow_null=True)
+    operation = Number(allow_null=True)
     queue = TextOrNull(help_text="the dead-letter queue it was given back to")
     outcome = OutcomeName()
     detail = Text()

@@ -28,9 +28,9 @@ from apps.api.serializers.base import (
 from apps.brokers import topic_policies
 from apps.brokers.models import BROKER_NAME_LIMIT
 from apps.brokers.topic_policies import Policies
-from apps.capture import topic_settings
+from apps.capture import topic_registration_and_settings
 from apps.capture.models import LaneState, Mode
-from apps.capture.topic_settings import LaneChange
+from apps.capture.topic_registration_and_settings import LaneChange
 from apps.core.errors import Invalid
 
 ModeName = choice("LaneMode", Mode)
@@ -111,7 +111,7 @@ class Timeout(Policy, serializers.FloatField):
     """Seconds, or a time span as hh:mm:ss."""
 
 
-class _Policies(RequestSchema[topic_settings.TopicChange]):
+class _Policies(RequestSchema[topic_registration_and_settings.TopicChange]):
     dead_letter_queue = Visible(
         required=False,
         allow_blank=True,
@@ -134,6 +134,13 @@ class _Policies(RequestSchema[topic_settings.TopicChange]):
         max_value=topic_policies.MOST_DAYS,
         help_text="how long the broker keeps a message; automatic skips live as long",
     )
+    requeue_to = Visible(
+        required=False,
+        allow_blank=True,
+        allow_null=True,
+        max_length=topic_policies.TEXT_LIMIT,
+        help_text="the topic where its messages are sent again; null: itself",
+    )
     owner = Visible(
         required=False,
         allow_blank=True,
@@ -155,7 +162,9 @@ class _Policies(RequestSchema[topic_settings.TopicChange]):
     paused = Flag(**OPTIONAL)
     reason = ReasonText(help_text="recorded in the audit trail")
 
-    def value_of(self, members: dict[str, Any]) -> topic_settings.TopicChange:
+    def value_of(
+        self, members: dict[str, Any]
+    ) -> topic_registration_and_settings.TopicChange:
         lane = LaneChange(
             mode=members.pop("mode"),
             tee_queue=members.pop("tee_queue") or "",
@@ -171,7 +180,9 @@ class _Policies(RequestSchema[topic_settings.TopicChange]):
         if lane.mode is not None and changes.get("dead_letter_queue") == "":
             remedy = "a lane needs one: name it, or leave out the mode"
             raise Invalid("dead_letter_queue", remedy)
-        return topic_settings.TopicChange(policies=changes, lane=lane, **members)
+        return topic_registration_and_settings.TopicChange(
+            policies=changes, lane=lane, **members
+        )
 
 
 class NewTopic(_Policies):
@@ -215,6 +226,7 @@ class Topic(Schema):
         source="topic.visibility_timeout", help_text="seconds"
     )
     retention_days = Number(source="topic.retention_days", allow_null=True)
+    requeue_to = Text(source="topic.requeue_to", allow_blank=True)
     owner = Text(source="topic.owner", allow_blank=True)
     runbook = Text(source="topic.runbook", allow_blank=True)
     options = serializers.DictField(source="topic.options")

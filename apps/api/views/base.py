@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from apps.api.authentication import SignedInAuthentication
-from apps.api.paging import Page, Row
+from apps.api.keyset_pagination import Page, Row
 from apps.api.permissions import SIGNED_IN, RequiredScope
 from apps.core.errors import Forbidden
 from apps.team.rights import Principal

@@ -10,13 +10,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.api.idempotency import idempotent
+from apps.api.keyset_pagination import PageWindow
 from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, described
-from apps.api.paging import PageWindow
 from apps.api.selectors import brokers
 from apps.api.serializers import brokers as serializers
 from apps.api.views.base import PostedBySessions, View, list_response
-from apps.brokers import connectivity
-from apps.brokers.services import registration
+from apps.brokers import ping_and_discovery
+from apps.brokers.services import broker_registration
 from apps.capture import topic_removal
 from apps.core import clock
 from apps.team.rights import Scope
@@ -58,7 +58,7 @@ class Brokers(View):
     @idempotent
     def post(self, request: Request) -> Response:
         """This does not connect to it yet: test it, then discover its topics."""
-        broker = registration.add(
+        broker = broker_registration.add(
             **serializers.NewBroker.parse(request.data),
             principal=self.principal,
             now=clock.now(),
@@ -97,7 +97,7 @@ class Broker(View):
     def patch(self, request: Request, broker_id: int) -> Response:
         """Members that are left out stay as they are; so does the kind."""
         change = serializers.BrokerChange.parse(request.data)
-        broker = registration.alter(
+        broker = broker_registration.alter(
             broker=brokers.visible(broker_id, self.principal),
             **change,
             principal=self.principal,
@@ -137,7 +137,7 @@ class Test(View):
     def post(self, _: Request, broker_id: int) -> Response:
         """It takes 10 s at most, changes nothing, and is a 200 either way."""
         broker = brokers.visible(broker_id, self.principal)
-        reached = connectivity.reach(broker=broker)
+        reached = ping_and_discovery.reach(broker=broker)
         return Response(serializers.Reached(reached).data)
 
 

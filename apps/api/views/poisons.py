@@ -10,11 +10,11 @@ from drf_spectacular.types import OpenApiTypes
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from apps.api.keyset_pagination import PageWindow
 from apps.api.openapi import PAGING, described
-from apps.api.paging import PageWindow
 from apps.api.selectors import poisons
 from apps.api.serializers import poisons as serializers
-from apps.api.serializers.query_text import SearchParams
+from apps.api.serializers.search_query import SearchParams
 from apps.api.views.base import PostedBySessions, View, list_response
 from apps.core import clock
 from apps.core.streaming_responses import response_chunks

@@ -9,12 +9,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.api.idempotency import idempotent
+from apps.api.keyset_pagination import PageWindow
 from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, described
-from apps.api.paging import PageWindow
 from apps.api.selectors import topics
 from apps.api.serializers import topics as serializers
 from apps.api.views.base import View, list_response
-from apps.capture import topic_removal, topic_settings
+from apps.capture import topic_registration_and_settings, topic_removal
 from apps.core import clock
 from apps.team.rights import Scope
 
@@ -61,7 +61,7 @@ class Topics(View):
     def post(self, request: Request) -> Response:
         """Without a `mode` it has no lane, and its dead letters stay unread."""
         now = clock.now()
-        topic = topic_settings.register(
+        topic = topic_registration_and_settings.register(
             change=serializers.NewTopic.parse(request.data),
             principal=self.principal,
             now=now,
@@ -81,7 +81,7 @@ class Topics(View):
     def patch(self, request: Request) -> Response:
         """Changes all of it or nothing; members that are left out stay as they are."""
         now = clock.now()
-        topic = topic_settings.alter(
+        topic = topic_registration_and_settings.alter(
             change=serializers.TopicChange.parse(request.data),
             principal=self.principal,
             now=now,

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from apps.bookmarks.services.broker_positions import observe
+from apps.bookmarks.services.broker_position_storage import observe
 
 __all__ = ["observe"]

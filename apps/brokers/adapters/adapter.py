@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from apps.brokers.address_policy import Target
-from apps.brokers.ports import (
+from apps.brokers.adapter_contract import (
     BrokerAdmin,
     Capabilities,
     DeadLetterReader,
@@ -15,6 +14,7 @@ from apps.brokers.ports import (
     Publisher,
     TopicAdmin,
 )
+from apps.brokers.address_policy import Target
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from threading import Condition
 
-from apps.brokers.ports import (
+from apps.brokers.adapter_contract import (
     BATCH_BYTES,
     Capabilities,
     ConsumerPosition,
@@ -25,7 +25,7 @@ from apps.brokers.ports import (
     OutcomeKind,
     PublishOutcome,
 )
-from apps.brokers.vocabularies import poisonweb as vocabulary
+from apps.brokers.failure_headers import own_documented_headers as vocabulary
 from apps.core.errors import Unavailable
 
 SUFFIX = "-poison"

@@ -9,6 +9,8 @@ from __future__ import annotations
 from django.db import migrations, models
 from django.db.models import Q
 
+from apps.core.schema_changes import LockTimeoutMigration
+
 # In one transaction with the columns: the lock of the first statement keeps out what
 # would be written between the marks and the constraint.
 MARK = """
@@ -20,7 +22,7 @@ MARK = """
 """
 
 
-class Migration(migrations.Migration):
+class Migration(LockTimeoutMigration):
     dependencies = [("brokers", "0004_topics_with_policies")]
 
     operations = [

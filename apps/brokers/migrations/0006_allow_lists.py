@@ -8,8 +8,10 @@ from __future__ import annotations
 from django.contrib.postgres.fields import ArrayField
 from django.db import migrations, models
 
+from apps.core.schema_changes import LockTimeoutMigration
 
-class Migration(migrations.Migration):
+
+class Migration(LockTimeoutMigration):
     dependencies = [("brokers", "0005_one_topic_per_queue")]
 
     # The database's defaults serve the release before, which writes none.

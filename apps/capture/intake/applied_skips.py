@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from apps.capture.intake import suspicions
+from apps.capture.intake import suspected_skips
 from apps.poison import skip_counts
 from apps.team.rights import Principal
 from poisonguard.contract import AppliedSkip
@@ -22,5 +22,5 @@ def count(
     results = skip_counts.count_applied(reports=applied, principal=principal, now=now)
     handled = [each.skip for each in applied if each.handled]
     if handled:
-        suspicions.end_handled(skips=handled, principal=principal, now=now)
+        suspected_skips.end_handled(skips=handled, principal=principal, now=now)
     return results

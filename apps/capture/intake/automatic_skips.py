@@ -4,7 +4,7 @@ Capture makes them where the broker delivers old messages again, for the consume
 and the handler version that failed (for all versions if the report names none). A skip
 lasts as long as the topic keeps its messages, or until every known position of the
 topic is beyond it. Where the consumer itself may be at fault, the skip is suspected
-at first: see `suspicions`.
+at first: see `suspected_skips`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
 
-from apps.capture.intake import suspicions
+from apps.capture.intake import suspected_skips
 from apps.core import notify_channel
 from apps.core.actor import Actor
-from apps.poison import skip_list
+from apps.poison import skip_list_changes
 from apps.poison.models import SkipList, WaitingSkip
 from apps.poison.states import Because
 
@@ -49,7 +49,7 @@ _FAILED = f"""
 SELECT topic_id, consumer_group, handler_version, bookmark, publisher, seq, redrive,
        poison_id, concat_ws(': ', cause, nullif(error_type, '')) AS reason,
        cause IN ('crash', 'hang') AS is_killer, suspected AS is_doubted,
-       suspected OR ({suspicions.MAY_BE_ITS_CONSUMER}) AS is_suspected, ord
+       suspected OR ({suspected_skips.MAY_BE_ITS_CONSUMER}) AS is_suspected, ord
 FROM incoming
 WHERE topic_id = ANY(%(topics)s) AND status <> 'duplicate'
   AND consumer_group <> ''
@@ -199,15 +199,15 @@ ORDER BY skip.topic_id, skip.id LIMIT %(limit)s
 def make_skips(cursor: CursorWrapper, *, now: datetime) -> None:
     """Make or renew the skips for the failures of a merge.
 
-    This is the last step of `merge`, inside its transaction.
+    This is the last step of `merge_into_record`, inside its transaction.
     """
     cursor.execute(_TOPICS)
     topics = [topic_id for (topic_id,) in cursor.fetchall()]
     if not topics:
         return
-    skip_list.lock_lists(topics)
+    skip_list_changes.lock_lists(topics)
     _make_skips(cursor, _FAILED, topics, now=now)
-    suspicions.update_poisons(cursor)
+    suspected_skips.update_poisons(cursor)
 
 
 def make_waiting_skips(*, now: datetime) -> int:
@@ -223,7 +223,7 @@ def make_waiting_skips(*, now: datetime) -> int:
 @transaction.atomic
 def _make_waiting_skips(topic_id: int, *, now: datetime) -> int:
     """Make as many waiting skips of a topic as have room; return how many."""
-    skip_list.lock_lists([topic_id])
+    skip_list_changes.lock_lists([topic_id])
     room = _room(SkipList.objects.get(topic=topic_id), now=now)
     waiting = WaitingSkip.objects.filter(topic=topic_id).killers_first()
     batch = list(waiting.values_list("pk", flat=True)[: max(0, room)])
@@ -273,7 +273,7 @@ def _make_skips(
         "is_fresh": waiting is None,
         "waiting": waiting,
         "by": str(Actor.system("capture")),
-        **suspicions.values(now=now),
+        **suspected_skips.values(now=now),
     }
     cursor.execute(_MAKE_SKIPS.format(failed=failed), values)
     number = 0
@@ -305,7 +305,7 @@ def end_passed(*, now: datetime) -> int:
     while passed := _passed_skips(before=now - GRACE_PERIOD):
         for topic_id, rows in groupby(passed, key=lambda row: row[0]):
             with transaction.atomic():
-                number += skip_list.end(
+                number += skip_list_changes.end(
                     topic_id=topic_id,
                     skips=[skip_id for _, skip_id in rows],
                     because=Because.PASSED,

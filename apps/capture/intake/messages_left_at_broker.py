@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 
 from django.db import transaction
+from django.db.backends.utils import CursorWrapper
 from django.db.models import F
 
 from apps.brokers.models import Topic
@@ -19,7 +20,8 @@ from apps.brokers.row_locks import lock_topics
 from apps.capture.intake.occurrence import stored_message_id
 from apps.capture.models import OversizeMessage
 from apps.core import content_ids
-from apps.core.text import storable
+from apps.core.arrays import hex_array
+from apps.core.text_cleaning import storable
 from poisonguard.contract import FailureReport
 
 LIVES = timedelta(days=30)
@@ -28,13 +30,19 @@ MOST = 1_000
 DETAIL_LIMIT = 500
 
 
-@transaction.atomic
 def record(
     reports: Collection[FailureReport], topics: Mapping[str, Topic], *, now: datetime
 ) -> None:
     """Insert a row for each of these messages, or count one more report of it."""
-    if not reports:
-        return
+    if reports:
+        _record(reports, topics, now=now)
+
+
+@transaction.atomic
+def _record(
+    reports: Collection[FailureReport], topics: Mapping[str, Topic], *, now: datetime
+) -> None:
+    """Insert or count the messages in one transaction."""
     # So that no topic is removed meanwhile.
     lock_topics(topics={topics[report.topic].pk for report in reports})
     for report in sorted(reports, key=_identity):
@@ -49,9 +57,21 @@ def record(
             )
 
 
-def delete_captured(identities: Collection[bytes]) -> None:
-    """Delete the rows of messages that have now been captured whole."""
-    OversizeMessage.objects.filter(identity__in=identities).delete()
+# In one order, so that two of them never wait for one another.
+_DELETE = """
+DELETE FROM capture_oversize_message WHERE identity IN (
+    SELECT identity FROM capture_oversize_message
+    WHERE identity IN (SELECT decode(value, 'hex') FROM unnest(%s::text[]) AS value)
+    ORDER BY identity FOR UPDATE)
+"""
+
+
+def delete_captured(cursor: CursorWrapper, identities: Collection[bytes]) -> None:
+    """Delete the rows of messages that are being captured whole, in this transaction.
+
+    Call it after whatever locks messages.
+    """
+    cursor.execute(_DELETE, [hex_array(identities)])
 
 
 def prune(*, now: datetime) -> None:

@@ -1,18 +1,18 @@
-"""One failure, reported by a guard or drained by a lane, as a frozen value."""
+"""One failure, reported by a guard or drained by a lane, as a value."""
 
 from __future__ import annotations
 
 import hashlib
 import uuid
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
-from apps.brokers import vocabularies
+from apps.brokers import failure_headers
+from apps.brokers.adapter_contract import Capabilities, Counting, DeadLetter, Header
+from apps.brokers.failure_headers import own_documented_headers as vocabulary
 from apps.brokers.models import Topic
-from apps.brokers.ports import Capabilities, Counting, DeadLetter, Header
-from apps.brokers.vocabularies import poisonweb as vocabulary
 from apps.core import content_ids
-from apps.core.text import one_line, storable
+from apps.core.text_cleaning import one_line, storable
 from apps.poison import redrive_signatures
 from poisonguard.contract import NAME_LIMIT, Cause, FailureReport, Raised
 from poisonguard.fingerprint import Fingerprint, fingerprint
@@ -23,8 +23,7 @@ MOST = 2**31 - 1
 MESSAGE_ID_LIMIT = 4096
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Occurrence:
+class Occurrence(NamedTuple):
     """What capture stores of one failure; Postgres accepts all of its texts.
 
     `bookmark`, `body` and `headers` are exact bytes. `redrive` is set only if its
@@ -132,7 +131,7 @@ def from_dead_letter(
     place = f"made/{uuid.uuid4()}" if nameless else letter.bookmark
     by_policy = capabilities.counting is Counting.POLICY
     count = topic.max_dequeue_count if by_policy else letter.dequeue_count
-    story = vocabularies.read(letter.headers)
+    story = failure_headers.read(letter.headers)
     raised = Raised(
         type=story.exception_type,
         message=story.exception_message,

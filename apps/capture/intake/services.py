@@ -5,25 +5,29 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from django.conf import settings
-from django.db import OperationalError, connection, transaction
-from psycopg.errors import DeadlockDetected
+from django.db import IntegrityError, OperationalError, connection, transaction
+from psycopg.errors import DeadlockDetected, UniqueViolation
 
 from apps.brokers.models import Topic
 from apps.brokers.row_locks import lock_topics
-from apps.brokers.services import topics as brokers
-from apps.capture.intake import messages_left_at_broker
-from apps.capture.intake.merge import merge
+from apps.brokers.services import topics_and_routing_publisher as brokers
+from apps.capture.intake import (
+    first_failures,
+    messages_left_at_broker,
+    single_failures,
+)
+from apps.capture.intake.merge_into_record import merge
 from apps.capture.intake.occurrence import Occurrence, believed, from_report
 from apps.core.batch_requests import Batch
-from apps.poison import services as poison
-from apps.poison.services import ConfirmationResult
+from apps.poison.services import confirmations
+from apps.poison.services.confirmations import ConfirmationResult
 from apps.team.rights import Principal
 from poisonguard.contract import (
     CounterReport,
@@ -36,6 +40,9 @@ from poisonguard.contract import (
 log = logging.getLogger(__name__)
 
 _TRIES = 5
+
+# Stores occurrences inside a transaction; returns (status, poison id) of each.
+Store = Callable[..., list[tuple[str, int]]]
 
 
 class CaptureStatus(StrEnum):
@@ -58,24 +65,57 @@ class CaptureAnswer:
 
 
 def write(*, occurrences: Sequence[Occurrence], now: datetime) -> list[CaptureAnswer]:
-    """Merge all occurrences into the record, or none; answer in their order."""
+    """Store all occurrences, or none; answer in their order.
+
+    What was noted of them while they were too large is deleted.
+    """
     if not occurrences:
         return []
+    store = first_failures.write
     for attempt in range(1, _TRIES + 1):
         try:
-            with transaction.atomic(), connection.cursor() as cursor:
-                lock_topics(topics={occurrence.topic_id for occurrence in occurrences})
-                merged = merge(cursor, occurrences, now=now)
+            pairs = _write_one(occurrences, now=now)
+            if pairs is None:
+                pairs = _write_many(store, occurrences, now=now)
             return [
                 CaptureAnswer(status=CaptureStatus(status), poison=poison_id)
-                for status, poison_id in merged
+                for status, poison_id in pairs
             ]
+        except IntegrityError as error:
+            # Another transaction inserted one of the messages a moment before us.
+            if store is merge or not isinstance(error.__cause__, UniqueViolation):
+                raise
+            store = merge
         except OperationalError as error:
             # Operations lock poisons too; Postgres cancels one of two in a deadlock.
             if attempt == _TRIES or not isinstance(error.__cause__, DeadlockDetected):
                 raise
             log.warning("capture met a deadlock and tries again (%d)", attempt)
     raise AssertionError("unreachable")  # pragma: no cover
+
+
+def _write_one(
+    occurrences: Sequence[Occurrence], *, now: datetime
+) -> list[tuple[str, int]] | None:
+    """Store a single failure by few statements; None where that does not do."""
+    if len(occurrences) > 1:
+        return None
+    pair = single_failures.write(occurrences[0], now=now)
+    return None if pair is None else [pair]
+
+
+@transaction.atomic
+def _write_many(
+    store: Store, occurrences: Sequence[Occurrence], *, now: datetime
+) -> list[tuple[str, int]]:
+    """Store occurrences in a transaction; return (status, poison id) of each."""
+    with connection.cursor() as cursor:
+        lock_topics(topics={occurrence.topic_id for occurrence in occurrences})
+        pairs = store(cursor, occurrences, now=now)
+        messages_left_at_broker.delete_captured(
+            cursor, {occurrence.identity for occurrence in occurrences}
+        )
+    return pairs
 
 
 def capture(
@@ -94,11 +134,7 @@ def capture(
     occurrences = [
         from_report(report, topic=topics[report.topic], now=now) for report in reports
     ]
-    written = write(occurrences=occurrences, now=now)
-    messages_left_at_broker.delete_captured(
-        {occurrence.identity for occurrence in occurrences}
-    )
-    return batch.in_order(written)
+    return batch.in_order(write(occurrences=occurrences, now=now))
 
 
 def confirm(
@@ -107,7 +143,7 @@ def confirm(
     """Store that consumers handled these redriven messages; idempotent."""
     batch = Batch(members, parse_confirmation, reject)
     batch.answer(lambda confirmation: refuse_hidden(confirmation.topic, principal))
-    results = poison.confirm(
+    results = confirmations.confirm(
         tokens=[(each.redrive, each.topic) for each in batch.members], now=now
     )
     return batch.in_order(map(_answer_of_confirmation, results))

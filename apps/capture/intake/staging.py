@@ -1,4 +1,4 @@
-"""Copy occurrences into a temporary table, from which `merge` stores them.
+"""Copy occurrences into a temporary table, from which `merge_into_record` stores them.
 
 The table lasts as long as its session and is empty after each transaction. The merge
 fills its further columns.
@@ -6,12 +6,13 @@ fills its further columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from django.db.backends.utils import CursorWrapper
 
 from apps.capture.intake.occurrence import Occurrence
-from apps.core.text import one_line, storable
+from apps.core.copy_rows import copy_rows
+from apps.core.text_cleaning import one_line, storable
 from poisonguard.fingerprint import VERSION as CLASSIFIER
 
 _COLUMNS = {
@@ -59,10 +60,13 @@ _COLUMNS = {
     "delivery": "bytea",
 }
 
+_FLAGS = ("ambiguous", "is_last", "is_folded")
+
 _STAGE = f"""
 CREATE TEMP TABLE IF NOT EXISTS incoming (
     {", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())},
-    problem_id int8, poison_id int8, status text, ambiguous bool NOT NULL DEFAULT false
+    problem_id int8, poison_id int8, status text, kind int8,
+    {", ".join(f"{name} bool NOT NULL DEFAULT false" for name in _FLAGS)}
 ) ON COMMIT DELETE ROWS
 """
 
@@ -71,20 +75,11 @@ def stage(cursor: CursorWrapper, occurrences: Sequence[Occurrence]) -> None:
     """Replace the rows of the table `incoming` by these, in their order."""
     cursor.execute(_STAGE)
     cursor.execute("DELETE FROM incoming")  # of an earlier merge in this transaction
-    _copy_rows(cursor, occurrences)
+    rows = (_row(order, occurrence) for order, occurrence in enumerate(occurrences))
+    copy_rows(cursor, "incoming", _COLUMNS, rows)
 
 
-def _copy_rows(cursor: CursorWrapper, occurrences: Sequence[Occurrence]) -> None:
-    """COPY the occurrences into the table `incoming`."""
-    columns = ", ".join(_COLUMNS)
-    statement = f"COPY incoming ({columns}) FROM STDIN (FORMAT BINARY)"
-    with cursor.copy(statement) as copy:
-        copy.set_types(list(_COLUMNS.values()))
-        for order, occurrence in enumerate(occurrences):
-            copy.write_row(tuple(_row(order, occurrence)))
-
-
-def _row(order: int, o: Occurrence) -> Iterable[object]:
+def _row(order: int, o: Occurrence) -> Sequence[object]:
     """Return the values of a row of `incoming`, in the order of its columns."""
     return (
         order,

@@ -14,15 +14,15 @@ from django.db import connection, transaction
 from django.db.models import F
 
 from apps.bookmarks import services as bookmarks
+from apps.brokers.adapter_contract import Delivered
 from apps.brokers.errors import QueueExpected
-from apps.brokers.ports import Delivered
 from apps.brokers.row_locks import lock_topics
-from apps.brokers.services import topics as brokers
+from apps.brokers.services import topics_and_routing_publisher as brokers
 from apps.capture.lanes.throttling import LaneRate, Polling, Timer
 from apps.capture.models import Counter, Lane, LaneState
 from apps.core.content_ids import digest_of
 from apps.core.postgres_connections import borrow
-from apps.core.text import storable
+from apps.core.text_cleaning import storable
 
 POLL_INTERVAL = 2.0
 # Consumers that reported counters this recently are counted; the broker's count would

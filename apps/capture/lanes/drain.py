@@ -6,8 +6,8 @@
 4. Acknowledge the letters that passed both steps.
 
 A process that dies between two steps leaves the letter in its queue. The letter comes
-back, is recognized by its name (or by `unnamed_letters`) and continues with step 3: it
-is captured once, and its copy is sent at least once.
+back, is recognized by its name (or by `dead_letter_deduplication`) and continues with
+step 3: it is captured once, and its copy is sent at least once.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ from typing import Self, TypeVar
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError, connections, transaction
 
-from apps.brokers.ports import DeadLetter, DeadLetterReader, OutcomeKind
+from apps.brokers.adapter_contract import DeadLetter, DeadLetterReader, OutcomeKind
 from apps.brokers.row_locks import lock_topics
-from apps.brokers.services import topics as brokers
-from apps.brokers.services.topics import RoutedMessage, RoutingPublisher
-from apps.capture.intake import services, unnamed_letters
+from apps.brokers.services import topics_and_routing_publisher as brokers
+from apps.brokers.services.topics_and_routing_publisher import (
+    RoutedMessage,
+    RoutingPublisher,
+)
+from apps.capture.intake import dead_letter_deduplication, services
 from apps.capture.intake.occurrence import (
     Occurrence,
     digest_of_delivery,
@@ -41,7 +44,7 @@ from apps.capture.models import HeldDeadLetter, Lane, Mode, Sample
 from apps.core.errors import Unavailable
 from apps.core.postgres_connections import borrow
 from apps.core.postgres_errors import refuses_value
-from apps.core.text import storable
+from apps.core.text_cleaning import storable
 from poisonguard.contract import HEADERS_LIMIT
 
 log = logging.getLogger(__name__)
@@ -86,7 +89,7 @@ class Drain:
         self._uncopied: dict[str, str] = {}
         self._in_hand: set[uuid.UUID] = set()
         self._tidied_at: float | None = None
-        unnamed_letters.await_commits(topic=self.topic)
+        dead_letter_deduplication.await_commits(topic=self.topic)
         # The lane now removes letters, so the samples of observe mode are outdated.
         with borrow():
             Sample.objects.filter(topic=self.topic).delete()
@@ -155,7 +158,7 @@ class Drain:
         for letter in letters:
             if excess := _exceeded_limit(letter):
                 self._hold(letter, excess)
-        reports = unnamed_letters.reports_of_captured(
+        reports = dead_letter_deduplication.reports_of_captured(
             small, topic=self.topic, in_hand=self._in_hand
         )
         new = [letter for letter in small if letter.handle not in reports]
@@ -248,7 +251,7 @@ class Drain:
         if not captured:
             return
         self.reader.acknowledge([one.letter.handle for one in captured])
-        unnamed_letters.delete_acknowledged(
+        dead_letter_deduplication.delete_acknowledged(
             [one.report for one in captured if not one.letter.bookmark]
         )
         self._delete_held({_held_key(one.letter) for one in captured})
@@ -289,7 +292,9 @@ class Drain:
             self._delete_held(set(expired.values_list("bookmark", flat=True)))
         else:
             listed.exclude(bookmark__in=self._held_names).delete()
-        unnamed_letters.prune(topic=self.topic, in_hand=self._in_hand, now=now)
+        dead_letter_deduplication.prune(
+            topic=self.topic, in_hand=self._in_hand, now=now
+        )
 
     def _release_removed(self, depth: int | None) -> None:
         """Release held letters that another program removed from the queue."""

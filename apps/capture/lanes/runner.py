@@ -25,13 +25,13 @@ from apps.brokers.errors import QueueMissing, Removed
 from apps.capture import partitions as by_day
 from apps.capture.lanes.depth_polling import POLL_INTERVAL, Clock, record_state
 from apps.capture.lanes.drain import Drain
-from apps.capture.lanes.observer import Observer
+from apps.capture.lanes.observe_only_lane import Observer
 from apps.capture.models import Lane, LaneState, Mode
 from apps.core import back_off
+from apps.core.advisory_locks import Lock, Locks
 from apps.core.errors import Invalid, Refused, Unavailable
-from apps.core.lock import Lock, Locks
 from apps.core.postgres_connections import borrow
-from apps.core.text import storable
+from apps.core.text_cleaning import storable
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from django.db import migrations, models
 
+from apps.core.schema_changes import LockTimeoutMigration
 
-class Migration(migrations.Migration):
+
+class Migration(LockTimeoutMigration):
     dependencies = [("capture", "0006_lanes_that_miss_or_hold")]
 
     operations = [

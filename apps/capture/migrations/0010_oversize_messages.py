@@ -5,8 +5,10 @@ from __future__ import annotations
 import django.db.models.deletion
 from django.db import migrations, models
 
+from apps.core.schema_changes import LockTimeoutMigration
 
-class Migration(migrations.Migration):
+
+class Migration(LockTimeoutMigration):
     dependencies = [
         ("brokers", "0006_allow_lists"),
         ("capture", "0009_contradicted_guards"),

@@ -11,12 +11,12 @@ from typing import Self
 from django.http import QueryDict
 
 from apps.brokers import adapters, sealed_addresses, topic_policies
-from apps.brokers.allow_list import Choice
 from apps.brokers.models import Broker, Topic
-from apps.brokers.services import registration
-from apps.brokers.services.topics import convention_of_topic
+from apps.brokers.older_broker_allow_list import Choice
+from apps.brokers.services import broker_registration
+from apps.brokers.services.topics_and_routing_publisher import convention_of_topic
 from apps.brokers.topic_policies import Policies
-from apps.capture.lanes import lane_settings
+from apps.capture.lanes import lane_mode_and_pause
 from apps.capture.models import Mode
 from apps.core.errors import Invalid, PoisonwebError
 from apps.dashboard.forms.fields import reason_in
@@ -24,7 +24,7 @@ from apps.team.rights import Principal
 
 LONGEST_NUMBER = 18
 # The policies that every kind of broker has.
-PLAIN = ("dead_letter_queue", "retention_days", "owner", "runbook")
+PLAIN = ("dead_letter_queue", "retention_days", "requeue_to", "owner", "runbook")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +60,7 @@ class BrokerForm:
 
     def add(self, principal: Principal, *, now: datetime) -> Broker:
         """Add a broker with these values; raises Invalid for a wrong field."""
-        return registration.add(
+        return broker_registration.add(
             name=self.name.strip(),
             kind=self.kind,
             url=self.url.strip(),
@@ -71,7 +71,7 @@ class BrokerForm:
 
     def alter(self, broker: Broker, principal: Principal, *, now: datetime) -> Broker:
         """Change a broker to these values; an empty address leaves its own in place."""
-        return registration.alter(
+        return broker_registration.alter(
             broker=broker,
             name=self.name.strip(),
             url=self.url.strip() or None,
@@ -179,7 +179,7 @@ class ModeForm:
             )
         if not self.reason.strip() and self.mode is not Mode.OBSERVE:
             raise Invalid("reason", "say why; the audit trail records it.")
-        lane_settings.set_mode(
+        lane_mode_and_pause.set_mode(
             topic=topic,
             mode=self.mode,
             tee_queue=self.tee_queue if self.mode is Mode.TEE else "",

@@ -9,7 +9,7 @@ from django.http import QueryDict
 
 from apps.audit.services import REASON_LIMIT
 from apps.core.errors import Invalid
-from apps.dashboard.paging import MAX_ID
+from apps.dashboard.keyset_pagination import MAX_ID
 
 
 class Ids(forms.TypedMultipleChoiceField):

@@ -10,18 +10,24 @@ from datetime import datetime
 from django.db.models import Prefetch
 from django.template.defaultfilters import filesizeformat
 
-from apps.brokers import adapters, connectivity, sealed_addresses
+from apps.brokers import adapters, ping_and_discovery, sealed_addresses
+from apps.brokers.adapter_contract import (
+    Capabilities,
+    Counting,
+    FoundTopic,
+    Headers,
+    Ordering,
+)
 from apps.brokers.adapters import BrokerKind
 from apps.brokers.models import Broker, Topic
-from apps.brokers.ports import Capabilities, Counting, FoundTopic, Headers, Ordering
 from apps.brokers.querysets import TopicQuerySet
-from apps.brokers.services import registration
-from apps.brokers.services.topics import Convention, convention_of
+from apps.brokers.services import broker_registration
+from apps.brokers.services.topics_and_routing_publisher import Convention, convention_of
 from apps.capture.models import LaneState
 from apps.core.content_ids import digest_of, raw
 from apps.core.errors import Unavailable
-from apps.core.text import readable
-from apps.dashboard.selectors.positions import lane_state
+from apps.core.text_cleaning import readable
+from apps.dashboard.selectors.consumer_positions import lane_state
 from apps.team.rights import Principal
 
 MOST_TOPICS = 200
@@ -161,7 +167,7 @@ def find(principal: Principal, *, now: datetime) -> list[BrokerRow]:
 
 def one(broker_id: int, principal: Principal, *, now: datetime) -> BrokerPage:
     """Load a broker with its topics and capabilities; raises Absent."""
-    broker = registration.one(broker_id=broker_id)
+    broker = broker_registration.one(broker_id=broker_id)
     topics = _visible_topics(principal).filter(broker=broker)
     row = BrokerRow(broker=broker, topics=[_broker_topic(t, now=now) for t in topics])
     try:
@@ -189,7 +195,7 @@ def discovered(
 ) -> Discovery:
     """List the topics at a broker; raises Unavailable or Refused with its message."""
     broker_topics = [
-        t for t in connectivity.discover(broker=broker) if principal.sees(t.name)
+        t for t in ping_and_discovery.discover(broker=broker) if principal.sees(t.name)
     ]
     registered = {
         topic.native_name: _broker_topic(topic, now=now)
@@ -215,9 +221,9 @@ def chosen(
     """Return the chosen topics: all with a dead-letter queue, or the marked ones."""
     chosen_marks = frozenset(marks)
     broker_topics = [
-        t for t in connectivity.discover(broker=broker) if principal.sees(t.name)
+        t for t in ping_and_discovery.discover(broker=broker) if principal.sees(t.name)
     ]
-    keepable = [each for each in broker_topics if registration.is_keepable(each)]
+    keepable = [each for each in broker_topics if broker_registration.is_keepable(each)]
     if everything:
         return [each for each in keepable if each.dead_letter_queue]
     return [each for each in keepable if mark_of(each) in chosen_marks]
@@ -359,7 +365,7 @@ def _discovered_topic(
         topic=topic,
         registered=registered,
         convention=convention_of(kind=broker.kind, topic=topic.name),
-        is_keepable=registration.is_keepable(topic),
+        is_keepable=broker_registration.is_keepable(topic),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import groupby
 
 from django.conf import settings
@@ -12,16 +12,18 @@ from django.urls import reverse
 
 from apps.capture.models import Lane, LaneState
 from apps.core import postgres_session_usage
-from apps.dashboard.selectors.positions import lane_state
+from apps.dashboard.selectors.consumer_positions import lane_state
+from apps.poison.models import PoisonCountCheck
 from apps.reports.models import Day, Run
 from apps.reports.services.planning import is_overdue
 from apps.reports.states import RunState
 from apps.team.rights import Principal
 from apps.triage.models import WorkerBeat
-from apps.triage.services import upkeep
+from apps.triage.services import orphaned_operations_and_pruning
 
 RUN = (LaneState.RUNNING, LaneState.EXPECTED, LaneState.HOLDING)
 IN_TROUBLE = (LaneState.MISSING, LaneState.HOLDING, "silent")
+SHOWS_WRONG_COUNTS = timedelta(days=1)
 # Alarms name this many lanes, and count the others.
 MOST_NAMED = 5
 
@@ -106,6 +108,7 @@ def check(principal: Principal, *, now: datetime) -> SystemHealth:
             *_alarms_of_lanes(mine, now=now),
             *_alarms_of_worker(worker),
             *_alarms_of_sessions(),
+            *_alarms_of_counts(now=now),
         ],
     )
 
@@ -161,7 +164,7 @@ def _worker(*, now: datetime) -> ComponentStatus:
         return ComponentStatus(
             component="Worker", state="none", detail="none has answered yet"
         )
-    missing = upkeep.worker_missing_for(now=now)
+    missing = orphaned_operations_and_pruning.worker_missing_for(now=now)
     return ComponentStatus(
         component="Worker", state="silent" if missing else "up", at=last
     )
@@ -270,6 +273,24 @@ def _alarms_of_sessions() -> list[Alarm]:
             detail=f"{usage}; without one no process starts and no operation runs: "
             f"{usage.remedy}",
             href=f"{reverse('positions')}#lanes",
+        )
+    ]
+
+
+def _alarms_of_counts(*, now: datetime) -> list[Alarm]:
+    """Return an alarm, for a day, if counts of messages were wrong."""
+    check = PoisonCountCheck.objects.filter(
+        wrong__gt=0, checked_at__gt=now - SHOWS_WRONG_COUNTS
+    ).first()
+    if check is None:
+        return []
+    return [
+        Alarm(
+            component="Counts of messages",
+            state="mended",
+            detail=f"{check.wrong:,} were wrong: {check.detail}; counted again",
+            at=check.checked_at,
+            href=reverse("problems"),
         )
     ]
 

@@ -11,28 +11,28 @@ from typing import Self
 from django.db.models import Q
 
 from apps.audit.models import Entry
-from apps.core.text import readable
-from apps.core.timeouts import TooSlow
-from apps.dashboard.list_params import ListParams
-from apps.dashboard.paging import (
+from apps.core.statement_timeouts import TooSlow
+from apps.core.text_cleaning import readable
+from apps.dashboard.keyset_pagination import (
     BoundedCount,
     ListCursor,
     ListPage,
     bounded_count,
     page,
 )
-from apps.dashboard.presentation.body import BodyView, view
-from apps.dashboard.selectors import skips
-from apps.dashboard.selectors.neighbours import Neighbours, neighbours
-from apps.dashboard.selectors.skips import SkipRow
-from apps.poison import message_contents, origins
+from apps.dashboard.list_params import ListParams
+from apps.dashboard.presentation.message_body import BodyView, view
+from apps.dashboard.selectors import message_skips
+from apps.dashboard.selectors.message_skips import SkipRow
+from apps.dashboard.selectors.previous_and_next_row import Neighbours, neighbours
+from apps.poison import message_contents, origin_queue_mismatch
 from apps.poison.message_contents import FailureExcerpt, FirstHeaders, RevealedMessage
 from apps.poison.models import Failure, Poison, Redrive
 from apps.poison.public_headers import is_public
-from apps.poison.query import Query, Term
+from apps.poison.query_language import Query, Term
 from apps.poison.states import DisplayState
 from apps.team.rights import Principal, Scope
-from apps.triage.services.message_trail import operations_on
+from apps.triage.services.message_audit_filter import operations_on
 
 MOST_SHOWN = 20
 MASKED = "••••••"
@@ -48,6 +48,8 @@ _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MessageList:
+    """A page of messages; only an empty one has `last_failed_at`, of any message."""
+
     query: Query
     page: ListPage[Poison]
     total: BoundedCount | TooSlow
@@ -89,6 +91,11 @@ class MessageDetail:
     body: BodyView | None = None
     content_type: str | None = None
 
+    @property
+    def failures_listed(self) -> int:
+        """Count the failures that the listed ones stand for."""
+        return sum(excerpt.failure.times for excerpt in self.failures)
+
 
 def find(params: ListParams, principal: Principal) -> MessageList:
     """List a page of the messages that match the parameters and are visible."""
@@ -109,11 +116,12 @@ def _matching(
     """List a page of the visible messages that match a query, with a count."""
     poisons = Poison.objects.on_topics(principal.topics).matching(query)
     rows = poisons.select_related("topic")
+    listed = page(rows, field="last_failed_at", cursor=cursor)
     return MessageList(
         query=query,
-        page=page(rows, field="last_failed_at", cursor=cursor),
+        page=listed,
         total=bounded_count(poisons),
-        last_failed_at=last_failed_at(principal),
+        last_failed_at=None if listed.rows else last_failed_at(principal),
     )
 
 
@@ -190,7 +198,7 @@ def _detail(
 ) -> MessageDetail:
     """Load all that a message's page shows beside headers and body."""
     failures = Failure.objects.filter(poison=message)
-    redrives = Redrive.objects.filter(poison=message).select_related("topic", "item")
+    redrives = Redrive.objects.filter(poison=message).select_related("topic")
     same_problem = Poison.objects.on_topics(principal.topics).filter(
         problem=message.problem_id
     )
@@ -202,11 +210,11 @@ def _detail(
         given_back_to=newest[0].queue if message.is_given_back else "",
         entries=_entries(message),
         headers=headers,
-        skips=skips.of_message(message, now=now)
+        skips=message_skips.of_message(message, now=now)
         if principal.may(Scope.SKIPS_READ)
         else [],
         neighbours=neighbours(same_problem, message, field="last_failed_at"),
-        origin=origins.of(message.pk, topic=message.topic.native_name),
+        origin=origin_queue_mismatch.of(message.pk, topic=message.topic.native_name),
         body=body,
         content_type=content_type,
     )

@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from apps.brokers.models import Broker, Topic
 from apps.capture.models import Lane
-from apps.core.timeouts import TooSlow, unless_slow
+from apps.core.statement_timeouts import TooSlow, unless_slow
 from apps.poison.models import Poison, Problem, Redrive
 from apps.poison.states import PoisonState
 from apps.team.rights import Principal, Scope

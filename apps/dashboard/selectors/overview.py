@@ -11,47 +11,40 @@ from django.db.models import Count
 
 from apps.brokers.models import Topic
 from apps.brokers.querysets import TopicQuerySet
-from apps.core.timeouts import TooSlow, unless_slow
-from apps.dashboard.paging import BoundedCount, bounded_count
-from apps.dashboard.selectors import guards, health, operations, problems, topics
-from apps.dashboard.selectors.guards import IdleGuards
+from apps.core.statement_timeouts import TooSlow, unless_slow
+from apps.dashboard.keyset_pagination import BoundedCount, bounded_count
+from apps.dashboard.selectors import (
+    consumer_guard_states,
+    health,
+    problems,
+    topics,
+    triage_operations,
+)
+from apps.dashboard.selectors.consumer_guard_states import IdleGuards
 from apps.dashboard.selectors.health import Alarm, ComponentStatus, NightlyReport
 from apps.dashboard.selectors.messages import last_failed_at
-from apps.dashboard.selectors.operations import ListedOperation
+from apps.dashboard.selectors.problem_ranking import (
+    MOST_PROBLEMS,
+    Ranking,
+    ranked,
+)
 from apps.dashboard.selectors.problems import ProblemRow
-from apps.dashboard.selectors.ranking import MOST_PROBLEMS, Ranking, ranked
 from apps.dashboard.selectors.topics import TopicRow, peak
-from apps.poison import backlogs
-from apps.poison.models import Poison, Problem
-from apps.poison.problem_search import matching
-from apps.poison.query import Query, Term
+from apps.dashboard.selectors.triage_operations import OperationStatus
+from apps.poison import failure_hours
+from apps.poison.failure_hours import FailureHours
+from apps.poison.models import Problem
+from apps.poison.problem_search import OPEN, matching
 from apps.poison.querysets import ProblemQuerySet
-from apps.poison.states import DisplayState
 from apps.team.rights import Principal
+from apps.triage.models import Operation
 
 DAY = timedelta(hours=24)
 # The page counts new problems over at most this time.
 LONGEST = timedelta(days=7)
-OPEN = Query((Term("is", DisplayState.OPEN),))
 MOST_SHOWN = 10
 MOST_TOPICS = 10
 MOST_OPERATIONS = 6
-# In each problem, this many of the newest open messages are searched for requeues.
-MOST_SEARCHED = 1_000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OpenProblemRow:
-    """A problem with open messages; `came_back` counts those requeued before."""
-
-    row: ProblemRow
-    came_back: int | TooSlow
-
-    @property
-    def came_back_at_least(self) -> bool:
-        """Return whether more messages may have come back than were searched."""
-        number = self.row.open
-        return isinstance(number, TooSlow) or number.number > MOST_SEARCHED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +55,7 @@ class Needs:
     last. Without `is_whole` only the last `ranked` problems were compared.
     """
 
-    rows: list[OpenProblemRow]
+    rows: list[ProblemRow]
     others: int
     is_ranked: bool
     is_whole: bool
@@ -73,26 +66,32 @@ class Needs:
     @property
     def any_new(self) -> bool:
         """Return whether any problem listed is new."""
-        return any(each.row.activity == "new" for each in self.rows)
+        return any(each.activity == "new" for each in self.rows)
 
     @property
     def peak(self) -> int:
         """Return the common scale of the rows' charts."""
-        return problems.peak([each.row for each in self.rows])
+        return problems.peak(self.rows)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overview:
+    """All that the overview shows; `last_failed_at` only where nothing needs a person.
+
+    `running` are all unfinished operations; `operations` the newest, those first.
+    """
+
     alarms: list[Alarm]
     needs: Needs
     topics: list[TopicRow]
     more_topics: bool
-    operations: list[ListedOperation]
+    running: list[Operation]
+    operations: list[OperationStatus]
     idle: IdleGuards
     oversize: list[Topic]
     statuses: list[ComponentStatus]
     nightly_report: NightlyReport
-    open: BoundedCount | TooSlow
+    open: int | TooSlow
     last_failed_at: datetime | None
 
     @property
@@ -102,7 +101,7 @@ class Overview:
     @property
     def is_new_here(self) -> bool:
         """Return whether the installation has no topic and never had a message."""
-        return not self.topics and self.last_failed_at is None
+        return not (self.topics or self.needs.rows or self.last_failed_at)
 
     @property
     def topics_peak(self) -> int:
@@ -113,23 +112,56 @@ class Overview:
 def find(since: datetime | None, principal: Principal, *, now: datetime) -> Overview:
     """Load all that the overview shows; `since` is the previous visit."""
     ranking = ranked(principal)
-    first = () if isinstance(ranking, TooSlow) else ranking.topics
-    topic_rows, more = topics.worst(principal, first=first, most=MOST_TOPICS, now=now)
+    needy = _needy_problems(ranking, principal)
+    failing = [problem.topic_id for problem in needy]
+    listed, more = topics.worst(
+        principal,
+        first=failing if isinstance(ranking, TooSlow) else ranking.topics,
+        most=MOST_TOPICS,
+    )
+    hours = _hours(needy, listed, now=now)
+    rows = problems.rows_with(hours, needy, now=now)
     visible = Topic.objects.matching(principal.topics)
     report, system = health.nightly_report(now=now), health.check(principal, now=now)
+    guards = consumer_guard_states.statuses(visible, now=now)
+    running = triage_operations.running(principal)
     return Overview(
         alarms=[*system.alarms, *health.nightly_report_alarms(report)],
-        needs=needs(ranking, since or now - DAY, principal, now=now),
-        topics=topic_rows,
+        needs=needs(ranking, rows, since or now - DAY, principal, now=now),
+        topics=topics.worst_first(hours, listed, now=now),
         more_topics=more,
-        operations=operations.latest(principal, most=MOST_OPERATIONS),
-        idle=guards.idle(visible, now=now),
+        running=running,
+        operations=triage_operations.latest(running, principal, most=MOST_OPERATIONS),
+        idle=_idle_guards(visible, guards, now=now),
         oversize=oversize(visible),
-        statuses=[*system.statuses, *guards.statuses(visible, now=now)],
+        statuses=[*system.statuses, *guards],
         nightly_report=report,
-        open=bounded_count(Poison.objects.on_topics(principal.topics).open()),
-        last_failed_at=last_failed_at(principal),
+        open=ranking if isinstance(ranking, TooSlow) else ranking.open,
+        last_failed_at=None if rows else last_failed_at(principal),
     )
+
+
+def _hours(
+    needy: Sequence[Problem], listed: Sequence[Topic], *, now: datetime
+) -> FailureHours | TooSlow:
+    """Count the failures of both tables by the hour, in one read."""
+    return unless_slow(
+        partial(
+            failure_hours.count,
+            problems=[problem.pk for problem in needy],
+            topics=[topic.pk for topic in listed],
+            now=now,
+        )
+    )
+
+
+def _idle_guards(
+    visible: TopicQuerySet, guards: Sequence[ComponentStatus], *, now: datetime
+) -> IdleGuards:
+    """List the guards that take no message, if their status says that there are any."""
+    if any(status.state == "paused" for status in guards):
+        return consumer_guard_states.idle(visible, now=now)
+    return IdleGuards(guards=[], number=0)
 
 
 def oversize(visible: TopicQuerySet) -> list[Topic]:
@@ -144,28 +176,31 @@ def oversize(visible: TopicQuerySet) -> list[Topic]:
 
 def needs(
     ranking: Ranking | TooSlow,
+    rows: list[ProblemRow],
     since: datetime,
     principal: Principal,
     *,
     now: datetime,
 ) -> Needs:
-    """Rank the problems that need a person, and count those new since a time."""
+    """Count the problems that are not in these rows, and those new since a time."""
     since = max(since, now - LONGEST)
-    if isinstance(ranking, TooSlow):
-        ids, is_whole = [], False
-        shown_problems = _failed_last(principal)
-    else:
-        ids, is_whole = ranking.ids, ranking.is_whole
-        shown_problems = _in_order(ids[:MOST_SHOWN])
+    number = 0 if isinstance(ranking, TooSlow) else len(ranking.problems)
     return Needs(
-        rows=_rows(shown_problems, now=now),
-        others=max(len(ids) - len(shown_problems), 0),
+        rows=rows,
+        others=max(number - len(rows), 0),
         is_ranked=not isinstance(ranking, TooSlow),
-        is_whole=is_whole,
+        is_whole=not isinstance(ranking, TooSlow) and ranking.is_whole,
         ranked=MOST_PROBLEMS,
         new=bounded_count(_new_problems(since, principal)),
         since=since,
     )
+
+
+def _needy_problems(ranking: Ranking | TooSlow, principal: Principal) -> list[Problem]:
+    """Return the problems that need a person, worst first."""
+    if isinstance(ranking, TooSlow):
+        return _failed_last(principal)
+    return _in_order(ranking.ids[:MOST_SHOWN])
 
 
 def _in_order(ids: Sequence[int]) -> list[Problem]:
@@ -178,23 +213,6 @@ def _failed_last(principal: Principal) -> list[Problem]:
     """Return the problems that failed last, where ranking took too long."""
     with_open = matching(OPEN, topics=principal.topics)
     return list(with_open.recent_first().select_related("topic")[:MOST_SHOWN])
-
-
-def _rows(shown_problems: Sequence[Problem], *, now: datetime) -> list[OpenProblemRow]:
-    """Add to each problem how many of its messages came back."""
-    count = partial(
-        backlogs.recurred_by_problem, [p.pk for p in shown_problems], most=MOST_SEARCHED
-    )
-    numbers = unless_slow(count)
-    return [
-        OpenProblemRow(
-            row=row,
-            came_back=numbers
-            if isinstance(numbers, TooSlow)
-            else numbers.get(row.problem.pk, 0),
-        )
-        for row in problems.rows(shown_problems, now=now)
-    ]
 
 
 def _new_problems(since: datetime, principal: Principal) -> ProblemQuerySet:

@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import partial
+from typing import Any
 
 from django.db import connection
+from django.db.models import QuerySet
 
 from apps.core.errors import Absent
-from apps.core.timeouts import TOO_SLOW, TooSlow, unless_slow
-from apps.dashboard.list_params import ListParams, Origin, ProblemPageParams
-from apps.dashboard.paging import (
-    MOST_COUNTED,
+from apps.core.statement_timeouts import TOO_SLOW, TooSlow, unless_slow
+from apps.dashboard.keyset_pagination import (
     BoundedCount,
     ListPage,
     bounded_count,
     page,
 )
-from apps.dashboard.selectors import differences, messages, ranking
-from apps.dashboard.selectors.differences import Differences
+from apps.dashboard.list_params import ListParams, Origin, ProblemPageParams
+from apps.dashboard.selectors import message_differences, messages, problem_ranking
+from apps.dashboard.selectors.message_differences import Differences
 from apps.dashboard.selectors.messages import MessageList, last_failed_at
-from apps.dashboard.selectors.neighbours import Neighbours, neighbours
-from apps.poison import backlogs, message_contents, problem_search
+from apps.dashboard.selectors.previous_and_next_row import Neighbours, neighbours
+from apps.poison import backlogs, failure_hours, message_contents, problem_search
+from apps.poison.backlogs import StateCounts
+from apps.poison.failure_hours import FailureHours
 from apps.poison.message_contents import FailureExcerpt
-from apps.poison.models import Failure, Poison, Problem
+from apps.poison.models import Failure, Problem
 from apps.poison.querysets import ProblemQuerySet
 from apps.poison.states import DisplayState
 from apps.team.rights import Principal
 
 DAY = timedelta(hours=24)
-HOURS = 24
 TOP_VALUES = 5
 # Count top values over the newest failures only, so that a huge problem opens fast.
 MOST_FAILURES = 10_000
@@ -43,23 +45,34 @@ class ProblemRow:
     """A problem with its numbers; TooSlow where counting took too long."""
 
     problem: Problem
-    counts: Mapping[DisplayState, BoundedCount] | TooSlow
+    counts: StateCounts | TooSlow
     hours: list[int] | TooSlow
     activity: str
 
     @property
-    def total(self) -> BoundedCount | TooSlow:
+    def total(self) -> int | TooSlow:
         """Sum the messages of all states."""
         if isinstance(self.counts, TooSlow):
             return TOO_SLOW
-        return _sum(self.counts.values())
+        return sum(self.counts.states.values())
 
     @property
-    def open(self) -> BoundedCount | TooSlow:
+    def open(self) -> int | TooSlow:
         return self.count(DisplayState.OPEN)
 
-    def count(self, state: DisplayState) -> BoundedCount | TooSlow:
-        return TOO_SLOW if isinstance(self.counts, TooSlow) else self.counts[state]
+    @property
+    def given_back(self) -> int | TooSlow:
+        return TOO_SLOW if isinstance(self.counts, TooSlow) else self.counts.given_back
+
+    @property
+    def came_back(self) -> int | TooSlow:
+        """Count the open messages that failed again after a requeue."""
+        return TOO_SLOW if isinstance(self.counts, TooSlow) else self.counts.came_back
+
+    def count(self, state: DisplayState) -> int | TooSlow:
+        if isinstance(self.counts, TooSlow):
+            return TOO_SLOW
+        return self.counts.states[state]
 
     @property
     def failures_today(self) -> int | TooSlow:
@@ -77,6 +90,8 @@ class ProblemRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProblemList:
+    """A page of problems; only an empty one has `last_failed_at`, of any message."""
+
     rows: list[ProblemRow]
     page: ListPage[Problem]
     total: BoundedCount | TooSlow
@@ -111,18 +126,30 @@ class FirstFailure:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FailureBreakdown:
+    """The top values of a problem's newest failures, and its newest and first failure.
+
+    `newest` is the primary key of the newest failure: its day and id. Both are None
+    where no failure is stored.
+    """
+
+    tops: list[Top]
+    newest: tuple[date, int] | None
+    first: FirstFailure | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StateLink:
     """A link to a problem's messages in one state, or in all, with their number."""
 
     label: str
     query: str
-    count: BoundedCount | TooSlow
+    count: int | TooSlow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProblemDetail:
     row: ProblemRow
-    given_back: BoundedCount | TooSlow
     sample: FailureExcerpt | None
     first: FirstFailure | None
     tops: list[Top] | TooSlow
@@ -156,8 +183,10 @@ def find(params: ListParams, principal: Principal, *, now: datetime) -> ProblemL
     return ProblemList(
         rows=rows(shown_page.rows, now=now),
         page=shown_page,
-        total=bounded_count(matching),
-        last_failed_at=last_failed_at(principal),
+        total=bounded_count(
+            problem_search.to_count(params.query, topics=principal.topics)
+        ),
+        last_failed_at=None if shown_page.rows else last_failed_at(principal),
     )
 
 
@@ -169,19 +198,20 @@ def one(
     problem = allowed.select_related("topic").filter(pk=problem_id).first()
     if problem is None:
         raise Absent(f"There is no problem {problem_id} here.")
-    samples = message_contents.failures(
-        Failure.objects.filter(problem=problem), limit=1
-    )
     listed = messages.of_problem(problem_id, params.messages, principal)
+    breakdown = unless_slow(partial(_breakdown, problem.pk))
+    if isinstance(breakdown, TooSlow):
+        sample, first = _newest(problem.pk), _first_failure(problem.pk)
+    else:
+        sample, first = _by_key(breakdown.newest), breakdown.first
     return ProblemDetail(
         row=rows([problem], now=now)[0],
-        given_back=bounded_count(Poison.objects.filter(problem=problem).given_back()),
-        sample=samples[0] if samples else None,
-        first=_first_failure(problem.pk),
-        tops=unless_slow(partial(_tops, problem.pk)),
+        sample=sample,
+        first=first,
+        tops=breakdown if isinstance(breakdown, TooSlow) else breakdown.tops,
         neighbours=_neighbours(problem, params.origin, principal),
         messages=listed,
-        differences=differences.between(
+        differences=message_differences.between(
             listed.page.rows,
             problem_id=problem_id,
             header=params.header,
@@ -201,13 +231,21 @@ def matching_problems(
 def rows(page_problems: Sequence[Problem], *, now: datetime) -> list[ProblemRow]:
     """Build a row for each problem: messages by state, failures by hour, activity."""
     ids = [problem.pk for problem in page_problems]
-    counts = unless_slow(partial(_counts, ids))
-    hours = unless_slow(partial(_hours, ids, now=now))
+    hours = unless_slow(partial(failure_hours.count, problems=ids, now=now))
+    return rows_with(hours, page_problems, now=now)
+
+
+def rows_with(
+    hours: FailureHours | TooSlow, page_problems: Sequence[Problem], *, now: datetime
+) -> list[ProblemRow]:
+    """Build a row for each problem, where the failures by the hour are counted."""
+    ids = [problem.pk for problem in page_problems]
+    counts = unless_slow(partial(backlogs.by_problem, ids))
     return [
         ProblemRow(
             problem=problem,
             counts=counts if isinstance(counts, TooSlow) else counts[problem.pk],
-            hours=hours if isinstance(hours, TooSlow) else hours[problem.pk],
+            hours=hours if isinstance(hours, TooSlow) else hours.by_problem[problem.pk],
             activity=_activity(problem, counts, now=now),
         )
         for problem in page_problems
@@ -227,62 +265,45 @@ def _sort_field(sort: str) -> str:
 def _neighbours(problem: Problem, origin: Origin, principal: Principal) -> Neighbours:
     """Return the neighbours in the list that the person came from."""
     if origin.is_overview:
-        return ranking.neighbours(problem.pk, principal)
+        return problem_ranking.neighbours(problem.pk, principal)
     listed = matching_problems(origin, principal)
     return neighbours(listed, problem, field=_sort_field(origin.sort))
 
 
-def _sum(counts: Iterable[BoundedCount]) -> BoundedCount:
-    return BoundedCount(sum(count.number for count in counts))
-
-
-def _counts(ids: list[int]) -> dict[int, dict[DisplayState, BoundedCount]]:
-    """Count the messages of each problem by state, up to a limit."""
-    by_problem = backlogs.by_problem(ids, most=MOST_COUNTED + 1)
-    return {
-        problem: {state: BoundedCount(number) for state, number in numbers.items()}
-        for problem, numbers in by_problem.items()
-    }
-
-
 def _activity(
     problem: Problem,
-    counts: Mapping[int, Mapping[DisplayState, BoundedCount]] | TooSlow,
+    counts: Mapping[int, StateCounts] | TooSlow,
     *,
     now: datetime,
 ) -> str:
     """Return "quiet" without open messages, otherwise "new" or "ongoing"."""
     if (
         not isinstance(counts, TooSlow)
-        and counts[problem.pk][DisplayState.OPEN].number == 0
+        and counts[problem.pk].states[DisplayState.OPEN] == 0
     ):
         return "quiet"
     return "new" if now - problem.first_seen < DAY else "ongoing"
 
 
-_HOURLY = """
-SELECT problem_id, extract(epoch FROM %(now)s - failed_at)::int / 3600, count(*)
-FROM poison_failure
-WHERE problem_id = ANY(%(ids)s) AND failed_at > %(now)s - interval '24 hours'
-  AND failed_at <= %(now)s AND day >= %(captured)s
-GROUP BY 1, 2
-"""
+def _by_key(key: tuple[date, int] | None) -> FailureExcerpt | None:
+    """Read the failure with this day and id."""
+    if key is None:
+        return None
+    return _excerpt(Failure.objects.filter(day=key[0], id=key[1]))
 
 
-def _hours(ids: list[int], *, now: datetime) -> dict[int, list[int]]:
-    """Count the failures of each of the last 24 hours, the oldest hour first."""
-    hours = {pk: [0] * HOURS for pk in ids}
-    # Clocks differ by minutes, so the day of capture may be the day before.
-    captured = (now - 2 * DAY).date()
-    with connection.cursor() as cursor:
-        cursor.execute(_HOURLY, {"now": now, "ids": ids, "captured": captured})
-        for problem, age, number in cursor.fetchall():
-            hours[problem][HOURS - 1 - min(age, HOURS - 1)] += number
-    return hours
+def _newest(problem_id: int) -> FailureExcerpt | None:
+    """Read a problem's newest failure, where the breakdown took too long."""
+    return _excerpt(Failure.objects.filter(problem=problem_id))
+
+
+def _excerpt(failures: QuerySet[Failure]) -> FailureExcerpt | None:
+    """Read the newest of these failures."""
+    return next(iter(message_contents.failures(failures, limit=1)), None)
 
 
 def _first_failure(problem_id: int) -> FirstFailure | None:
-    """Return version and host of a problem's first failure."""
+    """Read a problem's first failure, where the breakdown took too long."""
     failures = Failure.objects.filter(problem=problem_id).order_by("failed_at", "id")
     first = failures.values_list("handler_version", "host").first()
     return FirstFailure(version=first[0] or "", host=first[1] or "") if first else None
@@ -294,40 +315,64 @@ PROPERTIES = {
     "client_name": "Consumers",
     "cause": "Causes",
 }
-# One scan of the newest failures counts all four properties.
+# One scan of the newest failures counts all four properties, and finds the newest one.
+# Most failures agree in all four, so they are counted together first.
 _TOPS = """
-SELECT property, value, number, whole FROM (
-    SELECT property, value, count(*) AS number,
-           sum(count(*)) OVER (PARTITION BY property)::bigint AS whole,
-           row_number() OVER (PARTITION BY property ORDER BY count(*) DESC, value)
+WITH newest AS MATERIALIZED (
+    SELECT day, id, failed_at, handler_version, host, client_name, cause, times
+    FROM poison_failure
+    WHERE problem_id = %(problem)s ORDER BY failed_at DESC LIMIT %(most)s
+), alike AS (
+    SELECT coalesce(handler_version, '') AS handler_version,
+           coalesce(host, '') AS host, client_name, cause, sum(times) AS times
+    FROM newest GROUP BY 1, 2, 3, 4
+), ranked AS (
+    SELECT property, value, sum(times)::bigint AS number,
+           sum(sum(times)) OVER (PARTITION BY property)::bigint AS whole,
+           row_number() OVER (PARTITION BY property ORDER BY sum(times) DESC, value)
                AS place
-    FROM (
-        SELECT handler_version, host, client_name, cause FROM poison_failure
-        WHERE problem_id = %(problem)s ORDER BY failed_at DESC LIMIT %(most)s
-    ) newest,
-    LATERAL (VALUES
-        ('handler_version', coalesce(handler_version, '')),
-        ('host', coalesce(host, '')),
-        ('client_name', client_name),
-        ('cause', cause)
+    FROM alike, LATERAL (VALUES
+        ('handler_version', handler_version), ('host', host),
+        ('client_name', client_name), ('cause', cause)
     ) AS each(property, value)
     GROUP BY property, value
-) ranked
+)
+SELECT property, value, number, whole, latest.day, latest.id,
+       coalesce(earliest.handler_version, ''), coalesce(earliest.host, '')
+FROM ranked,
+(SELECT day, id FROM newest ORDER BY failed_at DESC, id DESC LIMIT 1) latest,
+(
+    SELECT handler_version, host FROM poison_failure
+    WHERE problem_id = %(problem)s ORDER BY failed_at, id LIMIT 1
+) earliest
 WHERE place <= %(shown)s
 ORDER BY property, place
 """
 
 
-def _tops(problem_id: int) -> list[Top]:
+def _breakdown(problem_id: int) -> FailureBreakdown:
     """Count the most frequent versions, hosts, consumers and causes, in this order."""
     values = {"problem": problem_id, "most": MOST_FAILURES, "shown": TOP_VALUES}
+    with connection.cursor() as cursor:
+        cursor.execute(_TOPS, values)
+        counts = cursor.fetchall()
+    if not counts:
+        return FailureBreakdown(tops=[], newest=None, first=None)
+    *_, day, pk, version, host = counts[0]
+    return FailureBreakdown(
+        tops=_most_frequent(counts),
+        newest=(day, pk),
+        first=FirstFailure(version=version, host=host),
+    )
+
+
+def _most_frequent(counts: Sequence[Sequence[Any]]) -> list[Top]:
+    """Group (property, value, number, whole, ...); omit what no failure tells."""
     by_property: dict[str, list[tuple[str, int, int]]] = {
         name: [] for name in PROPERTIES
     }
-    with connection.cursor() as cursor:
-        cursor.execute(_TOPS, values)
-        for name, value, number, whole in cursor.fetchall():
-            by_property[name].append((value, number, whole))
+    for name, value, number, whole, *_ in counts:
+        by_property[name].append((value, number, whole))
     return [
         Top(
             title=PROPERTIES[name],

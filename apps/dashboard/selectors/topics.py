@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
@@ -10,13 +11,17 @@ from typing import Self
 
 from django.db import connection
 from django.db.models import Sum
+from django.db.models.expressions import RawSQL
 
 from apps.bookmarks.models import Mark
 from apps.brokers import topic_policies
 from apps.brokers.models import Topic
 from apps.brokers.querysets import TopicQuerySet
 from apps.brokers.queue_ownership import reader_of_queue
-from apps.brokers.services.topics import Convention, convention_of_topic
+from apps.brokers.services.topics_and_routing_publisher import (
+    Convention,
+    convention_of_topic,
+)
 from apps.capture.models import (
     LANE_LIVES,
     HeldDeadLetter,
@@ -26,15 +31,21 @@ from apps.capture.models import (
     Sample,
 )
 from apps.core.errors import Absent
-from apps.core.patterns import like
-from apps.core.timeouts import TooSlow, unless_slow
-from apps.dashboard.paging import MOST_COUNTED, PAGE_SIZE, BoundedCount, bounded_count
-from apps.dashboard.selectors import guards, positions, skips
-from apps.dashboard.selectors.guards import GuardList, IdleGuards
-from apps.dashboard.selectors.positions import PositionRow
-from apps.poison.backlogs import backlogs
-from apps.poison.models import Poison, Problem, SkipList
-from apps.poison.states import DisplayState, states_displayed_as
+from apps.core.statement_timeouts import TOO_SLOW, TooSlow, unless_slow
+from apps.core.wildcard_patterns import like
+from apps.dashboard.keyset_pagination import PAGE_SIZE
+from apps.dashboard.selectors import (
+    consumer_guard_states,
+    consumer_positions,
+    message_skips,
+)
+from apps.dashboard.selectors.consumer_guard_states import GuardList, IdleGuards
+from apps.dashboard.selectors.consumer_positions import PositionRow
+from apps.poison import failure_hours
+from apps.poison.backlogs import by_topic, open_by_topic
+from apps.poison.failure_hours import FailureHours
+from apps.poison.models import SkipList
+from apps.poison.states import DisplayState
 from apps.team.rights import Principal
 
 HOURS = 24
@@ -43,8 +54,6 @@ DAY = timedelta(hours=HOURS)
 LATE = timedelta(minutes=1)
 PACE_MINUTES = 10
 MOST_HELD = 50
-# How many of the newest problems are searched for topics that fail now.
-MOST_PROBLEMS = 500
 # The states in which a lane counts its queue, and those that pages must show.
 COUNTS = (LaneState.RUNNING, LaneState.HOLDING)
 LANE_TROUBLE = (LaneState.AWAY, LaneState.MISSING, LaneState.HOLDING, "silent")
@@ -106,7 +115,7 @@ class HourlyFailures:
 class ListedBacklog:
     """The number of open messages, and when the oldest of them last failed."""
 
-    open: BoundedCount
+    open: int
     oldest: datetime | None
 
 
@@ -159,8 +168,8 @@ class TopicPage:
     row: TopicRow
     limits: frozenset[str]
     convention: Convention
-    counts: dict[DisplayState, BoundedCount | TooSlow]
-    given_back: BoundedCount | TooSlow
+    counts: dict[DisplayState, int | TooSlow]
+    given_back: int | TooSlow
     positions: list[PositionRow]
     guards: GuardList
     idle: IdleGuards
@@ -199,27 +208,30 @@ def find(filters: TopicFilter, principal: Principal, *, now: datetime) -> TopicL
 
 
 def worst(
-    principal: Principal, *, first: Sequence[int], most: int, now: datetime
-) -> tuple[list[TopicRow], bool]:
+    principal: Principal, *, first: Sequence[int], most: int
+) -> tuple[list[Topic], bool]:
     """Return the worst topics, and whether there are more.
 
-    `first` are those with open messages, most first; then come those that failed last.
+    `first` are the ids of the worst, in this order; then come others by name.
     """
-    allowed = _visible_topics(principal)
-    newest = Problem.objects.filter(topic__in=allowed).recent_first()
-    failed = newest.values_list("topic_id", flat=True)[:MOST_PROBLEMS]
-    others = allowed.order_by("name").values_list("pk", flat=True)[: most + 1]
-    chosen = list(dict.fromkeys([*first, *failed, *others]))
-    topics = allowed.filter(pk__in=chosen[:most]).order_by("name")
-    rows = sorted(_rows(list(topics), now=now), key=_severity, reverse=True)
-    return rows, len(chosen) > most
+    is_first = RawSQL("brokers_topic.id = ANY(%s::bigint[])", [list(first[:most])])
+    ordered = _visible_topics(principal).order_by(is_first.desc(), "name")
+    topics = list(ordered[: most + 1])
+    return topics[:most], len(topics) > most
+
+
+def worst_first(
+    hours: FailureHours | TooSlow, topics: Sequence[Topic], *, now: datetime
+) -> list[TopicRow]:
+    """Build the rows of topics, the worst first."""
+    return sorted(_rows_with(hours, topics, now=now), key=_severity, reverse=True)
 
 
 def _severity(row: TopicRow) -> tuple[int, float, int]:
     """Order topics by their open messages now, then by their failure rate today."""
     # A count that took too long is probably large.
     backlog = row.backlog
-    number = MOST_COUNTED if isinstance(backlog, TooSlow) else backlog.open.number
+    number = sys.maxsize if isinstance(backlog, TooSlow) else backlog.open
     share = None if isinstance(row.traffic, TooSlow) else row.traffic.share
     failed = 0 if isinstance(row.failures, TooSlow) else row.failures.number
     return number, share or 0.0, failed
@@ -237,18 +249,22 @@ def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicPage:
     marks = Mark.objects.filter(position__topic=topic)
     held_letters = HeldDeadLetter.objects.filter(topic=topic)
     oversize = OversizeMessage.objects.filter(topic=topic)
+    counts = unless_slow(lambda: by_topic([topic_id])[topic_id])
     return TopicPage(
         row=_rows([topic], now=now)[0],
         limits=topic_policies.limits_of(topic),
         convention=convention_of_topic(topic),
-        counts={state: _message_count(topic, state) for state in DisplayState},
-        given_back=bounded_count(Poison.objects.filter(topic=topic).given_back()),
-        positions=positions.rows(
+        counts={
+            state: TOO_SLOW if isinstance(counts, TooSlow) else counts.states[state]
+            for state in DisplayState
+        },
+        given_back=TOO_SLOW if isinstance(counts, TooSlow) else counts.given_back,
+        positions=consumer_positions.rows(
             marks.order_by("position__consumer_group", "publisher"), now=now
         ),
-        guards=guards.of_topic(topic, now=now),
-        idle=guards.idle(Topic.objects.filter(pk=topic_id), now=now),
-        withheld=skips.withheld(Topic.objects.filter(pk=topic_id), now=now),
+        guards=consumer_guard_states.of_topic(topic, now=now),
+        idle=consumer_guard_states.idle(Topic.objects.filter(pk=topic_id), now=now),
+        withheld=message_skips.withheld(Topic.objects.filter(pk=topic_id), now=now),
         held_letters=list(held_letters.order_by("-seen_at")[:MOST_HELD]),
         held_letters_number=held_letters.count(),
         oversize=list(oversize.order_by("-seen_at")[:MOST_HELD]),
@@ -280,28 +296,29 @@ def _other_reader(topic: Topic) -> Topic | None:
     )
 
 
-def _message_count(topic: Topic, state: DisplayState) -> BoundedCount | TooSlow:
-    """Count the messages of a topic in a state, up to a limit."""
-    # Through its problems, because their index contains the state.
-    return bounded_count(
-        Poison.objects.filter(
-            problem__topic=topic, state__in=states_displayed_as(state)
-        )
-    )
-
-
 def _rows(topics: Sequence[Topic], *, now: datetime) -> list[TopicRow]:
     """Build a row for each topic: traffic, failures, open messages, lag and lane."""
     ids = [topic.pk for topic in topics]
+    # Counted as on a problem's page, so that the problems add up to the topic.
+    hours = unless_slow(partial(failure_hours.count, topics=ids, now=now))
+    return _rows_with(hours, topics, now=now)
+
+
+def _rows_with(
+    hours: FailureHours | TooSlow, topics: Sequence[Topic], *, now: datetime
+) -> list[TopicRow]:
+    """Build a row for each topic, where the failures by the hour are counted."""
+    ids = [topic.pk for topic in topics]
     traffic = unless_slow(partial(_traffic, ids, now=now))
-    failures = unless_slow(partial(_failures, ids, now=now))
     backlogs = unless_slow(partial(_backlogs, ids))
     lags = _lags(ids, now=now)
     return [
         TopicRow(
             topic=topic,
             traffic=traffic if isinstance(traffic, TooSlow) else traffic[topic.pk],
-            failures=failures if isinstance(failures, TooSlow) else failures[topic.pk],
+            failures=hours
+            if isinstance(hours, TooSlow)
+            else HourlyFailures(hours=hours.by_topic[topic.pk]),
             backlog=backlogs if isinstance(backlogs, TooSlow) else backlogs[topic.pk],
             lag=lags.get(topic.pk),
             lane_state=_lane_state(topic, now=now),
@@ -314,7 +331,7 @@ def _lane_state(topic: Topic, *, now: datetime) -> str:
     """Return the state of a topic's lane; "off" without one."""
     if not hasattr(topic, "lane"):
         return LaneState.OFF
-    return positions.lane_state(topic.lane, now=now)
+    return consumer_positions.lane_state(topic.lane, now=now)
 
 
 _COUNTED = """
@@ -324,17 +341,6 @@ SELECT topic_id, source, sum(handled)::bigint, sum(failed)::bigint,
 FROM capture_counter
 WHERE topic_id = ANY(%(ids)s) AND minute > %(since)s AND minute <= %(now)s
   AND day >= %(day)s
-GROUP BY 1, 2
-"""
-# Counted as on a problem's page, so that the problems add up to the topic. Without a
-# condition on the partition the index alone answers, five times as fast.
-_FAILED = """
-SELECT problem.topic_id, extract(epoch FROM %(now)s - failure.failed_at)::int / 3600,
-       count(*)
-FROM poison_problem problem
-JOIN poison_failure failure ON failure.problem_id = problem.id
-WHERE problem.topic_id = ANY(%(ids)s) AND problem.last_seen > %(since)s
-  AND failure.failed_at > %(since)s AND failure.failed_at <= %(now)s
 GROUP BY 1, 2
 """
 
@@ -387,22 +393,13 @@ def _add(traffic: Traffic, count: _SourceCount) -> None:
         traffic.failed = (traffic.failed or 0) + count.failed
 
 
-def _failures(ids: list[int], *, now: datetime) -> dict[int, HourlyFailures]:
-    """Map topics to their failures in each of the last 24 hours."""
-    failures = {pk: HourlyFailures() for pk in ids}
-    with connection.cursor() as cursor:
-        cursor.execute(_FAILED, {"ids": ids, "now": now, "since": now - DAY})
-        for topic, age, number in cursor.fetchall():
-            failures[topic].hours[HOURS - 1 - min(age, HOURS - 1)] += number
-    return failures
-
-
 def _backlogs(ids: list[int]) -> dict[int, ListedBacklog]:
     """Map topics to their open messages: number, and age of the oldest."""
-    by_topic = backlogs(topics=ids, most=MOST_COUNTED + 1)
+    there = open_by_topic(ids)
     return {
-        topic: ListedBacklog(open=BoundedCount(backlog.open), oldest=backlog.oldest)
-        for topic, backlog in by_topic.items()
+        topic: ListedBacklog(open=number, oldest=oldest)
+        for topic in ids
+        for number, oldest in [there.get(topic, (0, None))]
     }
 
 

@@ -7,15 +7,15 @@ from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_safe
 
-from apps.brokers import adapters, allow_list, connectivity
-from apps.brokers.connectivity import Reached
+from apps.brokers import adapters, older_broker_allow_list, ping_and_discovery
 from apps.brokers.models import Broker
-from apps.brokers.services import registration
-from apps.capture.lanes import lane_settings
+from apps.brokers.ping_and_discovery import Reached
+from apps.brokers.services import broker_registration
+from apps.capture.lanes import lane_mode_and_pause
 from apps.core import clock
 from apps.core.errors import Invalid, PoisonwebError, Refused, Unavailable
 from apps.dashboard.decorators import SignedIn, needs, show
-from apps.dashboard.error_pages import status_of
+from apps.dashboard.domain_error_pages import status_of
 from apps.dashboard.forms.brokers import BrokerForm, chosen_allowances, field_of
 from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import brokers
@@ -42,10 +42,12 @@ def index(request: SignedIn) -> HttpResponse:
     context = {
         "rows": brokers.find(principal, now=clock.now()),
         "may_write": principal.may(Scope.BROKERS_WRITE),
-        "allowances": allow_list.entries(principal),
+        "allowances": older_broker_allow_list.entries(principal),
         "curl": curl.get(request, API),
     }
-    return show(request, "brokers/list.html", context, live="brokers/_rows.html")
+    return show(
+        request, "brokers/list.html", context, live="brokers/_brokers_table.html"
+    )
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -53,7 +55,11 @@ def index(request: SignedIn) -> HttpResponse:
 def allowances(request: SignedIn) -> HttpResponse:
     """Confirm entries of allow-lists, or strike them."""
     if request.method == "POST":
-        act = allow_list.strike if "strike" in request.POST else allow_list.confirm
+        act = (
+            older_broker_allow_list.strike
+            if "strike" in request.POST
+            else older_broker_allow_list.confirm
+        )
         act(
             chosen=chosen_allowances(request.POST),
             principal=request.user.principal,
@@ -88,7 +94,7 @@ def new(request: SignedIn) -> HttpResponse:
 @needs(Scope.BROKERS_WRITE)
 def edit(request: SignedIn, broker_id: int) -> HttpResponse:
     """Show the form of a broker; a POST changes it."""
-    broker = registration.one(broker_id=broker_id)
+    broker = broker_registration.one(broker_id=broker_id)
     if request.method != "POST":
         return _form(request, BrokerForm.of(broker), broker)
     form = BrokerForm.read(request.POST)
@@ -105,7 +111,9 @@ def test(request: SignedIn, broker_id: int) -> HttpResponse:
     """Test the connection while the person waits; the result is not stored."""
     if request.method != "POST":
         return redirect("broker", broker_id)  # a reload of the result
-    reached = connectivity.reach(broker=registration.one(broker_id=broker_id))
+    reached = ping_and_discovery.reach(
+        broker=broker_registration.one(broker_id=broker_id)
+    )
     return _detail(request, broker_id, reached=reached)
 
 
@@ -113,9 +121,11 @@ def test(request: SignedIn, broker_id: int) -> HttpResponse:
 @needs(Scope.BROKERS_READ)
 def discover(request: SignedIn, broker_id: int) -> HttpResponse:
     """List the topics at the broker; only a POST connects to it."""
-    broker = registration.one(broker_id=broker_id)
+    broker = broker_registration.one(broker_id=broker_id)
     if request.method != "POST":
-        return render(request, "brokers/ask.html", {"broker": broker})
+        return render(
+            request, "brokers/discover_topics_question.html", {"broker": broker}
+        )
     return _discover(request, broker)
 
 
@@ -125,7 +135,7 @@ def observe(request: SignedIn, broker_id: int) -> HttpResponse:
     """Observe the chosen topics of the broker."""
     if request.method != "POST":
         return redirect("broker-discover", broker_id)  # a reload of a refusal
-    broker = registration.one(broker_id=broker_id)
+    broker = broker_registration.one(broker_id=broker_id)
     try:
         number = _observe(request, broker)
     except (Invalid, Refused, Unavailable) as wrong:
@@ -148,10 +158,10 @@ def _observe(request: SignedIn, broker: Broker) -> int:
     )
     if not chosen:
         raise Invalid("topics", "choose at least one of them.")
-    topics = registration.adopt_topics(
+    topics = broker_registration.adopt_topics(
         broker=broker, topics=chosen, principal=principal, now=now
     )
-    return lane_settings.observe_all(topics=topics, principal=principal, now=now)
+    return lane_mode_and_pause.observe_all(topics=topics, principal=principal, now=now)
 
 
 def _detail(
@@ -215,4 +225,4 @@ def _discover(
         "curl": curl.get(request, f"{API}/{broker.pk}/discover"),
     }
     status = status_of(wrong) if wrong else 200
-    return render(request, "brokers/discover.html", context, status=status)
+    return render(request, "brokers/discovered_topics.html", context, status=status)

@@ -7,15 +7,15 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
 from apps.brokers.models import Topic
-from apps.brokers.services.topics import convention_of_topic
+from apps.brokers.services.topics_and_routing_publisher import convention_of_topic
 from apps.brokers.topic_policies import Policies, limits_of, takes_host_json
-from apps.capture.lanes import lane_settings
-from apps.capture.lanes import sampled_letters as letters
+from apps.capture.lanes import dead_letter_sample_reveal as letters
+from apps.capture.lanes import lane_mode_and_pause
 from apps.capture.models import Mode
 from apps.core import clock
 from apps.core.errors import Absent, Invalid, Unavailable
 from apps.dashboard.decorators import SignedIn, needs
-from apps.dashboard.error_pages import status_of
+from apps.dashboard.domain_error_pages import status_of
 from apps.dashboard.forms.brokers import (
     ModeForm,
     PoliciesForm,
@@ -24,7 +24,7 @@ from apps.dashboard.forms.brokers import (
 )
 from apps.dashboard.forms.fields import reason_in
 from apps.dashboard.presentation import curl
-from apps.dashboard.selectors import lane_samples, topics
+from apps.dashboard.selectors import stored_dead_letter_samples, topics
 from apps.team.rights import Scope
 
 API = "/api/v1/topics"
@@ -51,7 +51,11 @@ def pause(request: SignedIn, topic_id: int) -> HttpResponse:
     """Pause the lane, or resume it."""
     topic = topics.visible(topic_id, request.user.principal)
     if request.method == "POST":
-        act = lane_settings.resume if "resume" in request.POST else lane_settings.pause
+        act = (
+            lane_mode_and_pause.resume
+            if "resume" in request.POST
+            else lane_mode_and_pause.pause
+        )
         act(
             topic=topic,
             reason=reason_in(request.POST),
@@ -84,11 +88,11 @@ def sampled(request: SignedIn, topic_id: int) -> HttpResponse:
     principal = request.user.principal
     topic = topics.visible(topic_id, principal)
     rows = (
-        lane_samples.opened(
+        stored_dead_letter_samples.opened(
             letters.reveal(topic=topic, principal=principal, now=clock.now())
         )
         if request.method == "POST"
-        else lane_samples.of(topic)
+        else stored_dead_letter_samples.of(topic)
     )
     context = {
         "topic": topic,
@@ -96,7 +100,7 @@ def sampled(request: SignedIn, topic_id: int) -> HttpResponse:
         "is_revealed": request.method == "POST",
         "reads_bodies": principal.may(Scope.BODIES_READ),
     }
-    return render(request, "topics/samples.html", context)
+    return render(request, "topics/dead_letter_samples.html", context)
 
 
 def _mode(
@@ -119,7 +123,7 @@ def _mode(
         "curl": curl.patch(request, API, dict(body)),
     }
     status = status_of(wrong) if wrong else 200
-    return render(request, "topics/mode.html", context, status=status)
+    return render(request, "topics/lane_mode_confirmation.html", context, status=status)
 
 
 def _policies(
@@ -141,4 +145,4 @@ def _policies(
         "curl": curl.patch(request, API, {"name": topic.name, "owner": topic.owner}),
     }
     status = status_of(wrong) if wrong else 200
-    return render(request, "topics/policies.html", context, status=status)
+    return render(request, "topics/topic_settings_form.html", context, status=status)

@@ -32,7 +32,7 @@ def index(request: SignedIn) -> HttpResponse:
         "total": message_list.total,
         "curl": curl.get(request, "/api/v1/poisons", q=str(params.query)),
     }
-    live = "messages/_rows.html"
+    live = "messages/_messages_table.html"
     return show(request, "messages/list.html", context, live=live, status=params.status)
 
 

@@ -7,7 +7,7 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_POST, require_safe
 
 from apps.core import clock
-from apps.dashboard import last_visit, onboarding
+from apps.dashboard import last_visit, onboarding_dismissal
 from apps.dashboard.decorators import SignedIn, needs, show
 from apps.dashboard.selectors import overview
 from apps.team.rights import Scope
@@ -26,14 +26,18 @@ def index(request: SignedIn) -> HttpResponse:
     page = overview.find(before, request.user.principal, now=now)
     context: dict[str, object] = {
         "overview": page,
+        # The menu shows the same operations, and would look them up again.
+        "running_operations": page.running,
         "before": before,
-        "first": onboarding.steps_for(request, request.user.principal),
+        "first": onboarding_dismissal.steps_for(request, request.user.principal),
     }
-    return show(request, "overview/page.html", context, live="overview/_live.html")
+    return show(
+        request, "overview/overview.html", context, live="overview/_live_content.html"
+    )
 
 
 @require_POST
 @needs(Scope.PROBLEMS_READ)
 def dismiss_first_steps(_: SignedIn) -> HttpResponse:
     """Hide the first steps from this browser."""
-    return onboarding.dismiss(redirect("home"))
+    return onboarding_dismissal.dismiss(redirect("home"))

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from apps.core import clock
 from apps.core.errors import Invalid, PoisonwebError
 from apps.dashboard.decorators import SignedIn, for_everyone
-from apps.dashboard.error_pages import status_of
+from apps.dashboard.domain_error_pages import status_of
 from apps.dashboard.forms.people_and_keys import ROLES, OwnPasswordForm, field_of
 from apps.dashboard.selectors import people_and_keys
 from apps.team import own_account, second_factor, sessions
@@ -93,8 +93,8 @@ def _page(request: SignedIn, wrong: PoisonwebError | None = None) -> HttpRespons
     }
     if isinstance(wrong, TooManySignIns):
         status = HTTPStatus.TOO_MANY_REQUESTS
-        response = render(request, "account/page.html", context, status=status)
+        response = render(request, "account/own_account.html", context, status=status)
         response["Retry-After"] = str(ceil(wrong.delay.total_seconds()))
         return response
     status_ = status_of(wrong) if wrong else 200
-    return render(request, "account/page.html", context, status=status_)
+    return render(request, "account/own_account.html", context, status=status_)

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from apps.core import clock
 from apps.core.errors import Invalid, PoisonwebError, Refused
 from apps.dashboard.decorators import SignedIn, for_admins
-from apps.dashboard.error_pages import status_of
+from apps.dashboard.domain_error_pages import status_of
 from apps.dashboard.forms.people_and_keys import (
     ROLES,
     NewPersonForm,

@@ -29,7 +29,7 @@ def index(request: SignedIn) -> HttpResponse:
         "sorts": [(value, label) for value, (_, label) in problems.SORTS.items()],
         "curl": curl.get(request, "/api/v1/problems", q=str(params.query)),
     }
-    live = "problems/_rows.html"
+    live = "problems/_problems_table.html"
     return show(request, "problems/list.html", context, live=live, status=params.status)
 
 
@@ -52,7 +52,7 @@ def detail(request: SignedIn, problem_id: int) -> HttpResponse:
             request, "/api/v1/poisons", q=str(problem_detail.messages.query)
         ),
     }
-    status, live = params.messages.status, "problems/_messages.html"
+    status, live = params.messages.status, "problems/_messages_table.html"
     return show(request, "problems/detail.html", context, live=live, status=status)
 
 

@@ -8,12 +8,12 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
 from apps.brokers.models import Broker, Topic
-from apps.brokers.services import registration
+from apps.brokers.services import broker_registration
 from apps.capture import topic_removal
 from apps.core import clock
 from apps.core.errors import Invalid, Refused
 from apps.dashboard.decorators import SignedIn, needs
-from apps.dashboard.error_pages import status_of
+from apps.dashboard.domain_error_pages import status_of
 from apps.dashboard.forms import removal_tokens
 from apps.dashboard.forms.brokers import field_of
 from apps.dashboard.forms.fields import reason_in
@@ -26,7 +26,7 @@ from apps.team.rights import Scope
 @needs(Scope.BROKERS_WRITE)
 def broker(request: SignedIn, broker_id: int) -> HttpResponse:
     """Remove a broker with its topics, or only those topics that can be removed."""
-    broker = registration.one(broker_id=broker_id)
+    broker = broker_registration.one(broker_id=broker_id)
     if request.method != "POST":
         return _broker(request, broker)
     try:

@@ -17,7 +17,7 @@ from django.views.decorators.http import (
 from apps.core import clock
 from apps.core.errors import Absent, Invalid, PoisonwebError
 from apps.dashboard.decorators import SignedIn
-from apps.dashboard.error_pages import error_page, status_of
+from apps.dashboard.domain_error_pages import error_page, status_of
 from apps.dashboard.forms.sign_in import ProofForm
 from apps.team import (
     second_factor,
@@ -111,7 +111,9 @@ def _page(request: SignedIn, *, wrong: PoisonwebError | None = None) -> HttpResp
         context = _factor(request)
     except PoisonwebError as unreadable:
         return error_page(request, unreadable)
-    response = _render(request, "second_factor/page.html", {**context, "wrong": wrong})
+    response = _render(
+        request, "second_factor/settings.html", {**context, "wrong": wrong}
+    )
     if isinstance(wrong, TooManySignIns):
         response.status_code = HTTPStatus.TOO_MANY_REQUESTS
         response["Retry-After"] = str(ceil(wrong.delay.total_seconds()))
@@ -136,7 +138,7 @@ def _factor(request: SignedIn) -> dict[str, object]:
 
 def _codes(request: SignedIn, codes: list[str]) -> HttpResponse:
     """Render recovery codes, which are shown once."""
-    return _render(request, "second_factor/codes.html", {"codes": codes})
+    return _render(request, "second_factor/recovery_codes.html", {"codes": codes})
 
 
 def _render(
@@ -144,7 +146,9 @@ def _render(
 ) -> HttpResponse:
     """Render a page; without navigation while the second factor is missing."""
     is_missing = second_factor_session.is_missing(request)
-    layout = "bare.html" if is_missing else "base.html"
+    layout = (
+        "base_without_navigation.html" if is_missing else "base_with_navigation.html"
+    )
     return render(
         request, template, {**context, "layout": layout, "is_missing": is_missing}
     )

@@ -21,8 +21,8 @@ from django.views.decorators.http import require_POST
 from apps.core import clock
 from apps.core.errors import PoisonwebError
 from apps.dashboard.decorators import SignedIn
-from apps.dashboard.error_pages import error_page
-from apps.dashboard.forms import selection
+from apps.dashboard.domain_error_pages import error_page
+from apps.dashboard.forms import triage_operation
 from apps.dashboard.forms.sign_in import CodeForm, SignInForm
 from apps.dashboard.preferences import ONE_YEAR, cookies_to_set
 from apps.team import second_factor, second_factor_session, sign_in_attempts
@@ -68,7 +68,7 @@ class SignIn(LoginView):
 class SignInCode(LoginView):
     """Ask for a code of the second factor, after the right password."""
 
-    template_name = "registration/sign_in_code.html"
+    template_name = "registration/sign_in_second_factor.html"
     form_class = CodeForm  # type: ignore[assignment]  # it has all that LoginView uses
     redirect_authenticated_user = True
 
@@ -104,7 +104,7 @@ def _with_delay(response: HttpResponse, form: AuthenticationForm) -> HttpRespons
 @require_POST
 def preferences(request: SignedIn) -> HttpResponse:
     """Store display preferences in cookies, and go back."""
-    response = redirect(selection.back_url(request))
+    response = redirect(triage_operation.back_url(request))
     for cookie, value in cookies_to_set(request.POST).items():
         response.set_cookie(
             cookie,

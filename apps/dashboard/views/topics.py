@@ -22,7 +22,7 @@ def index(request: SignedIn) -> HttpResponse:
         "filters": filters,
         "may_write": request.user.principal.may(Scope.BROKERS_WRITE),
     }
-    return show(request, "topics/list.html", context, live="topics/_rows.html")
+    return show(request, "topics/list.html", context, live="topics/_live_list.html")
 
 
 @require_safe
@@ -36,4 +36,4 @@ def detail(request: SignedIn, topic_id: int) -> HttpResponse:
         "lane": topic_detail.row.lane,
         "may_write": request.user.principal.may(Scope.BROKERS_WRITE),
     }
-    return show(request, "topics/detail.html", context, live="topics/_detail.html")
+    return show(request, "topics/detail.html", context, live="topics/_live_detail.html")

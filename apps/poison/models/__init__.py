@@ -6,8 +6,21 @@ its state often, and each change is written to every index.
 
 from __future__ import annotations
 
-from apps.poison.models.messages import Alias, Body, Failure, Poison, Problem
+from apps.poison.models.counts import (
+    PoisonCount,
+    PoisonCountChange,
+    PoisonCountCheck,
+)
+from apps.poison.models.messages import (
+    Alias,
+    Body,
+    Failure,
+    FoldedReports,
+    Poison,
+    Problem,
+)
 from apps.poison.models.redrives import Redrive
+from apps.poison.models.sends import Hold, ItemWindow
 from apps.poison.models.skips import (
     Skip,
     SkipCount,
@@ -20,7 +33,13 @@ __all__ = [
     "Alias",
     "Body",
     "Failure",
+    "FoldedReports",
+    "Hold",
+    "ItemWindow",
     "Poison",
+    "PoisonCount",
+    "PoisonCountChange",
+    "PoisonCountCheck",
     "Problem",
     "Redrive",
     "Skip",

@@ -15,7 +15,7 @@ from django.db.models import F, Q
 from apps.brokers.models import Topic
 from apps.core.content_ids import unraw
 from apps.core.fields import CurrentTransaction, TransactionIdField
-from apps.core.text import storable
+from apps.core.text_cleaning import storable
 from apps.poison.querysets import BodyQuerySet, PoisonQuerySet, ProblemQuerySet
 from apps.poison.states import (
     DISPLAY_STATES,
@@ -294,9 +294,48 @@ class Failure(models.Model):
     failed_at_claimed = models.DateTimeField(null=True)
     captured_at = models.DateTimeField()
     captured_xid = TransactionIdField(db_default=CurrentTransaction())
+    # Whether later ones of its minute are counted in it. It never changes: the index
+    # is not written for each of them. See `FoldedReports`.
+    folds = models.BooleanField(default=False, db_default=False)
+    times = models.IntegerField(
+        default=1, db_default=1, help_text="failures within a minute it stands for"
+    )
+    last_failed_at = models.DateTimeField(
+        null=True, help_text="the last of them, whose texts it has"
+    )
 
     class Meta:
         db_table = "poison_failure"
+        indexes = [
+            models.Index(
+                fields=["problem", "failed_at"],
+                name="poison_failure_folds",
+                condition=Q(folds=True),
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.poison_id} {self.error_type}"
+
+
+class FoldedReports(models.Model):
+    """Ids of reports without a failure of their own: another one stands for them.
+
+    They are kept for a day, so that a report that is sent again counts once. `part`
+    numbers the rows of a bucket.
+    """
+
+    pk = models.CompositePrimaryKey("poison", "bucket", "part")
+    poison = models.ForeignKey(
+        Poison, on_delete=models.CASCADE, related_name="+", db_constraint=False
+    )
+    bucket = models.SmallIntegerField(help_text="of the report's id")
+    part = models.IntegerField()
+    day = models.DateField(help_text="UTC day of the last capture")
+    reports = ArrayField(models.UUIDField())
+
+    class Meta:
+        db_table = "poison_folded_reports"
+
+    def __str__(self) -> str:
+        return f"{self.poison_id}/{self.bucket}/{self.part}"

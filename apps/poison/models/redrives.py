@@ -25,6 +25,9 @@ class Redrive(models.Model):
         db_index=False,
     )
     n = models.PositiveIntegerField()
+    # Not for a foreign key: operations are of an app above this one.
+    operation = models.BigIntegerField(null=True)
+    item = models.PositiveIntegerField(null=True, help_text="its number there")
     topic = models.ForeignKey(
         Topic, on_delete=models.PROTECT, related_name="+", db_index=False
     )
@@ -41,7 +44,7 @@ class Redrive(models.Model):
     bookmark = models.TextField(default="", help_text="where the broker put it")
     epoch = models.PositiveIntegerField(help_text="of the run that last sent it")
     copies = models.PositiveIntegerField(default=1)
-    claimed_at = models.DateTimeField()
+    claimed_at = models.DateTimeField(help_text="before the first send")
     sent_at = models.DateTimeField(null=True)
     # Stays set if the message fails again later: then it was both.
     confirmed_at = models.DateTimeField(null=True)
@@ -52,11 +55,6 @@ class Redrive(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=["poison", "n"], name="poison_redrive_n_once"
-            ),
-            models.UniqueConstraint(
-                fields=["poison"],
-                name="poison_redrive_one_in_flight",
-                condition=Q(outcome__in=IN_FLIGHT),
             ),
             models.CheckConstraint(
                 name="poison_redrive_outcome_is_known",

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 
-from apps.core import lock
+from apps.core import advisory_locks
 from apps.core.actor import Actor
 from apps.reports.errors import RunInTheWay
 from apps.reports.models import Run
-from apps.reports.services import requests, running
-from apps.reports.services.running import LOCK, Clock
+from apps.reports.services import report_requests, report_run_execution
+from apps.reports.services.report_run_execution import LOCK, Clock
 from apps.reports.states import FINISHED, RunState
 
 POLL_SECONDS = 1.0
@@ -37,13 +37,14 @@ def make(
 ) -> Run:
     """Return the finished run that made these days as they are now or later.
 
-    Raises what `requests.request` raises; RunInTheWay only if `policy` has no `wait`.
+    Raises what `report_requests.request` raises; RunInTheWay only if `policy` has no
+    `wait`.
     """
-    if not policy.wait and lock.names_locked([LOCK]):
+    if not policy.wait and advisory_locks.names_locked([LOCK]):
         _refuse_to_wait(_current_run())
     while True:
         try:
-            run = requests.request(
+            run = report_requests.request(
                 first_day=first_day,
                 last_day=last_day,
                 actor=actor,
@@ -79,8 +80,8 @@ def _finish(run: Run, policy: WaitPolicy) -> Run:
     """Run it here, or wait while other processes run it or another run."""
     notified: int | None = None
     while (current := Run.objects.get(pk=run.pk)).state not in FINISHED:
-        if not lock.names_locked([LOCK]):
-            running.run(run_id=run.pk, clock=policy.clock)
+        if not advisory_locks.names_locked([LOCK]):
+            report_run_execution.run(run_id=run.pk, clock=policy.clock)
             continue
         obstacle = _current_run() or current
         if not policy.wait:

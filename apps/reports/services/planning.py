@@ -17,7 +17,7 @@ from django.db import connection
 from apps.reports.errors import RunInTheWay
 from apps.reports.models import Day, Run
 from apps.reports.querysets import RunQuerySet
-from apps.reports.services.requests import NIGHTLY, ONE_DAY, newest_over, queue
+from apps.reports.services.report_requests import NIGHTLY, ONE_DAY, newest_over, queue
 from apps.reports.states import RunState
 
 log = logging.getLogger(__name__)

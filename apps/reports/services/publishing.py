@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db import connection, models, transaction
 
-from apps.core.snapshot import Snapshot
+from apps.core.shared_postgres_snapshot import Snapshot
 from apps.reports.errors import TakenOver
 from apps.reports.models import Day, ProblemDay, Rate, Run
 from apps.reports.states import RunState

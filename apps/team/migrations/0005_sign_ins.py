@@ -5,8 +5,10 @@ from __future__ import annotations
 from django.db import migrations, models
 from django.db.models import Q
 
+from apps.core.schema_changes import LockTimeoutMigration
 
-class Migration(migrations.Migration):
+
+class Migration(LockTimeoutMigration):
     dependencies = [("team", "0004_scopes_of_brokers")]
 
     operations = [

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from django.db import migrations, models
 
+from apps.core.schema_changes import LockTimeoutMigration
 
-class Migration(migrations.Migration):
+
+class Migration(LockTimeoutMigration):
     dependencies = [("team", "0005_sign_ins")]
 
     operations = [

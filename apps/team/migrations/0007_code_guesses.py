@@ -5,11 +5,13 @@ from __future__ import annotations
 from django.db import migrations, models
 from django.db.models import Q
 
+from apps.core.schema_changes import LockTimeoutMigration
+
 NAME = "team_sign_in_failures_counted_by_is_known"
 KINDS = ["address", "account_at_address", "account", "codes_of_account"]
 
 
-class Migration(migrations.Migration):
+class Migration(LockTimeoutMigration):
     dependencies = [("team", "0006_refused_keys")]
 
     operations = [

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from django.db import migrations, models
 
+from apps.core.schema_changes import LockTimeoutMigration
+
 FILL = """
 UPDATE triage_operation SET scope = sha256(token::text::bytea) WHERE scope IS NULL
 """
 
 
-class Migration(migrations.Migration):
+class Migration(LockTimeoutMigration):
     dependencies = [("triage", "0002_give_back_and_order")]
 
     operations = [

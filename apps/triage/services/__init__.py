@@ -1,1 +1,4 @@
-"""OUT: preview, confirm, run, rescue, prune. Doors call `apps.triage.dispatch`."""
+"""OUT: preview, confirm, run, rescue, prune.
+
+Doors call `apps.triage.operation_enqueueing`.
+"""

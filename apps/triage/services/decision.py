@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from datetime import datetime
+from typing import Any
 
 from django.db import connection, transaction
 
 from apps.audit import services as audit
 from apps.audit.services import Action, clean_reason
-from apps.core.errors import Absent, Invalid
-from apps.poison import services as poison
-from apps.poison.query import Query
+from apps.core.errors import Absent, Invalid, Refused
+from apps.poison.query_language import Query
+from apps.poison.states import silent_before
 from apps.team.rights import Principal, Scope
 from apps.triage.errors import NotTaken, Stale
 from apps.triage.models import Operation
-from apps.triage.services import previews
+from apps.triage.progress import counts_of
+from apps.triage.services import operation_redirects, previews
 from apps.triage.services.audit_details import audit_detail, single_message
-from apps.triage.services.previews import Route, SelectionRequest
-from apps.triage.states import CONFIRMED, OperationState, Verb
+from apps.triage.services.earlier_layout import convert_preview, require_converted
+from apps.triage.services.item_judging import judge
+from apps.triage.services.previews import Route, SelectionRequest, SendLimits
+from apps.triage.services.skip_reasons import REASONS
+from apps.triage.states import CONFIRMED, LAYOUT, UNDO_WINDOW, OperationState, Verb
 
 MOST_REASONS = 5
 MOST_LOOKED_AT = 1_000
 MOST_PROBLEMS = 100
+# A worker judges the items of a larger operation, window by window.
+JUDGED_AT_ONCE = 1_000
+TOO_LATE_TO_UNDO = (
+    "This drop ended more than {days} days ago, and cannot be undone as a whole any "
+    "more. Its messages are still there: search for is:dropped, and restore them."
+)
+POLICY_CHANGED = "The topic {topic} is requeued elsewhere since the preview."
 ROUTE_CHANGED = "Where the messages go, or their order, was changed after the preview."
 
 
@@ -33,29 +46,36 @@ def confirm(
     principal: Principal,
     now: datetime,
     route: Route | None = None,
+    limits: SendLimits | None = None,
 ) -> Operation:
     """Turn a preview into a queued operation.
 
-    `route` is the route in the submitted form; None stands for the preview's own.
+    `route` and `limits` are those of the submitted form; None for the preview's own.
     Raises Stale, with a new preview where one can be made, when the token was used, has
     expired, leaves nothing to act on, or was previewed with another route. The new
     preview has the submitted route, and the reason as its draft.
     """
     principal.require(Scope.OPERATIONS_WRITE)
-    operation = _own_preview(token, principal)
+    operation = convert_preview(_own_preview(token, principal))
+    # Who takes its items has locked it: do not wait for that.
+    if operation.state == OperationState.PREVIEW and not operation.is_taken:
+        raise NotTaken
     reason = clean_reason(reason)
     if operation.verb == Verb.DROP and not reason:
         raise Invalid("reason", "say why these messages are dropped")
     previewed = Route.of(operation)
     route = route or previewed
-    if route == previewed:
-        obstacle = _queue_operation(operation.pk, reason, principal, now=now)
+    policy = operation_redirects.changed_topic(operation)
+    if route == previewed and not policy:
+        limits = limits or SendLimits.of(operation)
+        obstacle = _queue_operation(operation.pk, reason, limits, principal, now=now)
     else:
-        obstacle = ROUTE_CHANGED
+        obstacle = POLICY_CHANGED.format(topic=policy) if policy else ROUTE_CHANGED
     if obstacle:
         new_preview = previews.preview_again(
             operation=operation,
             route=route,
+            limits=limits,
             reason=reason,
             principal=principal,
             now=now,
@@ -64,18 +84,33 @@ def confirm(
     return Operation.objects.get(pk=operation.pk)
 
 
-def undo(*, operation_id: int, principal: Principal, now: datetime) -> Operation:
-    """Restore what an operation dropped, by a new operation confirmed at once."""
+def undo(
+    *,
+    operation_id: int,
+    principal: Principal,
+    now: datetime,
+    at_once: int | None = None,
+) -> Operation:
+    """Restore what an operation dropped, by a new operation confirmed at once.
+
+    A worker takes its items if they are more than `at_once` (as `previews.preview`).
+    Raises Refused when the drop ended longer ago than `UNDO_WINDOW`.
+    """
     principal.require(Scope.OPERATIONS_WRITE)
     visible = Operation.objects.visible_to(principal)
     dropped = visible.filter(pk=operation_id, verb=Verb.DROP).first()
     if dropped is None:
         raise Absent(f"There is no drop with the number {operation_id}.")
+    if dropped.undo_ends_at is not None and dropped.undo_ends_at <= now:
+        raise Refused(TOO_LATE_TO_UNDO.format(days=UNDO_WINDOW.days))
+    require_converted(dropped)
     selection = SelectionRequest(verb=Verb.RESTORE, dropped_by=dropped.pk)
-    operation = previews.preview(selection=selection, principal=principal, now=now)
-    previews.take(operation_id=operation.pk, now=now)
+    operation = previews.preview(
+        selection=selection, principal=principal, now=now, at_once=at_once
+    )
     reason = f"undo of operation {dropped.pk}"
-    obstacle = _queue_operation(operation.pk, reason, principal, now=now)
+    limits = SendLimits()
+    obstacle = _queue_operation(operation.pk, reason, limits, principal, now=now)
     if obstacle:
         raise Stale(obstacle, new_preview=None)
     return Operation.objects.get(pk=operation.pk)
@@ -92,23 +127,31 @@ def _own_preview(token: uuid.UUID, principal: Principal) -> Operation:
 
 @transaction.atomic
 def _queue_operation(
-    operation_id: int, reason: str, principal: Principal, *, now: datetime
+    operation_id: int,
+    reason: str,
+    limits: SendLimits,
+    principal: Principal,
+    *,
+    now: datetime,
 ) -> str | None:
     """Queue the operation, or return the reason why it cannot be queued."""
     operation = Operation.objects.select_for_update().get(pk=operation_id)
     obstacle = _obstacle(operation, now=now)
     if obstacle:
         return obstacle
-    waiting = operation.items.waiting()
-    poison.lock(waiting.values_list("poison_id", flat=True))
-    _skip_what_others_hold(operation)
-    previews.skip_what_was_decided_since(operation, now=now)
-    number = waiting.update(held=True)
-    if number == 0:
-        return _why_nothing_is_left(operation)
+    obstacle = _why_nothing_is_left(operation, now=now)
+    if obstacle:
+        return obstacle
     Operation.objects.filter(pk=operation.pk).transition(
-        to=OperationState.QUEUED, reason=reason, confirmed_at=now
+        to=OperationState.QUEUED,
+        reason=reason,
+        rate=limits.rate,
+        ramp=limits.ramp and limits.ramp.to_json(),
+        confirmed_at=now,
     )
+    operation.refresh_from_db()
+    if operation.total <= JUDGED_AT_ONCE and operation.taken:
+        judge(operation, now=now)
     audit.record(
         action=Action.OPERATION_CONFIRMED,
         subject=f"operation:{operation.pk}",
@@ -118,32 +161,76 @@ def _queue_operation(
         now=now,
         detail={
             **audit_detail(operation),
-            "will_act": number,
-            "problems": _problem_ids(operation, number),
-            **single_message(operation.items.waiting(), number),
+            "will_act": _messages_to_act_on(operation),
+            "problems": _problem_ids(operation),
+            **single_message(operation),
         },
     )
     return None
 
 
-def _problem_ids(operation: Operation, number: int) -> list[int]:
+def _messages_to_act_on(operation: Operation) -> int:
+    """Count the messages to act on; for a large undo, those that were dropped."""
+    if not operation.taken and operation.undo_of is not None:
+        return counts_of(operation.undo_of)["dropped"]
+    if operation.judged < operation.total:
+        return operation.will_act
+    return operation.total - operation.skipped.count()
+
+
+def _problem_ids(operation: Operation) -> list[int]:
     """List the ids of the problems it acts on; [] if that is slow or they are many."""
     query = Query.from_canonical(operation.query or "")
     if ids := query.value_of("problem"):
         problems = sorted({int(each) for each in ids.split(",")})
-    elif number > MOST_LOOKED_AT:
+    elif operation.will_act > MOST_LOOKED_AT:
         return []
     else:
         name = "poison__problem_id"
-        rows = operation.items.waiting().order_by(name).values_list(name, flat=True)
-        problems = list(rows.distinct()[: MOST_PROBLEMS + 1])
+        items = operation.items.not_skipped().order_by(name)
+        problems = list(
+            items.values_list(name, flat=True).distinct()[: MOST_PROBLEMS + 1]
+        )
     return problems if len(problems) <= MOST_PROBLEMS else []
 
 
-def _why_nothing_is_left(operation: Operation) -> str:
-    """Say by how many skipped items, and why, nothing is left."""
-    reasons = previews.skipped_by_reason(operation)[:MOST_REASONS]
-    counts = "; ".join(f"{number} skipped, {reason}" for reason, number in reasons)
+# The first few items are looked up. Of a large selection, the rest is judged when the
+# operation takes hold of it.
+_REASONS_NOW = """
+SELECT CASE WHEN holder.operation IS NOT NULL
+            THEN 'operation ' || holder.operation || ' has it'
+            {reasons} ELSE '' END AS reason, count(*)
+FROM (SELECT poison_id FROM triage_selected_item item
+      WHERE operation_id = %(operation)s
+        AND NOT EXISTS (SELECT FROM triage_skipped_item
+                        WHERE operation_id = item.operation_id AND number = item.number)
+      ORDER BY number LIMIT %(most)s) item
+JOIN poison_poison ON poison_poison.id = item.poison_id
+LEFT JOIN poison_hold holder ON holder.poison_id = item.poison_id
+GROUP BY 1 ORDER BY 2 DESC, 1
+"""
+
+
+def _why_nothing_is_left(operation: Operation, *, now: datetime) -> str:
+    """Say by how many skipped items, and why, nothing is left; "" if something is."""
+    if not operation.is_taken or operation.will_act > MOST_LOOKED_AT:
+        return ""
+    statement = _REASONS_NOW.format(reasons=REASONS[Verb(operation.verb)])
+    values: dict[str, Any] = {
+        "operation": operation.pk,
+        "most": MOST_LOOKED_AT,
+        "silent_before": silent_before(now),
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        since = Counter(dict(cursor.fetchall()))
+    if since[""]:
+        return ""
+    reasons = since + Counter(dict(previews.breakdown_of(operation).skipped.values))
+    counts = "; ".join(
+        f"{number} skipped, {reason}"
+        for reason, number in reasons.most_common(MOST_REASONS)
+    )
     return f"Nothing is left to act on{counts and ': '}{counts}."
 
 
@@ -153,26 +240,8 @@ def _obstacle(operation: Operation, *, now: datetime) -> str | None:
         return f"This preview was confirmed before, as operation {operation.pk}."
     if operation.state != OperationState.PREVIEW or operation.expires_at <= now:
         return "This preview has expired."
-    if not operation.taken:
+    if operation.layout != LAYOUT:
+        raise NotTaken
+    if not operation.taken and operation.undo_of_id is None:
         raise NotTaken
     return None
-
-
-# OFFSET 0 makes Postgres look up each holder by its poison. Otherwise the planner, with
-# statistics from before any item was held, compares every item with every holder.
-_SKIP_HELD = """
-UPDATE triage_item SET state = 'skipped',
-       reason = 'operation ' || holder.operation_id || ' has it'
-FROM triage_item waiting, LATERAL (
-    SELECT operation_id FROM triage_item
-    WHERE poison_id = waiting.poison_id AND held OFFSET 0
-) holder
-WHERE waiting.operation_id = %s AND waiting.state = 'waiting'
-  AND triage_item.id = waiting.id
-"""
-
-
-def _skip_what_others_hold(operation: Operation) -> None:
-    """Skip the items whose message another operation holds."""
-    with connection.cursor() as cursor:
-        cursor.execute(_SKIP_HELD, [operation.pk])

@@ -1,23 +1,39 @@
-"""Keeps a run from writing once another run has started."""
+"""Keeps a run from writing once another has started, and reads what people want."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from django.db import connection
 
 from apps.triage.errors import LockLost
-from apps.triage.models import Operation
+from apps.triage.states import OperationState
 
 
-def fence(operation: Operation) -> None:
-    """Raise LockLost if another run has started a newer epoch.
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What people want of the operation now: its state, and messages per second."""
 
-    The row lock is shared, so that one window can be claimed while another one is
-    marked; a run that starts a new epoch waits for both.
+    state: OperationState
+    rate: int | None
+
+    @property
+    def may_go_on(self) -> bool:
+        return self.state is OperationState.RUNNING
+
+
+def fence(*, operation: int, run: int) -> Orders:
+    """Return the orders for a run; raise LockLost if a newer run has started.
+
+    Until the transaction ends, no decision about the operation is made.
     """
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT FROM triage_operation WHERE id = %s AND epoch = %s FOR SHARE",
-            [operation.pk, operation.epoch],
+            "SELECT state, rate FROM triage_operation WHERE id = %s AND run = %s"
+            " FOR NO KEY UPDATE",
+            [operation, run],
         )
-        if not cursor.rowcount:
-            raise LockLost
+        row = cursor.fetchone()
+    if row is None:
+        raise LockLost
+    return Orders(OperationState(row[0]), row[1])

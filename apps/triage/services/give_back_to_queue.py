@@ -11,7 +11,7 @@ from datetime import datetime
 
 from apps.brokers.models import Topic
 from apps.core.errors import Refused
-from apps.poison.query import Query, Term
+from apps.poison.query_language import Query, Term
 from apps.team.rights import Principal
 from apps.triage.models import Operation
 from apps.triage.services import decision, previews
@@ -39,7 +39,7 @@ def give_back(
     )
     preview = previews.preview(selection=selection, principal=principal, now=now)
     previews.take(operation_id=preview.pk, now=now)
-    if not preview.items.waiting().exists():
+    if not preview.items.not_skipped().exists():
         return None
     return decision.confirm(
         token=preview.token, reason=reason, principal=principal, now=now

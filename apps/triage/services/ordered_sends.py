@@ -7,17 +7,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
-from apps.brokers import ports
-from apps.brokers.services.topics import RoutingPublisher
+from apps.brokers import adapter_contract
+from apps.brokers.services.topics_and_routing_publisher import RoutingPublisher
+from apps.poison.models import Redrive
 from apps.poison.states import RedriveOutcome
+from apps.triage.item_standings import standings_of
 from apps.triage.models import Operation
-from apps.triage.services.outbound import OutboundMessage, to_answer
+from apps.triage.services.outbound import OutboundMessage, outcome_of
 
-KEPT_BACK = ports.PublishOutcome(
-    kind=ports.OutcomeKind.REFUSED,
+KEPT_BACK = adapter_contract.PublishOutcome(
+    kind=adapter_contract.OutcomeKind.REFUSED,
     detail="kept back: an earlier message of its topic was refused",
 )
-TRY_AGAIN = (ports.OutcomeKind.UNKNOWN, ports.OutcomeKind.UNSENT)
+TRY_AGAIN = (adapter_contract.OutcomeKind.UNKNOWN, adapter_contract.OutcomeKind.UNSENT)
 
 TopicId = int
 
@@ -30,26 +32,24 @@ class OrderedSends:
 
     def __init__(self, operation: Operation, publisher: RoutingPublisher) -> None:
         self.publisher = publisher
-        refused = operation.items.filter(redrive__outcome=RedriveOutcome.REFUSED)
-        topics = refused.values_list("redrive__topic_id", flat=True).distinct()
-        self.stuck_topics: dict[TopicId, ports.PublishOutcome]
-        self.stuck_topics = dict.fromkeys(topics, KEPT_BACK)
+        self.stuck_topics: dict[TopicId, adapter_contract.PublishOutcome]
+        self.stuck_topics = dict.fromkeys(_refused_topics(operation), KEPT_BACK)
 
     def publish(
         self, messages: Sequence[OutboundMessage]
-    ) -> list[ports.PublishOutcome]:
+    ) -> list[adapter_contract.PublishOutcome]:
         """Publish messages, those of a topic one by one; return outcomes in order."""
         by_topic: dict[TopicId, list[OutboundMessage]] = {}
         for message in messages:
             by_topic.setdefault(_topic_id(message), []).append(message)
-        outcomes: dict[uuid.UUID, ports.PublishOutcome] = {}
+        outcomes: dict[uuid.UUID, adapter_contract.PublishOutcome] = {}
         for rank in zip_longest(*by_topic.values()):
             outcomes |= self._publish_rank([each for each in rank if each is not None])
         return [outcomes[message.redrive] for message in messages]
 
     def _publish_rank(
         self, rank: list[OutboundMessage]
-    ) -> dict[uuid.UUID, ports.PublishOutcome]:
+    ) -> dict[uuid.UUID, adapter_contract.PublishOutcome]:
         """Publish one message of each topic in which no earlier one failed."""
         sendable = [each for each in rank if _topic_id(each) not in self.stuck_topics]
         answers = self.publisher.publish([each.addressed for each in sendable])
@@ -61,11 +61,22 @@ class OrderedSends:
         for message, outcome in zip(sendable, answers, strict=True):
             outcomes[message.redrive] = outcome
             if outcome.kind in TRY_AGAIN:
-                unsent = replace(outcome, kind=ports.OutcomeKind.UNSENT)
+                unsent = replace(outcome, kind=adapter_contract.OutcomeKind.UNSENT)
                 self.stuck_topics[_topic_id(message)] = unsent
-            elif to_answer(message, outcome).outcome is RedriveOutcome.REFUSED:
+            elif outcome_of(message, outcome) is RedriveOutcome.REFUSED:
                 self.stuck_topics[_topic_id(message)] = KEPT_BACK
         return outcomes
+
+
+def _refused_topics(operation: Operation) -> set[TopicId]:
+    """Return the topics of which an earlier run had a message refused."""
+    refused = standings_of(
+        operation, standings=[RedriveOutcome.REFUSED], limit=operation.total
+    )
+    sends = Redrive.objects.filter(
+        poison__in=[item.poison for item in refused], operation=operation.pk
+    )
+    return set(sends.values_list("topic", flat=True).distinct())
 
 
 def _topic_id(message: OutboundMessage) -> TopicId:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from django.db import connection
 
-from apps.brokers import ports
-from apps.brokers import vocabularies as vocabulary
+from apps.brokers import adapter_contract
+from apps.brokers import failure_headers as vocabulary
+from apps.brokers.adapter_contract import Header
 from apps.brokers.models import Topic
-from apps.brokers.ports import Header
-from apps.brokers.services.topics import RoutedMessage
-from apps.core.arrays import array
-from apps.core.text import storable
-from apps.poison import redrive_signatures
-from apps.poison.services import RedriveAnswer
-from apps.poison.states import RedriveOutcome
+from apps.brokers.services.topics_and_routing_publisher import RoutedMessage
+from apps.core.text_cleaning import storable
+from apps.poison import redrive_ids, redrive_signatures
+from apps.poison.services.sends import Send
+from apps.poison.states import IN_FLIGHT, RedriveOutcome, silent_before
 from poisonguard.contract import REDRIVE_HEADER
 
+WINDOW_BYTES = 32 * 1024 * 1024
 NOT_THIS_ONE = (
     "the broker says that it had this message before, but it was never sent there: "
     "it takes it for another, and has put it nowhere"
@@ -29,25 +30,39 @@ NOT_THIS_ONE = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutboundMessage:
-    """One redrive, ready to publish; `again`: the broker may have it already."""
+    """One item, ready to publish; `again`: the broker may have it already.
 
+    `digest` is set where the message cannot carry the mark of a redrive.
+    """
+
+    item: int
+    n: int
     redrive: uuid.UUID
     poison: int
     moves: bool
-    again: bool
+    copies: int
+    digest: bytes | None
     addressed: RoutedMessage
+
+    @property
+    def again(self) -> bool:
+        return self.copies > 1
 
 
 class _Row(NamedTuple):
-    """A redrive with its poison and its body: one row of `_READ`."""
+    """A held item with its poison and its body: one row of `_READ`."""
 
-    redrive: uuid.UUID
+    item: int
     poison: int
     n: int
+    own_redrive: uuid.UUID | None
     topic: int
     queue: str
-    is_marked: bool
-    copies: int
+    known_redrive: uuid.UUID | None
+    known_outcome: str | None
+    known_copies: int | None
+    state: str
+    is_sendable: bool
     came_from: int
     digest: bytes
     content: bytes
@@ -55,98 +70,193 @@ class _Row(NamedTuple):
 
 
 # Plain SQL: thousands of model objects would cost more than sending the messages.
+# OFFSET 0 makes Postgres take the items in their order, and look up each of the others.
 _READ = """
-SELECT redrive.id, redrive.poison_id, redrive.n, redrive.topic_id, redrive.queue,
-       redrive.queue = '' AND redrive.digest IS NULL, redrive.copies,
+SELECT held.item, held.poison_id, held.n, held.redrive, held.topic_id, held.queue,
+       known.id, known.outcome, known.copies, poison.state,
+       poison.state = 'open'
+       OR poison.state = 'redriven' AND poison.sent_at < %(silent_before)s,
        poison.topic_id, poison.digest, body.content, body.headers
-FROM poison_redrive redrive
-JOIN poison_poison poison ON poison.id = redrive.poison_id
-JOIN poison_body body ON body.poison_id = redrive.poison_id
+FROM (
+    SELECT * FROM (
+        SELECT hold.*, sum(poison.size) OVER (ORDER BY hold.item) - poison.size AS ahead
+        FROM (SELECT * FROM poison_hold
+              WHERE operation = %(operation)s
+                AND item >= %(first)s AND item < %(end)s
+              ORDER BY item LIMIT %(most)s) hold
+        JOIN poison_poison poison ON poison.id = hold.poison_id
+    ) sized
+    WHERE ahead < %(bytes)s OFFSET 0
+) held
+JOIN poison_poison poison ON poison.id = held.poison_id
+JOIN poison_body body ON body.poison_id = poison.id
      AND body.day = (poison.captured_at AT TIME ZONE 'UTC')::date
-WHERE redrive.id = ANY(%s::uuid[])
+LEFT JOIN poison_redrive known ON known.poison_id = held.poison_id AND known.n = held.n
+ORDER BY held.item
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedWindow:
-    """The redrives claimed to be sent together, in order, as read from the database."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadItems:
+    """Held items of one window, in order, as read from the database.
 
-    rows: Sequence[_Row] = ()
-    topics: Mapping[int, Topic] = field(default_factory=dict)
+    `messages` are to be sent. `answered` were answered before they were marked, and
+    `decided` are no longer to be sent, each with its state: both are to be freed.
+    """
 
-    def pack(self) -> list[OutboundMessage]:
-        """Build the messages to publish, without asking the database."""
-        return [_to_message(row, self.topics) for row in self.rows]
+    messages: Sequence[OutboundMessage] = ()
+    answered: Sequence[int] = ()
+    decided: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether there is nothing to send or to free."""
+        return not (self.messages or self.answered or self.decided)
+
+    @property
+    def never_sent(self) -> int:
+        """Count those that were never handed to a broker."""
+        return sum(not message.again for message in self.messages)
 
 
-def read(redrives: Sequence[uuid.UUID]) -> ClaimedWindow:
-    """Read the rows of these redrives, in the order given."""
+def read(
+    *,
+    operation: int,
+    first: int,
+    end: int,
+    most: int,
+    unmarked: Collection[int],
+    now: datetime,
+) -> ReadItems:
+    """Read the first held items from `first` on, before `end`, that are to be sent.
+
+    At most `most` of them, and at most WINDOW_BYTES of bodies, but at least one.
+    """
+    values: dict[str, Any] = {
+        "operation": operation,
+        "first": first,
+        "end": end,
+        "most": most,
+        "bytes": WINDOW_BYTES,
+        "silent_before": silent_before(now),
+    }
     with connection.cursor() as cursor:
-        cursor.execute(_READ, [array(redrives)])
-        rows = {row[0]: _Row(*row) for row in cursor.fetchall()}
-    topic_ids = {row.topic for row in rows.values()}
+        cursor.execute(_READ, values)
+        rows = [_Row(*row) for row in cursor.fetchall()]
+    answered, decided, sendable = [], {}, []
+    for row in rows:
+        if row.known_outcome is not None and row.known_outcome not in IN_FLIGHT:
+            answered.append(row.item)
+        elif row.is_sendable or row.known_redrive is not None:
+            sendable.append(row)
+        else:
+            decided[row.item] = row.state
+    topic_ids = {row.topic for row in sendable}
     topics = Topic.objects.select_related("broker").in_bulk(topic_ids)
-    return ClaimedWindow([rows[redrive] for redrive in redrives], topics)
+    messages = [
+        _to_message(
+            row,
+            operation=operation,
+            topic=topics[row.topic],
+            is_unmarked=row.queue != "" or row.topic in unmarked,
+        )
+        for row in sendable
+    ]
+    return ReadItems(messages=messages, answered=answered, decided=decided)
 
 
-def _to_message(row: _Row, topics: Mapping[int, Topic]) -> OutboundMessage:
-    """Build the message to publish, and what its redrive needs, from a row."""
-    topic = topics[row.topic]
+def _to_message(
+    row: _Row, *, operation: int, topic: Topic, is_unmarked: bool
+) -> OutboundMessage:
+    """Build the message to publish from a row."""
+    redrive = (
+        row.known_redrive
+        or row.own_redrive
+        or redrive_ids.pack(operation, row.item, row.n)
+    )
     return OutboundMessage(
-        redrive=row.redrive,
+        item=row.item,
+        n=row.n,
+        redrive=redrive,
         poison=row.poison,
         moves=row.queue != "" or row.topic != row.came_from,
-        again=row.copies > 1,
+        copies=(row.known_copies or 0) + 1,
+        digest=row.digest if is_unmarked else None,
         addressed=RoutedMessage(
             topic=topic,
             queue=row.queue,
             body=row.content,
-            headers=_headers(row, topic),
+            headers=_headers(row, redrive, topic, is_unmarked=is_unmarked),
             dedupe=f"poisonweb-{row.poison}-{row.n}",
         ),
     )
 
 
-def _headers(row: _Row, topic: Topic) -> tuple[Header, ...]:
+def _headers(
+    row: _Row, redrive: uuid.UUID, topic: Topic, *, is_unmarked: bool
+) -> tuple[Header, ...]:
     """Return the headers to send; a message given back keeps exactly its own."""
     captured = tuple(zip(row.headers[::2], row.headers[1::2], strict=True))
     if row.queue:
         return captured
     headers = vocabulary.leaving(captured)
-    if not row.is_marked:
+    if is_unmarked:
         return headers
     token = redrive_signatures.sign(
-        redrive=row.redrive, topic=topic.name, digest=row.digest
+        redrive=redrive, topic=topic.name, digest=row.digest
     )
     return (*headers, (REDRIVE_HEADER.encode(), token.encode()))
 
 
-def is_unsent(message: OutboundMessage, outcome: ports.PublishOutcome) -> bool:
+def is_unsent(
+    message: OutboundMessage, outcome: adapter_contract.PublishOutcome
+) -> bool:
     """Tell whether the broker surely has no copy, from this attempt or an earlier."""
-    return outcome.kind is ports.OutcomeKind.UNSENT and not message.again
+    return outcome.kind is adapter_contract.OutcomeKind.UNSENT and not message.again
 
 
-def to_answer(message: OutboundMessage, outcome: ports.PublishOutcome) -> RedriveAnswer:
-    """Turn the broker's outcome into the answer that a redrive stores."""
-    success = RedriveOutcome.MOVED if message.moves else RedriveOutcome.SENT
-    result = {
-        ports.OutcomeKind.SENT: success,
-        ports.OutcomeKind.REFUSED: RedriveOutcome.REFUSED,
-        ports.OutcomeKind.UNKNOWN: RedriveOutcome.UNKNOWN,
-        # An attempt before this one may have arrived.
-        ports.OutcomeKind.UNSENT: RedriveOutcome.UNKNOWN,
-        # Only a send that was tried before can be what the broker has already.
-        ports.OutcomeKind.DUPLICATE: success
-        if message.again
-        else RedriveOutcome.REFUSED,
-    }[outcome.kind]
+def to_send(
+    message: OutboundMessage,
+    outcome: adapter_contract.PublishOutcome,
+    *,
+    operation: int,
+    claimed_at: datetime,
+) -> Send:
+    """Return what is to be recorded of a message that the broker may have."""
     detail = outcome.detail
-    if outcome.kind is ports.OutcomeKind.DUPLICATE and not message.again:
+    if outcome.kind is adapter_contract.OutcomeKind.DUPLICATE and not message.again:
         detail = f"{NOT_THIS_ONE}. {detail}".strip()
-    return RedriveAnswer(
+    return Send(
+        poison=message.poison,
+        operation=operation,
+        item=message.item,
+        n=message.n,
         redrive=message.redrive,
-        outcome=result,
+        topic=message.addressed.topic.pk,
+        queue=message.addressed.queue,
+        digest=message.digest,
+        copies=message.copies,
+        claimed_at=claimed_at,
+        outcome=outcome_of(message, outcome),
         # A broker's answer may quote the very bytes that it could not read.
-        detail=storable(detail),
+        detail=storable(detail) if detail else "",
         bookmark=outcome.bookmark,
     )
+
+
+def outcome_of(
+    message: OutboundMessage, outcome: adapter_contract.PublishOutcome
+) -> RedriveOutcome:
+    """Return the outcome of a redrive that the broker's answer means."""
+    success = RedriveOutcome.MOVED if message.moves else RedriveOutcome.SENT
+    match outcome.kind:
+        case adapter_contract.OutcomeKind.SENT:
+            return success
+        case adapter_contract.OutcomeKind.REFUSED:
+            return RedriveOutcome.REFUSED
+        # Only a send that was tried before can be what the broker has already.
+        case adapter_contract.OutcomeKind.DUPLICATE:
+            return success if message.again else RedriveOutcome.REFUSED
+        # An attempt before an unsent one may have arrived.
+        case adapter_contract.OutcomeKind.UNKNOWN | adapter_contract.OutcomeKind.UNSENT:
+            return RedriveOutcome.UNKNOWN

@@ -6,34 +6,41 @@ is never one of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Self
 
 from django.db import connection, transaction
-from django.db.models import Count
+from django.db.models import Exists, Max, OuterRef, QuerySet
 
 from apps.audit.services import REASON_LIMIT
-from apps.brokers import topic_ids
+from apps.brokers import topic_id_lookup
+from apps.brokers.adapter_contract import Ordering
 from apps.brokers.models import Topic
-from apps.brokers.ports import Ordering
-from apps.brokers.services import topics as brokers
-from apps.core.errors import Invalid, Refused
-from apps.core.sql import statement_of
-from apps.core.text import storable
-from apps.core.timeouts import TooSlow, unless_slow
-from apps.poison.models import Poison
-from apps.poison.origins import MisroutedCount
-from apps.poison.query import Query
+from apps.brokers.services import topics_and_routing_publisher as brokers
+from apps.core.errors import Absent, Invalid, Refused
+from apps.core.queryset_sql import statement_of
+from apps.core.statement_timeouts import TOO_SLOW, TooSlow
+from apps.core.text_cleaning import storable
+from apps.poison.models import Poison, Redrive
+from apps.poison.origin_queue_mismatch import MisroutedCount
+from apps.poison.query_language import Query
 from apps.poison.querysets import PoisonQuerySet
-from apps.poison.states import silent_before
+from apps.poison.states import RedriveOutcome, silent_before
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Item, Operation
-from apps.triage.querysets import ItemQuerySet
-from apps.triage.services import left_out_headers, misrouted
-from apps.triage.states import SENDS, ItemState, Verb
+from apps.triage.preview_breakdown import ItemBreakdown, Largest, Shares
+from apps.triage.ramps import Ramp
+from apps.triage.services import (
+    misrouted_message_count,
+    operation_redirects,
+    preview_breakdown_counting,
+)
+from apps.triage.services.earlier_layout import require_converted
+from apps.triage.services.pacing import require_rate
+from apps.triage.services.skip_reasons import REASONS
+from apps.triage.states import LAYOUT, SENDS, Verb
 
 PREVIEW_LIVES = timedelta(minutes=15)
 # A worker takes the items of a larger selection; Confirm waits for it.
@@ -46,29 +53,50 @@ MOST_COUNTED = 10_001
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelectionRequest:
-    """A requested verb and its poisons, chosen in exactly one of three ways.
+    """A requested verb and its poisons, chosen in exactly one of four ways.
 
-    All that match a query, or some by their ids, or all that an operation dropped.
+    All that match a query; some by their ids; all that an operation dropped; or those
+    of an operation that have one of these `standings`, to be sent again.
     `ordered`: send the messages of each topic one after the other, as captured.
+    `rate` is the highest number of messages a second.
     """
 
     verb: Verb
     query: Query | None = None
     ids: tuple[int, ...] = ()
     dropped_by: int | None = None
+    retry_of: int | None = None
+    standings: tuple[str, ...] = ()
     target_topic: str | None = None
     ordered: bool = False
+    rate: int | None = None
+    ramp: Ramp | None = None
 
     def __post_init__(self) -> None:
-        ways = [self.query is not None, bool(self.ids), self.dropped_by is not None]
+        ways = [
+            self.query is not None,
+            bool(self.ids),
+            self.dropped_by is not None,
+            self.retry_of is not None,
+        ]
         if sum(ways) != 1:
             raise Invalid("q", "give either a query or ids, and at least one id")
         if len(self.ids) > MOST_IDS:
             raise Invalid("ids", f"give at most {MOST_IDS} ids, or a query")
         if self.target_topic and self.verb.value not in SENDS:
             raise Invalid("target_topic", "only a redrive goes to another topic")
+        if self.verb is Verb.GIVE_BACK and not self.target_topic:
+            raise Invalid(
+                "target_topic",
+                "name the topic whose dead-letter queue gets its messages again",
+            )
         if self.ordered and self.verb is not Verb.REDRIVE:
             raise Invalid("ordered", "only a redrive can keep an order")
+        if self.verb.value not in SENDS and self.rate is not None:
+            raise Invalid("rate", "only a redrive has a rate")
+        if self.verb.value not in SENDS and self.ramp is not None:
+            raise Invalid("ramp", "only a redrive has a ramp")
+        require_rate(self.rate)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,22 +115,67 @@ class Route:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SendLimits:
+    """How fast messages are sent: at most so many a second, and by which ramp."""
+
+    rate: int | None = None
+    ramp: Ramp | None = None
+
+    def __post_init__(self) -> None:
+        require_rate(self.rate)
+
+    @classmethod
+    def of(cls, operation: Operation) -> Self:
+        """Return the limits that an operation was previewed with."""
+        ramp = Ramp.from_json(operation.ramp) if operation.ramp else None
+        return cls(rate=operation.rate, ramp=ramp)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PreviewSummary:
     """A preview with its figures beside the total; counts are of items.
 
-    `left_out` has the headers that will not be sent, `elsewhere` the messages that
-    failed in another queue, among the first to be sent.
+    `breakdown` counts topics by id, which `topic_names` names. `elsewhere` has the
+    messages that failed in another queue, among the first to be sent. `redirects` names
+    the topics that are requeued elsewhere by their policies, and where to.
     """
 
     operation: Operation
     will_act: int
-    skipped: tuple[tuple[str, int], ...]
-    by_topic: tuple[tuple[str, int], ...]
-    by_consumer: tuple[tuple[str, int], ...]
+    breakdown: ItemBreakdown
+    topic_names: Mapping[str, str]
     sample: tuple[Poison, ...]
     newer: int
-    left_out: tuple[tuple[str, int], ...] | TooSlow
+    redirects: Mapping[str, str]
     elsewhere: tuple[MisroutedCount, ...]
+
+    @property
+    def skipped(self) -> Shares:
+        """Return the skipped items by reason, the most frequent reason first."""
+        return self.breakdown.skipped.values
+
+    @property
+    def topics(self) -> Largest:
+        """Return the topics by name."""
+        return self.breakdown.topics.renamed(self.topic_names)
+
+    @property
+    def redirected_topics(self) -> tuple[tuple[str, str], ...]:
+        return tuple(self.redirects.items())
+
+    @property
+    def by_topic(self) -> Shares:
+        return self.topics.values
+
+    @property
+    def by_consumer(self) -> Shares:
+        return self.breakdown.consumers.values
+
+    @property
+    def left_out(self) -> Shares | TooSlow:
+        """Return the headers that will not be sent, and how many messages have each."""
+        left_out = self.breakdown.left_out
+        return TOO_SLOW if left_out is None else left_out
 
 
 def preview(
@@ -122,6 +195,7 @@ def preview(
     """
     principal.require(Scope.OPERATIONS_WRITE)
     _require_room(principal, now=now)
+    _require_retried(selection, principal)
     target = _target_topic(selection, principal)
     poisons = _select_poisons(selection, principal.topics)
     if selection.ordered:
@@ -138,8 +212,13 @@ def preview(
             query=None if selection.query is None else str(selection.query),
             target_topic=target,
             ordered=selection.ordered,
+            rate=selection.rate,
+            ramp=selection.ramp and selection.ramp.to_json(),
             undo_of_id=selection.dropped_by,
+            retry_of_id=selection.retry_of,
+            standings=list(selection.standings),
             reason=reason,
+            newest=Poison.objects.aggregate(newest=Max("pk"))["newest"] or 0,
             created_at=now,
             expires_at=now + PREVIEW_LIVES,
         )
@@ -156,42 +235,66 @@ def preview(
 def take(*, operation_id: int, now: datetime) -> None:
     """Insert the items of a large preview, as of the moment of its request.
 
-    Idempotent: a second worker finds the items taken.
+    Idempotent: a second worker finds the items taken, or leaves them to the first. For
+    a million that takes a minute, in which it would do nothing else but wait.
     """
-    previews = Operation.objects.select_for_update().previews()
-    operation = previews.filter(pk=operation_id, taken=False).first()
+    untaken = Operation.objects.of_this_release().previews().filter(taken=False)
+    unlocked = untaken.select_for_update(skip_locked=True)
+    operation = unlocked.filter(pk=operation_id).first()
     if operation is not None:
-        selection = selection_of(operation)
-        if selection is not None:
-            _insert_items(
-                operation, _select_poisons(selection, operation.topics), now=now
-            )
+        insert_selection(operation, now=now)
+
+
+def insert_selection(operation: Operation, *, now: datetime) -> None:
+    """Insert the items of an operation that has none, as of the moment of its request.
+
+    Call it inside a transaction that keeps others from doing the same.
+    """
+    selection = selection_of(operation)
+    if selection is not None:
+        _insert_items(operation, _select_poisons(selection, operation.topics), now=now)
 
 
 def summarize(*, operation: Operation) -> PreviewSummary:
-    """Count what a preview holds, and the messages that arrived since."""
-    items = Item.objects.filter(operation=operation)
-    waiting = items.waiting()
+    """Return what a preview holds, and count the messages that arrived since."""
+    breakdown = breakdown_of(operation)
+    topics = [int(topic) for topic, _ in breakdown.topics.values]
+    names = Topic.objects.filter(pk__in=topics).values_list("pk", "name")
+    samples = Poison.objects.select_related("topic").in_bulk(breakdown.samples)
     return PreviewSummary(
         operation=operation,
-        will_act=waiting.count(),
-        skipped=skipped_by_reason(operation),
-        by_topic=_count_by(waiting, "poison__topic__name"),
-        by_consumer=_count_by(waiting, "poison__consumer_group"),
-        sample=tuple(
-            item.poison
-            for item in waiting.select_related("poison__topic").order_by("id")[:3]
-        ),
+        will_act=operation.will_act,
+        breakdown=breakdown,
+        topic_names={str(pk): name for pk, name in names},
+        sample=tuple(samples[pk] for pk in breakdown.samples if pk in samples),
         newer=_count_newer(operation),
-        left_out=unless_slow(partial(left_out_headers.count_left_out, operation)),
-        elsewhere=misrouted.count_elsewhere(operation),
+        redirects=operation_redirects.names_of(operation),
+        elsewhere=misrouted_message_count.count_elsewhere(operation, breakdown.first),
     )
+
+
+def breakdown_of(operation: Operation) -> ItemBreakdown:
+    """Return the counts that were stored when the items were taken; none before.
+
+    Those of a preview that was converted from the release before are counted now.
+    """
+    if operation.breakdown is not None:
+        return ItemBreakdown.from_json(operation.breakdown)
+    if not operation.is_taken:
+        return ItemBreakdown()
+    with transaction.atomic():
+        breakdown = preview_breakdown_counting.count(
+            operation, now=operation.created_at
+        )
+    Operation.objects.filter(pk=operation.pk).update(breakdown=breakdown.to_json())
+    return breakdown
 
 
 def preview_again(
     *,
     operation: Operation,
     route: Route,
+    limits: SendLimits | None = None,
     reason: str,
     principal: Principal,
     now: datetime,
@@ -204,8 +307,13 @@ def preview_again(
     if selection is None:
         return None
     if selection.verb.value in SENDS:
+        limits = limits or SendLimits.of(operation)
         selection = replace(
-            selection, target_topic=route.target_topic, ordered=route.ordered
+            selection,
+            target_topic=route.target_topic,
+            ordered=route.ordered,
+            rate=limits.rate,
+            ramp=limits.ramp,
         )
     draft = storable(reason)[:REASON_LIMIT]
     return preview(selection=selection, principal=principal, now=now, reason=draft)
@@ -214,19 +322,36 @@ def preview_again(
 def selection_of(operation: Operation) -> SelectionRequest | None:
     """Rebuild the request that an operation was previewed from.
 
-    Returns None if it had chosen only messages that do not exist.
+    Returns None if it had chosen only messages that do not exist, or chose them one by
+    one in the release before.
     """
     verb, target = Verb(operation.verb), operation.target_topic
     name = None if target is None else target.name
     if operation.undo_of_id is not None:
         return SelectionRequest(verb=verb, dropped_by=operation.undo_of_id)
+    if operation.retry_of_id is not None:
+        return SelectionRequest(
+            verb=verb,
+            retry_of=operation.retry_of_id,
+            standings=tuple(operation.standings),
+            target_topic=name,
+            ordered=operation.ordered,
+        )
     query = None if operation.query is None else Query.from_canonical(operation.query)
+    if query is None and operation.layout != LAYOUT:
+        return None
     poison_ids = operation.items.values_list("poison_id", flat=True)
     ids = tuple(poison_ids) if query is None else ()
     if query is None and not ids:
         return None
     return SelectionRequest(
-        verb=verb, query=query, ids=ids, target_topic=name, ordered=operation.ordered
+        verb=verb,
+        query=query,
+        ids=ids,
+        target_topic=name,
+        ordered=operation.ordered,
+        rate=operation.rate,
+        ramp=Ramp.from_json(operation.ramp) if operation.ramp else None,
     )
 
 
@@ -242,13 +367,20 @@ def _target_topic(selection: SelectionRequest, principal: Principal) -> Topic | 
         )
     if topic.broker_id is None:
         raise Invalid("target_topic", f"the topic {topic.name} has no broker")
+    if selection.verb is Verb.GIVE_BACK and not topic.dead_letter_queue:
+        raise Invalid(
+            "target_topic", f"the topic {topic.name} has no dead-letter queue"
+        )
     return topic
 
 
 def _require_order(poisons: PoisonQuerySet, target: Topic | None) -> None:
     """Raise Invalid if a topic that messages would be sent to keeps no order."""
-    within = Topic.objects.filter(pk__in=poisons.order_by().values("topic"))
-    topics = [target] if target else within.select_related("broker").order_by("name")
+    within = set(poisons.order_by().values_list("topic", flat=True).distinct())
+    elsewhere = operation_redirects.policy_targets(within)
+    ids = {elsewhere.get(topic, topic) for topic in within}
+    sent_to = Topic.objects.filter(pk__in=ids).select_related("broker")
+    topics = [target] if target else sent_to.order_by("name")
     for topic in topics:
         # The messages of a topic without a broker are refused one by one.
         if topic.broker_id and brokers.ordering_of(topic) is Ordering.NONE:
@@ -270,26 +402,6 @@ def _require_room(principal: Principal, *, now: datetime) -> None:
         )
 
 
-# The reason to skip an item, or '' if the operation will act on it.
-_SENT = """
-        WHEN poison_poison.state = 'confirmed' THEN 'already handled'
-        WHEN poison_poison.state = 'moved'
-             AND poison_poison.moved_to_id = poison_poison.topic_id
-        THEN 'given back: its dead-letter queue has it, a requeue makes a second copy'
-        WHEN poison_poison.state = 'moved' THEN 'sent to another topic'
-        WHEN poison_poison.state = 'redriving' OR poison_poison.state = 'redriven'
-             AND poison_poison.sent_at >= %(silent_before)s
-        THEN 'already sent, no answer yet'
-"""
-_REASONS = {
-    Verb.REDRIVE: "WHEN poison_poison.state = 'dropped'"
-    " THEN 'dropped: restore it first'" + _SENT,
-    Verb.DROP: "WHEN poison_poison.state = 'dropped' THEN 'already dropped'" + _SENT,
-    Verb.RESTORE: "WHEN poison_poison.state <> 'dropped' THEN 'not dropped'",
-    Verb.GIVE_BACK: "WHEN poison_poison.state <> 'open'"
-    " THEN 'not open: ' || poison_poison.state",
-}
-
 _BY_FAILURE = ("", "poison_poison.last_failed_at, poison_poison.id")
 # The poisons of one captured batch share a time, and their ids are in no order.
 _BY_CAPTURE = (
@@ -298,40 +410,37 @@ _BY_CAPTURE = (
     "first.id, poison_poison.id",
 )
 
-# OFFSET 0 makes Postgres look up each holder by its poison. Otherwise the planner, with
-# missing or old statistics, compares every poison with every held item.
 _TAKE = """
-INSERT INTO triage_item (operation_id, poison_id, state, reason, held)
-SELECT %(operation)s, id, CASE reason WHEN '' THEN 'waiting' ELSE 'skipped' END,
-       reason, false
-FROM (
-    SELECT poison_poison.id,
-           CASE WHEN holder.operation_id IS NOT NULL
-                THEN 'operation ' || holder.operation_id || ' has it'
+WITH judged AS (
+    SELECT poison_poison.id, row_number() OVER (ORDER BY {order}) - 1 AS number,
+           CASE WHEN holder.operation IS NOT NULL
+                THEN 'operation ' || holder.operation || ' has it'
                 {reasons}
                 ELSE '' END AS reason
     FROM poison_poison
-    LEFT JOIN LATERAL (SELECT operation_id FROM triage_item
-                       WHERE poison_id = poison_poison.id AND held OFFSET 0
-    ) holder ON true
+    LEFT JOIN poison_hold holder ON holder.poison_id = poison_poison.id
     {join}
     WHERE poison_poison.id IN ({poisons})
       AND pg_visible_in_snapshot(poison_poison.captured_xid, %(as_of)s::pg_snapshot)
-    ORDER BY {order}
-) judged
+), skipped AS (
+    INSERT INTO triage_skipped_item (operation_id, number, reason)
+    SELECT %(operation)s, number, reason FROM judged WHERE reason <> ''
+)
+INSERT INTO triage_selected_item (operation_id, number, poison_id)
+SELECT %(operation)s, number, id FROM judged ORDER BY number
 """
 
 
 def _insert_items(
     operation: Operation, poisons: PoisonQuerySet, *, now: datetime
 ) -> None:
-    """Insert the items of a preview by one statement, and store their number."""
+    """Insert the items of a preview by one statement, and store their numbers."""
     inner, parameters = statement_of(poisons.order_by().values("pk"))
     inner_values = {f"p{index}": value for index, value in enumerate(parameters)}
     keeps_order = operation.ordered or operation.verb == Verb.GIVE_BACK
     join, order = _BY_CAPTURE if keeps_order else _BY_FAILURE
     statement = _TAKE.format(
-        reasons=_REASONS[Verb(operation.verb)],
+        reasons=REASONS[Verb(operation.verb)],
         join=join,
         order=order,
         poisons=inner % tuple(f"%({name})s" for name in inner_values),
@@ -344,29 +453,17 @@ def _insert_items(
     with connection.cursor() as cursor:
         cursor.execute(statement, {**values, **inner_values})
         total = cursor.rowcount
-    Operation.objects.filter(pk=operation.pk).update(taken=True, total=total)
-
-
-_SKIP_DECIDED = """
-UPDATE triage_item SET state = 'skipped', reason = judged.reason
-FROM triage_item waiting, LATERAL (
-    SELECT CASE {reasons} ELSE '' END AS reason FROM poison_poison
-    WHERE id = waiting.poison_id OFFSET 0
-) judged
-WHERE waiting.operation_id = %(operation)s AND waiting.state = 'waiting'
-  AND triage_item.id = waiting.id AND judged.reason <> ''
-"""
-
-
-def skip_what_was_decided_since(operation: Operation, *, now: datetime) -> None:
-    """Skip the items on which the operation can no longer act, with the reason."""
-    statement = _SKIP_DECIDED.format(reasons=_REASONS[Verb(operation.verb)])
-    values: dict[str, Any] = {
-        "operation": operation.pk,
-        "silent_before": silent_before(now),
-    }
-    with connection.cursor() as cursor:
-        cursor.execute(statement, values)
+    operation.total = total
+    operation_redirects.store(operation)
+    breakdown = preview_breakdown_counting.count(operation, now=now)
+    operation_redirects.keep_those_of(operation, breakdown.topic_ids)
+    skipped = breakdown.skipped
+    Operation.objects.filter(pk=operation.pk).update(
+        taken=True,
+        total=total,
+        will_act=total - sum(n for _, n in skipped.values) - skipped.others,
+        breakdown=breakdown.to_json(),
+    )
 
 
 def _select_poisons(
@@ -376,26 +473,46 @@ def _select_poisons(
     allowed = Poison.objects.on_topics(topics)
     if selection.verb is Verb.GIVE_BACK:
         # By exact name: in a query, a star in the name would match any text.
-        allowed = allowed.filter(topic_ids.named(selection.target_topic or ""))
+        allowed = allowed.filter(topic_id_lookup.named(selection.target_topic or ""))
     if selection.query is not None:
         return allowed.matching(selection.query)
     if selection.dropped_by is not None:
-        dropped = Item.objects.filter(
-            operation_id=selection.dropped_by, state=ItemState.DROPPED
-        )
+        dropped = Item.objects.acted_on(selection.dropped_by)
         return allowed.filter(pk__in=dropped.values("poison_id"))
+    if selection.retry_of is not None:
+        return allowed.filter(pk__in=_retried(selection.retry_of, selection.standings))
     return allowed.filter(pk__in=selection.ids)
 
 
-def skipped_by_reason(operation: Operation) -> tuple[tuple[str, int], ...]:
-    """Count the skipped items by reason, the most frequent reason first."""
-    return _count_by(operation.items.exclude(reason=""), "reason")
+def _require_retried(selection: SelectionRequest, principal: Principal) -> None:
+    """Raise Absent if the messages of an unknown operation would be tried again."""
+    if selection.retry_of is None:
+        return
+    visible = Operation.objects.visible_to(principal).filter(verb__in=SENDS)
+    retried = visible.filter(pk=selection.retry_of).first()
+    if retried is None:
+        raise Absent(f"There is no requeue with the number {selection.retry_of}.")
+    require_converted(retried)
 
 
-def _count_by(items: ItemQuerySet, field: str) -> tuple[tuple[str, int], ...]:
-    """Count items by a field, the most frequent value first."""
-    rows = items.order_by().values_list(field).annotate(number=Count("pk"))
-    return tuple(rows.order_by("-number", field))
+def _retried(operation: int, standings: Sequence[str]) -> QuerySet[Item, int]:
+    """Select the poisons of an operation whose sends have one of these standings.
+
+    A silent one was sent, and may be judged as answered later: the preview skips it.
+    """
+    outcomes = [
+        RedriveOutcome.SENT.value if name == "silent" else name for name in standings
+    ]
+    sends = Redrive.objects.filter(
+        poison=OuterRef("poison"), operation=operation, outcome__in=outcomes
+    )
+    items = Item.objects.filter(Exists(sends), operation=operation)
+    return items.values_list("poison_id", flat=True)
+
+
+# Messages may be captured out of the order of their ids. It takes less than a second to
+# capture these.
+OUT_OF_ORDER = 20_000
 
 
 def _count_newer(operation: Operation) -> int:
@@ -405,4 +522,6 @@ def _count_newer(operation: Operation) -> int:
     allowed = Poison.objects.on_topics(operation.topics)
     matching = allowed.matching(Query.from_canonical(operation.query))
     newer = matching.captured_after(operation.as_of)
+    if operation.newest is not None:
+        newer = newer.filter(pk__gt=operation.newest - OUT_OF_ORDER)
     return newer.order_by().values("pk")[:MOST_COUNTED].count()

@@ -1,16 +1,20 @@
 """Carry out an operation, in slices that survive a kill -9 at any instant.
 
-A slice holds the operation's lock and works for some seconds: claim a window of items
-in one transaction, publish it with no transaction open, store the broker's answers.
-Meanwhile a thread with a connection of its own claims the next window; it is published
-only when the window before it is marked.
+A slice holds the operation's lock and works for some seconds. It first takes hold of
+all items (`item_judging`). Then it claims some in one transaction, publishes them with
+no transaction open, and records the broker's answers together with the next claim
+(`broker_send_claims`). Meanwhile a thread with its own connection reads the next
+messages.
 
-After a crash up to two claimed windows are `sending` under an older epoch. The next run
-sends both again under the same redrive ids. Only one of them had been published, so at
-most one window is sent twice.
+After a crash the items of one claim may have been sent. The next run records them as
+unknown, and sends them again under the same redrive ids.
 
 A message that surely did not reach its broker, because the broker was away or turned it
-away, loses its claim and waits again. Only what may have been sent is unknown.
+away, waits again. Only what may have been sent is unknown.
+
+People may pause, cancel and slow an operation at any time: each transaction of a run
+reads what they want, and locks it until it ends. A thread of its own publishes, so that
+a cancel need not wait until a broker answers or its time is up.
 
 An operation that keeps order sends the next message of a topic only when the broker has
 the one before. When the broker refuses a message, the rest of its topic is kept back.
@@ -19,46 +23,51 @@ the one before. When the broker refuses a message, the rest of its topic is kept
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
 
 from django.db import transaction
 from django.db.models import F
 
 from apps.audit import services as audit
 from apps.audit.services import Action
-from apps.brokers import ports
-from apps.brokers.services.topics import RoutingPublisher
-from apps.core import back_off, lock
+from apps.brokers import adapter_contract
+from apps.brokers.services.topics_and_routing_publisher import RoutingPublisher
+from apps.core import advisory_locks, back_off
 from apps.core.actor import Actor
-from apps.core.lock import Lock
-from apps.core.sql import read_by_index
-from apps.core.text import storable
-from apps.poison import services as poison
-from apps.poison.states import RedriveOutcome
+from apps.core.advisory_locks import Lock
+from apps.core.text_cleaning import storable
 from apps.triage.errors import LockLost
-from apps.triage.models import Operation, lock_name
-from apps.triage.services import item_states
+from apps.triage.models import WINDOW_SIZE, Operation, lock_name
+from apps.triage.progress import counts_of
+from apps.triage.ramps import Ramp
+from apps.triage.services import ramp_steps
 from apps.triage.services.audit_details import audit_detail, single_message
-from apps.triage.services.claim_executor import claim_executor
-from apps.triage.services.fencing import fence
+from apps.triage.services.broker_send_claims import Windows
+from apps.triage.services.helper_threads import helper_thread
+from apps.triage.services.item_judging import follow_queue, judge_next
 from apps.triage.services.ordered_sends import TRY_AGAIN, OrderedSends
-from apps.triage.services.outbound import (
-    ClaimedWindow,
-    OutboundMessage,
-    is_unsent,
-    to_answer,
-)
-from apps.triage.services.windows import WINDOW, Clock, Windows
-from apps.triage.states import SENDS, ItemState, OperationState, Verb
+from apps.triage.services.outbound import OutboundMessage, ReadItems
+from apps.triage.services.pacing import NO_LIMIT, Pacer, at_once
+from apps.triage.services.previews import insert_selection
+from apps.triage.states import SENDS, OperationState, Verb
 
 log = logging.getLogger(__name__)
 
 SLICE = timedelta(seconds=10)
-MANY = 5_000
 BACK_OFF_BASE = 0.5
 BACK_OFF_CAP = 30.0
+RAMP_CHECKS_EVERY = timedelta(seconds=1)
+# A cancel waits so long for a broker, in seconds from when it was handed the messages.
+CANCEL_WAITS = 1.0
+CANCEL_CHECKS_EVERY = 0.25
+
+
+Clock = Callable[[], datetime]
+Outcomes = list[adapter_contract.PublishOutcome]
 
 
 class SliceEnd(StrEnum):
@@ -75,20 +84,20 @@ def run(
     operation_id: int,
     publisher: RoutingPublisher,
     clock: Clock,
-    window: int = WINDOW,
+    most: int = WINDOW_SIZE,
 ) -> SliceEnd:
     """Work on an operation for one slice, unless another run already does.
 
-    `window` is how many messages are claimed at once, at most.
+    `most` is how many messages are claimed at once, at most.
     """
-    with lock.attempt(lock_name(operation_id)) as operation_lock:
+    with advisory_locks.attempt(lock_name(operation_id)) as operation_lock:
         if operation_lock is None:
             return SliceEnd.ELSEWHERE
-        operation = _start_epoch(operation_id)
+        operation = _start_run(operation_id)
         if operation is None:
             return SliceEnd.DONE
         operation_run = OperationRun(
-            operation, operation_lock, publisher, clock, window=window
+            operation, operation_lock, publisher, clock, most=most
         )
         try:
             return operation_run.run_slice()
@@ -100,17 +109,18 @@ def run(
             raise
 
 
-def _start_epoch(operation_id: int) -> Operation | None:
-    """Start a new epoch: it fences off any run that writes under an older one."""
-    this = Operation.objects.filter(pk=operation_id)
-    if not this.transition(to=OperationState.RUNNING, epoch=F("epoch") + 1):
-        return None
-    return this.get()
+def _start_run(operation_id: int) -> Operation | None:
+    """Start a new run: it fences off any that still writes; None if none is wanted."""
+    this = Operation.objects.of_this_release().filter(pk=operation_id)
+    began = this.transition(to=OperationState.RUNNING, run=F("run") + 1)
+    if not began:
+        began = this.filter(state=OperationState.CANCELLING).update(run=F("run") + 1)
+    return this.select_related("target_topic").get() if began else None
 
 
 def _store_wait(operation: Operation, trouble: str, *, now: datetime) -> None:
     """Store why the operation waits, and when it is tried again."""
-    same = Operation.objects.filter(pk=operation.pk, epoch=operation.epoch)
+    same = Operation.objects.filter(pk=operation.pk, run=operation.run)
     delay = back_off.delay(operation.troubles, base=BACK_OFF_BASE, cap=BACK_OFF_CAP)
     same.update(
         trouble=storable(trouble, limit=500),
@@ -120,7 +130,7 @@ def _store_wait(operation: Operation, trouble: str, *, now: datetime) -> None:
 
 
 class OperationRun:
-    """One run of an operation, under its lock and an epoch of its own."""
+    """One run of an operation, under its lock and a number of its own."""
 
     def __init__(
         self,
@@ -129,157 +139,189 @@ class OperationRun:
         publisher: RoutingPublisher,
         clock: Clock,
         *,
-        window: int,
+        most: int,
     ) -> None:
         self.operation = operation
-        self.window = window
+        self.most = most
         self.lock = operation_lock
         self.publisher = publisher
         self.clock = clock
         self.until = clock() + SLICE
         self.trouble = ""
+        self.ramp_waits_for = ""
+        # Messages that may still be claimed in this slice.
+        self.room = NO_LIMIT
+        self.windows = Windows(operation)
+        self.cancelled = False
 
     def run_slice(self) -> SliceEnd:
-        """Send or decide items until the time is up; return how it ended."""
-        item_states.release_answered(self.operation.pk)
-        if self.operation.verb in SENDS:
-            self._redrive()
-        else:
-            self._decide()
-        return self._end_slice()
-
-    # Drop and restore: nothing but the database, in large windows.
-
-    def _decide(self) -> None:
-        """Drop or restore items, window by window, until the time is up."""
-        while self.clock() < self.until and self._decide_window():
+        """Hold, send or decide items until the time is up; return how it ended."""
+        sends = self.operation.verb in SENDS
+        if sends and self.operation.run > 1:
+            self.windows.take_over(now=self.clock())
+        if self.operation.state == OperationState.CANCELLING:
+            return self._cancel()
+        if not self.operation.taken:
+            self._take_items()
+        while self._has_time() and judge_next(self.operation, now=self.clock()):
             pass
+        if sends and self.operation.judged == self.operation.total:
+            if self.operation.verb == Verb.GIVE_BACK:
+                follow_queue(self.operation)
+            self._climb()
+            self._send()
+        return SliceEnd.DONE if self.cancelled else self._end_slice()
 
     @transaction.atomic
-    def _decide_window(self) -> bool:
-        """Drop or restore some items; return False when none waits."""
-        read_by_index()
-        fence(self.operation)
-        items = dict(
-            self.operation.items.waiting()
-            .order_by("id")
-            .values_list("poison_id", "id")[:MANY]
-        )
-        if not items:
-            return False
-        if self.operation.verb == Verb.DROP:
-            decided = poison.drop(poisons=list(items), now=self.clock())
-            state = ItemState.DROPPED
-        else:
-            decided, state = poison.restore(poisons=list(items)), ItemState.RESTORED
-        item_states.settle([items[pk] for pk in decided], state)
-        item_states.skip([item for pk, item in items.items() if pk not in decided])
-        return True
+    def _take_items(self) -> None:
+        """Insert the items of an undo that was too large for its request.
 
-    # Redrive: claim, publish, mark; a thread claims the next window meanwhile.
+        The fence comes last: until then, people may pause or cancel the operation.
+        """
+        insert_selection(self.operation, now=self.clock())
+        self.windows.require_fence()
+        self.operation.refresh_from_db()
 
-    def _redrive(self) -> None:
-        """Send messages, window by window, until time is up or a broker is away."""
-        windows = Windows(self.operation, self.lock, self.clock, size=self.window)
+    def _climb(self) -> None:
+        """Find how many messages the ramp allows now; note why it waits or pauses."""
+        if self.operation.ramp is None:
+            return
+        ramp = Ramp.from_json(self.operation.ramp)
+        check = ramp_steps.climb(self.operation, ramp, now=self.clock())
+        self.room, self.ramp_waits_for = check.room, check.waits_for
+
+    def _has_time(self) -> bool:
+        """Tell whether the slice goes on; raise LockLost if the lock is gone."""
+        self._require_lock()
+        return self.clock() < self.until
+
+    def _require_lock(self) -> None:
+        """Raise LockLost if another run may have begun."""
+        if self.lock.lost():
+            raise LockLost
+
+    def _send(self) -> None:
+        """Send messages, claim by claim, until time is up or a broker is away."""
         ordered_sends = (
             OrderedSends(self.operation, self.publisher)
             if self.operation.ordered
             else None
         )
-        with claim_executor() as executor:
-            claim = executor.submit(windows.claim)
-            while messages := claim.result().pack():
-                claim = executor.submit(self._claim_following, windows)
-                self._store_outcomes(messages, self._publish(messages, ordered_sends))
-                # A broker that is away is not asked again before the back-off is over.
-                if self.trouble:
-                    self._give_up(claim.result().pack())
-                    return
+        pacer = Pacer(lambda: self.windows.rate)
+        with helper_thread("read-ahead") as reader, helper_thread("publish") as sender:
+            items = self._read(0)
+            may_send = self.windows.claim(items)
+            while may_send:
+                self._require_lock()
+                messages = items.messages
+                claimed_at = self.clock()
+                following = reader.submit(self._read, messages[-1].item + 1)
+                pacer.wait(len(messages))
+                publishing = sender.submit(self._publish, messages, ordered_sends)
+                self._await_or_cancel(publishing)
+                outcomes = publishing.result()
+                self._note_trouble(outcomes)
+                record = partial(
+                    self.windows.record,
+                    messages,
+                    outcomes,
+                    claimed_at=claimed_at,
+                    now=self.clock(),
+                )
+                try:
+                    items = following.result() if self._goes_on() else ReadItems()
+                    may_send = record(following=items)
+                except LockLost:
+                    raise
+                except Exception:
+                    # Whatever hinders the next claim, these messages were sent.
+                    record(following=ReadItems())
+                    raise
 
-    def _claim_following(self, windows: Windows) -> ClaimedWindow:
-        """Claim the next window; an empty one if the time is up."""
-        return windows.claim() if self.clock() < self.until else ClaimedWindow()
+    def _read(self, after: int) -> ReadItems:
+        """Read the next messages to send: fewer at once the lower the rate is."""
+        most = min(self.most, at_once(self.windows.rate), self.room)
+        if not most:
+            return ReadItems()
+        items = self.windows.read(after=after, most=most, now=self.clock())
+        self.room -= len(items.messages)
+        return items
+
+    def _goes_on(self) -> bool:
+        """Tell whether to claim more: there is time, and no broker is away."""
+        return not (self.cancelled or self.trouble) and self.clock() < self.until
+
+    def _await_or_cancel(self, publishing: Future[Outcomes]) -> None:
+        """Wait until messages are published, or the operation is cancelled before.
+
+        A broker that does not answer may still take them: they are unknown then, and
+        its answer is recorded if it comes after all.
+        """
+        pause = CANCEL_WAITS
+        while wait([publishing], timeout=pause).not_done:
+            pause = CANCEL_CHECKS_EVERY
+            this = Operation.objects.filter(pk=self.operation.pk)
+            if this.filter(state=OperationState.CANCELLING).exists():
+                self.windows.take_over(now=self.clock())
+                self._cancel()
+                self.cancelled = True
+                wait([publishing])
 
     def _publish(
         self, messages: Sequence[OutboundMessage], ordered_sends: OrderedSends | None
-    ) -> list[ports.PublishOutcome]:
+    ) -> Outcomes:
         """Publish messages, in order if that was asked for; return outcomes."""
         if ordered_sends is not None:
             return ordered_sends.publish(messages)
         return self.publisher.publish([each.addressed for each in messages])
 
-    def _store_outcomes(
-        self,
-        messages: Sequence[OutboundMessage],
-        outcomes: Sequence[ports.PublishOutcome],
-    ) -> None:
-        """Store the outcomes of a window in one transaction; note any trouble."""
-        pairs = list(zip(messages, outcomes, strict=True))
-        for _, outcome in pairs:
+    def _note_trouble(self, outcomes: Outcomes) -> None:
+        """Remember why a broker did not answer: it is asked again after a pause."""
+        for outcome in outcomes:
             if outcome.kind in TRY_AGAIN:
                 self.trouble = outcome.detail or "the broker did not answer"
-        unsent = [message for message, outcome in pairs if is_unsent(message, outcome)]
-        answers = [to_answer(*pair) for pair in pairs if not is_unsent(*pair)]
+
+    def _cancel(self) -> SliceEnd:
+        """Free all that is held, window by window, and end as cancelled."""
+        while self.windows.give_up_next(now=self.clock()):
+            self._require_lock()
         with transaction.atomic():
-            read_by_index()
-            fence(self.operation)
-            poison.mark(
-                poisons=[message.poison for message in messages],
-                answers=answers,
-                epoch=self.operation.epoch,
-                now=self.clock(),
-            )
-            item_states.release(
-                a.redrive for a in answers if a.outcome is not RedriveOutcome.UNKNOWN
-            )
-            self._withdraw(unsent)
-
-    def _withdraw(self, unsent: Sequence[OutboundMessage]) -> None:
-        """Let messages that no broker has wait again, without their redrive ids."""
-        if unsent:
-            withdrawn = poison.withdraw(
-                poisons=[message.poison for message in unsent],
-                redrives=[message.redrive for message in unsent],
-                epoch=self.operation.epoch,
-            )
-            item_states.detach(withdrawn)
-
-    def _give_up(self, messages: Sequence[OutboundMessage]) -> None:
-        """Leave a window that was claimed but not published to the next run."""
-        unsent = ports.PublishOutcome(
-            kind=ports.OutcomeKind.UNSENT, detail=self.trouble
-        )
-        if messages:
-            self._store_outcomes(messages, [unsent] * len(messages))
+            self.windows.require_fence()
+            self._finish(OperationState.CANCELLED, Action.OPERATION_CANCELLED)
+        return SliceEnd.DONE
 
     @transaction.atomic
     def _end_slice(self) -> SliceEnd:
         """Finish the operation if nothing is left, else store when to go on."""
-        fence(self.operation)
-        item_states.release_answered(self.operation.pk)
+        orders = self.windows.require_fence()
         this = Operation.objects.filter(pk=self.operation.pk)
-        if not self.operation.items.unfinished().exists():
-            self._finish()
-            return SliceEnd.DONE
-        if not self.trouble:
-            this.update(trouble="", troubles=0, retry_at=None)
+        if orders.state is OperationState.CANCELLING:
             return SliceEnd.AGAIN
-        _store_wait(self.operation, self.trouble, now=self.clock())
-        return SliceEnd.LATER
+        if self.operation.judged == self.operation.total and self.windows.all_done():
+            self._finish(OperationState.DONE, Action.OPERATION_FINISHED)
+            return SliceEnd.DONE
+        if self.trouble:
+            _store_wait(self.operation, self.trouble, now=self.clock())
+            return SliceEnd.LATER
+        if self.ramp_waits_for and orders.may_go_on:
+            this.update(
+                trouble=f"The ramp {self.ramp_waits_for}.",
+                troubles=0,
+                retry_at=self.clock() + RAMP_CHECKS_EVERY,
+            )
+            return SliceEnd.LATER
+        this.update(trouble="", troubles=0, retry_at=None)
+        return SliceEnd.AGAIN if orders.may_go_on else SliceEnd.LATER
 
-    def _finish(self) -> None:
-        """Set the operation to done and audit its counts."""
+    def _finish(self, state: OperationState, action: Action) -> None:
+        """Set the operation to its end, and audit its counts."""
         now = self.clock()
         Operation.objects.filter(pk=self.operation.pk).transition(
-            to=OperationState.DONE,
-            finished_at=now,
-            trouble="",
-            troubles=0,
-            retry_at=None,
+            to=state, finished_at=now, trouble="", troubles=0, retry_at=None
         )
-        counts = self.operation.items.counts()
+        counts = counts_of(self.operation)
         audit.record(
-            action=Action.OPERATION_FINISHED,
+            action=action,
             subject=f"operation:{self.operation.pk}",
             actor=Actor.system("worker"),
             now=now,
@@ -287,6 +329,6 @@ class OperationRun:
                 **audit_detail(self.operation),
                 "for": self.operation.actor,
                 "counts": {name: number for name, number in counts.items() if number},
-                **single_message(self.operation.items.all(), self.operation.total),
+                **single_message(self.operation),
             },
         )

@@ -8,13 +8,14 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from apps.brokers.models import Topic
-from apps.brokers.services.topics import RoutingPublisher
+from apps.brokers.services.topics_and_routing_publisher import RoutingPublisher
 from apps.capture.models import Lane, Mode
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.core.errors import PoisonwebError
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Operation
+from apps.triage.progress import counts_of
 from apps.triage.services import give_back_to_queue, running
 from apps.triage.services.running import SliceEnd
 
@@ -64,7 +65,7 @@ class Command(BaseCommand):
             if operation.trouble:
                 self.stderr.write(f"waiting: {operation.trouble}")
             time.sleep(POLL_SECONDS)
-        counts = operation.items.counts()
+        counts = counts_of(operation)
         self.stdout.write(f"gave back {counts['moved']} (operation {operation.pk})")
         if counts["refused"]:
             refused = counts["refused"]

@@ -17,16 +17,16 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import OperationalError
 
 from apps.brokers.models import Broker
-from apps.core import clock, lock
+from apps.core import advisory_locks, clock
 from apps.core.errors import Invalid, Refused
-from apps.core.text import one_line
-from apps.reports import dispatch
+from apps.core.text_cleaning import one_line
+from apps.reports import report_enqueueing
 from apps.reports.models import Run
-from apps.reports.services.requests import newest_over
+from apps.reports.services.report_requests import newest_over
 from poisonweb.sample.history import writer
-from poisonweb.sample.history.expected_numbers import ExpectedNumbers
-from poisonweb.sample.history.plan import plan
-from poisonweb.sample.history.weeks import DAY, DAYS, Weeks
+from poisonweb.sample.history.daily_failure_plan import plan
+from poisonweb.sample.history.expected_report_numbers import ExpectedNumbers
+from poisonweb.sample.history.traffic_calendar import DAY, DAYS, Weeks
 from poisonweb.sample.history.writer import SAMPLE
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, **__: Any) -> None:
         try:
-            with lock.attempt("sample history") as alone:
+            with advisory_locks.attempt("sample history") as alone:
                 if alone is None:
                     raise CommandError("another process is making the history")
                 weeks = make(newest=newest_over(clock.now()), ledger=_ledger_file())
@@ -96,7 +96,7 @@ def ask_for_report(
     while not _may_request(weeks) and clock.now() < until:
         sleep(POLL_SECONDS)
     try:
-        dispatch.request(
+        report_enqueueing.request(
             first_day=weeks.first,
             last_day=weeks.last,
             principal=SAMPLE,

@@ -20,17 +20,17 @@ from django.db import OperationalError, ProgrammingError, connection
 from django.db.migrations.loader import MigrationLoader
 from psycopg.errors import InsufficientPrivilege
 
-from apps.brokers import allow_list, sealed_addresses
+from apps.brokers import older_broker_allow_list, sealed_addresses
 from apps.brokers.models import Broker
-from apps.brokers.services import registration
-from apps.brokers.services import topics as brokers
+from apps.brokers.services import broker_registration
+from apps.brokers.services import topics_and_routing_publisher as brokers
 from apps.capture import partitions
-from apps.capture.lanes import lane_settings
+from apps.capture.lanes import lane_mode_and_pause
 from apps.capture.models import Lane, Mode
-from apps.core import clock, lock
+from apps.core import advisory_locks, clock, schema_changes
 from apps.core.actor import Actor
 from apps.core.errors import Invalid, Refused
-from apps.core.text import one_line
+from apps.core.text_cleaning import one_line
 from apps.team import services as team
 from apps.team.models import ApiKey, User
 from apps.team.rights import Principal, Role, Scope
@@ -58,12 +58,14 @@ class Command(BaseCommand):
         try:
             with _exclusive_lock():
                 _refuse_newer()
-                call_command("migrate", interactive=False, verbosity=0)
+                schema_changes.migrate()
                 _grant_application_role()
                 partitions.make(today=clock.now().date())
                 _collect_static(settings.STATIC_ROOT)
                 _make_admin(settings.POISONWEB_VAR / "admin-password")
-                allow_list.write_of_older_brokers(actor=SET_UP, now=clock.now())
+                older_broker_allow_list.write_of_older_brokers(
+                    actor=SET_UP, now=clock.now()
+                )
                 if settings.POISONWEB_DEMO and settings.POISONWEB_REDIS_URL:
                     _make_sample(settings.POISONWEB_VAR / "sample-api-key")
         except (Invalid, Refused) as refusal:
@@ -83,7 +85,9 @@ def _exclusive_lock() -> Iterator[None]:
     """Let only one `prepare` of a database work at a time; the others wait."""
     # A session lock, because migrations use transactions of their own.
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_lock(%s)", [lock.key_of("prepare")])
+        cursor.execute(
+            "SELECT pg_advisory_lock(%s)", [advisory_locks.key_of("prepare")]
+        )
     try:
         yield
     finally:
@@ -163,7 +167,7 @@ def _make_sample(key_file: Path) -> None:
         )
         if not Lane.objects.filter(topic=sample_topic).exists():
             # Keeps the mode that people have set since.
-            lane_settings.set_mode(
+            lane_mode_and_pause.set_mode(
                 topic=sample_topic,
                 mode=Mode.CAPTURE,
                 principal=SETTER_UP,
@@ -179,7 +183,7 @@ def _sample_broker() -> Broker:
     unmarked = Broker.objects.filter(name=SAMPLE_BROKER, url=SAMPLE_URL)
     unmarked.update(is_sample=True)
     existing = Broker.objects.filter(is_sample=True).order_by("-pk").first()
-    return existing or registration.add(
+    return existing or broker_registration.add(
         name=SAMPLE_BROKER,
         kind="redis_streams",
         url=SAMPLE_URL,

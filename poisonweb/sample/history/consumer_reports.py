@@ -6,7 +6,7 @@ import uuid
 from datetime import datetime, timedelta
 
 from poisonguard.contract import CounterReport, FailureReport, Raised
-from poisonweb.sample.history.plan import ClientCounts, Poisoned
+from poisonweb.sample.history.daily_failure_plan import ClientCounts, Poisoned
 
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "poisonweb:sample-history")
 HOST = "sample-history"

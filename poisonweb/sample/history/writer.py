@@ -13,17 +13,20 @@ from typing import Any
 
 from django.db import connection, transaction
 
-from apps.brokers.ports import OutcomeKind, PublishOutcome
-from apps.brokers.services import topics as brokers
-from apps.brokers.services.topics import RoutedMessage, RoutingPublisher
+from apps.brokers.adapter_contract import OutcomeKind, PublishOutcome
+from apps.brokers.services import topics_and_routing_publisher as brokers
+from apps.brokers.services.topics_and_routing_publisher import (
+    RoutedMessage,
+    RoutingPublisher,
+)
 from apps.capture.intake import services as capture
 from apps.capture.intake.occurrence import Occurrence, from_report
 from apps.capture.intake.services import CaptureStatus
 from apps.core.actor import Actor
 from apps.poison import redrive_signatures
-from apps.poison import services as poison
 from apps.poison.models import Problem, Redrive
-from apps.poison.query import Query, Term
+from apps.poison.query_language import Query, Term
+from apps.poison.services import confirmations
 from apps.reports.states import DeliveredSource
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Item, Operation
@@ -32,7 +35,7 @@ from apps.triage.services.previews import PREVIEW_LIVES
 from apps.triage.services.running import SliceEnd
 from apps.triage.states import Verb
 from poisonweb.sample.history import consumer_reports
-from poisonweb.sample.history.plan import (
+from poisonweb.sample.history.daily_failure_plan import (
     SLOT,
     ClientCounts,
     DayPlan,
@@ -40,7 +43,7 @@ from poisonweb.sample.history.plan import (
     Poisoned,
     StepKind,
 )
-from poisonweb.sample.history.streams import STREAMS
+from poisonweb.sample.history.traffic_streams_and_faults import STREAMS
 
 SAMPLE = Principal(
     actor=Actor.system("sample"), scopes=frozenset(Scope), source="system"
@@ -174,7 +177,7 @@ class _Writer:
             publisher=DiscardingPublisher(),
             clock=lambda: step.at,
         )
-        if ended is not SliceEnd.DONE or operation.items.exclude(reason="").exists():
+        if ended is not SliceEnd.DONE or operation.skipped.exists():
             raise UnexpectedResult(
                 f"operation {operation.pk} did not act on all of its items"
             )
@@ -194,17 +197,19 @@ class _Writer:
             query=str(Query((Term("day", self.day.day.isoformat()),))),
             taken=True,
             total=len(ids),
+            will_act=len(ids),
             created_at=step.at - PREVIEW_AGE,
             expires_at=step.at + PREVIEW_LIVES,
         )
         Item.objects.bulk_create(
-            Item(operation=operation, poison_id=pk) for pk in sorted(ids)
+            Item(operation=operation, number=number, poison_id=pk)
+            for number, pk in enumerate(sorted(ids))
         )
         return operation
 
     def _sign(self, operation: Operation, step: PlannedStep) -> None:
         """Remember the redrive headers of the redriven messages."""
-        redrives = Redrive.objects.filter(item__operation=operation)
+        redrives = Redrive.objects.filter(operation=operation.pk)
         by_poison = {each.poison_id: each for each in redrives.select_related("poison")}
         for poisoned in step.poisons:
             redrive = by_poison[self.ids[poisoned]]
@@ -217,7 +222,7 @@ class _Writer:
     def _confirm_redrives(self, step: PlannedStep) -> None:
         """Confirm the redrives; raises UnexpectedResult if one is refused."""
         pairs = [(self.tokens[p], p.stream.topic) for p in step.poisons]
-        verdicts = poison.confirm(tokens=pairs, now=step.at)
+        verdicts = confirmations.confirm(tokens=pairs, now=step.at)
         if any(verdict.status != CaptureStatus.CONFIRMED for verdict in verdicts):
             raise UnexpectedResult("a redrive could not be confirmed")
 

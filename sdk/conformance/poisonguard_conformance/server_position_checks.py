@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from poisonguard_conformance.check import Consumer, check, expect, new_id, statuses
-from poisonguard_conformance.wire import Json, Violated
+from poisonguard_conformance.raw_http_client import Json, Violated
+from poisonguard_conformance.server_check_and_played_consumer import (
+    Consumer,
+    check,
+    expect,
+    new_id,
+    statuses,
+)
 
 LAST = 2**63 - 2
 MOST_RUNS = 4_096

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from http import HTTPStatus
 
-from poisonguard_conformance.check import (
+from poisonguard_conformance.raw_http_client import Json, Violated
+from poisonguard_conformance.server_check_and_played_consumer import (
     GROUP,
     Consumer,
     check,
@@ -15,7 +16,6 @@ from poisonguard_conformance.check import (
     new_id,
     statuses,
 )
-from poisonguard_conformance.wire import Json, Violated
 
 BODY = bytes(range(256)) + b"\xed\xa0\x80 \r\n\0"
 # Twice one name, one that is no UTF-8, one in capitals; lone surrogates are its bytes.

@@ -6,7 +6,13 @@ import hashlib
 from datetime import datetime
 from http import HTTPStatus
 
-from poisonguard_conformance.check import (
+from poisonguard_conformance.raw_http_client import (
+    EventStream,
+    Json,
+    StreamEvent,
+    Violated,
+)
+from poisonguard_conformance.server_check_and_played_consumer import (
     GROUP,
     Consumer,
     check,
@@ -15,7 +21,6 @@ from poisonguard_conformance.check import (
     new_id,
     statuses,
 )
-from poisonguard_conformance.wire import EventStream, Json, StreamEvent, Violated
 
 # When, and after how many seconds at most.
 PINGS = (("at the start", 0.0), ("after 15 seconds", 15.0))

@@ -14,7 +14,7 @@ import AMPS
 from poisonguard.amps.monitor import MonitorServers, chooser_of, monitor_client
 from poisonguard.errors import Misconfigured, StartTimeout, Stopping
 from poisonguard.outcome import Outcome
-from poisonguard.processes.stop_event import end_process
+from poisonguard.processes.signal_safe_event import end_process
 from poisonguard.readers.amps import refuse_borrowed, text_of
 
 if TYPE_CHECKING:

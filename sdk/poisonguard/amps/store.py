@@ -13,7 +13,7 @@ from typing import Any, Self
 from poisonguard import bookmarks
 from poisonguard.bookmarks import Health, Start
 from poisonguard.errors import GuardError
-from poisonguard.positions.progress import IN_FLIGHT_LIMIT, Resume
+from poisonguard.positions.subscription_progress import IN_FLIGHT_LIMIT, Resume
 from poisonguard.readers.amps import text_of
 from poisonguard.skipping.skip_list import Fence
 

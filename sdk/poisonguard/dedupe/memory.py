@@ -14,7 +14,7 @@ from poisonguard.errors import Misconfigured
 from poisonguard.readers import Reader
 
 if TYPE_CHECKING:
-    from poisonguard.handling.hot_path import AsyncHandler
+    from poisonguard.handling.healthy_path import AsyncHandler
 
 MESSAGES_LIMIT = 10_000_000
 

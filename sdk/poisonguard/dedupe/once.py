@@ -19,7 +19,12 @@ from poisonguard.contract import redrive_id_of
 from poisonguard.readers import Reader
 
 if TYPE_CHECKING:
-    from poisonguard.handling.hot_path import AsyncHandler, Handle, HandleAsync, Handler
+    from poisonguard.handling.healthy_path import (
+        AsyncHandler,
+        Handle,
+        HandleAsync,
+        Handler,
+    )
     from poisonguard.outcome import Outcome
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from poisonguard.errors import Misconfigured
 from poisonguard.readers import Reader
 
 if TYPE_CHECKING:
-    from poisonguard.handling.hot_path import AsyncHandler
+    from poisonguard.handling.healthy_path import AsyncHandler
 
 BATCH = 10_000
 # The lock is tried, not waited for: waiting would hold a thread and a slot, and with

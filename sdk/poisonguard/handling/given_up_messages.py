@@ -7,21 +7,21 @@ from functools import partial
 from uuid import UUID
 
 from poisonguard.contract import Cause, FailureReport, MatcherKind, Raised, Skip
-from poisonguard.handling.application import Application
-from poisonguard.handling.components import GuardComponents
-from poisonguard.handling.guard_pause import GuardPause
-from poisonguard.handling.message_facts import MessageFacts
-from poisonguard.handling.message_records import MessageRecords
-from poisonguard.handling.redriven_messages import RedrivenMessages
-from poisonguard.handling.report_building import (
+from poisonguard.handling.application_functions import Application
+from poisonguard.handling.circuit_breaker_pause import GuardPause
+from poisonguard.handling.earlier_attempt_records import MessageRecords
+from poisonguard.handling.failure_report_building import (
     failure_report,
     raised_by,
     raised_by_death,
 )
-from poisonguard.handling.steps import BlockingCall, Steps
-from poisonguard.journal.message_attempts import Record
+from poisonguard.handling.guard_components import GuardComponents
+from poisonguard.handling.lazy_message_facts import MessageFacts
+from poisonguard.handling.message_steps import BlockingCall, Steps
+from poisonguard.handling.redriven_messages import RedrivenMessages
+from poisonguard.journal.failed_attempts_record import Record
 from poisonguard.outcome import Outcome
-from poisonguard.server.failure_queue import Receipt
+from poisonguard.server.failure_report_queue import Receipt
 
 log = logging.getLogger(__name__)
 

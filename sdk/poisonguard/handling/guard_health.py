@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 
 from poisonguard.contract import GuardHeartbeat, GuardState
 from poisonguard.dedupe.once import Once
-from poisonguard.handling.breaker import BreakerState
-from poisonguard.handling.components import GuardComponents
-from poisonguard.handling.message_flow import MessageFlow
-from poisonguard.processes.sigterm import SIGTERM
+from poisonguard.handling.circuit_breaker import BreakerState
+from poisonguard.handling.guard_components import GuardComponents
+from poisonguard.handling.slow_path import MessageFlow
+from poisonguard.processes.sigterm_handler import SIGTERM
 from poisonguard.server.shared_connection import Connection
 from poisonguard.version import VERSION
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from poisonguard.contract import Confirmation
-from poisonguard.handling.components import GuardComponents
-from poisonguard.handling.message_facts import MessageFacts
-from poisonguard.handling.message_records import tolerating_a_full_disk
+from poisonguard.handling.earlier_attempt_records import tolerating_a_full_disk
+from poisonguard.handling.guard_components import GuardComponents
+from poisonguard.handling.lazy_message_facts import MessageFacts
 
 
 class RedrivenMessages:

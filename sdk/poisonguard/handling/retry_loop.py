@@ -8,17 +8,17 @@ from contextlib import suppress
 from typing import Any
 
 from poisonguard.contract import Cause
-from poisonguard.handling.application import Application
-from poisonguard.handling.components import GuardComponents
+from poisonguard.handling.application_functions import Application
+from poisonguard.handling.circuit_breaker_pause import GuardPause
+from poisonguard.handling.earlier_attempt_records import MessageRecords
 from poisonguard.handling.given_up_messages import GivenUpMessages
-from poisonguard.handling.guard_pause import GuardPause
-from poisonguard.handling.handler_runs import HandlerRuns
-from poisonguard.handling.message_facts import MessageFacts
-from poisonguard.handling.message_records import MessageRecords
+from poisonguard.handling.guard_components import GuardComponents
+from poisonguard.handling.handler_execution import HandlerRuns
+from poisonguard.handling.lazy_message_facts import MessageFacts
+from poisonguard.handling.message_steps import Step, Steps
 from poisonguard.handling.redriven_messages import RedrivenMessages
-from poisonguard.handling.steps import Step, Steps
-from poisonguard.handling.waits import REFUSAL_PAUSE, Released, Waits
-from poisonguard.journal.message_attempts import Record
+from poisonguard.handling.undecided_message_waits import REFUSAL_PAUSE, Released, Waits
+from poisonguard.journal.failed_attempts_record import Record
 from poisonguard.outcome import Outcome
 from poisonguard.policy import RetryDecision
 

@@ -10,7 +10,7 @@ from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
 
 from poisonguard.errors import Full
-from poisonguard.processes import kernel
+from poisonguard.processes import kernel_process_facts
 
 AUTO = "auto"
 VARIABLE = "POISONGUARD_JOURNAL"
@@ -23,7 +23,7 @@ class UnusableFolder(Exception):
 
 def prepare(folder: Path | str) -> Path:
     """Return the folder to use, created if needed; raise UnusableFolder, or Full."""
-    if not kernel.is_supported():
+    if not kernel_process_facts.is_supported():
         raise UnusableFolder("Crashes are only attributed on Linux with /proc.")
     if folder != AUTO:
         return _created_and_checked(Path(folder))

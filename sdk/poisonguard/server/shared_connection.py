@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from poisonguard.errors import StartTimeout
-from poisonguard.server.client import Client
-from poisonguard.server.reporter import Reporter
+from poisonguard.server.http_client import Client
+from poisonguard.server.report_sending import Reporter
 from poisonguard.server.skip_stream import SkipStream
 from poisonguard.server.spool import Spool
 from poisonguard.skipping.skip_list import SkipList

@@ -16,13 +16,13 @@ from typing import Any
 
 from poisonguard.contract import Invalid, Skip, parse_skip
 from poisonguard.errors import Away, GuardError, Refused
-from poisonguard.server.answers import StreamedAnswer
 from poisonguard.server.backoff import Backoff
-from poisonguard.server.client import Client, Query
-from poisonguard.server.events import Event
-from poisonguard.skipping import skip_lines
-from poisonguard.skipping.skip_lines import SkipListVersion
+from poisonguard.server.http_client import Client, Query
+from poisonguard.server.response_reading import StreamedAnswer
+from poisonguard.server.server_sent_events import Event
+from poisonguard.skipping import skip_list_line_format
 from poisonguard.skipping.skip_list import Doubt, Fence, SkipList
+from poisonguard.skipping.skip_list_line_format import SkipListVersion
 from poisonguard.skipping.skip_table import SkipTable
 
 log = logging.getLogger(__name__)
@@ -195,10 +195,12 @@ class SkipStream:
         """Load the skips of a topic into its lists, and note their place."""
         asked_at = time.monotonic()
         query = [("topic", topic), *self._group_query()]
-        with self._client.open("/skips", query, accept=skip_lines.ACCEPT) as answer:
+        with self._client.open(
+            "/skips", query, accept=skip_list_line_format.ACCEPT
+        ) as answer:
             lists, now = self._lists_of(topic), self._client.now()
             tables = [skip_list.table(now=now) for skip_list in lists]
-            if answer.media_type == skip_lines.MEDIA_TYPE:
+            if answer.media_type == skip_list_line_format.MEDIA_TYPE:
                 head, suspects = _read_lines(answer, topic, tables)
             else:
                 head, suspects = _read_json(answer.json(), tables)
@@ -301,7 +303,9 @@ def _read_lines(
     """Read a snapshot into the tables as it arrives."""
     suspects = list[Doubt]()
     try:
-        head, blocks = skip_lines.read(answer.lines(longest=skip_lines.LONGEST_LINE))
+        head, blocks = skip_list_line_format.read(
+            answer.lines(longest=skip_list_line_format.LONGEST_LINE)
+        )
         for block in blocks:
             if block.of == "suspects":
                 for row in block.rows():

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from poisonguard.errors import Full
-from poisonguard.server.failure_queue import FailureQueue
-from poisonguard.server.intervals import RepeatInterval
-from poisonguard.server.sender import Sender
+from poisonguard.server.failure_report_queue import FailureQueue
+from poisonguard.server.repeat_interval import RepeatInterval
+from poisonguard.server.report_batch_sender import Sender
 from poisonguard.server.spool import Item, Spool
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from poisonguard.contract import MatcherKind, Skip
-from poisonguard.skipping.rules import Rule, from_canonical
+from poisonguard.skipping.content_match_rules import Rule, from_canonical
 from poisonguard.skipping.skip_table import Key, SkipTable, key_of
 
 SkipKey = tuple[MatcherKind, Key]

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from poisonguard.contract import Skip
-from poisonguard.skipping.doubts import Doubt, Doubts
-from poisonguard.skipping.expiries import Expiries
+from poisonguard.skipping.doubted_skips import Doubt, Doubts
+from poisonguard.skipping.listed_skips import ListedSkips
 from poisonguard.skipping.own_skips import OWN_LIMIT, OwnSkips
-from poisonguard.skipping.packed_and_loose_skips import ListedSkips
-from poisonguard.skipping.skip_changes import SkipChanges
+from poisonguard.skipping.skip_change_log import SkipChanges
+from poisonguard.skipping.skip_expiries import Expiries
 from poisonguard.skipping.skip_index import (
     Ref,
     RuleSkip,
@@ -27,7 +27,7 @@ from poisonguard.skipping.skip_index import (
     put_ref,
     refs_of,
 )
-from poisonguard.skipping.skip_lines import EPOCH
+from poisonguard.skipping.skip_list_line_format import EPOCH
 from poisonguard.skipping.skip_table import SharedFields, SkipTable
 
 __all__ = ["Doubt", "Fence", "RuleSkip", "SkipList"]

@@ -25,7 +25,13 @@ from poisonguard.contract import (
     is_name,
     parse_skip,
 )
-from poisonguard.skipping.skip_lines import LEAST, MOST, Block, microseconds, moment
+from poisonguard.skipping.skip_list_line_format import (
+    LEAST,
+    MOST,
+    Block,
+    microseconds,
+    moment,
+)
 
 log = logging.getLogger(__name__)
 

@@ -22,18 +22,18 @@ from functools import partial
 from pathlib import Path
 
 from poisonguard.errors import GuardError
-from poisonguard.journal import journal_file, journal_folder
-from poisonguard.journal.journal_file import (
+from poisonguard.journal import journal_binary_format, journal_folder
+from poisonguard.journal.journal_binary_format import (
     SUFFIX,
     EndingKind,
     JournalSnapshot,
     OwnerState,
     UnreadableJournal,
 )
-from poisonguard.journal.process_death import signal_name
+from poisonguard.journal.process_death_blame import signal_name
 from poisonguard.policy import doubled
-from poisonguard.processes import kernel, stacks
-from poisonguard.processes.kernel import Identity
+from poisonguard.processes import kernel_process_facts, thread_stack_dump
+from poisonguard.processes.kernel_process_facts import Identity
 from poisonguard.supervision.watchdog import HangDetector, interval
 
 log = logging.getLogger("poisonguard")
@@ -186,7 +186,7 @@ class Supervisor:
         environment = {
             **os.environ,
             journal_folder.VARIABLE: str(self._plan.folder),
-            stacks.SUPERVISOR_VARIABLE: str(os.getpid()),
+            thread_stack_dump.SUPERVISOR_VARIABLE: str(os.getpid()),
         }
         pid = os.posix_spawnp(
             self._plan.command[0],
@@ -197,7 +197,11 @@ class Supervisor:
             setsigmask=[],
             setsigdef=RESTORED,
         )
-        return Identity(pid=pid, started=kernel.started(pid) or 0, boot=kernel.boot())
+        return Identity(
+            pid=pid,
+            started=kernel_process_facts.started(pid) or 0,
+            boot=kernel_process_facts.boot(),
+        )
 
     def _wait_for_exit(self, child: Identity) -> int:
         """Wait until the child ends; return its exit code, or -signal."""
@@ -243,7 +247,7 @@ class Journals:
     def mark_stopping(self, child: Identity) -> None:
         """Mark the child as told to stop: its end charges no message."""
         for path, _ in self._of_group(child):
-            _edit(path, journal_file.write_stopping)
+            _edit(path, journal_binary_format.write_stopping)
 
     def record_end(self, child: Identity, code: int) -> bool:
         """Record how the child ended; return whether a message was in flight."""
@@ -274,7 +278,7 @@ class Journals:
         for path, slot in stuck:
             snapshot = journals[path]
             hung = partial(
-                journal_file.write_hung,
+                journal_binary_format.write_hung,
                 header=snapshot.header,
                 slot=slot,
                 number=snapshot.words[slot],
@@ -288,13 +292,13 @@ class Journals:
         """Have a hanging process write its stacks, then kill and log it."""
         log.error("a handler of process %d is stuck for %g s", owner.pid, seconds)
         until = time.monotonic() + STACKS_SECONDS
-        _send_signal(owner, stacks.SIGNAL)
+        _send_signal(owner, thread_stack_dump.SIGNAL)
         # The process writes them in C and cannot tell when it is done: wait until the
         # text no longer grows.
         text, before = "", None
         while time.monotonic() < until and (not text or text != before):
             time.sleep(STACKS_POLL)
-            text, before = stacks.read(self._folder, owner), text
+            text, before = thread_stack_dump.read(self._folder, owner), text
         _send_signal(owner, signal.SIGKILL)
         log.error("killed process %d, which was here:\n%s", owner.pid, text or "?")
 
@@ -328,7 +332,7 @@ def _read(path: Path) -> JournalSnapshot | None:
     """Read a journal; None where it is gone or cannot be read."""
     # Unreadable journals are reported at the next start of their consumer.
     with suppress(OSError, UnreadableJournal), _open_journal(path) as fd:
-        return journal_file.read(fd)
+        return journal_binary_format.read(fd)
     return None
 
 
@@ -342,14 +346,16 @@ def _edit(path: Path, write: Callable[[int], None]) -> None:
 def _write_ending(path: Path, kind: EndingKind, value: int) -> None:
     """Record in a journal how its owner ended, as of now."""
     at = datetime.now(UTC)  # noqa: TID251 - a process without an injected clock
-    _edit(path, partial(journal_file.write_ending, kind=kind, value=value, at=at))
+    _edit(
+        path, partial(journal_binary_format.write_ending, kind=kind, value=value, at=at)
+    )
 
 
 def _ending_kind(code: int, snapshot: JournalSnapshot) -> EndingKind:
     """Tell an exit, a signal and a kill for lack of memory from an exit code."""
     if code >= 0:
         return EndingKind.EXIT
-    killed = kernel.oom_kills() > snapshot.header.oom_kills
+    killed = kernel_process_facts.oom_kills() > snapshot.header.oom_kills
     if code == -signal.SIGKILL and killed:
         return EndingKind.MEMORY
     return EndingKind.SIGNAL
@@ -367,7 +373,10 @@ def _reap(pid: int) -> int | None:
 
 def _is_running(owner: Identity) -> bool:
     """Tell whether this very process runs, and not another with its pid."""
-    return owner.boot == kernel.boot() and kernel.started(owner.pid) == owner.started
+    return (
+        owner.boot == kernel_process_facts.boot()
+        and kernel_process_facts.started(owner.pid) == owner.started
+    )
 
 
 def _send_signal(owner: Identity, number: signal.Signals) -> None:

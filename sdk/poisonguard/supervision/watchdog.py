@@ -11,9 +11,9 @@ from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar
 
 from poisonguard.errors import Misconfigured
-from poisonguard.journal.process_journal import Journal
-from poisonguard.processes import stacks
-from poisonguard.processes.kernel import Identity
+from poisonguard.journal.in_flight_journal import Journal
+from poisonguard.processes import thread_stack_dump
+from poisonguard.processes.kernel_process_facts import Identity
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +126,6 @@ class Watchdog:
         # First of all, so that the cause is recorded whatever fails below.
         self._journal.hangs(stuck, seconds=self._limit)
         try:
-            stacks.dump(self._journal.folder, Identity.own())
+            thread_stack_dump.dump(self._journal.folder, Identity.own())
         finally:
             os.kill(os.getpid(), signal.SIGKILL)

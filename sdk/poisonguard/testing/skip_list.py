@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from poisonguard.contract import Invalid, parse_skip
-from poisonguard.skipping.rules import parse_rule
+from poisonguard.skipping.content_match_rules import parse_rule
 
 Json = dict[str, Any]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from poisonguard.contract import Invalid
-from poisonguard.skipping import skip_lines
+from poisonguard.skipping import skip_list_line_format
 from poisonguard.testing.skip_list import Json
 
 if TYPE_CHECKING:
@@ -155,11 +155,13 @@ class Handler(BaseHTTPRequestHandler):
         if self.command == "POST" and double.faults.loses_answer():
             self.close_connection = True
             return
-        takes_lines = skip_lines.MEDIA_TYPE in self.headers.get("Accept", "")
+        takes_lines = skip_list_line_format.MEDIA_TYPE in self.headers.get("Accept", "")
         if path == "/skips" and takes_lines and double.has_lines:
             whole = gzip.compress(b"".join(lines_of(answer)))
             compressed = {"Content-Encoding": "gzip"}
-            self._answer(status, whole, compressed, kind=skip_lines.MEDIA_TYPE)
+            self._answer(
+                status, whole, compressed, kind=skip_list_line_format.MEDIA_TYPE
+            )
             return
         replayed = {"Idempotent-Replayed": "true"} if is_repeated else {}
         self._answer(status, _whole(answer), replayed)
@@ -237,12 +239,12 @@ class _WithHeaders(Problem):
 
 def lines_of(snapshot: Json) -> Iterator[bytes]:
     """Write a snapshot of skips in lines."""
-    return skip_lines.lines(
+    return skip_list_line_format.lines(
         epoch=snapshot["epoch"],
         revision=snapshot["revision"],
-        skips=(_row(each, skip_lines.COLUMNS) for each in snapshot["skips"]),
+        skips=(_row(each, skip_list_line_format.COLUMNS) for each in snapshot["skips"]),
         suspects=(
-            _row(each, skip_lines.SUSPECT_COLUMNS)
+            _row(each, skip_list_line_format.SUSPECT_COLUMNS)
             for each in snapshot.get("suspects", [])
         ),
     )
@@ -259,7 +261,7 @@ def _microseconds(text: str | None) -> int | None:
     """Convert a time in ISO 8601 to microseconds since 1970; None for None."""
     if text is None:
         return None
-    return skip_lines.microseconds(datetime.fromisoformat(text))
+    return skip_list_line_format.microseconds(datetime.fromisoformat(text))
 
 
 def _whole(answer: Any) -> bytes:

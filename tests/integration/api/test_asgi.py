@@ -20,8 +20,8 @@ from django.urls import path as address
 from apps.poison import message_contents
 from apps.team.rights import Scope
 from poisonweb.threaded_handler import ThreadedHandler
-from tests.integration.api.caller import Caller, program
-from tests.reports import failure, poisons
+from tests.failure_report_builders import failure, poisons
+from tests.integration.api.schema_checking_client import Caller, program
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -12,7 +12,7 @@ from apps.audit import verification
 from apps.audit.services import Action
 from apps.core.actor import Actor
 from apps.team.rights import Role, Scope
-from tests.integration.api.caller import Caller, person, program
+from tests.integration.api.schema_checking_client import Caller, person, program
 
 pytestmark = pytest.mark.django_db
 

@@ -15,11 +15,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.test import APIRequestFactory
 
-from apps.api import errors
+from apps.api import error_responses
 from apps.api.permissions import SIGNED_IN
-from apps.api.refusals import Malformed
+from apps.api.request_body_errors import Malformed
 from apps.api.views.base import View
-from apps.api.views.reference import schema
+from apps.api.views.openapi_reference import schema
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.core.errors import (
@@ -33,7 +33,12 @@ from apps.core.errors import (
 from apps.team import services as team
 from apps.team.models import User
 from apps.team.rights import Role, Scope
-from tests.integration.api.caller import Caller, anonymous, person, program
+from tests.integration.api.schema_checking_client import (
+    Caller,
+    anonymous,
+    person,
+    program,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -53,7 +58,13 @@ NEEDED = {
     "GET operations/preview": Scope.OPERATIONS_WRITE,
     "POST operations/preview": Scope.OPERATIONS_WRITE,
     "GET operations/1": Scope.OPERATIONS_READ,
+    "GET operations/1/items": Scope.OPERATIONS_READ,
     "POST operations/1/undo": Scope.OPERATIONS_WRITE,
+    "POST operations/1/pause": Scope.OPERATIONS_WRITE,
+    "POST operations/1/resume": Scope.OPERATIONS_WRITE,
+    "POST operations/1/cancel": Scope.OPERATIONS_WRITE,
+    "POST operations/1/rate": Scope.OPERATIONS_WRITE,
+    "POST operations/1/retry-failed": Scope.OPERATIONS_WRITE,
     "GET skips": Scope.SKIPS_READ,
     "POST skips": Scope.SKIPS_WRITE,
     "DELETE skips/1": Scope.SKIPS_WRITE,
@@ -295,7 +306,7 @@ def test_each_error_has_its_status_and_type(
 def test_an_unexpected_error_shows_only_its_request_id(
     caplog: pytest.LogCaptureFixture, kind: type[Exception]
 ) -> None:
-    with caplog.at_level(logging.ERROR, logger=errors.__name__):
+    with caplog.at_level(logging.ERROR, logger=error_responses.__name__):
         response = _through(Broken, error=kind("secret"))
 
     assert "secret" not in str(response.data)

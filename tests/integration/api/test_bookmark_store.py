@@ -13,8 +13,8 @@ from apps.bookmarks.models import BookmarkPosition
 from apps.core import clock
 from poisonguard.bookmarks import BookmarkStore, Start
 from poisonguard.errors import Fenced, GuardError, Refused
-from poisonguard.positions.progress import RUNS_LIMIT
-from tests.integration.api.caller import Caller, program
+from poisonguard.positions.subscription_progress import RUNS_LIMIT
+from tests.integration.api.schema_checking_client import Caller, program
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

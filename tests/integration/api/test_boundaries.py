@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from apps.api.examples import requests as examples
-from apps.api.views.reference import schema
+from apps.api.views.openapi_reference import schema
 from apps.bookmarks import consumer_requests
 from poisonguard import contract
-from tests.integration.api.caller import Caller, program
-from tests.integration.api.calls import Call, Spec, calls, rows_of_examples
+from tests.integration.api.calls_with_bodies import Call, Spec, calls, rows_of_examples
+from tests.integration.api.schema_checking_client import Caller, program
 
 pytestmark = pytest.mark.django_db
 
@@ -59,6 +59,8 @@ NAMES_SOMETHING = {
     "NewSkip.poison",
     "NewTopic.broker",
     "Ask.target_topic",
+    "NewTopic.requeue_to",
+    "PatchedTopicChange.requeue_to",
     "Applied.skip",
     "PositionUpdate.client_name",
     "PositionUpdate.sub_id",

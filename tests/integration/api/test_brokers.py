@@ -15,8 +15,8 @@ from apps.brokers.adapters import KINDS, BrokerKind
 from apps.brokers.models import Broker, Topic
 from apps.capture.models import HeldDeadLetter, Lane
 from apps.team.rights import Role, Scope
-from tests.integration.api.caller import Caller, Reply, person, program
-from tests.reports import poisons
+from tests.failure_report_builders import poisons
+from tests.integration.api.schema_checking_client import Caller, Reply, person, program
 
 pytestmark = pytest.mark.django_db
 

@@ -22,9 +22,9 @@ from apps.api import health
 from apps.brokers.models import Broker, Topic
 from apps.capture.models import Lane
 from apps.core.postgres_session_usage import SPARE
-from apps.triage.services import upkeep
-from tests.integration.api.caller import program
-from tests.postgres_sessions import sessions_left
+from apps.triage.services import orphaned_operations_and_pruning
+from tests.integration.api.schema_checking_client import program
+from tests.postgres_connection_limit_and_lock_waits import sessions_left
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -115,7 +115,7 @@ def test_readyz_is_200_while_all_dependencies_are_up(
 def test_a_silent_worker_is_away_and_the_web_stays_ready(
     orders: Topic, now: datetime
 ) -> None:
-    upkeep.beat(now=now - timedelta(seconds=11))
+    orphaned_operations_and_pruning.beat(now=now - timedelta(seconds=11))
 
     status, data = ready()
 

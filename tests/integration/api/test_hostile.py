@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from apps.core import clock, timeouts
+from apps.core import clock, statement_timeouts
 from apps.core.errors import Invalid
 from apps.team.rights import Role
-from tests.integration.api.caller import Caller, person, program
-from tests.integration.api.test_capture import MAKERS
-from tests.reports import poisons
+from tests.failure_report_builders import poisons
+from tests.integration.api.schema_checking_client import Caller, person, program
+from tests.integration.api.test_consumer_reports import MAKERS
 
 pytestmark = pytest.mark.django_db
 
@@ -196,7 +196,7 @@ def test_a_search_that_takes_too_long_is_a_422_with_a_remedy(
     caller: Caller, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poisons(clock.now(), 1)
-    monkeypatch.setattr(timeouts, "SEARCH_MS", 50)
+    monkeypatch.setattr(statement_timeouts, "SEARCH_MS", 50)
 
     def slow(execute, sql, params, many, context):  # type: ignore[no-untyped-def] # as Django calls it
         crawls = 'FROM "poison_p' in sql
@@ -216,7 +216,7 @@ def test_a_search_that_takes_too_long_is_a_422_with_a_remedy(
 
 @pytest.mark.django_db(transaction=True)
 def test_the_search_timeout_ends_with_its_block() -> None:
-    with timeouts.search_timeout():
+    with statement_timeouts.search_timeout():
         pass
 
     with connection.cursor() as cursor:
@@ -225,5 +225,5 @@ def test_the_search_timeout_ends_with_its_block() -> None:
 
 
 def test_the_search_timeout_does_not_translate_other_errors() -> None:
-    with pytest.raises(Invalid), timeouts.search_timeout():
+    with pytest.raises(Invalid), statement_timeouts.search_timeout():
         raise Invalid("x", "y")

@@ -14,15 +14,15 @@ from django.db import connection, transaction
 from apps.api import idempotency
 from apps.capture.intake import services as capture
 from apps.capture.models import Counter
-from apps.poison.models import Failure, Poison
+from apps.poison.models import Failure
 from apps.team.models import IdempotencyKey
 from apps.team.rights import Role
 from apps.triage.models import Operation
-from apps.triage.services import upkeep
-from tests.integration.api.caller import Caller, Reply, person, program
-from tests.integration.api.test_capture import MAKERS
+from apps.triage.services import orphaned_operations_and_pruning
+from tests.failure_report_builders import failure, poisons
+from tests.integration.api.schema_checking_client import Caller, Reply, person, program
+from tests.integration.api.test_consumer_reports import MAKERS
 from tests.races import on_another_connection, together
-from tests.reports import failure, poisons
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -73,8 +73,6 @@ def test_a_decision_sent_twice_is_one_operation(caller: Caller, now: datetime) -
 def test_an_undo_sent_twice_is_one_operation(caller: Caller, now: datetime) -> None:
     poisons(now, 1)
     dropped = post(caller, "operations", {"token": token(caller), "reason": "x"})
-    Poison.objects.update(state="dropped", dropped_at=now)
-    Operation.objects.get().items.update(state="dropped", held=False)
 
     replies = [
         post(caller, f"operations/{dropped.json['id']}/undo", None, key="undo")
@@ -217,9 +215,9 @@ def test_keys_are_stored_for_a_day(caller: Caller, now: datetime) -> None:
     body = {"failures": [failure(now)]}
     post(caller, "failures", body)
 
-    upkeep.prune(now=now + timedelta(hours=23, minutes=59))
+    orphaned_operations_and_pruning.prune(now=now + timedelta(hours=23, minutes=59))
     reply = post(caller, "failures", body)
-    upkeep.prune(now=now + timedelta(hours=24, minutes=1))
+    orphaned_operations_and_pruning.prune(now=now + timedelta(hours=24, minutes=1))
     later = post(caller, "failures", body)
 
     assert (replayed(reply), replayed(later)) == (True, False)

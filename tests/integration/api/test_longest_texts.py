@@ -11,8 +11,8 @@ import pytest
 
 from apps.team.rights import Scope
 from poisonguard.contract import HEADERS_LIMIT, NAME_LIMIT, TEXT_LIMIT
-from tests.integration.api.caller import Caller, program
-from tests.reports import failure, guard_word
+from tests.failure_report_builders import failure, guard_word
+from tests.integration.api.schema_checking_client import Caller, program
 
 pytestmark = pytest.mark.django_db
 

@@ -16,14 +16,19 @@ from apps.brokers.models import Topic
 from apps.capture.models import Lane
 from apps.poison import backlogs
 from apps.poison.models import Poison
-from apps.poison.query import Query
+from apps.poison.query_language import Query
 from apps.team.rights import Principal, Scope
-from apps.triage import dispatch
+from apps.triage import operation_enqueueing
 from apps.triage.services import previews
 from apps.triage.services.previews import SelectionRequest
-from apps.triage.states import COUNTED, Verb
-from tests.integration.api.caller import Caller, anonymous, person, program
-from tests.reports import capture, drop, failure
+from apps.triage.states import STANDINGS, Verb
+from tests.failure_report_builders import capture, drop, failure
+from tests.integration.api.schema_checking_client import (
+    Caller,
+    anonymous,
+    person,
+    program,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -124,13 +129,17 @@ def test_items_of_operations_that_go_on_are_counted_by_their_state(
     capture(now, failure(now), failure(now))
     before = scrape(reader)["operation_items"]
     selection = SelectionRequest(verb=Verb.REDRIVE, query=Query.parse("topic:orders"))
-    operation = dispatch.preview(selection=selection, principal=operator, now=now)
+    operation = operation_enqueueing.preview(
+        selection=selection, principal=operator, now=now
+    )
     previews.take(operation_id=operation.pk, now=now)
-    dispatch.confirm(token=operation.token, reason="r", principal=operator, now=now)
+    operation_enqueueing.confirm(
+        token=operation.token, reason="r", principal=operator, now=now
+    )
 
     items = scrape(reader)["operation_items"]
 
-    assert before == {(word,): 0 for word in COUNTED}
+    assert before == {(word,): 0 for word in STANDINGS}
     assert items == {**before, ("waiting",): 2}
 
 
@@ -191,14 +200,31 @@ def test_a_key_for_some_topics_sees_no_other_and_no_sum(orders: Topic) -> None:
 def test_a_part_that_takes_too_long_is_left_out_and_marked_incomplete(
     reader: Caller, orders: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backlogs, "_BACKLOGS", "SELECT pg_sleep(5), 0, 0")
+    monkeypatch.setattr(backlogs, "_OLDEST", "SELECT pg_sleep(5), 0")
     monkeypatch.setattr(metrics, "TIMEOUT_MS", 50)
 
     samples = scrape(reader)
 
-    assert "poison_open" not in samples
+    assert "poison_oldest_seconds" not in samples
+    assert samples["poison_open"] == {("orders",): 0}
     assert samples["lane_up"] == {("capture", "orders"): 0}
     assert samples["metrics_complete"] == {(): 0}
+
+
+def test_open_poisons_are_never_left_out_however_long_it_takes_to_count_them(
+    reader: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture(now, failure(now))
+    slowly = backlogs._BY_TOPIC.replace(
+        "WHERE", "WHERE pg_sleep(0.2) IS NOT NULL AND", 1
+    )
+    monkeypatch.setattr(backlogs, "_BY_TOPIC", slowly)
+    monkeypatch.setattr(metrics, "TIMEOUT_MS", 50)
+
+    samples = scrape(reader)
+
+    assert samples["poison_open"] == {("orders",): 1}
+    assert samples["metrics_complete"] == {(): 1}
 
 
 def test_metrics_need_their_scope() -> None:

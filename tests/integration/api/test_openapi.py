@@ -13,11 +13,11 @@ from django.test import Client
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.validation import validate_schema
 
-from apps.api.views import reference
-from apps.api.views.reference import schema
+from apps.api.views import openapi_reference
+from apps.api.views.openapi_reference import schema
 from apps.audit.services import REASON_LIMIT
 from apps.team.rights import Role, Scope
-from tests.integration.api.caller import anonymous, person, program
+from tests.integration.api.schema_checking_client import anonymous, person, program
 from tests.races import at_once
 
 pytestmark = pytest.mark.django_db
@@ -50,11 +50,11 @@ def test_eight_first_requests_at_once_generate_the_schema_once(
         return {}
 
     monkeypatch.setattr(SchemaGenerator, "get_schema", make)
-    reference._generate.cache_clear()
+    openapi_reference._generate.cache_clear()
     try:
         at_once(*[schema] * 8)
     finally:
-        reference._generate.cache_clear()
+        openapi_reference._generate.cache_clear()
 
     assert calls == [True]
 
@@ -77,7 +77,7 @@ def test_every_reason_that_a_call_takes_has_the_same_limit() -> None:
 
     names = {
         *("Decision", "MoveAsk", "NewSkip", "NewTopic", "PatchedTopicChange"),
-        *("Unskip", "BrokerRemoval", "TopicRemoval"),
+        *("Unskip", "BrokerRemoval", "TopicRemoval", "Control", "RateChange"),
     }
     assert limits == dict.fromkeys(names, REASON_LIMIT)
 
@@ -97,6 +97,10 @@ def test_the_calls_that_act_take_an_idempotency_key() -> None:
         "countMessages",
         "confirmOperation",
         "undoOperation",
+        "pauseOperation",
+        "resumeOperation",
+        "cancelOperation",
+        "setOperationRate",
         "addSkip",
         "addBroker",
         "registerTopic",

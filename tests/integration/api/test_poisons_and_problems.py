@@ -11,11 +11,11 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from apps.audit.models import Entry
-from apps.core import timeouts
+from apps.core import statement_timeouts
 from apps.poison.models import Poison
 from apps.team.rights import Role, Scope
-from tests.integration.api.caller import Caller, person, program
-from tests.reports import capture, failure, poisons
+from tests.failure_report_builders import capture, failure, poisons
+from tests.integration.api.schema_checking_client import Caller, person, program
 
 pytestmark = pytest.mark.django_db
 
@@ -243,10 +243,10 @@ def test_a_problem_whose_poisons_take_too_long_to_count_is_a_503(
     now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [poison] = poisons(now, 1)
-    monkeypatch.setattr(timeouts, "SEARCH_MS", 50)
+    monkeypatch.setattr(statement_timeouts, "SEARCH_MS", 50)
 
     def slow(execute: Execute, sql: str, *rest: Any) -> Any:
-        if "COUNT" in sql:
+        if "poison_count" in sql:
             return execute("SELECT pg_sleep(30)", None, *rest[1:])
         return execute(sql, *rest)
 

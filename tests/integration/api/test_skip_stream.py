@@ -21,23 +21,23 @@ import pytest
 import uvicorn
 from django.db import connection, transaction
 
-from apps.api.stream import access, hub, readers
+from apps.api.skip_stream import credential_recheck, event_hub, stream_reader_queues
 from apps.core import notify_channel
 from apps.core.postgres_connections import open_async_session
-from apps.poison import skip_list, skip_reading
+from apps.poison import skip_list_changes, skip_list_for_consumers
 from apps.poison.models import SkipList, StoreEpoch
 from apps.team import services as team
 from apps.team import sessions as team_sessions
-from apps.team.credentials import Credential, CredentialKind
 from apps.team.models import ApiKey, User
+from apps.team.open_stream_credentials import Credential, CredentialKind
 from apps.team.rights import Role, Scope
-from poisonweb.embedded.ports import free_port
+from poisonweb.embedded.free_ports import free_port
 from poisonweb.env import ROOT
 from poisonweb.threaded_handler import ThreadedHandler
-from tests.integration.api.caller import Caller, person, program
-from tests.postgres_sessions import waits_for_a_lock
-from tests.reports import capture, failure
-from tests.skips import ANNA, added, topic_named
+from tests.failure_report_builders import capture, failure
+from tests.integration.api.schema_checking_client import Caller, person, program
+from tests.postgres_connection_limit_and_lock_waits import waits_for_a_lock
+from tests.skip_builders_and_list_mirror import ANNA, added, topic_named
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -153,7 +153,7 @@ def serving() -> Iterator[Server]:
         server.should_exit = True
         thread.join(TIMEOUT)
         assert not thread.is_alive()
-        assert not hub.Hub._hubs
+        assert not event_hub.Hub._hubs
 
 
 def _run(server: uvicorn.Server, ready: threading.Event) -> None:
@@ -179,7 +179,7 @@ def guard() -> Caller:
 
 
 def place(*topics: str) -> str:
-    heads = [skip_reading.head(topic=topic) for topic in topics]
+    heads = [skip_list_for_consumers.head(topic=topic) for topic in topics]
     return f"{heads[0].epoch}.{','.join(str(head.revision) for head in heads)}"
 
 
@@ -192,7 +192,7 @@ def test_a_reader_begins_at_the_present_and_gets_every_change(
 
     skip = added(now, "1-0", reason="bad", consumer_group="billing")
     skipped = reader.until("skip")
-    skip_list.remove(skip_id=skip.pk, reason="", principal=ANNA, now=now)
+    skip_list_changes.remove(skip_id=skip.pk, reason="", principal=ANNA, now=now)
     ended = reader.until("unskip")
 
     assert reader.response.getheader("Content-Type") == "text/event-stream"
@@ -201,7 +201,7 @@ def test_a_reader_begins_at_the_present_and_gets_every_change(
         "1000",
         ["ping", "skip", "unskip"],
     )
-    epoch = skip_reading.head(topic="orders").epoch
+    epoch = skip_list_for_consumers.head(topic="orders").epoch
     assert [e.id for e in (begun, skipped, ended)] == [
         f"{epoch}.{n}" for n in (1, 2, 3)
     ]
@@ -353,7 +353,7 @@ def lists_locked() -> Iterator[None]:
 
 
 def readers_open() -> int:
-    return sum(len(one._open) for one in hub.Hub._hubs.values())
+    return sum(len(one._open) for one in event_hub.Hub._hubs.values())
 
 
 def terminate(*names: str) -> None:
@@ -376,7 +376,7 @@ def test_an_unknown_event_id_gets_a_reset_and_the_end(
     added(now, "1-0")
     added(now, "2-0")
     SkipList.objects.update(floor=1)
-    epoch = skip_reading.head(topic="orders").epoch
+    epoch = skip_list_for_consumers.head(topic="orders").epoch
 
     place = after.replace("{epoch}", epoch) or f"{epoch}.99"
     reader = server.follow(guard, after=place, topic="orders")
@@ -387,7 +387,7 @@ def test_an_unknown_event_id_gets_a_reset_and_the_end(
 def test_a_reader_too_far_behind_gets_a_reset(
     server: Server, guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "MOST_BEHIND", 3)
+    monkeypatch.setattr(event_hub, "MOST_BEHIND", 3)
     topic_named()
     start = place("orders")
     for number in range(3):
@@ -433,7 +433,7 @@ def test_a_list_that_went_back_in_time_resets_its_readers(
 def test_a_burst_of_any_size_arrives_in_order(
     server: Server, guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "PAGE", 7)
+    monkeypatch.setattr(event_hub, "PAGE", 7)
     topic_named(replays=True)
     readers = [server.follow(guard, topic="orders") for _ in range(3)]
     for reader in readers:
@@ -449,7 +449,7 @@ def test_a_burst_of_any_size_arrives_in_order(
 def test_a_slow_reader_is_reset_and_the_others_are_not(
     server: Server, guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "MOST_QUEUED_BYTES", 100_000)
+    monkeypatch.setattr(stream_reader_queues, "MOST_QUEUED_BYTES", 100_000)
     slow, other = (
         server.follow(guard, topic="orders", consumer_group=group)
         for group in ("billing", "shipping")
@@ -496,7 +496,7 @@ def test_a_stream_begins_when_its_fences_are_heard(
             await asyncio.sleep(0.3)  # a slow Postgres
         return await open_async_session(purpose)
 
-    monkeypatch.setattr(hub, "open_async_session", open_late)
+    monkeypatch.setattr(event_hub, "open_async_session", open_late)
     reader = server.follow(guard, topic="orders")
     reader.until("ping")
 
@@ -508,7 +508,7 @@ def test_a_stream_begins_when_its_fences_are_heard(
 def test_a_silent_stream_gets_pings(
     server: Server, guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "PING_SECONDS", 0.1)
+    monkeypatch.setattr(event_hub, "PING_SECONDS", 0.1)
     reader = server.follow(guard, topic="orders", consumer_group="billing")
     reader.until("ping")
 
@@ -522,7 +522,7 @@ def test_a_silent_stream_gets_pings(
 def test_a_stream_ends_after_a_while_so_that_its_reader_authenticates_again(
     server: Server, guard: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "LONGEST_SECONDS", 0.1)
+    monkeypatch.setattr(event_hub, "LONGEST_SECONDS", 0.1)
 
     reader = server.follow(guard, topic="orders")
 
@@ -623,7 +623,7 @@ def test_a_stream_ends_within_two_seconds_of_its_persons_session(
 class Counting:
     """A session of Postgres that counts its statements."""
 
-    def __init__(self, session: hub.Session) -> None:
+    def __init__(self, session: event_hub.Session) -> None:
         self.session = session
         self.statements = 0
 
@@ -641,7 +641,7 @@ def usable(
         async with await open_async_session("test") as session:
             await session.execute(f"SET timezone = '{zone}'")
             counting: Any = Counting(session)
-            return await access.usable(counting, credentials, now=now), (
+            return await credential_recheck.usable(counting, credentials, now=now), (
                 counting.statements
             )
 

@@ -27,21 +27,21 @@ from apps.bookmarks.models import BookmarkPosition
 from apps.brokers.models import Broker, Topic
 from apps.capture.models import Lane
 from apps.core.actor import Actor
-from apps.dashboard.presentation.trail_actions import GROUPS
-from apps.dashboard.presentation.trail_changes import Details
-from apps.dashboard.presentation.trail_sentences import SENTENCES, sentence
-from apps.dashboard.selectors import trail
-from apps.poison.query import Query
+from apps.dashboard.presentation.audit_action_labels import GROUPS
+from apps.dashboard.presentation.audit_entry_changes import Details
+from apps.dashboard.presentation.audit_entry_sentences import SENTENCES, sentence
+from apps.dashboard.selectors import audit_trail
+from apps.poison.query_language import Query
 from apps.reports.models import Run
 from apps.team import services
 from apps.team.models import User
 from apps.team.rights import Principal, Role, Scope
 from apps.triage.models import Operation
 from apps.triage.states import Verb
-from tests import positions, skips
+from tests import positions, skip_builders_and_list_mirror
+from tests.failure_report_builders import poisons
 from tests.integration.dashboard.conftest import SignIn
-from tests.reports import poisons
-from tests.triage import confirm, preview, run
+from tests.triage_operation_runner import confirm, preview, run
 
 pytestmark = pytest.mark.django_db
 
@@ -266,6 +266,50 @@ def test_no_detail_breaks_a_sentence_or_makes_it_long(
                 },
             },
             "A wrong password for olga was given on “Second factor” from 10.1.2.3",
+        ),
+        (
+            Action.OPERATION_CANCELLED,
+            "operation:7",
+            {
+                "actor": Actor.system("worker"),
+                "detail": {"for": "user:olga", "counts": {"unknown": 2}},
+            },
+            "Operation 7 of olga was cancelled: 2 unknown",
+        ),
+        (
+            Action.OPERATION_PAUSED,
+            "operation:7",
+            {
+                "actor": Actor.system("worker"),
+                "detail": {"for": "user:olga", "because": "3 of 20 came back"},
+            },
+            "Operation 7 of olga paused itself: 3 of 20 came back",
+        ),
+        (
+            Action.OPERATION_PAUSED,
+            "operation:7",
+            {"detail": {"verb": "redrive"}, "reason": "too fast"},
+            "anna paused operation 7: “too fast”",
+        ),
+        (Action.OPERATION_RESUMED, "operation:7", {}, "anna resumed operation 7"),
+        (
+            Action.OPERATION_CANCEL_REQUESTED,
+            "operation:7",
+            {},
+            "anna cancelled operation 7",
+        ),
+        (
+            Action.OPERATION_RATE_CHANGED,
+            "operation:7",
+            {"detail": {"before": 100, "after": 20}},
+            "anna let operation 7 send at most 20 messages a second, before at most "
+            "100",
+        ),
+        (
+            Action.OPERATION_RATE_CHANGED,
+            "operation:7",
+            {"detail": {"before": None, "after": None}},
+            "anna let operation 7 send as fast as it can",
         ),
         (
             Action.TOPIC_ALTERED,
@@ -616,7 +660,7 @@ def test_a_long_file_holds_every_entry_once(
 def test_a_file_that_would_be_too_long_is_refused_with_the_remedy(
     reader: Client, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trail, "MOST_EXPORTED", 2)
+    monkeypatch.setattr(audit_trail, "MOST_EXPORTED", 2)
     for _ in range(3):
         decide(now)
 
@@ -691,7 +735,7 @@ def entries_of_pages(now: datetime) -> dict[str, tuple[str, tuple[str, ...]]]:
         actor=ANNA,
         now=now,
     )
-    skip = skips.added(now)
+    skip = skip_builders_and_list_mirror.added(now)
     positions.opened(now)
     position = BookmarkPosition.objects.get()
     topic = Topic.objects.get()

@@ -13,12 +13,12 @@ from django.test import Client
 
 from apps.audit.models import Entry
 from apps.brokers import sealed_addresses
+from apps.brokers.adapter_contract import FoundTopic
 from apps.brokers.adapters import KINDS, BrokerKind, adapter
 from apps.brokers.adapters.redis_streams.inspection import RedisBrokerAdmin
 from apps.brokers.models import Broker, Topic
-from apps.brokers.ports import FoundTopic
-from apps.brokers.services import registration
-from apps.brokers.services.topics import settings_of
+from apps.brokers.services import broker_registration
+from apps.brokers.services.topics_and_routing_publisher import settings_of
 from apps.capture.models import Lane, LaneState
 from apps.core.errors import Refused
 from apps.dashboard.selectors import brokers
@@ -38,7 +38,7 @@ def viewer(sign_in: SignIn) -> Client:
 
 @pytest.fixture
 def ours(redis_url: str, operator: Principal, now: datetime) -> Broker:
-    return registration.add(
+    return broker_registration.add(
         name="ours",
         kind="redis_streams",
         url=redis_url,

@@ -12,13 +12,13 @@ from django.test import Client
 from apps.brokers.models import Broker, Topic
 from apps.capture.models import Lane
 from apps.core.actor import Actor
-from apps.core.timeouts import TooSlow
+from apps.core.statement_timeouts import TooSlow
 from apps.dashboard.selectors import onboarding
 from apps.poison.models import Poison, Redrive
 from apps.team.rights import Principal, Role, Scope
+from tests.failure_report_builders import poisons
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.pages import get, words
-from tests.reports import poisons
 
 pytestmark = pytest.mark.django_db
 

@@ -17,16 +17,16 @@ from apps.audit.models import Entry
 from apps.bookmarks.models import Mark
 from apps.brokers.models import Broker, Topic
 from apps.capture.models import Lane
-from apps.dashboard.selectors import operations
+from apps.dashboard.selectors import triage_operations
 from apps.poison.models import Skip
-from apps.poison.skip_list import OVERBROAD_AFTER
+from apps.poison.skip_list_changes import OVERBROAD_AFTER
 from apps.team.rights import Role
 from apps.triage.models import Operation
 from apps.triage.services import previews
+from tests.failure_report_builders import drop, poisons
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.page_forms import PageForm, form_on
 from tests.positions import opened, settle, update
-from tests.reports import drop, poisons
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -59,7 +59,7 @@ def requeue(admin: Client, parking: Topic, now: datetime) -> PageForm:
 
 @pytest.fixture
 def dropping(admin: Client, now: datetime, monkeypatch: pytest.MonkeyPatch) -> PageForm:
-    monkeypatch.setattr(operations, "MANY", 1)
+    monkeypatch.setattr(triage_operations, "MANY", 1)
     ids = [poison.pk for poison in poisons(now, 2)]
     return preview_of(admin, "drop", ids=ids, button="Drop 2 messages")
 
@@ -110,7 +110,10 @@ def tee(admin: Client, orders: Topic) -> PageForm:
 
 
 FIELDS = {
-    "requeue": {"target_topic", "ordered", "reason"},
+    "requeue": {
+        *("target_topic", "ordered", "reason"),
+        *("rate", "ramped", "steps", "wait", "came_back"),
+    },
     "dropping": {"reason", "typed"},
     "restoring": {"reason"},
     "skip": {
@@ -154,6 +157,50 @@ def test_a_requeue_whose_route_changed_is_refused_with_a_fresh_preview_of_that_r
         ("parking", False) if field == "target_topic" else ("", True)
     )
     assert operation.reason == REASON
+
+
+def test_a_requeue_is_as_fast_as_the_form_says(
+    admin: Client, requeue: PageForm
+) -> None:
+    limits = {"rate": "7", "ramped": "1", "steps": "2, 3", "wait": "9"}
+    done = requeue.press(admin, "confirm", came_back="4", **limits)
+
+    operation = Operation.objects.confirmed().get()
+    assert (done.status_code, operation.rate) == (302, 7)
+    assert operation.ramp == {
+        "steps": [2, 3],
+        "confirmed": None,
+        "came_back": 4,
+        "wait": 9,
+    }
+
+
+def test_the_typed_limits_survive_a_refusal(admin: Client, requeue: PageForm) -> None:
+    limits = {"rate": "7", "ramped": "1", "steps": "2, 3", "wait": "9"}
+    refused = requeue.press(admin, "confirm", target_topic="parking", **limits)
+    form_on(refused, button="Requeue 2 messages").press(admin, "confirm")
+
+    operation = Operation.objects.confirmed().get()
+    assert operation.rate == 7
+    assert operation.ramp
+    assert operation.ramp["steps"] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("rate", "0"), ("rate", "1000000000"), ("steps", "1, x"), ("steps", "0")),
+        *(("wait", "0"), ("came_back", "101")),
+    ],
+)
+def test_an_impossible_limit_is_refused_and_what_was_typed_stays(
+    admin: Client, requeue: PageForm, field: str, value: str
+) -> None:
+    refused = requeue.press(admin, "confirm", ramped="1", **{field: value})
+
+    assert refused.status_code == 422
+    assert form_on(refused, button="Requeue 2 messages").values[field] == value
+    assert not Operation.objects.confirmed().exists()
 
 
 def test_preview_again_shows_the_chosen_route_and_keeps_the_typed_reason(

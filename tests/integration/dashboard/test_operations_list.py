@@ -7,20 +7,21 @@ import uuid
 from datetime import datetime, timedelta
 
 import pytest
+from django.db.models import F
 from django.test import Client
 
 from apps.core.actor import Actor
 from apps.core.errors import Absent
-from apps.dashboard.paging import PAGE_SIZE
-from apps.dashboard.selectors import operations
-from apps.dashboard.templatetags.pw import PAST_VERBS
-from apps.poison.models import Poison, Redrive
+from apps.dashboard.keyset_pagination import PAGE_SIZE
+from apps.dashboard.selectors import triage_operations
+from apps.dashboard.templatetags.shared_page_tags import PAST_VERBS
+from apps.poison.models import ItemWindow, Poison, Redrive
 from apps.team.rights import Principal, Role, Scope
-from apps.triage.models import Item, Operation
+from apps.triage.models import Item, Operation, SkippedItem
 from apps.triage.states import Verb
+from tests.failure_report_builders import poisons
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.pages import get
-from tests.reports import poisons
 
 pytestmark = pytest.mark.django_db
 
@@ -48,23 +49,40 @@ def decided(now: datetime, **changes: object) -> Operation:
     return Operation.objects.create(**fields)
 
 
-def item(operation: Operation, poison: Poison, outcome: str, now: datetime) -> Item:
+def waiting(operation: Operation, poison: Poison) -> int:
+    """Let the operation have one more item, and return its number."""
+    number = operation.items.count()
+    Item.objects.create(operation=operation, number=number, poison=poison)
+    return number
+
+
+def counted(operation: Operation, poison: Poison, standing: str) -> int:
+    """Let the operation have one more item that its window counts like this."""
+    number = waiting(operation, poison)
+    ItemWindow.objects.get_or_create(
+        operation=operation.pk, first=0, defaults={"items": operation.total}
+    )
+    window = ItemWindow.objects.filter(operation=operation.pk, first=0)
+    window.update(**{standing: F(standing) + 1})
+    return number
+
+
+def item(operation: Operation, poison: Poison, outcome: str, now: datetime) -> None:
     arrived = outcome in {"sent", "confirmed", "recurred", "moved"}
     times = {"sent_at": now} if arrived else {}
     answered = {"answered_at": now} if outcome in {"confirmed", "recurred"} else {}
-    redrive = Redrive.objects.create(
+    Redrive.objects.create(
         id=uuid.uuid4(),
         poison=poison,
         n=1,
+        operation=operation.pk,
+        item=counted(operation, poison, outcome),
         topic=poison.topic,
         outcome=outcome,
         epoch=1,
         claimed_at=now,
         **times,
         **answered,
-    )
-    return Item.objects.create(
-        operation=operation, poison=poison, state="claimed", redrive=redrive
     )
 
 
@@ -91,7 +109,7 @@ def test_what_runs_comes_before_what_is_newer_and_done(
 
     assert numbers(page) == [runs.pk, new.pk, old.pk]
     assert "<title>(1) Operations" in page
-    assert '<progress max="3" value="3"' in page
+    assert '<progress max="3" value="0"' in page
 
 
 @pytest.mark.parametrize(
@@ -147,7 +165,7 @@ def test_an_operation_is_named_by_what_it_did_and_not_by_what_was_selected(
 ) -> None:
     first, *others = poisons(now, 5)
     operation = decided(now, verb="drop", reason="old", total=5)
-    Item.objects.create(operation=operation, poison=first, state="dropped")
+    counted(operation, first, "dropped")
     skipped(operation, *others)
 
     own, listed, overview = (
@@ -164,7 +182,7 @@ def test_skipped_items_do_not_count_as_progress(anna: Client, now: datetime) -> 
     first, second, *others = poisons(now, 5)
     operation = decided(now, state="running", total=5)
     item(operation, first, "sent", now)
-    Item.objects.create(operation=operation, poison=second)
+    waiting(operation, second)
     skipped(operation, *others)
 
     pages = [
@@ -213,8 +231,10 @@ def test_a_give_back_names_the_queue_and_what_was_captured_again(
 
 def skipped(operation: Operation, *others: Poison) -> None:
     for poison in others:
-        Item.objects.create(
-            operation=operation, poison=poison, state="skipped", reason="held"
+        SkippedItem.objects.create(
+            operation=operation,
+            number=counted(operation, poison, "skipped"),
+            reason="held elsewhere",
         )
 
 
@@ -224,9 +244,7 @@ def test_an_operation_with_only_refused_and_skipped_items_is_refused(
     first, second = poisons(now, 2)
     operation = decided(now, total=2)
     item(operation, first, "refused", now)
-    Item.objects.create(
-        operation=operation, poison=second, state="skipped", reason="held"
-    )
+    skipped(operation, second)
 
     page = get(anna, "/operations")
 
@@ -240,7 +258,7 @@ def test_while_it_runs_it_says_so_and_what_was_refused_so_far(
     first, second = poisons(now, 2)
     operation = decided(now, total=2, state="running")
     item(operation, first, "refused", now)
-    Item.objects.create(operation=operation, poison=second)
+    waiting(operation, second)
 
     page = get(anna, f"/operations/{operation.pk}")
 
@@ -255,15 +273,12 @@ def test_a_row_tells_who_what_why_and_what_became_of_it(
     operation = decided(now, total=3, reason="fixed in 2.1")
     item(operation, first, "confirmed", now)
     item(operation, second, "recurred", now)
-    Item.objects.create(
-        operation=operation, poison=third, state="skipped", reason="held elsewhere"
-    )
+    skipped(operation, third)
 
     page = get(anna, "/operations")
-    (row,) = operations.find(None, EVERYONE).rows
+    (row,) = triage_operations.find(None, EVERYONE).rows
 
-    assert row.status
-    assert row.status.nonzero_counts == [
+    assert row.nonzero_counts == [
         ("confirmed", 1),
         ("recurred", 1),
         ("skipped", 1),
@@ -307,19 +322,19 @@ def test_the_pages_hold_every_operation_once_and_what_runs_only_on_the_first(
     assert numbers(first)[1:] + numbers(second) == [each.pk for each in finished]
 
 
-def test_more_items_than_a_list_has_time_for_are_counted_on_their_own_page(
+def test_a_list_counts_a_million_items_as_it_counts_ten(
     anna: Client, now: datetime
 ) -> None:
-    small = decided(now, total=10)
-    huge = decided(now - timedelta(hours=1), total=operations.MOST_ITEMS)
+    huge = decided(now, total=1_000_000)
+    ItemWindow.objects.bulk_create(
+        ItemWindow(operation=huge.pk, first=first, items=500, sent=400, refused=100)
+        for first in range(0, 1_000_000, 500)
+    )
 
-    rows = operations.find(None, EVERYONE).rows
+    (row,) = triage_operations.find(None, EVERYONE).rows
 
-    assert [(row.operation.pk, row.status is None) for row in rows] == [
-        (small.pk, False),
-        (huge.pk, True),
-    ]
-    assert "on its page" in get(anna, "/operations")
+    assert row.nonzero_counts == [("sent", 800_000), ("refused", 200_000)]
+    assert "1,000,000 of 1,000,000" in get(anna, "/operations")
 
 
 def test_decisions_over_other_topics_are_not_there(now: datetime) -> None:
@@ -327,13 +342,13 @@ def test_decisions_over_other_topics_are_not_there(now: datetime) -> None:
     theirs = decided(now, topics=["orders.eu", "orders.us"])
     everyones = decided(now)
 
-    rows = operations.find(None, EU).rows
+    rows = triage_operations.find(None, EU).rows
 
     assert [row.operation.pk for row in rows] == [ours.pk]
-    assert operations.progress(ours.pk, EU, now=now).operation == ours
+    assert triage_operations.progress(ours.pk, EU, now=now).operation == ours
     for other in (theirs, everyones):
         with pytest.raises(Absent):
-            operations.progress(other.pk, EU, now=now)
+            triage_operations.progress(other.pk, EU, now=now)
 
 
 def test_a_viewer_may_open_the_list(sign_in: SignIn, now: datetime) -> None:

@@ -12,14 +12,14 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from apps.audit.models import Entry
-from apps.dashboard.selectors import differences, problems
+from apps.dashboard.selectors import message_differences, problems
 from apps.poison.models import Poison, Problem
 from apps.team.rights import Role
 from apps.triage.models import Operation
+from tests.failure_report_builders import drop, poisons
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.pages import get
-from tests.integration.dashboard.test_missing_figures import HINT, slow
-from tests.reports import drop, poisons
+from tests.integration.dashboard.test_counts_that_time_out import HINT, slow
 
 pytestmark = pytest.mark.django_db
 
@@ -83,7 +83,7 @@ def test_a_breakdown_is_of_all_failures_not_of_its_commonest_values(
     for host in range(8):
         poisons(now, 1 + (host == 0), host=f"host-{host}")
 
-    tops = problems._tops(Problem.objects.get().pk)
+    tops = problems._breakdown(Problem.objects.get().pk).tops
 
     hosts = next(top for top in tops if top.title == "Hosts")
     assert hosts.values[0] == ("host-0", 2)
@@ -195,16 +195,16 @@ def test_messages_whose_errors_are_alike_have_no_column_of_differences(
 def test_values_that_all_messages_share_are_left_out(
     texts: list[str], values: list[tuple[str, ...]]
 ) -> None:
-    assert differences.varying_values(texts) == values
+    assert message_differences.varying_values(texts) == values
 
 
 def test_values_are_bounded_in_number_and_length() -> None:
     long = [f"{letter} " + f"'{letter} {'y' * 200}' " * 40 for letter in "ab"]
 
-    values = differences.varying_values(long)
+    values = message_differences.varying_values(long)
 
-    assert [len(each) for each in values] == [differences.MOST_VALUES] * 2
-    assert max(map(len, values[0])) == differences.LONGEST_VALUE
+    assert [len(each) for each in values] == [message_differences.MOST_VALUES] * 2
+    assert max(map(len, values[0])) == message_differences.LONGEST_VALUE
 
 
 def test_a_message_id_in_a_header_names_the_row_for_everyone_who_lists_messages(
@@ -429,16 +429,15 @@ def test_the_header_requeues_all_open_messages_through_a_frozen_preview(
     assert fields["back"] == path
 
 
-def test_more_open_messages_than_are_counted_are_told_as_at_least_so_many(
+def test_open_messages_are_counted_however_many_there_are(
     anna: Client, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (poison, *_) = poisons(now, 5)
-    monkeypatch.setattr("apps.dashboard.paging.MOST_COUNTED", 3)
-    monkeypatch.setattr(problems, "MOST_COUNTED", 3)
+    monkeypatch.setattr("apps.dashboard.keyset_pagination.MOST_COUNTED", 3)
 
     page = get(anna, f"/problems/{poison.problem_id}")
 
-    assert "Requeue 3+ open…" in page
+    assert "Requeue 5 open…" in page
 
 
 def test_the_buttons_are_disabled_with_the_reason_without_the_right(

@@ -14,9 +14,9 @@ from apps.brokers.models import Broker, Topic
 from apps.capture.models import Lane
 from apps.dashboard.forms import removal_tokens
 from apps.team.rights import Role
+from tests.failure_report_builders import poisons
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.pages import get, post, words
-from tests.reports import poisons
 
 pytestmark = pytest.mark.django_db
 

@@ -22,10 +22,10 @@ from apps.team.rights import Role
 from apps.team.services import create_user
 from apps.team.sign_in_attempts import SignInAttempt
 from tests.audit_entries import entries
+from tests.authenticator_app import PASSWORD, Phone, add_factor, codes_on, secret_on
 from tests.integration.dashboard.page_forms import form_on
 from tests.integration.dashboard.pages import is_in
 from tests.races import together
-from tests.second_factors import PASSWORD, Phone, add_factor, codes_on, secret_on
 
 pytestmark = pytest.mark.django_db
 

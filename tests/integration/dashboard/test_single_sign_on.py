@@ -20,12 +20,12 @@ from apps.team.models import User
 from apps.team.rights import Role
 from apps.team.services import alter_user, create_user
 from apps.team.single_sign_on import ProviderIdentity
-from poisonweb.embedded.ports import free_port
-from tests import oidc
+from poisonweb.embedded.free_ports import free_port
+from tests import oidc_provider_process
 from tests.audit_entries import entries
 from tests.integration.dashboard.pages import is_in
-from tests.oidc import Provider
 from tests.oidc_oddities import CONFIGURATION, ODD
+from tests.oidc_provider_process import Provider
 from tests.races import together
 
 pytestmark = pytest.mark.django_db
@@ -35,7 +35,7 @@ BACKENDS = [*settings.AUTHENTICATION_BACKENDS, "apps.team.backends.ProviderBacke
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Provider]:
-    with oidc.provider() as started:
+    with oidc_provider_process.provider() as started:
         yield started
 
 

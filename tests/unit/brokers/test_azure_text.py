@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apps.brokers.adapter_contract import Header
 from apps.brokers.adapters.azure_queue import message_text
 from apps.brokers.adapters.azure_queue.message_text import (
     LARGEST_BODY,
     LARGEST_TEXT,
     Encoding,
 )
-from apps.brokers.ports import Header
 from apps.core.errors import Refused
 
 BASE64, PLAIN = Encoding.BASE64, Encoding.NONE

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apps.brokers.adapter_contract import Header
 from apps.brokers.adapters.redis_streams.entries import join_body, split_body
-from apps.brokers.ports import Header
-from apps.brokers.stream_ids import seq_of
+from apps.brokers.redis_stream_ids import seq_of
 
 BODY = b"body"
 

@@ -12,13 +12,13 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
+from apps.brokers.adapter_contract import Outbound, OutcomeKind
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.sqs.adapter import ADAPTER
 from apps.brokers.adapters.sqs.publisher import SqsPublisher
 from apps.brokers.adapters.sqs.reader import SqsDeadLetterReader
 from apps.brokers.adapters.sqs.sqs_calls import SqsAddress, SqsRejected, SqsWire
 from apps.brokers.errors import MaybeSent, NotSent
-from apps.brokers.ports import Outbound, OutcomeKind
 from apps.core.errors import Invalid, Unavailable
 
 URL = "sqs://AKIA:se%2Fcret%2B@eu-central-1"

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apps.brokers.adapter_contract import Header, Outbound
 from apps.brokers.adapters.sqs.messages import LARGEST, SqsEntry, content_of, entry_of
-from apps.brokers.ports import Header, Outbound
 from apps.core.errors import Refused
 
 NAMES = st.from_regex(

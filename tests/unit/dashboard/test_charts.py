@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.dashboard.presentation import charts, formatting
+from apps.dashboard.presentation import charts, report_numbers
 from apps.dashboard.presentation.charts import Point, PointKind
 
 
@@ -122,16 +122,16 @@ def test_no_hour_at_all_is_no_fault() -> None:
 def test_a_small_share_is_never_nothing_nor_a_large_one_everything(
     share: float | None, text: str
 ) -> None:
-    assert formatting.percent(share) == text.replace(" ", "\u00a0")
+    assert report_numbers.percent(share) == text.replace(" ", "\u00a0")
 
 
 def test_an_interval_is_told_with_both_its_ends() -> None:
-    assert formatting.interval(0.0031, 0.0055) == "0.31–0.55\u00a0%"  # noqa: RUF001
-    assert formatting.interval(None, None) == "—"
+    assert report_numbers.interval(0.0031, 0.0055) == "0.31–0.55\u00a0%"  # noqa: RUF001
+    assert report_numbers.interval(None, None) == "—"
 
 
 @pytest.mark.parametrize(
     ("bound", "text"), [(None, "—"), (512, "512 ms"), (4096, "4.1 s")]
 )
 def test_a_handling_time_is_told_in_its_unit(bound: int | None, text: str) -> None:
-    assert formatting.milliseconds(bound) == text.replace(" ", "\u00a0")
+    assert report_numbers.milliseconds(bound) == text.replace(" ", "\u00a0")

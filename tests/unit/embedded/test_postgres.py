@@ -12,7 +12,7 @@ import pytest
 
 from poisonweb.embedded import postgres, processes
 from poisonweb.embedded.errors import CannotStart
-from poisonweb.embedded.ports import free_port
+from poisonweb.embedded.free_ports import free_port
 
 ROOT = Path(__file__).parents[3]
 
@@ -117,7 +117,7 @@ def private(tmp_path: Path) -> Path:
     return folder
 
 
-IN_A_CONTAINER = (sys.executable, "-m", "tests.container")
+IN_A_CONTAINER = (sys.executable, "-m", "tests.simulated_container")
 COUNT_STARTS = """
 import sys
 from pathlib import Path

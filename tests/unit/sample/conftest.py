@@ -15,11 +15,11 @@ from redis import Redis
 
 from poisonweb.embedded import redis as embedded
 from poisonweb.sample.consumer import MessageHandler, SampleConsumer
+from poisonweb.sample.consumer_subscriptions import BILLING, SampleSubscription
+from poisonweb.sample.event_ledger import Ledger
 from poisonweb.sample.guards import Guards
-from poisonweb.sample.ledger import Ledger
-from poisonweb.sample.subscriptions import BILLING, SampleSubscription
-from tests.sdk.server import KEY, Server, running
-from tests.unit.sample.waiting import is_settled
+from tests.sdk.fake_poisonweb_server import KEY, Server, running
+from tests.unit.sample.settled_redis_topic import is_settled
 from tests.waiting import wait_until
 
 

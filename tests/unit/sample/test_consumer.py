@@ -9,10 +9,17 @@ import pytest
 from redis import Redis
 
 from poisonweb.sample.consumer import SampleConsumer
+from poisonweb.sample.consumer_subscriptions import BILLING as OF
+from poisonweb.sample.event_ledger import (
+    Ledger,
+    LedgerNotWritten,
+    Tally,
+    What,
+    read,
+    tally,
+)
 from poisonweb.sample.guards import Guards
-from poisonweb.sample.ledger import Ledger, LedgerNotWritten, Tally, What, read, tally
-from poisonweb.sample.subscriptions import BILLING as OF
-from tests.sdk.server import Server
+from tests.sdk.fake_poisonweb_server import Server
 from tests.unit.sample.conftest import Consume
 from tests.waiting import wait_until
 

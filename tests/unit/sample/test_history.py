@@ -17,21 +17,31 @@ from redis import Redis
 
 from poisonguard.fingerprint import Fingerprint, fingerprint
 from poisonweb.sample.consumer import MessageHandler
+from poisonweb.sample.consumer_subscriptions import BILLING, CONTENT, SampleSubscription
 from poisonweb.sample.handlers import Billing, Payments, Superstitious
-from poisonweb.sample.history import consumer_reports, streams
-from poisonweb.sample.history.expected_numbers import ExpectedNumbers
-from poisonweb.sample.history.plan import DayPlan, PlannedStep, Poisoned, StepKind, plan
-from poisonweb.sample.history.streams import FailureMode, Fate, TrafficStream
-from poisonweb.sample.history.weeks import DAY, DAYS, Weeks
-from poisonweb.sample.subscriptions import BILLING, CONTENT, SampleSubscription
-from tests.sdk.server import Server
+from poisonweb.sample.history import consumer_reports, traffic_streams_and_faults
+from poisonweb.sample.history.daily_failure_plan import (
+    DayPlan,
+    PlannedStep,
+    Poisoned,
+    StepKind,
+    plan,
+)
+from poisonweb.sample.history.expected_report_numbers import ExpectedNumbers
+from poisonweb.sample.history.traffic_calendar import DAY, DAYS, Weeks
+from poisonweb.sample.history.traffic_streams_and_faults import (
+    FailureMode,
+    Fate,
+    TrafficStream,
+)
+from tests.sdk.fake_poisonweb_server import Server
 from tests.unit.sample.conftest import Consume
 
 pytestmark = pytest.mark.together
 
 MONDAY = date(2026, 10, 19)
 FIRST_DAYS = [MONDAY + number * DAY for number in range(7)]
-CONTENTS, ORDERS, ARCHIVE, SHIPMENTS = streams.STREAMS
+CONTENTS, ORDERS, ARCHIVE, SHIPMENTS = traffic_streams_and_faults.STREAMS
 
 
 @cache
@@ -118,7 +128,9 @@ def test_about_every_thirteenth_content_fails() -> None:
 @pytest.mark.parametrize("first", FIRST_DAYS)
 def test_a_release_breaks_orders_for_some_hours_of_one_weekday(first: date) -> None:
     weeks = Weeks(first=first)
-    broken = [p for p in poisons(first) if p.fault is streams.RELEASE]
+    broken = [
+        p for p in poisons(first) if p.fault is traffic_streams_and_faults.RELEASE
+    ]
     at = {p.failed_at.time() for p in broken}
 
     assert weeks.bad_day.strftime("%A") == "Wednesday"
@@ -133,7 +145,7 @@ def test_a_release_breaks_orders_for_some_hours_of_one_weekday(first: date) -> N
 
 def test_messages_that_the_release_broke_are_handled_on_the_same_day() -> None:
     weeks = Weeks(first=MONDAY)
-    broken = {p for p in poisons() if p.fault is streams.RELEASE}
+    broken = {p for p in poisons() if p.fault is traffic_streams_and_faults.RELEASE}
 
     (redrive,) = [
         step
@@ -193,7 +205,7 @@ def test_days_have_a_rhythm() -> None:
 @pytest.mark.parametrize("first", FIRST_DAYS)
 def test_one_problem_grows_slowly(first: date) -> None:
     rates = {
-        day: rate(streams.PAYMENTS_AWAY, ORDERS, plan_of_day)
+        day: rate(traffic_streams_and_faults.PAYMENTS_AWAY, ORDERS, plan_of_day)
         for day, plan_of_day in days(first).items()
     }
     *before, last = [
@@ -315,11 +327,11 @@ def handler_of(subscription: SampleSubscription) -> MessageHandler:
 
 
 OF_TODAY = [
-    (CONTENT, streams.SUPERSTITION),
+    (CONTENT, traffic_streams_and_faults.SUPERSTITION),
     *(
         (BILLING, fault)
-        for fault in streams.ORDER_FAULTS
-        if fault is not streams.RELEASE
+        for fault in traffic_streams_and_faults.ORDER_FAULTS
+        if fault is not traffic_streams_and_faults.RELEASE
     ),
 ]
 

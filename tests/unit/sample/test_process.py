@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from poisonweb.sample.ledger import Tally, read, tally
+from poisonweb.sample.event_ledger import Tally, read, tally
 from poisonweb.sample.producer_messages import CONTENT_TOPIC, ORDERS
-from tests.sdk.server import Server
-from tests.unit.sample.waiting import is_settled
+from tests.sdk.fake_poisonweb_server import Server
+from tests.unit.sample.settled_redis_topic import is_settled
 from tests.waiting import wait_until
 
 Start = Callable[..., "subprocess.Popen[bytes]"]

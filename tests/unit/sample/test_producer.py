@@ -9,7 +9,7 @@ from typing import Any
 from redis import Redis
 
 from poisonweb.sample import producer
-from poisonweb.sample.ledger import Ledger, What, read
+from poisonweb.sample.event_ledger import Ledger, What, read
 from poisonweb.sample.producer import BURST, Producer
 from poisonweb.sample.producer_messages import CONTENT_TOPIC, ORDERS
 from tests.waiting import wait_until

@@ -14,12 +14,12 @@ import pytest
 from redis import Redis
 
 from poisonweb import env
-from poisonweb.embedded import plan, processes
+from poisonweb.embedded import process_plan, processes
 from poisonweb.sample import producer_messages
-from poisonweb.sample.ledger import Tally, What, read, tally
-from poisonweb.sample.subscriptions import DISPATCH as OF
-from tests.sdk.server import Server
-from tests.unit.sample.waiting import is_settled
+from poisonweb.sample.consumer_subscriptions import DISPATCH as OF
+from poisonweb.sample.event_ledger import Tally, What, read, tally
+from tests.sdk.fake_poisonweb_server import Server
+from tests.unit.sample.settled_redis_topic import is_settled
 from tests.waiting import wait_until
 
 Start = Callable[[], "subprocess.Popen[bytes]"]
@@ -41,7 +41,7 @@ def start(redis: Redis, redis_url: str, tmp_path: Path, port: int) -> Iterator[S
             "POISONWEB_DEMO": "1",
             "PORT": str(port),
         }
-        installation = plan.make(env.load(environ), port=port, environ=environ)
+        installation = process_plan.make(env.load(environ), port=port, environ=environ)
         (program,) = (p for p in installation.processes if p.name == "shipping")
         started.append(subprocess.Popen(program.command, env=program.environment))
         return started[-1]

@@ -8,10 +8,17 @@ so the dequeue count of a dead letter is taken from its topic's policy. `publish
 
 from __future__ import annotations
 
+from apps.brokers.adapter_contract import (
+    Capabilities,
+    Counting,
+    Durability,
+    Headers,
+    Ordering,
+)
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.azure_queue import message_text
 from apps.brokers.adapters.azure_queue.account import AzureAccount
-from apps.brokers.adapters.azure_queue.azure_calls import CONNECTIONS, AzureWire
+from apps.brokers.adapters.azure_queue.azure_http_client import CONNECTIONS, AzureWire
 from apps.brokers.adapters.azure_queue.inspection import (
     AzureBrokerAdmin,
     AzureTopicAdmin,
@@ -26,7 +33,6 @@ from apps.brokers.adapters.azure_queue.settings import (
     queue_name,
     usual_encoding,
 )
-from apps.brokers.ports import Capabilities, Counting, Durability, Headers, Ordering
 
 # Number of messages sent at the same time.
 SIDE_BY_SIDE = 32
@@ -52,7 +58,7 @@ CAPABILITIES = Capabilities(
 
 
 class AzureAdapter:
-    """Adapter of Azure Storage Queues; it calls Azure through `azure_calls`."""
+    """Adapter of Azure Storage Queues; it calls Azure through `azure_http_client`."""
 
     capabilities = CAPABILITIES
 

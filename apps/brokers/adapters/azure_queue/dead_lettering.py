@@ -14,7 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from itertools import takewhile
 
-from apps.brokers.adapters.azure_queue.azure_calls import (
+from apps.brokers.adapters.azure_queue.azure_http_client import (
     AzureMessage,
     AzureRejected,
     AzureWire,

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
-from apps.brokers.adapters.azure_queue.azure_calls import (
+from apps.brokers.adapter_contract import ConsumerPosition, Delivered, FoundTopic
+from apps.brokers.adapters.azure_queue.azure_http_client import (
     LARGEST_PAGE,
     AzureMessage,
     AzureWire,
@@ -14,7 +15,6 @@ from apps.brokers.adapters.azure_queue.azure_calls import (
 )
 from apps.brokers.adapters.azure_queue.settings import SUFFIX, AzureQueueSettings
 from apps.brokers.errors import QueueExpected
-from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
 
 MOST_TOPICS = 10_000
 

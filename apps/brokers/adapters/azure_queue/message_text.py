@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from apps.brokers.ports import Header
+from apps.brokers.adapter_contract import Header
 from apps.core.errors import Refused
 from poisonguard import contract
 

@@ -8,8 +8,9 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
+from apps.brokers.adapter_contract import BATCH_BYTES, DeadLetter
 from apps.brokers.adapters.azure_queue import message_text
-from apps.brokers.adapters.azure_queue.azure_calls import (
+from apps.brokers.adapters.azure_queue.azure_http_client import (
     LARGEST_PAGE,
     AzureMessage,
     AzureRejected,
@@ -18,7 +19,6 @@ from apps.brokers.adapters.azure_queue.azure_calls import (
 )
 from apps.brokers.adapters.azure_queue.dead_lettering import AzureDeadLettering
 from apps.brokers.adapters.azure_queue.settings import AzureQueueSettings
-from apps.brokers.ports import BATCH_BYTES, DeadLetter
 from apps.core.errors import Unavailable
 
 SHORTEST_PAUSE = 0.1

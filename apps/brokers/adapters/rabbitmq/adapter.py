@@ -7,7 +7,18 @@ converts properties and headers. `docs/brokers/rabbitmq.md` is the page for user
 
 from __future__ import annotations
 
+from apps.brokers.adapter_contract import (
+    Capabilities,
+    Counting,
+    Durability,
+    Headers,
+    Ordering,
+)
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
+from apps.brokers.adapters.rabbitmq.address_and_queues import (
+    RabbitAddress,
+    RabbitQueues,
+)
 from apps.brokers.adapters.rabbitmq.amqp_properties import RESERVED
 from apps.brokers.adapters.rabbitmq.inspection import (
     RabbitBrokerAdmin,
@@ -15,14 +26,6 @@ from apps.brokers.adapters.rabbitmq.inspection import (
 )
 from apps.brokers.adapters.rabbitmq.publisher import MOST_BYTES, RabbitPublisher
 from apps.brokers.adapters.rabbitmq.reader import RabbitDeadLetterReader
-from apps.brokers.adapters.rabbitmq.settings import RabbitAddress, RabbitQueues
-from apps.brokers.ports import (
-    Capabilities,
-    Counting,
-    Durability,
-    Headers,
-    Ordering,
-)
 
 CAPABILITIES = Capabilities(
     # The limit of 3.x; 4.x takes 16 MiB, and refuses larger messages itself.

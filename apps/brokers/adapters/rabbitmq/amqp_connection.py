@@ -16,7 +16,7 @@ from typing import Any
 
 from pika import spec
 
-from apps.brokers.adapters.rabbitmq.settings import RabbitAddress
+from apps.brokers.adapters.rabbitmq.address_and_queues import RabbitAddress
 from apps.brokers.adapters.rabbitmq.transport import RabbitLink
 from apps.brokers.errors import MaybeSent, NotSent, Rejected
 from apps.core.errors import Refused, Unavailable

@@ -20,9 +20,9 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from apps.brokers.adapter_contract import Header
 from apps.brokers.adapters.rabbitmq import amqp_table as tables
 from apps.brokers.adapters.rabbitmq.amqp_table import AmqpMalformed
-from apps.brokers.ports import Header
 
 PREFIX = b"amqp."
 MARK: Header = (PREFIX + b"headers", b"")

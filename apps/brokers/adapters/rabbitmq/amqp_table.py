@@ -19,7 +19,7 @@ import json
 import struct
 from collections.abc import Iterator
 
-from apps.brokers.ports import Header
+from apps.brokers.adapter_contract import Header
 
 LONGEST_NAME = 255
 DEEPEST = 32

@@ -9,19 +9,19 @@ from functools import cache
 
 from pika import spec
 
-from apps.brokers.adapters.rabbitmq.amqp_connection import RabbitRejected, RabbitWire
-from apps.brokers.adapters.rabbitmq.management import RabbitManagement
-from apps.brokers.adapters.rabbitmq.settings import (
+from apps.brokers.adapter_contract import ConsumerPosition, Delivered, FoundTopic
+from apps.brokers.adapters.rabbitmq.address_and_queues import (
     RabbitAddress,
     RabbitQueues,
     queue_missing,
 )
-from apps.brokers.adapters.rabbitmq.topology import (
+from apps.brokers.adapters.rabbitmq.amqp_connection import RabbitRejected, RabbitWire
+from apps.brokers.adapters.rabbitmq.dead_letter_queue_finder import (
     RabbitExchange,
     RabbitQueue,
     dead_letter_queue_of,
 )
-from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
+from apps.brokers.adapters.rabbitmq.management_api_client import RabbitManagement
 from apps.core import clock
 from apps.core.errors import Refused, Unavailable
 

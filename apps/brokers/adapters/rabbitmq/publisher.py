@@ -23,7 +23,9 @@ from uuid import uuid4
 
 from pika import spec
 
+from apps.brokers.adapter_contract import Outbound, OutcomeKind, PublishOutcome
 from apps.brokers.adapters.rabbitmq import amqp_properties as properties
+from apps.brokers.adapters.rabbitmq.address_and_queues import RabbitAddress, is_name
 from apps.brokers.adapters.rabbitmq.amqp_connection import (
     FRAME_OVERHEAD,
     RabbitArrival,
@@ -32,9 +34,7 @@ from apps.brokers.adapters.rabbitmq.amqp_connection import (
     frame,
 )
 from apps.brokers.adapters.rabbitmq.amqp_table import AmqpMalformed
-from apps.brokers.adapters.rabbitmq.settings import RabbitAddress, is_name
 from apps.brokers.errors import MaybeSent
-from apps.brokers.ports import Outbound, OutcomeKind, PublishOutcome
 from apps.core.errors import Unavailable
 
 MOST_BYTES = 2**27

@@ -18,21 +18,21 @@ from uuid import uuid4
 
 from pika import spec
 
+from apps.brokers.adapter_contract import BATCH_BYTES, DeadLetter, Header
 from apps.brokers.adapters.rabbitmq import amqp_properties as properties
+from apps.brokers.adapters.rabbitmq.address_and_queues import (
+    RabbitAddress,
+    RabbitQueues,
+    queue_missing,
+)
 from apps.brokers.adapters.rabbitmq.amqp_connection import (
     RabbitArrival,
     RabbitRejected,
     RabbitWire,
 )
-from apps.brokers.adapters.rabbitmq.management import RabbitManagement
-from apps.brokers.adapters.rabbitmq.settings import (
-    RabbitAddress,
-    RabbitQueues,
-    queue_missing,
-)
-from apps.brokers.adapters.rabbitmq.topology import RabbitQueue
+from apps.brokers.adapters.rabbitmq.dead_letter_queue_finder import RabbitQueue
+from apps.brokers.adapters.rabbitmq.management_api_client import RabbitManagement
 from apps.brokers.errors import MaybeSent
-from apps.brokers.ports import BATCH_BYTES, DeadLetter, Header
 from apps.core.errors import Refused, Unavailable
 from poisonguard.contract import REDRIVE_HEADER
 

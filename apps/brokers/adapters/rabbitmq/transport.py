@@ -14,7 +14,7 @@ import weakref
 from collections import deque
 from contextlib import suppress
 
-from apps.brokers.adapters.rabbitmq.settings import RabbitAddress
+from apps.brokers.adapters.rabbitmq.address_and_queues import RabbitAddress
 from apps.brokers.errors import MaybeSent, NotSent
 
 CONNECT_SECONDS = 5.0

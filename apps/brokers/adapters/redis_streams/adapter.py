@@ -11,6 +11,13 @@ exhausted.
 
 from __future__ import annotations
 
+from apps.brokers.adapter_contract import (
+    Capabilities,
+    Counting,
+    Durability,
+    Headers,
+    Ordering,
+)
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.redis_streams.inspection import (
     RedisBrokerAdmin,
@@ -23,8 +30,7 @@ from apps.brokers.adapters.redis_streams.publisher import (
 )
 from apps.brokers.adapters.redis_streams.reader import RedisDeadLetterReader
 from apps.brokers.adapters.redis_streams.settings import settings_of
-from apps.brokers.ports import Capabilities, Counting, Durability, Headers, Ordering
-from apps.brokers.stream_ids import SEQ_BITS
+from apps.brokers.redis_stream_ids import SEQ_BITS
 
 CAPABILITIES = Capabilities(
     max_message=LARGEST_STRING,

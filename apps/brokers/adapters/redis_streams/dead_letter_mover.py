@@ -25,7 +25,7 @@ from apps.brokers.adapters.redis_streams.redis_connection import (
     server_time,
 )
 from apps.brokers.adapters.redis_streams.settings import FENCE, RedisSettings, text
-from apps.brokers.vocabularies import poisonweb as vocabulary
+from apps.brokers.failure_headers import own_documented_headers as vocabulary
 from apps.core.errors import Refused
 
 DEAD_LETTER_PAGE = 1_000

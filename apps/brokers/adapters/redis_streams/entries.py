@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from apps.brokers.ports import Header
+from apps.brokers.adapter_contract import Header
 
 Fields = tuple[Header, ...]
 

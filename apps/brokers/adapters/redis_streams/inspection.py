@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from apps.brokers.adapter_contract import ConsumerPosition, Delivered, FoundTopic
 from apps.brokers.adapters.redis_streams.entries import entries_of, pairs
 from apps.brokers.adapters.redis_streams.redis_connection import (
     Argument,
@@ -19,8 +20,7 @@ from apps.brokers.adapters.redis_streams.settings import (
     RedisSettings,
     text,
 )
-from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
-from apps.brokers.stream_ids import seq_of
+from apps.brokers.redis_stream_ids import seq_of
 
 SCAN_PAGE = 1_000
 MOST_TOPICS = 10_000

@@ -7,6 +7,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from apps.brokers.adapter_contract import Outbound, OutcomeKind, PublishOutcome
 from apps.brokers.adapters.redis_streams.entries import join_body
 from apps.brokers.adapters.redis_streams.redis_connection import (
     Command,
@@ -16,7 +17,6 @@ from apps.brokers.adapters.redis_streams.redis_connection import (
 )
 from apps.brokers.adapters.redis_streams.settings import RedisSettings, key, text
 from apps.brokers.errors import MaybeSent, NotSent
-from apps.brokers.ports import Outbound, OutcomeKind, PublishOutcome
 
 # Redis' limits of one string and of one command; beyond them it closes the connection,
 # with every other message on it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from apps.brokers.adapter_contract import BATCH_BYTES, DeadLetter
 from apps.brokers.adapters.redis_streams.dead_letter_mover import RedisDeadLettering
 from apps.brokers.adapters.redis_streams.entries import (
     RedisEntry,
@@ -18,7 +19,6 @@ from apps.brokers.adapters.redis_streams.redis_connection import (
     RedisWire,
 )
 from apps.brokers.adapters.redis_streams.settings import RedisSettings, key, text
-from apps.brokers.ports import BATCH_BYTES, DeadLetter
 from apps.core.errors import Unavailable
 
 # Our group on a dead-letter queue, and its only consumer: the lane holds a lock.

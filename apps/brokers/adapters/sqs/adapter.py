@@ -3,12 +3,19 @@
 SQS counts every receive, ours too: even looking changes the count. The modules beside
 this one: `sqs_calls` calls SQS and classifies its errors, `publisher` and `reader` are
 the ports for messages, `inspection` those for people, `messages` converts a message,
-and `topology` finds dead-letter queues.
+and `redrive_policy` finds dead-letter queues.
 """
 
 from __future__ import annotations
 
-from apps.brokers import polling_interval
+from apps.brokers import max_polling_interval
+from apps.brokers.adapter_contract import (
+    Capabilities,
+    Counting,
+    Durability,
+    Headers,
+    Ordering,
+)
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.sqs.inspection import SqsBrokerAdmin, SqsTopicAdmin
 from apps.brokers.adapters.sqs.messages import (
@@ -20,7 +27,6 @@ from apps.brokers.adapters.sqs.messages import (
 from apps.brokers.adapters.sqs.publisher import SqsPublisher
 from apps.brokers.adapters.sqs.reader import SqsDeadLetterReader
 from apps.brokers.adapters.sqs.sqs_calls import SqsAddress
-from apps.brokers.ports import Capabilities, Counting, Durability, Headers, Ordering
 from apps.core.errors import Invalid
 
 LONGEST_HIDDEN = 12 * 60 * 60
@@ -101,11 +107,11 @@ def _parse_address(broker: BrokerSettings) -> SqsAddress:
 
 def _checked_settings(topic: TopicSettings) -> TopicSettings:
     """Return the settings of a topic; raise Invalid for what SQS cannot do."""
-    unknown = set(topic.options) - {polling_interval.OPTION}
+    unknown = set(topic.options) - {max_polling_interval.OPTION}
     if unknown:
-        hint = f"the only option of a topic of sqs is {polling_interval.OPTION}."
+        hint = f"the only option of a topic of sqs is {max_polling_interval.OPTION}."
         raise Invalid("options", f"{', '.join(sorted(unknown))} is unknown: {hint}")
-    polling_interval.longest_interval(topic.options, usual=USUAL_INTERVAL)
+    max_polling_interval.longest_interval(topic.options, usual=USUAL_INTERVAL)
     if topic.topic == topic.dead_letter_queue:
         raise Invalid("dead_letter_queue", "must be another queue than the topic.")
     if not 0 < topic.visibility_timeout <= LONGEST_HIDDEN:

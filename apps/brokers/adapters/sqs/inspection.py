@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
+from apps.brokers.adapter_contract import ConsumerPosition, Delivered, FoundTopic
 from apps.brokers.adapters.adapter import TopicSettings
-from apps.brokers.adapters.sqs.sqs_calls import SqsAddress, SqsRejected, SqsWire
-from apps.brokers.adapters.sqs.topology import (
+from apps.brokers.adapters.sqs.redrive_policy import (
     RedrivePolicy,
     SqsDeadLetterQueue,
     dead_letter_queue_of,
 )
-from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
+from apps.brokers.adapters.sqs.sqs_calls import SqsAddress, SqsRejected, SqsWire
 
 QUEUES_PAGE = 1_000
 MOST_QUEUES = 10_000

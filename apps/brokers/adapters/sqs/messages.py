@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from apps.brokers.ports import Header, Outbound
+from apps.brokers.adapter_contract import Header, Outbound
 from apps.core.errors import Refused
 
 FIFO = ".fifo"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from apps.brokers.adapter_contract import Outbound, OutcomeKind, PublishOutcome
 from apps.brokers.adapters.sqs.messages import FIFO, LARGEST, SqsEntry, entry_of
 from apps.brokers.adapters.sqs.sqs_calls import (
     MOST_AT_ONCE,
@@ -17,7 +18,6 @@ from apps.brokers.adapters.sqs.sqs_calls import (
     words_of,
 )
 from apps.brokers.errors import MaybeSent
-from apps.brokers.ports import Outbound, OutcomeKind, PublishOutcome
 from apps.core.errors import Refused, Unavailable
 
 # The largest total size of the messages of one call.

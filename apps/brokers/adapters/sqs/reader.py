@@ -8,8 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from apps.brokers.adapter_contract import BATCH_BYTES, DeadLetter
 from apps.brokers.adapters.adapter import TopicSettings
 from apps.brokers.adapters.sqs.messages import content_of
+from apps.brokers.adapters.sqs.redrive_policy import (
+    SqsDeadLetterQueue,
+    dead_letter_queue_of,
+    name_of,
+)
 from apps.brokers.adapters.sqs.sqs_calls import (
     LONGEST_POLL,
     MOST_AT_ONCE,
@@ -18,12 +24,6 @@ from apps.brokers.adapters.sqs.sqs_calls import (
     is_final,
     words_of,
 )
-from apps.brokers.adapters.sqs.topology import (
-    SqsDeadLetterQueue,
-    dead_letter_queue_of,
-    name_of,
-)
-from apps.brokers.ports import BATCH_BYTES, DeadLetter
 from apps.core.errors import Unavailable
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from apps.capture.lanes.drain import Drain
 from apps.capture.models import Lane, Mode
-from apps.core import clock, lock
+from apps.core import advisory_locks, clock
 from apps.core.errors import PoisonwebError
 
 
@@ -37,7 +37,7 @@ class Command(BaseCommand):
 
     def _drain(self, lane: Lane) -> None:
         """Drain under the lane's lock until the queue is empty."""
-        with lock.attempt(lane.lock_name) as lane_lock:
+        with advisory_locks.attempt(lane.lock_name) as lane_lock:
             if lane_lock is None:
                 raise CommandError("a lane is draining this topic already")
             before = Lane.objects.get(pk=lane.pk).captured

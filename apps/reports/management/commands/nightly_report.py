@@ -16,7 +16,7 @@ from apps.core.actor import Actor
 from apps.core.errors import Invalid
 from apps.reports.errors import RunInTheWay
 from apps.reports.models import Run
-from apps.reports.services import foreground_runs, requests
+from apps.reports.services import foreground_runs, report_requests
 from apps.reports.services.foreground_runs import WaitPolicy
 from apps.reports.states import RunState
 
@@ -59,7 +59,7 @@ class Command(BaseCommand):
     def handle(self, *_: Any, **options: Any) -> None:
         """Make the report of the days, wait for it, and print its result."""
         first = options["day"] or options["first"]
-        newest = max(first, requests.newest_over(clock.now()))
+        newest = max(first, report_requests.newest_over(clock.now()))
         last = options["day"] or options["last"] or newest
         if options["day"] and options["last"]:
             raise CommandError("--to goes with --from; --day is one day")

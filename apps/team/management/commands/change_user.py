@@ -10,7 +10,7 @@ from apps.core import clock
 from apps.core.actor import Actor
 from apps.core.errors import PoisonwebError
 from apps.team import services
-from apps.team.management.passwords import ask_for_password
+from apps.team.management.password_prompt import ask_for_password
 from apps.team.rights import Role
 
 HERE = Actor.system("command line")

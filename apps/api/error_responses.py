@@ -1,0 +1,142 @@
+"""Render every error as a problem of RFC 9457, with its HTTP status of STATUS."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.db import InterfaceError, OperationalError
+from django.http import Http404
+from django.http.request import UnreadablePostError
+from rest_framework.exceptions import APIException
+from rest_framework.response import Response
+
+from apps.api.request_body_errors import (
+    InvalidMembers,
+    Malformed,
+    TooLarge,
+    UnknownEncoding,
+    Unreadable,
+)
+from apps.api.serializers.operation_previews import Preview
+from apps.core import clock
+from apps.core.errors import (
+    Absent,
+    Forbidden,
+    Invalid,
+    PoisonwebError,
+    Refused,
+    Unavailable,
+)
+from apps.core.request_id_and_proxy_middleware import request_id
+from apps.core.text_cleaning import storable
+from apps.triage.errors import Stale
+from apps.triage.services.previews import summarize
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_AFTER_SECONDS = 5
+
+
+STATUS: dict[type[Exception], HTTPStatus] = {
+    Unreadable: HTTPStatus.BAD_REQUEST,
+    UnreadablePostError: HTTPStatus.BAD_REQUEST,
+    Malformed: HTTPStatus.BAD_REQUEST,
+    Forbidden: HTTPStatus.FORBIDDEN,
+    PermissionDenied: HTTPStatus.FORBIDDEN,
+    Absent: HTTPStatus.NOT_FOUND,
+    Http404: HTTPStatus.NOT_FOUND,
+    Refused: HTTPStatus.CONFLICT,
+    TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    UnknownEncoding: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+    Invalid: HTTPStatus.UNPROCESSABLE_ENTITY,
+    Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    OperationalError: HTTPStatus.SERVICE_UNAVAILABLE,
+    InterfaceError: HTTPStatus.SERVICE_UNAVAILABLE,
+    Exception: HTTPStatus.INTERNAL_SERVER_ERROR,
+}
+
+
+def problem(error: Exception, context: Mapping[str, Any]) -> Response:
+    """Render an error; rest_framework calls this for every exception of a view."""
+    request_number = request_id(context["request"])
+    status = _status(error)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        log.error("request %s failed: %s", request_number, error, exc_info=error)
+    members = {
+        "type": _type(error),
+        "title": status.phrase,
+        "status": status.value,
+        "detail": storable(_detail(error, status)),
+        "errors": _member_errors(error),
+        "request_id": request_number,
+        **_extensions(error),
+    }
+    return Response(
+        members, status=status, headers=_headers(error), content_type=MEDIA_TYPE
+    )
+
+
+def _status(error: Exception) -> HTTPStatus:
+    """Return the HTTP status of an error."""
+    if isinstance(error, APIException):
+        return HTTPStatus(error.status_code)
+    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+
+
+def _type(error: Exception) -> str:
+    """Name the kind of problem: programs tell two of the same status apart by it."""
+    if not isinstance(error, PoisonwebError):
+        return "about:blank"
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(error).__name__)
+    return f"urn:poisonweb:problem:{error.problem or name.lower()}"
+
+
+def _detail(error: Exception, status: HTTPStatus) -> str:
+    """Return the text of an error; of an unexpected one only what to do."""
+    # An unexpected error reveals internals (ASVS 16.5.1): only the log has its text.
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        return "Something went wrong here; give this request_id to the operator."
+    if isinstance(error, PoisonwebError):
+        return str(error)
+    if isinstance(error, APIException):
+        return str(error.detail)
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        return "Postgres is away or overloaded; try again in a moment."
+    return status.description
+
+
+def _member_errors(error: Exception) -> list[dict[str, str]]:
+    """List the wrong members, each with its JSON Pointer."""
+    if not isinstance(error, Invalid):
+        return []
+    faults = [(error.pointer, error.remedy)]
+    if isinstance(error, InvalidMembers):
+        faults = list(error.faults)
+    return [
+        {"pointer": storable(pointer), "detail": storable(remedy)}
+        for pointer, remedy in faults
+    ]
+
+
+def _extensions(error: Exception) -> dict[str, object]:
+    """Return a new preview beside the error, where the confirmed one is stale."""
+    if not isinstance(error, Stale):
+        return {}
+    if error.new_preview is None:
+        return {"preview": None}
+    summary = summarize(operation=error.new_preview)
+    return {"preview": Preview(summary, context={"now": clock.now()}).data}
+
+
+def _headers(error: Exception) -> dict[str, str]:
+    """Return `Retry-After` or `WWW-Authenticate`, where the error calls for it."""
+    if isinstance(error, OperationalError | InterfaceError | Unavailable):
+        return {"Retry-After": str(RETRY_AFTER_SECONDS)}
+    challenge = getattr(error, "auth_header", None)
+    return {"WWW-Authenticate": challenge} if challenge else {}

@@ -1,0 +1,41 @@
+"""The answers to opening and settling positions."""
+
+from __future__ import annotations
+
+from apps.api.response_dicts.topic_name import Shape
+from apps.bookmarks.services.position_opening import OpenedPositions
+from apps.bookmarks.services.position_settling import SettleAnswer
+
+
+def opened(result: OpenedPositions) -> Shape:
+    """Show opened positions, from which a consumer resumes."""
+    return {
+        "epoch": result.epoch,
+        "positions": [
+            {
+                "position": row.pk,
+                "sub_id": row.sub_id,
+                "topic": row.topic.name,
+                "publisher": mark.publisher,
+                "processed": mark.processed,
+                "persisted": mark.persisted,
+                "received": mark.received,
+                "settled": mark.ahead,
+                "resume": mark.resume,
+                "bookmark": mark.bookmark,
+            }
+            for row in result.positions
+            for mark in row.marks.all()
+        ],
+    }
+
+
+def settled(answer: SettleAnswer) -> Shape:
+    """Show the answer to one settle of a batch."""
+    members: Shape = {
+        "status": answer.status.value,
+        "detail": answer.detail,
+        "pointer": answer.pointer,
+        "pressure": answer.pressure,
+    }
+    return {name: value for name, value in members.items() if value is not None}

@@ -1,0 +1,17 @@
+"""The answer to one member of a report."""
+
+from __future__ import annotations
+
+from apps.api.response_dicts.topic_name import Shape
+from apps.capture.intake.services import CaptureAnswer
+
+
+def answer(row: CaptureAnswer) -> Shape:
+    """Show the answer to a member; leave out what it does not have."""
+    members: Shape = {
+        "status": row.status.value,
+        "poison": row.poison,
+        "detail": row.detail,
+        "pointer": row.pointer,
+    }
+    return {name: value for name, value in members.items() if value is not None}

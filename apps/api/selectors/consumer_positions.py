@@ -1,0 +1,66 @@
+"""Read positions of consumers, with the head of their topics where a broker has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.db.models import Prefetch
+
+from apps.api.keyset_pagination import Page, PageWindow
+from apps.bookmarks.models import BookmarkPosition, Mark
+from apps.bookmarks.services import broker_topic_heads
+from apps.brokers import topic_id_lookup
+from apps.team.rights import Principal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MarkDetail:
+    """A mark, and the head of its publisher, if any broker reports it."""
+
+    mark: Mark
+    head: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PositionDetail:
+    position: BookmarkPosition
+    marks: Sequence[MarkDetail]
+
+
+def find(
+    window: PageWindow,
+    principal: Principal,
+    *,
+    topic: str | None,
+    client_name: str | None,
+) -> tuple[Page[BookmarkPosition], list[PositionDetail]]:
+    """List positions; a filter without text matches all."""
+    rows = BookmarkPosition.objects.on_topics(principal.topics)
+    if topic:
+        rows = rows.filter(topic_id_lookup.named(topic))
+    if client_name:
+        rows = rows.filter(client_name=client_name)
+    marks = Prefetch("marks", Mark.objects.order_by("publisher"))
+    rows = rows.select_related("topic").prefetch_related(marks).order_by("pk")
+    page = window.page(rows)
+    return page, _details(page.rows)
+
+
+def _details(positions: Sequence[BookmarkPosition]) -> list[PositionDetail]:
+    """Pair the marks of positions with the heads of their topics."""
+    heads = broker_topic_heads.heads(
+        topics={position.topic_id for position in positions}
+    )
+    return [
+        PositionDetail(
+            position=position,
+            marks=[
+                MarkDetail(
+                    mark=mark, head=heads.get((position.topic_id, mark.publisher))
+                )
+                for mark in position.marks.all()
+            ],
+        )
+        for position in positions
+    ]

@@ -1,0 +1,99 @@
+"""Read the operations and previews that a principal may see."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+
+from apps.api.keyset_pagination import DEFAULT_LIMIT, Page, PageWindow
+from apps.core.errors import Absent
+from apps.poison.states import RedriveOutcome
+from apps.team.rights import Principal
+from apps.triage.item_standings import ItemStanding, standings_of
+from apps.triage.models import Operation
+from apps.triage.progress import OperationProgress, progress_of
+from apps.triage.services import previews
+from apps.triage.services.earlier_layout import convert_preview
+from apps.triage.services.previews import PreviewSummary
+from apps.triage.states import ItemState
+
+MOST_REASONS = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OperationDetail:
+    """An operation with its progress, and the first refused and skipped poisons."""
+
+    progress: OperationProgress
+    refused: list[tuple[int, str]]
+    skipped: list[tuple[int, str]]
+
+
+def recent(window: PageWindow, principal: Principal) -> Page[Operation]:
+    """List a page of visible operations, newest first."""
+    rows = (
+        Operation.objects.visible_to(principal)
+        .select_related("target_topic")
+        .recent_first()
+    )
+    return window.page(rows)
+
+
+def one(operation_id: int, principal: Principal, *, now: datetime) -> OperationDetail:
+    """Load a confirmed operation; raises Absent if it is not visible."""
+    progress = progress_of(operation_id=operation_id, principal=principal, now=now)
+    return OperationDetail(
+        progress=progress,
+        refused=_reasons(progress.operation, RedriveOutcome.REFUSED),
+        skipped=_reasons(progress.operation, ItemState.SKIPPED),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ItemsPage:
+    """Items of an operation in its order; `next` is the number to go on after."""
+
+    results: list[ItemStanding]
+    next: int | None
+
+
+def items(
+    operation_id: int,
+    principal: Principal,
+    *,
+    standing: str | None,
+    after: int | None,
+    limit: int | None,
+) -> ItemsPage:
+    """List a page of items, of one standing or all; raises Absent."""
+    visible = Operation.objects.visible_to(principal)
+    operation = visible.filter(pk=operation_id).first()
+    if operation is None:
+        raise Absent(f"There is no operation {operation_id} here.")
+    limit = limit or DEFAULT_LIMIT
+    rows = standings_of(
+        operation,
+        standings=[standing] if standing else (),
+        after=-1 if after is None else after,
+        limit=limit,
+    )
+    return ItemsPage(
+        results=[row for row in rows if principal.sees(row.topic)],
+        next=rows[-1].number if len(rows) == limit else None,
+    )
+
+
+def preview(token: uuid.UUID, principal: Principal) -> PreviewSummary:
+    """Find one of this principal's own previews; raises Absent for any other token."""
+    own = Operation.objects.previews().filter(actor=str(principal.actor))
+    operation = own.select_related("target_topic").filter(token=token).first()
+    if operation is None:
+        raise Absent("This is not the token of a preview of yours; make a new one.")
+    return previews.summarize(operation=convert_preview(operation))
+
+
+def _reasons(operation: Operation, standing: str) -> list[tuple[int, str]]:
+    """List the first messages with the reason why each was not acted on."""
+    items = standings_of(operation, standings=[standing], limit=MOST_REASONS)
+    return [(item.poison, item.explanation) for item in items]

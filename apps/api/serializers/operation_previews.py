@@ -1,0 +1,172 @@
+"""The preview of an operation: what it would do, before it is confirmed."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, ClassVar
+
+from rest_framework import serializers
+
+from apps.api.serializers.base import (
+    NAME_LIMIT,
+    OPTIONAL,
+    Flag,
+    Id,
+    Moment,
+    Number,
+    QuerySchema,
+    RequestSchema,
+    Schema,
+    Text,
+    TupleSchema,
+    choice,
+)
+from apps.api.serializers.poisons import Poison
+from apps.api.serializers.search_query import QueryText
+from apps.api.serializers.triage_operations import RampState, RampSteps, VerbName
+from apps.core.statement_timeouts import TooSlow
+from apps.poison.query_language import MAX_ID
+from apps.triage.services.pacing import HIGHEST_RATE
+from apps.triage.services.previews import MOST_IDS, SelectionRequest
+from apps.triage.states import REQUESTABLE, Verb
+
+RequestableVerb = choice("RequestableVerb", (*REQUESTABLE, Verb.GIVE_BACK))
+
+
+class MessageIds(serializers.ListField):
+    """Numbers of messages; one that is wrong is a fault of the whole list."""
+
+    child = Number(min_value=1, max_value=MAX_ID)
+    default_error_messages: ClassVar = {
+        "invalid": "send a list of the numbers of messages",
+        "too_many": f"give at most {MOST_IDS} ids, or a query",
+    }
+
+    def to_internal_value(self, data: object) -> Any:
+        if not isinstance(data, list):
+            self.fail("invalid")
+        if len(data) > MOST_IDS:
+            self.fail("too_many")
+        try:
+            return tuple(map(self.child.to_internal_value, data))
+        except serializers.ValidationError:
+            self.fail("invalid")
+
+
+class Ask(RequestSchema[SelectionRequest]):
+    """Either `q` or `ids`."""
+
+    verb = RequestableVerb()
+    q = QueryText(
+        **OPTIONAL, source="query", help_text="all that match; empty is everything"
+    )
+    ids = MessageIds(**OPTIONAL, max_length=MOST_IDS)
+    target_topic = Text(
+        **OPTIONAL,
+        allow_blank=True,
+        max_length=NAME_LIMIT,
+        help_text="redrive elsewhere; of a give back, the topic whose dead-letter queue"
+        " gets its messages again",
+    )
+    ordered = Flag(
+        **OPTIONAL, help_text="redrive one after the other, where an order is kept"
+    )
+
+    rate = Number(
+        **OPTIONAL,
+        min_value=1,
+        max_value=HIGHEST_RATE,
+        help_text="messages a second, at most",
+    )
+    ramp = RampSteps(**OPTIONAL)
+
+    def value_of(self, members: dict[str, Any]) -> SelectionRequest:
+        selection = {name: each for name, each in members.items() if each is not None}
+        return SelectionRequest(**selection)
+
+
+class PreviewParams(QuerySchema[uuid.UUID]):
+    token = Id(help_text="of a preview")
+
+    def value_of(self, members: dict[str, Any]) -> uuid.UUID:
+        token: uuid.UUID = members["token"]
+        return token
+
+
+class Reason(TupleSchema):
+    reason = Text()
+    count = Number()
+
+
+class Named(TupleSchema):
+    name = Text()
+    count = Number()
+
+
+class UnlessSlow(serializers.ListSerializer[Any]):
+    """A list that is null where counting took too long."""
+
+    def get_attribute(self, instance: Any) -> Any:
+        rows = super().get_attribute(instance)
+        return None if isinstance(rows, TooSlow) else rows
+
+
+class Elsewhere(Schema):
+    failed_in = Text(source="origin", help_text="the queue, as the headers name it")
+    sent_to = Text(source="topic", help_text="by the broker's own name")
+    count = Number(source="number")
+
+
+class RedirectedTopic(TupleSchema):
+    topic = Text()
+    to = Text()
+
+
+class Breakdown(Schema):
+    topics = Named(source="by_topic", many=True)
+    consumer_groups = Named(source="by_consumer", many=True)
+    other_topics = Number(
+        source="topics.others", help_text="items of the topics that are not listed"
+    )
+    other_consumer_groups = Number(
+        source="breakdown.consumers.others",
+        help_text="items of the consumer groups that are not listed",
+    )
+
+
+class Preview(Schema):
+    token = Id(source="operation.token")
+    verb = VerbName(source="operation.verb")
+    q = Text(source="operation.query", allow_null=True)
+    target_topic = Text(source="operation.target_topic.name", allow_null=True)
+    ordered = Flag(source="operation.ordered", help_text="one after the other")
+    rate = Number(source="operation.rate", allow_null=True)
+    ramp = RampState(source="operation.ramp", allow_null=True)
+    as_of = Moment(source="operation.created_at")
+    expires_at = Moment(source="operation.expires_at")
+    taken = Flag(
+        source="operation.is_taken",
+        help_text="false while a large selection is still being frozen: read it again",
+    )
+    total = Number(source="operation.total")
+    will_act = Number()
+    newer = Number(help_text="poisons that match now, but are not in the selection")
+    skipped = Reason(many=True, help_text="the 100 most frequent reasons")
+    breakdown = Breakdown(source="*")
+    left_out = UnlessSlow(
+        child=Named(),
+        allow_null=True,
+        help_text="reserved headers of the target's broker, which are never sent, and"
+        " how many messages bear each; null where counting took too long",
+    )
+    redirects = RedirectedTopic(
+        source="redirected_topics",
+        many=True,
+        help_text="topics that their policy requeues to another topic",
+    )
+    elsewhere = Elsewhere(
+        many=True,
+        help_text="of the first 200 that would be sent where they came from: those that"
+        " failed in another queue, as their headers say",
+    )
+    sample = Poison(many=True)

@@ -1,0 +1,210 @@
+"""Operations, and their progress."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from apps.api.keyset_pagination import MOST_LIMIT
+from apps.api.serializers.base import (
+    OPTIONAL,
+    AnyField,
+    Flag,
+    Id,
+    List,
+    Moment,
+    Number,
+    QuerySchema,
+    ReasonText,
+    RequestSchema,
+    Schema,
+    Sourced,
+    Text,
+    TextOrNull,
+    TupleSchema,
+    choice,
+    within,
+)
+from apps.triage.ramps import LARGEST_STEP, LONGEST_WAIT, MOST_STEPS, Ramp
+from apps.triage.services.pacing import HIGHEST_RATE
+from apps.triage.states import CONFIRMED, RETRIED, STANDINGS, Verb
+
+VerbName = choice("Verb", Verb)
+StandingName = choice("Standing", STANDINGS)
+RetriedStanding = choice("RetriedStanding", RETRIED)
+OperationStateName = choice("OperationState", CONFIRMED)
+
+
+class Decision(RequestSchema[dict[str, Any]]):
+    # A target has no effect here, only in the preview: it is refused.
+    token = Id(help_text="of a preview")
+    reason = ReasonText(help_text="a drop needs one")
+
+
+class RampSteps(RequestSchema[Ramp]):
+    """Growing steps, each sent only while the ones before it are handled."""
+
+    steps = serializers.ListField(
+        child=Number(min_value=1, max_value=LARGEST_STEP),
+        min_length=1,
+        max_length=MOST_STEPS,
+        help_text="messages of each step; five times as many for each one beyond them",
+    )
+    confirmed = Number(
+        default=95,
+        min_value=1,
+        max_value=100,
+        allow_null=True,
+        help_text="percent of what was sent that must be confirmed within `wait`; null:"
+        " do not ask, and let `wait` pass",
+    )
+    came_back = Number(
+        default=0,
+        min_value=0,
+        max_value=100,
+        help_text="percent of what was sent that may come back; more pauses it",
+    )
+    wait = Number(
+        default=300,
+        min_value=1,
+        max_value=int(LONGEST_WAIT.total_seconds()),
+        help_text="seconds",
+    )
+
+    def value_of(self, members: dict[str, Any]) -> Ramp:
+        return Ramp(**{**members, "steps": tuple(members["steps"])})
+
+
+class RampState(Schema):
+    steps = serializers.ListField(child=Number())
+    confirmed = Number(allow_null=True)
+    came_back = Number()
+    wait = Number()
+
+
+class Control(RequestSchema[dict[str, Any]]):
+    reason = ReasonText()
+
+
+class RateChange(RequestSchema[dict[str, Any]]):
+    rate = Number(
+        min_value=1,
+        max_value=HIGHEST_RATE,
+        allow_null=True,
+        help_text="messages a second, at most; null for no limit",
+    )
+    reason = ReasonText()
+
+
+class Retry(RequestSchema[dict[str, Any]]):
+    """Which messages of a requeue to preview again."""
+
+    standings = serializers.ListField(
+        child=RetriedStanding(),
+        min_length=1,
+        max_length=len(RETRIED),
+        help_text="`silent` are those that were sent without an answer for 10 minutes",
+    )
+
+
+class ItemOutcome(Schema):
+    number = Number(help_text="its place in the operation, from 0")
+    poison = Number()
+    topic = Text()
+    standing = StandingName()
+    explanation = Text(help_text="why it was skipped, or what the broker answered")
+    sent_at = Moment(allow_null=True)
+    answered_at = Moment(allow_null=True)
+
+
+class OperationItems(Schema):
+    results = ItemOutcome(many=True)
+    next = Number(
+        allow_null=True, help_text="what `after` is for the next page; null at the end"
+    )
+
+
+class ItemsParams(QuerySchema[dict[str, Any]]):
+    standing = StandingName(**OPTIONAL)
+    after = Number(
+        **OPTIONAL, min_value=0, max_value=2**31 - 1, help_text="a `next` of before"
+    )
+    limit = Number(**OPTIONAL, min_value=1, max_value=MOST_LIMIT)
+
+
+class Accepted(Schema):
+    id = Number(help_text="of the operation")
+
+
+class OperationRow(Sourced):
+    id = Number()
+    verb = VerbName()
+    state = OperationStateName()
+    actor = Text()
+    q = Text(source="query", allow_null=True, help_text="null when chosen one by one")
+    target_topic = Text(source="target_topic.name", allow_null=True)
+    ordered = Flag(help_text="one after the other")
+    undo_of = Number(source="undo_of_id", allow_null=True)
+    reason = Text()
+    total = Number()
+    rate_limit = Number(
+        source="rate", allow_null=True, help_text="messages a second, at most"
+    )
+    ramp = RampState(allow_null=True)
+    items_judged = Number(
+        source="judged",
+        help_text="items that it has taken hold of, decided or skipped so far",
+    )
+    paused_because = Text(help_text="why it paused itself; empty if it did not")
+    trouble = Text(help_text="why it is waiting; empty when it is not")
+    retry_at = Moment(allow_null=True)
+    as_of = Moment(source="created_at")
+    confirmed_at = Moment()
+    finished_at = Moment(allow_null=True)
+
+
+class Counts(Schema):
+    """By standing; they always add up to the total."""
+
+    def get_fields(self) -> dict[str, AnyField]:
+        return {name: Number() for name in STANDINGS}
+
+
+class SingledOut(TupleSchema):
+    poison = Number()
+    reason = Text()
+
+
+class OperationDetail(OperationRow):
+    counts = Counts(source="progress.tally.counts")
+    acts_on = Number(
+        source="progress.tally.acts_on", help_text="the total without the skipped ones"
+    )
+    acted = Number(
+        source="progress.tally.acted",
+        help_text="done: sent, given back, dropped or restored",
+    )
+    given_back_to = TextOrNull(
+        source="progress.operation.given_back_to",
+        help_text="the dead-letter queue, of a give back",
+    )
+    silent = Number(
+        source="progress.silent", help_text="sent, and no answer for 10 min"
+    )
+    refused = SingledOut(many=True, help_text="the first 200")
+    skipped = SingledOut(many=True, help_text="the first 200")
+    rate = serializers.FloatField(
+        source="progress.pace.rate",
+        allow_null=True,
+        help_text="items a second so far",
+    )
+    eta = Moment(source="progress.eta", allow_null=True)
+
+    def get_fields(self) -> dict[str, AnyField]:
+        row = within("progress.operation", OperationRow().get_fields())
+        return {**super().get_fields(), **row}
+
+
+class Operations(List):
+    results = OperationRow(many=True)

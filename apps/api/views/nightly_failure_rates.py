@@ -1,0 +1,56 @@
+"""OVER TIME: list failure rates, and the runs that published them."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import ClassVar
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.api.keyset_pagination import PageWindow
+from apps.api.openapi import PAGING, described
+from apps.api.selectors import nightly_failure_rates
+from apps.api.serializers import nightly_failure_rates as serializers
+from apps.api.views.base import View, list_response
+from apps.core import clock
+from apps.team.rights import Scope
+
+
+class FailureRates(View):
+    scopes: ClassVar = {"GET": Scope.REPORTS_READ}
+
+    @described(
+        "listFailureRates",
+        "List failure rates by day or hour, newest first",
+        answer=serializers.FailureRates,
+        parameters=[serializers.RateQuery, *PAGING],
+        refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
+    )
+    def get(self, request: Request) -> Response:
+        """A missing day was not reported, or nothing happened on it."""
+        window = PageWindow.parse(request, name="failure-rates")
+        query = serializers.RateQuery.parse_query(request.query_params)
+        days = nightly_failure_rates.period(
+            first=query.pop("first"), last=query.pop("last"), now=clock.now()
+        )
+        page = nightly_failure_rates.rates(window, self.principal, days=days, **query)
+        return list_response(page, serializers.FailureRate(page.rows, many=True).data)
+
+
+class Runs(View):
+    scopes: ClassVar = {"GET": Scope.REPORTS_READ}
+
+    @described(
+        "listReportRuns",
+        "List the runs that make the reports, newest first",
+        answer=serializers.ReportRuns,
+        parameters=PAGING,
+        refusals=[HTTPStatus.BAD_REQUEST],
+    )
+    def get(self, request: Request) -> Response:
+        window = PageWindow.parse(request, name="report-runs")
+        page = nightly_failure_rates.runs(window)
+        context = {"sees_every_topic": self.principal.sees_every_topic}
+        rows = serializers.ReportRun(page.rows, many=True, context=context)
+        return list_response(page, rows.data)

@@ -1,0 +1,241 @@
+"""OUT: confirm, follow and undo a decision."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import ClassVar
+
+from django.urls import reverse
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.api.idempotency import idempotent
+from apps.api.keyset_pagination import PageWindow
+from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, described
+from apps.api.selectors import triage_operations
+from apps.api.serializers import operation_previews
+from apps.api.serializers import triage_operations as serializers
+from apps.api.views.base import View, list_response
+from apps.api.views.operation_previews import rendered
+from apps.core import clock
+from apps.team.rights import Scope
+from apps.triage import operation_enqueueing
+from apps.triage.models import Operation as Row
+from apps.triage.services import control
+from apps.triage.services.control import ControlStep
+from apps.triage.services.previews import summarize
+
+CONTROL_REFUSALS = (HTTPStatus.NOT_FOUND, *REFUSED_KEY)
+
+
+class Operations(View):
+    scopes: ClassVar = {
+        "GET": Scope.OPERATIONS_READ,
+        "POST": Scope.OPERATIONS_WRITE,
+    }
+
+    @described(
+        "listOperations",
+        "List what was decided, newest first",
+        answer=serializers.Operations,
+        parameters=PAGING,
+        refusals=[HTTPStatus.BAD_REQUEST],
+    )
+    def get(self, request: Request) -> Response:
+        """A key for some topics sees what was decided under its own patterns."""
+        window = PageWindow.parse(request, name="operations")
+        page = triage_operations.recent(window, self.principal)
+        return list_response(page, serializers.OperationRow(page.rows, many=True).data)
+
+    @described(
+        "confirmOperation",
+        "Carry out what a preview showed",
+        request=serializers.Decision,
+        answer=serializers.Accepted,
+        parameters=[IDEMPOTENCY_KEY],
+        refusals=REFUSED_KEY,
+    )
+    @idempotent
+    def post(self, request: Request) -> Response:
+        """A token that was used or has expired is a 409 with a new preview."""
+        operation = operation_enqueueing.confirm(
+            **serializers.Decision.parse(request.data),
+            principal=self.principal,
+            now=clock.now(),
+        )
+        return _accepted(operation)
+
+
+class Operation(View):
+    scopes: ClassVar = {"GET": Scope.OPERATIONS_READ}
+
+    @described(
+        "readOperation",
+        "Follow an operation: its counts always add up to its total",
+        answer=serializers.OperationDetail,
+        refusals=[HTTPStatus.NOT_FOUND],
+    )
+    def get(self, _: Request, operation_id: int) -> Response:
+        detail = triage_operations.one(operation_id, self.principal, now=clock.now())
+        return Response(serializers.OperationDetail(detail).data)
+
+
+class OperationItems(View):
+    scopes: ClassVar = {"GET": Scope.OPERATIONS_READ}
+
+    @described(
+        "listOperationItems",
+        "Read what became of each message of an operation, in its order",
+        answer=serializers.OperationItems,
+        parameters=[serializers.ItemsParams],
+        refusals=[HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY],
+    )
+    def get(self, request: Request, operation_id: int) -> Response:
+        """Leaves out messages of topics that the key may not see."""
+        params = serializers.ItemsParams.parse_query(request.query_params)
+        page = triage_operations.items(operation_id, self.principal, **params)
+        return Response(serializers.OperationItems(page).data)
+
+
+class _Control(View):
+    """A POST that changes the state of an operation."""
+
+    scopes: ClassVar = {"POST": Scope.OPERATIONS_WRITE}
+    step: ClassVar[ControlStep]
+
+    def change(self, request: Request, operation_id: int) -> Response:
+        """Change the state; answer the operation as it is now."""
+        operation = operation_enqueueing.change_state(
+            self.step,
+            operation_id=operation_id,
+            **serializers.Control.parse(request.data),
+            principal=self.principal,
+            now=clock.now(),
+        )
+        return Response(serializers.OperationRow(operation).data)
+
+
+class OperationPause(_Control):
+    step = control.PAUSE
+
+    @described(
+        "pauseOperation",
+        "Have it send and decide nothing more until it is resumed",
+        request=serializers.Control,
+        answer=serializers.OperationRow,
+        parameters=[IDEMPOTENCY_KEY],
+        refusals=CONTROL_REFUSALS,
+    )
+    @idempotent
+    def post(self, request: Request, operation_id: int) -> Response:
+        """What it holds stays held: it may still be sent. Obeyed within a second."""
+        return self.change(request, operation_id)
+
+
+class OperationResume(_Control):
+    step = control.RESUME
+
+    @described(
+        "resumeOperation",
+        "Have a paused operation go on",
+        request=serializers.Control,
+        answer=serializers.OperationRow,
+        parameters=[IDEMPOTENCY_KEY],
+        refusals=CONTROL_REFUSALS,
+    )
+    @idempotent
+    def post(self, request: Request, operation_id: int) -> Response:
+        """One that its ramp has paused goes on without the ramp."""
+        return self.change(request, operation_id)
+
+
+class OperationCancel(_Control):
+    step = control.CANCEL
+
+    @described(
+        "cancelOperation",
+        "End it: what was never handed to a broker is open again",
+        request=serializers.Control,
+        answer=serializers.OperationRow,
+        parameters=[IDEMPOTENCY_KEY],
+        refusals=CONTROL_REFUSALS,
+    )
+    @idempotent
+    def post(self, request: Request, operation_id: int) -> Response:
+        """What may have been sent is `unknown`, and silent after 10 minutes."""
+        return self.change(request, operation_id)
+
+
+class OperationRate(View):
+    scopes: ClassVar = {"POST": Scope.OPERATIONS_WRITE}
+
+    @described(
+        "setOperationRate",
+        "Set how many messages a second it sends at most",
+        request=serializers.RateChange,
+        answer=serializers.OperationRow,
+        parameters=[IDEMPOTENCY_KEY],
+        refusals=CONTROL_REFUSALS,
+    )
+    @idempotent
+    def post(self, request: Request, operation_id: int) -> Response:
+        operation = control.set_rate(
+            operation_id=operation_id,
+            **serializers.RateChange.parse(request.data),
+            principal=self.principal,
+            now=clock.now(),
+        )
+        return Response(serializers.OperationRow(operation).data)
+
+
+class RetryFailed(View):
+    scopes: ClassVar = {"POST": Scope.OPERATIONS_WRITE}
+
+    @described(
+        "retryOperation",
+        "Preview a requeue of exactly those that were refused, came back or are silent",
+        request=serializers.Retry,
+        answer=operation_previews.Preview,
+        refusals=[
+            HTTPStatus.NOT_FOUND,
+            HTTPStatus.CONFLICT,
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+        ],
+    )
+    def post(self, request: Request, operation_id: int) -> Response:
+        """Changes nothing: confirm the preview's token to send them."""
+        now = clock.now()
+        operation = operation_enqueueing.preview_retry(
+            operation_id=operation_id,
+            **serializers.Retry.parse(request.data),
+            principal=self.principal,
+            now=now,
+        )
+        return rendered(summarize(operation=operation), now=now)
+
+
+class Undo(View):
+    scopes: ClassVar = {"POST": Scope.OPERATIONS_WRITE}
+
+    @described(
+        "undoOperation",
+        "Restore what a drop dropped, for 30 days after its end, as a new operation",
+        answer=serializers.Accepted,
+        parameters=[IDEMPOTENCY_KEY],
+        refusals=[HTTPStatus.NOT_FOUND, *REFUSED_KEY],
+    )
+    @idempotent
+    def post(self, _: Request, operation_id: int) -> Response:
+        operation = operation_enqueueing.undo(
+            operation_id=operation_id, principal=self.principal, now=clock.now()
+        )
+        return _accepted(operation)
+
+
+def _accepted(operation: Row) -> Response:
+    where = reverse("api-operation", args=[operation.pk])
+    return Response(
+        serializers.Accepted(operation).data,
+        status=HTTPStatus.ACCEPTED,
+        headers={"Location": where},
+    )

@@ -1,0 +1,29 @@
+"""Amazon SQS itself: the attribute of a message that its redrive policy moved."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from apps.brokers.failure_headers.failure_story import HeaderMap, PartialStory
+from poisonguard import contract
+
+NAME = "amazon-sqs"
+
+# Our adapter's name for it; no attribute of a message has a colon in its name.
+CAME_FROM = "sqs:DeadLetterQueueSourceArn"
+
+
+def read_story(headers: HeaderMap) -> PartialStory:
+    """Read the only cause there is: received too often, and never deleted."""
+    source = headers.text(CAME_FROM.lower())
+    if not source:
+        return PartialStory()
+    return PartialStory(
+        cause=contract.Cause.MAX_DEQUEUE_COUNT, origin=source.rpartition(":")[2]
+    )
+
+
+def failure_headers(headers: HeaderMap) -> Collection[bytes]:
+    """Name the header of the queue that the message came from."""
+    # Only SQS sets it, on each message in a dead-letter queue.
+    return headers.among((CAME_FROM.lower(),))

@@ -1,0 +1,419 @@
+"""Services for the rows of topics and brokers, and a publisher for all brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Self
+
+from django.db import transaction
+
+from apps.audit import services as audit
+from apps.audit.services import Action
+from apps.brokers import (
+    adapters,
+    celery_broker_refusal,
+    failure_headers,
+    max_polling_interval,
+    older_broker_allow_list,
+    sealed_addresses,
+)
+from apps.brokers.adapter_contract import (
+    BrokerAdmin,
+    Capabilities,
+    DeadLetterReader,
+    Header,
+    Headers,
+    Ordering,
+    Outbound,
+    OutcomeKind,
+    Publisher,
+    PublishOutcome,
+    TopicAdmin,
+)
+from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
+from apps.brokers.address_policy import Target
+from apps.brokers.models import Broker, Topic
+from apps.brokers.queue_ownership import one_reader
+from apps.brokers.row_locks import lock_broker
+from apps.core.actor import Actor
+from apps.core.errors import Invalid, Refused, Unavailable
+from apps.team.rights import Principal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Convention:
+    """The dead-letter queue that a convention gives a topic, or why it gives none.
+
+    Both are empty where the kind of broker has no convention.
+    """
+
+    queue: str = ""
+    refusal: Invalid | None = None
+
+    def require(self) -> str:
+        """Return the queue; raise Invalid where the convention allows no name."""
+        if self.refusal is not None:
+            raise self.refusal
+        return self.queue
+
+
+def topics_named(*, names: Collection[str]) -> dict[str, Topic]:
+    """Return topics by name; create unknown ones, without a broker."""
+    topics = {topic.name: topic for topic in Topic.objects.filter(name__in=names)}
+    unknown = sorted(set(names) - topics.keys())
+    if unknown:
+        Topic.objects.bulk_create(
+            [Topic(name=name, native_name=name) for name in unknown],
+            ignore_conflicts=True,
+        )
+        new_topics = Topic.objects.filter(name__in=unknown)
+        topics |= {topic.name: topic for topic in new_topics}
+    return topics
+
+
+@transaction.atomic
+def register_topic(
+    *,
+    name: str,
+    broker: Broker,
+    dead_letter_queue: str | None,
+    policy: Mapping[str, float],
+    native_name: str | None = None,
+    actor: Actor,
+    principal: Principal | None = None,
+    now: datetime,
+) -> Topic:
+    """Set the broker and the dead-letter queue of a topic; idempotent.
+
+    `policy` may hold max_dequeue_count and visibility_timeout (seconds). `native_name`
+    is the broker's own name, where it differs. None as the queue means that of the
+    kind's convention. Raises Invalid where the convention allows no name, and where
+    another topic reads the queue.
+    """
+    if dead_letter_queue is None:
+        convention = convention_of(kind=broker.kind, topic=native_name or name)
+        dead_letter_queue = convention.require()
+    values = {"broker": broker, "dead_letter_queue": dead_letter_queue, **policy}
+    if native_name is not None:
+        values["native_name"] = native_name
+    lock_broker(broker)
+    existing = Topic.objects.filter(name=name).first()
+    if existing and all(
+        getattr(existing, field) == here for field, here in values.items()
+    ):
+        return existing
+    with one_reader(
+        broker=broker, queue=dead_letter_queue, topic=name, principal=principal
+    ):
+        topic, _ = Topic.objects.get_or_create(
+            name=name, defaults={"native_name": name, **values}
+        )
+        Topic.objects.filter(pk=topic.pk).update(**values, shares_queue=False)
+    audit.record(
+        action=Action.TOPIC_REGISTERED,
+        subject=f"topic:{name}",
+        actor=actor,
+        now=now,
+        detail={"broker": broker.name, "dead_letter_queue": dead_letter_queue},
+    )
+    return Topic.objects.get(pk=topic.pk)
+
+
+def refuse_taken(*, name: str, native_name: str, broker: Broker) -> None:
+    """Raise Refused where a topic has this name, or this place on the broker, already.
+
+    The topic itself may be there, and a topic of that name that only reports know.
+    """
+    same = broker.topics.filter(native_name=native_name).exclude(name=name).first()
+    if same is not None:
+        raise Refused(f"{broker} has it here already, as {same.name}.")
+    existing = Topic.objects.filter(name=name).exclude(broker=None).first()
+    if existing is None:
+        return
+    if existing.broker_id != broker.pk:
+        raise Refused(f"{existing.broker} carries the topic {name} already.")
+    if existing.native_name != native_name:
+        raise Refused(f"The topic {name} is {existing.native_name} on its broker.")
+
+
+@transaction.atomic
+def name_queue_by_convention(
+    *, topic: Topic, principal: Principal, reason: str = "", now: datetime
+) -> Topic:
+    """Give a topic without a dead-letter queue the one by convention of its kind.
+
+    Raises Invalid where the convention allows no name, or another topic reads the
+    queue. Returns the topic unchanged where its kind has no convention, or a queue was
+    named meanwhile.
+    """
+    queue = convention_of_topic(topic).require()
+    unnamed = Topic.objects.filter(pk=topic.pk, dead_letter_queue="")
+    with one_reader(
+        broker=topic.broker, queue=queue, topic=topic.name, principal=principal
+    ):
+        named = unnamed.update(dead_letter_queue=queue) if queue else 0
+    if named:
+        audit.record(
+            action=Action.TOPIC_ALTERED,
+            subject=f"topic:{topic.name}",
+            actor=principal.actor,
+            source=principal.source,
+            reason=reason,
+            now=now,
+            detail={"dead_letter_queue": ["", queue]},
+        )
+    return Topic.objects.select_related("broker").get(pk=topic.pk)
+
+
+def convention_of_topic(topic: Topic) -> Convention:
+    """Return the dead-letter queue by convention of a topic."""
+    if topic.broker is None:
+        return Convention()
+    return convention_of(kind=topic.broker.kind, topic=topic.native_name)
+
+
+def convention_of(*, kind: str, topic: str) -> Convention:
+    """Ask the adapter for the dead-letter queue by convention of a topic."""
+    try:
+        return Convention(queue=adapters.adapter(kind).queue_by_convention(topic))
+    except Invalid as refusal:
+        return Convention(refusal=refusal)
+    except Unavailable:
+        return Convention()  # its client is missing, so nothing can be checked
+
+
+def note_replays(*, topics: Collection[Topic]) -> None:
+    """Record that these topics deliver old messages again to a new reader."""
+    unknown = [topic.pk for topic in topics if not topic.replays]
+    if unknown:
+        Topic.objects.filter(pk__in=unknown).update(replays=True)
+
+
+def capabilities_of(topic: Topic) -> Capabilities:
+    """Return what the topic's kind of broker can do; raise Refused."""
+    return adapters.adapter(_broker_of(topic).kind).capabilities
+
+
+def time_between(topic: Topic, seq: int, later: int) -> timedelta | None:
+    """Return the time between two positions, where the broker's ids hold a time."""
+    bits = capabilities_of(topic).seq_bits if topic.broker else None
+    # A reader at 0 has read nothing yet: its position has no time.
+    if bits is None or not seq >> bits:
+        return None
+    return timedelta(milliseconds=max((later >> bits) - (seq >> bits), 0))
+
+
+def ordering_of(topic: Topic) -> Ordering:
+    """Return the ordering of a topic on its broker; raise Refused."""
+    broker = _broker_of(topic)
+    return adapters.adapter(broker.kind).ordering(topic.native_name)
+
+
+def polling_interval_of(topic: Topic) -> float:
+    """Return the longest polling interval in seconds; 0 where polling is free."""
+    usual = capabilities_of(topic).polling_interval
+    return (
+        max_polling_interval.longest_interval(topic.options, usual=usual)
+        if usual
+        else 0.0
+    )
+
+
+def lost_headers_of(topic: Topic) -> frozenset[bytes]:
+    """Name the headers that a message loses on its way to this topic.
+
+    Headers about a failure never go along, so they are no loss.
+    """
+    try:
+        reserved = capabilities_of(topic).reserved
+    except Unavailable:
+        return frozenset()  # its client is missing, so nothing can be sent there
+    return frozenset(
+        name for name in reserved if failure_headers.leaving(((name, b""),))
+    )
+
+
+def topics_without_headers() -> set[int]:
+    """Return the ids of topics whose messages carry no headers, so no mark."""
+    kinds = Broker.objects.order_by().values_list("kind", flat=True).distinct()
+    without = [kind for kind in kinds if not _has_headers(kind)]
+    topics = Topic.objects.filter(broker__kind__in=without) if without else ()
+    return {topic.pk for topic in topics}
+
+
+def _has_headers(kind: str) -> bool:
+    """Tell whether messages of this kind carry headers; yes if it is unknown."""
+    try:
+        return adapters.adapter(kind).capabilities.headers is not Headers.NONE
+    except Unavailable:
+        return True  # its client is missing, so nothing can be sent there
+
+
+def reader_of(topic: Topic) -> DeadLetterReader:
+    """Make a reader of a topic's dead-letter queue; the caller closes it."""
+    broker = _broker_of(topic)
+    adapter = adapters.adapter(broker.kind)
+    return adapter.dead_letter_reader(settings_of(broker), _topic_settings(topic))
+
+
+def admin_of(topic: Topic) -> TopicAdmin:
+    """Make what counts and inspects a topic; the caller closes it."""
+    broker = _broker_of(topic)
+    adapter = adapters.adapter(broker.kind)
+    return adapter.topic_admin(settings_of(broker), _topic_settings(topic))
+
+
+def broker_admin_of(broker: Broker) -> BrokerAdmin:
+    """Make what tests a broker and lists its topics; the caller closes it."""
+    return adapters.adapter(broker.kind).broker_admin(settings_of(broker))
+
+
+def settings_of(broker: Broker) -> BrokerSettings:
+    """Return the settings for an adapter; raise Invalid for a forbidden host.
+
+    Checks the address each time, since the same name may resolve to another address.
+    """
+    sealed_addresses.check_variable(
+        broker.url,
+        is_sample=broker.is_sample,
+        allowed=older_broker_allow_list.of(broker),
+    )
+    url = sealed_addresses.reveal(broker.url)
+    celery_broker_refusal.refuse(url, resolve=True)
+    target = target_of(broker)
+    target.check(resolve=True)
+    return BrokerSettings(url=url, options=broker.options, target=target)
+
+
+def target_of(broker: Broker) -> Target:
+    """Return the hosts of a broker; raise Unavailable without its address."""
+    url, kind = sealed_addresses.reveal(broker.url), adapters.kind_named(broker.kind)
+    return Target.read(
+        url,
+        broker.options,
+        is_trusted=broker.url.startswith(sealed_addresses.FROM_ENVIRONMENT),
+        keeps_to_address=(
+            kind.sends_password_by_options or kind.calls_as_this_machine(url)
+        ),
+        allowed=older_broker_allow_list.of(broker),
+    )
+
+
+def _broker_of(topic: Topic) -> Broker:
+    """Return the topic's broker; raise Refused without one."""
+    if topic.broker is None:
+        raise Refused(f"the topic {topic.name} has no broker")
+    return topic.broker
+
+
+def _topic_settings(topic: Topic) -> TopicSettings:
+    """Return the topic's settings, as an adapter takes them."""
+    return TopicSettings(
+        topic=topic.native_name,
+        dead_letter_queue=topic.dead_letter_queue,
+        max_dequeue_count=topic.max_dequeue_count,
+        visibility_timeout=topic.visibility_timeout,
+        options=topic.options,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoutedMessage:
+    """One message to send; its topic comes with its broker already loaded.
+
+    A `queue`, by the broker's own name, replaces the topic as destination.
+    """
+
+    topic: Topic
+    body: bytes
+    headers: tuple[Header, ...]
+    queue: str = ""
+    dedupe: str = ""
+    key: str = ""
+
+
+class RoutingPublisher:
+    """Publisher that routes each message to the broker of its topic.
+
+    It runs no queries, so it may run in a thread of its own.
+    """
+
+    def __init__(self) -> None:
+        self._publishers: dict[int, Publisher] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections to all brokers."""
+        while self._publishers:
+            _, publisher = self._publishers.popitem()
+            publisher.close()
+
+    def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
+        """Send the messages, pipelined per broker; return outcomes in their order.
+
+        Never raises because of a broker: a message is `unsent` where its broker is
+        away, and `refused` where it has no destination.
+        """
+        answers: dict[int, PublishOutcome] = {}
+        routes: dict[Broker, list[int]] = {}
+        for index, message in enumerate(messages):
+            if message.topic.broker is None:
+                answers[index] = _refused_outcome(
+                    f"the topic {message.topic} has no broker"
+                )
+            else:
+                routes.setdefault(message.topic.broker, []).append(index)
+        for broker, indexes in routes.items():
+            outcomes = self._publish(broker, [_outbound(messages[p]) for p in indexes])
+            answers.update(zip(indexes, outcomes, strict=True))
+        return [answers[index] for index in range(len(messages))]
+
+    def _publish(self, broker: Broker, batch: list[Outbound]) -> list[PublishOutcome]:
+        """Publish to one broker; an error becomes the outcome of each message."""
+        try:
+            if broker.pk not in self._publishers:
+                adapter = adapters.adapter(broker.kind)
+                self._publishers[broker.pk] = adapter.publisher(settings_of(broker))
+            return self._publishers[broker.pk].publish(batch)
+        except Unavailable as away:
+            self._forget(broker)
+            return [PublishOutcome(kind=OutcomeKind.UNSENT, detail=str(away))] * len(
+                batch
+            )
+        except (Refused, Invalid) as refusal:
+            return [_refused_outcome(str(refusal))] * len(batch)
+
+    def _forget(self, broker: Broker) -> None:
+        """Close the connection to a broker; the next message opens another."""
+        publisher = self._publishers.pop(broker.pk, None)
+        if publisher is not None:
+            publisher.close()
+
+
+def _refused_outcome(reason: str) -> PublishOutcome:
+    """Return the outcome of a message that cannot be sent."""
+    return PublishOutcome(kind=OutcomeKind.REFUSED, detail=reason)
+
+
+def _outbound(message: RoutedMessage) -> Outbound:
+    """Address a message to its queue or topic, by the broker's name for it."""
+    return Outbound(
+        topic=message.queue or message.topic.native_name,
+        body=message.body,
+        headers=message.headers,
+        dedupe=message.dedupe,
+        key=message.key,
+    )

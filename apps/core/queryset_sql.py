@@ -1,0 +1,47 @@
+"""Helpers for our own SQL: statements of querysets, and how Postgres plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.core.exceptions import EmptyResultSet
+from django.db import connection
+from django.db.models import QuerySet
+
+
+def statement_of(rows: QuerySet[Any, Any]) -> tuple[str, tuple[Any, ...]]:
+    """Return the SQL of a queryset and its parameters, also if it has no rows.
+
+    Django writes no SQL for a queryset that must be empty, such as `pk__in=[]`.
+    """
+    try:
+        return rows.query.sql_with_params()
+    except EmptyResultSet:
+        columns = ", ".join(
+            f'NULL::bigint AS "{name}"' for name in rows.query.values_select
+        )
+        return f"SELECT {columns} WHERE false", ()
+
+
+def read_by_index() -> None:
+    """Keep Postgres from reading whole tables until this transaction ends.
+
+    Use it for small steps over large tables. A session keeps its plans for checking
+    foreign keys: if made while a table was empty, they later read all of it each time.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+
+
+@contextmanager
+def pipelined() -> Iterator[None]:
+    """Send each statement without waiting for the answer to the one before.
+
+    Only reading an answer waits. Use it inside a transaction: an error of a statement
+    may be raised at a later one, or at the end, and rolls back all.
+    """
+    connection.ensure_connection()
+    with connection.wrap_database_errors, connection.connection.pipeline():
+        yield

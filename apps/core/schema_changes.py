@@ -1,0 +1,139 @@
+"""What migrations need to lock their tables only for a moment."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.core.management import call_command
+from django.db import OperationalError, connections, transaction
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.migrations import Migration
+from django.db.migrations.operations import SeparateDatabaseAndState
+from django.db.migrations.operations.base import Operation
+from django.db.migrations.state import ProjectState
+from psycopg.errors import DeadlockDetected, LockNotAvailable
+
+# Who waits for a lock of a table blocks all others meanwhile, so it waits briefly; yet
+# longer than `deadlock_timeout` (1 s), when Postgres ends an autovacuum in the way.
+LOCK_TIMEOUT = "SET LOCAL lock_timeout = '1500ms'"
+# In seconds: until then it asks again for a lock that is not to be had.
+PATIENCE = 600.0
+
+
+class LockTimeoutMigration(Migration):
+    """A migration that gives up where it waits too long for a lock, back as well."""
+
+    def apply(
+        self,
+        project_state: ProjectState,
+        schema_editor: BaseDatabaseSchemaEditor,
+        collect_sql: bool = False,  # noqa: FBT001, FBT002 - as Django has it
+    ) -> ProjectState:
+        """Limit the waits of this transaction, then migrate."""
+        schema_editor.execute(LOCK_TIMEOUT)
+        return super().apply(project_state, schema_editor, collect_sql)
+
+    def unapply(
+        self,
+        project_state: ProjectState,
+        schema_editor: BaseDatabaseSchemaEditor,
+        collect_sql: bool = False,  # noqa: FBT001, FBT002 - as Django has it
+    ) -> ProjectState:
+        """Limit the waits of this transaction, then migrate back."""
+        schema_editor.execute(LOCK_TIMEOUT)
+        return super().unapply(project_state, schema_editor, collect_sql)
+
+
+class AtOnce(SeparateDatabaseAndState):
+    """Changes of a schema, whose statements follow each other at once.
+
+    Django computes for longer before each statement than Postgres works on it, and from
+    the first one on the table is locked until the migration ends.
+    """
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        super().__init__(database_operations=operations, state_operations=operations)
+
+    def database_forwards(
+        self,
+        app_label: str,
+        schema_editor: BaseDatabaseSchemaEditor,
+        from_state: ProjectState,
+        to_state: ProjectState,
+    ) -> None:
+        """Compute all statements, then execute them."""
+        change = super().database_forwards
+        _execute_collected(change, app_label, schema_editor, from_state, to_state)
+
+    def database_backwards(
+        self,
+        app_label: str,
+        schema_editor: BaseDatabaseSchemaEditor,
+        from_state: ProjectState,
+        to_state: ProjectState,
+    ) -> None:
+        """Compute all statements that undo it, then execute them."""
+        change = super().database_backwards
+        _execute_collected(change, app_label, schema_editor, from_state, to_state)
+
+
+def _execute_collected(
+    change: Callable[..., None],
+    app_label: str,
+    editor: BaseDatabaseSchemaEditor,
+    *states: Any,
+) -> None:
+    """Execute at once the statements that a change would execute one by one."""
+    with editor.connection.schema_editor(collect_sql=True, atomic=False) as collector:
+        change(app_label, collector, *states)
+    # What Django would do at the end, with more locks: foreign keys of new tables.
+    deferred, editor.deferred_sql = editor.deferred_sql, []
+    for statement in (*deferred, *collector.collected_sql):
+        editor.execute(statement, params=None)
+
+
+def patiently(
+    editor: BaseDatabaseSchemaEditor, work: Callable[..., Any], *values: object
+) -> Any:
+    """Do some work in one transaction; again when others do not let go of a lock."""
+    until = time.monotonic() + PATIENCE
+    alias = editor.connection.alias
+    while True:
+        try:
+            with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+                cursor.execute(LOCK_TIMEOUT)
+                return work(cursor, *values)
+        except OperationalError as busy:
+            if not _is_for_a_lock(busy) or time.monotonic() > until:
+                raise
+        time.sleep(random.uniform(0.2, 1))  # noqa: S311 - not for secrets
+
+
+def migrate(*target: str) -> None:
+    """Bring the tables to the newest migration, or an app's to the one named.
+
+    The release before may be at work meanwhile: a migration that asked in vain for a
+    lock is undone, and tried again.
+    """
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            call_command("migrate", *target, interactive=False, verbosity=0)
+        except OperationalError as busy:
+            if not _is_for_a_lock(busy) or time.monotonic() > until:
+                raise
+            time.sleep(1)
+        else:
+            return
+
+
+def _is_for_a_lock(busy: OperationalError) -> bool:
+    return isinstance(busy.__cause__, LockNotAvailable | DeadlockDetected)
+
+
+def execute(cursor: Any, statement: str) -> None:
+    """Execute a statement without parameters."""
+    cursor.execute(statement)

@@ -1,0 +1,109 @@
+"""The forms that control a running operation, and that limit how fast it sends."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from django import forms
+from django.http import QueryDict
+
+from apps.core.errors import Invalid
+from apps.dashboard.forms.fields import ReasonField, require_valid
+from apps.triage.models import Operation
+from apps.triage.ramps import DEFAULT_STEPS, MOST_STEPS, Ramp
+from apps.triage.services.control import CANCEL, PAUSE, RESUME, ControlStep
+from apps.triage.services.pacing import HIGHEST_RATE
+from apps.triage.services.previews import SendLimits
+
+STEPS = {"pause": PAUSE, "resume": RESUME, "cancel": CANCEL}
+
+
+class ControlForm(forms.Form):
+    """Which step is taken, and why."""
+
+    act = forms.ChoiceField(choices=[(name, name) for name in STEPS])
+    reason = ReasonField()
+
+    @classmethod
+    def read(cls, data: QueryDict) -> Self:
+        """Parse the form; raises Invalid for the first wrong field."""
+        form = cls(data)
+        require_valid(form)
+        return form
+
+    @property
+    def step(self) -> ControlStep:
+        """Return the step that was chosen."""
+        return STEPS[self.cleaned_data["act"]]
+
+
+class RateForm(forms.Form):
+    """How many messages a second at most; empty for no limit."""
+
+    rate = forms.IntegerField(required=False, min_value=1, max_value=HIGHEST_RATE)
+
+    @classmethod
+    def read(cls, data: QueryDict) -> Self:
+        """Parse the form; raises Invalid for the first wrong field."""
+        form = cls(data)
+        require_valid(form)
+        return form
+
+
+class SendLimitsForm(RateForm):
+    """The rate and the ramp of a preview; without `ramped`, there is no ramp."""
+
+    ramped = forms.BooleanField(required=False)
+    steps = forms.CharField(required=False, max_length=200)
+    asks = forms.ChoiceField(
+        choices=[("confirmed", "confirmed"), ("quiet", "quiet")], required=False
+    )
+    confirmed = forms.IntegerField(required=False, min_value=1, max_value=100)
+    came_back = forms.IntegerField(required=False, min_value=0, max_value=100)
+    wait = forms.IntegerField(required=False, min_value=1)
+
+    @property
+    def limits(self) -> SendLimits:
+        """Return the limits of the form; raises Invalid for an impossible ramp."""
+        values = self.cleaned_data
+        if not values["ramped"]:
+            return SendLimits(rate=values["rate"])
+        usual = Ramp()
+        confirmed = values["confirmed"] or usual.confirmed
+        ramp = Ramp(
+            steps=_parse_steps(values["steps"]),
+            confirmed=None if values["asks"] == "quiet" else confirmed,
+            came_back=values["came_back"] or 0,
+            wait=values["wait"] or usual.wait,
+        )
+        return SendLimits(rate=values["rate"], ramp=ramp)
+
+
+def _parse_steps(text: str) -> tuple[int, ...]:
+    """Parse steps such as "1, 5, 20"; the usual ones if empty. Raises Invalid."""
+    words = text.replace(",", " ").split()
+    if not words:
+        return DEFAULT_STEPS
+    if not all(word.isascii() and word.isdigit() and len(word) < 9 for word in words):
+        remedy = f"give up to {MOST_STEPS} numbers, such as 1, 5, 20, 100"
+        raise Invalid("steps", remedy)
+    return tuple(int(word) for word in words)
+
+
+def shown_limits(posted: QueryDict | None, operation: Operation) -> dict[str, object]:
+    """Return the values of the fields: as posted, or those of the preview."""
+    if posted is not None:
+        names = ("rate", "steps", "asks", "confirmed", "came_back", "wait")
+        fields: dict[str, object] = {name: posted.get(name, "") for name in names}
+        return {**fields, "ramped": "ramped" in posted}
+    limits = SendLimits.of(operation)
+    ramp = limits.ramp or Ramp()
+    return {
+        "rate": "" if limits.rate is None else limits.rate,
+        "ramped": limits.ramp is not None,
+        "steps": ", ".join(map(str, ramp.steps)),
+        "asks": "quiet" if ramp.confirmed is None else "confirmed",
+        "confirmed": ramp.confirmed or "",
+        "came_back": ramp.came_back,
+        "wait": ramp.wait,
+    }

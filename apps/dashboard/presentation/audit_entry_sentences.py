@@ -1,0 +1,445 @@
+"""Describe each audit entry in a sentence: who did what, and why.
+
+An entry that was inserted by hand may hold anything: every member may be missing or of
+another type, and every text is shortened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from apps.audit.models import Entry
+from apps.audit.services import Action
+from apps.dashboard.presentation.audit_entry_changes import changes
+from apps.team.sign_in_attempts import UNKNOWN
+
+# How to describe a change of a person's rights, by the new value.
+RIGHTS: Final = {
+    "is_active": {"yes": "enabled", "no": "disabled"},
+    "reads_bodies": {"yes": "may read bodies now", "no": "may no longer read bodies"},
+}
+LONGEST_NAME: Final = 120
+LONGEST_REASON: Final = 300
+MOST_NAMES: Final = 3
+PROBLEMS = re.compile(r"(?:^|\s)problem:(\d+(?:,\d+)*)(?=\s|$)")
+DECIDED: Final = {
+    "redrive": "requeued",
+    "drop": "dropped",
+    "restore": "restored",
+    "give_back": "gave back",
+}
+# Outcomes of an operation that pages call by another word.
+STANDINGS: Final = {"confirmed": "handled", "recurred": "came back"}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Safe access to the members of an audit entry."""
+
+    entry: Entry
+
+    @property
+    def who(self) -> str:
+        """Return the actor as the subject of a sentence: a name, or "The key x"."""
+        kind, _, name = str(self.entry.actor).partition(":")
+        name = cut(name or kind)
+        if kind == "key":
+            return f"The key {name}"
+        return f"Poisonweb ({name})" if kind == "system" else name
+
+    @property
+    def subject(self) -> str:
+        """Return the name of the subject, without its kind."""
+        return cut(str(self.entry.subject).partition(":")[2])
+
+    @property
+    def detail(self) -> Mapping[str, object]:
+        """Return the detail of the entry; empty if it has another form."""
+        return self.entry.detail if isinstance(self.entry.detail, Mapping) else {}
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return a member of the detail as short text, or `default` if empty."""
+        value = self.detail.get(name)
+        return default if value in (None, "") else cut(str(value))
+
+    def texts(self, name: str) -> list[str]:
+        """Return a list of the detail as short texts; empty without one."""
+        value = self.detail.get(name)
+        return [cut(str(each)) for each in value] if isinstance(value, list) else []
+
+    def count(self, name: str, noun: str) -> str:
+        """Count a noun by the number in the detail: "3 messages"."""
+        value = self.detail.get(name)
+        number = value if isinstance(value, int) else 0
+        return plural(number, noun)
+
+
+def sentence(entry: Entry) -> str:
+    """Describe an audit entry and its reason in plain text; the page must escape it.
+
+    An action that this release does not know is quoted.
+    """
+    facts = Facts(entry)
+    say = SENTENCES.get(str(entry.action), _by_its_words)
+    reason = str(entry.reason or "")
+    if not reason or entry.action == Action.KEY_REFUSED:
+        return say(facts)
+    return f"{say(facts)}: “{cut(reason, limit=LONGEST_REASON)}”"
+
+
+def cut(text: str, *, limit: int = LONGEST_NAME) -> str:
+    """Shorten a text to `limit` characters, with "…"."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def plural(number: int, noun: str) -> str:
+    """Count a noun: "1 message", "2 messages"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def listed(names: list[str]) -> str:
+    """Join the first few names, and count the others."""
+    first, others = names[:MOST_NAMES], len(names) - MOST_NAMES
+    return ", ".join(first) + (f" and {others:,} more" if others > 0 else "")
+
+
+def _by_its_words(facts: Facts) -> str:
+    """Describe an entry whose action has no sentence of its own."""
+    entry = facts.entry
+    return f"{facts.who}: {cut(str(entry.action))} of {cut(str(entry.subject))}"
+
+
+def _operation_confirmed(facts: Facts) -> str:
+    deed = DECIDED.get(facts.text("verb"), facts.text("verb", "decided on"))
+    # Entries of 0.1.0 call this number `total`.
+    number = facts.count(
+        "will_act" if "will_act" in facts.detail else "total", "message"
+    )
+    if message := facts.text("message"):
+        number = f"message {message}"
+    text = f"{facts.who} {deed} {number}{_of_selection(facts)}"
+    if target := facts.text("target_topic"):
+        text += f" to {target}"
+    if undone := facts.text("undo_of"):
+        text += f", undoing operation {undone}"
+    return text
+
+
+def _of_selection(facts: Facts) -> str:
+    """Return the end of a sentence: which problems, or which query."""
+    query = facts.text("query")
+    numbers = facts.texts("problems")
+    if not numbers and (problems := PROBLEMS.search(query)):
+        numbers = problems[1].split(",")
+    if numbers:
+        return f" of problem{'s' if len(numbers) > 1 else ''} {listed(numbers)}"
+    return f" found by “{query}”" if query else ""
+
+
+def _operation_finished(facts: Facts) -> str:
+    return _ended(facts, "finished")
+
+
+def _operation_cancelled(facts: Facts) -> str:
+    return _ended(facts, "was cancelled")
+
+
+def _ended(facts: Facts, deed: str) -> str:
+    """Describe the end of an operation, with its outcomes by number."""
+    text = _operation(facts)
+    if message := facts.text("message"):
+        text += f" on message {message}"
+    counts = facts.detail.get("counts")
+    numbers = counts.items() if isinstance(counts, Mapping) else ()
+    outcome = [f"{cut(str(n))} {STANDINGS.get(name, name)}" for name, n in numbers]
+    return f"{text} {deed}" + (f": {', '.join(outcome)}" if outcome else "")
+
+
+def _operation(facts: Facts) -> str:
+    """Name an operation of a worker's entry, and its owner."""
+    owner = facts.text("for")
+    whose = f" of {owner.partition(':')[2] or owner}" if owner else ""
+    return f"Operation {facts.subject}{whose}"
+
+
+def _operation_paused(facts: Facts) -> str:
+    """Describe a pause: by a person, or by the operation itself."""
+    if why := facts.text("because"):
+        return f"{_operation(facts)} paused itself: {why}"
+    return f"{facts.who} paused operation {facts.subject}"
+
+
+def _operation_resumed(facts: Facts) -> str:
+    return f"{facts.who} resumed operation {facts.subject}"
+
+
+def _operation_cancel_requested(facts: Facts) -> str:
+    return f"{facts.who} cancelled operation {facts.subject}"
+
+
+def _operation_rate_changed(facts: Facts) -> str:
+    """Describe a new limit of an operation, and the one before."""
+    before, after = facts.text("before"), facts.text("after")
+    text = f"{facts.who} let operation {facts.subject} send "
+    text += f"at most {after} messages a second" if after else "as fast as it can"
+    return f"{text}, before at most {before}" if before else text
+
+
+def _body_revealed(facts: Facts) -> str:
+    """Describe the reading of a body, of a header or of samples."""
+    kind = str(facts.entry.subject).partition(":")[0]
+    if kind == "problem":
+        header = facts.text("header")
+        return (
+            f"{facts.who} read the header {header} of messages of "
+            f"problem {facts.subject}"
+        )
+    if kind == "topic":
+        samples = facts.count("samples", "sample")
+        return f"{facts.who} read {samples} of the topic {facts.subject}"
+    deed = "downloaded" if facts.text("how") == "downloaded" else "read"
+    topic = facts.text("topic")
+    where = f" of {topic}" if topic else ""
+    return f"{facts.who} {deed} the body of message {facts.subject}{where}"
+
+
+def _key_created(facts: Facts) -> str:
+    scopes, topics = listed(facts.texts("scopes")), listed(facts.texts("topics"))
+    return (
+        f"{facts.who} created the key {facts.subject} with {scopes or 'no scope'}, "
+        f"for the topics {topics or 'that it names'}"
+    )
+
+
+def _key_revoked(facts: Facts) -> str:
+    return f"{facts.who} revoked the key {facts.subject}"
+
+
+def _key_refused(facts: Facts) -> str:
+    reason = cut(str(facts.entry.reason or "ended"))
+    return (
+        f"The key {facts.subject}, which is {reason}, was refused{_from_address(facts)}"
+    )
+
+
+def _from_address(facts: Facts) -> str:
+    """Return the end of a sentence: from which address, or ""."""
+    address = facts.text("address")
+    return f" from {address}" if address else ""
+
+
+def _user_created(facts: Facts) -> str:
+    role = facts.text("role", "person")
+    bodies = ", who may read bodies" if facts.detail.get("reads_bodies") else ""
+    return f"{facts.who} created the {role} {facts.subject}{bodies}"
+
+
+def _user_altered(facts: Facts) -> str:
+    changed = changes(facts.entry)
+    if len(changed) == 1 and changed[0].field == "is_active":
+        deed = "enabled" if changed[0].after == "yes" else "disabled"
+        return f"{facts.who} {deed} {facts.subject}"
+    texts = [cut(_right_changed(*change)) for change in changed]
+    return f"{facts.who} changed {facts.subject}" + (
+        f": {listed(texts)}" if texts else ""
+    )
+
+
+def _right_changed(name: str, old: str, new: str) -> str:
+    """Describe the change of one right of a person."""
+    text = RIGHTS.get(name, {}).get(new)
+    return text or f"{name} from {old} to {new}"
+
+
+def _sessions_ended(facts: Facts) -> str:
+    ended = facts.detail.get("sessions")
+    where = f"of {plural(ended, 'session')}" if isinstance(ended, int) else "everywhere"
+    return f"{facts.who} signed {facts.subject} out {where}"
+
+
+def _did(deed: str, *, says_where: bool = False) -> Callable[[Facts], str]:
+    """Return a function that describes an action without further details."""
+
+    def say(facts: Facts) -> str:
+        return f"{facts.who} {deed}{_from_address(facts) if says_where else ''}"
+
+    return say
+
+
+def _second_factor_removed(facts: Facts) -> str:
+    return f"{facts.who} removed the second factor of {facts.subject}"
+
+
+def _sign_in_failed(facts: Facts) -> str:
+    """Describe a wrong password or code, and where it was given."""
+    name = "an unknown name" if facts.subject == UNKNOWN else facts.subject
+    what = facts.text("of", "password")
+    if page := facts.text("page"):
+        return f"A wrong {what} for {name} was given on “{page}”{_from_address(facts)}"
+    text = f"A sign-in as {name}{_from_address(facts)} failed"
+    if facts.detail.get("disabled"):
+        return f"{text}: the account is disabled"
+    why = facts.text("why") if what == "provider" else f"wrong {what}"
+    return f"{text}: {why}" if "of" in facts.detail and why else text
+
+
+def _sign_ins_suspicious(facts: Facts) -> str:
+    failures = facts.count("failures", "failed attempt")
+    return (
+        f"{failures} at the password or code of {facts.subject} within the hour, "
+        f"the last{_from_address(facts)}"
+    )
+
+
+def _password_set(facts: Facts) -> str:
+    own = facts.entry.actor == facts.entry.subject
+    whose = "their own account" if own else facts.subject
+    return f"{facts.who} set a new password for {whose}"
+
+
+def _topic_registered(facts: Facts) -> str:
+    broker = facts.text("broker")
+    where = f" of the broker {broker}" if broker else ""
+    return f"{facts.who} registered the topic {facts.subject}{where}"
+
+
+def _topic_altered(facts: Facts) -> str:
+    changed = changes(facts.entry)
+    if len(changed) != 1:
+        number = f"{len(changed):,} policies"
+        return f"{facts.who} changed {number} of the topic {facts.subject}"
+    ((name, old, new),) = changed
+    values = f"from {cut(old) or 'none'} to {cut(new) or 'none'}"
+    return f"{facts.who} changed {cut(name)} of the topic {facts.subject} {values}"
+
+
+def _topic_removed(facts: Facts) -> str:
+    names = facts.texts("topics") or [facts.subject]
+    topics = "the topic" if len(names) == 1 else f"{len(names):,} topics:"
+    return f"{facts.who} removed {topics} {listed(names)}"
+
+
+def _broker_registered(facts: Facts) -> str:
+    kind = facts.text("kind")
+    return f"{facts.who} registered the broker {facts.subject}" + (
+        f" ({kind})" if kind else ""
+    )
+
+
+def _broker_altered(facts: Facts) -> str:
+    fields = listed(facts.texts("changed")) or "settings"
+    return f"{facts.who} changed {fields} of the broker {facts.subject}"
+
+
+def _broker_removed(facts: Facts) -> str:
+    topics = plural(len(facts.texts("topics")), "topic")
+    return f"{facts.who} removed the broker {facts.subject} with {topics}"
+
+
+def _allowance_written(facts: Facts) -> str:
+    entries = listed(facts.texts("entries"))
+    return (
+        f"{facts.who} wrote what the broker {facts.subject} uses into the "
+        f"allow-list: {entries}"
+    )
+
+
+def _allowance_confirmed(facts: Facts) -> str:
+    return f"{facts.who} confirmed {facts.text('entry')} for the broker {facts.subject}"
+
+
+def _allowance_struck(facts: Facts) -> str:
+    entry = facts.text("entry")
+    return f"{facts.who} struck {entry} from the allow-list of {facts.subject}"
+
+
+def _lane_set(facts: Facts) -> str:
+    names = facts.texts("topics")
+    lanes = f"the lanes of {listed(names)}" if names else f"the lane of {facts.subject}"
+    queue = facts.text("tee_queue")
+    copies = f", with copies to {queue}" if queue else ""
+    return f"{facts.who} set {lanes} to {facts.text('mode', 'another mode')}{copies}"
+
+
+def _lane_paused(facts: Facts) -> str:
+    return f"{facts.who} paused the lane of {facts.subject}"
+
+
+def _lane_resumed(facts: Facts) -> str:
+    return f"{facts.who} resumed the lane of {facts.subject}"
+
+
+def _report_requested(facts: Facts) -> str:
+    first, last = facts.text("from"), facts.text("to")
+    days = first if first == last else f"{first} to {last}"
+    return f"{facts.who} asked for the report of {days}"
+
+
+def _skip_added(facts: Facts) -> str:
+    return f"{facts.who} added skip {facts.subject}{_of_skip(facts)}"
+
+
+def _skip_removed(facts: Facts) -> str:
+    return f"{facts.who} ended skip {facts.subject}{_of_skip(facts)}"
+
+
+def _of_skip(facts: Facts) -> str:
+    """Return the end of a sentence: what a skip matches, of which topic."""
+    kind, value, topic = (facts.text(name) for name in ("kind", "value", "topic"))
+    what = f" by {kind} “{value}”" if kind else ""
+    return f"{what} of the topic {topic}" if topic else what
+
+
+def _position_moved(facts: Facts) -> str:
+    deed = "moved the position"
+    if facts.detail.get("restores"):
+        deed = "restored an earlier position"
+    client, topic = facts.text("client_name"), facts.text("topic")
+    whose = f" of {client}" if client else f" {facts.subject}"
+    return f"{facts.who} {deed}{whose}" + (f" on {topic}" if topic else "")
+
+
+SENTENCES: Final[Mapping[str, Callable[[Facts], str]]] = {
+    Action.OPERATION_CONFIRMED: _operation_confirmed,
+    Action.OPERATION_FINISHED: _operation_finished,
+    Action.OPERATION_PAUSED: _operation_paused,
+    Action.OPERATION_RESUMED: _operation_resumed,
+    Action.OPERATION_CANCEL_REQUESTED: _operation_cancel_requested,
+    Action.OPERATION_CANCELLED: _operation_cancelled,
+    Action.OPERATION_RATE_CHANGED: _operation_rate_changed,
+    Action.BODY_REVEALED: _body_revealed,
+    Action.KEY_CREATED: _key_created,
+    Action.KEY_REVOKED: _key_revoked,
+    Action.KEY_REFUSED: _key_refused,
+    Action.USER_CREATED: _user_created,
+    Action.USER_ALTERED: _user_altered,
+    Action.SESSIONS_ENDED: _sessions_ended,
+    Action.USER_SIGNED_IN: _did("signed in", says_where=True),
+    Action.USER_SIGNED_OUT: _did("signed out", says_where=True),
+    Action.SIGN_IN_FAILED: _sign_in_failed,
+    Action.SIGN_INS_SUSPICIOUS: _sign_ins_suspicious,
+    Action.PASSWORD_SET: _password_set,
+    Action.SECOND_FACTOR_ADDED: _did("added a second factor"),
+    Action.SECOND_FACTOR_REMOVED: _second_factor_removed,
+    Action.RECOVERY_CODES_MADE: _did("made new recovery codes"),
+    Action.RECOVERY_CODE_USED: _did("used up a recovery code"),
+    Action.TOPIC_REGISTERED: _topic_registered,
+    Action.TOPIC_ALTERED: _topic_altered,
+    Action.TOPIC_REMOVED: _topic_removed,
+    Action.BROKER_REGISTERED: _broker_registered,
+    Action.BROKER_ALTERED: _broker_altered,
+    Action.BROKER_REMOVED: _broker_removed,
+    Action.ALLOWANCE_WRITTEN: _allowance_written,
+    Action.ALLOWANCE_CONFIRMED: _allowance_confirmed,
+    Action.ALLOWANCE_STRUCK: _allowance_struck,
+    Action.LANE_SET: _lane_set,
+    Action.LANE_PAUSED: _lane_paused,
+    Action.LANE_RESUMED: _lane_resumed,
+    Action.REPORT_REQUESTED: _report_requested,
+    Action.SKIP_ADDED: _skip_added,
+    Action.SKIP_REMOVED: _skip_removed,
+    Action.POSITION_MOVED: _position_moved,
+}

@@ -1,0 +1,120 @@
+"""The days and the topic of a report, parsed once from the address."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Self
+
+from django.http import QueryDict
+
+from apps.core.errors import Invalid
+from apps.core.text_cleaning import storable
+from apps.reports.services.report_requests import newest_over
+
+DEFAULT_DAYS = 28
+MOST_DAYS = 366
+CHOICES = (7, DEFAULT_DAYS, 90)
+OLDEST = date(1970, 1, 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Period:
+    """A range of UTC days that are over; the first and the last day are included."""
+
+    first: date
+    last: date
+
+    @classmethod
+    def parse(cls, params: QueryDict, *, now: datetime) -> Self:
+        """Parse `from` and `to`, or `days` up to `to`; raises Invalid."""
+        newest = newest_over(now)
+        last = min(day("to", params.get("to")) or newest, newest)
+        first = day("from", params.get("from")) or _so_far_back(
+            params.get("days"), last
+        )
+        if first > last:
+            raise Invalid("from", f"send a day that is not after {last}")
+        if (last - first).days >= MOST_DAYS:
+            raise Invalid("from", f"a page shows at most {MOST_DAYS} days")
+        return cls(first=first, last=last)
+
+    @property
+    def length(self) -> int:
+        return (self.last - self.first).days + 1
+
+    @property
+    def days(self) -> list[date]:
+        return [self.first + timedelta(days=number) for number in range(self.length)]
+
+    @property
+    def before(self) -> date:
+        """Return the last day of the previous period."""
+        return self.first - timedelta(days=1)
+
+    @property
+    def after(self) -> date:
+        """Return the last day of the next period."""
+        return self.last + timedelta(days=self.length)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportParams:
+    """The parameters of a report page; `wrong` is the error of one that was ignored."""
+
+    period: Period
+    topic: str
+    newest: date
+    wrong: Invalid | None
+
+    @classmethod
+    def of(cls, params: QueryDict, *, now: datetime) -> Self:
+        """Parse a report's address; a wrong one gives the usual period, and `wrong`."""
+        topic, wrong = params.get("topic", ""), None
+        try:
+            period = Period.parse(params, now=now)
+        except Invalid as reason:
+            period, wrong = Period.parse(QueryDict(), now=now), reason
+        if topic != storable(topic):
+            remedy = "it holds a character that no stored text has"
+            topic, wrong = "", Invalid("topic", remedy)
+        newest = newest_over(now)
+        return cls(period=period, topic=topic, newest=newest, wrong=wrong)
+
+    @property
+    def status(self) -> int:
+        """Return the status code of the page: 422 for a wrong address."""
+        return 422 if self.wrong else 200
+
+    @property
+    def is_latest(self) -> bool:
+        """Return whether the period ends with the newest day that is over."""
+        return self.period.last == self.newest
+
+    @property
+    def as_query(self) -> dict[str, str]:
+        """Return the parameters as the API and the CSV download take them."""
+        days = {"from": str(self.period.first), "to": str(self.period.last)}
+        return {"topic": self.topic, **days} if self.topic else days
+
+
+def day(name: str, value: str | None) -> date | None:
+    """Parse a day; raises Invalid for other text."""
+    if not value:
+        return None
+    try:
+        parsed = date.fromisoformat(value)
+    except ValueError:
+        raise Invalid(name, "send a day such as 2026-11-20") from None
+    if parsed < OLDEST:
+        raise Invalid(name, f"send a day that is not before {OLDEST}")
+    return parsed
+
+
+def _so_far_back(value: str | None, last: date) -> date:
+    """Parse a number of days; return the first of so many that end with `last`."""
+    text = (value or str(DEFAULT_DAYS))[:4]
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if not 1 <= number <= MOST_DAYS:
+        raise Invalid("days", f"send a number from 1 to {MOST_DAYS}")
+    return last - timedelta(days=number - 1)

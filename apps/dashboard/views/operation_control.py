@@ -1,0 +1,43 @@
+"""The buttons of a running operation: pause, resume, cancel, and its rate."""
+
+from __future__ import annotations
+
+from django.http import HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.http import require_POST
+
+from apps.core import clock
+from apps.dashboard.decorators import SignedIn, needs
+from apps.dashboard.forms.operation_control import ControlForm, RateForm
+from apps.team.rights import Scope
+from apps.triage import operation_enqueueing
+from apps.triage.services import control
+
+
+@require_POST
+@needs(Scope.OPERATIONS_WRITE)
+def change_state(request: SignedIn, operation_id: int) -> HttpResponse:
+    """Pause, resume or cancel an operation, and go back to its page."""
+    form = ControlForm.read(request.POST)
+    operation_enqueueing.change_state(
+        form.step,
+        operation_id=operation_id,
+        reason=form.cleaned_data["reason"],
+        principal=request.user.principal,
+        now=clock.now(),
+    )
+    return redirect("operation", operation_id)
+
+
+@require_POST
+@needs(Scope.OPERATIONS_WRITE)
+def set_rate(request: SignedIn, operation_id: int) -> HttpResponse:
+    """Set how many messages a second are sent, and go back to the page."""
+    form = RateForm.read(request.POST)
+    control.set_rate(
+        operation_id=operation_id,
+        rate=form.cleaned_data["rate"],
+        principal=request.user.principal,
+        now=clock.now(),
+    )
+    return redirect("operation", operation_id)

@@ -1,0 +1,66 @@
+"""What became of each message of an operation, and another try for some of them."""
+
+from __future__ import annotations
+
+from django.http import HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.views.decorators.http import require_POST, require_safe
+
+from apps.core import clock
+from apps.core.errors import Invalid
+from apps.dashboard.decorators import SignedIn, needs, show
+from apps.dashboard.presentation import curl
+from apps.dashboard.selectors import operation_items
+from apps.team.rights import Scope
+from apps.triage import operation_enqueueing
+from apps.triage.states import RETRIED, STANDINGS
+
+
+@require_safe
+@needs(Scope.OPERATIONS_READ)
+def index(request: SignedIn, operation_id: int) -> HttpResponse:
+    """List the messages of an operation, of one standing or all."""
+    standing = request.GET.get("standing", "")
+    if standing and standing not in STANDINGS:
+        raise Invalid("standing", f"give one of {', '.join(STANDINGS)}, or none")
+    page = operation_items.page(
+        operation_id,
+        request.user.principal,
+        standing=standing,
+        after=_number(request.GET.get("after", "")),
+    )
+    query = f"?standing={standing}" if standing else ""
+    context = {
+        "items": page,
+        "operation": page.operation,
+        "curl": curl.get(request, f"/api/v1/operations/{operation_id}/items{query}"),
+    }
+    live = "operations/_items.html"
+    return show(request, "operations/items.html", context, live=live)
+
+
+@require_POST
+@needs(Scope.OPERATIONS_WRITE)
+def retry(request: SignedIn, operation_id: int) -> HttpResponse:
+    """Preview a requeue of those that were refused, came back or are silent."""
+    standings = [name for name in request.POST.getlist("standing") if name in RETRIED]
+    if not standings:
+        raise Invalid("standing", f"choose at least one of {', '.join(RETRIED)}")
+    preview = operation_enqueueing.preview_retry(
+        operation_id=operation_id,
+        standings=standings,
+        principal=request.user.principal,
+        now=clock.now(),
+    )
+    place = {
+        "token": str(preview.token),
+        "back": reverse("operation", args=[operation_id]),
+    }
+    return redirect(f"{reverse('preview')}?{urlencode(place)}")
+
+
+def _number(text: str) -> int:
+    """Parse the number of the item to go on after; -1 for the beginning."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1

@@ -1,0 +1,45 @@
+"""Single sign-on: the redirect to the provider, and the callback."""
+
+from __future__ import annotations
+
+from django.contrib.auth.decorators import login_not_required
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.module_loading import import_string
+from django.views.decorators.http import require_POST, require_safe
+
+from apps.core.errors import PoisonwebError
+from apps.dashboard.domain_error_pages import error_page
+
+
+@login_not_required
+@require_POST
+def begin(request: HttpRequest) -> HttpResponse:
+    """Redirect to the provider's sign-in."""
+    next_url = request.POST.get("next", "")
+    if not url_has_allowed_host_and_scheme(next_url, allowed_hosts=None):
+        next_url = reverse("home")
+    try:
+        return _of_provider("begin", request, next_url=next_url)
+    except PoisonwebError as error:
+        return error_page(request, error)
+
+
+@login_not_required
+@require_safe
+def callback(request: HttpRequest) -> HttpResponse:
+    """Complete the sign-in with what the provider's redirect says."""
+    try:
+        return _of_provider("complete", request)
+    except PoisonwebError as error:
+        return error_page(request, error)
+
+
+def _of_provider(act: str, request: HttpRequest, **kwargs: str) -> HttpResponse:
+    """Import the OpenID client on first use: workers import all views and need none.
+
+    (Celery runs Django's checks, which load every URL.)
+    """
+    response: HttpResponse = import_string(f"apps.team.openid.{act}")(request, **kwargs)
+    return response

@@ -1,0 +1,236 @@
+"""The pages of operations: preview, confirm, progress, undo, and the list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import (
+    require_http_methods,
+    require_POST,
+    require_safe,
+)
+
+from apps.core import clock
+from apps.core.errors import Invalid
+from apps.dashboard import undo_offer
+from apps.dashboard.decorators import SignedIn, needs, show
+from apps.dashboard.forms import triage_operation
+from apps.dashboard.forms.operation_control import shown_limits
+from apps.dashboard.forms.triage_operation import DecisionForm
+from apps.dashboard.keyset_pagination import ListCursor
+from apps.dashboard.presentation import curl
+from apps.dashboard.selectors import triage_operations
+from apps.dashboard.selectors.triage_operations import PreviewDetail, Tab
+from apps.team.rights import Scope
+from apps.triage import operation_enqueueing
+from apps.triage.errors import NotTaken, Stale
+from apps.triage.models import Operation
+from apps.triage.services.previews import Route
+from apps.triage.states import Verb
+
+TABS = (
+    (Tab.ALL, "All"),
+    (Tab.RUNNING, "Running"),
+    (Tab.NEEDS_YOU, "Needs you"),
+    (Tab.DONE, "Done"),
+)
+
+
+@require_safe
+@needs(Scope.OPERATIONS_READ)
+def index(request: SignedIn) -> HttpResponse:
+    cursor = ListCursor.parse(request.GET.get("cursor", ""))
+    tab_name = request.GET.get("show", "")
+    tab = Tab(tab_name) if tab_name in set(Tab) else Tab.ALL
+    text = request.GET.get("q", "")
+    listing = triage_operations.find(cursor, request.user.principal, tab=tab, text=text)
+    context = {
+        "operations": listing,
+        "tabs": TABS,
+        "tab": tab,
+        "text": text,
+        "curl": curl.get(request, "/api/v1/operations"),
+    }
+    return show(
+        request,
+        "operations/list.html",
+        context,
+        live="operations/_operations_table.html",
+    )
+
+
+# A preview from a browser's cache would look as if it could still be confirmed.
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.OPERATIONS_WRITE)
+def preview(request: SignedIn) -> HttpResponse:
+    """Show a preview; a POST makes one of the selected rows."""
+    principal, now = request.user.principal, clock.now()
+    if request.method == "POST":
+        selection_request = triage_operation.parse_list(request.POST)
+        operation = operation_enqueueing.preview(
+            selection=selection_request, principal=principal, now=now
+        )
+        return _to_preview(request, operation)
+    detail = triage_operations.preview(request.GET.get("token", ""), principal, now=now)
+    if detail.operation.confirmed_at:
+        return redirect("operation", detail.operation.pk)
+    return _preview(request, detail)
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.OPERATIONS_WRITE)
+def confirm(request: SignedIn) -> HttpResponse:
+    """Confirm a preview, or preview its selection again, as the form says."""
+    if request.method != "POST":
+        return redirect("messages")  # a reload of the page of a refusal
+    principal, now = request.user.principal, clock.now()
+    detail = triage_operations.preview(
+        request.POST.get("token", ""), principal, now=now
+    )
+    try:
+        form = DecisionForm.read(request.POST)
+        if form.cleaned_data["act"] == "look":
+            return _look_again(request, detail, form)
+        triage_operation.check_typed(detail, form.cleaned_data["typed"])
+        # Only the form of a requeue has fields for them.
+        is_requeue = detail.operation.verb == Verb.REDRIVE
+        done = operation_enqueueing.confirm(
+            token=detail.operation.token,
+            reason=form.cleaned_data["reason"],
+            principal=principal,
+            now=now,
+            route=form.route if is_requeue else None,
+            limits=form.limits if is_requeue else None,
+        )
+    except Invalid as wrong:
+        return _preview(request, detail, wrong=wrong, status=422)
+    except (NotTaken, Stale) as changed:
+        return _changed(request, detail, changed)
+    if done.verb == Verb.DROP:
+        undo_offer.remember(request.session, done.pk)
+    return redirect("operation", done.pk)
+
+
+@require_safe
+@needs(Scope.OPERATIONS_READ)
+def detail(request: SignedIn, operation_id: int) -> HttpResponse:
+    """Show the progress of an operation."""
+    now = clock.now()
+    progress = triage_operations.progress(operation_id, request.user.principal, now=now)
+    context = {
+        "progress": progress,
+        "operation": progress.operation,
+        "curl": curl.get(request, f"/api/v1/operations/{operation_id}"),
+    }
+    live = "operations/_live_progress.html"
+    return show(request, "operations/detail.html", context, live=live)
+
+
+@require_POST
+@needs(Scope.OPERATIONS_WRITE)
+def undo(request: SignedIn, operation_id: int) -> HttpResponse:
+    """Undo a drop by a new operation, and go to its page."""
+    undoing = operation_enqueueing.undo(
+        operation_id=operation_id, principal=request.user.principal, now=clock.now()
+    )
+    return redirect("operation", undoing.pk)
+
+
+@require_POST
+@needs(Scope.OPERATIONS_WRITE)
+def dismiss_undo(request: SignedIn, operation_id: int) -> HttpResponse:
+    """Hide the notice that offers to undo a drop; it can still be undone."""
+    undo_offer.forget(request.session, operation_id)
+    if request.htmx:
+        return render(request, "parts/undo_offer.html")
+    return redirect(triage_operation.back_url(request))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreviousPreview:
+    """The previous preview; `confirmed` is its operation if it was confirmed."""
+
+    confirmed: Operation | None
+
+
+def _look_again(
+    request: SignedIn, detail: PreviewDetail, form: DecisionForm
+) -> HttpResponse:
+    """Preview the selection again with the route and reason of the form."""
+    new_preview = operation_enqueueing.preview_again(
+        operation=detail.operation,
+        route=form.route,
+        limits=form.limits,
+        reason=form.cleaned_data["reason"],
+        principal=request.user.principal,
+        now=clock.now(),
+    )
+    return _to_preview(request, new_preview or detail.operation)
+
+
+def _to_preview(request: SignedIn, operation: Operation) -> HttpResponse:
+    """Redirect to the page of a preview."""
+    place = {"token": str(operation.token), "back": triage_operation.back_url(request)}
+    return redirect(f"{reverse('preview')}?{urlencode(place)}")
+
+
+def _changed(
+    request: SignedIn, detail: PreviewDetail, changed: NotTaken | Stale
+) -> HttpResponse:
+    """Show a new preview and why the old one is void; raises without a new one."""
+    if isinstance(changed, NotTaken):
+        return _preview(request, detail, changed=str(changed), status=409)
+    if changed.new_preview is None:
+        raise changed
+    principal, now = request.user.principal, clock.now()
+    new_preview = triage_operations.previewed(changed.new_preview, principal, now=now)
+    confirmed = Operation.objects.confirmed().filter(pk=detail.operation.pk).first()
+    before = PreviousPreview(confirmed=confirmed)
+    return _preview(
+        request, new_preview, changed=str(changed), before=before, status=409
+    )
+
+
+def _posted_route(request: SignedIn) -> Route:
+    """Return the submitted route, valid or not, to show it again."""
+    target = request.POST.get("target_topic") or None
+    return Route(target_topic=target, ordered="ordered" in request.POST)
+
+
+def _preview(
+    request: SignedIn,
+    detail: PreviewDetail,
+    *,
+    wrong: Invalid | None = None,
+    changed: str = "",
+    before: PreviousPreview | None = None,
+    status: int = 200,
+) -> HttpResponse:
+    """Show a preview; `changed` says why the submitted one could not be confirmed.
+
+    `before` is the submitted preview if this is another one.
+    """
+    context = {
+        "preview": detail,
+        "operation": detail.operation,
+        "summary": detail.summary,
+        "wrong": wrong,
+        "changed": changed,
+        "before": before,
+        "reason": request.POST.get("reason")
+        or request.GET.get("reason")  # typed before a session ended
+        or detail.operation.reason,
+        "route": _posted_route(request) if wrong else Route.of(detail.operation),
+        "limits": shown_limits(request.POST if wrong else None, detail.operation),
+        "back": triage_operation.back_url(request),
+        "curl": curl.post(request, "/api/v1/operations/preview", detail.api_body),
+    }
+    live = "operations/_live_preview.html"
+    return show(request, "operations/preview.html", context, live=live, status=status)

@@ -1,0 +1,1 @@
+"""Change poisons and their redrives. Every service locks the poisons first."""

@@ -1,0 +1,349 @@
+"""Change the skip list: which messages consumers skip, with a revision per change.
+
+Every change locks the list of its topic, takes the next revision, and keeps the lock
+until it commits. So a reader that has all of revision n, and then asks for the changes
+after n, misses none. Lists are locked in the order of their topics' ids, and skips in
+the order of theirs.
+
+Consumers read the list through `skip_list_for_consumers`; `skip_counts` counts what
+they skipped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.models import F
+
+from apps.audit import services as audit
+from apps.audit.services import Action, clean_reason
+from apps.brokers.models import Topic
+from apps.core import notify_channel
+from apps.core.actor import Actor
+from apps.core.errors import Absent, Forbidden, Invalid
+from apps.poison.models import Poison, Skip, SkipCount, SkipList
+from apps.poison.skip_matching import Matcher, preview
+from apps.poison.states import Because
+from apps.team.rights import Principal, Scope
+from poisonguard.contract import MatcherKind
+
+log = logging.getLogger(__name__)
+
+DISPLAY_STATES = 300
+BATCH_SIZE = 1_000
+# A rule that matches all of this many messages is probably a mistake.
+OVERBROAD_AFTER = 200
+# How long ended automatic skips and skip counts stay: readers and retries may be late.
+RETENTION = timedelta(days=30)
+
+_TAKE = """
+INSERT INTO poison_skip_list (topic_id, revision) VALUES (%s, 1)
+ON CONFLICT (topic_id) DO UPDATE SET revision = poison_skip_list.revision + 1
+RETURNING revision
+"""
+
+_END = """
+WITH locked AS (
+    SELECT id, is_automatic FROM poison_skip
+    WHERE topic_id = %(topic)s AND id = ANY(%(skips)s) AND removed_revision IS NULL
+    ORDER BY id FOR NO KEY UPDATE
+), due AS (
+    SELECT id, is_automatic, row_number() OVER (ORDER BY id) AS place FROM locked
+), ended AS (
+    UPDATE poison_skip SET removed_revision = list.revision + due.place,
+           removed_at = %(now)s, removed_by = %(by)s, because = %(because)s,
+           removed_reason = %(reason)s
+    FROM due, poison_skip_list list
+    WHERE poison_skip.id = due.id AND list.topic_id = %(topic)s
+)
+UPDATE poison_skip_list list SET revision = list.revision + totals.number,
+       automatic = list.automatic - totals.automatic
+FROM (SELECT count(*) AS number, count(*) FILTER (WHERE is_automatic) AS automatic
+      FROM due) totals
+WHERE topic_id = %(topic)s AND totals.number > 0
+RETURNING totals.number
+"""
+
+_PRUNE = """
+WITH pruned AS (
+    DELETE FROM poison_skip WHERE id IN (
+        SELECT id FROM poison_skip
+        WHERE topic_id = %(topic)s AND is_automatic AND removed_at < %(before)s
+        ORDER BY removed_revision LIMIT %(limit)s)
+    RETURNING removed_revision
+)
+UPDATE poison_skip_list list SET floor = greatest(list.floor, totals.last)
+FROM (SELECT max(removed_revision) AS last, count(*) AS number FROM pruned) totals
+WHERE topic_id = %(topic)s AND totals.number > 0
+RETURNING totals.number
+"""
+
+
+def add(
+    *,
+    topic: Topic,
+    consumer_group: str | None,
+    matcher: Matcher,
+    principal: Principal,
+    now: datetime,
+    handler_version: str | None = None,
+    expires_at: datetime | None = None,
+    reason: str = "",
+    poison_id: int | None = None,
+    everything: bool = False,
+) -> Skip:
+    """Add a skip, or renew the active one with the same matcher.
+
+    A skip for all handler versions replaces an automatic one for a single version. A
+    rule that matches every recent message is refused unless `everything` is true.
+    """
+    principal.require(Scope.SKIPS_WRITE)
+    require_sight(topic=topic.name, principal=principal)
+    _refuse_overbroad(topic, consumer_group, matcher, everything=everything)
+    if expires_at is not None and expires_at <= now:
+        raise Invalid("expires_at", "send a time to come")
+    if poison_id is not None:
+        _require_poison(poison_id, topic)
+    facts = {
+        "reason": clean_reason(reason),
+        "by": str(principal.actor),
+        "at": now,
+        "expires_at": expires_at,
+        "poison_id": poison_id,
+        "redrive": None,
+        "is_automatic": False,
+        "is_suspected": False,
+        "firm_at": None,
+    }
+    with transaction.atomic():
+        facts["revision"] = _next_revision(topic.pk)
+        skip = _find_existing(topic, consumer_group, matcher, handler_version)
+        if skip is None:
+            skip = Skip.objects.create(
+                topic=topic,
+                consumer_group=consumer_group,
+                kind=matcher.kind.value,
+                value=matcher.value,
+                handler_version=handler_version,
+                **facts,
+            )
+        else:
+            _update_skip(skip, {**facts, "handler_version": handler_version})
+        skip = visible(skip_id=skip.pk, principal=principal)
+        notify_channel.notify_skips(topic_id=topic.pk)
+        _audit_skip(Action.SKIP_ADDED, skip, principal, reason=skip.reason, now=now)
+    log.info("%s added the skip %s to %s", principal.actor, skip, topic)
+    return skip
+
+
+def remove(*, skip_id: int, reason: str, principal: Principal, now: datetime) -> Skip:
+    """End a skip; do nothing if it has ended already."""
+    principal.require(Scope.SKIPS_WRITE)
+    skip = visible(skip_id=skip_id, principal=principal)
+    _remove(skip, reason=clean_reason(reason), principal=principal, now=now)
+    return visible(skip_id=skip_id, principal=principal)
+
+
+@transaction.atomic
+def _remove(skip: Skip, *, reason: str, principal: Principal, now: datetime) -> None:
+    """End a skip and audit that; do nothing if it has ended."""
+    if end(
+        topic_id=skip.topic_id,
+        skips=[skip.pk],
+        because=Because.REMOVED,
+        actor=principal.actor,
+        reason=reason,
+        now=now,
+    ):
+        _audit_skip(Action.SKIP_REMOVED, skip, principal, reason=reason, now=now)
+        log.info("%s removed the skip %s of %s", principal.actor, skip, skip.topic)
+
+
+def end(
+    *,
+    topic_id: int,
+    skips: Sequence[int],
+    because: Because,
+    actor: Actor,
+    reason: str = "",
+    now: datetime,
+) -> int:
+    """End active skips of a topic, each with a revision of its own; return how many.
+
+    Call it inside a transaction.
+    """
+    lock_lists([topic_id])
+    values = {
+        "topic": topic_id,
+        "skips": list(skips),
+        "because": because.value,
+        "by": str(actor),
+        "reason": reason,
+        "now": now,
+    }
+    ended = _query_number(_END, values)
+    if ended:
+        notify_channel.notify_skips(topic_id=topic_id)
+    return ended
+
+
+def lock_lists(topics: Iterable[int]) -> None:
+    """Lock the lists of these topics until the transaction ends; insert if missing."""
+    topic_ids = sorted(set(topics))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO poison_skip_list (topic_id) SELECT unnest(%s::int8[])"
+            " ON CONFLICT (topic_id) DO NOTHING",
+            [topic_ids],
+        )
+        cursor.execute(
+            "SELECT FROM poison_skip_list WHERE topic_id = ANY(%s) ORDER BY topic_id"
+            " FOR NO KEY UPDATE",
+            [topic_ids],
+        )
+
+
+def expire(*, now: datetime) -> int:
+    """End the skips that have expired; return how many."""
+    expired = Skip.objects.active().filter(expires_at__lte=now)
+    topics = expired.order_by("topic_id").values_list("topic_id", flat=True).distinct()
+    number = 0
+    for topic_id in list(topics):
+        due = expired.filter(topic=topic_id).order_by("id").values_list("pk", flat=True)
+        while batch := list(due[:BATCH_SIZE]):
+            with transaction.atomic():
+                number += end(
+                    topic_id=topic_id,
+                    skips=batch,
+                    because=Because.EXPIRED,
+                    actor=Actor.system("skips"),
+                    now=now,
+                )
+    return number
+
+
+def prune(*, now: datetime) -> int:
+    """Delete automatic skips that ended long ago; return how many.
+
+    A reader with an older revision must read the whole list again. Skips that people
+    made stay.
+    """
+    before = now - RETENTION
+    SkipCount.objects.filter(counted_at__lt=before).delete()
+    number = 0
+    for topic_id in SkipList.objects.order_by("topic_id").values_list("pk", flat=True):
+        values = {"topic": topic_id, "before": before, "limit": BATCH_SIZE}
+        while pruned := _prune_topic(values):
+            number += pruned
+    return number
+
+
+@transaction.atomic
+def _prune_topic(values: dict[str, Any]) -> int:
+    """Delete old automatic skips of a topic, its list locked; return how many."""
+    lock_lists([values["topic"]])
+    return _query_number(_PRUNE, values)
+
+
+def require_sight(*, topic: str, principal: Principal) -> None:
+    """Raise Forbidden unless this principal may see the topic, even an unknown one."""
+    if not principal.sees(topic):
+        raise Forbidden(f"This key may not use the topic {topic}; give it the topic.")
+
+
+def visible(*, skip_id: int, principal: Principal) -> Skip:
+    """Return a skip on a topic that this principal may see; raise Absent otherwise."""
+    allowed = Skip.objects.on_topics(principal.topics).select_related("topic")
+    skip = allowed.filter(pk=skip_id).first()
+    if skip is None:
+        raise Absent(f"There is no skip {skip_id} here.")
+    return skip
+
+
+def _next_revision(topic_id: int) -> int:
+    """Lock the list of a topic until the transaction ends; take its next revision."""
+    return _query_number(_TAKE, [topic_id])
+
+
+def _find_existing(
+    topic: Topic,
+    consumer_group: str | None,
+    matcher: Matcher,
+    handler_version: str | None,
+) -> Skip | None:
+    """Find the active skip that this one would renew or widen, or None."""
+    candidates = Skip.objects.active().filter(
+        topic=topic,
+        kind=matcher.kind.value,
+        digest=hashlib.sha256(matcher.value).digest(),
+        consumer_group=consumer_group,
+    )
+    same = candidates.filter(handler_version=handler_version).first()
+    if same is None and handler_version is None:
+        same = candidates.filter(is_automatic=True).order_by("-revision").first()
+    return same
+
+
+def _update_skip(skip: Skip, facts: dict[str, Any]) -> None:
+    """Update an existing skip's row to the requested values."""
+    if skip.is_automatic:
+        lists = SkipList.objects.filter(topic=skip.topic_id)
+        lists.update(automatic=F("automatic") - 1)
+    Skip.objects.filter(pk=skip.pk).update(**facts)
+
+
+def _query_number(statement: str, values: Any) -> int:
+    """Execute a statement that returns one number; without a row, return 0."""
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        row = cursor.fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def _require_poison(poison_id: int, topic: Topic) -> None:
+    """Raise Invalid unless the topic has this message."""
+    if not Poison.objects.filter(pk=poison_id, topic=topic).exists():
+        raise Invalid("poison", f"{topic} has no message {poison_id}")
+
+
+def _refuse_overbroad(
+    topic: Topic, consumer_group: str | None, matcher: Matcher, *, everything: bool
+) -> None:
+    """Raise Invalid for a rule that matches all recent messages of the topic."""
+    if everything or matcher.kind is not MatcherKind.RULE:
+        return
+    result = preview(topic=topic, consumer_group=consumer_group, matcher=matcher)
+    if result.of >= OVERBROAD_AFTER and result.matched == result.of:
+        raise Invalid(
+            "matcher/value",
+            f"this rule matches each of the last {result.of} messages of {topic}; name "
+            'what tells the bad ones apart, or send "everything": true',
+        )
+
+
+def _audit_skip(
+    action: Action, skip: Skip, principal: Principal, *, reason: str, now: datetime
+) -> None:
+    """Append a decision on a skip to the audit."""
+    audit.record(
+        action=action,
+        subject=f"skip:{skip.pk}",
+        actor=principal.actor,
+        reason=reason,
+        source=principal.source,
+        now=now,
+        detail={
+            "topic": skip.topic.name,
+            "consumer_group": skip.consumer_group,
+            "kind": skip.kind,
+            "value": skip.value_text[:DISPLAY_STATES],
+            "handler_version": skip.handler_version,
+            "expires_at": skip.expires_at and skip.expires_at.isoformat(),
+            "poison": skip.poison_id,
+        },
+    )

@@ -1,0 +1,165 @@
+"""What became of each item of an operation, in order.
+
+Nothing is written for it: an item's standing follows from its skip, its redrive and its
+window. Windows count their items, so of a million only those with matches are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import connection, transaction
+
+from apps.core.queryset_sql import read_by_index
+from apps.poison.states import COUNTED, GIVEN_BACK
+from apps.triage.models import Operation
+from apps.triage.states import STANDINGS, ItemState
+
+
+@dataclass(frozen=True, slots=True)
+class ItemStanding:
+    """An item of an operation, and what became of it.
+
+    `explanation` says why it was skipped, or what the broker answered. `queue` is the
+    dead-letter queue that it was given back to.
+    """
+
+    number: int
+    poison: int
+    topic: str
+    standing: str
+    explanation: str
+    queue: str
+    sent_at: datetime | None
+    answered_at: datetime | None
+
+    @property
+    def label(self) -> str:
+        """Return the standing in the words of pages."""
+        return (
+            GIVEN_BACK.get(self.standing, self.standing)
+            if self.queue
+            else self.standing
+        )
+
+
+# Only the first windows are read that have enough matches. What was claimed may have
+# become something else than the window counts. Where items were decided at once, those
+# that are not skipped were acted on.
+_IN_WINDOWS = """
+SELECT item.number, item.poison_id, '' AS reason, own.state, own.sending_to,
+       own.dropped, own.restored
+FROM (
+    SELECT first, items, state, sending_to, dropped, restored,
+           sum(surely) OVER (ORDER BY first) - surely AS before
+    FROM (
+        SELECT *, CASE WHEN first <= %(after)s OR state = 'sending' THEN 0
+                  ELSE {matches} END AS surely
+        FROM poison_window
+        WHERE operation = %(operation)s AND first + items > %(after)s AND {matches} > 0
+    ) matching
+) own
+CROSS JOIN LATERAL (
+    SELECT number, poison_id FROM triage_selected_item selected
+    WHERE operation_id = %(operation)s AND number > %(after)s
+      AND number >= own.first AND number < own.first + own.items
+      AND NOT EXISTS (SELECT FROM triage_skipped_item
+                      WHERE operation_id = %(operation)s AND number = selected.number)
+    OFFSET 0
+) item
+WHERE own.before < %(limit)s
+"""
+
+_SKIPPED = """
+SELECT skip.number, item.poison_id, skip.reason, '', 0, 0, 0
+FROM (SELECT number, reason FROM triage_skipped_item
+      WHERE operation_id = %(operation)s AND number > %(after)s
+      ORDER BY number LIMIT %(limit)s) skip
+JOIN triage_selected_item item
+     ON item.operation_id = %(operation)s AND item.number = skip.number
+"""
+
+# The items that are not judged yet have no window; those of a preview may be skipped.
+# Read here, so that it fits the windows: a run may judge more at any time.
+_UNJUDGED = """
+(SELECT number, poison_id, '', 'waiting', 0, 0, 0 FROM triage_selected_item item
+ WHERE operation_id = %(operation)s AND number > %(after)s
+   AND number >= (SELECT judged FROM triage_operation WHERE id = %(operation)s)
+   AND NOT EXISTS (
+       SELECT FROM triage_skipped_item
+       WHERE operation_id = item.operation_id AND number = item.number)
+ ORDER BY number LIMIT %(limit)s)
+"""
+
+# OFFSET 0 makes Postgres look up each row, whatever it knows of the tables.
+_SELECT = """
+SELECT number, poison_id, topic.name, standing, explanation, queue, sent_at, answered_at
+FROM (
+    SELECT item.number, item.poison_id, CASE
+               WHEN item.reason <> '' THEN 'skipped'
+               WHEN sent.outcome IS NOT NULL THEN sent.outcome
+               WHEN item.dropped > 0 THEN 'dropped'
+               WHEN item.restored > 0 THEN 'restored'
+               WHEN item.state = 'sending' AND item.number < item.sending_to
+                    AND EXISTS (SELECT FROM poison_hold
+                                WHERE poison_id = item.poison_id
+                                  AND operation = %(operation)s) THEN 'sending'
+               ELSE 'waiting' END AS standing,
+           coalesce(nullif(item.reason, ''), sent.detail, '') AS explanation,
+           coalesce(sent.queue, '') AS queue, sent.sent_at, sent.answered_at
+    FROM ({items})
+         item (number, poison_id, reason, state, sending_to, dropped, restored)
+    LEFT JOIN LATERAL (
+        SELECT outcome, detail, queue, sent_at, answered_at FROM poison_redrive
+        WHERE poison_id = item.poison_id AND operation = %(operation)s OFFSET 0
+    ) sent ON true
+    OFFSET 0
+) item
+CROSS JOIN LATERAL (
+    SELECT topic_id FROM poison_poison WHERE id = item.poison_id OFFSET 0
+) poison
+JOIN brokers_topic topic ON topic.id = poison.topic_id
+WHERE standing = ANY(%(standings)s) ORDER BY number LIMIT %(limit)s
+"""
+
+
+def standings_of(
+    operation: Operation,
+    *,
+    standings: Sequence[str] = (),
+    after: int = -1,
+    limit: int,
+) -> list[ItemStanding]:
+    """List items with one of these standings (all if left out), in order.
+
+    Begins after the item with the number `after`. Raises ValueError for an unknown
+    standing.
+    """
+    if unknown := set(standings) - set(STANDINGS):
+        raise ValueError(f"no standing of an item: {sorted(unknown)}")
+    names = standings or STANDINGS
+    values: dict[str, Any] = {
+        "operation": operation.pk,
+        "after": after,
+        "standings": list(names),
+        "limit": limit,
+    }
+    with transaction.atomic(), connection.cursor() as cursor:
+        read_by_index()
+        cursor.execute(_SELECT.format(items=_items(names)), values)
+        return [ItemStanding(*row) for row in cursor.fetchall()]
+
+
+def _items(names: Sequence[str]) -> str:
+    """Return the SQL of the items that may have one of these standings."""
+    counted = [name for name in COUNTED if name in names and name != ItemState.SKIPPED]
+    parts = [_SKIPPED] if ItemState.SKIPPED in names else []
+    if ItemState.WAITING in names:
+        counted.append(f"items - {' - '.join(COUNTED)}")
+        parts.append(_UNJUDGED)
+    if counted:
+        parts.insert(0, _IN_WINDOWS.format(matches=f"({' + '.join(counted)})"))
+    return " UNION ALL ".join(parts)

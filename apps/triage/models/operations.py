@@ -1,0 +1,186 @@
+"""Operations: one decision over many poisons. A preview is an operation already."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import Q
+
+from apps.brokers.models import Topic
+from apps.core.fields import CurrentSnapshot, SnapshotField
+from apps.poison.models import Redrive
+from apps.triage.querysets import OperationQuerySet
+from apps.triage.states import (
+    ACTIVE,
+    CONFIRMED,
+    FINISHED,
+    LAYOUT,
+    LAYOUT_BEFORE,
+    SENDS,
+    UNDO_WINDOW,
+    OperationState,
+    Verb,
+)
+
+# Items of a window: as many as one kill may send twice.
+WINDOW_SIZE = 500
+
+
+def lock_name(operation_id: int) -> str:
+    """Name the lock that the run of an operation holds."""
+    return f"operation:{operation_id}"
+
+
+class Operation(models.Model):
+    """One decision over a frozen selection, as the database was at `as_of`."""
+
+    token = models.UUIDField(unique=True, default=uuid.uuid4)
+    verb = models.CharField(max_length=10)
+    state = models.CharField(max_length=10, default=OperationState.PREVIEW.value)
+    actor = models.TextField()
+    source = models.CharField(max_length=10)
+    query = models.TextField(null=True, help_text="null when chosen one by one")
+    topics = ArrayField(models.TextField(), help_text="what the actor may act on")
+    target_topic = models.ForeignKey(
+        Topic, null=True, on_delete=models.PROTECT, related_name="+"
+    )
+    undo_of = models.ForeignKey(
+        "self", null=True, on_delete=models.PROTECT, related_name="undone_by"
+    )
+    retry_of = models.ForeignKey(
+        "self", null=True, on_delete=models.PROTECT, related_name="retried_by"
+    )
+    standings = ArrayField(
+        models.TextField(),
+        default=list,
+        db_default=[],
+        help_text="of the messages of `retry_of` that are sent again",
+    )
+    ordered = models.BooleanField(
+        default=False, db_default=False, help_text="each topic's messages in order"
+    )
+    reason = models.TextField(default="", help_text="a draft, until confirmed")
+    as_of = SnapshotField(db_default=CurrentSnapshot())
+    taken = models.BooleanField(default=False, help_text="its items are all there")
+    total = models.PositiveIntegerField(default=0)
+    window_size = models.PositiveSmallIntegerField(
+        default=WINDOW_SIZE, db_default=WINDOW_SIZE
+    )
+    will_act = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="items that its preview did not skip"
+    )
+    breakdown = models.JSONField(null=True, help_text="of its items, when taken")
+    newest = models.BigIntegerField(
+        null=True, help_text="id of the newest message when it was asked for"
+    )
+    judged = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="items that it holds, acted on or skipped"
+    )
+    run = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="one more for each run"
+    )
+    rate = models.PositiveIntegerField(
+        null=True, help_text="messages a second, at most"
+    )
+    paused_because = models.TextField(
+        default="", db_default="", help_text="why it paused itself"
+    )
+    ramp = models.JSONField(null=True, help_text="the steps, and what each must show")
+    ramp_to = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="messages that its step allows in all"
+    )
+    ramp_waits_since = models.DateTimeField(null=True)
+    layout = models.PositiveSmallIntegerField(
+        default=LAYOUT,
+        db_default=LAYOUT_BEFORE,
+        help_text="1: its items are in `triage_item`",
+    )
+    epoch = models.PositiveIntegerField(default=0, help_text="of runs of layout 1")
+    trouble = models.TextField(default="", help_text="why it is waiting, in a line")
+    troubles = models.PositiveIntegerField(default=0, help_text="in a row")
+    retry_at = models.DateTimeField(null=True)
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+    confirmed_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+
+    objects = OperationQuerySet.as_manager()
+
+    class Meta:
+        db_table = "triage_operation"
+        constraints = [
+            models.CheckConstraint(
+                name="triage_operation_verb_is_known",
+                condition=Q(verb__in=[verb.value for verb in Verb]),
+            ),
+            models.CheckConstraint(
+                name="triage_operation_state_is_known",
+                condition=Q(state__in=[state.value for state in OperationState]),
+            ),
+            models.CheckConstraint(
+                name="triage_operation_confirmed_has_confirmed_at",
+                condition=Q(state__in=CONFIRMED, confirmed_at__isnull=False)
+                | (~Q(state__in=CONFIRMED) & Q(confirmed_at=None)),
+            ),
+            models.CheckConstraint(
+                name="triage_operation_finished_has_finished_at",
+                condition=Q(state__in=FINISHED, finished_at__isnull=False)
+                | (~Q(state__in=FINISHED) & Q(finished_at=None)),
+            ),
+            models.CheckConstraint(
+                name="triage_operation_drop_has_a_reason",
+                condition=~Q(state__in=CONFIRMED, verb="drop") | ~Q(reason=""),
+            ),
+            models.CheckConstraint(
+                name="triage_operation_only_a_redrive_has_a_target",
+                condition=Q(verb__in=SENDS) | Q(target_topic=None),
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["id"],
+                name="triage_operation_unfinished",
+                condition=Q(state__in=ACTIVE),
+            ),
+            models.Index(fields=["state", "expires_at"], name="triage_operation_stale"),
+            models.Index(
+                fields=["id"],
+                name="triage_operation_to_convert",
+                condition=~Q(layout=LAYOUT),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.pk} {self.verb} {self.state}"
+
+    @property
+    def is_taken(self) -> bool:
+        """Tell whether all its items are there, where this release looks for them."""
+        return self.taken and self.layout == LAYOUT
+
+    @property
+    def undo_ends_at(self) -> datetime | None:
+        """Return until when this drop can be undone; None if it has not ended.
+
+        None for other verbs, too: they cannot be undone.
+        """
+        if self.verb != Verb.DROP or self.finished_at is None:
+            return None
+        return self.finished_at + UNDO_WINDOW
+
+    @property
+    def given_back_to(self) -> str:
+        """Return the dead-letter queue that has its messages again, or ""."""
+        if self.verb != Verb.GIVE_BACK or self.target_topic is None:
+            return ""
+        first = self.items.order_by("number").first()
+        queue = (
+            first
+            and Redrive.objects.filter(poison=first.poison_id, operation=self.pk)
+            .values_list("queue", flat=True)
+            .first()
+        )
+        return queue or self.target_topic.dead_letter_queue

@@ -1,0 +1,231 @@
+"""Claim the items of an operation that are sent next, and record the answers.
+
+A claim is one row: the window, with the number up to which its items may have been
+handed to a broker. The claim of the next items is committed together with the answers
+of those before. So after a kill at any instant, the items of one claim are in doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import connection, transaction
+
+from apps.brokers import adapter_contract
+from apps.brokers.services import topics_and_routing_publisher as brokers
+from apps.core.queryset_sql import pipelined, read_by_index
+from apps.poison.models import ItemWindow
+from apps.poison.querysets import WindowQuerySet
+from apps.poison.services import item_outcome_counts, sends
+from apps.poison.services.item_outcome_counts import Change
+from apps.poison.services.sends import Send
+from apps.poison.states import RedriveOutcome, WindowState
+from apps.triage.models import Operation, SkippedItem
+from apps.triage.services import outbound
+from apps.triage.services.fencing import Orders, fence
+from apps.triage.services.outbound import OutboundMessage, ReadItems, to_send
+
+
+class Windows:
+    """The windows of one run, claimed in order."""
+
+    def __init__(self, operation: Operation) -> None:
+        self.operation = operation
+        self.unmarked = brokers.topics_without_headers()
+        self.orders: Orders | None = None
+
+    @property
+    def rate(self) -> int | None:
+        """Return the rate that was last asked for, in messages a second."""
+        return self.orders.rate if self.orders else self.operation.rate
+
+    def require_fence(self) -> Orders:
+        """Return what people want now, in the open transaction; raise LockLost."""
+        return self._fence()
+
+    def all_done(self) -> bool:
+        """Tell whether nothing may be sent any more."""
+        return not self._unfinished().exists()
+
+    @transaction.atomic
+    def give_up_next(self, *, now: datetime) -> bool:
+        """Free all that is held of the first unfinished window; False without one."""
+        read_by_index()
+        self._fence()
+        window = self._unfinished().first()
+        if window is None:
+            return False
+        sends.give_up(
+            operation=self.operation.pk,
+            first=window.first,
+            end=window.first + window.items,
+            now=now,
+        )
+        self._update(window.first, state=WindowState.DONE)
+        return True
+
+    # What a dead run left
+
+    @transaction.atomic
+    def take_over(self, *, now: datetime) -> None:
+        """Record as unknown what an earlier run was sending when it ended."""
+        read_by_index()
+        self._fence()
+        for window in self._unfinished().filter(state=WindowState.SENDING):
+            sends.record_unknown(
+                operation=self.operation.pk,
+                first=window.first,
+                sending_to=window.sending_to,
+                unmarked=self.unmarked,
+                run=window.run,
+                now=now,
+            )
+            self._update(window.first, state=WindowState.WAITING, sending=0)
+
+    # Reading ahead, in a thread of its own
+
+    def read(self, *, after: int, most: int, now: datetime) -> ReadItems:
+        """Read the first held items whose number is at least `after`, of one window.
+
+        None if there are none.
+        """
+        for window in self._unfinished().filter(first__gte=self._first_of(after)):
+            items = outbound.read(
+                operation=self.operation.pk,
+                first=max(window.first, after),
+                end=window.first + window.items,
+                most=most,
+                unmarked=self.unmarked,
+                now=now,
+            )
+            if not items.is_empty:
+                return items
+        return ReadItems()
+
+    # Claims and answers
+
+    @transaction.atomic
+    def claim(self, items: ReadItems) -> bool:
+        """Claim items before they are handed to a broker; False if it must stop."""
+        return self._claim(items, self._fence())
+
+    @transaction.atomic
+    @pipelined()
+    def record(
+        self,
+        messages: Sequence[OutboundMessage],
+        outcomes: Sequence[adapter_contract.PublishOutcome],
+        *,
+        claimed_at: datetime,
+        now: datetime,
+        following: ReadItems,
+    ) -> bool:
+        """Record the answers to claimed items, and claim those that follow.
+
+        Returns whether the following items may be sent.
+        """
+        read_by_index()
+        orders = self._fence()
+        recorded, unsent = list[Send](), list[OutboundMessage]()
+        for message, outcome in zip(messages, outcomes, strict=True):
+            if outbound.is_unsent(message, outcome):
+                unsent.append(message)
+            else:
+                recorded.append(
+                    to_send(
+                        message,
+                        outcome,
+                        operation=self.operation.pk,
+                        claimed_at=claimed_at,
+                    )
+                )
+        changes = sends.mark(sends=recorded, run=self.operation.run, now=now)
+        unanswered = sends.without_row((m.poison, m.n) for m in unsent)
+        waiting = [m.item for m in unsent if (m.poison, m.n) in unanswered]
+        changes += [
+            Change(self.operation.pk, item, RedriveOutcome.SENDING.value, "")
+            for item in waiting
+        ]
+        first = self._first_of(messages[0].item)
+        item_outcome_counts.count_in((self.operation.pk, first), changes)
+        # Not those that their consumer has answered although the broker has not.
+        unknown = [c.item for c in changes if c.after == RedriveOutcome.UNKNOWN]
+        held_items = {*waiting, *unknown}
+        sends.free(
+            operation=self.operation.pk,
+            items=[each.item for each in messages if each.item not in held_items],
+        )
+        self._close(first, now=now)
+        return self._claim(following, orders)
+
+    def _claim(self, items: ReadItems, orders: Orders) -> bool:
+        """Claim items in the open transaction; free those that need no sending."""
+        self._free_undue(items)
+        if not items.messages or not orders.may_go_on:
+            return False
+        first = self._first_of(items.messages[0].item)
+        self._update(
+            first,
+            state=WindowState.SENDING,
+            run=self.operation.run,
+            sending=items.never_sent,
+            sending_to=items.messages[-1].item + 1,
+        )
+        return True
+
+    def _free_undue(self, items: ReadItems) -> None:
+        """Free items that were answered, or decided by others, and count the latter."""
+        SkippedItem.objects.bulk_create(
+            SkippedItem(
+                operation=self.operation,
+                number=number,
+                reason=f"meanwhile it became {state}",
+            )
+            for number, state in items.decided.items()
+        )
+        item_outcome_counts.count(
+            Change(self.operation.pk, number, "", "skipped") for number in items.decided
+        )
+        undue = [*items.answered, *items.decided]
+        if undue:
+            sends.free(operation=self.operation.pk, items=undue)
+            for first in {self._first_of(number) for number in undue}:
+                self._close(first, now=None)
+
+    def _close(self, first: int, *, now: datetime | None) -> None:
+        """Let a window wait for its other items, or finish it if none is held.
+
+        Nothing of it is being sent any more.
+        """
+        end = first + self.operation.window_size
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "UPDATE poison_window SET marked_at = coalesce(%s, marked_at),"
+                " sending = 0,"
+                " state = CASE WHEN EXISTS (SELECT FROM poison_hold"
+                "   WHERE operation = %s AND item >= %s AND item < %s)"
+                " THEN 'waiting' ELSE 'done' END"
+                " WHERE operation = %s AND first = %s",
+                [now, self.operation.pk, first, end, self.operation.pk, first],
+            )
+
+    def _first_of(self, number: int) -> int:
+        """Return the first number of the window that has this item."""
+        return number - number % self.operation.window_size
+
+    def _fence(self) -> Orders:
+        """Check that no newer run has started; return what people want now."""
+        self.orders = fence(operation=self.operation.pk, run=self.operation.run)
+        return self.orders
+
+    def _unfinished(self) -> WindowQuerySet:
+        """Return the windows of which something may still be sent, in order."""
+        windows = ItemWindow.objects.filter(operation=self.operation.pk)
+        return windows.unfinished().order_by("first")
+
+    def _update(self, first: int, **values: object) -> None:
+        """Update the window that begins with this item."""
+        ItemWindow.objects.filter(operation=self.operation.pk, first=first).update(
+            **values
+        )

@@ -1,0 +1,42 @@
+"""Gives a run a thread beside its own, to read ahead of sending and to send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+from django.db import connection, connections
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
+
+class InlineExecutor(Executor):
+    """Runs each call at once, in the caller's thread."""
+
+    def submit(
+        self, work: Callable[P, Result], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Future[Result]:
+        """Call at once in this thread; return the finished future."""
+        future = Future[Result]()
+        future.set_result(work(*args, **kwargs))
+        return future
+
+
+@contextmanager
+def helper_thread(name: str) -> Iterator[Executor]:
+    """Yield a thread that has a database connection of its own while it lives.
+
+    No other connection sees what a caller's open transaction wrote: inside one, the
+    calls run in the caller's thread.
+    """
+    if connection.in_atomic_block:
+        yield InlineExecutor()
+        return
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix=name) as thread:
+        try:
+            yield thread
+        finally:
+            thread.submit(connections.close_all)

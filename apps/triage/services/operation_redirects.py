@@ -1,0 +1,71 @@
+"""Send messages where the policy of their topic says, as it was at the preview."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from apps.brokers.models import Topic
+from apps.brokers.querysets import TopicQuerySet
+from apps.triage.models import Operation, Redirect
+from apps.triage.states import Verb
+
+
+def store(operation: Operation) -> None:
+    """Store the policies of the present, before the items are counted by them."""
+    Redirect.objects.bulk_create(
+        Redirect(operation=operation, topic_id=topic, target_id=target)
+        for topic, target in _policies(operation).items()
+    )
+
+
+def keep_those_of(operation: Operation, topics: Collection[int] | None) -> None:
+    """Delete what concerns none of these topics; None: they are not all known."""
+    if topics is not None:
+        operation.redirects.exclude(topic__in=topics).delete()
+
+
+def changed_topic(operation: Operation) -> str:
+    """Name a topic whose policy has changed since the preview; "" if none has.
+
+    Only topics that were redirected then, or are now, count: the others of a preview
+    send to themselves.
+    """
+    stored = dict(operation.redirects.values_list("topic_id", "target_id"))
+    present = _policies(operation)
+    breakdown = operation.breakdown or {}
+    concerned = {*stored, *(breakdown.get("topic_ids") or present)}
+    changed = [topic for topic in concerned if stored.get(topic) != present.get(topic)]
+    names = Topic.objects.filter(pk__in=changed).order_by("name")
+    return names.values_list("name", flat=True).first() or ""
+
+
+def targets_of(operation: Operation, topics: Collection[int]) -> set[int]:
+    """Return the ids of the topics to which messages of these topics are sent."""
+    if operation.target_topic_id is not None:
+        return {operation.target_topic_id}
+    redirects = dict(operation.redirects.values_list("topic_id", "target_id"))
+    return {redirects.get(topic, topic) for topic in topics}
+
+
+def names_of(operation: Operation) -> dict[str, str]:
+    """Return which topics are redirected, and where to, by their names."""
+    rows = operation.redirects.order_by("topic__name")
+    return dict(rows.values_list("topic__name", "target__name"))
+
+
+def policy_targets(topics: Collection[int]) -> dict[int, int]:
+    """Map the topics that are requeued elsewhere to those that get their messages."""
+    return _targets(Topic.objects.filter(pk__in=topics))
+
+
+def _policies(operation: Operation) -> dict[int, int]:
+    """Map topics to where they are requeued, for an operation that chose no target."""
+    if operation.verb != Verb.REDRIVE or operation.target_topic_id is not None:
+        return {}
+    return _targets(Topic.objects.matching(operation.topics))
+
+
+def _targets(topics: TopicQuerySet) -> dict[int, int]:
+    redirected = topics.filter(requeue_topic__isnull=False)
+    rows = redirected.values_list("pk", "requeue_topic")
+    return {topic: target for topic, target in rows if target is not None}

@@ -1,0 +1,71 @@
+"""Find operations that no worker works on, and delete expired rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from apps.core import advisory_locks
+from apps.team import sessions, sign_in_attempts
+from apps.team.models import IdempotencyKey
+from apps.triage.models import Operation, WorkerBeat, lock_name
+
+IDEMPOTENCY_KEYS_LIVE = timedelta(hours=24)
+# A worker answers every two seconds; this long without an answer is too long.
+WORKER_LIVES = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Orphans:
+    """Operations that wait for a worker: to be run, or to have their items taken."""
+
+    to_run: tuple[int, ...]
+    to_take: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pruned:
+    previews: int
+    idempotency_keys: int
+
+
+def beat(*, now: datetime) -> None:
+    """Store that a worker is alive now."""
+    WorkerBeat.objects.update_or_create(id=1, defaults={"at": now})
+
+
+def worker_missing_for(*, now: datetime) -> timedelta | None:
+    """Return how long no worker has answered; None if one does, or none ever did."""
+    last = WorkerBeat.objects.values_list("at", flat=True).first()
+    missing = None if last is None else now - last
+    return missing if missing and missing > WORKER_LIVES else None
+
+
+def orphans(*, now: datetime) -> Orphans:
+    """List due operations that no process runs, and previews to be taken."""
+    due = (
+        Operation.objects.of_this_release()
+        .active()
+        .due(now)
+        .values_list("pk", flat=True)
+    )
+    waiting = {pk: lock_name(pk) for pk in due}
+    busy = advisory_locks.names_locked(waiting.values())
+    untaken = Operation.objects.of_this_release().previews().filter(taken=False)
+    untaken = untaken.filter(expires_at__gt=now)
+    return Orphans(
+        to_run=tuple(pk for pk, name in waiting.items() if name not in busy),
+        to_take=tuple(untaken.values_list("pk", flat=True)),
+    )
+
+
+def prune(*, now: datetime) -> Pruned:
+    """Delete old previews, idempotency keys, sessions and wrong passwords."""
+    stale = Operation.objects.stale(now)
+    previews = stale.count()
+    stale.delete()
+    old = IdempotencyKey.objects.filter(created_at__lt=now - IDEMPOTENCY_KEYS_LIVE)
+    keys, _ = old.delete()
+    sign_in_attempts.prune(now=now)
+    sessions.prune(now=now)
+    return Pruned(previews=previews, idempotency_keys=keys)

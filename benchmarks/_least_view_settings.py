@@ -1,0 +1,7 @@
+"""The product's settings, with the views of the benchmarks beside its own."""
+
+from __future__ import annotations
+
+from poisonweb.settings import *  # noqa: F403 - all of them
+
+ROOT_URLCONF = "benchmarks._least_view_urls"

@@ -1,0 +1,193 @@
+"""The servers and processes of an installation, with their commands."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+
+from poisonweb.embedded import postgres, redis
+from poisonweb.embedded.errors import CannotStart
+from poisonweb.embedded.free_ports import LOOPBACK, free_port
+from poisonweb.embedded.processes import Program
+from poisonweb.embedded.server_addresses import LOOPBACK_BROKERS, Servers
+from poisonweb.env import Env
+
+# A task works for at most ten seconds, so a worker stops within this time.
+WORKER_GRACE = 15.0
+CONSUMER_GRACE = 5.0
+# Pages do not wait for these processes, so they run at a lower priority.
+LOW_PRIORITY = ("nice", "-n", "5")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    servers: tuple[Program, ...]
+    addresses: Servers
+    prepare: Program
+    processes: tuple[Program, ...]
+
+
+def temporary(var: Path) -> Path:
+    """Return the folder of temporary files, which every start and stop empties."""
+    return var / "tmp"
+
+
+def make(env: Env, *, port: int, environ: Mapping[str, str]) -> Plan:
+    """Plan embedded servers for those missing in the environment, and all processes."""
+    servers: list[Program] = []
+    database_url = env.database_url or _add_postgres(env.var / "postgres", servers)
+    celery_broker_url, redis_url = env.celery_broker_url, env.redis_url
+    if celery_broker_url is None:
+        celery_broker_url, ours = _add_redis(env.var / "redis", servers)
+        redis_url = redis_url or ours
+    addresses = Servers(
+        database_url=database_url,
+        celery_broker_url=celery_broker_url,
+        redis_url=redis_url,
+    )
+    demo = _demo(env, addresses, is_requested=bool(environ.get("POISONWEB_DEMO")))
+    environment = {
+        **LOOPBACK_BROKERS,
+        **environ,
+        **addresses.environment(),
+        "POISONWEB_VAR": str(env.var),
+        # A worker that gets SIGQUIT leaves its temporary files: we remove this folder.
+        "TMPDIR": str(temporary(env.var)),
+        "POISONWEB_DEMO": "1" if demo else "0",
+        "PYTHONUNBUFFERED": "1",
+    }
+    return Plan(
+        servers=tuple(servers),
+        addresses=addresses,
+        prepare=Program(
+            name="prepare",
+            command=_python("manage.py", "prepare"),
+            environment=environment,
+        ),
+        processes=_processes(env, port=port, demo=demo, environment=environment),
+    )
+
+
+def _add_postgres(folder: Path, servers: list[Program]) -> str:
+    """Prepare an embedded Postgres, add it to `servers`, and return its URL."""
+    # This takes seconds, in which another program could take a free port.
+    postgres.prepare(folder)
+    port = free_port()
+    servers.append(postgres.program(folder, port=port))
+    return postgres.url(folder, port=port)
+
+
+def _add_redis(folder: Path, servers: list[Program]) -> tuple[str, str]:
+    """Add an embedded Redis to `servers`; return the URLs of its two databases."""
+    port = free_port()
+    servers.append(redis.program(folder, port=port))
+    for_celery = redis.url(folder, port=port, database=redis.CELERY_DATABASE)
+    return for_celery, redis.url(folder, port=port, database=redis.SAMPLE_DATABASE)
+
+
+def _demo(env: Env, addresses: Servers, *, is_requested: bool) -> bool:
+    """Check whether the sample runs: without a request only with embedded servers."""
+    if not is_requested:
+        return env.database_url is None and addresses.redis_url is not None
+    if env.demo and addresses.redis_url is None:
+        raise CannotStart(
+            "POISONWEB_DEMO=1 with your own CELERY_BROKER_URL also needs "
+            "POISONWEB_REDIS_URL, the sample's message broker."
+        )
+    return env.demo
+
+
+def _processes(
+    env: Env, *, port: int, demo: bool, environment: Mapping[str, str]
+) -> tuple[Program, ...]:
+    """List our processes, with those of the sample if `demo`."""
+    program = partial(Program, environment=environment)
+    worker = partial(_worker, env.log_level)
+    schedule = ("--schedule", str(env.var / "run" / "beat-schedule"))
+    ours = (
+        program(name="web", command=_web(port), ready=partial(_is_ready, port)),
+        program(
+            name="worker",
+            command=worker("poisonweb", size=2),
+            grace=WORKER_GRACE,
+        ),
+        program(name="beat", command=_celery(env.log_level, "beat", *schedule)),
+        program(name="lanes", command=_python("manage.py", "lanes")),
+        program(
+            name="reports",
+            command=worker("reports", size=1),
+            # A report may take minutes: an interrupted one is made again later.
+            stop_signal=signal.SIGQUIT,
+            wrapper=LOW_PRIORITY,
+        ),
+    )
+    return (*ours, *_sample_programs(env, environment)) if demo else ours
+
+
+def _sample_programs(env: Env, environment: Mapping[str, str]) -> tuple[Program, ...]:
+    """List the programs of the sample, and the one that writes its history."""
+    journal = {"POISONGUARD_JOURNAL": str(env.var / "sample-journal")}
+    program = partial(Program, environment={**environment, **journal})
+    return (
+        program(name="sample", command=_python("-m", "poisonweb.sample")),
+        program(
+            name="shipping",
+            command=_guarded(_python("-m", "poisonweb.sample.shipping")),
+        ),
+        program(
+            name="history",
+            command=_python("manage.py", "make_history"),
+            wrapper=LOW_PRIORITY,
+            once=True,
+        ),
+    )
+
+
+def _guarded(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command of a consumer with a supervisor; both end together."""
+    ends_with_it = ("setpriv", "--pdeathsig", "TERM", "--")
+    run = _python("-m", "poisonguard", "run", "--grace", str(CONSUMER_GRACE), "--")
+    return (*run, *ends_with_it, *command)
+
+
+def _web(port: int) -> tuple[str, ...]:
+    """Return the command of the web."""
+    return _python("-m", "poisonweb.web", "--host", LOOPBACK, "--port", str(port))
+
+
+def _worker(level: str, queue: str, *, size: int) -> tuple[str, ...]:
+    """Return the command of a Celery worker of one queue."""
+    return _celery(
+        *(level, "worker", "--queues", queue, "--hostname", f"{queue}@%h"),
+        *("--concurrency", str(size)),
+        # No other worker has this queue, and looking for others would take a second.
+        *("--without-gossip", "--without-mingle"),
+    )
+
+
+def _celery(level: str, *arguments: str) -> tuple[str, ...]:
+    """Return a command of Celery."""
+    return _python("-m", "celery", "-A", "poisonweb", *arguments, "--loglevel", level)
+
+
+def _python(*arguments: str) -> tuple[str, ...]:
+    """Return a command of this Python."""
+    return (sys.executable, *arguments)
+
+
+def _is_ready(port: int, _: int) -> bool:
+    """Return whether the web at this port answers that it is ready."""
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=5)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

@@ -1,0 +1,155 @@
+"""Uvicorn's HTTP protocol with a time limit for requests, and with forwarding.
+
+Uvicorn waits for ever for the rest of a request: an incomplete one keeps its connection
+and its memory. Here a request has to arrive whole within a minute. Its answer may take
+longer. And another process may continue a request of which only the head was parsed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import h11
+from h11._state import MIGHT_SWITCH_PROTOCOL
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from poisonweb.client_socket_handover import PartialRequest
+
+SECONDS = 60.0
+# In the last state the request is complete, too: it offers another protocol (such as
+# h2c), which uvicorn does not support.
+WHOLE = frozenset({h11.DONE, h11.MUST_CLOSE, h11.CLOSED, MIGHT_SWITCH_PROTOCOL})
+TOO_LATE = (
+    b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+)
+Event = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
+
+
+class BoundedH11(H11Protocol):
+    """A connection that closes if a request takes longer than SECONDS to arrive."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(  # type: ignore[override] # as the parent class does
+        self, transport: asyncio.Transport
+    ) -> None:
+        """Expect the first request within the limit."""
+        super().connection_made(transport)
+        self._await_request(SECONDS)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the time limit."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        """Stop the time limit once the request is whole."""
+        super().handle_events()
+        if self.conn.their_state in WHOLE:
+            self._stop_waiting()
+
+    def on_response_complete(self) -> None:
+        """Expect the next request within the limit."""
+        self._await_request(SECONDS)
+        super().on_response_complete()
+
+    def _await_request(self, seconds: float) -> None:
+        """Close the connection unless a request is whole within these seconds."""
+        self._stop_waiting()
+        self._deadline = self.loop.call_later(seconds, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        """Stop the time limit."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _give_up(self) -> None:
+        """Answer 408 if nothing was answered yet, and close the connection."""
+        if self.transport.is_closing():
+            return
+        if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            self.transport.write(TOO_LATE)
+        # The application, which waits for the rest, receives a disconnect.
+        self.transport.close()
+
+
+class ForwardingH11(BoundedH11):
+    """A connection that goes to another process with a request for that process."""
+
+    def __init__(
+        self,
+        *args: Any,
+        is_for_another: Callable[[h11.Request], bool],
+        hand_on: Callable[[PartialRequest], None],
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._is_for_another = is_for_another
+        self._hand_on = hand_on
+        self.conn = _FilteredConnection(self._hand_on_costly)
+
+    def _hand_on_costly(self, request: h11.Request) -> bool:
+        """Hand a costly request on with its connection; return whether it was."""
+        # While an earlier answer is being sent, this process has to answer, too.
+        is_free = not self.transport.get_write_buffer_size()
+        if not (is_free and self._is_for_another(request)):
+            return False
+        self._hand_on(
+            PartialRequest(
+                connection=self.transport.get_extra_info("socket").dup(),
+                data=_head(request) + self.conn.trailing_data[0],
+                seconds_left=self._seconds_left(),
+            )
+        )
+        # This closes our copy of the connection; the other process has its own.
+        self.transport.close()
+        return True
+
+    def _seconds_left(self) -> float:
+        """Return how long the rest of the request may take."""
+        return self._deadline.when() - self.loop.time() if self._deadline else SECONDS
+
+
+class ContinuedH11(BoundedH11):
+    """A connection that another process has begun to read."""
+
+    def __init__(self, *args: Any, request: PartialRequest, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._request = request
+
+    def connection_made(  # type: ignore[override] # as the parent class does
+        self, transport: asyncio.Transport
+    ) -> None:
+        """Read what the other process had received of the request."""
+        super().connection_made(transport)
+        self._await_request(self._request.seconds_left)
+        self.data_received(self._request.data)
+
+
+class _FilteredConnection(h11.Connection):
+    """A connection that hides requests which another process answers."""
+
+    def __init__(self, is_handed_on: Callable[[h11.Request], bool]) -> None:
+        super().__init__(h11.SERVER)
+        self._is_handed_on = is_handed_on
+
+    def next_event(self) -> Event:
+        """Return the next event; hide a request that is handed on."""
+        event = super().next_event()
+        if isinstance(event, h11.Request) and self._is_handed_on(event):
+            return h11.NEED_DATA
+        return event
+
+
+def _head(request: h11.Request) -> bytes:
+    """Write the head of a request again, as the other process will parse it."""
+    lines = [
+        b"%s %s HTTP/%s" % (request.method, request.target, request.http_version),
+        *(b"%s: %s" % header for header in request.headers.raw_items()),
+    ]
+    return b"\r\n".join([*lines, b"", b""])

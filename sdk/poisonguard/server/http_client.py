@@ -1,0 +1,309 @@
+"""The HTTP client of Poisonweb: raises Away or Refused.
+
+Several urls are one installation: a client stays with the url that answers, and tries
+the others when it is away. All calls are idempotent, so a call whose answer was lost is
+repeated, at the same url or another one.
+
+Certificates are verified (`SSL_CERT_FILE` names your own authority), redirects are not
+followed, proxies of the environment are not used, and no message holds the API key.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import os
+import re
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import urllib3
+from urllib3.connection import HTTPConnection
+
+from poisonguard.addresses import redacted
+from poisonguard.errors import Away, Misconfigured
+from poisonguard.server.refusals_and_retry_after import ServerUrl, refusal
+from poisonguard.server.response_reading import (
+    StreamedAnswer,
+    away,
+    pieces_of,
+    read_json,
+)
+from poisonguard.server.server_clock import ServerClock
+from poisonguard.server.server_sent_events import Event, parse
+from poisonguard.version import VERSION
+
+log = logging.getLogger(__name__)
+
+USER_AGENT = f"poisonguard/{VERSION}"
+# Smaller bodies are cheaper for the server uncompressed.
+GZIP_FROM = 65_536
+# Servers refuse what inflates further as a bomb: it is sent uncompressed.
+GZIP_RATIO = 100
+# Poisonweb sends a ping every 15 s; two of them may be lost.
+STREAM_SILENCE = 35.0
+# Added to the time-out for large bodies, which the server reads before it answers.
+BYTES_PER_SECOND = 1_000_000
+
+# A lost machine sends nothing: TCP keep-alive detects it within 15 s.
+_KEEPALIVE = [
+    (socket.IPPROTO_TCP, getattr(socket, name), value)
+    for name, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 2))
+    if hasattr(socket, name)
+]
+_SOCKET_OPTIONS = [
+    *HTTPConnection.default_socket_options,
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *_KEEPALIVE,
+]
+
+Query = Sequence[tuple[str, str]]
+
+
+class Client:
+    """Calls Poisonweb's API; any number of threads may share it."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        api_key: str | Callable[[], str],
+        *,
+        timeout: float = 5.0,
+        user_agent: str = USER_AGENT,
+        proxy: str | None = None,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not urls:
+            raise Misconfigured("No url: name the one of your Poisonweb.")
+        self._servers = [ServerUrl(_checked_url(url), timer) for url in urls]
+        self._working = 0  # the place of the url that answered last
+        self._api_key = api_key
+        self._timeout = timeout
+        self._user_agent = user_agent
+        self._proxy = proxy
+        self._clock = ServerClock()
+        self._reset_after_fork()
+        _clients.add(self)
+
+    def _reset_after_fork(self) -> None:
+        """Start without connections: a child must not use those of its parent."""
+        options: dict[str, Any] = {
+            "maxsize": 8,
+            "retries": False,
+            "cert_reqs": "CERT_REQUIRED",
+            "socket_options": _SOCKET_OPTIONS,
+        }
+        self._pool: urllib3.PoolManager = (
+            urllib3.ProxyManager(self._proxy, **options)
+            if self._proxy
+            else urllib3.PoolManager(**options)
+        )
+        self._lock = threading.Lock()
+        self._streams: set[urllib3.BaseHTTPResponse] = set()
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        """Return the url that answered last."""
+        return self._servers[self._working].url
+
+    def now(self) -> datetime:
+        """Return the estimated server time, whatever our clock is set to."""
+        return self._clock.now()
+
+    @property
+    def skew_warning(self) -> str | None:
+        """Describe the clock skew and its remedy; None when there is little."""
+        return self._clock.warning
+
+    def get(self, path: str, query: Query = ()) -> Any:
+        """GET a path and parse the JSON answer; raise Away or Refused."""
+        return read_json(self.url, self._request("GET", path, query=query))
+
+    @contextmanager
+    def open(self, path: str, query: Query, *, accept: str) -> Iterator[StreamedAnswer]:
+        """Get an answer that is read as it arrives, compressed where possible."""
+        headers = {"Accept": accept, "Accept-Encoding": "gzip"}
+        response = self._request("GET", path, query=query, headers=headers)
+        try:
+            yield StreamedAnswer(self.url, response)
+        finally:
+            response.close()
+
+    def post(
+        self, path: str, body: Mapping[str, object], *, timeout: float | None = None
+    ) -> Any:
+        """POST a body as JSON and parse the JSON answer; raise Away or Refused."""
+        response = self._request("POST", path, body=body, timeout=timeout)
+        return read_json(self.url, response)
+
+    def delete(self, path: str, body: Mapping[str, object] | None = None) -> Any:
+        """DELETE a path and parse the JSON answer; raise Away or Refused."""
+        return read_json(self.url, self._request("DELETE", path, body=body))
+
+    @contextmanager
+    def stream(
+        self, path: str, query: Query, last_event_id: str | None
+    ) -> Iterator[Iterator[Event]]:
+        """Open a stream of events, which ends when either side cuts it."""
+        headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
+        if last_event_id is not None:
+            headers["Last-Event-ID"] = last_event_id
+        response = self._request(
+            "GET", path, query=query, headers=headers, timeout=STREAM_SILENCE
+        )
+        with self._lock:
+            self._streams.add(response)
+            closed = self._closed
+        try:
+            yield parse(() if closed else pieces_of(response))
+        finally:
+            with self._lock:
+                self._streams.discard(response)
+            response.close()
+
+    def cut(self) -> None:
+        """End every open stream: its reader sees the end at once."""
+        with self._lock:
+            for response in self._streams:
+                # The stream may have ended already, and its socket be closed.
+                with suppress(OSError, RuntimeError, ValueError):
+                    response.shutdown()
+
+    def close(self) -> None:
+        """End the open streams and the connections; later streams are empty."""
+        with self._lock:
+            self._closed = True
+        self.cut()
+        self._pool.clear()
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query = (),
+        body: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> urllib3.BaseHTTPResponse:
+        """Try the url that works, then the others; raise Away when all are away."""
+        all_headers = {**self._headers(), **(headers or {})}
+        data = None if body is None else _encoded(body, all_headers)
+        wait = (timeout or self._timeout) + len(data or b"") / BYTES_PER_SECOND
+        target = f"/api/v1{path}" + (f"?{urlencode(query)}" if query else "")
+        first, reasons = self._working, list[str]()
+        for place in (*range(first, len(self._servers)), *range(first)):
+            server = self._servers[place]
+            try:
+                answer = self._ask(server, method, target, data, all_headers, wait)
+            except Away as reason:
+                reasons.append(str(reason))
+                continue
+            self._stay_with(place)
+            return answer
+        raise Away(" ".join(reasons))
+
+    def _ask(
+        self,
+        server: ServerUrl,
+        method: str,
+        target: str,
+        data: bytes | None,
+        headers: Mapping[str, str],
+        wait: float,
+    ) -> urllib3.BaseHTTPResponse:
+        """Request one url and return its good answer; raise Away or Refused."""
+        reading = method == "GET"
+        pause = server.remaining_pause(reading=reading)
+        if pause > 0:
+            raise Away(f"{server.url} asked for {pause:.0f} s of patience.")
+        asked_at = time.monotonic()
+        try:
+            response = self._pool.request(
+                method,
+                server.url + target,
+                body=data,
+                headers=headers,
+                timeout=urllib3.Timeout(connect=self._timeout, read=wait),
+                redirect=False,
+                preload_content=False,
+            )
+        except urllib3.exceptions.HTTPError as reason:
+            raise away(server.url, reason) from reason
+        self._clock.learn(response.headers.get("Date"), asked_at=asked_at)
+        if response.status >= HTTPStatus.MULTIPLE_CHOICES:
+            raise refusal(server, response)
+        return response
+
+    def _headers(self) -> dict[str, str]:
+        """Return the headers of each request; raise Misconfigured for a bad API key."""
+        key = self._api_key if isinstance(self._api_key, str) else self._api_key()
+        key = key.strip()
+        if not re.fullmatch("[!-~]+", key):
+            raise Misconfigured(
+                "The API key is empty or holds a space, a line end or the like:"
+                " give it as it was shown."
+            )
+        return {
+            "Authorization": f"Bearer {key}",
+            "User-Agent": self._user_agent,
+            "Accept": "application/json",
+        }
+
+    def _stay_with(self, place: int) -> None:
+        """Use this url from now on; end the streams of the one before it."""
+        if place != self._working:
+            before, self._working = self.url, place
+            log.warning("%s is away: %s is used from now on", before, self.url)
+            # Streams of the other url may never send anything again.
+            self.cut()
+
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def _reset_all_after_fork() -> None:
+    """Start all clients of a forked child without its parent's connections."""
+    for client in list(_clients):
+        client._reset_after_fork()  # noqa: SLF001 # ours
+
+
+os.register_at_fork(after_in_child=_reset_all_after_fork)
+
+
+def _checked_url(url: str) -> str:
+    """Return a url without its last slash; raise Misconfigured for an unusable one."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise Misconfigured(
+            f"{redacted(url)} is no url: write it like https://poisonweb:8000"
+        )
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise Misconfigured(
+            f"The url of {parts.hostname} holds a user, a query or a fragment:"
+            " leave it out; the API key is a setting of its own."
+        )
+    return url.rstrip("/")
+
+
+def _encoded(body: Mapping[str, object], headers: dict[str, str]) -> bytes:
+    """Return the bytes of a body, and set their type and encoding in `headers`."""
+    data = json.dumps(body, separators=(",", ":")).encode()
+    headers["Content-Type"] = "application/json"
+    if len(data) <= GZIP_FROM:
+        return data
+    small = gzip.compress(data, compresslevel=1, mtime=0)
+    if len(small) * GZIP_RATIO < len(data):
+        return data
+    headers["Content-Encoding"] = "gzip"
+    return small

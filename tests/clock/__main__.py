@@ -1,7 +1,0 @@
-from __future__ import annotations
-
-import sys
-
-from tests import clock
-
-clock.main(sys.argv[1:])

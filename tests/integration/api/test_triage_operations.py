@@ -1,0 +1,562 @@
+"""Operations over the API: preview, confirm, follow and undo; stale tokens."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime, timedelta
+
+import pytest
+
+from apps.brokers.models import Broker, Topic
+from apps.brokers.services.topics_and_routing_publisher import RoutingPublisher
+from apps.core import clock
+from apps.core.statement_timeouts import TOO_SLOW
+from apps.poison.models import Hold, ItemWindow, Poison
+from apps.team.rights import Role, Scope
+from apps.triage.models import Operation
+from apps.triage.services import preview_breakdown_counting, previews, running
+from tests.failure_report_builders import poisons
+from tests.integration.api.schema_checking_client import Caller, Reply, person, program
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def caller() -> Caller:
+    return program(Scope.OPERATIONS_READ, Scope.OPERATIONS_WRITE, Scope.POISONS_READ)
+
+
+def preview(caller: Caller, **selection: object) -> Reply:
+    if not {"q", "ids"} & selection.keys():
+        selection["q"] = "topic:orders"
+    return caller.post("operations/preview", {"verb": "drop", **selection})
+
+
+def confirm(caller: Caller, token: str, reason: str = "a test") -> Reply:
+    return caller.post("operations", {"token": token, "reason": reason})
+
+
+def drop(caller: Caller, **selection: object) -> int:
+    """Preview, confirm and run a drop; give its id."""
+    reply = confirm(caller, preview(caller, **selection).json["token"])
+    number: int = reply.json["id"]
+    run(number)
+    return number
+
+
+def run(number: int) -> None:
+    with RoutingPublisher() as publisher:
+        running.run(operation_id=number, publisher=publisher, clock=clock.now)
+
+
+def test_a_preview_shows_what_would_be_done_and_does_nothing(
+    caller: Caller, now: datetime
+) -> None:
+    created = poisons(now, 5)
+    Poison.objects.filter(pk=created[0].pk).update(state="dropped", dropped_at=now)
+
+    data = preview(caller).json
+
+    assert (data["total"], data["will_act"], data["taken"]) == (5, 4, True)
+    assert data["skipped"] == [{"reason": "already dropped", "count": 1}]
+    assert data["breakdown"] == {
+        "topics": [{"name": "orders", "count": 4}],
+        "consumer_groups": [{"name": "billing", "count": 4}],
+        "other_topics": 0,
+        "other_consumer_groups": 0,
+    }
+    assert len(data["sample"]) == 3
+    assert Poison.objects.open().count() == 4
+
+
+def test_a_preview_names_the_headers_that_are_left_out(
+    caller: Caller, now: datetime
+) -> None:
+    rabbit = Broker.objects.create(
+        name="rabbit", kind="rabbitmq", url="env:BROKER_NOWHERE"
+    )
+    poisons(now, 2, headers=[("CC", b'["audit"]'), ("tenant", b"a")])
+    Topic.objects.filter(name="orders").update(broker=rabbit)
+
+    redrive, drop_ = (preview(caller, verb=verb).json for verb in ("redrive", "drop"))
+    again = caller.get("operations/preview", token=redrive["token"]).json
+
+    assert redrive["left_out"] == [{"name": "CC", "count": 2}] == again["left_out"]
+    assert drop_["left_out"] == []
+
+
+def test_a_preview_names_what_failed_in_another_queue(
+    caller: Caller, now: datetime
+) -> None:
+    poisons(now, 2, headers=[("NServiceBus.FailedQ", b"Sales.Billing")])
+    poisons(now, 1, headers=[("NServiceBus.FailedQ", b"orders@host")])
+    broker = Broker.objects.create(
+        name="r", kind="redis_streams", url="env:BROKER_NOWHERE"
+    )
+    Topic.objects.create(name="aside", native_name="aside", broker=broker)
+
+    redrive, drop_ = (preview(caller, verb=verb).json for verb in ("redrive", "drop"))
+    again = caller.get("operations/preview", token=redrive["token"]).json
+    chosen = preview(caller, verb="redrive", target_topic="aside").json
+
+    elsewhere = [{"failed_in": "Sales.Billing", "sent_to": "orders", "count": 2}]
+    assert redrive["elsewhere"] == elsewhere == again["elsewhere"]
+    assert drop_["elsewhere"] == chosen["elsewhere"] == []
+
+
+def test_a_preview_can_be_read_again_by_its_owner_only(
+    caller: Caller, now: datetime
+) -> None:
+    poisons(now, 2)
+    data = preview(caller).json
+    poisons(now, 1)
+
+    again = caller.get("operations/preview", token=data["token"])
+    other = person().get("operations/preview", token=data["token"])
+
+    assert again.json == {**data, "newer": 1}
+    assert other.status == 404
+    assert caller.get("operations/preview", token="x").pointers == ["/token"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "at_first", "at_last"),
+    [("drop", "dropped", "dropped"), ("redrive", "waiting", "refused")],
+)
+def test_a_confirmed_operation_is_followed_to_its_end(
+    caller: Caller, now: datetime, verb: str, at_first: str, at_last: str
+) -> None:
+    created = poisons(now, 3)
+    ids = [p.pk for p in created[:2]]
+    reply = confirm(caller, preview(caller, verb=verb, ids=ids).json["token"])
+    assert reply.status == 202
+    where = reply.response["Location"]
+
+    waiting = caller.get(where).json
+    run(reply.json["id"])
+    done = caller.get(where).json
+
+    assert where == f"/api/v1/operations/{reply.json['id']}"
+    assert (waiting["state"], waiting["counts"][at_first]) == ("queued", 2)
+    assert (done["state"], done["counts"][at_last]) == ("done", 2)
+    for each in (waiting, done):
+        assert sum(each["counts"].values()) == each["total"] == 2
+    assert done["reason"] == "a test"
+    assert (done["rate"] > 0, done["eta"]) == (True, None)
+
+
+def test_refused_and_skipped_poisons_are_listed_with_their_reasons(
+    caller: Caller, now: datetime
+) -> None:
+    created = poisons(now, 3)
+    Poison.objects.filter(pk=created[0].pk).update(state="dropped", dropped_at=now)
+    reply = confirm(caller, preview(caller, verb="redrive").json["token"])
+
+    run(reply.json["id"])
+
+    done = caller.get(f"operations/{reply.json['id']}").json
+    assert done["skipped"] == [
+        {"poison": created[0].pk, "reason": "dropped: restore it first"}
+    ]
+    assert {each["poison"] for each in done["refused"]} == {p.pk for p in created[1:]}
+    assert "no broker" in done["refused"][0]["reason"]
+    assert done["counts"]["refused"] == 2
+    detail = caller.get(f"poisons/{created[1].pk}").json
+    assert [each["outcome"] for each in detail["redrives"]] == ["refused"]
+    assert detail["redrives"][0]["operation"] == done["id"]
+    assert (detail["redrives"][0]["queue"], done["given_back_to"]) == (None, None)
+    assert [each["id"] for each in detail["operations"]] == [done["id"]]
+
+
+def test_a_redrive_goes_to_the_broker_and_may_be_silent(
+    caller: Caller, now: datetime, orders: Topic
+) -> None:
+    poisons(now, 2)
+    token = preview(caller, verb="redrive").json["token"]
+    Operation.objects.update(window_size=1)
+    reply = confirm(caller, token)
+    run(reply.json["id"])
+    operation = caller.get(f"operations/{reply.json['id']}").json
+    long_ago = now - timedelta(minutes=11)
+    ItemWindow.objects.filter(first=0).update(marked_at=long_ago)
+
+    later = caller.get(f"operations/{reply.json['id']}").json
+
+    assert (operation["counts"]["sent"], operation["silent"], later["silent"]) == (
+        2,
+        0,
+        1,
+    )
+
+
+def test_operations_are_listed_newest_first_without_previews(
+    caller: Caller, now: datetime
+) -> None:
+    ids = [poisons(now, 1)[0].pk for _ in range(3)]
+    numbers = [drop(caller, ids=[pk]) for pk in ids]
+    preview(caller)
+
+    first = caller.get("operations", limit=2)
+    rest = caller.get("operations", limit=2, cursor=first.json["next"])
+
+    listed = [row["id"] for row in (*first.results, *rest.results)]
+    assert listed == numbers[::-1]
+    assert rest.json["next"] is None
+
+
+def test_an_undo_restores_what_was_dropped(caller: Caller, now: datetime) -> None:
+    poisons(now, 2)
+    dropped = drop(caller)
+
+    reply = caller.post(f"operations/{dropped}/undo")
+    run(reply.json["id"])
+
+    undone = caller.get(reply.response["Location"]).json
+    assert (reply.status, undone["verb"], undone["undo_of"]) == (
+        202,
+        "restore",
+        dropped,
+    )
+    assert undone["counts"]["restored"] == 2
+    assert Poison.objects.open().count() == 2
+    assert caller.post(f"operations/{dropped}/undo").status == 409
+
+
+def test_only_a_drop_can_be_undone(caller: Caller, now: datetime) -> None:
+    poisons(now, 1)
+    reply = confirm(caller, preview(caller, verb="redrive").json["token"])
+
+    assert caller.post(f"operations/{reply.json['id']}/undo").status == 404
+    assert caller.post("operations/99/undo").status == 404
+    assert caller.get("operations/99").status == 404
+
+
+def test_a_used_token_is_a_409_that_names_its_operation(
+    caller: Caller, now: datetime
+) -> None:
+    poisons(now, 1)
+    token = preview(caller).json["token"]
+    first = confirm(caller, token)
+
+    second = confirm(caller, token)
+
+    assert (first.status, second.status) == (202, 409)
+    assert second.json["type"] == "urn:poisonweb:problem:stale"
+    assert f"operation {first.json['id']}" in second.detail
+    assert second.json["preview"]["will_act"] == 0
+
+
+def test_an_expired_token_is_a_409_with_a_new_preview_that_works(
+    caller: Caller, now: datetime
+) -> None:
+    poisons(now, 2)
+    token = preview(caller).json["token"]
+    Operation.objects.update(expires_at=now - timedelta(seconds=1))
+
+    reply = confirm(caller, token)
+
+    renewed = reply.json["preview"]
+    assert (reply.status, renewed["will_act"]) == (409, 2)
+    assert renewed["token"] != token
+    assert confirm(caller, renewed["token"]).status == 202
+
+
+@pytest.mark.parametrize(
+    ("verb", "why"),
+    [("drop", "already dropped"), ("redrive", "operation {} has it")],
+)
+def test_a_newer_preview_of_the_same_selection_keeps_the_older_one_valid(
+    caller: Caller, now: datetime, verb: str, why: str
+) -> None:
+    poisons(now, 2)
+    older, newer = (preview(caller, verb=verb).json["token"] for _ in range(2))
+
+    accepted = confirm(caller, older)
+    late = confirm(caller, newer)
+
+    assert accepted.status == 202
+    why = why.format(accepted.json["id"])
+    assert late.status == 409
+    assert late.detail == f"Nothing is left to act on: 2 skipped, {why}."
+    reasons = [each["reason"] for each in late.json["preview"]["skipped"]]
+    assert reasons == [why]
+
+
+def test_a_refused_confirmation_keeps_the_actors_other_previews_valid(
+    caller: Caller, now: datetime
+) -> None:
+    poisons(now, 2)
+    stale, good = (preview(caller).json["token"] for _ in range(2))
+    Operation.objects.filter(token=stale).update(expires_at=now)
+
+    refused = confirm(caller, stale)
+    accepted = confirm(caller, good)
+
+    assert (refused.status, accepted.status) == (409, 202)
+
+
+def test_two_scripts_with_one_key_that_take_turns_both_get_their_operation(
+    caller: Caller, now: datetime
+) -> None:
+    first, second = poisons(now, 2)
+    mine = preview(caller, verb="redrive").json["token"]
+    theirs = preview(caller, verb="redrive").json["token"]
+    Operation.objects.update(expires_at=now)
+
+    refusals = [confirm(caller, token).json["preview"] for token in (mine, theirs)]
+    done = [confirm(caller, each["token"]).status for each in refusals]
+
+    # The first operation took the messages of the second: it needs no further run.
+    assert done == [202, 409]
+    assert set(Hold.objects.values_list("poison", flat=True)) == {first.pk, second.pk}
+
+
+def test_the_previews_of_an_actor_are_limited_without_effect_on_others(
+    caller: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(previews, "MOST_PREVIEWS", 2)
+    poisons(now, 1)
+    tokens = [preview(caller).json["token"] for _ in range(2)]
+
+    refused = preview(caller)
+    other = preview(person())
+    confirm(caller, tokens[0])
+    after_one_was_used = preview(caller)
+
+    assert (refused.status, "2 previews open" in refused.detail) == (409, True)
+    assert (other.status, after_one_was_used.status) == (200, 200)
+
+
+@pytest.mark.parametrize("member", ["target_topic", "ordered", "q"])
+def test_a_confirmation_refuses_members_that_belong_to_the_preview(
+    caller: Caller, now: datetime, member: str
+) -> None:
+    poisons(now, 1)
+    token = preview(caller).json["token"]
+
+    reply = caller.post("operations", {"token": token, "reason": "r", member: "x"})
+
+    assert (reply.status, reply.pointers) == (422, [f"/{member}"])
+    assert not Operation.objects.confirmed().exists()
+
+
+def test_a_foreign_token_is_a_409_that_shows_nothing(
+    caller: Caller, now: datetime
+) -> None:
+    poisons(now, 1)
+    token = preview(caller).json["token"]
+
+    replies = [confirm(person(), token), confirm(caller, str(uuid.uuid4()))]
+
+    assert [each.status for each in replies] == [409, 409]
+    assert [each.json["preview"] for each in replies] == [None, None]
+
+
+def test_nothing_left_to_act_on_is_a_409(caller: Caller, now: datetime) -> None:
+    poisons(now, 1)
+    token = preview(caller, q="topic:orders is:open").json["token"]
+    drop(caller)
+
+    reply = confirm(caller, token)
+
+    assert (reply.status, reply.json["preview"]["will_act"]) == (409, 0)
+
+
+def test_a_preview_of_nothing_cannot_be_confirmed(caller: Caller) -> None:
+    token = preview(caller, q="topic:nowhere").json["token"]
+
+    reply = confirm(caller, token)
+
+    assert (reply.status, reply.json["preview"]["total"]) == (409, 0)
+
+
+def test_a_preview_of_ids_that_are_not_there_cannot_be_confirmed(
+    caller: Caller,
+) -> None:
+    token = preview(caller, ids=[1, 2**63 - 1]).json["token"]
+
+    assert confirm(caller, token).status == 409
+
+
+@pytest.mark.parametrize(
+    ("verb", "why"),
+    [("drop", "already dropped"), ("redrive", "operation {} has it")],
+)
+def test_two_operations_over_one_selection_act_once_and_say_why(
+    caller: Caller, now: datetime, verb: str, why: str
+) -> None:
+    created = poisons(now, 2)
+    ids = [poison.pk for poison in created]
+    tokens = [
+        preview(caller, verb=verb, ids=ids[:size]).json["token"] for size in (1, 2)
+    ]
+
+    first, second = (confirm(caller, token) for token in tokens)
+
+    assert (first.status, second.status) == (202, 202)
+    skipped = caller.get(f"operations/{second.json['id']}").json["skipped"]
+    assert skipped == [{"poison": ids[0], "reason": why.format(first.json["id"])}]
+
+
+def test_a_preview_says_that_its_selection_is_still_being_frozen(
+    caller: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(previews, "TAKEN_AT_ONCE", 1)
+    poisons(now, 2)
+    data = preview(caller).json
+
+    early = confirm(caller, data["token"])
+    previews.take(operation_id=Operation.objects.get().pk, now=now)
+    current = caller.get("operations/preview", token=data["token"]).json
+
+    assert (data["taken"], data["total"]) == (False, 0)
+    assert (early.status, early.json["type"].rpartition(":")[2]) == (409, "not-taken")
+    assert (current["taken"], current["will_act"]) == (True, 2)
+    assert confirm(caller, data["token"]).status == 202
+
+
+@pytest.mark.parametrize(
+    ("selection", "pointer"),
+    [
+        ({}, "/verb"),
+        ({"verb": "erase", "q": ""}, "/verb"),
+        ({"verb": ["drop"], "q": ""}, "/verb"),
+        ({"verb": "give_back", "q": "", "target_topic": "orders"}, "/target_topic"),
+        ({"verb": "give_back", "q": ""}, "/target_topic"),
+        ({"verb": "drop"}, "/q"),
+        ({"verb": "drop", "q": 13}, "/q"),
+        ({"verb": "drop", "q": "zebra:x"}, "/q"),
+        ({"verb": "drop", "q": "\ud800"}, "/q"),
+        ({"verb": "drop", "q": "x" * 2_001}, "/q"),
+        ({"verb": "drop", "q": "", "ids": [1]}, "/q"),
+        ({"verb": "drop", "ids": []}, "/q"),
+        ({"verb": "drop", "ids": 1}, "/ids"),
+        ({"verb": "drop", "ids": [True]}, "/ids"),
+        ({"verb": "drop", "ids": [1.0]}, "/ids"),
+        ({"verb": "drop", "ids": ["1"]}, "/ids"),
+        ({"verb": "drop", "ids": [0]}, "/ids"),
+        ({"verb": "drop", "ids": [2**63]}, "/ids"),
+        ({"verb": "drop", "ids": [float("nan")]}, "/ids"),
+        ({"verb": "drop", "ids": list(range(1, 10_002))}, "/ids"),
+        ({"verb": "drop", "q": "", "target_topic": "a"}, "/target_topic"),
+        ({"verb": "redrive", "q": "", "target_topic": "a\0"}, "/target_topic"),
+        ({"verb": "redrive", "q": "", "target_topic": 1}, "/target_topic"),
+        ({"verb": "redrive", "q": "", "target_topic": "a" * 300}, "/target_topic"),
+        ({"verb": "redrive", "q": "", "ordered": 1}, "/ordered"),
+        ({"verb": "drop", "q": "", "zebra": None}, "/zebra"),
+    ],
+)
+def test_an_invalid_preview_is_a_422_that_names_the_member(
+    caller: Caller, selection: dict[str, object], pointer: str
+) -> None:
+    reply = caller.post("operations/preview", selection)
+
+    assert (reply.status, reply.pointers) == (422, [pointer])
+
+
+def test_a_refused_preview_names_all_members_that_are_wrong(caller: Caller) -> None:
+    reply = preview(caller, verb="erase", q="is:gone", ids=[0], target_topic=1)
+
+    assert reply.status == 422
+    assert reply.pointers == ["/verb", "/q", "/ids", "/target_topic"]
+
+
+def test_a_member_of_a_preview_that_is_null_counts_as_left_out(
+    caller: Caller, now: datetime
+) -> None:
+    [poison] = poisons(now, 1)
+
+    by_query = preview(caller, q="", ids=None, target_topic=None, ordered=None)
+    by_ids = preview(caller, q=None, ids=[poison.pk], target_topic="")
+
+    assert (by_query.json["total"], by_ids.json["total"]) == (1, 1)
+    assert by_query.json["ordered"] is False
+
+
+def test_headers_that_take_too_long_to_count_are_null_in_a_preview(
+    caller: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poisons(now, 1)
+    monkeypatch.setattr(
+        preview_breakdown_counting, "unless_slow", lambda *_, **__: TOO_SLOW
+    )
+
+    assert preview(caller).json["left_out"] is None
+
+
+@pytest.mark.parametrize("body", [[], 1, None, "x"])
+@pytest.mark.parametrize("path", ["operations", "operations/preview"])
+def test_a_body_that_is_no_object_is_a_400(
+    caller: Caller, path: str, body: object
+) -> None:
+    assert caller.post(path, body).status == 400
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({}, "/token"),
+        ({"token": 1}, "/token"),
+        ({"token": "\0"}, "/token"),
+        ({"token": f"{{{uuid.UUID(int=1)}}}"}, "/token"),
+        ({"token": uuid.UUID(int=1).hex}, "/token"),
+        ({"token": str(uuid.UUID(int=1)), "reason": 1}, "/reason"),
+    ],
+)
+def test_an_invalid_confirmation_is_a_422(
+    caller: Caller, body: dict[str, object], pointer: str
+) -> None:
+    assert caller.post("operations", body).pointers == [pointer]
+
+
+def test_a_drop_without_reason_is_refused_and_its_token_stays_valid(
+    caller: Caller, now: datetime
+) -> None:
+    poisons(now, 1)
+    token = preview(caller).json["token"]
+
+    replies = [confirm(caller, token, why) for why in ("", " \n", "x" * 2_001)]
+
+    assert [each.pointers for each in replies] == [["/reason"]] * 3
+    assert confirm(caller, token, "\0\ud800 because").status == 202
+
+
+def test_an_unknown_target_topic_is_a_422(caller: Caller, now: datetime) -> None:
+    poisons(now, 1)
+    reply = preview(caller, verb="redrive", target_topic="nowhere")
+
+    assert (reply.status, reply.pointers) == (422, ["/target_topic"])
+
+
+def test_a_key_for_some_topics_acts_on_them_only(now: datetime) -> None:
+    [own] = poisons(now, 1, topic="orders.eu")
+    [other] = poisons(now, 1, topic="invoices")
+    caller = program(topics=["orders.*"])
+
+    data = preview(caller, ids=[own.pk, other.pk]).json
+    everything = preview(caller, q="").json
+
+    assert (data["total"], everything["total"]) == (1, 1)
+    assert [each["id"] for each in data["sample"]] == [own.pk]
+
+
+def test_a_key_for_some_topics_sees_no_operation_over_others(now: datetime) -> None:
+    poisons(now, 1, topic="orders.eu")
+    poisons(now, 1, topic="invoices")
+    wide, narrow = program(), program(topics=["orders.*"])
+    theirs = drop(wide, q="topic:invoices")
+    own = drop(narrow, q="")
+
+    assert [row["id"] for row in narrow.get("operations").results] == [own]
+    assert narrow.get(f"operations/{theirs}").status == 404
+    assert narrow.post(f"operations/{theirs}/undo").status == 404
+    assert len(wide.get("operations").results) == 2
+
+
+def test_an_operation_has_the_name_of_the_operator(now: datetime) -> None:
+    poisons(now, 1)
+    caller = person(Role.OPERATOR)
+
+    data = caller.get(f"operations/{drop(caller)}").json
+
+    assert (data["actor"], data["source"]) == ("user:operator", "ui")

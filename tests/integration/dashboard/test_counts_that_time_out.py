@@ -1,0 +1,286 @@
+"""Pages and API calls when Postgres takes too long for a count.
+
+Pages come from the URL configuration, and figures from what each page asks for: a new
+one is in these tests by itself. Postgres is slow for real: it sleeps, and gives up.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from operator import eq
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from django.db import connection, models
+from django.test import Client
+from django.urls import get_resolver
+from django.urls.resolvers import URLResolver
+from redis import Redis
+
+from apps.bookmarks.models import BookmarkPosition, Mark
+from apps.brokers.models import Broker, Topic
+from apps.core.statement_timeouts import unless_slow
+from apps.dashboard.templatetags import shared_page_tags
+from apps.poison.models import Poison, Problem, Skip
+from apps.team.models import ApiKey, User
+from apps.team.rights import Principal, Role
+from apps.triage.models import Operation
+from apps.triage.states import Verb
+from tests import published_reports
+from tests.failure_report_builders import capture, count_up, counter, failure, poisons
+from tests.integration.dashboard.conftest import SignIn
+from tests.skip_builders_and_list_mirror import added
+from tests.triage_operation_runner import confirm, preview, run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+APPS = Path(__file__).resolve().parents[3] / "apps"
+HINT = str(shared_page_tags.took_too_long())
+ALL = "all"
+# What the numbers in addresses are of. An address with another one has to be added.
+OBJECTS: dict[str, type[models.Model]] = {
+    "broker_id": Broker,
+    "key_id": ApiKey,
+    "message_id": Poison,
+    "operation_id": Operation,
+    "poison_id": Poison,
+    "position_id": BookmarkPosition,
+    "problem_id": Problem,
+    "skip_id": Skip,
+    "topic_id": Topic,
+    "user_id": User,
+}
+# The stream never ends, and counts nothing.
+STREAM = "/api/v1/skips/stream"
+NOT_THERE = 10**6
+# Counts when a preview is made; its page shows what was stored.
+NOT_BY_PAGES = {"triage/services/preview_breakdown_counting.py"}
+
+
+@dataclass(kw_only=True)
+class SlowFigures:
+    """Makes Postgres slow for the figures that are chosen, by their turn in a request.
+
+    The first statement of such a figure is made to wait behind a sleep, in its own
+    transaction and under its own time-out; the error is Postgres's own.
+    """
+
+    is_slow: Callable[[int], bool]
+    places: list[tuple[str, int]] = field(default_factory=list)
+    missing: list[tuple[str, int]] = field(default_factory=list)
+    sleeps: bool = False
+
+    def __call__(
+        self,
+        execute: Callable[..., Any],
+        sql: str,
+        params: Any,
+        many: bool,
+        context: dict[str, Any],
+    ) -> Any:
+        place = asked_at()
+        if place and sql.startswith("SET LOCAL statement_timeout = "):
+            self.sleeps = self.is_slow(len(self.places))
+            self.places.append(place)
+        elif place and self.sleeps:
+            self.sleeps = False
+            self.missing.append(place)
+            execute("SET LOCAL statement_timeout = 1", None, False, context)
+            execute("SELECT pg_sleep(10)", None, False, context)
+        return execute(sql, params, many, context)
+
+
+def asked_at() -> tuple[str, int] | None:
+    """Return the file and line that requests a count, if it is to be slow."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not unless_slow.__code__:
+        frame = frame.f_back
+    caller = frame and frame.f_back
+    if caller is None:
+        return None
+    return str(Path(caller.f_code.co_filename).relative_to(APPS)), caller.f_lineno
+
+
+@contextmanager
+def slow(is_slow: Callable[[int], bool]) -> Iterator[SlowFigures]:
+    figures = SlowFigures(is_slow=is_slow)
+    with connection.execute_wrapper(figures):
+        yield figures
+
+
+def addresses(resolver: URLResolver, before: str = "/") -> Iterator[str]:
+    for pattern in resolver.url_patterns:
+        path = before + str(pattern.pattern)
+        if isinstance(pattern, URLResolver):
+            yield from addresses(pattern, path)
+        elif "?P<" not in path:
+            yield re.sub(r"<int:(\w+)>", lambda match: str(number_of(match[1])), path)
+
+
+def number_of(argument: str) -> int:
+    newest = OBJECTS[argument]._default_manager.order_by("-pk")
+    if argument == "operation_id":
+        newest = newest.exclude(confirmed_at=None)
+    return newest.values_list("pk", flat=True).first() or NOT_THERE
+
+
+def pages() -> list[str]:
+    paths = [path for path in addresses(get_resolver()) if path != STREAM]
+    assert len(paths) > 60
+    tokens = Operation.objects.previews().values_list("token", flat=True)
+    previews = ("/operations/preview", "/api/v1/operations/preview")
+    # What an operation shows depends on its verb.
+    by_verb = Operation.objects.confirmed().order_by("verb", "-pk").distinct("verb")
+    return [
+        *paths,
+        *(f"/operations/{pk}" for pk in by_verb.values_list("pk", flat=True)),
+        *(f"{path}?token={token}" for path in previews for token in tokens),
+    ]
+
+
+def is_page(answer: Any) -> bool:
+    return bool(answer.status_code == 200 and "text/html" in answer["Content-Type"])
+
+
+def shows_a_missing_figure(answer: Any) -> bool:
+    """Check for the dash and its hint; a title has only the dash."""
+    text = answer.content.decode()
+    return HINT in text or "<title>(—) " in text
+
+
+@pytest.fixture
+def admin(sign_in: SignIn) -> Client:
+    return sign_in(Role.ADMIN, reads_bodies=True)
+
+
+@pytest.fixture
+def lived_in(
+    admin: Client, orders: Topic, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    """Return an installation with data for every page."""
+    count_up(now, counter(minute=(now - timedelta(minutes=5)).isoformat()))
+    waiting = poisons(now, 3)
+    run(confirm(operator, preview(operator, now, ids=[waiting[0].pk]), now), now)
+    # The page of a drop looks at its messages where others have restored some.
+    for verb, message in (
+        (Verb.DROP, waiting[1]),
+        (Verb.RESTORE, waiting[1]),
+        (Verb.DROP, waiting[2]),
+    ):
+        decision = preview(operator, now, verb=verb, ids=[message.pk])
+        run(confirm(operator, decision, now), now)
+    for verb in (Verb.REDRIVE, Verb.DROP):
+        data = {"verb": verb, "q": "is:open", "everything": "1"}
+        admin.post("/operations/preview", data)
+    added(now, "1-0", topic=orders)
+    position = BookmarkPosition.objects.create(
+        topic=orders,
+        source="broker",
+        consumer_group="billing",
+        observed_at=now,
+        moved_at=now,
+    )
+    Mark.objects.create(position=position, processed=1, head=9, lag=8)
+    yesterday = now.date() - timedelta(days=1)
+    published_reports.publish(yesterday)
+    published_reports.rate(yesterday, 10, 1)
+    came_back(operator, now)
+
+
+def came_back(operator: Principal, now: datetime) -> None:
+    """Let a requeued message fail again, and an old problem too."""
+    Problem.objects.update(first_seen=now - timedelta(hours=5))
+    poisons(now, 1, exception={"type": "New", "message": "", "traceback": ""})
+
+
+@pytest.fixture
+def without_lane(now: datetime) -> None:
+    """Return a topic that is only known from a report: without lane and traffic."""
+    capture(now, failure(now))
+
+
+@pytest.fixture
+def empty(db: None) -> None:
+    assert not Topic.objects.exists()
+
+
+@pytest.mark.parametrize("state", ["lived_in", "without_lane", "empty"])
+@pytest.mark.parametrize("htmx", [False, True])
+def test_every_page_is_shown_when_all_counts_time_out(
+    admin: Client, request: pytest.FixtureRequest, state: str, htmx: bool
+) -> None:
+    request.getfixturevalue(state)
+    headers = {"HX-Request": "true"} if htmx else {}
+
+    for path in pages():
+        usual = admin.get(path, headers=headers)
+        with slow(lambda _: True) as figures:
+            answer = admin.get(path, headers=headers)
+
+        assert answer.status_code == usual.status_code < 500, path
+        if state == "lived_in" and figures.missing and is_page(answer):
+            assert shows_a_missing_figure(answer), path
+
+
+def test_each_count_that_timed_out_is_marked_on_its_page(
+    admin: Client, lived_in: None
+) -> None:
+    checked_count = 0
+    for path in pages():
+        with slow(lambda _: False) as figures:
+            usual = admin.get(path)
+        assert not (is_page(usual) and shows_a_missing_figure(usual))
+        for turn, place in enumerate(figures.places):
+            with slow(partial(eq, turn)) as one:
+                answer = admin.get(path)
+
+            assert answer.status_code == usual.status_code, (path, place)
+            if one.missing and is_page(answer):
+                checked_count += 1
+                assert shows_a_missing_figure(answer), (path, place)
+    assert checked_count > 15
+
+
+def test_every_figure_of_the_product_is_in_these_tests(
+    admin: Client, lived_in: None
+) -> None:
+    with slow(lambda _: False) as figures:
+        for path in pages():
+            admin.get(path)
+
+    missing = [
+        call
+        for call in calls()
+        if call[0] not in NOT_BY_PAGES
+        and not any(
+            file == call[0] and call[1] <= line <= call[2]
+            for file, line in figures.places
+        )
+    ]
+    assert missing == []
+
+
+def calls() -> Iterator[tuple[str, int, int]]:
+    """Find the calls that request counts: file and lines."""
+    for file in sorted(APPS.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "unless_slow":
+                where = str(file.relative_to(APPS))
+                yield where, node.lineno, node.end_lineno or node.lineno
+
+
+def test_a_list_that_was_not_counted_is_a_list(admin: Client, lived_in: None) -> None:
+    with slow(lambda _: True):
+        page = admin.get("/messages?q=is:open").content.decode()
+
+    assert f"{HINT} messages" in page
+    assert page.count("data-key=") >= 3

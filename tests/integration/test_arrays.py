@@ -1,0 +1,32 @@
+"""Arrays that we format ourselves, read back by Postgres."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+
+from apps.core.arrays import text_array
+
+TEXTS = [
+    "",
+    "NULL",
+    "null",
+    "plain",
+    '"',
+    "\\",
+    '\\"',
+    "a,b",
+    "{}",
+    " \n\t",
+    "'",
+    "é%s",
+]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("texts", [[], TEXTS, *([text] for text in TEXTS)])
+def test_texts_are_the_same_after_postgres_read_them(texts: list[str]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT %s::text[]", [text_array(texts)])
+
+        assert cursor.fetchone() == (texts,)

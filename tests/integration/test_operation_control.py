@@ -1,0 +1,554 @@
+"""Operations are paused, resumed, cancelled and slowed while they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+
+import pytest
+from redis import Redis
+
+from apps.audit.models import Entry
+from apps.brokers.adapter_contract import OutcomeKind, PublishOutcome
+from apps.brokers.models import Broker, Topic
+from apps.brokers.services.topics_and_routing_publisher import (
+    RoutedMessage,
+    RoutingPublisher,
+)
+from apps.core.errors import Absent, Forbidden, Invalid, Refused
+from apps.poison.models import Hold, Poison, Redrive
+from apps.poison.services import confirmations
+from apps.team.rights import GRANTS, Principal, Role
+from apps.triage.item_standings import standings_of
+from apps.triage.models import Operation
+from apps.triage.ramps import Ramp
+from apps.triage.services import control, orphaned_operations_and_pruning, previews
+from apps.triage.services.control import (
+    CANCEL,
+    PAUSE,
+    RESUME,
+    ControlStep,
+    OperationOver,
+)
+from apps.triage.services.decision import JUDGED_AT_ONCE
+from apps.triage.services.running import SliceEnd
+from apps.triage.states import Verb
+from tests.failure_report_builders import capture, failure, poisons
+from tests.triage_operation_runner import (
+    MINUTE,
+    confirm,
+    counts_of,
+    preview,
+    run,
+    sent_messages,
+)
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def change(
+    step: ControlStep, operation: Operation, who: Principal, now: datetime
+) -> Operation:
+    return control.change_state(
+        step, operation_id=operation.pk, reason="a test", principal=who, now=now
+    )
+
+
+def publisher_that(
+    does: Callable[[], object], *, outcome: OutcomeKind | None = None
+) -> type[RoutingPublisher]:
+    """Make a publisher that does something before each call."""
+
+    class Interrupted(RoutingPublisher):
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
+            does()
+            if outcome is not None:
+                return [PublishOutcome(kind=outcome, detail="away")] * len(messages)
+            return super().publish(messages)
+
+    return Interrupted
+
+
+def test_a_paused_operation_sends_the_claim_in_hand_and_no_more(
+    orders: Topic, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 6)
+    operation = confirm(operator, preview(operator, now), now)
+
+    ended = run(
+        operation,
+        now,
+        by=publisher_that(partial(change, PAUSE, operation, operator, now)),
+        most=2,
+    )
+    paused = counts_of(operation)
+    due = orphaned_operations_and_pruning.orphans(now=now + MINUTE).to_run
+    change(RESUME, operation, operator, now)
+    finished = run(operation, now, most=2)
+
+    assert (ended, paused) == (SliceEnd.LATER, {"sent": 2, "waiting": 4})
+    assert operation.pk not in due
+    assert (finished, counts_of(operation)) == (SliceEnd.DONE, {"sent": 6})
+    assert stream.xlen("orders") == 6
+
+
+@pytest.mark.parametrize("steps", [[PAUSE], [PAUSE, RESUME]], ids=["paused", "resumed"])
+def test_an_operation_that_is_paused_during_its_last_claim_ends_once(
+    orders: Topic,
+    stream: Redis,
+    operator: Principal,
+    now: datetime,
+    steps: Sequence[ControlStep],
+) -> None:
+    poisons(now, 2)
+    operation = confirm(operator, preview(operator, now), now)
+
+    def interrupt() -> None:
+        for step in steps:
+            change(step, operation, operator, now)
+
+    ended = run(operation, now, by=publisher_that(interrupt))
+    run(operation, now)
+
+    operation.refresh_from_db()
+    ends = Entry.objects.filter(action="operation.finished")
+    assert (ended, operation.state, ends.count()) == (SliceEnd.DONE, "done", 1)
+
+
+def test_what_a_paused_operation_may_still_send_is_free_for_no_other(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 2)
+    operation = confirm(operator, preview(operator, now), now)
+    run(
+        operation,
+        now,
+        by=publisher_that(partial(change, PAUSE, operation, operator, now)),
+        most=1,
+    )
+
+    other = previews.summarize(operation=preview(operator, now))
+
+    assert other.will_act == 0
+    assert (f"operation {operation.pk} has it", 1) in other.skipped
+
+
+def test_a_cancelled_operation_leaves_what_was_not_handed_over_open_and_free(
+    orders: Topic, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 6)
+    operation = confirm(operator, preview(operator, now), now)
+
+    ended = run(
+        operation,
+        now,
+        by=publisher_that(partial(change, CANCEL, operation, operator, now)),
+        most=2,
+    )
+    cancelled = run(operation, now)
+    operation.refresh_from_db()
+
+    assert (ended, cancelled) == (SliceEnd.AGAIN, SliceEnd.DONE)
+    assert operation.state == "cancelled"
+    assert operation.finished_at == now
+    assert counts_of(operation) == {"sent": 2, "waiting": 4}
+    assert not Hold.objects.exists()
+    assert Poison.objects.filter(state="open").count() == 4
+    assert previews.summarize(operation=preview(operator, now)).will_act == 4
+    assert stream.xlen("orders") == 2
+
+
+def test_a_cancel_with_the_broker_away_ends_at_once(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 3)
+    operation = confirm(operator, preview(operator, now), now)
+    Broker.objects.update(url="redis://127.0.0.1:1/0")
+    waiting = run(operation, now)
+    waits = operation.pk not in orphaned_operations_and_pruning.orphans(now=now).to_run
+
+    change(CANCEL, operation, operator, now)
+    due = operation.pk in orphaned_operations_and_pruning.orphans(now=now).to_run
+    ended = run(operation, now)
+    operation.refresh_from_db()
+
+    assert (waiting, waits, due) == (SliceEnd.LATER, True, True)
+    assert (ended, operation.state) == (SliceEnd.DONE, "cancelled")
+    assert counts_of(operation) == {"waiting": 3}
+    assert not Hold.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "standing"),
+    [(None, "sent"), (OutcomeKind.UNKNOWN, "unknown"), (OutcomeKind.UNSENT, "unknown")],
+)
+def test_a_cancel_does_not_wait_for_a_broker_that_does_not_answer(
+    orders: Topic,
+    stream: Redis,
+    operator: Principal,
+    now: datetime,
+    outcome: OutcomeKind | None,
+    standing: str,
+) -> None:
+    poisons(now, 6)
+    operation = confirm(operator, preview(operator, now), now)
+    counts = []
+
+    def cancel_and_wait() -> None:
+        change(CANCEL, operation, operator, now)
+        this = Operation.objects.filter(pk=operation.pk, state="cancelled")
+        wait_until(this.exists, seconds=20)
+        counts.append(counts_of(operation))
+
+    ended = run(
+        operation, now, by=publisher_that(cancel_and_wait, outcome=outcome), most=2
+    )
+
+    assert ended is SliceEnd.DONE
+    assert counts == [{"unknown": 2, "waiting": 4}]
+    assert counts_of(operation) == {standing: 2, "waiting": 4}
+    assert not Hold.objects.exists()
+    assert Poison.objects.filter(state="open", redrives=0).count() == 4
+    assert Poison.objects.filter(state="redriven", redrives=1).count() == 2
+    assert set(Redrive.objects.values_list("copies", flat=True)) == {1}
+    ends = Entry.objects.filter(
+        action__in=["operation.cancelled", "operation.finished"]
+    )
+    assert [entry.action for entry in ends] == ["operation.cancelled"]
+
+
+def test_what_may_have_been_sent_before_a_cancel_is_unknown_and_falls_silent(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    (poison,) = poisons(now, 1)
+    operation = confirm(operator, preview(operator, now), now)
+    run(operation, now, by=publisher_that(lambda: None, outcome=OutcomeKind.UNKNOWN))
+
+    change(CANCEL, operation, operator, now)
+    run(operation, now)
+    poison.refresh_from_db()
+    at_once = previews.summarize(operation=preview(operator, now))
+    later = now + 11 * MINUTE
+
+    assert counts_of(operation) == {"unknown": 1}
+    assert (poison.state, poison.redrives) == ("redriven", 1)
+    assert (at_once.will_act, poison.silent(later)) == (0, True)
+    assert previews.summarize(operation=preview(operator, later)).will_act == 1
+
+
+def test_an_answer_after_a_cancel_stands_on_what_may_have_been_sent(
+    orders: Topic, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 1)
+    operation = confirm(operator, preview(operator, now), now)
+
+    class Cut(RoutingPublisher):
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
+            super().publish(messages)
+            return [PublishOutcome(kind=OutcomeKind.UNKNOWN)] * len(messages)
+
+    run(operation, now, by=Cut)
+    change(CANCEL, operation, operator, now)
+    run(operation, now)
+    (fields,) = sent_messages(stream)
+    token = fields[b"x-poisonweb-redrive"].decode()
+
+    (result,) = confirmations.confirm(tokens=[(token, "orders")], now=now)
+
+    assert result.status == "confirmed"
+    assert counts_of(operation) == {"confirmed": 1}
+    assert Poison.objects.get().state == "confirmed"
+
+
+def test_a_drop_can_be_paused_and_cancelled_between_its_windows(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    number = JUDGED_AT_ONCE + 1
+    poisons(now, number)
+    operation = confirm(operator, preview(operator, now, verb=Verb.DROP), now)
+
+    change(PAUSE, operation, operator, now)
+    paused = run(operation, now)
+    change(RESUME, operation, operator, now)
+    change(CANCEL, operation, operator, now)
+    run(operation, now)
+
+    assert paused is SliceEnd.DONE  # there is nothing to run
+    assert counts_of(operation) == {"waiting": number}
+    assert Poison.objects.filter(state="open").count() == number
+
+
+@pytest.mark.parametrize("step", [PAUSE, RESUME, CANCEL])
+def test_an_operation_that_is_over_cannot_be_changed(
+    orders: Topic,
+    stream: Redis,
+    operator: Principal,
+    now: datetime,
+    step: ControlStep,
+) -> None:
+    poisons(now, 1)
+    operation = confirm(operator, preview(operator, now), now)
+    run(operation, now)
+
+    with pytest.raises(OperationOver):
+        change(step, operation, operator, now)
+    with pytest.raises(OperationOver):
+        control.set_rate(operation_id=operation.pk, rate=5, principal=operator, now=now)
+
+
+def test_each_step_may_be_repeated_and_is_audited_once(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 1)
+    operation = confirm(operator, preview(operator, now), now)
+
+    for step in (PAUSE, PAUSE, RESUME, RESUME, PAUSE, CANCEL, CANCEL):
+        change(step, operation, operator, now)
+
+    actions = Entry.objects.filter(subject=f"operation:{operation.pk}")
+    assert list(actions.order_by("seq").values_list("action", "reason")[1:]) == [
+        ("operation.paused", "a test"),
+        ("operation.resumed", "a test"),
+        ("operation.paused", "a test"),
+        ("operation.cancel_requested", "a test"),
+    ]
+
+
+@pytest.mark.parametrize("step", [PAUSE, RESUME])
+def test_an_operation_that_is_being_cancelled_goes_on_to_its_end(
+    orders: Topic, operator: Principal, now: datetime, step: ControlStep
+) -> None:
+    poisons(now, 1)
+    operation = confirm(operator, preview(operator, now), now)
+    change(CANCEL, operation, operator, now)
+
+    with pytest.raises(Refused):
+        change(step, operation, operator, now)
+
+
+def test_who_may_not_operate_cannot_control(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 1)
+    operation = confirm(operator, preview(operator, now), now)
+    viewer = Principal(actor=operator.actor, scopes=GRANTS[Role.VIEWER])
+    stranger = Principal(
+        actor=operator.actor, scopes=operator.scopes, topics=("invoices",)
+    )
+
+    with pytest.raises(Forbidden):
+        change(PAUSE, operation, viewer, now)
+    with pytest.raises(Absent):
+        change(PAUSE, operation, stranger, now)
+
+
+@pytest.mark.parametrize("rate", [0, -1, 1_000_000_000])
+def test_an_impossible_rate_is_refused(
+    orders: Topic, operator: Principal, now: datetime, rate: int
+) -> None:
+    poisons(now, 1)
+    operation = confirm(operator, preview(operator, now), now)
+
+    with pytest.raises(Invalid, match="give 1 to 100,000 messages a second"):
+        control.set_rate(
+            operation_id=operation.pk, rate=rate, principal=operator, now=now
+        )
+    with pytest.raises(Invalid, match="rate"):
+        preview(operator, now, rate=rate)
+
+
+def test_a_drop_has_no_rate_and_no_ramp(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 1)
+    operation = confirm(operator, preview(operator, now, verb=Verb.DROP), now)
+
+    with pytest.raises(Refused):
+        control.set_rate(operation_id=operation.pk, rate=5, principal=operator, now=now)
+    with pytest.raises(Invalid):
+        preview(operator, now, verb=Verb.DROP, rate=5)
+    with pytest.raises(Invalid):
+        preview(operator, now, verb=Verb.DROP, ramp=Ramp())
+
+
+def test_a_rate_hands_few_messages_over_at_once(
+    orders: Topic, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 6)
+    operation = confirm(operator, preview(operator, now, rate=75), now)
+    sizes: list[int] = []
+
+    class Sizes(RoutingPublisher):
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
+            sizes.append(len(messages))
+            return super().publish(messages)
+
+    run(operation, now, by=Sizes)
+
+    assert sizes == [3, 3]
+    assert counts_of(operation) == {"sent": 6}
+
+
+# Ramps
+
+
+RAMP = Ramp(steps=(1, 2), confirmed=100, came_back=10, wait=60)
+
+
+def answer(stream: Redis, now: datetime, *, failing: Sequence[int] = ()) -> None:
+    """Answer all messages of the topic: those with these places have failed again."""
+    for place, fields in enumerate(sent_messages(stream)):
+        token = fields[b"x-poisonweb-redrive"].decode()
+        if place in failing:
+            capture(now, failure(now, bookmark=f"{place}-9", redrive=token))
+        else:
+            confirmations.confirm(tokens=[(token, "orders")], now=now)
+
+
+def test_a_ramp_sends_the_next_step_only_when_the_last_one_was_confirmed(
+    orders: Topic, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 20)
+    operation = confirm(operator, preview(operator, now, ramp=RAMP), now)
+
+    lengths = []
+    for round_number in range(8):
+        run(operation, now + timedelta(seconds=round_number))
+        lengths.append(stream.xlen("orders"))
+        if round_number % 2:  # every other run finds that nothing was answered
+            answer(stream, now)
+
+    assert lengths == [1, 1, 3, 3, 13, 13, 20, 20]
+    assert counts_of(operation) == {"confirmed": 20}
+
+
+def test_a_ramp_pauses_when_messages_come_back_and_says_why(
+    orders: Topic, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 20)
+    operation = confirm(operator, preview(operator, now, ramp=RAMP), now)
+    run(operation, now)
+    answer(stream, now)
+    run(operation, now)
+    answer(stream, now, failing=[1])
+
+    ended = run(operation, now)
+    operation.refresh_from_db()
+
+    assert ended is SliceEnd.LATER
+    assert operation.state == "paused"
+    assert operation.paused_because == "1 of 3 came back, more than 10 %"
+    assert counts_of(operation) == {"confirmed": 2, "recurred": 1, "waiting": 17}
+    entry = Entry.objects.get(action="operation.paused")
+    assert entry.detail["because"] == operation.paused_because
+
+
+def test_a_ramp_pauses_when_too_few_are_confirmed_in_time(
+    orders: Topic, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 3)
+    operation = confirm(operator, preview(operator, now, ramp=RAMP), now)
+    run(operation, now)
+
+    run(operation, now)
+    operation.refresh_from_db()
+    waits = operation.trouble
+    run(operation, now + 2 * MINUTE)
+    operation.refresh_from_db()
+
+    assert waits == "The ramp waits for 100 % of 1 to be confirmed."
+    assert operation.state == "paused"
+    assert operation.paused_because == (
+        "0 of 1 were confirmed within 60 s, less than 100 %"
+    )
+
+
+def test_a_ramp_without_confirmations_goes_on_when_nothing_came_back_for_a_time(
+    orders: Topic, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 3)
+    quiet = Ramp(steps=(1, 5), confirmed=None, came_back=0, wait=60)
+    operation = confirm(operator, preview(operator, now, ramp=quiet), now)
+
+    run(operation, now)
+    run(operation, now)
+    early = stream.xlen("orders")
+    run(operation, now + 2 * MINUTE)
+
+    assert (early, stream.xlen("orders")) == (1, 3)
+
+
+def test_a_person_who_resumes_what_a_ramp_has_paused_goes_on_without_it(
+    orders: Topic, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 5)
+    operation = confirm(operator, preview(operator, now, ramp=RAMP), now)
+    run(operation, now)
+    answer(stream, now, failing=[0])
+    run(operation, now)
+
+    change(RESUME, operation, operator, now)
+    ended = run(operation, now)
+
+    assert (ended, stream.xlen("orders")) == (SliceEnd.DONE, 5)
+
+
+# What became of each, and another try
+
+
+def test_every_item_has_one_standing_and_the_lists_agree_with_the_counts(
+    orders: Topic, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    first, *others = poisons(now, 6)
+    operation = confirm(operator, preview(operator, now), now)
+    run(
+        operation,
+        now,
+        by=publisher_that(partial(change, PAUSE, operation, operator, now)),
+        most=3,
+    )
+    answer(stream, now, failing=[1])
+    operation.refresh_from_db()
+
+    counts = counts_of(operation)
+    rows = standings_of(operation, limit=100)
+    listed = {
+        name: len(standings_of(operation, standings=[name], limit=100))
+        for name in counts
+    }
+
+    assert counts == listed == {"confirmed": 2, "recurred": 1, "waiting": 3}
+    assert [row.number for row in rows] == list(range(6))
+    assert standings_of(operation, after=3, limit=1)[0].number == 4
+    assert {row.poison for row in rows} == {first.pk, *(each.pk for each in others)}
+
+
+def test_exactly_those_that_came_back_can_be_tried_again(
+    orders: Topic, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 4)
+    operation = confirm(operator, preview(operator, now), now)
+    run(operation, now)
+    answer(stream, now, failing=[0, 2])
+
+    again = preview(
+        operator, now, retry_of=operation.pk, standings=("recurred", "refused")
+    )
+    run(confirm(operator, again, now), now)
+
+    came_back = standings_of(operation, standings=["recurred"], limit=9)
+    assert len(came_back) == 2
+    assert {item.poison_id for item in again.items.all()} == {
+        row.poison for row in came_back
+    }
+    assert stream.xlen("orders") == 6
+    assert Redrive.objects.filter(operation=again.pk, n=2).count() == 2
+
+
+def test_the_messages_of_an_unknown_operation_cannot_be_tried_again(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    with pytest.raises(Absent):
+        preview(operator, now, retry_of=4711, standings=("refused",))

@@ -1,0 +1,93 @@
+"""Migrations get their locks while others are at work on the tables."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+from django.db import connection, transaction
+
+from apps.core.schema_changes import LOCK_TIMEOUT, migrate
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+BACKUP_SECONDS, LONGEST_WAIT = 8.0, 5.0
+NEWEST, BEFORE = (), ("triage", "0005")
+
+
+@contextmanager
+def backed_up() -> Iterator[None]:
+    """Read a table in a transaction that lasts long, as a back-up does."""
+    with psycopg.connect(**connection.get_connection_params()) as other:
+        other.execute("LOCK TABLE triage_operation IN ACCESS SHARE MODE")
+        end = threading.Timer(BACKUP_SECONDS, other.rollback)
+        end.start()
+        yield
+        end.join()
+
+
+def longest_wait_of_a_reader(until: threading.Event) -> float:
+    longest = 0.0
+    parameters = connection.get_connection_params()
+    with psycopg.connect(**parameters, autocommit=True) as reader:
+        while not until.wait(0.05):
+            began = time.monotonic()
+            reader.execute("SELECT FROM triage_operation LIMIT 1")
+            longest = max(longest, time.monotonic() - began)
+    return longest
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [(BEFORE, NEWEST), (NEWEST, BEFORE)],
+    ids=["upgrade", "way back"],
+)
+def test_others_wait_briefly_for_a_migration_that_waits_for_a_backup(
+    first: Sequence[str], then: Sequence[str]
+) -> None:
+    end = threading.Event()
+    try:
+        migrate(*first)
+        with ThreadPoolExecutor(1) as threads, backed_up():
+            waits = threads.submit(longest_wait_of_a_reader, end)
+            try:
+                migrate(*then)
+            finally:
+                end.set()
+        assert waits.result() < LONGEST_WAIT
+    finally:
+        migrate()
+
+
+def test_a_migration_waits_for_a_lock_until_postgres_has_ended_an_autovacuum() -> None:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(LOCK_TIMEOUT)
+        cursor.execute(
+            "SELECT current_setting('lock_timeout')::interval"
+            " > current_setting('deadlock_timeout')::interval"
+        )
+        assert cursor.fetchone() == (True,)
+
+
+def test_a_migration_that_asks_in_vain_for_a_lock_is_tried_again() -> None:
+    migrate("triage", "0005")
+    with psycopg.connect(**connection.get_connection_params()) as other:
+        other.execute("LOCK TABLE triage_operation IN ACCESS EXCLUSIVE MODE")
+        other_ends = threading.Timer(3, other.rollback)
+        other_ends.start()
+        started = time.monotonic()
+        migrate()
+        waited = time.monotonic() - started
+        other_ends.join()
+
+    assert waited > 3
+    with connection.cursor() as cursor:
+        columns = connection.introspection.get_table_description(
+            cursor, "triage_operation"
+        )
+    assert "breakdown" in {column.name for column in columns}

@@ -1,0 +1,101 @@
+"""What a requeue writes of each message, read back from the write-ahead log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import psycopg
+import pytest
+from django.db import connection
+from redis import Redis
+
+from apps.brokers.models import Topic
+from apps.team.rights import Principal
+from tests.failure_report_builders import poisons
+from tests.postgres_and_redis_plugin import FOLDER
+from tests.triage_operation_runner import confirm, counts_of, preview, run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+MESSAGES = 2_000
+# What the operation writes of itself, and of its windows.
+SHARE_OF_ALL = 0.1
+
+# An index entry that splits its page is part of the record of the split.
+_WRITES = """
+SELECT CASE
+         WHEN resource_manager = 'Btree' THEN 'index entry'
+         WHEN record_type IN ('UPDATE', 'UPDATE+INIT', 'HOT_UPDATE') THEN 'update'
+         WHEN record_type = 'DELETE' THEN 'delete'
+         ELSE 'insert' END,
+       count(*)
+FROM pg_get_wal_block_info(%s, pg_current_wal_flush_lsn()) wal
+JOIN pg_class written ON pg_relation_filenode(written.oid) = wal.relfilenode
+WHERE reldatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND block_id = 0 AND relforknumber = 0 AND written.relname !~ '^pg_'
+  AND (resource_manager = 'Btree' AND record_type IN (
+           'INSERT_LEAF', 'INSERT_POST', 'SPLIT_L', 'SPLIT_R')
+       OR resource_manager = 'Heap' AND record_type ~ '(INSERT|UPDATE|DELETE)'
+       OR record_type ~ 'MULTI_INSERT')
+GROUP BY 1
+"""
+
+
+Log = psycopg.Connection[tuple[str, int]]
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    """Read the write-ahead log as the superuser, or as the role of one's own server."""
+    settings = connection.settings_dict
+    role = {"user": settings["USER"], "password": settings["PASSWORD"]}
+    if FOLDER in os.environ:
+        secret = Path(os.environ[FOLDER]) / "postgres" / "superuser-password"
+        role = {"user": "postgres", "password": secret.read_text(encoding="utf-8")}
+    with psycopg.connect(
+        host=settings["HOST"],
+        port=settings["PORT"],
+        dbname=settings["NAME"],
+        autocommit=True,
+        **role,
+    ) as log:
+        log.execute("CREATE EXTENSION pg_walinspect")
+        yield log
+        log.execute("DROP EXTENSION pg_walinspect")
+
+
+def end_of(log: Log) -> str:
+    """Return where the log ends; all of it up to there is written."""
+    # The tests' server writes its log late: a commit that waits for it.
+    log.execute("SET synchronous_commit = on")
+    log.execute("SELECT pg_logical_emit_message(true, 'end', '')")
+    return log.execute("SELECT pg_current_wal_flush_lsn()::text").fetchall()[0][0]
+
+
+def writes_since(start: str, log: Log) -> dict[str, float]:
+    """Count row versions and index entries, for each message."""
+    end_of(log)
+    rows = log.execute(_WRITES, [start]).fetchall()
+    return {kind: number / MESSAGES for kind, number in rows}
+
+
+def test_a_requeue_writes_few_rows_and_index_entries_of_each_message(
+    orders: Topic, stream: Redis, operator: Principal, now: datetime, log: Log
+) -> None:
+    poisons(now, MESSAGES)
+    start = end_of(log)
+
+    operation = confirm(operator, preview(operator, now), now)
+    run(operation, now)
+
+    writes = writes_since(start, log)
+    assert counts_of(operation) == {"sent": MESSAGES}
+    assert writes.keys() == {"insert", "update", "delete", "index entry"}
+    assert 3 <= writes["insert"] <= 3 + SHARE_OF_ALL
+    assert 1 <= writes["update"] <= 1 + SHARE_OF_ALL
+    assert 1 <= writes["delete"] <= 1 + SHARE_OF_ALL
+    # Six of them are the poison's: its state stands in one of its indexes.
+    assert 0 < writes["index entry"] <= 13 + SHARE_OF_ALL

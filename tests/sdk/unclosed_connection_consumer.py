@@ -1,0 +1,26 @@
+"""A consumer for tests that ends without closing its connection."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from poisonguard.server.counts_by_minute import CounterKey
+from poisonguard.server.shared_connection import Connection
+from tests.sdk.failure_report_builder import confirmation
+from tests.sdk.fake_poisonweb_server import KEY
+
+
+def main(url: str, folder: str | None = None) -> None:
+    connection = Connection.shared([url], KEY, spool=Path(folder) if folder else None)
+    connection.skip_list(topic="orders", consumer_group="billing", handler_version=None)
+    connection.start(20)
+    connection.reporter.count(CounterKey("orders", "billing", "billing-1"), handled=3)
+    connection.reporter.confirm(confirmation("redrive.1"))
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

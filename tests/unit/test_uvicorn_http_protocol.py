@@ -1,0 +1,140 @@
+"""A request has to come whole within its time; its answer may take longer."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+
+from poisonweb import uvicorn_http_protocol
+from poisonweb.request_limits import Receive, Scope, Send
+from tests.waiting import wait_until
+
+SECONDS = 0.5
+HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+class Application:
+    """Reads a request and answers after a while; keeps what it received."""
+
+    def __init__(self) -> None:
+        self.wait = 0.0
+        self.received: list[str] = []
+
+    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
+        more = True
+        while more:
+            message = await receive()
+            self.received.append(message["type"])
+            more = message.get("more_body", False)
+        if self.received[-1] == "http.disconnect":
+            return
+        await asyncio.sleep(self.wait)
+        headers = [(b"content-length", b"2")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+
+@pytest.fixture
+def application(monkeypatch: pytest.MonkeyPatch) -> Application:
+    monkeypatch.setattr(uvicorn_http_protocol, "SECONDS", SECONDS)
+    return Application()
+
+
+@pytest.fixture
+def port(application: Application) -> Iterator[int]:
+    config = uvicorn.Config(
+        application,
+        port=0,
+        http=uvicorn_http_protocol.BoundedH11,
+        lifespan="off",
+        log_config=None,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    wait_until(lambda: server.started)
+    yield server.servers[0].sockets[0].getsockname()[1]
+    server.should_exit = True
+    thread.join()
+
+
+def answer(port: int, *pieces: bytes, pause: float = 0.0) -> bytes:
+    """Send the pieces and read until the server closes, or has said `ok`."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
+        for piece in pieces:
+            line.sendall(piece)
+            time.sleep(pause)
+        said = b""
+        while not said.endswith(b"ok") and (piece := line.recv(1_000)):
+            said += piece
+        return said
+
+
+@pytest.mark.parametrize("pieces", [(), (HEAD[:20],), (HEAD[:-2],)])
+def test_half_a_head_is_waited_for_only_so_long(
+    application: Application, port: int, pieces: tuple[bytes, ...]
+) -> None:
+    began = time.monotonic()
+
+    said = answer(port, *pieces)
+
+    assert said.startswith(b"HTTP/1.1 408 ")
+    assert time.monotonic() - began >= SECONDS * 0.9
+    assert application.received == []
+
+
+def test_half_a_body_is_waited_for_only_so_long(
+    application: Application, port: int
+) -> None:
+    half = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nhalf"
+
+    said = answer(port, half)
+
+    assert said.startswith(b"HTTP/1.1 408 ")
+    # The sender may read its answer before the application hears of the end.
+    wait_until(lambda: len(application.received) >= 2)
+    assert application.received == ["http.request", "http.disconnect"]
+
+
+def test_a_request_that_trickles_gets_no_more_time(
+    application: Application, port: int
+) -> None:
+    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        answer(port, *(bytes([byte]) for byte in HEAD * 3), pause=SECONDS / 10)
+
+    assert application.received == []
+
+
+@pytest.mark.parametrize("offer", [b"", b"Connection: Upgrade\r\nUpgrade: h2c\r\n"])
+def test_an_answer_may_take_longer(
+    application: Application, port: int, offer: bytes
+) -> None:
+    application.wait = 3 * SECONDS
+
+    assert answer(port, HEAD[:-2] + offer + b"\r\n").endswith(b"ok")
+
+
+def test_the_second_request_of_a_connection_has_its_own_time(
+    application: Application, port: int
+) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
+        for _ in range(2):
+            time.sleep(SECONDS * 0.6)
+            line.sendall(HEAD)
+            assert _read(line).endswith(b"ok")
+        line.sendall(HEAD[:10])
+        assert _read(line).startswith(b"HTTP/1.1 408 ")
+
+
+def _read(line: Any) -> bytes:
+    said = b""
+    while not said.endswith(b"ok") and (piece := line.recv(1_000)):
+        said += piece
+    return said

@@ -1,0 +1,106 @@
+"""Watch what writers suffer from an upgrade: how long locks last, and who waits.
+
+A lock that a migration waits for counts from its request on, because everybody who
+comes later waits behind it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import psycopg
+
+WATCH_EVERY, WRITE_EVERY = 0.02, 0.05  # seconds
+# These keep writers away from a table, or are waited for by all who come later.
+STRONG = ("ShareLock", "ShareRowExclusiveLock", "ExclusiveLock", "AccessExclusiveLock")
+
+LOCKS = """
+SELECT pid, relation::regclass::text, mode, left(query, 200)
+FROM pg_locks JOIN pg_stat_activity USING (pid)
+WHERE locktype = 'relation' AND mode = ANY(%s) AND backend_type = 'client backend'
+  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND EXISTS (SELECT FROM pg_class
+              WHERE pg_class.oid = relation AND relkind IN ('r', 'p'))
+"""
+INSERT = """
+INSERT INTO poison_failure (day, poison_id, problem_id, report_id, is_first, bookmark,
+    cause, error_type, error_message, traceback, client_name, attempts, failures,
+    crashes, first_failed_at, failed_at, captured_at)
+SELECT (now() AT TIME ZONE 'UTC')::date, id, problem_id, gen_random_uuid(), false,
+       bookmark, cause, error_type, error_message, '', 'writer', 1, 1, 0, now(), now(),
+       now()
+FROM poison_poison WHERE id = %s
+"""
+UPDATE = """
+UPDATE poison_poison SET failures = failures + 1, last_failed_at = now() WHERE id = %s
+"""
+
+
+@dataclass(kw_only=True)
+class Watch:
+    """Times in seconds: of each lock, with its statement, and of each write.
+
+    A lock is one of a session on a table, with its mode.
+    """
+
+    locks: dict[tuple[int, str, str], tuple[float, str]] = field(default_factory=dict)
+    writes: list[float] = field(default_factory=list)
+
+    @property
+    def longest_lock(self) -> tuple[float, tuple[object, ...]]:
+        """Return the time of the longest lock, and which one it was."""
+        return max((seconds, (*of, text)) for of, (seconds, text) in self.locks.items())
+
+    @property
+    def longest_write(self) -> float:
+        """Return the time of the slowest write, its wait for locks included."""
+        return max(self.writes)
+
+
+@contextmanager
+def watched(database_url: str, *, poisons: list[int]) -> Iterator[Watch]:
+    """Watch all locks, and write to these poisons and their failures, meanwhile."""
+    watch, end = Watch(), threading.Event()
+    with ThreadPoolExecutor(2) as threads:
+        work = [
+            threads.submit(_note_locks, database_url, watch, end),
+            threads.submit(_write, database_url, watch, end, poisons),
+        ]
+        try:
+            yield watch
+        finally:
+            end.set()
+    for each in work:
+        each.result()
+
+
+def _note_locks(database_url: str, watch: Watch, end: threading.Event) -> None:
+    since: dict[tuple[int, str, str], float] = {}
+    with psycopg.connect(database_url, autocommit=True) as session:
+        while not end.wait(WATCH_EVERY):
+            rows = session.execute(LOCKS, [list(STRONG)]).fetchall()
+            now = time.monotonic()
+            texts = {(pid, table, mode): text for pid, table, mode, text in rows}
+            since = {lock: since.get(lock, now) for lock in texts}
+            for lock, began in since.items():
+                longest = watch.locks.get(lock, (0.0, ""))
+                watch.locks[lock] = max(longest, (now - began, texts[lock]))
+
+
+def _write(
+    database_url: str, watch: Watch, end: threading.Event, poisons: list[int]
+) -> None:
+    numbers = itertools.cycle(poisons)
+    with psycopg.connect(database_url, autocommit=True) as session:
+        while not end.wait(WRITE_EVERY):
+            number = next(numbers)
+            for statement in (INSERT, UPDATE):
+                began = time.monotonic()
+                session.execute(statement, [number])
+                watch.writes.append(time.monotonic() - began)
