@@ -142,6 +142,12 @@ def django_db_modify_db_settings(
 
 
 @pytest.fixture(scope="session")
+def django_db_keepdb() -> bool:
+    """Drop no database where the server is the run's own: it ends with the run."""
+    return FOLDER in os.environ
+
+
+@pytest.fixture(scope="session")
 def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
     """Give the whole product with its sample, as a newcomer starts it.
 

@@ -23,6 +23,9 @@ from poisonweb.embedded.free_ports import LOOPBACK, free_port
 from tests.waiting import await_start
 
 ACCOUNT = "devstoreaccount1"
+# Azurite pages through the queues of an account in the order of their making, but sorts
+# each page by name. This account is for the one test that lists it.
+LISTED_ACCOUNT = "listed"
 # Every Azurite has this key, printed in its documentation: no secret.
 KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeks"
@@ -96,14 +99,20 @@ class Server:
 
     @property
     def endpoint(self) -> str:
-        return f"http://{LOOPBACK}:{self.port}/{ACCOUNT}"
+        return self._endpoint_of(ACCOUNT)
 
     @property
     def url(self) -> str:
+        return self.url_of(ACCOUNT)
+
+    def url_of(self, account: str) -> str:
         return (
-            f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};"
-            f"QueueEndpoint={self.endpoint};"
+            f"DefaultEndpointsProtocol=http;AccountName={account};AccountKey={KEY};"
+            f"QueueEndpoint={self._endpoint_of(account)};"
         )
+
+    def _endpoint_of(self, account: str) -> str:
+        return f"http://{LOOPBACK}:{self.port}/{account}"
 
     def start(self) -> None:
         if self.process.poll() is not None:
@@ -142,7 +151,11 @@ class Server:
                     *("--queuePort", str(self.port), "--location", str(self._folder)),
                 ],
                 cwd=self._folder,
-                env={**os.environ, "LOOK_PORT": str(self._look_port)},
+                env={
+                    **os.environ,
+                    "LOOK_PORT": str(self._look_port),
+                    "AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY};{LISTED_ACCOUNT}:{KEY}",
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

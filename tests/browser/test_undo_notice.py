@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import Open
+from tests.browser.conftest import PHONE, Open
 from tests.browser.test_accessibility_of_every_page import faults
 from tests.browser.test_triage import CONTENT, SOON, await_rows, preview, rows
 
@@ -72,3 +72,15 @@ def test_a_dismissed_notice_leaves_the_page_as_it_is(open_page: Open) -> None:
     expect(page.locator("#q")).to_have_value("is:open error:Nothing")
     page.reload()
     expect(page.locator(".toast")).to_have_count(0)
+
+
+def test_a_menu_of_a_small_screen_opens_over_the_notice(open_page: Open) -> None:
+    page = open_page(CONTENT, viewport=PHONE)
+    drop_one(page)
+    page.goto("/messages")
+    expect(page.get_by_role("button", name="Dismiss")).to_be_visible(timeout=SOON)
+
+    page.locator("header details.menu summary").click()
+
+    for name in ("Show the keys", "Sign out"):
+        page.get_by_role("button", name=name).click(trial=True)

@@ -15,7 +15,7 @@ from azure.storage.queue import QueueClient, QueueServiceClient
 from apps.brokers.adapter_contract import Header
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.azure_queue.adapter import ADAPTER
-from tests.brokers.azurite import QueuedMessage, Server
+from tests.brokers.azurite import ACCOUNT, QueuedMessage, Server
 from tests.contracts.topic_fixture_interface import (
     MAX_DEQUEUE_COUNT,
     Message,
@@ -33,16 +33,16 @@ class AzureStage(StagePorts):
 
     adapter = ADAPTER
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, account: str = ACCOUNT) -> None:
         server.start()
         self.server = server
-        self.url = server.url
+        self.url = server.url_of(account)
         self.topic = f"orders-{uuid4().hex[:20]}"
         self.queue = f"{self.topic}-poison"
         self.broker_options: dict[str, object] = {}
         self.options: dict[str, object] = {}
         self._client = QueueServiceClient.from_connection_string(
-            server.url, retry_total=0
+            self.url, retry_total=0
         )
         self.make(self.topic)
         self.make(self.queue)

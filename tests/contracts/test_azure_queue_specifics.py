@@ -7,6 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from typing import cast
 
@@ -37,7 +38,7 @@ from apps.capture.intake.occurrence import from_dead_letter
 from apps.core import clock
 from apps.core.errors import Refused, Unavailable
 from poisonguard.contract import Cause
-from tests.brokers.azurite import ACCOUNT, KEY
+from tests.brokers.azurite import ACCOUNT, KEY, LISTED_ACCOUNT
 from tests.contracts.azure_queue_topic_fixture import (
     VISIBILITY_TIMEOUT,
     AzureStage,
@@ -621,15 +622,17 @@ def test_queues_are_found_page_by_page_and_beside_their_poison(
     azure: AzureStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(azure_http_client, "QUEUES_PAGE", 2)
-    lone = f"lone-{azure.topic}-poison"
-    azure.make(lone)
-    azure.put(azure.topic, b"one")
+    stage = AzureStage(azure.server, LISTED_ACCOUNT)
+    lone = f"without-{stage.topic}-poison"
+    stage.make(lone)
+    stage.put(stage.topic, b"one")
 
-    topics = {one.name: one for one in azure.broker_admin().discover()}
+    with closing(stage.broker_admin()) as admin:
+        topics = {one.name: one for one in admin.discover()}
 
-    assert (topics[azure.topic].depth, topics[azure.topic].dead_letters) == (1, 0)
-    assert topics[azure.topic].dead_letter_queue == azure.queue
-    assert azure.queue not in topics
+    assert (topics[stage.topic].depth, topics[stage.topic].dead_letters) == (1, 0)
+    assert topics[stage.topic].dead_letter_queue == stage.queue
+    assert stage.queue not in topics
     assert (topics[lone].dead_letter_queue, topics[lone].dead_letters) == ("", None)
 
 
