@@ -1,7 +1,8 @@
 """A pytest plugin: real Postgres and Redis for the whole run, before Django loads.
 
-Only the controller starts them; the workers of xdist inherit its environment. Servers
-that the environment names already are used as they are.
+Only the controller starts them; the workers of xdist inherit its environment, but each
+has a Celery queue of its own: a test's worker must not get the tasks of another's.
+Servers that the environment names already are used as they are.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from poisonweb.embedded import postgres, redis
 
 # Where workers find what is theirs together.
 FOLDER = "TESTS_FOLDER"
+# In the Redis of the run: Celery's databases of xdist's workers, `gw0` and so on.
+FIRST_CELERY_DATABASE = 512
 _running = ExitStack()
 
 
@@ -36,8 +39,16 @@ def _start() -> None:
     os.environ["POISONWEB_REDIS_URL"] = broker.removesuffix("/0") + "/15"
 
 
+def _use_own_celery_queue(worker: str) -> None:
+    server = os.environ["CELERY_BROKER_URL"].rsplit("/", 1)[0]
+    number = FIRST_CELERY_DATABASE + int(worker.removeprefix("gw"))
+    os.environ["CELERY_BROKER_URL"] = f"{server}/{number}"
+
+
 if "DATABASE_URL" not in os.environ:
     _start()
+elif FOLDER in os.environ and "PYTEST_XDIST_WORKER" in os.environ:
+    _use_own_celery_queue(os.environ["PYTEST_XDIST_WORKER"])
 
 # Otherwise each of our many processes would compile all modules that it imports.
 sys.dont_write_bytecode = False

