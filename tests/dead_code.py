@@ -149,7 +149,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "tests/*:pytestmark",
         "tests/*:pytest_*",
         "tests/*conftest.py:collect_ignore",
-        "tests/conftest.py:django_db_modify_db_settings",
+        *(
+            "tests/conftest.py:django_db_modify_db_settings",
+            "tests/conftest.py:django_db_keepdb",
+        ),
     ),
     "The log shows all fields of these": (
         *(

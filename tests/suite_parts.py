@@ -23,9 +23,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests import leftover_process_cleanup, random_seed_plugin, shifted_clock
-from tests.leftover_process_cleanup import Interrupted, Outcome
+from tests import random_seed_plugin, run_without_leftovers, shifted_clock
 from tests.machine_requirements import UNMET
+from tests.run_without_leftovers import Interrupted, Outcome
 
 SLOW = ("tests/acceptance", "tests/browser", "tests/spark")
 PROCESSORS = os.cpu_count() or 1
@@ -106,7 +106,7 @@ def _run(name: str, words: Sequence[str], environment: Mapping[str, str]) -> Res
             **environment,
         }
         environment = {**_without_make(), **ours}
-        outcome = leftover_process_cleanup.run(
+        outcome = run_without_leftovers.run(
             words, environment=environment, seconds=SECONDS
         )
         repeats = Path(failures.name).read_text()

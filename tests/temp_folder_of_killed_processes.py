@@ -15,7 +15,7 @@ def files_of_killed_processes(
     """Keep them among the files of tests: a killed process removes none of its own.
 
     A temporary file anywhere else is a leak, and fails the part: see
-    `tests.leftover_process_cleanup`.
+    `tests.run_without_leftovers`.
     """
     folder = tmp_path_factory.mktemp("killed")
     with pytest.MonkeyPatch.context() as patch:

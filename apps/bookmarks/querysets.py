@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from django.db import models
 
 from apps.bookmarks.position_keepers import PositionSource
-from apps.brokers import topic_id_lookup
+from apps.brokers import topic_filters_by_id
 
 if TYPE_CHECKING:
     from apps.bookmarks.models import BookmarkPosition, Mark
@@ -21,7 +21,7 @@ class PositionQuerySet(models.QuerySet["BookmarkPosition"]):
 
     def on_topics(self, patterns: Iterable[str]) -> Self:
         """Keep positions on these topics, given by name or by pattern with `*`."""
-        return self.filter(topic_id_lookup.matching(patterns))
+        return self.filter(topic_filters_by_id.matching(patterns))
 
     def locked(self) -> Self:
         """Lock the rows until the transaction ends, in the order of all writers."""

@@ -10,7 +10,7 @@ from django.db import models
 from django.db.models import Exists, F, Func, IntegerField, OuterRef, Q, Sum
 from django.db.models.expressions import RawSQL
 
-from apps.brokers import topic_id_lookup
+from apps.brokers import topic_filters_by_id
 from apps.poison.query_language import Query
 from apps.poison.states import (
     COUNTED,
@@ -41,7 +41,7 @@ class PoisonQuerySet(models.QuerySet["Poison"]):
 
     def on_topics(self, patterns: Iterable[str]) -> Self:
         """Keep rows of these topics, given by name or by pattern with `*`."""
-        return self.filter(topic_id_lookup.matching(patterns))
+        return self.filter(topic_filters_by_id.matching(patterns))
 
     def captured_after(self, snapshot: str) -> Self:
         """Keep poisons that are not in this snapshot."""
@@ -68,7 +68,7 @@ class BodyQuerySet(models.QuerySet["Body"]):
 class ProblemQuerySet(models.QuerySet["Problem"]):
     def on_topics(self, patterns: Iterable[str]) -> Self:
         """Keep rows of these topics, given by name or by pattern with `*`."""
-        return self.filter(topic_id_lookup.matching(patterns))
+        return self.filter(topic_filters_by_id.matching(patterns))
 
     def with_poisons(self, poisons: PoisonQuerySet) -> Self:
         """Keep the problems that have at least one of these poisons."""
@@ -97,7 +97,7 @@ class SkipQuerySet(models.QuerySet["Skip"]):
 
     def on_topics(self, patterns: Iterable[str]) -> Self:
         """Keep rows of these topics, given by name or by pattern with `*`."""
-        return self.filter(topic_id_lookup.matching(patterns))
+        return self.filter(topic_filters_by_id.matching(patterns))
 
     def matched_like(self, *, topic: int, kind: str, digest: bytes) -> Self:
         """Keep skips with the value that has this SHA-256."""

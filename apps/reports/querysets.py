@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from django.db import models
 
-from apps.brokers import topic_id_lookup
+from apps.brokers import topic_filters_by_id
 from apps.reports.states import UNFINISHED, RunState, before
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class RateQuerySet(models.QuerySet["Rate"]):
 
     def on(self, topic: str) -> Self:
         """Keep rows of the topic with exactly this name."""
-        return self.filter(topic_id_lookup.named(topic))
+        return self.filter(topic_filters_by_id.named(topic))
 
 
 class ProblemDayQuerySet(models.QuerySet["ProblemDay"]):

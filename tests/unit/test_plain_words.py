@@ -105,7 +105,7 @@ OTHER_IDEAS = {
     "archive": {
         "spark/cluster_code_shipping.py": "a zip file of the modules",
         "tests/acceptance/": "a tar file of a release, a file of classes",
-        "tests/spark/test_cluster_code_shipping.py": "a zip file of the modules",
+        "tests/spark/test_nightly_report_on_cluster.py": "a zip file of the modules",
         "tests/unit/sample/test_history.py": "files of hours as GH Archive has them",
     },
     "backend": {"apps/team/backends.py": "Django's word: what checks a sign-in"},
@@ -143,7 +143,7 @@ OTHER_IDEAS = {
     "reap": {
         "poisonweb/embedded/supervisor.py": UNIX,
         "sdk/poisonguard/supervision/supervisor.py": UNIX,
-        "tests/leftover_process_cleanup.py": UNIX,
+        "tests/run_without_leftovers.py": UNIX,
     },
     "replay": {
         "apps/api/idempotency.py": "gives an answer again, as a header of it says",

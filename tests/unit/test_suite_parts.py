@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests import suite_parts
-from tests.leftover_process_cleanup import Outcome
 from tests.machine_requirements import UNMET
 from tests.random_seed_plugin import PYTEST
+from tests.run_without_leftovers import Outcome
 from tests.suite_parts import FAILED, LACKING, Result
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from django.db.models import Prefetch
 from apps.api.keyset_pagination import Page, PageWindow
 from apps.bookmarks.models import BookmarkPosition, Mark
 from apps.bookmarks.services import broker_topic_heads
-from apps.brokers import topic_id_lookup
+from apps.brokers import topic_filters_by_id
 from apps.team.rights import Principal
 
 
@@ -38,7 +38,7 @@ def find(
     """List positions; a filter without text matches all."""
     rows = BookmarkPosition.objects.on_topics(principal.topics)
     if topic:
-        rows = rows.filter(topic_id_lookup.named(topic))
+        rows = rows.filter(topic_filters_by_id.named(topic))
     if client_name:
         rows = rows.filter(client_name=client_name)
     marks = Prefetch("marks", Mark.objects.order_by("publisher"))

@@ -14,8 +14,8 @@ from apps.brokers.adapter_contract import Header
 from apps.core.statement_timeouts import TooSlow, unless_slow
 from apps.core.text_cleaning import readable
 from apps.dashboard.selectors.messages import MASKED, is_secret
+from apps.poison import headers_readable_without_body_right as names
 from apps.poison import message_contents
-from apps.poison import public_headers as names
 from apps.poison.models import Poison
 from apps.team.rights import Principal, Scope
 from poisonguard import fingerprint

@@ -26,9 +26,9 @@ from apps.dashboard.selectors import message_skips
 from apps.dashboard.selectors.message_skips import SkipRow
 from apps.dashboard.selectors.previous_and_next_row import Neighbours, neighbours
 from apps.poison import message_contents, origin_queue_mismatch
+from apps.poison.headers_readable_without_body_right import is_public
 from apps.poison.message_contents import FailureExcerpt, FirstHeaders, RevealedMessage
 from apps.poison.models import Failure, Poison, Redrive
-from apps.poison.public_headers import is_public
 from apps.poison.query_language import Query, Term
 from apps.poison.states import DisplayState
 from apps.team.rights import Principal, Scope

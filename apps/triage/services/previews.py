@@ -15,7 +15,7 @@ from django.db import connection, transaction
 from django.db.models import Exists, Max, OuterRef, QuerySet
 
 from apps.audit.services import REASON_LIMIT
-from apps.brokers import topic_id_lookup
+from apps.brokers import topic_filters_by_id
 from apps.brokers.adapter_contract import Ordering
 from apps.brokers.models import Topic
 from apps.brokers.services import topics_and_routing_publisher as brokers
@@ -473,7 +473,9 @@ def _select_poisons(
     allowed = Poison.objects.on_topics(topics)
     if selection.verb is Verb.GIVE_BACK:
         # By exact name: in a query, a star in the name would match any text.
-        allowed = allowed.filter(topic_id_lookup.named(selection.target_topic or ""))
+        allowed = allowed.filter(
+            topic_filters_by_id.named(selection.target_topic or "")
+        )
     if selection.query is not None:
         return allowed.matching(selection.query)
     if selection.dropped_by is not None:

@@ -17,13 +17,13 @@ ROOT = Path(__file__).resolve().parents[2]
 # It adopts orphans and reaps whatever ends, so it runs in a process of its own.
 SUPERVISE = """
 import json, os, sys
-from tests import leftover_process_cleanup
-leftover_process_cleanup.ENDING_SECONDS = 1.0
+from tests import run_without_leftovers
+run_without_leftovers.ENDING_SECONDS = 1.0
 try:
-    outcome = leftover_process_cleanup.run(
+    outcome = run_without_leftovers.run(
         sys.argv[2:], environment=dict(os.environ), seconds=int(sys.argv[1])
     )
-except leftover_process_cleanup.Interrupted as interrupted:
+except run_without_leftovers.Interrupted as interrupted:
     print(json.dumps([interrupted.signal.name, []]))
 else:
     print(json.dumps([outcome.code, outcome.leftovers]))
