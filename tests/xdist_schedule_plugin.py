@@ -23,6 +23,7 @@ LONGEST_FIRST = (
     *("spark", "test_setup", "test_reports_equal_sample_ledger"),
     *("test_var_of_other_version", "test_embedded_servers"),
     *("test_consumer_killing_messages", "test_late_events"),
+    *("test_upgrade", "test_released_names", "test_single_sign_on"),
 )
 BY_FILE = ("acceptance", "browser", "spark", "together")
 # The last of those who share: one waits for a night that is made meanwhile, and the

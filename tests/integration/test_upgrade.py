@@ -55,7 +55,7 @@ from tests.many_messages_by_sql import insert_messages
 from tests.triage_operation_runner import counts_of
 from tests.upgrade_lock_watch import watched
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.together, pytest.mark.django_db(transaction=True)]
 
 THEN = [
     ("audit", "0002_append_only"),

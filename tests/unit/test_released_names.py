@@ -8,6 +8,8 @@ import pytest
 
 from tests.unit.released_names import ROOT, collect
 
+pytestmark = pytest.mark.together
+
 RELEASED: dict[str, list[str]] = json.loads(
     (ROOT / "tests" / "unit" / "released_names.json").read_text()
 )

@@ -28,7 +28,7 @@ from tests.oidc_oddities import CONFIGURATION, ODD
 from tests.oidc_provider_process import Provider
 from tests.races import together
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.together, pytest.mark.django_db]
 
 BACKENDS = [*settings.AUTHENTICATION_BACKENDS, "apps.team.backends.ProviderBackend"]
 
