@@ -17,7 +17,7 @@ from pathlib import Path
 from poisonweb import env
 from poisonweb.embedded import postgres, process_plan, processes, redis
 from poisonweb.embedded.free_ports import LOOPBACK, free_port
-from poisonweb.embedded.server_addresses import LOOPBACK_BROKERS
+from poisonweb.embedded.running_servers_file import LOOPBACK_BROKERS
 
 ROUNDS = 5
 

@@ -22,7 +22,7 @@ from apps.poison.query_language import Query
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Operation
 from apps.triage.progress import counts_of
-from apps.triage.services import decision, previews, running
+from apps.triage.services import confirm_and_undo, previews, running
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
 from apps.triage.states import Verb
@@ -100,7 +100,7 @@ def queue_redrive(topic: Topic, *, number: int) -> int:
     """Store poisons, confirm an operation that redrives them, and return its id."""
     group = uuid.uuid4().hex
     store_poisons(topic, group=group, number=number)
-    operation = decision.confirm(
+    operation = confirm_and_undo.confirm(
         token=preview(Verb.REDRIVE, group=group),
         reason="bench",
         principal=PRINCIPAL,

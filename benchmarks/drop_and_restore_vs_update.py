@@ -26,7 +26,7 @@ def main() -> None:
     """Let operations and UPDATEs take turns, and print the ratios of the medians."""
     from apps.brokers.services.topics_and_routing_publisher import topics_named
     from apps.core import clock
-    from apps.triage.services import decision
+    from apps.triage.services import confirm_and_undo
     from apps.triage.states import Verb
     from benchmarks import _redrives as redrives
 
@@ -41,7 +41,7 @@ def main() -> None:
         dropped = list[int]()
 
         def drop(token: uuid.UUID = token, dropped: list[int] = dropped) -> None:
-            operation = decision.confirm(
+            operation = confirm_and_undo.confirm(
                 token=token,
                 reason="bench",
                 principal=redrives.PRINCIPAL,
@@ -51,7 +51,7 @@ def main() -> None:
             dropped.append(operation.pk)
 
         def restore(dropped: list[int] = dropped) -> None:
-            operation = decision.undo(
+            operation = confirm_and_undo.undo(
                 operation_id=dropped[0], principal=redrives.PRINCIPAL, now=clock.now()
             )
             redrives.run_to_its_end(operation.pk)

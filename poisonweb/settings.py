@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from django.core.exceptions import ImproperlyConfigured
 
 from poisonweb import env as environment
-from poisonweb.embedded import server_addresses
+from poisonweb.embedded import running_servers_file
 from poisonweb.embedded.secrets import secret
 from poisonweb.request_limits import MOST_OF_A_FORM
 
@@ -17,11 +17,11 @@ try:
     ENV = environment.load(os.environ)
     if ENV.database_url is None or ENV.celery_broker_url is None:
         # The embedded servers replace the settings that are missing.
-        embedded = server_addresses.environment(ENV.var)
+        embedded = running_servers_file.environment(ENV.var)
         # In os.environ, because a broker's address may be `env:NAME`.
         os.environ.update({**embedded, **os.environ})
         ENV = environment.load(os.environ)
-except (environment.BadEnvironment, server_addresses.NotRunning) as problem:
+except (environment.BadEnvironment, running_servers_file.NotRunning) as problem:
     raise SystemExit(f"poisonweb: {problem}") from None
 
 BASE_DIR = environment.ROOT

@@ -24,7 +24,7 @@ from apps.poison.states import RedriveOutcome
 from apps.team.rights import Principal
 from apps.triage.models import WINDOW_SIZE, Operation
 from apps.triage.progress import counts_of as counts_by_standing
-from apps.triage.services import decision, previews, running
+from apps.triage.services import confirm_and_undo, previews, running
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
 from apps.triage.states import Verb
@@ -57,7 +57,7 @@ def preview(
 
 
 def confirm(who: Principal, operation: Operation, now: datetime) -> Operation:
-    return decision.confirm(
+    return confirm_and_undo.confirm(
         token=operation.token, reason="a test", principal=who, now=now
     )
 

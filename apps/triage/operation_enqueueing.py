@@ -15,7 +15,7 @@ from apps.team.rights import Principal
 from apps.triage import tasks
 from apps.triage.errors import Stale
 from apps.triage.models import Operation
-from apps.triage.services import control, decision, previews
+from apps.triage.services import confirm_and_undo, control, previews
 from apps.triage.services.control import ControlStep
 from apps.triage.services.previews import Route, SelectionRequest, SendLimits
 from apps.triage.states import ACTIVE, Verb
@@ -74,7 +74,7 @@ def confirm(
 ) -> Operation:
     """Confirm a preview, and enqueue the task that runs the operation."""
     try:
-        operation = decision.confirm(
+        operation = confirm_and_undo.confirm(
             token=token,
             reason=reason,
             principal=principal,
@@ -92,7 +92,9 @@ def confirm(
 
 def undo(*, operation_id: int, principal: Principal, now: datetime) -> Operation:
     """Queue an operation that undoes another one, and enqueue its task."""
-    operation = decision.undo(operation_id=operation_id, principal=principal, now=now)
+    operation = confirm_and_undo.undo(
+        operation_id=operation_id, principal=principal, now=now
+    )
     enqueue_on_commit(partial(tasks.run_operation.delay, operation.pk))
     return operation
 

@@ -13,7 +13,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from poisonweb import env as settings
-from poisonweb.embedded import process_plan, server_addresses, supervisor
+from poisonweb.embedded import process_plan, running_servers_file, supervisor
 from poisonweb.embedded.errors import CannotStart
 from poisonweb.embedded.free_ports import LOOPBACK, is_free
 from poisonweb.embedded.process_plan import Plan
@@ -47,7 +47,7 @@ def main() -> int:
 def _run_installation(env: Env, port: int) -> None:
     """Start everything, supervise it, and stop it at the end."""
     supervisor.recover(env.var)
-    server_addresses.withdraw(env.var)
+    running_servers_file.withdraw(env.var)
     if not is_free(port):
         raise CannotStart(
             f"Port {port} is taken: stop what listens there, or choose another one "
@@ -65,7 +65,7 @@ def _run_installation(env: Env, port: int) -> None:
         print(_ready_line(env, port), flush=True)
         keeper.supervise()
     finally:
-        server_addresses.withdraw(env.var)
+        running_servers_file.withdraw(env.var)
         keeper.stop()
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -74,7 +74,9 @@ def _start(keeper: Supervisor, installation: Plan, var: Path) -> None:
     """Start the servers, prepare the database, then the web and the rest."""
     keeper.start(installation.servers)
     keeper.until_ready(seconds=START_SECONDS)
-    server_addresses.announce(var, installation.addresses, supervisor=Identity.own())
+    running_servers_file.announce(
+        var, installation.addresses, supervisor=Identity.own()
+    )
     keeper.run(installation.prepare)
     # The web starts first and alone: the others would slow it down.
     web, *others = installation.processes

@@ -15,7 +15,7 @@ from poisonweb.embedded import postgres, redis
 from poisonweb.embedded.errors import CannotStart
 from poisonweb.embedded.free_ports import LOOPBACK, free_port
 from poisonweb.embedded.processes import Program
-from poisonweb.embedded.server_addresses import LOOPBACK_BROKERS, Servers
+from poisonweb.embedded.running_servers_file import LOOPBACK_BROKERS, Servers
 from poisonweb.env import Env
 
 # A task works for at most ten seconds, so a worker stops within this time.

@@ -28,7 +28,7 @@ import pytest
 from redis import Redis
 
 from apps.core import clock
-from poisonweb.embedded import server_addresses
+from poisonweb.embedded import running_servers_file
 from tests.acceptance.api_client import Client
 from tests.acceptance.product_process import (
     PYTHON,
@@ -146,7 +146,7 @@ def request(
 def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
     tree = clone(tmp_path_factory.mktemp("flooded"))
     with started(tree, *START, seconds=90, changes={"POISONWEB_DEMO": "0"}) as product:
-        redis_url = server_addresses.environment(product.var)["POISONWEB_REDIS_URL"]
+        redis_url = running_servers_file.environment(product.var)["POISONWEB_REDIS_URL"]
         town = Town(
             product=product,
             admin_key=new_key(product, "admin", ADMIN_SCOPES),

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from poisonweb.embedded import processes, server_addresses
+from poisonweb.embedded import processes, running_servers_file
 from tests.acceptance.product_process import (
     PYTHON,
     START,
@@ -81,7 +81,7 @@ def modes(folder: Path) -> dict[Path, int]:
 def test_listens_on_the_loopback_interface_only(product: Product) -> None:
     sockets = set().union(*map(sockets_of, processes_of(product.var)))
     # In a container, root may not see what Postgres has open.
-    database = urlsplit(server_addresses.environment(product.var)["DATABASE_URL"])
+    database = urlsplit(running_servers_file.environment(product.var)["DATABASE_URL"])
     ours = [
         address
         for address, port, name in map(listener, listening())
@@ -117,7 +117,7 @@ def listening() -> list[str]:
 
 
 def test_the_product_is_no_superuser(product: Product) -> None:
-    url = server_addresses.environment(product.var)["DATABASE_URL"]
+    url = running_servers_file.environment(product.var)["DATABASE_URL"]
 
     with psycopg.connect(url) as connection:
         row = connection.execute("SHOW is_superuser").fetchone()

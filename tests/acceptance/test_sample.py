@@ -19,7 +19,7 @@ import psycopg
 import pytest
 from redis import Redis
 
-from poisonweb.embedded import server_addresses
+from poisonweb.embedded import running_servers_file
 from poisonweb.sample import billing
 from poisonweb.sample.event_ledger import Tally, read, tally
 from poisonweb.sample.producer_messages import CONTENT_TOPIC, ORDERS, SHIPMENTS
@@ -90,7 +90,7 @@ class Town:
     def __init__(self, tree: Path, product: Product) -> None:
         self.tree = tree
         self.var = product.var
-        servers = server_addresses.environment(product.var)
+        servers = running_servers_file.environment(product.var)
         self.database_url = servers["DATABASE_URL"]
         self.redis_url = servers["POISONWEB_REDIS_URL"]
 

@@ -123,7 +123,7 @@ def test_runs_in_a_container_and_leaves_nothing(
 ) -> None:
     tree = clone(tmp_path / ODD_NAME)
     tree.chmod(0o700)
-    command = (*user, PYTHON, "-m", "tests.simulated_container", *START)
+    command = (*user, PYTHON, "-m", "tests.run_with_container_restrictions", *START)
 
     with started(
         tree, *command, seconds=60, changes={"POISONWEB_DEMO": "0"}

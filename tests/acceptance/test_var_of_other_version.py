@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from poisonweb.embedded import postgres, processes, server_addresses
+from poisonweb.embedded import postgres, processes, running_servers_file
 from poisonweb.embedded.free_ports import free_port
 from tests.acceptance.product_process import (
     PYTHON,
@@ -53,7 +53,7 @@ def var_of_older_version(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give the `var/` of a product whose sample has run for a while."""
     tree = clone(tmp_path_factory.mktemp("kept"))
     with started(tree, *START, seconds=60) as product:
-        url = server_addresses.environment(product.var)["DATABASE_URL"]
+        url = running_servers_file.environment(product.var)["DATABASE_URL"]
         wait_until(lambda: len(rows(url, MESSAGES)) > 0)
         end(product)
     return tree / "var"
@@ -87,7 +87,7 @@ def test_brings_the_data_of_an_older_version_up_and_keeps_them(tree: Path) -> No
         messages, trail = rows(url, MESSAGES), rows(url, TRAIL)
 
     with started(tree, *START, seconds=60, changes={"POISONWEB_DEMO": "0"}) as product:
-        url = server_addresses.environment(product.var)["DATABASE_URL"]
+        url = running_servers_file.environment(product.var)["DATABASE_URL"]
         assert product.is_ready()
         assert messages
         assert messages <= rows(url, MESSAGES)

@@ -29,7 +29,7 @@ from playwright.sync_api import Page, Response, expect
 
 from apps.core.advisory_locks import key_of
 from apps.triage.models import lock_name
-from poisonweb.embedded import server_addresses
+from poisonweb.embedded import running_servers_file
 from tests.acceptance.product_process import PYTHON, Product, environment
 from tests.browser.conftest import Open
 from tests.browser.test_triage import preview
@@ -273,7 +273,7 @@ class Others:
 
 @pytest.fixture
 def database(product: Product) -> Iterator[psycopg.Connection[Any]]:
-    addresses = server_addresses.environment(product.var)
+    addresses = running_servers_file.environment(product.var)
     with psycopg.connect(addresses["DATABASE_URL"], autocommit=True) as session:
         yield session
 

@@ -20,7 +20,7 @@ from apps.core import clock
 from apps.poison.models import Body, Failure, Poison
 from apps.poison.query_language import Query
 from apps.team.rights import Principal
-from apps.triage.services import decision, previews, running
+from apps.triage.services import confirm_and_undo, previews, running
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
 from apps.triage.states import Verb
@@ -87,7 +87,7 @@ def redrive(who: Principal, now: datetime) -> SliceEnd:
     selection = SelectionRequest(verb=Verb.REDRIVE, query=Query.parse("is:open"))
     with transaction.atomic():
         previewed = previews.preview(selection=selection, principal=who, now=now)
-    operation = decision.confirm(
+    operation = confirm_and_undo.confirm(
         token=previewed.token, reason="a test", principal=who, now=now
     )
     with RoutingPublisher() as publisher:

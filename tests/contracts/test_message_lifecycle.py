@@ -49,7 +49,7 @@ from apps.poison.query_language import Query
 from apps.poison.redrive_signatures import redrive_of
 from apps.team.rights import Principal
 from apps.triage.models import WINDOW_SIZE, Operation
-from apps.triage.services import decision, previews, running
+from apps.triage.services import confirm_and_undo, previews, running
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
 from apps.triage.states import Verb
@@ -226,7 +226,7 @@ def decide(who: Principal, **selection: object) -> Operation:
         now=clock.now(),
     )
     previews.take(operation_id=preview.pk, now=clock.now())
-    return decision.confirm(
+    return confirm_and_undo.confirm(
         token=preview.token, reason="mended", principal=who, now=clock.now()
     )
 

@@ -23,8 +23,8 @@ from apps.triage.errors import NotConverted, NotTaken, Stale
 from apps.triage.item_standings import standings_of
 from apps.triage.models import Item, Operation, SkippedItem, lock_name
 from apps.triage.services import (
+    confirm_and_undo,
     control,
-    decision,
     earlier_layout,
     orphaned_operations_and_pruning,
     previews,
@@ -253,7 +253,9 @@ def test_a_drop_goes_on_with_the_first_message_that_waits_and_is_undone(
     converted = counts_of(operation), standings(operation), operation.judged
     number_of_holds = Hold.objects.count()
     ended = run(operation, now)
-    undone = decision.undo(operation_id=operation.pk, principal=operator, now=now)
+    undone = confirm_and_undo.undo(
+        operation_id=operation.pk, principal=operator, now=now
+    )
     dropped_in_all = counts_of(operation)
     run(undone, now)
 
@@ -273,9 +275,11 @@ def test_a_drop_that_was_finished_then_is_undone_now(
     operation = earlier(operator, now, items, verb=Verb.DROP, state=OperationState.DONE)
 
     with pytest.raises(NotConverted, match="still being converted"):
-        decision.undo(operation_id=operation.pk, principal=operator, now=now)
+        confirm_and_undo.undo(operation_id=operation.pk, principal=operator, now=now)
     convert_all()
-    undone = decision.undo(operation_id=operation.pk, principal=operator, now=now)
+    undone = confirm_and_undo.undo(
+        operation_id=operation.pk, principal=operator, now=now
+    )
     run(undone, now)
 
     assert counts_of(operation) == {"dropped": 1, "skipped": 1}

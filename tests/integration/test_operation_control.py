@@ -24,6 +24,7 @@ from apps.triage.item_standings import standings_of
 from apps.triage.models import Operation
 from apps.triage.ramps import Ramp
 from apps.triage.services import control, orphaned_operations_and_pruning, previews
+from apps.triage.services.confirm_and_undo import JUDGED_AT_ONCE
 from apps.triage.services.control import (
     CANCEL,
     PAUSE,
@@ -31,7 +32,6 @@ from apps.triage.services.control import (
     ControlStep,
     OperationOver,
 )
-from apps.triage.services.decision import JUDGED_AT_ONCE
 from apps.triage.services.running import SliceEnd
 from apps.triage.states import Verb
 from tests.failure_report_builders import capture, failure, poisons

@@ -21,7 +21,7 @@ from apps.triage.errors import NotTaken
 from apps.triage.item_standings import standings_of
 from apps.triage.models import Operation
 from apps.triage.preview_breakdown import ItemBreakdown, Largest
-from apps.triage.services import decision, preview_breakdown_counting, previews
+from apps.triage.services import confirm_and_undo, preview_breakdown_counting, previews
 from apps.triage.states import STANDINGS, Verb
 from tests.failure_report_builders import capture, drop, failure, poisons
 from tests.triage_operation_runner import (
@@ -231,7 +231,7 @@ def test_what_others_restore_while_an_undo_is_at_work_counts_too(
     first, *_ = poisons(now, 3)
     dropping = confirm(operator, preview(operator, now, verb=Verb.DROP), now)
     run(dropping, now)
-    monkeypatch.setattr(decision, "JUDGED_AT_ONCE", 0)
+    monkeypatch.setattr(confirm_and_undo, "JUDGED_AT_ONCE", 0)
     undo = preview(operator, now, verb=Verb.RESTORE, dropped_by=dropping.pk)
     confirm(operator, undo, now)
 
@@ -259,7 +259,7 @@ def test_pages_of_items_of_a_standing_are_the_whole_list_cut(
     second = in_small_windows(operator, now)
     run(second, now, by=AwayPublisher)
     capture(now, *(failure(now) for _ in range(9)))
-    monkeypatch.setattr(decision, "JUDGED_AT_ONCE", 0)
+    monkeypatch.setattr(confirm_and_undo, "JUDGED_AT_ONCE", 0)
     ids = [poison.pk for poison in Poison.objects.order_by("-pk")[:9]]
     unjudged = confirm(operator, preview(operator, now, ids=ids), now)
 

@@ -25,8 +25,8 @@ from apps.triage.errors import Stale
 from apps.triage.item_standings import standings_of
 from apps.triage.models import Operation
 from apps.triage.services import (
+    confirm_and_undo,
     control,
-    decision,
     orphaned_operations_and_pruning,
     previews,
 )
@@ -175,7 +175,7 @@ def test_an_invalid_token_is_refused(
         token = preview(operator, now).token
 
     with pytest.raises(Stale):
-        decision.confirm(token=token, reason="", principal=who, now=when)
+        confirm_and_undo.confirm(token=token, reason="", principal=who, now=when)
 
     assert not Operation.objects.confirmed().exists()
 
@@ -187,7 +187,9 @@ def test_a_drop_needs_a_reason(
     operation = preview(operator, now, verb=Verb.DROP)
 
     with pytest.raises(Invalid, match="reason"):
-        decision.confirm(token=operation.token, reason=" ", principal=operator, now=now)
+        confirm_and_undo.confirm(
+            token=operation.token, reason=" ", principal=operator, now=now
+        )
 
 
 def test_a_drop_can_be_undone_as_an_operation_of_its_own(
@@ -198,7 +200,7 @@ def test_a_drop_can_be_undone_as_an_operation_of_its_own(
     run(dropping, now)
     after_the_drop = set(Poison.objects.values_list("state", flat=True))
 
-    undo = decision.undo(operation_id=dropping.pk, principal=operator, now=now)
+    undo = confirm_and_undo.undo(operation_id=dropping.pk, principal=operator, now=now)
     run(undo, now)
 
     assert after_the_drop == {"dropped"}
@@ -214,7 +216,7 @@ def test_a_worker_takes_the_items_of_a_large_undo(
     dropping = confirm(operator, preview(operator, now, verb=Verb.DROP), now)
     run(dropping, now)
 
-    undo = decision.undo(
+    undo = confirm_and_undo.undo(
         operation_id=dropping.pk, principal=operator, now=now, at_once=2
     )
     assert (undo.state, undo.taken, undo.items.count()) == ("queued", False, 0)
@@ -234,7 +236,7 @@ def test_a_large_undo_that_was_cancelled_before_its_run_restores_nothing(
     poisons(now, 3)
     dropping = confirm(operator, preview(operator, now, verb=Verb.DROP), now)
     run(dropping, now)
-    undo = decision.undo(
+    undo = confirm_and_undo.undo(
         operation_id=dropping.pk, principal=operator, now=now, at_once=2
     )
 
@@ -254,10 +256,13 @@ def test_undoing_twice_finds_nothing_left(
     poisons(now, 1)
     dropping = confirm(operator, preview(operator, now, verb=Verb.DROP), now)
     run(dropping, now)
-    run(decision.undo(operation_id=dropping.pk, principal=operator, now=now), now)
+    run(
+        confirm_and_undo.undo(operation_id=dropping.pk, principal=operator, now=now),
+        now,
+    )
 
     with pytest.raises(Stale):
-        decision.undo(operation_id=dropping.pk, principal=operator, now=now)
+        confirm_and_undo.undo(operation_id=dropping.pk, principal=operator, now=now)
 
 
 def test_a_topic_without_a_broker_refuses_and_the_rest_goes_on(

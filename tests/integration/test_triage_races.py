@@ -29,7 +29,7 @@ from apps.team.rights import Principal, Scope
 from apps.triage.errors import Stale
 from apps.triage.models import Operation, SkippedItem
 from apps.triage.progress import counts_of
-from apps.triage.services import decision, previews, running
+from apps.triage.services import confirm_and_undo, previews, running
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
 from apps.triage.states import OperationState, Verb
@@ -54,7 +54,9 @@ def requeue(who: Principal, ids: tuple[int, ...]) -> None:
     selection = SelectionRequest(verb=Verb.REDRIVE, ids=ids)
     preview = previews.preview(selection=selection, principal=who, now=now)
     try:
-        decision.confirm(token=preview.token, reason="race", principal=who, now=now)
+        confirm_and_undo.confirm(
+            token=preview.token, reason="race", principal=who, now=now
+        )
     except Stale:
         return  # everything was held by then: nothing is left for this one
     with RoutingPublisher() as publisher:
@@ -116,7 +118,9 @@ def test_workers_that_run_one_operation_together_send_each_message_once(
         principal=PEOPLE[0],
         now=now,
     )
-    decision.confirm(token=preview.token, reason="", principal=PEOPLE[0], now=now)
+    confirm_and_undo.confirm(
+        token=preview.token, reason="", principal=PEOPLE[0], now=now
+    )
     chance = random.Random(seed)
     pauses = [chance.uniform(0, 0.05) for _ in range(40)]
     publishing: list[int] = []
@@ -171,7 +175,9 @@ def test_the_skipped_item_names_the_operation_that_holds_the_message(
         preview = previews.preview(selection=selection, principal=PEOPLE[turn], now=now)
         token = preview.token
         try:
-            decision.confirm(token=token, reason="", principal=PEOPLE[turn], now=now)
+            confirm_and_undo.confirm(
+                token=token, reason="", principal=PEOPLE[turn], now=now
+            )
         except Stale:
             connection.close()
             return
@@ -180,7 +186,9 @@ def test_the_skipped_item_names_the_operation_that_holds_the_message(
 
     together(4, hold)
     with pytest.raises(Stale) as refusal:
-        decision.confirm(token=late.token, reason="", principal=PEOPLE[4], now=now)
+        confirm_and_undo.confirm(
+            token=late.token, reason="", principal=PEOPLE[4], now=now
+        )
 
     (winner,) = Operation.objects.unfinished()
     reasons = SkippedItem.objects.values_list("reason", flat=True)
@@ -199,7 +207,7 @@ def test_one_token_confirmed_by_many_at_once_is_one_operation(
 
     def confirm(_: int) -> None:
         try:
-            decision.confirm(
+            confirm_and_undo.confirm(
                 token=preview.token, reason="", principal=PEOPLE[0], now=now
             )
             outcomes.append("queued")

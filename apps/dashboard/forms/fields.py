@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from django import forms
 from django.http import QueryDict
 
 from apps.audit.services import REASON_LIMIT
-from apps.core.errors import Invalid
+from apps.core.errors import Invalid, PoisonwebError
 from apps.dashboard.keyset_pagination import MAX_ID
 
 
@@ -50,3 +52,14 @@ def require_valid(form: forms.Form) -> None:
     if not form.is_valid():
         field, problems = next(iter(form.errors.items()))
         raise Invalid(field, str(problems[0]).rstrip("."))
+
+
+def field_of(wrong: PoisonwebError | None) -> str:
+    """Return the name of the wrong field; "" if the error names no field."""
+    # An adapter also names the option: "options body_field".
+    return wrong.field.partition(" ")[0] if isinstance(wrong, Invalid) else ""
+
+
+def options_as_json(options: Mapping[str, object]) -> str:
+    """Format options as JSON for a form field; "" without options."""
+    return json.dumps(options, ensure_ascii=False, indent=2) if options else ""

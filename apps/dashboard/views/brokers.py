@@ -16,7 +16,8 @@ from apps.core import clock
 from apps.core.errors import Invalid, PoisonwebError, Refused, Unavailable
 from apps.dashboard.decorators import SignedIn, needs, show
 from apps.dashboard.domain_error_pages import status_of
-from apps.dashboard.forms.brokers import BrokerForm, chosen_allowances, field_of
+from apps.dashboard.forms.brokers import BrokerForm, chosen_allowances
+from apps.dashboard.forms.fields import field_of
 from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import brokers
 from apps.team.rights import Scope

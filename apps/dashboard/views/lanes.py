@@ -16,13 +16,12 @@ from apps.core import clock
 from apps.core.errors import Absent, Invalid, Unavailable
 from apps.dashboard.decorators import SignedIn, needs
 from apps.dashboard.domain_error_pages import status_of
-from apps.dashboard.forms.brokers import (
+from apps.dashboard.forms.fields import field_of, reason_in
+from apps.dashboard.forms.topic_policies_and_lane_mode import (
     ModeForm,
     PoliciesForm,
     dead_letter_queue_of,
-    field_of,
 )
-from apps.dashboard.forms.fields import reason_in
 from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import stored_dead_letter_samples, topics
 from apps.team.rights import Scope

@@ -15,8 +15,7 @@ from apps.core.errors import Invalid, Refused
 from apps.dashboard.decorators import SignedIn, needs
 from apps.dashboard.domain_error_pages import status_of
 from apps.dashboard.forms import removal_tokens
-from apps.dashboard.forms.brokers import field_of
-from apps.dashboard.forms.fields import reason_in
+from apps.dashboard.forms.fields import field_of, reason_in
 from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import topics
 from apps.team.rights import Scope

@@ -11,6 +11,7 @@ from apps.poison.models.counts import (
     PoisonCountChange,
     PoisonCountCheck,
 )
+from apps.poison.models.item_windows_and_holds import Hold, ItemWindow
 from apps.poison.models.messages import (
     Alias,
     Body,
@@ -20,7 +21,6 @@ from apps.poison.models.messages import (
     Problem,
 )
 from apps.poison.models.redrives import Redrive
-from apps.poison.models.sends import Hold, ItemWindow
 from apps.poison.models.skips import (
     Skip,
     SkipCount,

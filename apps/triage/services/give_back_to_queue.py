@@ -14,7 +14,7 @@ from apps.core.errors import Refused
 from apps.poison.query_language import Query, Term
 from apps.team.rights import Principal
 from apps.triage.models import Operation
-from apps.triage.services import decision, previews
+from apps.triage.services import confirm_and_undo, previews
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.states import Verb
 
@@ -41,6 +41,6 @@ def give_back(
     previews.take(operation_id=preview.pk, now=now)
     if not preview.items.not_skipped().exists():
         return None
-    return decision.confirm(
+    return confirm_and_undo.confirm(
         token=preview.token, reason=reason, principal=principal, now=now
     )

@@ -30,7 +30,7 @@ from apps.poison.services import confirmations
 from apps.reports.states import DeliveredSource
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Item, Operation
-from apps.triage.services import decision, running
+from apps.triage.services import confirm_and_undo, running
 from apps.triage.services.previews import PREVIEW_LIVES
 from apps.triage.services.running import SliceEnd
 from apps.triage.states import Verb
@@ -169,7 +169,7 @@ class _Writer:
     def _decide(self, step: PlannedStep, verb: Verb) -> Operation:
         """Preview, confirm and run an operation; raises UnexpectedResult."""
         operation = self._preview(step, verb)
-        decision.confirm(
+        confirm_and_undo.confirm(
             token=operation.token, reason=step.reason, principal=SAMPLE, now=step.at
         )
         ended = running.run(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from poisonguard.errors import Full
 from poisonguard.server.failure_report_queue import FailureQueue
-from poisonguard.server.repeat_interval import RepeatInterval
+from poisonguard.server.periodic_timer import RepeatInterval
 from poisonguard.server.report_batch_sender import Sender
 from poisonguard.server.spool import Item, Spool
 

@@ -22,7 +22,7 @@ from apps.poison.states import PoisonState
 from apps.team.models import User
 from apps.team.rights import Role
 from apps.triage.models import Operation
-from apps.triage.services import decision, previews, running
+from apps.triage.services import confirm_and_undo, previews, running
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.states import Verb
 from tests.failure_report_builders import drop, poisons
@@ -123,7 +123,9 @@ def test_an_undo_says_what_it_restores_before_its_messages_are_selected(
     run(dropped)
     who = User.objects.get().principal
 
-    undoing = decision.undo(operation_id=dropped.pk, principal=who, now=now, at_once=0)
+    undoing = confirm_and_undo.undo(
+        operation_id=dropped.pk, principal=who, now=now, at_once=0
+    )
     pages = [
         anna.get(address).content.decode()
         for address in (f"/operations/{undoing.pk}", "/operations")

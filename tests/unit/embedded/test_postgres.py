@@ -117,7 +117,7 @@ def private(tmp_path: Path) -> Path:
     return folder
 
 
-IN_A_CONTAINER = (sys.executable, "-m", "tests.simulated_container")
+IN_A_CONTAINER = (sys.executable, "-m", "tests.run_with_container_restrictions")
 COUNT_STARTS = """
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What `tests.simulated_container` forbids, and what still works there."""
+"""What `tests.run_with_container_restrictions` forbids, and what still works there."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests import simulated_container
+from tests import run_with_container_restrictions
 
 ROOT = Path(__file__).parents[2]
 
 
 def inside(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        (sys.executable, "-m", "tests.simulated_container", *command),
+        (sys.executable, "-m", "tests.run_with_container_restrictions", *command),
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -71,4 +71,6 @@ def test_nothing_that_is_forbidden_can_be_had_back() -> None:
     limits = dict(line.split(": ", 1) for line in done.stdout.splitlines())
     capabilities = set(limits["Capability bounding set"].split(","))
     assert limits["no_new_privs"] == "1"
-    assert os.geteuid() != 0 or capabilities == set(simulated_container.CAPABILITIES)
+    assert os.geteuid() != 0 or capabilities == set(
+        run_with_container_restrictions.CAPABILITIES
+    )

@@ -1,9 +1,9 @@
 """Run a command as in a container: no namespaces, and root with few capabilities.
 
-`python -m tests.simulated_container make test` takes what Docker's defaults take: what
-makes or enters a namespace or mounts is refused, and root keeps fourteen of its
-capabilities. It also takes what no program of ours needs: more rights by a set-user-ID
-program.
+`python -m tests.run_with_container_restrictions make test` takes what Docker's defaults
+take: what makes or enters a namespace or mounts is refused, and root keeps fourteen of
+its capabilities. It also takes what no program of ours needs: more rights by a
+set-user-ID program.
 """
 
 from __future__ import annotations

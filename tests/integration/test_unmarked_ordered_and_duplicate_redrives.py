@@ -26,7 +26,7 @@ from apps.poison.models import Failure, Poison, Problem, Redrive
 from apps.poison.query_language import Query
 from apps.team.rights import Principal
 from apps.triage.models import Operation
-from apps.triage.services import decision, previews, running
+from apps.triage.services import confirm_and_undo, previews, running
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.services.running import SliceEnd
 from apps.triage.states import Verb
@@ -80,7 +80,7 @@ def redrive(
         ordered=ordered,
     )
     previewed = previews.preview(selection=selection, principal=who, now=now)
-    return decision.confirm(
+    return confirm_and_undo.confirm(
         token=previewed.token, reason="a test", principal=who, now=now
     )
 

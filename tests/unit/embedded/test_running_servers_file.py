@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from poisonweb.embedded import server_addresses
+from poisonweb.embedded import running_servers_file
 from poisonweb.embedded.processes import Identity
-from poisonweb.embedded.server_addresses import NotRunning, Servers
+from poisonweb.embedded.running_servers_file import NotRunning, Servers
 
 SERVERS = Servers(
     database_url="postgresql://p@127.0.0.1:1/p",
@@ -18,9 +18,9 @@ SERVERS = Servers(
 
 
 def test_names_the_servers_of_a_living_supervisor(tmp_path: Path) -> None:
-    server_addresses.announce(tmp_path, SERVERS, supervisor=Identity.own())
+    running_servers_file.announce(tmp_path, SERVERS, supervisor=Identity.own())
 
-    assert server_addresses.environment(tmp_path) == {
+    assert running_servers_file.environment(tmp_path) == {
         "POISONWEB_LOOPBACK_BROKERS": "1",
         "DATABASE_URL": "postgresql://p@127.0.0.1:1/p",
         "CELERY_BROKER_URL": "redis://127.0.0.1:2/0",
@@ -28,7 +28,7 @@ def test_names_the_servers_of_a_living_supervisor(tmp_path: Path) -> None:
 
 
 def test_what_it_keeps_is_private(tmp_path: Path) -> None:
-    server_addresses.announce(tmp_path, SERVERS, supervisor=Identity.own())
+    running_servers_file.announce(tmp_path, SERVERS, supervisor=Identity.own())
 
     file = tmp_path / "run" / "servers.json"
     assert file.stat().st_mode & 0o777 == 0o600
@@ -36,7 +36,7 @@ def test_what_it_keeps_is_private(tmp_path: Path) -> None:
 
 def test_names_a_remedy_when_nothing_was_started(tmp_path: Path) -> None:
     with pytest.raises(NotRunning, match="`make run`"):
-        server_addresses.environment(tmp_path)
+        running_servers_file.environment(tmp_path)
 
 
 def test_does_not_believe_what_a_killed_supervisor_left(tmp_path: Path) -> None:
@@ -44,16 +44,16 @@ def test_does_not_believe_what_a_killed_supervisor_left(tmp_path: Path) -> None:
         identity = Identity.of(dead.pid)
         assert identity
         dead.kill()
-    server_addresses.announce(tmp_path, SERVERS, supervisor=identity)
+    running_servers_file.announce(tmp_path, SERVERS, supervisor=identity)
 
     with pytest.raises(NotRunning):
-        server_addresses.environment(tmp_path)
+        running_servers_file.environment(tmp_path)
 
 
 def test_forgets_servers_that_were_stopped(tmp_path: Path) -> None:
-    server_addresses.announce(tmp_path, SERVERS, supervisor=Identity.own())
+    running_servers_file.announce(tmp_path, SERVERS, supervisor=Identity.own())
 
-    server_addresses.withdraw(tmp_path)
+    running_servers_file.withdraw(tmp_path)
 
     with pytest.raises(NotRunning):
-        server_addresses.environment(tmp_path)
+        running_servers_file.environment(tmp_path)
