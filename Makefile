@@ -36,7 +36,7 @@ test: export SPARK_SUBMIT_OPTS = $(MAPPED) $(UNCOMPILED)
 # Every part runs, even if another one fails. `make test SEED=1` repeats the order and the
 # random values of that seed, `make test CLOCK='2026-12-31 23:57'` starts every part at that
 # time. If the machine lacks something, the tests go on and exit with code 3.
-PARTS = .venv/bin/python -m tests.suite_parts $(SEED:%=--seed %)
+PARTS = .venv/bin/python -m tests.suite_parts_runner $(SEED:%=--seed %)
 test: ready
 	@$(PARTS) --clock '$(CLOCK)'
 

@@ -61,7 +61,7 @@ def _each(act: Callable[[Any], None], batches: list[Any]) -> None:
 def main(earlier: Path | None) -> None:
     """Measure in turn, and print the ratios of the medians."""
     # `serve` runs on an earlier tree, too, which has no such module.
-    from benchmarks._tree_processes import median_seconds
+    from benchmarks._median_times_by_source_tree import median_seconds
 
     before = (EARLIER, earlier) if earlier else None
     medians = median_seconds(__file__, (OURS, AGAIN, COPY), earlier=before)

@@ -72,7 +72,7 @@ def _add_bare_messages(url: str) -> None:
 def main(earlier: Path | None) -> None:
     """Measure in turn, and print the ratios of the medians."""
     # `serve` runs on an earlier tree, too, which has no such module.
-    from benchmarks._tree_processes import median_seconds
+    from benchmarks._median_times_by_source_tree import median_seconds
 
     before = (EARLIER, earlier) if earlier else None
     medians = median_seconds(__file__, (OURS, XADD), earlier=before)

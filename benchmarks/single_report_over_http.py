@@ -73,5 +73,5 @@ if __name__ == "__main__":
 
         with connection.cursor() as cursor:
             cursor.execute(TABLE)
-        with web("benchmarks._least_view_settings") as address:
+        with web("benchmarks._product_settings_with_least_view") as address:
             main(address, api_key())

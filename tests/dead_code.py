@@ -34,7 +34,10 @@ REGISTERING = [
 # it, `file:kind name`; `*` is any text.
 ALLOWED: dict[str, tuple[str, ...]] = {
     "Django, allauth, Celery and the packages of the API read settings": (
-        *("poisonweb/settings.py:[A-Z]*", "benchmarks/_least_view_settings.py:[A-Z]*"),
+        *(
+            "poisonweb/settings.py:[A-Z]*",
+            "benchmarks/_product_settings_with_least_view.py:[A-Z]*",
+        ),
     ),
     "Django reads these of modules, models, apps, commands, fields and lookups": (
         *("*:urlpatterns", "poisonweb/urls.py:handler[45]0[034]"),
@@ -115,7 +118,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "The client of AMPS calls these of bookmark stores and authenticators": (
         "*/amps/store.py:*discard*",
         "*/amps/store.py:[gs]et_*",
-        "tests/amps/test_fail_over.py:completed",
+        "tests/amps/test_mister_yuck_list_after_fail_over.py:completed",
     ),
     "SQL reads or writes these columns": (
         *("apps/*/models*:captured_xid", "apps/poison/models/messages.py:folds"),

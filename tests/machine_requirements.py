@@ -24,8 +24,8 @@ import pytest
 
 from tests.brokers import install_broker_servers
 
-# What pytest exits with when all that ran has passed; `tests.suite_parts` makes a 3 of
-# it.
+# What pytest exits with when all that ran has passed; `tests.suite_parts_runner` makes
+# a 3 of it.
 UNMET = 33
 # The one without windows does the same work for a fifth less of the processor.
 BROWSERS = ("chromium-headless-shell", "chromium")

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-# Set by `tests.suite_parts`: the name of the part, the file that gathers the lines of
-# its failures, and what a command has to begin with to see the same clock.
+# Set by `tests.suite_parts_runner`: the name of the part, the file that gathers the
+# lines of its failures, and what a command has to begin with to see the same clock.
 PART, FAILURES, CLOCK = "TESTS_PART", "TESTS_FAILURES", "TESTS_CLOCK"
 PYTEST = ".venv/bin/python -m pytest"
 CAUSE = 600  # characters of what failed, at most

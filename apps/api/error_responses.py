@@ -32,7 +32,7 @@ from apps.core.errors import (
     Refused,
     Unavailable,
 )
-from apps.core.request_id_and_proxy_middleware import request_id
+from apps.core.request_id_and_proxy_warning_middleware import request_id
 from apps.core.text_cleaning import storable
 from apps.triage.errors import Stale
 from apps.triage.services.previews import summarize

@@ -19,7 +19,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from apps.api.parsers import DIGEST
+from apps.api.bounded_json_parser import DIGEST
 from apps.api.request_body_errors import Malformed
 from apps.core import clock
 from apps.core.advisory_locks import key_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from apps.brokers.durations import seconds_of
+from apps.brokers.duration_parsing import seconds_of
 from apps.core.errors import Invalid
 
 # The option of a topic, under its name in Azure Functions.

@@ -17,7 +17,7 @@ from apps.audit.services import Action
 from apps.brokers import adapters, sealed_addresses
 from apps.brokers.adapter_contract import LIMITS
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
-from apps.brokers.durations import seconds_of
+from apps.brokers.duration_parsing import seconds_of
 from apps.brokers.models import Topic
 from apps.brokers.queue_ownership import one_reader
 from apps.brokers.row_locks import lock_topics

@@ -10,7 +10,7 @@ from apps.capture import partitions as by_day
 from apps.capture.intake import (
     automatic_skips,
     guard_heartbeats,
-    messages_left_at_broker,
+    oversize_messages,
     repeat_folding,
     suspected_skips,
 )
@@ -38,7 +38,7 @@ def forget_guards() -> None:
 @shared_task(name="apps.capture.tasks.forget_oversize")
 def forget_oversize() -> None:
     """Delete oversize messages that no consumer reports any more."""
-    messages_left_at_broker.prune(now=clock.now())
+    oversize_messages.prune(now=clock.now())
 
 
 @shared_task(name="apps.capture.tasks.forget_folded_reports")

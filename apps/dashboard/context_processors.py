@@ -10,7 +10,7 @@ from django.contrib.messages import get_messages
 from django.http import HttpRequest
 
 from apps.core import clock
-from apps.core.request_id_and_proxy_middleware import request_id
+from apps.core.request_id_and_proxy_warning_middleware import request_id
 from apps.dashboard import undo_offer
 from apps.dashboard.preferences import PREFERENCES, chosen
 from apps.dashboard.selectors import triage_operations

@@ -17,9 +17,9 @@ from django.http import HttpRequest
 
 from apps.core import clock
 from apps.team import second_factor, sign_in_attempts
-from apps.team.errors import TooManySignIns
 from apps.team.models import User
 from apps.team.sign_in_attempts import SignInAttempt
+from apps.team.sign_in_errors import TooManySignIns
 
 AT_ONCE = 2
 LONGEST_WAIT_SECONDS = 10.0

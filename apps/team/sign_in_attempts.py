@@ -28,8 +28,8 @@ from apps.core import clock
 from apps.core.actor import Actor
 from apps.core.text_cleaning import storable
 from apps.team import sessions
-from apps.team.errors import TooManySignIns
 from apps.team.models import SignInFailures, User
+from apps.team.sign_in_errors import TooManySignIns
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from typing import Protocol
 from apps.core.stop_event import StopEvent
 from poisonweb.env import BadEnvironment
 from poisonweb.sample.consumer import SampleConsumer
-from poisonweb.sample.consumer_subscriptions import BILLING, CONTENT
+from poisonweb.sample.consumers_and_their_topics import BILLING, CONTENT
 from poisonweb.sample.handlers import Billing, Payments, Superstitious
 from poisonweb.sample.producer import Producer
 from poisonweb.sample.program_setup import SampleContext

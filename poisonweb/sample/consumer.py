@@ -23,7 +23,7 @@ from redis.exceptions import RedisError, ResponseError
 from poisonguard import Guard, GuardError, Outcome
 from poisonguard.contract import REDRIVE_HEADER
 from poisonweb.sample.back_off import BackOff
-from poisonweb.sample.consumer_subscriptions import SampleSubscription
+from poisonweb.sample.consumers_and_their_topics import SampleSubscription
 from poisonweb.sample.event_ledger import Ledger, What
 from poisonweb.sample.guards import Guards
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from poisonguard import Guard, RetryPolicy
 from poisonguard.readers.redis_streams import RedisStreamsReader
-from poisonweb.sample.consumer_subscriptions import SampleSubscription
+from poisonweb.sample.consumers_and_their_topics import SampleSubscription
 
 # A back end that timed out may answer the next time. Other errors are in the message.
 POLICY = RetryPolicy(

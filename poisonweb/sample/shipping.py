@@ -16,7 +16,7 @@ from typing import Any
 from apps.core.stop_event import StopEvent
 from poisonweb.env import BadEnvironment
 from poisonweb.sample.consumer import SampleConsumer
-from poisonweb.sample.consumer_subscriptions import DISPATCH
+from poisonweb.sample.consumers_and_their_topics import DISPATCH
 from poisonweb.sample.program_setup import SampleContext
 
 ABORTED = 134

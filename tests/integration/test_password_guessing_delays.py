@@ -13,11 +13,11 @@ from django.test import Client, override_settings
 
 from apps.core.actor import Actor
 from apps.team import backends, sign_in_attempts
-from apps.team.errors import TooManySignIns
 from apps.team.models import SignInFailures, User
 from apps.team.rights import Role
 from apps.team.services import create_user
 from apps.team.sign_in_attempts import SignInAttempt
+from apps.team.sign_in_errors import TooManySignIns
 from tests.audit_entries import entries
 from tests.fast_password_hasher import ONE_ROUND
 from tests.races import together

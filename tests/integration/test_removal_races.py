@@ -25,7 +25,7 @@ from apps.brokers.models import Broker, Topic
 from apps.brokers.services import broker_registration
 from apps.brokers.services import topics_and_routing_publisher as brokers
 from apps.capture import topic_removal
-from apps.capture.intake import first_failures
+from apps.capture.intake import first_failure_inserts_without_merge
 from apps.capture.lanes import depth_polling, lane_mode_and_pause, observe_only_lane
 from apps.capture.lanes.drain import Drain
 from apps.capture.lanes.runner import LaneRunner
@@ -213,8 +213,8 @@ def test_a_topic_is_not_removed_while_its_first_letter_is_captured(
         wait_until(waits_for_a_lock)
         return write(*args, **kwargs)
 
-    write = first_failures.write
-    monkeypatch.setattr(first_failures, "write", held_up)
+    write = first_failure_inserts_without_merge.write
+    monkeypatch.setattr(first_failure_inserts_without_merge, "write", held_up)
     with draining(topic, now) as work:
         work.drain_batch(wait=0.0)
     other.join()

@@ -20,7 +20,7 @@ from apps.brokers.services.topics_and_routing_publisher import (
     RoutedMessage,
     RoutingPublisher,
 )
-from apps.capture.intake.merge_into_record import OUTSTANDING
+from apps.capture.intake.staged_occurrences_merge import OUTSTANDING
 from apps.core.errors import Invalid
 from apps.poison.models import Failure, Poison, Problem, Redrive
 from apps.poison.query_language import Query

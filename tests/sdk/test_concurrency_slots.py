@@ -1,6 +1,10 @@
 from __future__ import annotations
 
-from poisonguard.handling.concurrency_slots import Gate, Numbering, Slots
+from poisonguard.handling.concurrency_slots_and_suspect_isolation import (
+    Gate,
+    Numbering,
+    Slots,
+)
 from poisonguard.handling.handled_message_counts import ProcessCounts, Slot, bucket
 
 

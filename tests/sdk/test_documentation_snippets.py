@@ -80,9 +80,9 @@ def test_every_page_whose_first_snippet_is_a_program_is_run_here() -> None:
     assert kinds == {
         "README.md": "",  # a drawing
         "sdk/README.md": "sh",
-        "docs/alerts.md": "sh",
+        "docs/metrics-and-alerts.md": "sh",
         "docs/brokers/amazon-sqs.md": "",  # a command
-        "docs/consumers.md": "python",
+        "docs/connect-a-consumer.md": "python",
         "docs/operators.md": "sh",
         "docs/protocol.md": "",  # a request
     }
@@ -135,7 +135,12 @@ def test_the_first_program_of_the_page_for_consumers_runs(
         "redis": redis,
     }
 
-    exec(compile(FIRST["docs/consumers.md"][1], "consumers.md", "exec"), names)
+    exec(
+        compile(
+            FIRST["docs/connect-a-consumer.md"][1], "connect-a-consumer.md", "exec"
+        ),
+        names,
+    )
 
     assert redis.acknowledged == [("orders", "billing", n) for n in (GOOD, BAD)]
     assert [f["bookmark"] for f in server.reports.failures.values()] == [BAD]
@@ -153,7 +158,7 @@ def test_the_first_request_of_the_protocol_is_one() -> None:
 @pytest.mark.parametrize(
     ("page", "number"),
     [
-        ("docs/alerts.md", 1),
+        ("docs/metrics-and-alerts.md", 1),
         ("docs/operators.md", 2),
         ("docs/brokers/amazon-sqs.md", 1),
     ],

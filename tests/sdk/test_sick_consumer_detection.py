@@ -10,7 +10,10 @@ import pytest
 
 from poisonguard import BreakerPolicy, Outcome
 from poisonguard.contract import FailureReport
-from poisonguard.handling.suspected_poison_reports import BYTES_LIMIT, SuspectedReports
+from poisonguard.handling.suspected_reports_until_next_success import (
+    BYTES_LIMIT,
+    SuspectedReports,
+)
 from poisonguard.readers.plain import PlainReader
 from tests.sdk.failure_report_builder import failure
 from tests.sdk.fake_poisonweb_server import Server

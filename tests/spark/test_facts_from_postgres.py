@@ -18,7 +18,7 @@ from spark import fact_sql_statements, postgres_reading_and_staging
 from spark.fact_sql_statements import FactWindow
 from spark.lake_schemas import LakeKind
 from tests.failure_report_builders import capture, count_up, counter, failure, poisons
-from tests.spark.postgres_reader_parameters import Export
+from tests.spark.adbc_and_jdbc_parameters import Export
 
 pytestmark = pytest.mark.spark
 

@@ -23,8 +23,8 @@ from spark import cluster_code_shipping
 from tests import failure_report_builders
 from tests.machine_requirements import JDBC_JAR
 from tests.spark import clusters, secret_leaks
+from tests.spark.adbc_and_jdbc_parameters import DOORS
 from tests.spark.clusters import Cluster
-from tests.spark.postgres_reader_parameters import DOORS
 from tests.spark.published_reports_text import published
 from tests.waiting import wait_until
 

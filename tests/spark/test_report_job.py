@@ -23,8 +23,8 @@ from spark.jobs import nightly_failure_rate as job
 from spark.lake_schemas import LakeKind
 from spark.parquet_lake import Lake, RunAttempt
 from tests.failure_report_builders import capture, count_up, counter, failure
+from tests.spark.adbc_and_jdbc_parameters import Export
 from tests.spark.fact_rows import facts
-from tests.spark.postgres_reader_parameters import Export
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark

@@ -112,7 +112,7 @@ OTHER_IDEAS = {
     "callback": {
         "apps/dashboard/views/single_sign_on.py": "OpenID's word, and in an address",
         "apps/team/openid.py": "a method that allauth calls",
-        "tests/sdk/test_released_messages.py": "a function that an application passes",
+        "tests/sdk/test_retries_after_release_outcome.py": "a function that is passed",
     },
     "checkpoint": {
         **dict.fromkeys(
@@ -135,7 +135,7 @@ OTHER_IDEAS = {
     },
     "offset": {
         "docs/adr/0021": "Kafka's word, of a consumer of Kafka",
-        "docs/consumers.md": "Kafka's word, of a consumer of Kafka",
+        "docs/connect-a-consumer.md": "Kafka's word, of a consumer of Kafka",
         "docs/protocol.md": "an example of what a broker calls a bookmark",
         "sdk/README.md": "Kafka's word, of a consumer of Kafka",
         "sdk/poisonguard/server/spool.py": "a place in a file, in bytes",
@@ -152,7 +152,7 @@ OTHER_IDEAS = {
         "sdk/README.md": REPLAYS,
     },
     "seek": {
-        "docs/consumers.md": "Kafka's word, of a consumer of Kafka",
+        "docs/connect-a-consumer.md": "Kafka's word, of a consumer of Kafka",
         "sdk/README.md": "Kafka's word, of a consumer of Kafka",
     },
 }

@@ -12,7 +12,7 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from apps.core.request_id_and_proxy_middleware import ForwardedMiddleware
+from apps.core.request_id_and_proxy_warning_middleware import ForwardedMiddleware
 
 PROXY, PERSON = "172.18.0.1", "203.0.113.9"
 
@@ -36,7 +36,9 @@ def request_of(peer: str, trusted: str, **headers: str) -> HttpRequest:
 
 def warnings(caplog: pytest.LogCaptureFixture, *requests: HttpRequest) -> list[str]:
     answer = ForwardedMiddleware(lambda _: HttpResponse())
-    with caplog.at_level(logging.WARNING, "apps.core.request_id_and_proxy_middleware"):
+    with caplog.at_level(
+        logging.WARNING, "apps.core.request_id_and_proxy_warning_middleware"
+    ):
         for request in requests:
             assert answer(request).status_code == 200
     return [record.getMessage() for record in caplog.records]

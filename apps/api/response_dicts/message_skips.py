@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from apps.api.response_dicts.shape_type import Shape
+from apps.api.response_dicts.json_object_type import Shape
 from apps.poison.skip_list_for_consumers import ListedSkip, SkipListSnapshot
 from poisonguard.contract import AppliedSkip
 

@@ -9,7 +9,7 @@ from django.db.models import Prefetch
 
 from apps.api.keyset_pagination import Page, PageWindow
 from apps.bookmarks.models import BookmarkPosition, Mark
-from apps.bookmarks.services import broker_topic_heads
+from apps.bookmarks.services import stored_topic_heads
 from apps.brokers import topic_filters_by_id
 from apps.team.rights import Principal
 
@@ -49,7 +49,7 @@ def find(
 
 def _details(positions: Sequence[BookmarkPosition]) -> list[PositionDetail]:
     """Pair the marks of positions with the heads of their topics."""
-    heads = broker_topic_heads.heads(
+    heads = stored_topic_heads.heads(
         topics={position.topic_id for position in positions}
     )
     return [

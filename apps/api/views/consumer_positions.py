@@ -12,7 +12,7 @@ from apps.api.batch_request_members import list_of, members_of
 from apps.api.idempotency import idempotent
 from apps.api.keyset_pagination import PageWindow
 from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, described
-from apps.api.response_dicts import consumer_positions as shapes
+from apps.api.response_dicts import position_open_and_settle_answers as shapes
 from apps.api.selectors import consumer_positions
 from apps.api.serializers import consumer_positions as serializers
 from apps.api.views.base import View, list_response

@@ -11,7 +11,7 @@ from apps.api.batch_request_members import list_of
 from apps.api.idempotency import idempotent
 from apps.api.openapi import IDEMPOTENCY_KEY, REFUSED_KEY, described
 from apps.api.response_dicts import consumer_report_answer as shapes
-from apps.api.response_dicts.shape_type import Shape
+from apps.api.response_dicts.json_object_type import Shape
 from apps.api.serializers import consumer_reports as serializers
 from apps.api.views.base import View
 from apps.capture.intake import guard_heartbeats

@@ -199,7 +199,7 @@ ORDER BY skip.topic_id, skip.id LIMIT %(limit)s
 def make_skips(cursor: CursorWrapper, *, now: datetime) -> None:
     """Make or renew the skips for the failures of a merge.
 
-    This is the last step of `merge_into_record`, inside its transaction.
+    This is the last step of `staged_occurrences_merge`, inside its transaction.
     """
     cursor.execute(_TOPICS)
     topics = [topic_id for (topic_id,) in cursor.fetchall()]

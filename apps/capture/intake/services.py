@@ -19,12 +19,12 @@ from apps.brokers.models import Topic
 from apps.brokers.row_locks import lock_topics
 from apps.brokers.services import topics_and_routing_publisher as brokers
 from apps.capture.intake import (
-    first_failures,
-    messages_left_at_broker,
+    first_failure_inserts_without_merge,
+    oversize_messages,
     single_failures,
 )
-from apps.capture.intake.merge_into_record import merge
 from apps.capture.intake.occurrence import Occurrence, believed, from_report
+from apps.capture.intake.staged_occurrences_merge import merge
 from apps.core.batch_requests import Batch
 from apps.poison.services import confirmations
 from apps.poison.services.confirmations import ConfirmationResult
@@ -71,7 +71,7 @@ def write(*, occurrences: Sequence[Occurrence], now: datetime) -> list[CaptureAn
     """
     if not occurrences:
         return []
-    store = first_failures.write
+    store = first_failure_inserts_without_merge.write
     for attempt in range(1, _TRIES + 1):
         try:
             pairs = _write_one(occurrences, now=now)
@@ -112,7 +112,7 @@ def _write_many(
     with connection.cursor() as cursor:
         lock_topics(topics={occurrence.topic_id for occurrence in occurrences})
         pairs = store(cursor, occurrences, now=now)
-        messages_left_at_broker.delete_captured(
+        oversize_messages.delete_captured(
             cursor, {occurrence.identity for occurrence in occurrences}
         )
     return pairs
@@ -126,7 +126,7 @@ def capture(
     batch.answer(lambda report: refuse_hidden(report.topic, principal))
     topics = brokers.topics_named(names={report.topic for report in batch.members})
     too_large = [report for report in batch.members if _why_too_large(report)]
-    messages_left_at_broker.record(too_large, topics, now=now)
+    oversize_messages.record(too_large, topics, now=now)
     batch.answer(_refuse_too_large)
     reports = batch.members
     replaying = {topics[report.topic] for report in reports if report.replays}

@@ -1,4 +1,4 @@
-"""Copy occurrences into a temporary table, from which `merge_into_record` stores them.
+"""Copy occurrences into a temporary table: `staged_occurrences_merge` stores them.
 
 The table lasts as long as its session and is empty after each transaction. The merge
 fills its further columns.

@@ -12,9 +12,9 @@ from django.http import HttpRequest, QueryDict
 from apps.core import clock
 from apps.dashboard.forms.fields import require_valid
 from apps.team import second_factor, second_factor_session
-from apps.team.errors import TooManySignIns
 from apps.team.models import User
 from apps.team.sign_in_attempts import SignInAttempt
+from apps.team.sign_in_errors import TooManySignIns
 
 # Room for a recovery code with blanks between its characters.
 CODE_LIMIT = 40

@@ -15,8 +15,8 @@ from apps.audit.models import Entry
 from apps.bookmarks.consumer_requests import MOST_RUNS
 from apps.bookmarks.models import BookmarkPosition, Mark, Move, Sample
 from apps.bookmarks.position_keepers import PositionSource
-from apps.bookmarks.services import broker_topic_heads
-from apps.bookmarks.services.broker_topic_heads import TopicPublisher
+from apps.bookmarks.services import stored_topic_heads
+from apps.bookmarks.services.stored_topic_heads import TopicPublisher
 from apps.brokers.services import topics_and_routing_publisher as brokers
 from apps.capture.models import LANE_LIVES, Lane, LaneState
 from apps.core.errors import Absent, Refused, Unavailable
@@ -272,7 +272,7 @@ def _rows(
 ) -> list[PositionRow]:
     """Build a row for each mark: head, pace and last move beside it."""
     topics = {position.topic_id for position, _ in pairs}
-    heads = broker_topic_heads.heads(topics=topics)
+    heads = stored_topic_heads.heads(topics=topics)
     paces = unless_slow(partial(_paces, topics, now=now))
     last_moves = _last_moves({position.pk for position, _ in pairs})
     return [

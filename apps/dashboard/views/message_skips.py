@@ -13,8 +13,8 @@ from apps.dashboard.domain_error_pages import status_of
 from apps.dashboard.forms import new_skip as skip_forms
 from apps.dashboard.forms import triage_operation
 from apps.dashboard.forms.fields import reason_in
-from apps.dashboard.forms.filters import SkipsForm
 from apps.dashboard.forms.new_skip import DraftPreview, SkipDraft, SkipForm
+from apps.dashboard.forms.topic_and_skip_filters import SkipsForm
 from apps.dashboard.keyset_pagination import ListCursor
 from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import message_skips

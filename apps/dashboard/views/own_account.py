@@ -17,8 +17,8 @@ from apps.dashboard.domain_error_pages import status_of
 from apps.dashboard.forms.people_and_keys import ROLES, OwnPasswordForm, field_of
 from apps.dashboard.selectors import people_and_keys
 from apps.team import own_account, second_factor, sessions
-from apps.team.errors import TooManySignIns
 from apps.team.rights import Role
+from apps.team.sign_in_errors import TooManySignIns
 
 DONE = {
     "password": "Your password is changed. Your other sessions have ended.",

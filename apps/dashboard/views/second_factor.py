@@ -25,8 +25,8 @@ from apps.team import (
     sign_in_attempts,
     single_sign_on,
 )
-from apps.team.errors import TooManySignIns
 from apps.team.sign_in_attempts import SignInAttempt
+from apps.team.sign_in_errors import TooManySignIns
 
 PAGE = "Second factor"
 

@@ -7,7 +7,7 @@ from django.views.decorators.http import require_safe
 
 from apps.core import clock
 from apps.dashboard.decorators import SignedIn, needs, show
-from apps.dashboard.forms.filters import TopicsForm
+from apps.dashboard.forms.topic_and_skip_filters import TopicsForm
 from apps.dashboard.selectors import topics
 from apps.team.rights import Scope
 

@@ -12,8 +12,8 @@ from django.db import connection, transaction
 
 from apps.poison import redrive_signatures as token
 from apps.poison.models import Redrive
-from apps.poison.services import item_outcome_counts, sends
-from apps.poison.services.item_outcome_counts import Change
+from apps.poison.services import item_window_counts, sends
+from apps.poison.services.item_window_counts import Change
 from apps.poison.services.locking import lock
 from apps.poison.services.sends import UnrecordedSend
 from apps.poison.states import (
@@ -167,5 +167,5 @@ def _confirm(
         Change(operation, item, before_it, RedriveOutcome.CONFIRMED.value)
         for _, operation, item, before_it in rows
     ]
-    item_outcome_counts.count([*changes, *confirmed])
+    item_window_counts.count([*changes, *confirmed])
     return {redrive for redrive, *_ in rows}

@@ -17,8 +17,8 @@ from django.db import connection
 
 from apps.core.arrays import array, text_array
 from apps.poison.redrive_ids import RedriveKey, pack, unpack
-from apps.poison.services import item_outcome_counts
-from apps.poison.services.item_outcome_counts import Change
+from apps.poison.services import item_window_counts
+from apps.poison.services.item_window_counts import Change
 from apps.poison.services.locking import lock
 from apps.poison.states import IN_FLIGHT, RedriveOutcome
 
@@ -385,7 +385,7 @@ def record_unknown(
             _COUNT_ONLY,
             {"poisons": [poison for poison, _ in keys], "ns": [n for _, n in keys]},
         )
-    item_outcome_counts.count(
+    item_window_counts.count(
         Change(operation, item, RedriveOutcome.SENDING.value, "unknown")
         for item in unknown
     )

@@ -17,8 +17,8 @@ from apps.brokers.services import topics_and_routing_publisher as brokers
 from apps.core.queryset_sql import pipelined, read_by_index
 from apps.poison.models import ItemWindow
 from apps.poison.querysets import WindowQuerySet
-from apps.poison.services import item_outcome_counts, sends
-from apps.poison.services.item_outcome_counts import Change
+from apps.poison.services import item_window_counts, sends
+from apps.poison.services.item_window_counts import Change
 from apps.poison.services.sends import Send
 from apps.poison.states import RedriveOutcome, WindowState
 from apps.triage.models import Operation, SkippedItem
@@ -148,7 +148,7 @@ class Windows:
             for item in waiting
         ]
         first = self._first_of(messages[0].item)
-        item_outcome_counts.count_in((self.operation.pk, first), changes)
+        item_window_counts.count_in((self.operation.pk, first), changes)
         # Not those that their consumer has answered although the broker has not.
         unknown = [c.item for c in changes if c.after == RedriveOutcome.UNKNOWN]
         held_items = {*waiting, *unknown}
@@ -184,7 +184,7 @@ class Windows:
             )
             for number, state in items.decided.items()
         )
-        item_outcome_counts.count(
+        item_window_counts.count(
             Change(self.operation.pk, number, "", "skipped") for number in items.decided
         )
         undue = [*items.answered, *items.decided]

@@ -47,7 +47,7 @@ from apps.triage.ramps import Ramp
 from apps.triage.services import ramp_steps
 from apps.triage.services.audit_details import audit_detail, single_message
 from apps.triage.services.broker_send_claims import Windows
-from apps.triage.services.helper_threads import helper_thread
+from apps.triage.services.helper_thread_with_own_connection import helper_thread
 from apps.triage.services.item_judging import follow_queue, judge_next
 from apps.triage.services.ordered_sends import TRY_AGAIN, OrderedSends
 from apps.triage.services.outbound import OutboundMessage, ReadItems

@@ -15,7 +15,7 @@ from enum import Enum
 from apps.reports.states import DeliveredSource
 from poisonguard.contract import Cause
 from poisonweb.sample import producer_messages
-from poisonweb.sample.consumer_subscriptions import BILLING, CONTENT, DISPATCH
+from poisonweb.sample.consumers_and_their_topics import BILLING, CONTENT, DISPATCH
 from poisonweb.sample.history.traffic_calendar import DAYS, Weeks
 from poisonweb.sample.producer_messages import CONTENT_TOPIC, ORDERS, SHIPMENTS
 

@@ -11,7 +11,7 @@ from poisonguard.handling.circuit_breaker import PROBE_POLL_SECONDS, BreakerStat
 from poisonguard.handling.guard_components import GuardComponents
 from poisonguard.handling.lazy_message_facts import MessageFacts
 from poisonguard.handling.message_steps import Step
-from poisonguard.handling.undecided_message_waits import Released, Waits
+from poisonguard.handling.retry_and_release_waits import Released, Waits
 
 log = logging.getLogger(__name__)
 

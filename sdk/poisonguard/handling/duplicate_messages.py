@@ -12,7 +12,7 @@ from poisonguard.handling.application_functions import Application
 from poisonguard.handling.guard_components import GuardComponents
 from poisonguard.handling.lazy_message_facts import MessageFacts
 from poisonguard.handling.message_steps import Steps
-from poisonguard.handling.undecided_message_waits import (
+from poisonguard.handling.retry_and_release_waits import (
     EARLY_HOLD_SECONDS,
     POLL_SECONDS,
     REFUSAL_PAUSE,

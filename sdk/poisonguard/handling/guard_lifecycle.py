@@ -17,7 +17,7 @@ from typing import Any, Never
 from poisonguard.dedupe.once import Window
 from poisonguard.errors import StartTimeout
 from poisonguard.handling.circuit_breaker import Breaker, BreakerPolicy
-from poisonguard.handling.concurrency_slots import Gate, Slots
+from poisonguard.handling.concurrency_slots_and_suspect_isolation import Gate, Slots
 from poisonguard.handling.guard_components import GuardComponents
 from poisonguard.handling.guard_health import GuardHealth
 from poisonguard.handling.guard_periodic_work import Upkeep
@@ -25,7 +25,7 @@ from poisonguard.handling.handled_message_counts import ProcessCounts, Slot
 from poisonguard.handling.healthy_path import numbering
 from poisonguard.handling.released_messages_to_retry import ReleasedMessages
 from poisonguard.handling.slow_path import BEFORE_FIRST_MESSAGE, MessageFlow
-from poisonguard.handling.suspected_poison_reports import SuspectedReports
+from poisonguard.handling.suspected_reports_until_next_success import SuspectedReports
 from poisonguard.journal.in_flight_journal import Journal
 from poisonguard.outcome import Outcome
 from poisonguard.policy import RetryPolicy

@@ -13,7 +13,7 @@ from poisonguard.handling.guard_components import GuardComponents
 from poisonguard.handling.handled_message_counts import Slot
 from poisonguard.handling.lazy_message_facts import MessageFacts
 from poisonguard.handling.message_steps import RUN, Step
-from poisonguard.handling.undecided_message_waits import POLL_SECONDS, Released, Waits
+from poisonguard.handling.retry_and_release_waits import POLL_SECONDS, Released, Waits
 from poisonguard.journal.failed_attempts_record import Record
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from time import monotonic, perf_counter
 from typing import Any, Protocol, TypeVar
 
 from poisonguard.contract import MatcherKind
-from poisonguard.handling.concurrency_slots import Numbering
+from poisonguard.handling.concurrency_slots_and_suspect_isolation import Numbering
 from poisonguard.handling.handled_message_counts import SAMPLED, Slot
 from poisonguard.handling.slow_path import GuardComponents
 from poisonguard.outcome import Outcome

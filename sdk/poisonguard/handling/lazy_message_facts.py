@@ -20,7 +20,7 @@ from poisonguard.contract import (
     redrive_id_of,
 )
 from poisonguard.errors import GuardError
-from poisonguard.handling.unreadable_message_bytes import (
+from poisonguard.handling.unreadable_message_byte_recovery import (
     DESCRIBED_TYPE,
     description,
     raw_bytes,

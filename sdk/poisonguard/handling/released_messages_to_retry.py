@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from poisonguard.handling.concurrency_slots import Gate
+from poisonguard.handling.concurrency_slots_and_suspect_isolation import Gate
 
 MESSAGES_LIMIT = 1_000
 BYTES_LIMIT = 64 * 1024 * 1024

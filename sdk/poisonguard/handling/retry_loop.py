@@ -17,7 +17,7 @@ from poisonguard.handling.handler_execution import HandlerRuns
 from poisonguard.handling.lazy_message_facts import MessageFacts
 from poisonguard.handling.message_steps import Step, Steps
 from poisonguard.handling.redriven_messages import RedrivenMessages
-from poisonguard.handling.undecided_message_waits import REFUSAL_PAUSE, Released, Waits
+from poisonguard.handling.retry_and_release_waits import REFUSAL_PAUSE, Released, Waits
 from poisonguard.journal.failed_attempts_record import Record
 from poisonguard.outcome import Outcome
 from poisonguard.policy import RetryDecision

@@ -31,13 +31,13 @@ from poisonguard.handling.released_messages_to_retry import (
     HandlerNeeded,
     ReleasedMessage,
 )
-from poisonguard.handling.retry_loop import RetryLoop
-from poisonguard.handling.undecided_message_waits import (
+from poisonguard.handling.retry_and_release_waits import (
     POLL_SECONDS,
     REFUSAL_PAUSE,
     Released,
     Waits,
 )
+from poisonguard.handling.retry_loop import RetryLoop
 from poisonguard.outcome import Outcome
 from poisonguard.processes.sigterm_handler import SIGTERM
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 from weakref import WeakSet
 
 from poisonguard.errors import Full, GuardError, Misconfigured
-from poisonguard.processes.file_locks import fcntl
+from poisonguard.processes.linux_only_fcntl import fcntl
 
 log = logging.getLogger(__name__)
 

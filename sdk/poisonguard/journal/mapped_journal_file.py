@@ -15,8 +15,8 @@ from poisonguard.journal import journal_binary_format
 from poisonguard.journal.journal_binary_format import EndingKind, Header, OwnerState
 from poisonguard.journal.journal_folder import NO_ROOM
 from poisonguard.processes import kernel_process_facts
-from poisonguard.processes.file_locks import fcntl
 from poisonguard.processes.kernel_process_facts import Identity
+from poisonguard.processes.linux_only_fcntl import fcntl
 
 CREATE_ATTEMPTS = 20
 

@@ -30,8 +30,8 @@ from poisonguard.journal.journal_binary_format import (
     Unstarted,
 )
 from poisonguard.processes import kernel_process_facts, thread_stack_dump
-from poisonguard.processes.file_locks import fcntl
 from poisonguard.processes.kernel_process_facts import Identity
+from poisonguard.processes.linux_only_fcntl import fcntl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from threading import Condition, Lock
 from typing import Any
 
 from poisonguard.errors import Away, Fenced, GuardError, Refused
-from poisonguard.positions import taken_over_subscriptions
+from poisonguard.positions import takeover_announcement
 from poisonguard.positions.position_api_calls import PositionCalls, Update
 from poisonguard.positions.subscription_progress import Resume, Start, Subscription
 from poisonguard.positions.trouble_log import TroubleLog
@@ -110,9 +110,7 @@ class PositionWriter:
         with self._changed:
             for subscription in self._subscriptions.values():
                 if subscription.is_fenced:
-                    raise Fenced(
-                        taken_over_subscriptions.taken_over(subscription.sub_id)
-                    )
+                    raise Fenced(takeover_announcement.taken_over(subscription.sub_id))
                 if subscription.trouble is not None:
                     raise Refused(subscription.trouble)
                 for publisher, track in subscription.restarts.items():
@@ -134,7 +132,7 @@ class PositionWriter:
             raise
         self.trouble = str(unopened) if unopened is not None else None
         # Without the lock: `on_fenced` may open the subscription again.
-        taken_over_subscriptions.announce(fenced, self._on_fenced)
+        takeover_announcement.announce(fenced, self._on_fenced)
         return unopened
 
     def _open_waiting(self) -> GuardError | None:

@@ -6,7 +6,7 @@ import logging
 
 from poisonguard.errors import GuardError
 from poisonguard.server.counts_by_minute import Counters
-from poisonguard.server.heartbeats import Heartbeats
+from poisonguard.server.heartbeat_queue import Heartbeats
 from poisonguard.server.report_batch_sender import Sender
 
 log = logging.getLogger(__name__)

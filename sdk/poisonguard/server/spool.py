@@ -33,7 +33,7 @@ from uuid import uuid4
 from zlib import crc32
 
 from poisonguard.errors import Full, Misconfigured
-from poisonguard.processes.file_locks import fcntl
+from poisonguard.processes.linux_only_fcntl import fcntl
 
 log = logging.getLogger(__name__)
 

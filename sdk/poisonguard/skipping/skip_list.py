@@ -16,7 +16,7 @@ from poisonguard.contract import Skip
 from poisonguard.skipping.doubted_skips import Doubt, Doubts
 from poisonguard.skipping.listed_skips import ListedSkips
 from poisonguard.skipping.own_skips import OWN_LIMIT, OwnSkips
-from poisonguard.skipping.skip_change_log import SkipChanges
+from poisonguard.skipping.skip_change_counts_and_log_lines import SkipChanges
 from poisonguard.skipping.skip_expiries import Expiries
 from poisonguard.skipping.skip_index import (
     Ref,

@@ -17,7 +17,13 @@ from apps.team.rights import Scope
 from poisonguard_conformance import check_server_command, server_skip_checks
 from poisonguard_conformance.check_server_command import main
 from tests.acceptance.web_server_process import Web, api_key
-from tests.faulty_proxy import NOTHING, ClientRequest, Mistake, ServerAnswer, erring
+from tests.protocol_mistake_proxy import (
+    NOTHING,
+    ClientRequest,
+    Mistake,
+    ServerAnswer,
+    erring,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

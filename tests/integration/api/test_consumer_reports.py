@@ -15,7 +15,7 @@ import pytest
 import zstandard
 from pytest_django import Settings
 
-from apps.capture.intake import messages_left_at_broker
+from apps.capture.intake import oversize_messages
 from apps.capture.models import Counter, OversizeMessage
 from apps.poison.models import Body, Poison
 from apps.team.rights import Scope
@@ -290,16 +290,16 @@ def test_an_incomplete_oversize_body_is_rejected(
 def test_oversize_messages_of_a_topic_are_limited_and_expire(
     guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(messages_left_at_broker, "MOST", 2)
+    monkeypatch.setattr(oversize_messages, "MOST", 2)
     reports = [without_body(failure(now), 1) for _ in range(3)]
     guard.post("failures", {"failures": reports})
     number = OversizeMessage.objects.count()
 
     noted_at = OversizeMessage.objects.latest("seen_at").seen_at
-    messages_left_at_broker.prune(now=noted_at + messages_left_at_broker.LIVES)
+    oversize_messages.prune(now=noted_at + oversize_messages.LIVES)
     still_there = OversizeMessage.objects.count()
-    messages_left_at_broker.prune(
-        now=noted_at + messages_left_at_broker.LIVES + timedelta(seconds=1)
+    oversize_messages.prune(
+        now=noted_at + oversize_messages.LIVES + timedelta(seconds=1)
     )
 
     assert (number, still_there, OversizeMessage.objects.count()) == (2, 2, 0)

@@ -255,7 +255,7 @@ def test_the_number_of_queries_does_not_grow_with_topics(
 
 
 def test_every_rule_is_complete_and_explained() -> None:
-    explained = (DOCS / "alerts.md").read_text()
+    explained = (DOCS / "metrics-and-alerts.md").read_text()
 
     assert len(RULES) >= 5
     for rule in RULES:
@@ -282,7 +282,9 @@ def test_every_rule_uses_existing_metrics_and_labels(
         used += re.findall(r"[{,]\s*(\w+)\s*(?:=|!)", rule["expr"])
         assert set(used) <= labels, rule["alert"]
     explained = set(
-        re.findall(r"^\| `(\w+)", (DOCS / "alerts.md").read_text(), re.MULTILINE)
+        re.findall(
+            r"^\| `(\w+)", (DOCS / "metrics-and-alerts.md").read_text(), re.MULTILINE
+        )
     )
     assert exported <= explained
 

@@ -30,7 +30,13 @@ def page(anna: Client) -> str:
 def test_it_has_the_drawing_the_states_and_the_way_to_the_first_message(
     page: str,
 ) -> None:
-    expected = ('role="img"', 'id="first"', "Handled", "came back", "docs/consumers.md")
+    expected = (
+        'role="img"',
+        'id="first"',
+        "Handled",
+        "came back",
+        "docs/connect-a-consumer.md",
+    )
 
     assert [part for part in expected if part not in page] == []
 

@@ -16,11 +16,11 @@ from django.test import Client, override_settings
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.team import second_factor
-from apps.team.errors import TooManySignIns
 from apps.team.models import User
 from apps.team.rights import Role
 from apps.team.services import create_user
 from apps.team.sign_in_attempts import SignInAttempt
+from apps.team.sign_in_errors import TooManySignIns
 from tests.audit_entries import entries
 from tests.authenticator_app import PASSWORD, Phone, add_factor, codes_on, secret_on
 from tests.integration.dashboard.page_forms import form_on

@@ -15,7 +15,7 @@ from redis import Redis
 
 from poisonweb.embedded import redis as embedded
 from poisonweb.sample.consumer import MessageHandler, SampleConsumer
-from poisonweb.sample.consumer_subscriptions import BILLING, SampleSubscription
+from poisonweb.sample.consumers_and_their_topics import BILLING, SampleSubscription
 from poisonweb.sample.event_ledger import Ledger
 from poisonweb.sample.guards import Guards
 from tests.sdk.fake_poisonweb_server import KEY, Server, running

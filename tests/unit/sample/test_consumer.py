@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from poisonweb.sample.consumer import SampleConsumer
-from poisonweb.sample.consumer_subscriptions import BILLING as OF
+from poisonweb.sample.consumers_and_their_topics import BILLING as OF
 from poisonweb.sample.event_ledger import (
     Ledger,
     LedgerNotWritten,

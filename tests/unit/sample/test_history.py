@@ -17,7 +17,11 @@ from redis import Redis
 
 from poisonguard.fingerprint import Fingerprint, fingerprint
 from poisonweb.sample.consumer import MessageHandler
-from poisonweb.sample.consumer_subscriptions import BILLING, CONTENT, SampleSubscription
+from poisonweb.sample.consumers_and_their_topics import (
+    BILLING,
+    CONTENT,
+    SampleSubscription,
+)
 from poisonweb.sample.handlers import Billing, Payments, Superstitious
 from poisonweb.sample.history import consumer_reports, traffic_streams_and_faults
 from poisonweb.sample.history.daily_failure_plan import (

@@ -16,7 +16,7 @@ from redis import Redis
 from poisonweb import env
 from poisonweb.embedded import process_plan, processes
 from poisonweb.sample import producer_messages
-from poisonweb.sample.consumer_subscriptions import DISPATCH as OF
+from poisonweb.sample.consumers_and_their_topics import DISPATCH as OF
 from poisonweb.sample.event_ledger import Tally, What, read, tally
 from tests.sdk.fake_poisonweb_server import Server
 from tests.unit.sample.settled_redis_topic import is_settled

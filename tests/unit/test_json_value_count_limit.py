@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from django.conf import settings
 
-from apps.api import parsers
-from apps.api.parsers import LARGE, MOST_VALUES, BoundedJSONParser
+from apps.api import bounded_json_parser
+from apps.api.bounded_json_parser import LARGE, MOST_VALUES, BoundedJSONParser
 from apps.api.request_body_errors import TooLarge, Unreadable
 
 MIB = 1024 * 1024
@@ -89,7 +89,7 @@ def test_the_collector_rests_while_a_large_body_is_read_and_not_afterwards() -> 
 def test_a_large_body_waits_for_another_one_and_a_small_body_does_not() -> None:
     large = b"[" + b" " * LARGE + b"]"
     with ThreadPoolExecutor(2) as threads:
-        with parsers._large_bodies:
+        with bounded_json_parser._large_bodies:
             waiting = threads.submit(parse, large)
 
             assert threads.submit(parse, b"[]").result(30) == []

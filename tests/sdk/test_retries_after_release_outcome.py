@@ -16,7 +16,7 @@ import pytest
 from poisonguard import BreakerPolicy, Guard, Outcome, RetryPolicy
 from poisonguard.errors import Misconfigured
 from poisonguard.handling import released_messages_to_retry as keeping
-from poisonguard.handling.concurrency_slots import Gate
+from poisonguard.handling.concurrency_slots_and_suspect_isolation import Gate
 from poisonguard.handling.released_messages_to_retry import (
     MESSAGES_LIMIT,
     ReleasedMessage,

@@ -15,13 +15,17 @@ from django.test.utils import CaptureQueriesContext
 from apps.brokers.adapter_contract import DeadLetter
 from apps.brokers.errors import Removed
 from apps.brokers.models import Topic
-from apps.capture.intake import first_failures, repeat_folding, services
-from apps.capture.intake.merge_into_record import merge
+from apps.capture.intake import (
+    first_failure_inserts_without_merge,
+    repeat_folding,
+    services,
+)
 from apps.capture.intake.occurrence import (
     Occurrence,
     from_dead_letter,
     from_report,
 )
+from apps.capture.intake.staged_occurrences_merge import merge
 from apps.poison.models import Alias, Body, Failure, Poison, Problem
 from poisonguard.contract import parse_failure
 from tests.failure_report_builders import GUARD, capture, failure
@@ -114,7 +118,7 @@ def same_either_way(batches: Sequence[Batch], now: datetime) -> list[list[str]]:
 
     And so are those of single reports.
     """
-    statuses, rows = stored(first_failures.write, batches, now)
+    statuses, rows = stored(first_failure_inserts_without_merge.write, batches, now)
     assert (statuses, rows) == stored(merge, batches, now)
     assert rows["poison"]
     singles = [[each] for batch in batches for each in batch]

@@ -1,6 +1,6 @@
 """The suite in its parts, as `make test` runs it.
 
-`python -m tests.suite_parts [PART ...]` runs these parts, or else all of them.
+`python -m tests.suite_parts_runner [PART ...]` runs these parts, or else all of them.
 
 Each part runs to its end, whatever became of those before it; a process or a temporary
 file that a part leaves behind is removed, and is a failure of that part.
@@ -30,7 +30,7 @@ from tests.run_without_leftovers import Interrupted, Outcome
 SLOW = ("tests/acceptance", "tests/browser", "tests/spark")
 PROCESSORS = os.cpu_count() or 1
 FAILED, LACKING = 1, 3
-ALONE = ".venv/bin/python -m tests.suite_parts"
+ALONE = ".venv/bin/python -m tests.suite_parts_runner"
 # A part that takes longer hangs: each single test has a limit of its own.
 SECONDS = 45 * 60
 
@@ -159,7 +159,9 @@ def _say(line: str) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="tests.suite_parts", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="tests.suite_parts_runner", description=__doc__
+    )
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], metavar="PART")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     parser.add_argument("--clock", default="", help="begin each part at this UTC time")

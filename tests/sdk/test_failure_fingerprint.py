@@ -264,8 +264,8 @@ def test_a_recursion_is_one_frame_however_deep() -> None:
 
     assert frames(trace(50)) == frames(trace(1))
     assert frames(trace(50)) == (
-        "test_fingerprint.py in fail",
-        "test_fingerprint.py in trace",
+        "test_failure_fingerprint.py in fail",
+        "test_failure_fingerprint.py in trace",
     )
 
 

@@ -29,8 +29,8 @@ from apps.capture.intake import automatic_skips, repeat_folding, staging
 from apps.capture.intake import problems_of_failures as problems
 from apps.capture.intake.occurrence import Occurrence
 from apps.capture.intake.problems_of_failures import Span
-from apps.poison.services import item_outcome_counts, sends
-from apps.poison.services.item_outcome_counts import Change
+from apps.poison.services import item_window_counts, sends
+from apps.poison.services.item_window_counts import Change
 from apps.poison.services.sends import UnrecordedSend
 from apps.poison.states import (
     REOPENED_BY_FAILURE,
@@ -515,7 +515,7 @@ class _Merge:
         self._execute(_RECUR)
         rows = self.cursor.fetchall()
         self.values["recurred"] = [redrive for redrive, *_ in rows]
-        item_outcome_counts.count(
+        item_window_counts.count(
             [
                 *self.changes,
                 # The statement still sees the outcome of before.

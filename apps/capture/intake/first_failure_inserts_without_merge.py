@@ -19,10 +19,10 @@ from django.db.backends.utils import CursorWrapper
 
 from apps.capture.intake import new_message_rows
 from apps.capture.intake import problems_of_failures as problems
-from apps.capture.intake.merge_into_record import merge
 from apps.capture.intake.new_message_rows import NewMessage, needs_merge
 from apps.capture.intake.occurrence import Occurrence
 from apps.capture.intake.problems_of_failures import Span
+from apps.capture.intake.staged_occurrences_merge import merge
 from apps.core.arrays import array, hex_array
 from apps.core.copy_rows import copy_rows
 

@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from tests import suite_parts
+from tests import suite_parts_runner
 from tests.machine_requirements import UNMET
 from tests.random_seed_plugin import PYTEST
 from tests.run_without_leftovers import Outcome
-from tests.suite_parts import FAILED, LACKING, Result
+from tests.suite_parts_runner import FAILED, LACKING, Result
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHONPATH = f"PYTHONPATH={ROOT}:{ROOT}/sdk"
 RUN = """
 import json, sys
-from tests import suite_parts
+from tests import suite_parts_runner
 commands = json.loads(sys.argv[1])
-sys.exit(suite_parts.report(suite_parts.run(commands), number=7))
+sys.exit(suite_parts_runner.report(suite_parts_runner.run(commands), number=7))
 """
 TESTS = """
 import random, pathlib, pytest, time
@@ -93,17 +93,17 @@ def result(*, code: int, leftovers: tuple[str, ...] = ()) -> Result:
     ],
 )
 def test_the_worst_part_gives_the_exit_code(results: list[Result], worst: int) -> None:
-    assert suite_parts.report(results, number=1) == worst
+    assert suite_parts_runner.report(results, number=1) == worst
 
 
 def test_a_part_that_failed_says_how_to_run_it_alone(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    suite_parts.report([result(code=4)], number=7, start="2030-12-31 23:57")
-    suite_parts.report([result(code=UNMET)], number=7)
+    suite_parts_runner.report([result(code=4)], number=7, start="2030-12-31 23:57")
+    suite_parts_runner.report([result(code=UNMET)], number=7)
 
     said = capsys.readouterr().err
-    command = f"{suite_parts.ALONE} one --seed 7 --clock '2030-12-31 23:57'"
+    command = f"{suite_parts_runner.ALONE} one --seed 7 --clock '2030-12-31 23:57'"
     assert re.findall("^  run it alone with: (.+)$", said, re.MULTILINE) == [command]
 
 
@@ -240,7 +240,9 @@ def test_each_test_has_a_limit_of_time(pytestconfig: pytest.Config) -> None:
 def test_the_clock_is_set_when_each_part_begins() -> None:
     start = "2030-12-31 23:57"
 
-    commands = suite_parts.commands(["check", "quick", "slow"], number=7, start=start)
+    commands = suite_parts_runner.commands(
+        ["check", "quick", "slow"], number=7, start=start
+    )
 
     for name in ("quick", "slow"):
         begin = [
@@ -253,4 +255,4 @@ def test_the_clock_is_set_when_each_part_begins() -> None:
             "pytest",
         ]
         assert commands[name][: len(begin)] == begin
-    assert commands["check"] == suite_parts.check(7)
+    assert commands["check"] == suite_parts_runner.check(7)

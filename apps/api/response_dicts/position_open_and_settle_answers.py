@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from apps.api.response_dicts.shape_type import Shape
+from apps.api.response_dicts.json_object_type import Shape
 from apps.bookmarks.services.position_opening import OpenedPositions
 from apps.bookmarks.services.position_settling import SettleAnswer
 
