@@ -108,7 +108,7 @@ soak: needs $(CLASSES)
 # The README's picture of the sample.
 screenshot: export SCREENSHOT = $(CURDIR)/docs/reports.png
 screenshot: needs
-	$(PYTEST) tests/browser/test_readme_quick_start.py
+	$(PYTEST) tests/browser/test_first_reports_and_readme_screenshot.py
 
 clean:
 	@if [ -e var/run/lock ] && ! flock --nonblock var/run/lock true; then \
