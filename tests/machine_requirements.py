@@ -109,6 +109,13 @@ NEEDS = {
     "moto": Need(
         remedy=partial(_server, "moto"), get=install_broker_servers.with_our_packages
     ),
+    "pgbouncer": Need(
+        remedy=partial(_server, "pgbouncer"), get=_from_debian("pgbouncer")
+    ),
+    "zookeeper": Need(
+        remedy=partial(_server, "zookeeper"),
+        get=install_broker_servers.with_our_packages,
+    ),
     **{
         f"python{version}": Need(remedy=partial(_python, version))
         for version in PYTHONS

@@ -16,7 +16,7 @@ from tests import machine_requirements
 # sample's past.
 SHARED = ("product", "spark", "story")
 # Servers worth as much, of which one is enough for a run.
-SERVERS = ("rabbitmq", "azurite", "moto")
+SERVERS = ("rabbitmq", "azurite", "moto", "zookeeper")
 LONGEST_FIRST = (
     *SERVERS,
     *("product", "test_celery_worker_kills", "story", "test_killed_nightly_report"),
