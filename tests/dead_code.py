@@ -100,6 +100,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         ),
         *("poisonweb/costly_request_process.py:should_exit", "tests/*:should_exit"),
         *("sdk/poisonguard/journal/failed_attempts_sqlite_file.py:row_factory",),
+        *("*/locks/zookeeper.py:sleep_func", "*/locks/zookeeper.py:wake_event"),
         *("tests/conftest.py:_fixture_teardown", "tests/*:raise_request_exception"),
         *("tests/integration/test_prepare_command.py:[A-Z]*", "tests/*:ROOT_URLCONF"),
         *(
@@ -136,6 +137,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *("sdk/poisonguard/__init__.py:__getattr__", "sdk/poisonguard/guard.py:wrap"),
         *("sdk/poisonguard/outcome.py:duty", "*/dedupe/postgres.py:forget_async"),
         *("sdk/poisonguard/readers/*.py:*Reader", "*/in_flight_journal.py:__setitem__"),
+        "sdk/poisonguard/locks/resource_lock.py:destroy",
     ),
     "Tests of applications, or ours, let these doubles misbehave": (
         "sdk/poisonguard/testing/__init__.py:*",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         GuardError,
         Misconfigured,
         Refused,
+        ResourceLockLost,
         StartTimeout,
         Stopping,
     )
@@ -45,6 +46,7 @@ __all__ = [
     "Misconfigured",
     "Outcome",
     "Refused",
+    "ResourceLockLost",
     "RetryPolicy",
     "StartTimeout",
     "Stopping",

@@ -6,6 +6,7 @@ GuardError
 ├── StartTimeout   the skip list could not be loaded in time
 ├── Misconfigured  a setting is unknown, unusable, or at odds with another
 ├── Fenced         another holder has taken over this position
+├── ResourceLockLost  a ResourceLock was lost while its block ran
 ├── Full           the disk under the spool or the journal is full
 └── Stopping       this guard is being stopped, or was never started
 """
@@ -44,6 +45,10 @@ class Misconfigured(GuardError):
 
 class Fenced(GuardError):
     """Another holder has opened this position since: stop, or open it again."""
+
+
+class ResourceLockLost(GuardError):
+    """The lock was lost: another holder may have worked at the same time."""
 
 
 class Full(GuardError):

@@ -85,6 +85,7 @@ def test_every_page_whose_first_snippet_is_a_program_is_run_here() -> None:
         "docs/connect-a-consumer.md": "python",
         "docs/operators.md": "sh",
         "docs/protocol.md": "",  # a request
+        "docs/resource-lock.md": "python",  # see tests/contracts/test_postgres_locks.py
     }
 
 
@@ -194,8 +195,10 @@ def test_the_table_of_readers_names_what_is_there() -> None:
     assert len(readers) == 9
     for module, name in readers:
         assert hasattr(import_module(f"poisonguard.readers.{module}"), name)
-    # `postgres` is for a window, see `poisonguard.dedupe`.
-    assert sorted([*extras, "postgres"]) == sorted(project["optional-dependencies"])
+    # These are for a window and for locks: `poisonguard.dedupe`, `poisonguard.locks`.
+    assert sorted([*extras, "postgres", "zookeeper"]) == sorted(
+        project["optional-dependencies"]
+    )
     examples = (ROOT / "sdk/examples").glob("*.py")
     assert sorted(files) == sorted(file.name for file in examples)
 

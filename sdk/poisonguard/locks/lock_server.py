@@ -1,0 +1,153 @@
+"""What `ResourceLock` needs of a server of locks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+
+from poisonguard.errors import GuardError
+
+# A shorter time-out still waits for the server's first answer, up to so many seconds.
+FIRST_ANSWER_SECONDS = 1.0
+# A server that has not answered after so many seconds counts as gone.
+ANSWER_SECONDS = 5.0
+
+
+class LockGrant(ABC):
+    """A lock that was acquired; any thread may use it.
+
+    `fence` is higher than that of every earlier grant of the resource: a store that
+    refuses a lower fence than it has seen is safe from a holder that lost its lock.
+    """
+
+    def __init__(self, resource: str, fence: int) -> None:
+        self.resource = resource
+        self.fence = fence
+        self._release_mutex = threading.Lock()
+        self._was_ours: bool | None = None  # None until it is released
+
+    @property
+    def lost(self) -> bool:
+        """Tell whether another holder is possible; once true, always true."""
+        return self._was_ours is not None or self._is_lost()
+
+    def release(self) -> bool:
+        """Give the lock back; return whether it was ours until then."""
+        with self._release_mutex:
+            if self._was_ours is None:
+                self._was_ours = self._release()
+            return self._was_ours
+
+    @abstractmethod
+    def _is_lost(self) -> bool:
+        """Tell whether it was lost before its release."""
+
+    @abstractmethod
+    def _release(self) -> bool:
+        """Release it at the server; return whether it was ours until then."""
+
+
+class LockAttempt(ABC):
+    """One call of `acquire`: its thread waits, and the server's thread decides."""
+
+    def __init__(self, resource: str) -> None:
+        self.resource = resource
+        self._mutex = threading.Lock()
+        self._grant: LockGrant | None = None
+        self._error: GuardError | None = None
+        self._is_over = False
+        self._has_place = threading.Event()
+        self._is_decided = threading.Event()
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether the caller waits no longer."""
+        return self._is_over
+
+    def wait(self, timeout: float | None) -> LockGrant | None:
+        """Return the grant, or None after `timeout` seconds; raise what failed."""
+        try:
+            self._wait_for_decision(timeout)
+        except BaseException:
+            self.withdraw()
+            raise
+        with self._mutex:
+            self._is_over = True
+            grant, error = self._grant, self._error
+        if error is not None:
+            raise type(error)(str(error)) from error  # its own, in each thread
+        if grant is None:
+            self._leave_queue()
+        return grant
+
+    def withdraw(self) -> None:
+        """Give up, whether the lock has been granted or not."""
+        with self._mutex:
+            self._is_over = True
+            grant = self._grant
+        if grant is not None:
+            grant.release()
+        else:
+            self._leave_queue()
+
+    def grant(self, grant: LockGrant) -> bool:
+        """Hand the lock to the caller; False if it waits no longer."""
+        with self._mutex:
+            if self._is_over:
+                return False
+            self._grant = grant
+        self._decide()
+        return True
+
+    def fail(self, error: GuardError) -> None:
+        """Let `acquire` raise an error, unless it has been granted."""
+        with self._mutex:
+            if self._grant is None and self._error is None:
+                self._error = error
+        self._decide()
+
+    def note_place(self) -> None:
+        """Note that others come first: from here on the time-out counts."""
+        self._has_place.set()
+
+    @abstractmethod
+    def _leave_queue(self) -> None:
+        """Let the server forget the place in its queue, without waiting for it."""
+
+    def _decide(self) -> None:
+        self._is_decided.set()
+        self._has_place.set()
+
+    def _wait_for_decision(self, timeout: float | None) -> None:
+        if timeout is None:
+            self._is_decided.wait()
+            return
+        deadline = time.monotonic() + timeout
+        self._has_place.wait(max(timeout, FIRST_ANSWER_SECONDS))
+        self._is_decided.wait(max(0.0, deadline - time.monotonic()))
+
+
+class LockServer(ABC):
+    """One process's connection to a server of locks, for all its threads and locks."""
+
+    def __init__(self) -> None:
+        self._users: set[object] = set()
+
+    def enter(self, user: object) -> None:
+        """Note a user of the connection."""
+        self._users.add(user)
+
+    def leave(self, user: object) -> None:
+        """Forget a user; the last one closes the connection."""
+        self._users.discard(user)
+        if not self._users:
+            self.close()
+
+    @abstractmethod
+    def attempt(self, resource: str) -> LockAttempt:
+        """Join the queue of a resource."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection; the next attempt opens another one."""

@@ -1,0 +1,390 @@
+"""`PostgresLocks`: what is true of tickets, sessions and poolers."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from poisonguard import Away, Misconfigured
+from poisonguard.locks import ResourceLock
+from poisonguard.locks.lock_server import LockAttempt
+from poisonguard.locks.postgres import PostgresLocks
+from poisonguard.locks.postgres_connection import (
+    CLIENT_SETTINGS,
+    SERVER_SETTINGS,
+    LockConnection,
+)
+from poisonguard.locks.postgres_queues import IDLE_LOOKS
+from tests.brokers import pgbouncer
+from tests.contracts.resource_lock_stages import (
+    LinkProxy,
+    PostgresLockStage,
+    lock_database,
+)
+from tests.waiting import wait_until
+
+PAGE = Path(__file__).parents[2] / "docs/resource-lock.md"
+PATIENCE = 60.0
+FAR_AWAY = 3_600.0
+WAITERS = 1_000
+LOOKS = 20
+TABLES = "poisonguard_lock_resources, poisonguard_lock_tickets"
+
+
+@pytest.fixture(scope="module")
+def dsn() -> Iterator[str]:
+    with lock_database() as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def stage(dsn: str) -> PostgresLockStage:
+    return PostgresLockStage(dsn)
+
+
+@pytest.fixture
+def resource() -> str:
+    return f"invoices-{uuid4().hex}"
+
+
+@pytest.fixture
+def bare_dsn() -> Iterator[str]:
+    """Give a database of which each test may change what it likes."""
+    with lock_database() as dsn:
+        yield dsn
+
+
+def through(dsn: str, port: int) -> str:
+    address = urlsplit(dsn)
+    place = f"{address.username}:{address.password}@127.0.0.1:{port}"
+    return address._replace(netloc=place).geturl()
+
+
+def port_of(dsn: str) -> int:
+    port = urlsplit(dsn).port
+    assert port is not None
+    return port
+
+
+def has_places(stage: PostgresLockStage, resource: str, number: int) -> bool:
+    return stage.places(resource) == number
+
+
+def has_answered_since(connection: LockConnection, moment: float) -> bool:
+    return connection.answered_at > moment
+
+
+# Tickets
+
+
+def test_a_release_calls_the_next_waiter_only(
+    dsn: str, stage: PostgresLockStage, resource: str
+) -> None:
+    servers = [PostgresLocks(dsn, look_every=FAR_AWAY) for _ in range(4)]
+    locks = [ResourceLock(resource, server) for server in servers]
+    assert locks[0].acquire()
+    waits: list[LockAttempt] = []
+    for places, server in enumerate(servers[1:], start=2):
+        waits.append(server.attempt(resource))
+        wait_until(partial(has_places, stage, resource, places))
+    rows = stage.query(
+        "SELECT session FROM poisonguard_lock_tickets WHERE resource = %s"
+        " ORDER BY number",
+        resource,
+    )
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for (session,) in rows:
+            connection.execute(f'LISTEN "{session}"')
+
+        locks[0].release()
+        grant = waits[0].wait(PATIENCE)
+        connection.execute("NOTIFY last")
+        connection.execute("SELECT 1")
+        calls = [
+            notify.channel for notify in connection.notifies(timeout=1, stop_after=1)
+        ]
+        calls += [notify.channel for notify in connection.notifies(timeout=0)]
+
+    for wait in waits[1:]:
+        wait.withdraw()
+    for lock in locks:
+        lock.destroy()
+    assert grant is not None
+    assert calls == [rows[1][0]]
+
+
+def test_dead_tickets_are_forgotten_on_the_way(
+    dsn: str, stage: PostgresLockStage, resource: str
+) -> None:
+    for _ in range(3):
+        server = PostgresLocks(dsn)
+        assert server.attempt(resource).wait(PATIENCE)
+        stage.end_session(server)
+        server.close()
+    dead = stage.places(resource)
+
+    with ResourceLock(resource, PostgresLocks(dsn)) as grant:
+        assert (dead, stage.places(resource), grant.fence) == (1, 1, 4)
+
+
+def test_a_waiter_looks_soon_on_a_session_that_was_idle(
+    dsn: str, stage: PostgresLockStage, resource: str
+) -> None:
+    holder, server = PostgresLocks(dsn), PostgresLocks(dsn, look_every=0.2)
+    assert holder.attempt(resource).wait(PATIENCE)
+    with ResourceLock("others", server):
+        pass
+    assert server._queues is not None
+    connection = server._queues._connection
+    assert connection is not None
+    idle_since = connection.answered_at
+    wait_until(partial(has_answered_since, connection, idle_since + 0.1))
+
+    wait = server.attempt(resource)
+    wait_until(partial(has_places, stage, resource, 2))
+    stage.end_session(holder)
+    began = time.monotonic()
+    assert wait.wait(PATIENCE)
+
+    assert time.monotonic() - began < 0.2 * IDLE_LOOKS / 2
+    holder.close()
+    server.close()
+
+
+def test_fences_go_on_after_every_ticket_is_gone(dsn: str, resource: str) -> None:
+    fences = []
+    for _ in range(3):
+        lock = ResourceLock(resource, PostgresLocks(dsn))
+        with lock as grant:
+            fences.append(grant.fence)
+        lock.destroy()
+
+    assert fences == [1, 2, 3]
+
+
+def test_the_program_of_the_documentation_runs(dsn: str) -> None:
+    (program, *_) = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE.read_text())
+    with psycopg.connect(dsn) as database:
+        database.execute(
+            "CREATE TEMPORARY TABLE invoices AS SELECT 0 AS fence, 'new' AS state"
+        )
+        names = {"dsn": dsn, "database": database}
+
+        exec(compile(program, PAGE.name, "exec"), names)
+
+        rows = database.execute("SELECT fence, state FROM invoices").fetchall()
+    names["lock"].destroy()  # type: ignore[attr-defined]
+    assert rows == [(1, "sent")]
+
+
+def test_a_locked_queue_holds_up_no_other_one(dsn: str, resource: str) -> None:
+    server = PostgresLocks(dsn)
+    lock, other = ResourceLock(resource, server), ResourceLock("others", server)
+    with lock:
+        pass
+
+    with psycopg.connect(dsn) as connection:
+        connection.execute(
+            "SELECT FROM poisonguard_lock_resources WHERE name = %s FOR UPDATE",
+            [resource],
+        )
+        attempt = server.attempt(resource)
+        with other:
+            assert not other.lost
+    assert attempt.wait(PATIENCE)
+    other.destroy()
+    lock.destroy()
+
+
+# Sessions
+
+
+def test_a_thousand_waiters_hold_back_no_vacuum(
+    dsn: str, stage: PostgresLockStage, resource: str
+) -> None:
+    holder = ResourceLock(resource, PostgresLocks(dsn))
+    server = PostgresLocks(dsn, look_every=0.02)
+    assert holder.acquire()
+    waits = [server.attempt(resource) for _ in range(WAITERS)]
+    wait_until(lambda: stage.places(resource) == 1 + WAITERS)
+    connection = server._queues._connection  # type: ignore[union-attr]
+    assert connection is not None
+
+    # They look as often as in a day of waiting, only sooner.
+    idle = set()
+    for _ in range(LOOKS):
+        wait_until(partial(has_answered_since, connection, connection.answered_at))
+        idle |= set(
+            stage.query(
+                "SELECT backend_xmin, backend_xid FROM pg_stat_activity"
+                " WHERE application_name = %s AND state = 'idle'",
+                CLIENT_SETTINGS["application_name"],
+            )
+        )
+    with psycopg.connect(dsn, autocommit=True) as connection_to_vacuum:
+        notices: list[str] = []
+        connection_to_vacuum.add_notice_handler(
+            lambda notice: notices.append(str(notice.message_primary))
+        )
+        connection_to_vacuum.execute("CREATE TABLE bloat AS SELECT 1 AS one")
+        connection_to_vacuum.execute("DELETE FROM bloat")
+        connection_to_vacuum.execute("VACUUM (VERBOSE) bloat")
+        connection_to_vacuum.execute("DROP TABLE bloat")
+
+    assert not any(wait.is_over for wait in waits)
+    holder.destroy()
+    server.close()
+    assert idle == {(None, None)}
+    assert any("0 are dead but not yet removable" in notice for notice in notices), (
+        notices
+    )
+
+
+def test_the_session_notices_a_lost_peer_and_commits_durably(bare_dsn: str) -> None:
+    role = urlsplit(bare_dsn).username
+    name = urlsplit(bare_dsn).path.removeprefix("/")
+    defaults = (
+        "synchronous_commit = off",
+        "default_transaction_isolation=serializable",
+    )
+    with psycopg.connect(bare_dsn, autocommit=True) as connection:
+        for default in defaults:
+            connection.execute(f"ALTER ROLE {role} IN DATABASE {name} SET {default}")
+    locks = LockConnection(bare_dsn, "poisonguard_test")
+
+    settings = {
+        setting: locks._connection.execute(f"SHOW {setting}").fetchone()
+        for setting in (*SERVER_SETTINGS, "synchronous_commit")
+    }
+    parameters = locks._connection.info.get_parameters()
+    locks.close()
+
+    assert settings == {
+        "tcp_keepalives_idle": ("5",),
+        "tcp_keepalives_interval": ("2",),
+        "tcp_keepalives_count": ("3",),
+        "tcp_user_timeout": ("11000",),
+        "lock_timeout": ("1s",),
+        "statement_timeout": ("5s",),
+        "default_transaction_isolation": ("read committed",),
+        "synchronous_commit": ("on",),
+    }
+    assert CLIENT_SETTINGS.items() <= parameters.items()
+
+
+def test_a_silent_connection_ends_no_wait_late_and_is_lost(
+    dsn: str, stage: PostgresLockStage, resource: str
+) -> None:
+    proxy = LinkProxy(port_of(dsn))
+    lock = ResourceLock(
+        resource, PostgresLocks(through(dsn, proxy.port), look_every=0.1)
+    )
+    assert lock.acquire()
+
+    proxy.silence()
+    began = time.monotonic()
+    outcomes: list[object] = []
+
+    def wait() -> None:
+        try:
+            outcomes.append(lock.acquire(0.1))
+        except Away as error:
+            outcomes.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    thread.join(PATIENCE)
+    waited = time.monotonic() - began
+    is_lost = lock.lost
+    proxy.cut()
+
+    assert outcomes == [None]
+    assert waited < 4
+    assert is_lost
+    assert lock.release() is False
+    lock.destroy()
+    proxy.close()
+
+
+def test_a_new_session_follows_one_that_ended_in_idleness(
+    dsn: str, stage: PostgresLockStage, resource: str
+) -> None:
+    server = PostgresLocks(dsn)
+    lock = ResourceLock(resource, server)
+    with lock:
+        pass
+    stage.end_session(server)
+    wait_until(lambda: server._queues is not None and server._queues.has_ended)
+
+    with lock as grant:
+        assert grant.fence == 2
+    lock.destroy()
+
+
+# What is refused
+
+
+def test_missing_tables_are_told_with_their_remedy(bare_dsn: str) -> None:
+    with psycopg.connect(bare_dsn) as connection:
+        connection.execute("DROP TABLE poisonguard_lock_tickets")
+
+    with pytest.raises(Misconfigured, match=r"tables are missing.*schema\(\)"):
+        ResourceLock("invoices", PostgresLocks(bare_dsn)).acquire()
+
+
+def test_a_role_without_rights_is_told_which_it_needs(bare_dsn: str) -> None:
+    role = f"locks_{uuid4().hex}"
+    with psycopg.connect(bare_dsn) as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'")
+        connection.execute(f"GRANT SELECT, INSERT ON {TABLES} TO {role}")
+    address = urlsplit(bare_dsn)
+    place = f"{role}:secret@{address.hostname}:{address.port}"
+    theirs = address._replace(netloc=place).geturl()
+
+    try:
+        with pytest.raises(Misconfigured, match="grant SELECT, INSERT, UPDATE and DEL"):
+            ResourceLock("invoices", PostgresLocks(theirs)).acquire()
+    finally:
+        with psycopg.connect(bare_dsn) as connection:
+            connection.execute(f"REVOKE ALL ON {TABLES} FROM {role}")
+            connection.execute(f"DROP ROLE {role}")
+
+
+@pytest.mark.needs("pgbouncer")
+@pytest.mark.parametrize(
+    ("mode", "pool_size"), [("transaction", 1), ("transaction", 5), ("statement", 5)]
+)
+def test_a_pool_of_transactions_is_refused(
+    dsn: str, tmp_path: Path, mode: str, pool_size: int
+) -> None:
+    with (
+        pgbouncer.running(tmp_path, dsn, mode=mode, pool_size=pool_size) as url,
+        pytest.raises(Misconfigured, match="pool_mode = session"),
+    ):
+        ResourceLock("invoices", PostgresLocks(url)).acquire(PATIENCE)
+
+
+@pytest.mark.needs("pgbouncer")
+def test_a_pool_of_sessions_is_as_good_as_postgres(
+    dsn: str, tmp_path: Path, resource: str
+) -> None:
+    with pgbouncer.running(tmp_path, dsn, mode="session") as url:
+        lock = ResourceLock(resource, PostgresLocks(url, look_every=FAR_AWAY))
+        grant = lock.acquire(PATIENCE)
+        waiting = PostgresLocks(url, look_every=FAR_AWAY)
+        wait = waiting.attempt(resource)
+        lock.release()
+
+        assert grant is not None
+        assert wait.wait(PATIENCE)
+        waiting.close()
+        lock.destroy()
