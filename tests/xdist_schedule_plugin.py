@@ -28,7 +28,11 @@ LONGEST_FIRST = (
 BY_FILE = ("acceptance", "browser", "spark", "together")
 # The last of those who share: one waits for a night that is made meanwhile, and the
 # others stop and kill what they share.
-AT_LAST = ("test_first_reports_and_readme_screenshot", "test_hung_redis", "test_embedded_servers")
+AT_LAST = (
+    "test_first_reports_and_readme_screenshot",
+    "test_hung_redis",
+    "test_embedded_servers",
+)
 
 
 @pytest.hookimpl(tryfirst=True)
