@@ -125,7 +125,7 @@ def fill(poisons: int) -> dict[str, int]:
 
     from apps.brokers.services.topics_and_routing_publisher import topics_named
     from apps.capture import partitions
-    from apps.poison.services import counts
+    from apps.poison.services import counts, failure_counts
 
     now = datetime.now(UTC)
     topics_named(names=[f"topic-{number}" for number in range(TOPICS)])
@@ -153,6 +153,7 @@ def fill(poisons: int) -> dict[str, int]:
         for statement in (_ITEMS, _SKIPPED, _WINDOWS):
             cursor.execute(statement, values)
         counts.gather()  # as a worker does every ten seconds
+        failure_counts.gather()
         cursor.execute("VACUUM ANALYZE")
         cursor.execute(
             "SELECT problem_id FROM poison_poison WHERE state = 'open'"

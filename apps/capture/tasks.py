@@ -16,7 +16,7 @@ from apps.capture.intake import (
 )
 from apps.core import clock
 from apps.poison import skip_list_changes
-from apps.poison.services import counts
+from apps.poison.services import counts, failure_counts
 
 log = logging.getLogger(__name__)
 
@@ -71,12 +71,13 @@ def forget_skips() -> None:
 
 @shared_task(name="apps.capture.tasks.gather_counts")
 def gather_counts() -> None:
-    """Add what was changed since the last time to the counts of messages."""
+    """Add what changed since the last time to the counts of messages and failures."""
     counts.gather()
+    failure_counts.gather()
 
 
 @shared_task(name="apps.capture.tasks.check_counts")
 def check_counts() -> None:
-    """Count all messages once a day, and mend the counts that differ."""
+    """Count everything once a day, and mend the counts that differ."""
     if counts.is_check_due(now=clock.now()):
         counts.check(now=clock.now())

@@ -1,57 +1,49 @@
-"""Count the failures of the last 24 hours by the hour, from an index alone.
+"""Read how often problems and topics failed in each of the last 24 hours.
 
-The index has no column for the day, by which failures are partitioned: a condition on
-it would read each row. So the partitions are named.
+The numbers are kept by ten minutes (`apps.poison.models.counts`), so the last of these
+hours ends with the ten minutes that run now.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import connection
-from django.db.backends.utils import CursorWrapper
+
+from apps.poison.models.counts import SLICE
 
 HOURS = 24
-HOUR = timedelta(hours=1)
-DAY = HOURS * HOUR
+_EPOCH = datetime.fromtimestamp(0, UTC)
 
-# The default partition comes last. A day without a partition of its own is in it.
-_PARTITIONS = """
-SELECT relid::regclass::text FROM pg_partition_tree('poison_failure')
-WHERE isleaf AND relid::regclass::text >= 'poison_failure_' || %(captured)s
-"""
-
-# Failures that stand for several have an index of their own.
-_FAILURES = """
-SELECT problem_id, failed_at, 1 AS number FROM {name}
-UNION ALL SELECT problem_id, failed_at, times - 1 FROM {name} WHERE folds
-"""
-
-# What pages list together is read once: problems, and the topics of all problems.
+# What pages list together is read once, at one moment: problems, and topics.
 _COUNTED = """
-WITH counted AS MATERIALIZED (
-    SELECT problem_id, sum(number)::bigint AS number,
-           -- A failure at the very end of an hour is of that hour.
-           date_bin('1 hour', failed_at, %(now)s + interval '1 microsecond') AS began
-    FROM ({failures}) failure
-    WHERE problem_id = ANY(%(ids)s::bigint[])
-      AND failed_at > %(since)s AND failed_at <= %(now)s
-    GROUP BY problem_id, began
-)
-SELECT problem_id, NULL, began, number FROM counted
-WHERE problem_id = ANY(%(problems)s::bigint[])
-UNION ALL
-SELECT NULL, topic_id, began, sum(number)::bigint
-FROM counted JOIN poison_problem ON id = problem_id
-WHERE topic_id = ANY(%(topics)s::bigint[]) GROUP BY topic_id, began
-"""
-
-_PROBLEMS = """
-SELECT id FROM poison_problem
-WHERE topic_id = ANY(%(topics)s::bigint[]) AND last_seen > %(since)s
+SELECT problem_id, topic_id,
+       (extract(epoch FROM hour - %(since)s::timestamptz) / 3600)::int, number
+FROM (
+    SELECT problem_id, topic_id, date_bin('1 hour', begins_at, %(since)s) AS hour,
+           sum(number)::bigint AS number
+    FROM (
+        SELECT problem_id, NULL::bigint AS topic_id, begins_at, number
+        FROM poison_failure_count
+        WHERE problem_id = ANY(%(problems)s::bigint[])
+        UNION ALL
+        SELECT problem_id, NULL, begins_at, number FROM poison_failure_count_change
+        WHERE problem_id = ANY(%(problems)s::bigint[])
+        UNION ALL
+        SELECT NULL, topic_id, begins_at, number FROM poison_failure_count
+        WHERE problem_id = 0 AND topic_id = ANY(%(topics)s::bigint[])
+        UNION ALL
+        SELECT NULL, problem.topic_id, begins_at, number
+        FROM poison_failure_count_change
+        JOIN poison_problem problem ON problem.id = problem_id
+        WHERE problem.topic_id = ANY(%(topics)s::bigint[])
+    ) one
+    WHERE begins_at >= %(since)s AND begins_at < %(until)s
+    GROUP BY 1, 2, 3
+) by_hour
 """
 
 
@@ -69,30 +61,21 @@ def count(
     """Count the failures of problems, and of all problems of topics, by the hour."""
     by_problem = {pk: [0] * HOURS for pk in problems}
     by_topic = {pk: [0] * HOURS for pk in topics}
+    until = slice_of(now) + SLICE
     values: dict[str, Any] = {
-        "now": now,
-        "since": now - DAY,
+        "since": until - timedelta(hours=HOURS),
+        "until": until,
         "problems": list(problems),
         "topics": list(topics),
-        # Clocks differ by minutes, so the day of capture may be the day before.
-        "captured": (now - 2 * DAY).strftime("%Y%m%d"),
     }
     with connection.cursor() as cursor:
-        values["ids"] = list({*problems, *_problems_of(cursor, values)})
-        cursor.execute(_PARTITIONS, values)
-        failures = " UNION ALL ".join(
-            _FAILURES.format(name=name) for (name,) in cursor.fetchall()
-        )
-        cursor.execute(_COUNTED.format(failures=failures), values)
-        for problem, topic, began, number in cursor.fetchall():
+        cursor.execute(_COUNTED, values)
+        for problem, topic, hour, number in cursor.fetchall():
             hours = by_topic[topic] if problem is None else by_problem[problem]
-            hours[(began - values["since"]) // HOUR] += number
+            hours[hour] = number
     return FailureHours(by_problem=by_problem, by_topic=by_topic)
 
 
-def _problems_of(cursor: CursorWrapper, values: dict[str, Any]) -> list[int]:
-    """List the problems of the topics that failed in these hours."""
-    if not values["topics"]:
-        return []
-    cursor.execute(_PROBLEMS, values)
-    return [pk for (pk,) in cursor.fetchall()]
+def slice_of(moment: datetime) -> datetime:
+    """Return when the ten minutes of a moment begin."""
+    return moment - (moment - _EPOCH) % SLICE

@@ -7,7 +7,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
@@ -263,7 +263,7 @@ def test_two_checks_never_mend_the_same_count_twice(now: datetime) -> None:
     poisons(now, 3)
     counts.gather()
     PoisonCount.objects.update(number=9)
-    results: list[list[WrongCount] | None] = []
+    results: list[Sequence[object] | None] = []
 
     def check() -> None:
         results.append(counts.check(now=now))

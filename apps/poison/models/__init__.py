@@ -7,6 +7,8 @@ its state often, and each change is written to every index.
 from __future__ import annotations
 
 from apps.poison.models.counts import (
+    FailureCount,
+    FailureCountChange,
     PoisonCount,
     PoisonCountChange,
     PoisonCountCheck,
@@ -33,6 +35,8 @@ __all__ = [
     "Alias",
     "Body",
     "Failure",
+    "FailureCount",
+    "FailureCountChange",
     "FoldedReports",
     "Hold",
     "ItemWindow",

@@ -1,4 +1,4 @@
-"""Gather the counts of poisons, and check them against all poisons every night.
+"""Gather the counts of poisons, and check all counts every night.
 
 A check counts at one moment. What is not committed then changes the poisons and their
 counts alike, so the difference that it finds stays the same: it is mended by a change
@@ -17,6 +17,8 @@ from django.db import connection, transaction
 from apps.core import advisory_locks
 from apps.core.text_cleaning import storable
 from apps.poison.models import PoisonCount, PoisonCountChange, PoisonCountCheck
+from apps.poison.services import failure_counts
+from apps.poison.services.failure_counts import WrongFailureCount
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +105,8 @@ def is_check_due(*, now: datetime) -> bool:
     return last is None or last.astimezone(UTC).date() < now.astimezone(UTC).date()
 
 
-def check(*, now: datetime) -> list[WrongCount] | None:
-    """Count all poisons, mend the counts that differ, and return them.
+def check(*, now: datetime) -> list[WrongCount | WrongFailureCount] | None:
+    """Count all poisons and a day's failures, mend the counts that differ; return them.
 
     Returns None if another process checks them just now.
     """
@@ -112,7 +114,7 @@ def check(*, now: datetime) -> list[WrongCount] | None:
         if check_lock is None:
             return None
         with transaction.atomic():
-            wrong = _differences()
+            wrong_poisons = _differences()
             PoisonCountChange.objects.bulk_create(
                 PoisonCountChange(
                     problem_id=each.problem,
@@ -120,8 +122,13 @@ def check(*, now: datetime) -> list[WrongCount] | None:
                     state=each.state,
                     number=each.missing,
                 )
-                for each in wrong
+                for each in wrong_poisons
             )
+            # Last, because no change of failures is gathered until the end.
+            wrong: list[WrongCount | WrongFailureCount] = [
+                *wrong_poisons,
+                *failure_counts.mend(now=now),
+            ]
             result: dict[str, Any] = {
                 "checked_at": now,
                 "wrong": len(wrong),
