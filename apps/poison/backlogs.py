@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from django.db import connection
 
@@ -180,9 +181,11 @@ ORDER BY last_seen DESC NULLS FIRST, id DESC
 """  # noqa: S608 - made of our own names
 
 
-@dataclass(frozen=True, slots=True)
-class OpenProblem:
-    """A problem with the number of its open poisons."""
+class OpenProblem(NamedTuple):
+    """A problem with the number of its open poisons.
+
+    A tuple, because a page makes a thousand of them.
+    """
 
     problem: int
     topic: int
@@ -207,4 +210,4 @@ def open_by_problem(*, topics: Sequence[int] | None, problems: int) -> OpenProbl
     with connection.cursor() as cursor:
         cursor.execute(_OPEN_BY_PROBLEM, {"topics": ids, "problems": problems})
         (_, _, total), *rows = cursor.fetchall()
-    return OpenProblems(problems=[OpenProblem(*row) for row in rows], total=total)
+    return OpenProblems(problems=[*map(OpenProblem._make, rows)], total=total)

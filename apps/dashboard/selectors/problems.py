@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from django.db import connection
-from django.db.models import QuerySet
 
 from apps.core.errors import Absent
 from apps.core.statement_timeouts import TOO_SLOW, TooSlow, unless_slow
@@ -127,14 +126,9 @@ class FirstFailure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailureBreakdown:
-    """The top values of a problem's newest failures, and its newest and first failure.
-
-    `newest` is the primary key of the newest failure: its day and id. Both are None
-    where no failure is stored.
-    """
+    """The top values of a problem's newest failures; `first` is None without any."""
 
     tops: list[Top]
-    newest: tuple[date, int] | None
     first: FirstFailure | None
 
 
@@ -200,14 +194,12 @@ def one(
         raise Absent(f"There is no problem {problem_id} here.")
     listed = messages.of_problem(problem_id, params.messages, principal)
     breakdown = unless_slow(partial(_breakdown, problem.pk))
-    if isinstance(breakdown, TooSlow):
-        sample, first = _newest(problem.pk), _first_failure(problem.pk)
-    else:
-        sample, first = _by_key(breakdown.newest), breakdown.first
     return ProblemDetail(
         row=rows([problem], now=now)[0],
-        sample=sample,
-        first=first,
+        sample=_newest_failure(problem.pk),
+        first=_first_failure(problem.pk)
+        if isinstance(breakdown, TooSlow)
+        else breakdown.first,
         tops=breakdown if isinstance(breakdown, TooSlow) else breakdown.tops,
         neighbours=_neighbours(problem, params.origin, principal),
         messages=listed,
@@ -285,20 +277,9 @@ def _activity(
     return "new" if now - problem.first_seen < DAY else "ongoing"
 
 
-def _by_key(key: tuple[date, int] | None) -> FailureExcerpt | None:
-    """Read the failure with this day and id."""
-    if key is None:
-        return None
-    return _excerpt(Failure.objects.filter(day=key[0], id=key[1]))
-
-
-def _newest(problem_id: int) -> FailureExcerpt | None:
-    """Read a problem's newest failure, where the breakdown took too long."""
-    return _excerpt(Failure.objects.filter(problem=problem_id))
-
-
-def _excerpt(failures: QuerySet[Failure]) -> FailureExcerpt | None:
-    """Read the newest of these failures."""
+def _newest_failure(problem_id: int) -> FailureExcerpt | None:
+    """Read a problem's newest failure."""
+    failures = Failure.objects.filter(problem=problem_id)
     return next(iter(message_contents.failures(failures, limit=1)), None)
 
 
@@ -315,32 +296,30 @@ PROPERTIES = {
     "client_name": "Consumers",
     "cause": "Causes",
 }
-# One scan of the newest failures counts all four properties, and finds the newest one.
-# Most failures agree in all four, so they are counted together first.
+# One scan of the newest failures counts all four properties. Most failures agree in all
+# four, so they are counted together first.
 _TOPS = """
-WITH newest AS MATERIALIZED (
-    SELECT day, id, failed_at, handler_version, host, client_name, cause, times
-    FROM poison_failure
-    WHERE problem_id = %(problem)s ORDER BY failed_at DESC LIMIT %(most)s
-), alike AS (
-    SELECT coalesce(handler_version, '') AS handler_version,
-           coalesce(host, '') AS host, client_name, cause, sum(times) AS times
-    FROM newest GROUP BY 1, 2, 3, 4
+WITH alike AS (
+    SELECT handler_version, host, client_name, cause, sum(times) AS times
+    FROM (
+        SELECT handler_version, host, client_name, cause, times FROM poison_failure
+        WHERE problem_id = %(problem)s ORDER BY failed_at DESC LIMIT %(most)s
+    ) newest GROUP BY 1, 2, 3, 4
 ), ranked AS (
     SELECT property, value, sum(times)::bigint AS number,
            sum(sum(times)) OVER (PARTITION BY property)::bigint AS whole,
            row_number() OVER (PARTITION BY property ORDER BY sum(times) DESC, value)
                AS place
     FROM alike, LATERAL (VALUES
-        ('handler_version', handler_version), ('host', host),
+        ('handler_version', coalesce(handler_version, '')),
+        ('host', coalesce(host, '')),
         ('client_name', client_name), ('cause', cause)
     ) AS each(property, value)
     GROUP BY property, value
 )
-SELECT property, value, number, whole, latest.day, latest.id,
+SELECT property, value, number, whole,
        coalesce(earliest.handler_version, ''), coalesce(earliest.host, '')
 FROM ranked,
-(SELECT day, id FROM newest ORDER BY failed_at DESC, id DESC LIMIT 1) latest,
 (
     SELECT handler_version, host FROM poison_failure
     WHERE problem_id = %(problem)s ORDER BY failed_at, id LIMIT 1
@@ -357,12 +336,10 @@ def _breakdown(problem_id: int) -> FailureBreakdown:
         cursor.execute(_TOPS, values)
         counts = cursor.fetchall()
     if not counts:
-        return FailureBreakdown(tops=[], newest=None, first=None)
-    *_, day, pk, version, host = counts[0]
+        return FailureBreakdown(tops=[], first=None)
+    *_, version, host = counts[0]
     return FailureBreakdown(
-        tops=_most_frequent(counts),
-        newest=(day, pk),
-        first=FirstFailure(version=version, host=host),
+        tops=_most_frequent(counts), first=FirstFailure(version=version, host=host)
     )
 
 
