@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connection
 from django.db.models import QuerySet
+from psycopg import Cursor
 
 
 def statement_of(rows: QuerySet[Any, Any]) -> tuple[str, tuple[Any, ...]]:
@@ -45,3 +46,14 @@ def pipelined() -> Iterator[None]:
     connection.ensure_connection()
     with connection.wrap_database_errors, connection.connection.pipeline():
         yield
+
+
+def binary_rows(statement: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """Return the rows of a query, sent in binary: text has two digits for each byte."""
+    connection.ensure_connection()
+    with (
+        connection.wrap_database_errors,
+        Cursor(connection.connection) as cursor,
+    ):
+        # The words of a statement of our own.
+        return cursor.execute(statement, values, binary=True).fetchall()

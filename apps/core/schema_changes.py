@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from django.core.management import call_command
@@ -13,7 +14,8 @@ from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.migrations import Migration
 from django.db.migrations.operations import SeparateDatabaseAndState
 from django.db.migrations.operations.base import Operation
-from django.db.migrations.state import ProjectState
+from django.db.migrations.operations.special import RunPython
+from django.db.migrations.state import ProjectState, StateApps
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 # Who waits for a lock of a table blocks all others meanwhile, so it waits briefly; yet
@@ -137,3 +139,34 @@ def _is_for_a_lock(busy: OperationalError) -> bool:
 def execute(cursor: Any, statement: str) -> None:
     """Execute a statement without parameters."""
     cursor.execute(statement)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ForeignKey:
+    """A constraint that a migration drops, where nothing is deleted that it guards.
+
+    It comes back while others write: the rows that are there are checked afterwards.
+    """
+
+    name: str
+    table: str
+    column: str
+    target: str
+
+    def removal(self) -> RunPython:
+        """Return the operation that drops it, for a migration with `atomic = False`."""
+        return RunPython(self._drop, self._add)
+
+    def _drop(self, _: StateApps, editor: BaseDatabaseSchemaEditor) -> None:
+        drop = f"ALTER TABLE {self.table} DROP CONSTRAINT IF EXISTS {self.name}"
+        patiently(editor, execute, drop)
+
+    def _add(self, _: StateApps, editor: BaseDatabaseSchemaEditor) -> None:
+        add = (
+            f"ALTER TABLE {self.table} DROP CONSTRAINT IF EXISTS {self.name},"
+            f" ADD CONSTRAINT {self.name} FOREIGN KEY ({self.column})"
+            f" REFERENCES {self.target} (id) DEFERRABLE INITIALLY DEFERRED NOT VALID"
+        )
+        check = f"ALTER TABLE {self.table} VALIDATE CONSTRAINT {self.name}"
+        patiently(editor, execute, add)
+        patiently(editor, execute, check)

@@ -81,8 +81,13 @@ class Hold(models.Model):
     `operation`, `item` and `n`. `redrive` is an id that an earlier release had drawn.
     """
 
+    # Without a constraint, as in `Redrive`: who inserts it has locked the poison.
     poison = models.OneToOneField(
-        Poison, primary_key=True, on_delete=models.PROTECT, related_name="hold"
+        Poison,
+        primary_key=True,
+        on_delete=models.PROTECT,
+        related_name="hold",
+        db_constraint=False,
     )
     operation = models.BigIntegerField()
     item = models.PositiveIntegerField(

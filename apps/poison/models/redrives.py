@@ -23,6 +23,7 @@ class Redrive(models.Model):
         on_delete=models.PROTECT,
         related_name="redrives_made",
         db_index=False,
+        db_constraint=False,
     )
     n = models.PositiveIntegerField()
     # Not for a foreign key: operations are of an app above this one.

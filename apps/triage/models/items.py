@@ -19,11 +19,18 @@ class Item(models.Model):
     """A poison of an operation, by its number from 0 in the order of the operation."""
 
     pk = models.CompositePrimaryKey("operation", "number")
+    # Each constraint would be checked, and the poison locked for it, item by item.
     operation = models.ForeignKey(
-        Operation, on_delete=models.CASCADE, related_name="items", db_index=False
+        Operation,
+        on_delete=models.CASCADE,
+        related_name="items",
+        db_index=False,
+        db_constraint=False,
     )
     number = models.PositiveIntegerField()
-    poison = models.ForeignKey(Poison, on_delete=models.PROTECT, related_name="items")
+    poison = models.ForeignKey(
+        Poison, on_delete=models.PROTECT, related_name="items", db_constraint=False
+    )
 
     objects = ItemQuerySet.as_manager()
 

@@ -44,7 +44,8 @@ ORDER BY id FOR NO KEY UPDATE
 # OFFSET 0 makes Postgres look up each poison, whatever it knows of the tables.
 _JUDGED = """
 WITH judged AS (
-    SELECT item.number, poison_poison.*, CASE
+    SELECT item.number, poison_poison.id, poison_poison.topic_id,
+           poison_poison.redrives, CASE
            WHEN holder.operation IS NOT NULL
            THEN 'operation ' || holder.operation || ' has it'
            {reasons}

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.db import connection
-
 from apps.brokers import adapter_contract
 from apps.brokers import failure_headers as vocabulary
 from apps.brokers.adapter_contract import Header
 from apps.brokers.models import Topic
 from apps.brokers.services.topics_and_routing_publisher import RoutedMessage
+from apps.core.queryset_sql import binary_rows
 from apps.core.text_cleaning import storable
 from apps.poison import redrive_ids, redrive_signatures
 from apps.poison.services.sends import Send
@@ -140,9 +139,7 @@ def read(
         "bytes": WINDOW_BYTES,
         "silent_before": silent_before(now),
     }
-    with connection.cursor() as cursor:
-        cursor.execute(_READ, values)
-        rows = [_Row(*row) for row in cursor.fetchall()]
+    rows = [_Row(*row) for row in binary_rows(_READ, values)]
     answered, decided, sendable = [], {}, []
     for row in rows:
         if row.known_outcome is not None and row.known_outcome not in IN_FLIGHT:

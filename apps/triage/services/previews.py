@@ -201,8 +201,7 @@ def preview(
     if selection.ordered:
         _require_order(poisons, target)
     limit = TAKEN_AT_ONCE if at_once is None else at_once
-    first = poisons.order_by().values("pk")[: limit + 1]
-    is_large = first.count() > limit
+    is_large = _count_up_to(limit + 1, selection, poisons) > limit
     with transaction.atomic():
         operation = Operation.objects.create(
             verb=selection.verb.value,
@@ -464,6 +463,18 @@ def _insert_items(
         will_act=total - sum(n for _, n in skipped.values) - skipped.others,
         breakdown=breakdown.to_json(),
     )
+
+
+def _count_up_to(
+    most: int, selection: SelectionRequest, poisons: PoisonQuerySet
+) -> int:
+    """Count the messages that a request means; for an undo, those that were dropped.
+
+    Of these Postgres would read all, only to see that there are many.
+    """
+    if selection.dropped_by is not None:
+        return Item.objects.acted_on(selection.dropped_by).order_by()[:most].count()
+    return poisons.order_by().values("pk")[:most].count()
 
 
 def _select_poisons(
