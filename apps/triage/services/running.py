@@ -3,8 +3,7 @@
 A slice holds the operation's lock and works for some seconds. It first takes hold of
 all items (`item_judging`). Then it claims some in one transaction, publishes them with
 no transaction open, and records the broker's answers together with the next claim
-(`broker_send_claims`). Meanwhile a thread with its own connection reads the next
-messages.
+(`broker_send_claims`). It reads the next messages while those are published.
 
 After a crash the items of one claim may have been sent. The next run records them as
 unknown, and sends them again under the same redrive ids.
@@ -208,28 +207,20 @@ class OperationRun:
             else None
         )
         pacer = Pacer(lambda: self.windows.rate)
-        with helper_thread("read-ahead") as reader, helper_thread("publish") as sender:
+        with helper_thread("publish") as sender:
             items = self._read(0)
             may_send = self.windows.claim(items)
             while may_send:
                 self._require_lock()
-                messages = items.messages
-                claimed_at = self.clock()
-                following = reader.submit(self._read, messages[-1].item + 1)
+                messages, claimed_at = items.messages, self.clock()
                 pacer.wait(len(messages))
                 publishing = sender.submit(self._publish, messages, ordered_sends)
-                self._await_or_cancel(publishing)
-                outcomes = publishing.result()
-                self._note_trouble(outcomes)
                 record = partial(
-                    self.windows.record,
-                    messages,
-                    outcomes,
-                    claimed_at=claimed_at,
-                    now=self.clock(),
+                    self._record, messages, publishing, claimed_at=claimed_at
                 )
                 try:
-                    items = following.result() if self._goes_on() else ReadItems()
+                    # While they are published.
+                    items = self._read(messages[-1].item + 1)
                     may_send = record(following=items)
                 except LockLost:
                     raise
@@ -237,6 +228,26 @@ class OperationRun:
                     # Whatever hinders the next claim, these messages were sent.
                     record(following=ReadItems())
                     raise
+
+    def _record(
+        self,
+        messages: Sequence[OutboundMessage],
+        publishing: Future[Outcomes],
+        *,
+        claimed_at: datetime,
+        following: ReadItems,
+    ) -> bool:
+        """Record the answers when they are there; tell whether to go on sending."""
+        self._await_or_cancel(publishing)
+        outcomes = publishing.result()
+        self._note_trouble(outcomes)
+        return self.windows.record(
+            messages,
+            outcomes,
+            claimed_at=claimed_at,
+            now=self.clock(),
+            following=following if self._goes_on() else ReadItems(),
+        )
 
     def _read(self, after: int) -> ReadItems:
         """Read the next messages to send: fewer at once the lower the rate is."""
