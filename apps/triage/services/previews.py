@@ -249,6 +249,9 @@ def insert_selection(operation: Operation, *, now: datetime) -> None:
 
     Call it inside a transaction that keeps others from doing the same.
     """
+    if operation.undo_of_id is not None:
+        _copy_dropped_items(operation, now=now)
+        return
     selection = selection_of(operation)
     if selection is not None:
         _insert_items(operation, _select_poisons(selection, operation.topics), now=now)
@@ -452,6 +455,32 @@ def _insert_items(
     with connection.cursor() as cursor:
         cursor.execute(statement, {**values, **inner_values})
         total = cursor.rowcount
+    _store_numbers(operation, total, now=now)
+
+
+# Who sees the drop sees all that it dropped.
+_COPY = """
+INSERT INTO triage_selected_item (operation_id, number, poison_id)
+SELECT %s, row_number() OVER (ORDER BY number) - 1, poison_id FROM ({dropped}) item
+ORDER BY number
+"""
+
+
+def _copy_dropped_items(operation: Operation, *, now: datetime) -> None:
+    """Insert what was dropped as the items of an undo, and store their numbers.
+
+    No poison is read: one that is not dropped any more is skipped when it is judged.
+    """
+    dropped = Item.objects.acted_on(operation.undo_of_id).order_by()
+    inner, parameters = statement_of(dropped.values("number", "poison_id"))
+    with connection.cursor() as cursor:
+        cursor.execute(_COPY.format(dropped=inner), [operation.pk, *parameters])
+        total = cursor.rowcount
+    _store_numbers(operation, total, now=now)
+
+
+def _store_numbers(operation: Operation, total: int, *, now: datetime) -> None:
+    """Store how many items there are, and what a preview shows of them."""
     operation.total = total
     operation_redirects.store(operation)
     breakdown = preview_breakdown_counting.count(operation, now=now)
