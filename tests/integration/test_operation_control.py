@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 import pytest
+from django.db import connection
 from redis import Redis
 
 from apps.audit.models import Entry
@@ -69,6 +70,28 @@ def publisher_that(
             return super().publish(messages)
 
     return Interrupted
+
+
+def test_a_run_reads_the_next_messages_by_its_own_session_while_it_publishes(
+    orders: Topic, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 6)
+    operation = confirm(operator, preview(operator, now), now)
+    sessions = set()
+
+    def count_sessions() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT count(*) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND backend_type LIKE 'client%'"
+            )
+            sessions.update(cursor.fetchone())
+
+    run(operation, now, by=publisher_that(count_sessions), most=2)
+
+    assert counts_of(operation) == {"sent": 6}
+    # Its own, that of its lock, and the one in which this test counts.
+    assert sessions == {3}
 
 
 def test_a_paused_operation_sends_the_claim_in_hand_and_no_more(

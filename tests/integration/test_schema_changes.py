@@ -91,3 +91,34 @@ def test_a_migration_that_asks_in_vain_for_a_lock_is_tried_again() -> None:
             cursor, "triage_operation"
         )
     assert "breakdown" in {column.name for column in columns}
+
+
+FOREIGN_KEYS = """
+SELECT conrelid::regclass::text, pg_get_constraintdef(oid), convalidated
+FROM pg_constraint WHERE contype = 'f' AND confrelid = 'poison_poison'::regclass
+  AND conrelid IN ('triage_selected_item'::regclass, 'poison_hold'::regclass,
+                   'poison_redrive'::regclass)
+ORDER BY 1
+"""
+DEFINITION = (
+    "FOREIGN KEY (poison_id) REFERENCES poison_poison(id) DEFERRABLE INITIALLY DEFERRED"
+)
+
+
+def foreign_keys() -> list[tuple[object, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(FOREIGN_KEYS)
+        return list(cursor.fetchall())
+
+
+def test_the_way_back_brings_foreign_keys_back_and_checks_what_is_there() -> None:
+    try:
+        migrate("triage", "0008")
+        migrate("poison", "0017")
+        assert foreign_keys() == [
+            (table, DEFINITION, True)
+            for table in ("poison_hold", "poison_redrive", "triage_selected_item")
+        ]
+    finally:
+        migrate()
+    assert foreign_keys() == []

@@ -192,6 +192,20 @@ def test_a_drop_needs_a_reason(
         )
 
 
+def test_a_preview_writes_nothing_to_its_messages(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 3)
+    locks = "SELECT id, xmin::text, xmax::text FROM poison_poison ORDER BY id"
+    with connection.cursor() as cursor:
+        cursor.execute(locks)
+        before = cursor.fetchall()
+        previewed = preview(operator, now)
+        cursor.execute(locks)
+        assert cursor.fetchall() == before
+    assert previewed.total == len(before) == 3
+
+
 def test_a_drop_can_be_undone_as_an_operation_of_its_own(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
@@ -228,6 +242,30 @@ def test_a_worker_takes_the_items_of_a_large_undo(
     assert (undo.state, undo.total, undo.will_act) == ("done", 3, 3)
     assert counts_of(undo) == {"restored": 3}
     assert set(Poison.objects.values_list("state", flat=True)) == {PoisonState.OPEN}
+
+
+def test_a_large_undo_has_the_items_of_its_drop_in_the_same_order(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 4)
+    previewed = preview(operator, now, verb=Verb.DROP)
+    drop(now, previewed.items.get(number=1).poison)
+    dropping = confirm(operator, previewed, now)
+    run(dropping, now)
+    order = list(dropping.items.order_by("number").values_list("poison_id", flat=True))
+    # Whatever happens to them meanwhile.
+    Poison.objects.filter(pk=order[0]).update(last_failed_at=now + MINUTE)
+    Poison.objects.filter(pk=order[3]).update(state="open", dropped_at=None)
+
+    undo = decision.undo(
+        operation_id=dropping.pk, principal=operator, now=now, at_once=2
+    )
+    run(undo, now)
+
+    items = undo.items.order_by("number").values_list("number", "poison_id")
+    assert list(items) == [(0, order[0]), (1, order[2]), (2, order[3])]
+    assert counts_of(undo) == {"restored": 2, "skipped": 1}
+    assert undo.skipped.get().reason == "not dropped"
 
 
 def test_a_large_undo_that_was_cancelled_before_its_run_restores_nothing(

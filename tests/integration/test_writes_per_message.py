@@ -99,3 +99,16 @@ def test_a_requeue_writes_few_rows_and_index_entries_of_each_message(
     assert 1 <= writes["delete"] <= 1 + SHARE_OF_ALL
     # Six of them are the poison's: its state stands in one of its indexes.
     assert 0 < writes["index entry"] <= 13 + SHARE_OF_ALL
+
+
+def test_no_poison_is_looked_up_for_a_foreign_key_of_what_is_inserted(
+    db: None,
+) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT conrelid::regclass::text, confrelid::regclass::text"
+            " FROM pg_constraint WHERE contype = 'f' AND conrelid IN"
+            " ('triage_selected_item'::regclass, 'poison_hold'::regclass,"
+            "  'poison_redrive'::regclass)"
+        )
+        assert cursor.fetchall() == [("poison_redrive", "brokers_topic")]
