@@ -54,7 +54,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "migrations use them": (
         "apps/core/schema_changes.py:AtOnce",
         "apps/core/schema_changes.py:LockTimeoutMigration",
-        "apps/core/schema_changes.py:patiently",
     ),
     "Django reads these of forms, class-based views, validators and its handler": (
         *("apps/dashboard/forms/*.py:valid_value", "apps/dashboard/forms/*.py:clean_*"),
