@@ -250,7 +250,7 @@ def insert_selection(operation: Operation, *, now: datetime) -> None:
     Call it inside a transaction that keeps others from doing the same.
     """
     if operation.undo_of_id is not None:
-        _copy_dropped_items(operation, now=now)
+        _copy_dropped_items(operation, dropped_by=operation.undo_of_id, now=now)
         return
     selection = selection_of(operation)
     if selection is not None:
@@ -466,12 +466,14 @@ ORDER BY number
 """
 
 
-def _copy_dropped_items(operation: Operation, *, now: datetime) -> None:
+def _copy_dropped_items(
+    operation: Operation, *, dropped_by: int, now: datetime
+) -> None:
     """Insert what was dropped as the items of an undo, and store their numbers.
 
     No poison is read: one that is not dropped any more is skipped when it is judged.
     """
-    dropped = Item.objects.acted_on(operation.undo_of_id).order_by()
+    dropped = Item.objects.acted_on(dropped_by).order_by()
     inner, parameters = statement_of(dropped.values("number", "poison_id"))
     with connection.cursor() as cursor:
         cursor.execute(_COPY.format(dropped=inner), [operation.pk, *parameters])
