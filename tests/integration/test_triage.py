@@ -257,7 +257,7 @@ def test_a_large_undo_has_the_items_of_its_drop_in_the_same_order(
     Poison.objects.filter(pk=order[0]).update(last_failed_at=now + MINUTE)
     Poison.objects.filter(pk=order[3]).update(state="open", dropped_at=None)
 
-    undo = decision.undo(
+    undo = confirm_and_undo.undo(
         operation_id=dropping.pk, principal=operator, now=now, at_once=2
     )
     run(undo, now)
