@@ -114,7 +114,7 @@ def foreign_keys() -> list[tuple[object, ...]]:
 def test_the_way_back_brings_foreign_keys_back_and_checks_what_is_there() -> None:
     try:
         migrate("triage", "0008")
-        migrate("poison", "0017")
+        migrate("poison", "0019")
         assert foreign_keys() == [
             (table, DEFINITION, True)
             for table in ("poison_hold", "poison_redrive", "triage_selected_item")

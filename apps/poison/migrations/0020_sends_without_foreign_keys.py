@@ -27,7 +27,7 @@ REDRIVE = ForeignKey(
 class Migration(migrations.Migration):
     atomic = False
 
-    dependencies = [("poison", "0017_index_of_folded_failures")]
+    dependencies = [("poison", "0019_failure_counts_by_triggers")]
 
     operations = [
         migrations.SeparateDatabaseAndState(
