@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 
 import psycopg
 
@@ -21,7 +22,7 @@ WATCH_EVERY, WRITE_EVERY = 0.02, 0.05  # seconds
 STRONG = ("ShareLock", "ShareRowExclusiveLock", "ExclusiveLock", "AccessExclusiveLock")
 
 LOCKS = """
-SELECT pid, relation::regclass::text, mode, left(query, 200)
+SELECT pid, relation::regclass::text, mode, xact_start, left(query, 200)
 FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE locktype = 'relation' AND mode = ANY(%s) AND backend_type = 'client backend'
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -81,16 +82,17 @@ def watched(database_url: str, *, poisons: list[int]) -> Iterator[Watch]:
 
 
 def _note_locks(database_url: str, watch: Watch, end: threading.Event) -> None:
-    since: dict[tuple[int, str, str], float] = {}
+    # Of one transaction: it may end, and the next one begin, between two looks.
+    since: dict[tuple[int, str, str, datetime], float] = {}
     with psycopg.connect(database_url, autocommit=True) as session:
         while not end.wait(WATCH_EVERY):
             rows = session.execute(LOCKS, [list(STRONG)]).fetchall()
             now = time.monotonic()
-            texts = {(pid, table, mode): text for pid, table, mode, text in rows}
+            texts = {tuple(lock): text for *lock, text in rows}
             since = {lock: since.get(lock, now) for lock in texts}
             for lock, began in since.items():
-                longest = watch.locks.get(lock, (0.0, ""))
-                watch.locks[lock] = max(longest, (now - began, texts[lock]))
+                longest = watch.locks.get(lock[:3], (0.0, ""))
+                watch.locks[lock[:3]] = max(longest, (now - began, texts[lock]))
 
 
 def _write(

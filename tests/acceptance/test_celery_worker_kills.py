@@ -212,12 +212,14 @@ def test_a_cancel_among_kills_loses_nothing_and_frees_what_was_not_sent(
     capture_many(CANCELLED, batch="Batch")
     operation = begin(operator, batch="Batch")
     assert operation is not None
-    set_rate(operation, operator, CANCELLED // 4)
+    # On a busy machine, too, some are left when it is cancelled.
+    set_rate(operation, operator, CANCELLED // 20)
     for number in range(3):
         before = runs(operation)
         worker = start_worker()
         wait_until(worker.is_ready)
         await_run(operation, after=before)
+        wait_until(lambda: stream.xlen(TOPIC))
         time.sleep(random.uniform(0.5, 1))
         if number == 1:
             change(CANCEL, operation, operator)

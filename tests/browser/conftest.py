@@ -28,6 +28,9 @@ CHROMIUM = (
 
 Open = Callable[..., Page]
 
+# A busy machine is no failure. What is promised sooner has a limit of its own.
+expect.set_options(timeout=60_000)
+
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:

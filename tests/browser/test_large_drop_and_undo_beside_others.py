@@ -208,6 +208,10 @@ class Others:
     def __post_init__(self) -> None:
         self._end = threading.Event()
 
+    def have_decided(self) -> bool:
+        """Tell whether they have begun operations of both kinds."""
+        return bool(self.decisions.drops and self.decisions.redrives)
+
     @contextmanager
     def at_work(self) -> Iterator[None]:
         with ThreadPoolExecutor(2) as threads:
@@ -485,6 +489,8 @@ def test_all_is_open_again_after_a_large_drop_beside_others_and_its_undo(
 
     page.on("response", note)
     with others.at_work():
+        # Once all is dropped, they find nothing to decide.
+        wait_until(others.have_decided, seconds=PATIENCE)
         result = drop_and_undo(page, database)
     others.undo_drops()
 

@@ -13,16 +13,19 @@ from poisonguard.locks import LockGrant, LockServer, ResourceLock
 from poisonguard.locks.postgres import PostgresLocks
 from poisonguard.locks.zookeeper import ZooKeeperLocks
 
-# Of ZooKeeper: how long it waits for a process that was killed.
-SESSION_SECONDS, LONG_SESSION_SECONDS = 2.0, 60.0
+# Of ZooKeeper: how long it waits for a process that was killed. A client takes its
+# connection for lost where an answer is late by a small part of that.
+SESSION_SECONDS, LONG_SESSION_SECONDS = 10.0, 60.0
 FAR_AWAY = 3_600.0
 LEDGER = struct.Struct("4Q")  # the holder, the last fence, grants, and faults
 
 
-def connect(kind: str, address: str) -> LockServer:
+def connect(
+    kind: str, address: str, *, session_seconds: float = LONG_SESSION_SECONDS
+) -> LockServer:
     if kind == "postgres":
         return PostgresLocks(address)
-    return ZooKeeperLocks(address, session_timeout=SESSION_SECONDS)
+    return ZooKeeperLocks(address, session_timeout=session_seconds)
 
 
 def connect_patiently(kind: str, address: str) -> LockServer:
@@ -34,7 +37,8 @@ def connect_patiently(kind: str, address: str) -> LockServer:
 
 def hold(kind: str, address: str, resource: str, fences: str) -> None:
     """Acquire, write down the fence, and never release."""
-    grant = ResourceLock(resource, connect(kind, address)).acquire()
+    server = connect(kind, address, session_seconds=SESSION_SECONDS)
+    grant = ResourceLock(resource, server).acquire()
     assert grant is not None
     Path(fences).write_text(str(grant.fence))
     time.sleep(FAR_AWAY)

@@ -22,7 +22,7 @@ from poisonguard.locks.postgres import PostgresLocks, schema
 from poisonguard.locks.zookeeper import ROOT, ZooKeeperLocks
 from poisonweb.embedded.free_ports import LOOPBACK
 from tests.brokers import zookeeper
-from tests.contracts.lock_contender import connect
+from tests.contracts.lock_contender import LONG_SESSION_SECONDS, connect
 
 
 class LockStage(ABC):
@@ -79,7 +79,7 @@ class ZooKeeperLockStage(LockStage):
     def __init__(self, server: zookeeper.Server) -> None:
         self.server = server
         self.address = server.hosts
-        self.client = KazooClient(hosts=server.hosts)
+        self.client = KazooClient(hosts=server.hosts, timeout=LONG_SESSION_SECONDS)
         self.client.start()
 
     def close(self) -> None:

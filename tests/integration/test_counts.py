@@ -35,7 +35,7 @@ from apps.poison.states import DisplayState
 from apps.team.rights import Principal
 from apps.triage.states import Verb
 from tests.failure_report_builders import capture, drop, failure, poisons
-from tests.races import at_once
+from tests.races import at_once, beside_writers
 from tests.triage_operation_runner import confirm, preview, redriven, run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -274,37 +274,38 @@ def test_two_checks_never_mend_the_same_count_twice(now: datetime) -> None:
 
 
 def test_counts_begin_right_although_others_write_during_the_upgrade(
-    now: datetime, monkeypatch: pytest.MonkeyPatch
+    now: datetime,
 ) -> None:
-    slowly = f"{KEEPING.COUNT}; SELECT pg_sleep(0.7)"
-    monkeypatch.setattr(KEEPING, "COUNT", slowly)
+    count = KEEPING.execute
     poisons(now, 50)
     with as_before_the_upgrade():
-        until = time.monotonic() + 2
-        longest = [0.0]
 
         def write() -> None:
-            began = time.monotonic()
             capture(now, failure(now, consumer_group=f"{random.randrange(3)}"))
             chosen = random.sample(range(1, 51), 5)
             with transaction.atomic():
                 decisions.drop(poisons=chosen[:3], now=now)
             with transaction.atomic():
                 decisions.restore(poisons=chosen[3:])
-            longest[0] = max(longest[0], time.monotonic() - began)
 
-        def upgrade() -> None:
-            time.sleep(0.5)
-            with connection.schema_editor(atomic=False) as editor:
+        def upgrade(await_writers: Callable[[], None]) -> None:
+            def count_beside_writers(cursor: Any, *statement: str) -> None:
+                count(cursor, *statement)
+                await_writers()
+
+            with (
+                pytest.MonkeyPatch.context() as patch,
+                connection.schema_editor(atomic=False) as editor,
+            ):
+                patch.setattr(KEEPING, "execute", count_beside_writers)
                 KEEPING.keep(apps, editor)
 
-        at_once(*[again_until(until, write)] * 4, upgrade)
+        beside_writers(write, upgrade)
         # The block would count once more at its end.
         by_triggers = numbers(KEPT)
         there = numbers(FULL_COUNT)
 
     assert by_triggers == there
-    assert longest[0] < 2
 
 
 @contextmanager

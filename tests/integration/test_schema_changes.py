@@ -79,8 +79,8 @@ def test_a_migration_that_asks_in_vain_for_a_lock_is_tried_again() -> None:
     with psycopg.connect(**connection.get_connection_params()) as other:
         other.execute("LOCK TABLE triage_operation IN ACCESS EXCLUSIVE MODE")
         other_ends = threading.Timer(3, other.rollback)
-        other_ends.start()
         started = time.monotonic()
+        other_ends.start()
         migrate()
         waited = time.monotonic() - started
         other_ends.join()

@@ -63,6 +63,12 @@ def log() -> Iterator[Log]:
         **role,
     ) as log:
         log.execute("CREATE EXTENSION pg_walinspect")
+        # Otherwise a checkpoint, such as other tests cause that drop a database, would
+        # remove what is still to be read. It ends with this session.
+        log.execute(
+            "SELECT pg_create_physical_replication_slot(%s, true, true)",
+            [f"writes_{os.getpid()}"],
+        )
         yield log
         log.execute("DROP EXTENSION pg_walinspect")
 
