@@ -158,15 +158,31 @@ class ForeignKey:
         return RunPython(self._drop, self._add)
 
     def _drop(self, _: StateApps, editor: BaseDatabaseSchemaEditor) -> None:
-        drop = f"ALTER TABLE {self.table} DROP CONSTRAINT IF EXISTS {self.name}"
+        drop = (
+            f"{self._locks()} ALTER TABLE {self.table}"
+            f" DROP CONSTRAINT IF EXISTS {self.name}"
+        )
         patiently(editor, execute, drop)
 
     def _add(self, _: StateApps, editor: BaseDatabaseSchemaEditor) -> None:
         add = (
-            f"ALTER TABLE {self.table} DROP CONSTRAINT IF EXISTS {self.name},"
+            f"{self._locks()} ALTER TABLE {self.table}"
+            f" DROP CONSTRAINT IF EXISTS {self.name},"
             f" ADD CONSTRAINT {self.name} FOREIGN KEY ({self.column})"
             f" REFERENCES {self.target} (id) DEFERRABLE INITIALLY DEFERRED NOT VALID"
         )
         check = f"ALTER TABLE {self.table} VALIDATE CONSTRAINT {self.name}"
         patiently(editor, execute, add)
         patiently(editor, execute, check)
+
+    def _locks(self) -> str:
+        """Lock both tables as writers do: first what the rows refer to.
+
+        `ALTER TABLE` locks them the other way round: it and a writer would wait for one
+        another. It gives up before Postgres looks for that, and could end the writer.
+        """
+        return (
+            f"LOCK TABLE {self.target} IN ACCESS EXCLUSIVE MODE;"
+            " SET LOCAL lock_timeout = '500ms';"
+            f" LOCK TABLE {self.table} IN ACCESS EXCLUSIVE MODE;"
+        )

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import count
+from threading import Event
+from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 from redis import Redis
 
 from apps.audit.models import Entry
@@ -27,6 +30,7 @@ from apps.triage.ramps import Ramp
 from apps.triage.services import (
     control,
     orphaned_operations_and_pruning,
+    outbound,
     previews,
     running,
 )
@@ -38,6 +42,7 @@ from apps.triage.services.control import (
     ControlStep,
     OperationOver,
 )
+from apps.triage.services.outbound import ReadItems
 from apps.triage.services.running import SliceEnd
 from apps.triage.states import Verb
 from tests.failure_report_builders import capture, failure, poisons
@@ -101,6 +106,41 @@ def test_a_run_reads_the_next_messages_by_its_own_session_while_it_publishes(
     assert counts_of(operation) == {"sent": 6}
     # That of its lock, and the one in which this test counts; its own was there.
     assert sessions == {2}
+
+
+def test_answers_are_recorded_although_the_session_of_the_run_has_ended(
+    orders: Topic,
+    stream: Redis,
+    operator: Principal,
+    now: datetime,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    poisons(now, 6)
+    operation = confirm(operator, preview(operator, now), now)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        (session,) = cursor.fetchone()
+    ended, reads, read = Event(), count(), outbound.read
+
+    def end_session() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(%s, 60000)", [session])
+        ended.set()
+
+    def read_after_the_end(**values: Any) -> ReadItems:
+        is_second = next(reads) == 1
+        assert not is_second or ended.wait(60)
+        return read(**values)
+
+    monkeypatch.setattr(outbound, "read", read_after_the_end)
+    with pytest.raises(OperationalError):
+        run(operation, now, by=publisher_that(end_session), most=2)
+    recorded = counts_of(operation)
+    run(operation, now + MINUTE)
+
+    assert recorded == {"sent": 2, "waiting": 4}
+    assert counts_of(operation) == {"sent": 6}
+    assert len(sent_messages(stream)) == 6
 
 
 def test_a_paused_operation_sends_the_claim_in_hand_and_no_more(

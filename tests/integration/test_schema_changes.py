@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -13,6 +13,7 @@ import pytest
 from django.db import connection, transaction
 
 from apps.core.schema_changes import LOCK_TIMEOUT, migrate
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -91,6 +92,34 @@ def test_a_migration_that_asks_in_vain_for_a_lock_is_tried_again() -> None:
             cursor, "triage_operation"
         )
     assert "breakdown" in {column.name for column in columns}
+
+
+WAITING = """
+SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'poison_poison'::regclass
+"""
+
+
+def test_a_writer_does_not_wait_for_a_migration_that_waits_for_it() -> None:
+    parameters = connection.get_connection_params()
+    try:
+        migrate("poison", "0019")
+        with ThreadPoolExecutor(1) as thread, psycopg.connect(**parameters) as writer:
+            writer.execute("SELECT FROM poison_poison FOR UPDATE")
+            upgrade = thread.submit(in_thread, migrate)
+            wait_until(lambda: writer.execute(WAITING).fetchone() == (1,))
+            writer.execute("SET LOCAL lock_timeout = '300ms'")
+            writer.execute("DELETE FROM poison_hold WHERE false")
+            writer.commit()
+            upgrade.result()
+    finally:
+        migrate()
+
+
+def in_thread(work: Callable[[], None]) -> None:
+    try:
+        work()
+    finally:
+        connection.close()
 
 
 FOREIGN_KEYS = """

@@ -496,6 +496,27 @@ def test_prune_removes_stale_previews_and_nothing_else(
     ]
 
 
+def test_prune_leaves_a_preview_that_is_confirmed_just_now(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 2)
+    operation = preview(operator, now)
+    with psycopg.connect(**connection.get_connection_params()) as other:
+        other.execute(
+            "UPDATE triage_operation SET state = 'queued', confirmed_at = created_at"
+            " WHERE id = %s",
+            [operation.pk],
+        )
+        # It does not wait for the others.
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SET LOCAL lock_timeout = '1s'")
+            pruned = orphaned_operations_and_pruning.prune(now=now + 15 * MINUTE)
+        other.commit()
+
+    assert pruned.previews == 0
+    assert Operation.objects.get().state == OperationState.QUEUED
+
+
 def test_a_worker_that_stopped_answering_is_reported(now: datetime) -> None:
     never = orphaned_operations_and_pruning.worker_missing_for(now=now)
     orphaned_operations_and_pruning.beat(now=now)

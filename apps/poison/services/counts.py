@@ -135,7 +135,9 @@ def check(*, now: datetime) -> list[WrongCount | WrongFailureCount] | None:
                 "detail": storable("; ".join(map(str, wrong[:MOST_NAMED]))),
             }
             PoisonCountCheck.objects.update_or_create(id=1, defaults=result)
-            # Of problems that have no message in this state any more.
+            # Of problems that have no message in this state any more. Who gathers locks
+            # the same rows, in another order.
+            advisory_locks.wait_for(GATHERING)
             PoisonCount.objects.filter(number=0).delete()
     if wrong:
         log.warning(

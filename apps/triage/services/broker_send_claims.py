@@ -83,12 +83,12 @@ class Windows:
             )
             self._update(window.first, state=WindowState.WAITING, sending=0)
 
-    # Reading ahead, in a thread of its own
+    # Reading, while others are published
 
     def read(self, *, after: int, most: int, now: datetime) -> ReadItems:
         """Read the first held items whose number is at least `after`, of one window.
 
-        None if there are none.
+        There may be none.
         """
         for window in self._unfinished().filter(first__gte=self._first_of(after)):
             items = outbound.read(

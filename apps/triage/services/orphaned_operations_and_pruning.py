@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.db import transaction
+
 from apps.core import advisory_locks
 from apps.team import sessions, sign_in_attempts
 from apps.team.models import IdempotencyKey
@@ -61,11 +63,13 @@ def orphans(*, now: datetime) -> Orphans:
 
 def prune(*, now: datetime) -> Pruned:
     """Delete old previews, idempotency keys, sessions and wrong passwords."""
-    stale = Operation.objects.stale(now)
-    previews = stale.count()
-    stale.delete()
+    with transaction.atomic():
+        # Locked: one that is being confirmed or taken just now is left alone.
+        stale = Operation.objects.stale(now).select_for_update(skip_locked=True)
+        previews = list(stale.values_list("pk", flat=True))
+        Operation.objects.filter(pk__in=previews).delete()
     old = IdempotencyKey.objects.filter(created_at__lt=now - IDEMPOTENCY_KEYS_LIVE)
     keys, _ = old.delete()
     sign_in_attempts.prune(now=now)
     sessions.prune(now=now)
-    return Pruned(previews=previews, idempotency_keys=keys)
+    return Pruned(previews=len(previews), idempotency_keys=keys)

@@ -28,7 +28,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import F
 
 from apps.audit import services as audit
@@ -225,7 +225,9 @@ class OperationRun:
                 except LockLost:
                     raise
                 except Exception:
-                    # Whatever hinders the next claim, these messages were sent.
+                    # Whatever hinders the next claim, these messages were sent. The
+                    # session may have ended while it read.
+                    connection.close_if_unusable_or_obsolete()
                     record(following=ReadItems())
                     raise
 
