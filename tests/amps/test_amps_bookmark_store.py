@@ -525,6 +525,7 @@ def test_after_kills_only_the_hole_and_what_was_not_written_come_again(
         life = _start(amps, poisonweb, lives.begin(), hole)
         # No life is over before it has written how far the hole lets it come.
         while lives.count() < MESSAGES * share or min(_unsettled(poisonweb)) < hole:
+            assert life.poll() is None, "it has ended by itself"
             time.sleep(random.random() / 50)
         life.kill()
         life.wait()

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 
 from poisonguard.bookmarks import BookmarkStore
+from poisonguard.errors import Away
 from tests.sdk.fake_poisonweb_server import KEY
 from tests.sdk.killed_consumer_logs import FLUSHED, Log
 
@@ -29,9 +30,19 @@ def main(url: str, path: str, messages: int, in_flight: int, hole: int) -> None:
             if seq != hole:
                 log.write(seq)
                 store.settle(*PLACE, seq)
-            if count % FLUSH_EVERY == 0:
-                store.flush()
+            if count % FLUSH_EVERY == 0 and _flush(store):
                 log.write(FLUSHED)
+        while not _flush(store):
+            pass
+
+
+def _flush(store: BookmarkStore) -> bool:
+    """Write what was settled; tell whether the server, which may be busy, has it."""
+    try:
+        store.flush()
+    except Away:
+        return False
+    return True
 
 
 def _received(store: BookmarkStore, resume: int, messages: int) -> Iterator[int]:

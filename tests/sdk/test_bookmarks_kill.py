@@ -28,6 +28,7 @@ def test_after_each_kill_only_the_hole_and_what_was_not_written_come_again(
         for kill in range(1, KILLS + 1):
             life = _start(server, lives.begin())
             while lives.count() < MESSAGES * kill / (KILLS + 2):
+                assert life.poll() is None, "it has ended by itself"
                 time.sleep(random.random() / 50)
             life.kill()
             life.wait()
