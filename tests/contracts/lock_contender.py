@@ -74,6 +74,19 @@ def _note(ledger: mmap.mmap, name: int, grant: LockGrant) -> None:
     LEDGER.pack_into(ledger, 0, 0, grant.fence, count + 1, faults)
 
 
+def fork_with_grant(address: str, resource: str, answer: str) -> None:
+    """Fork where nobody but the grant knows the session; note as in `fork_with_lock`."""
+    grant = PostgresLocks(address).attempt(resource).wait(60)
+    assert grant is not None
+    pid = os.fork()
+    if pid == 0:
+        Path(answer).write_text(f"{grant.lost} {grant.release()}")
+        os._exit(0)
+    os.waitpid(pid, 0)
+    with Path(answer).open("a") as file:
+        file.write(f" {grant.lost} {grant.release()}")
+
+
 def fork_with_lock(kind: str, address: str, resource: str, answer: str) -> None:
     """Fork while holding the lock; note what the child and then the parent see."""
     lock = ResourceLock(resource, connect(kind, address))

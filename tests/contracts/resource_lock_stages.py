@@ -129,6 +129,7 @@ class LinkProxy:
         self._behind = behind
         self._cut_after = cut_after
         self._is_silent = False
+        self._silent_after: bytes | None = None
         self._is_cut_at_next_answer = False
         self._links: list[socket.socket] = []
         self._listener = socket.create_server((LOOPBACK, 0))
@@ -140,6 +141,10 @@ class LinkProxy:
     def silence(self) -> None:
         """Keep the links open, and pass nothing on."""
         self._is_silent = True
+
+    def silence_after(self, request: bytes) -> None:
+        """Be silent from the first request on that has these bytes."""
+        self._silent_after = request
 
     def speak(self) -> None:
         self._is_silent = False
@@ -185,6 +190,8 @@ class LinkProxy:
                 if self._cut_after is not None and self._cut_after in data:
                     self._cut_after = None
                     self._is_cut_at_next_answer = True
+                if self._silent_after is not None and self._silent_after in data:
+                    self._is_silent = True
                 if self._is_silent:
                     self.swallowed += len(data)
                 else:

@@ -24,7 +24,9 @@ from poisonguard.locks.postgres_connection import (
     LockConnection,
 )
 from poisonguard.locks.postgres_queues import IDLE_LOOKS
+from tests import preloaded_fork_server
 from tests.brokers import pgbouncer
+from tests.contracts import lock_contender
 from tests.contracts.resource_lock_stages import (
     LinkProxy,
     PostgresLockStage,
@@ -32,6 +34,7 @@ from tests.contracts.resource_lock_stages import (
 )
 from tests.waiting import wait_until
 
+FORKS = preloaded_fork_server.of(lock_contender.__name__)
 PAGE = Path(__file__).parents[2] / "docs/resource-lock.md"
 PATIENCE = 60.0
 FAR_AWAY = 3_600.0
@@ -264,6 +267,7 @@ def test_the_session_notices_a_lost_peer_and_commits_durably(bare_dsn: str) -> N
         for default in defaults:
             connection.execute(f"ALTER ROLE {role} IN DATABASE {name} SET {default}")
     locks = LockConnection(bare_dsn, "poisonguard_test")
+    locks.prepare(bare_dsn)
 
     settings = {
         setting: locks._connection.execute(f"SHOW {setting}").fetchone()
@@ -316,6 +320,42 @@ def test_a_silent_connection_ends_no_wait_late_and_is_lost(
     assert is_lost
     assert lock.release() is False
     lock.destroy()
+    proxy.close()
+
+
+def test_a_child_leaves_the_session_to_its_parent_who_has_the_grant_only(
+    dsn: str, resource: str, tmp_path: Path
+) -> None:
+    answer = tmp_path / "answer"
+    process = FORKS.Process(
+        target=lock_contender.fork_with_grant, args=(dsn, resource, str(answer))
+    )
+
+    process.start()
+    process.join(PATIENCE)
+    process.kill()  # where it hangs
+    process.join()
+
+    assert process.exitcode == 0
+    # The child's grant is lost; the parent's is not, whatever the child does with it.
+    assert answer.read_text() == "True False False True"
+
+
+def test_a_close_ends_a_session_that_is_not_ready_yet(dsn: str) -> None:
+    proxy = LinkProxy(port_of(dsn))
+    proxy.silence_after(b"pg_backend_pid")
+    server = PostgresLocks(through(dsn, proxy.port))
+    wait = server.attempt("invoices")
+    wait_until(lambda: proxy.swallowed)
+
+    queues = server._queues
+    assert queues is not None
+    server.close()
+
+    with pytest.raises(Away, match="has been closed"):
+        wait.wait(PATIENCE)
+    queues._thread.join(PATIENCE)
+    assert not queues._thread.is_alive()
     proxy.close()
 
 

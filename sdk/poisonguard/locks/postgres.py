@@ -55,15 +55,10 @@ class PostgresLocks(LockServer):
     def reset_after_fork(self) -> None:
         """Begin again in a forked child: the session is the parent's."""
         self._mutex = threading.Lock()
-        queues, self._queues = self._queues, None
-        if queues is not None:
-            queues.leave_to_parent()
-            _of_parents.append(queues)
+        self._queues = None
 
 
 _servers: WeakSet[PostgresLocks] = WeakSet()
-# Never collected: psycopg would warn of connections that were not closed.
-_of_parents: list[TicketQueues] = []
 
 
 def _reset_all_after_fork() -> None:

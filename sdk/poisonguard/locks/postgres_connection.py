@@ -152,13 +152,13 @@ class LockConnection:
         self.answered_at = time.monotonic()
         self._pid = 0
         self._calls: set[str] = set()
+
+    def prepare(self, conninfo: str) -> None:
+        """Make it a session for locks; raise Misconfigured where it cannot be one."""
         try:
             self._prepare(conninfo)
-        except BaseException as error:
-            self._connection.close()
-            if isinstance(error, psycopg.Error):
-                raise _explain(error) from error
-            raise
+        except psycopg.Error as error:
+            raise _explain(error) from error
 
     def fileno(self) -> int:
         return self._connection.fileno()

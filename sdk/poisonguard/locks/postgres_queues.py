@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import selectors
 import socket
 import threading
@@ -54,6 +55,7 @@ class TicketQueues:
         self._thread = threading.Thread(
             target=self._run, name="poisonguard locks", daemon=True
         )
+        _live.add(self)
         self._thread.start()
 
     # For any thread
@@ -159,6 +161,7 @@ class TicketQueues:
                 LockConnection(self._conninfo, f"poisonguard_{uuid4().hex}")
             ) as connection:
                 self._connection = connection
+                connection.prepare(self._conninfo)
                 self._work(connection)
         except GuardError as raised:
             error = raised
@@ -166,6 +169,7 @@ class TicketQueues:
             error = Away(f"The session of Postgres has ended: {raised}")
         finally:
             self._end(error)
+            _live.discard(self)
             self._wake_in.close()
             self._wake_out.close()
 
@@ -282,6 +286,22 @@ class TicketQueues:
         self._tickets.discard(ticket)
         self._call_first(ticket.resource)
         return was_alive
+
+
+# All whose sessions may live, whether or not somebody still knows their `PostgresLocks`.
+_live: set[TicketQueues] = set()
+# Never collected: psycopg would warn of connections that were not closed.
+_of_parents: list[TicketQueues] = []
+
+
+def _leave_all_to_parent() -> None:
+    for queues in _live:
+        queues.leave_to_parent()
+    _of_parents.extend(_live)
+    _live.clear()
+
+
+os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 
 class TicketAttempt(LockAttempt):
