@@ -75,7 +75,7 @@ def _note(ledger: mmap.mmap, name: int, grant: LockGrant) -> None:
 
 
 def fork_with_grant(address: str, resource: str, answer: str) -> None:
-    """Fork where nobody but the grant knows the session; note as in `fork_with_lock`."""
+    """Fork where only the grant knows the session; note as in `fork_with_lock`."""
     grant = PostgresLocks(address).attempt(resource).wait(60)
     assert grant is not None
     pid = os.fork()

@@ -393,6 +393,46 @@ def test_destroy_releases_ends_waits_and_closes_the_connection(
         lock.acquire()
 
 
+class UsersWithLateComer(set[object]):
+    """The users of a server, whom another joins where it is asked whether any is left.
+
+    It is given a second to acquire, which it need not have.
+    """
+
+    def __init__(self, users: set[object], come: Callable[[], None]) -> None:
+        super().__init__(users)
+        self.thread = threading.Thread(target=come, daemon=True)
+
+    def __bool__(self) -> bool:
+        is_any_left = len(self) > 0
+        self.thread.start()
+        self.thread.join(1.0)
+        return is_any_left
+
+
+def test_who_comes_while_the_last_one_leaves_keeps_its_grant(
+    stage: LockStage, resource: str
+) -> None:
+    server = stage.connect()
+    late: list[ResourceLock] = []
+    grants: list[LockGrant] = []
+
+    def come() -> None:
+        late.append(ResourceLock(f"{resource}-late", server))
+        grants.append(acquired(late[0]))
+
+    last = ResourceLock(resource, server)
+    acquired(last)
+    server._users = users = UsersWithLateComer(server._users, come)
+    last.destroy()
+    users.thread.join(PATIENCE)
+
+    server._users = set(users)
+    assert [grant.lost for grant in grants] == [False]
+    late[0].destroy()
+    assert grants[0].lost
+
+
 def test_a_child_does_not_have_the_locks_of_its_parent(
     stage: LockStage, resource: str, tmp_path: Path
 ) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
 
-from poisonguard import Misconfigured
+from poisonguard import Away, Misconfigured
 from poisonguard.locks import ResourceLock
 from poisonguard.locks.zookeeper import ROOT, ZooKeeperLocks
 from tests.brokers import zookeeper
@@ -173,6 +174,21 @@ def test_without_kazoo_the_error_says_what_to_install(
 def test_an_unusable_root_is_refused(root: str) -> None:
     with pytest.raises(Misconfigured, match="root"):
         ZooKeeperLocks("127.0.0.1:1", root=root)
+
+
+def test_no_thread_stays_for_a_server_that_was_away() -> None:
+    server = ZooKeeperLocks("127.0.0.1:1", session_timeout=0.2)
+    lock = ResourceLock("invoices", server)
+
+    with pytest.raises(Away):
+        lock.acquire(PATIENCE)
+
+    wait_until(lambda: "poisonguard lock" not in map(name_of, threading.enumerate()))
+    lock.destroy()
+
+
+def name_of(thread: threading.Thread) -> str:
+    return thread.name
 
 
 def test_a_frozen_server_ends_no_wait_late(

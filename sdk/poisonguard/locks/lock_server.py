@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
+from typing import Protocol
+from weakref import WeakSet
 
 from poisonguard.errors import GuardError
 
@@ -128,26 +131,62 @@ class LockAttempt(ABC):
         self._is_decided.wait(max(0.0, deadline - time.monotonic()))
 
 
+class LockSession(Protocol):
+    """A connection to a server of locks, which ends once and for all."""
+
+    def close(self) -> None:
+        """End it, and with it all grants and attempts."""
+
+
 class LockServer(ABC):
     """One process's connection to a server of locks, for all its threads and locks."""
 
     def __init__(self) -> None:
         self._users: set[object] = set()
+        self._mutex = threading.Lock()
+        _servers.add(self)
 
     def enter(self, user: object) -> None:
         """Note a user of the connection."""
-        self._users.add(user)
+        with self._mutex:
+            self._users.add(user)
 
     def leave(self, user: object) -> None:
         """Forget a user; the last one closes the connection."""
-        self._users.discard(user)
-        if not self._users:
-            self.close()
+        with self._mutex:
+            self._users.discard(user)
+            # Who enters from now on gets a session of its own.
+            session = None if self._users else self._detach()
+        if session is not None:
+            session.close()
+
+    def close(self) -> None:
+        """Close the connection; the next attempt opens another one."""
+        with self._mutex:
+            session = self._detach()
+        if session is not None:
+            session.close()
+
+    def reset_after_fork(self) -> None:
+        """Begin again in a forked child: the session is the parent's."""
+        self._mutex = threading.Lock()
+        self._detach()
 
     @abstractmethod
     def attempt(self, resource: str) -> LockAttempt:
         """Join the queue of a resource."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Close the connection; the next attempt opens another one."""
+    def _detach(self) -> LockSession | None:
+        """Give away the session, if there is one; the caller has the mutex."""
+
+
+_servers: WeakSet[LockServer] = WeakSet()
+
+
+def _reset_all_after_fork() -> None:
+    for server in list(_servers):
+        server.reset_after_fork()
+
+
+os.register_at_fork(after_in_child=_reset_all_after_fork)

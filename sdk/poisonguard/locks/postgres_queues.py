@@ -288,7 +288,7 @@ class TicketQueues:
         return was_alive
 
 
-# All whose sessions may live, whether or not somebody still knows their `PostgresLocks`.
+# All whose sessions may live, also where nobody knows their `PostgresLocks` any more.
 _live: set[TicketQueues] = set()
 # Never collected: psycopg would warn of connections that were not closed.
 _of_parents: list[TicketQueues] = []

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
-from weakref import WeakSet
 
 try:
     from kazoo.client import KazooClient
@@ -73,8 +72,6 @@ class ZooKeeperLocks(LockServer):
             "timeout": session_timeout,
         }
         self._session: ZooKeeperSession | None = None
-        self._mutex = threading.Lock()
-        _servers.add(self)
 
     def attempt(self, resource: str) -> LockAttempt:
         """Join the queue of a resource."""
@@ -85,17 +82,9 @@ class ZooKeeperLocks(LockServer):
         attempt.start()
         return attempt
 
-    def close(self) -> None:
-        """End the session, and with it all grants and attempts."""
-        with self._mutex:
-            session, self._session = self._session, None
-        if session is not None:
-            session.close()
-
-    def reset_after_fork(self) -> None:
-        """Begin again in a forked child: the session is the parent's."""
-        self._mutex = threading.Lock()
-        self._session = None
+    def _detach(self) -> ZooKeeperSession | None:
+        session, self._session = self._session, None
+        return session
 
     def _path(self, resource: str) -> str:
         # "." and ".." may not be names of nodes.
@@ -201,7 +190,8 @@ class NodeAttempt(LockAttempt):
             granted = False
         finally:
             session.attempts.discard(self)
-        if not granted:
+        # Otherwise a thread of each attempt would wait until the server answers again.
+        if not granted and self._lock.create_tried:
             self.remove_nodes()
 
     def _granted(self) -> NodeGrant:
@@ -272,14 +262,3 @@ class NodeGrant(LockGrant):
 
 def _pause(seconds: float) -> None:
     time.sleep(min(seconds, LONGEST_PAUSE))
-
-
-_servers: WeakSet[ZooKeeperLocks] = WeakSet()
-
-
-def _reset_all_after_fork() -> None:
-    for server in list(_servers):
-        server.reset_after_fork()
-
-
-os.register_at_fork(after_in_child=_reset_all_after_fork)
