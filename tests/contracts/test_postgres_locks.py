@@ -16,7 +16,7 @@ import pytest
 
 from poisonguard import Away, Misconfigured
 from poisonguard.locks import ResourceLock
-from poisonguard.locks.lock_server import LockAttempt
+from poisonguard.locks.lock_server import ANSWER_SECONDS, LockAttempt
 from poisonguard.locks.postgres import PostgresLocks
 from poisonguard.locks.postgres_connection import (
     CLIENT_SETTINGS,
@@ -40,6 +40,19 @@ PATIENCE = 60.0
 FAR_AWAY = 3_600.0
 WAITERS = 1_000
 LOOKS = 20
+WAITS_FOR_LOCK = """
+SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'
+"""
+COUNT_LOCKS_AT_COMMIT = """
+CREATE TABLE deletions (locks int);
+CREATE FUNCTION count_locks() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO deletions SELECT count(*) FROM pg_locks
+    WHERE locktype = 'advisory' AND pid = pg_backend_pid();
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER count_locks AFTER DELETE ON poisonguard_lock_tickets
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_locks();
+"""
 TABLES = "poisonguard_lock_resources, poisonguard_lock_tickets"
 
 
@@ -206,6 +219,84 @@ def test_a_locked_queue_holds_up_no_other_one(dsn: str, resource: str) -> None:
     assert attempt.wait(PATIENCE)
     other.destroy()
     lock.destroy()
+
+
+def test_many_who_wait_for_a_locked_queue_hold_up_no_other_one(
+    dsn: str, stage: PostgresLockStage, resource: str
+) -> None:
+    server = PostgresLocks(dsn)
+    lock, other = ResourceLock(resource, server), ResourceLock("others", server)
+    with lock:
+        pass
+
+    with psycopg.connect(dsn) as connection:
+        connection.execute(
+            "SELECT FROM poisonguard_lock_resources WHERE name = %s FOR UPDATE",
+            [resource],
+        )
+        # A try of each would take longer than a release waits for its answer.
+        attempts = [server.attempt(resource) for _ in range(2 * int(ANSWER_SECONDS))]
+        with other:
+            pass
+    fences = []
+    for attempt in attempts:
+        grant = attempt.wait(PATIENCE)
+        assert grant is not None
+        fences.append(grant.fence)
+        grant.release()
+
+    assert fences == sorted(fences)
+    other.destroy()
+    lock.destroy()
+
+
+def test_a_ticket_lives_until_its_deletion_is_committed(
+    bare_dsn: str, resource: str
+) -> None:
+    with psycopg.connect(bare_dsn) as connection:
+        connection.execute(COUNT_LOCKS_AT_COMMIT)
+    lock = ResourceLock(resource, PostgresLocks(bare_dsn))
+    with lock:
+        pass
+
+    with psycopg.connect(bare_dsn) as connection:
+        counts = connection.execute("SELECT locks FROM deletions").fetchall()
+        left = connection.execute(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+            " AND database = (SELECT oid FROM pg_database"
+            " WHERE datname = current_database())"
+        ).fetchall()
+    lock.destroy()
+    assert counts == [(1,)]
+    assert left == [(0,)]
+
+
+def test_a_dead_ticket_that_is_locked_costs_no_grant(
+    dsn: str, stage: PostgresLockStage, resource: str
+) -> None:
+    dead, server = PostgresLocks(dsn), PostgresLocks(dsn)
+    other = ResourceLock("others", server)
+    assert dead.attempt(resource).wait(PATIENCE)
+    stage.end_session(dead)
+    assert other.acquire(PATIENCE)
+    queues = server._queues
+    assert queues is not None
+    connection = queues._connection
+    assert connection is not None
+
+    with psycopg.connect(dsn) as database:
+        database.execute(
+            "SELECT FROM poisonguard_lock_tickets WHERE resource = %s FOR UPDATE",
+            [resource],
+        )
+        wait = server.attempt(resource)
+        wait_until(lambda: stage.query(WAITS_FOR_LOCK, connection._pid) == [(1,)])
+        moment = time.monotonic()
+        wait_until(lambda: queues.has_ended or has_answered_since(connection, moment))
+    assert wait.wait(PATIENCE)
+    assert other.release() is True
+    server.close()
+    dead.close()
 
 
 # Sessions

@@ -97,20 +97,21 @@ WHERE (ticket.resource, ticket.number) = (dead.resource, dead.number)
 # A crash may undo this: the session has ended then, and the ticket is dead anyway.
 HASTILY = "set_config('synchronous_commit', 'off', true)"
 RELEASE = f"""
-WITH ticket AS (
-    DELETE FROM poisonguard_lock_tickets WHERE resource = %s AND number = %s
-    RETURNING resource, number
-)
-SELECT pg_backend_pid(), pg_advisory_unlock({KEY.format("ticket")}), {HASTILY}
-FROM ticket
+DELETE FROM poisonguard_lock_tickets WHERE resource = %s AND number = %s
+RETURNING pg_backend_pid(), {HASTILY}
 """  # noqa: S608
-# A statement of its own, which sees every ticket that did not see the deletion.
+# A statement of its own, which sees every ticket that did not see the deletion. The
+# advisory lock goes after the row: else a waiter would take the row for dead, and wait
+# for the commit of its deletion.
 CALL_NEXT = f"""
-SELECT pg_backend_pid(), pg_notify(session, resource), {HASTILY}
-FROM (
-    SELECT session, resource FROM poisonguard_lock_tickets
-    WHERE resource = %s AND number > %s ORDER BY number LIMIT 1
-) AS next WHERE session <> %s
+SELECT pg_backend_pid(), pg_advisory_unlock({KEY.format("mine")}), {HASTILY},
+    CASE WHEN next.session <> %s THEN pg_notify(next.session, mine.resource) END
+FROM (VALUES (%s::text, %s::bigint)) AS mine (resource, number)
+LEFT JOIN LATERAL (
+    SELECT session FROM poisonguard_lock_tickets AS ticket
+    WHERE ticket.resource = mine.resource AND ticket.number > mine.number
+    ORDER BY number LIMIT 1
+) AS next ON true
 """  # noqa: S608
 PROBES = 3
 NO_TABLE = (
@@ -185,16 +186,24 @@ class LockConnection:
             for resource, number, earlier, is_dead in rows
         ]
 
-    def forget(self, dead: Iterable[Ticket]) -> None:
-        """Delete tickets whose sessions have ended."""
-        self._connection.execute(FORGET, _columns(dead))
-        self.answered_at = time.monotonic()
+    def forget(self, dead: Iterable[Ticket]) -> bool:
+        """Delete tickets whose sessions have ended; False if they stay locked."""
+        try:
+            self._connection.execute(FORGET, _columns(dead))
+        except (
+            psycopg.errors.LockNotAvailable,
+            psycopg.errors.DeadlockDetected,
+        ):
+            return False
+        finally:
+            self.answered_at = time.monotonic()
+        return True
 
     def release(self, ticket: Ticket) -> bool:
         """Delete a ticket of our own, and call the next; False if it was gone."""
         rows = self._query(RELEASE, *ticket)
-        self._query(CALL_NEXT, *ticket, self.name)
-        return [row[0] for row in rows] == [True]
+        ((was_locked, *_),) = self._query(CALL_NEXT, self.name, *ticket)
+        return bool(rows) and bool(was_locked)
 
     def ping(self) -> None:
         self._query(READ_PID)

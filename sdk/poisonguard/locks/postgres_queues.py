@@ -44,6 +44,10 @@ class TicketQueues:
         self._mutex = threading.Lock()
         self._commands: deque[Callable[[], None]] = deque()
         self._undecided: set[TicketAttempt] = set()
+        self._ticketless: dict[str, deque[TicketAttempt]] = {}
+        self._locked: deque[str] = (
+            deque()
+        )  # resources whose next ticket is not free yet
         self._waiting: dict[str, dict[int, TicketAttempt]] = {}
         self._due: set[TicketAttempt] = set()
         self._tickets: set[Ticket] = set()  # those that have the lock
@@ -181,15 +185,21 @@ class TicketQueues:
             news.register(self._wake_out, selectors.EVENT_READ)
             while not (self.has_ended or self._is_closing):
                 # A call may also have come with the answer to a statement.
-                if not (self._commands or self._due or connection.has_calls):
+                if not (self._has_work or connection.has_calls):
                     next_look = looked_at + self._pause
                     news.select(max(0.0, next_look - time.monotonic()))
                 self._do_what_is_new()
+                if self._locked:
+                    self._take_tickets(self._locked.popleft())
                 if time.monotonic() >= looked_at + self._pause:
                     looked_at = time.monotonic()
                     connection.ping()
                     self._due.update(*map(dict.values, self._waiting.values()))
                 self._look()
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._commands or self._due or self._locked)
 
     @property
     def _pause(self) -> float:
@@ -225,17 +235,37 @@ class TicketQueues:
         self._is_closing = True
 
     def _take(self, attempt: TicketAttempt) -> None:
-        """Take a ticket; where the queue stays locked, try again later."""
+        """Take a ticket, after those who asked before."""
+        queue = self._ticketless.setdefault(attempt.resource, deque())
+        queue.append(attempt)
+        if len(queue) == 1:
+            self._take_tickets(attempt.resource)
+
+    def _take_tickets(self, resource: str) -> None:
+        """Take tickets; where the queue stays locked, try again after other things.
+
+        A try takes a second then, so there is one in each turn, of one resource.
+        """
+        queue = self._ticketless[resource]
+        while queue:
+            if not self._has_taken(queue[0]):
+                self._locked.append(resource)
+                return
+            queue.popleft()
+        del self._ticketless[resource]
+
+    def _has_taken(self, attempt: TicketAttempt) -> bool:
+        """Take a ticket if it is still wanted; False if the queue stays locked."""
         if attempt.is_over:
             self._undecided.discard(attempt)
-            return
+            return True
         ticket = self._session.take(attempt.resource)
         if ticket is None:
-            self.submit(partial(self._take, attempt))
-            return
+            return False
         attempt.ticket = ticket
         self._waiting.setdefault(ticket.resource, {})[ticket.number] = attempt
         self._due.add(attempt)
+        return True
 
     def _leave(self, attempt: TicketAttempt) -> None:
         """Delete the ticket of an attempt that waits no longer."""
@@ -258,8 +288,9 @@ class TicketQueues:
                     dead.add(each.earlier)
                 else:
                     attempt.note_place()
-            if dead:
-                self._session.forget(dead)
+            if dead and not self._session.forget(dead):
+                self._due.update(again.values())
+                return
             due = again
 
     def _grant(self, attempt: TicketAttempt, ticket: Ticket) -> None:
