@@ -102,11 +102,14 @@ class ZooKeeperLockStage(LockStage):
 
 
 @contextmanager
-def lock_database() -> Iterator[str]:
+def lock_database(encoding: str = "UTF8") -> Iterator[str]:
     """Make a database of its own, with the tables of the locks."""
     url, name = os.environ["DATABASE_URL"], f"locks_{uuid4().hex}"
     with psycopg.connect(url, autocommit=True) as server:
-        server.execute(f"CREATE DATABASE {name}")
+        server.execute(
+            f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}'"
+            " LOCALE 'C'"
+        )
     dsn = urlsplit(url)._replace(path=f"/{name}").geturl()
     try:
         with psycopg.connect(dsn) as connection:

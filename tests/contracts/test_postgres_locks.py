@@ -17,7 +17,7 @@ import pytest
 from poisonguard import Away, Misconfigured
 from poisonguard.locks import ResourceLock
 from poisonguard.locks.lock_server import ANSWER_SECONDS, LockAttempt
-from poisonguard.locks.postgres import PostgresLocks
+from poisonguard.locks.postgres import PostgresLocks, schema
 from poisonguard.locks.postgres_connection import (
     CLIENT_SETTINGS,
     SERVER_SETTINGS,
@@ -52,6 +52,20 @@ CREATE FUNCTION count_locks() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 END $$;
 CREATE CONSTRAINT TRIGGER count_locks AFTER DELETE ON poisonguard_lock_tickets
 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_locks();
+"""
+NO_ROOM = """
+CREATE FUNCTION have_no_room() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    RAISE 'out of shared memory' USING ERRCODE = 'out_of_memory';
+END $$;
+CREATE TRIGGER have_no_room BEFORE INSERT ON poisonguard_lock_tickets
+FOR EACH ROW WHEN (NEW.resource = 'full') EXECUTE FUNCTION have_no_room();
+"""
+NO_TICKET = """
+CREATE FUNCTION have_no_ticket() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    RETURN NULL;
+END $$;
+CREATE TRIGGER have_no_ticket BEFORE INSERT ON poisonguard_lock_tickets
+FOR EACH ROW EXECUTE FUNCTION have_no_ticket();
 """
 TABLES = "poisonguard_lock_resources, poisonguard_lock_tickets"
 
@@ -299,7 +313,111 @@ def test_a_dead_ticket_that_is_locked_costs_no_grant(
     dead.close()
 
 
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_a_release_calls_by_a_name_that_is_not_ascii(encoding: str) -> None:
+    with lock_database(encoding) as dsn:
+        stage = PostgresLockStage(dsn)
+        lock = ResourceLock("Bücher", PostgresLocks(dsn, look_every=FAR_AWAY))
+        waiting = PostgresLocks(dsn, look_every=FAR_AWAY)
+        assert lock.acquire()
+        wait = waiting.attempt("Bücher")
+        wait_until(partial(has_places, stage, "Bücher", 2))
+        lock.release()
+
+        assert wait.wait(PATIENCE)
+        waiting.close()
+        lock.destroy()
+
+
+def test_a_name_that_the_database_cannot_write_fails_alone() -> None:
+    with lock_database("LATIN1") as dsn:
+        server = PostgresLocks(dsn)
+        lock, other = ResourceLock("€", server), ResourceLock("others", server)
+        with other:
+            with pytest.raises(Misconfigured, match="has no equivalent"):
+                lock.acquire(PATIENCE)
+            assert not other.lost
+        lock.destroy()
+        other.destroy()
+
+
+def test_a_ticket_for_which_there_is_no_room_fails_alone(
+    bare_dsn: str, resource: str
+) -> None:
+    with psycopg.connect(bare_dsn) as connection:
+        connection.execute(NO_ROOM)
+    server = PostgresLocks(bare_dsn)
+    lock, other = ResourceLock("full", server), ResourceLock(resource, server)
+
+    with other:
+        with pytest.raises(Away, match="no room for a ticket"):
+            lock.acquire(PATIENCE)
+        assert not other.lost
+    lock.destroy()
+    other.destroy()
+
+
+def test_each_schema_has_locks_of_its_own(bare_dsn: str) -> None:
+    servers = []
+    for name in ("one", "two"):
+        with psycopg.connect(bare_dsn) as connection:
+            connection.execute(f"CREATE SCHEMA {name}")
+            connection.execute(f"SET search_path = {name}")
+            connection.execute(schema())
+        servers.append(PostgresLocks(f"{bare_dsn}?options=-csearch_path%3D{name}"))
+
+    grants = [server.attempt("invoices").wait(PATIENCE) for server in servers]
+
+    assert [grant and (grant.fence, grant.lost) for grant in grants] == [(1, False)] * 2
+    for server in servers:
+        server.close()
+
+
 # Sessions
+
+
+def test_whatever_ends_the_session_is_told_to_those_who_wait(bare_dsn: str) -> None:
+    with psycopg.connect(bare_dsn) as connection:
+        connection.execute(NO_TICKET)
+    server = PostgresLocks(bare_dsn)
+
+    with pytest.raises(Away, match="ValueError"):
+        server.attempt("invoices").wait(PATIENCE)
+    server.close()
+
+
+def test_an_answer_is_not_trusted_for_long(dsn: str, resource: str) -> None:
+    server = PostgresLocks(dsn, look_every=FAR_AWAY)
+    lock = ResourceLock(resource, server)
+    assert lock.acquire()
+    assert server._queues is not None
+    connection = server._queues._connection
+    assert connection is not None
+
+    connection.answered_at = answered_at = time.monotonic() - 3
+    is_lost = lock.lost
+
+    assert not is_lost
+    assert connection.answered_at > answered_at
+    lock.destroy()
+
+
+def test_a_grant_is_lost_before_its_session_closes(
+    dsn: str, resource: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = PostgresLocks(dsn)
+    grant = server.attempt(resource).wait(PATIENCE)
+    assert grant is not None
+    close, was_lost = LockConnection.close, list[bool]()
+
+    def look_and_close(connection: LockConnection) -> None:
+        was_lost.append(grant.lost)
+        close(connection)
+
+    monkeypatch.setattr(LockConnection, "close", look_and_close)
+    server.close()
+
+    assert was_lost == [True]
 
 
 def test_a_thousand_waiters_hold_back_no_vacuum(
@@ -378,6 +496,7 @@ def test_the_session_notices_a_lost_peer_and_commits_durably(bare_dsn: str) -> N
         "synchronous_commit": ("on",),
     }
     assert CLIENT_SETTINGS.items() <= parameters.items()
+    assert parameters["client_encoding"] == "UTF8"
 
 
 def test_a_silent_connection_ends_no_wait_late_and_is_lost(
@@ -466,6 +585,18 @@ def test_a_new_session_follows_one_that_ended_in_idleness(
 
 
 # What is refused
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), float("inf")])
+def test_an_unusable_look_every_is_refused(dsn: str, seconds: float) -> None:
+    with pytest.raises(Misconfigured, match="look_every"):
+        PostgresLocks(dsn, look_every=seconds)
+
+
+@pytest.mark.parametrize("conninfo", ["nonsense", "colour=red"])
+def test_a_malformed_conninfo_is_refused(conninfo: str) -> None:
+    with pytest.raises(Misconfigured, match="conninfo"):
+        ResourceLock("invoices", PostgresLocks(conninfo)).acquire(PATIENCE)
 
 
 def test_missing_tables_are_told_with_their_remedy(bare_dsn: str) -> None:

@@ -6,8 +6,10 @@ Postgres itself, or to a pooler that pools sessions.
 
 from __future__ import annotations
 
+import threading
 from importlib import resources
 
+from poisonguard.errors import Misconfigured
 from poisonguard.locks.lock_server import LockAttempt, LockServer
 from poisonguard.locks.postgres_queues import TicketQueues
 
@@ -27,6 +29,10 @@ class PostgresLocks(LockServer):
 
     def __init__(self, conninfo: str, *, look_every: float = LOOK_SECONDS) -> None:
         super().__init__()
+        if not 0 < look_every <= threading.TIMEOUT_MAX:
+            raise Misconfigured(
+                f"PostgresLocks: look_every is {look_every!r}: give seconds."
+            )
         self._conninfo = conninfo
         self._look_every = look_every
         self._queues: TicketQueues | None = None

@@ -36,6 +36,8 @@ CLIENT_SETTINGS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "11000",
 }
+# Names also come with notifications, in the encoding of the connection.
+ENCODING = {"client_encoding": "UTF8"}
 # Set by statements: poolers refuse or ignore options of the connection.
 SERVER_SETTINGS = {
     "tcp_keepalives_idle": "5",
@@ -61,7 +63,11 @@ SELECT has_table_privilege('poisonguard_lock_resources', p)
    AND has_table_privilege('poisonguard_lock_tickets', p)
 FROM unnest('{select,insert,update,delete}'::text[]) AS p
 """
-KEY = "hashtextextended({0}.resource || ' poisonguard ' || {0}.number, 0)"
+# The table is in it: another schema of the database has tickets of its own.
+KEY = (
+    "hashtextextended({0}.resource || ' poisonguard ' || {0}.number,"
+    " 'poisonguard_lock_tickets'::regclass::oid::bigint)"
+)
 # The row of the resource is locked until the commit. So numbers become visible in their
 # order, each with its advisory lock: who sees a ticket sees all lower ones as well.
 TAKE = f"""
@@ -148,6 +154,8 @@ class LockConnection:
         self.name = name
         try:
             self._connection = _connect(conninfo)
+        except psycopg.ProgrammingError as error:
+            raise Misconfigured(f"PostgresLocks: the conninfo: {error}") from error
         except psycopg.Error as error:
             raise Away(f"Postgres cannot be reached: {error}") from error
         self.answered_at = time.monotonic()
@@ -165,7 +173,11 @@ class LockConnection:
         return self._connection.fileno()
 
     def take(self, resource: str) -> Ticket | None:
-        """Take the next ticket; None if the queue was locked for too long."""
+        """Take the next ticket; None if the queue was locked for too long.
+
+        DataError and OutOfMemory leave the session as it was: there is no ticket, and
+        the advisory lock, which outlives a rollback, is what the statement gets last.
+        """
         try:
             ((number, is_locked),) = self._query(TAKE, resource, self.name)
         except psycopg.errors.LockNotAvailable:
@@ -281,7 +293,11 @@ class LockConnection:
 
 
 def _connect(conninfo: str) -> psycopg.Connection[tuple[Any, ...]]:
-    settings: dict[str, Any] = {**CLIENT_SETTINGS, **conninfo_to_dict(conninfo)}
+    settings: dict[str, Any] = {
+        **CLIENT_SETTINGS,
+        **conninfo_to_dict(conninfo),
+        **ENCODING,
+    }
     return psycopg.connect("", autocommit=True, **settings)
 
 

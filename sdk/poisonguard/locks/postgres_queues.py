@@ -10,20 +10,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import partial
 from uuid import uuid4
 
 import psycopg
 
-from poisonguard.errors import Away, GuardError
+from poisonguard.errors import Away, GuardError, Misconfigured
 from poisonguard.locks.lock_server import ANSWER_SECONDS, LockAttempt, LockGrant
 from poisonguard.locks.postgres_connection import LockConnection, Ticket
 
 log = logging.getLogger(__name__)
 
-# An answer counts for so many looks.
-TRUSTED_LOOKS = 2
+# An answer counts for so many looks, but for so many seconds at most.
+TRUSTED_LOOKS, TRUSTED_SECONDS = 2, 2.0
 # Looks of a process that neither has a ticket nor wants one.
 IDLE_LOOKS = 30
 CLOSED = "The session of Postgres has been closed."
@@ -87,7 +87,7 @@ class TicketQueues:
         connection = self._connection
         if connection is not None:
             age = time.monotonic() - connection.answered_at
-            if age <= TRUSTED_LOOKS * self._look_every:
+            if age <= min(TRUSTED_LOOKS * self._look_every, TRUSTED_SECONDS):
                 return False
         return not self._do(self._ping)
 
@@ -135,7 +135,7 @@ class TicketQueues:
         return is_done
 
     def _end(self, error: GuardError) -> None:
-        """End all grants and attempts, and cut the connection."""
+        """End all grants and attempts; another thread than ours cuts the connection."""
         with self._mutex:
             if self.has_ended:
                 return
@@ -153,7 +153,8 @@ class TicketQueues:
             attempt.fail(error)
         for answer in answers:
             answer.set()
-        if self._connection is not None:
+        is_ours = threading.current_thread() is self._thread
+        if self._connection is not None and not is_ours:
             self._connection.abort()
 
     # For the thread alone
@@ -161,18 +162,19 @@ class TicketQueues:
     def _run(self) -> None:
         error: GuardError = Away(CLOSED)
         try:
-            with closing(
-                LockConnection(self._conninfo, f"poisonguard_{uuid4().hex}")
-            ) as connection:
-                self._connection = connection
-                connection.prepare(self._conninfo)
-                self._work(connection)
+            connection = LockConnection(self._conninfo, f"poisonguard_{uuid4().hex}")
+            self._connection = connection
+            connection.prepare(self._conninfo)
+            self._work(connection)
         except GuardError as raised:
             error = raised
-        except (psycopg.Error, OSError) as raised:
-            error = Away(f"The session of Postgres has ended: {raised}")
+        except Exception as raised:  # noqa: BLE001 - nobody else tells the waiters
+            kind = type(raised).__name__
+            error = Away(f"The session of Postgres has ended: {kind}: {raised}")
         finally:
             self._end(error)
+            if self._connection is not None:
+                self._connection.close()
             _live.discard(self)
             self._wake_in.close()
             self._wake_out.close()
@@ -259,13 +261,24 @@ class TicketQueues:
         if attempt.is_over:
             self._undecided.discard(attempt)
             return True
-        ticket = self._session.take(attempt.resource)
+        try:
+            ticket = self._session.take(attempt.resource)
+        except psycopg.DataError as error:
+            self._refuse(attempt, Misconfigured(f"PostgresLocks: no ticket: {error}"))
+            return True
+        except psycopg.errors.OutOfMemory as error:
+            self._refuse(attempt, Away(f"Postgres has no room for a ticket: {error}"))
+            return True
         if ticket is None:
             return False
         attempt.ticket = ticket
         self._waiting.setdefault(ticket.resource, {})[ticket.number] = attempt
         self._due.add(attempt)
         return True
+
+    def _refuse(self, attempt: TicketAttempt, error: GuardError) -> None:
+        self._undecided.discard(attempt)
+        attempt.fail(error)
 
     def _leave(self, attempt: TicketAttempt) -> None:
         """Delete the ticket of an attempt that waits no longer."""
