@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -40,6 +42,7 @@ PATIENCE = 60.0
 FAR_AWAY = 3_600.0
 WAITERS = 1_000
 LOOKS = 20
+TASKS = 40  # more than `asyncio.to_thread` has threads
 WAITS_FOR_LOCK = """
 SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'
 """
@@ -97,6 +100,10 @@ def through(dsn: str, port: int) -> str:
     address = urlsplit(dsn)
     place = f"{address.username}:{address.password}@127.0.0.1:{port}"
     return address._replace(netloc=place).geturl()
+
+
+def programs_of_page() -> list[str]:
+    return re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE.read_text())
 
 
 def port_of(dsn: str) -> int:
@@ -179,13 +186,14 @@ def test_a_waiter_looks_soon_on_a_session_that_was_idle(
     idle_since = connection.answered_at
     wait_until(partial(has_answered_since, connection, idle_since + 0.1))
 
+    server._queues._look_every = 1.0  # from here on a busy machine has time
     wait = server.attempt(resource)
     wait_until(partial(has_places, stage, resource, 2))
     stage.end_session(holder)
     began = time.monotonic()
     assert wait.wait(PATIENCE)
 
-    assert time.monotonic() - began < 0.2 * IDLE_LOOKS / 2
+    assert time.monotonic() - began < 1.0 * IDLE_LOOKS / 2
     holder.close()
     server.close()
 
@@ -202,7 +210,7 @@ def test_fences_go_on_after_every_ticket_is_gone(dsn: str, resource: str) -> Non
 
 
 def test_the_program_of_the_documentation_runs(dsn: str) -> None:
-    (program, *_) = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE.read_text())
+    (program, *_) = programs_of_page()
     with psycopg.connect(dsn) as database:
         database.execute(
             "CREATE TEMPORARY TABLE invoices AS SELECT 0 AS fence, 'new' AS state"
@@ -214,6 +222,40 @@ def test_the_program_of_the_documentation_runs(dsn: str) -> None:
         rows = database.execute("SELECT fence, state FROM invoices").fetchall()
     names["lock"].destroy()  # type: ignore[attr-defined]
     assert rows == [(1, "sent")]
+
+
+def test_the_tasks_of_the_documentation_leave_no_place_behind(
+    bare_dsn: str,
+) -> None:
+    (_, program, *_) = programs_of_page()
+    stage = PostgresLockStage(bare_dsn)
+    locks, fences = PostgresLocks(bare_dsn), list[int]()
+    holder = ResourceLock("invoices", locks)
+    names: dict[str, Any] = {"locks": locks}
+    exec(compile(program, PAGE.name, "exec"), names)
+
+    class Invoice:
+        async def write(self, *, fence: int) -> None:
+            await asyncio.sleep(0)  # the worker thread serves another task
+            fences.append(fence)
+
+    async def cancel_one_and_send_many() -> None:
+        task = asyncio.create_task(names["send"](Invoice()))
+        await asyncio.to_thread(wait_until, partial(has_places, stage, "invoices", 2))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.to_thread(wait_until, partial(has_places, stage, "invoices", 1))
+        grant.release()
+        await asyncio.gather(*(names["send"](Invoice()) for _ in range(TASKS)))
+
+    grant = holder.acquire(PATIENCE)
+    assert grant is not None
+    asyncio.run(cancel_one_and_send_many())
+    holder.destroy()
+    names["waits"].shutdown()
+    assert len(fences) == TASKS
+    assert fences == sorted(set(fences))
 
 
 def test_a_locked_queue_holds_up_no_other_one(dsn: str, resource: str) -> None:
@@ -526,7 +568,7 @@ def test_a_silent_connection_ends_no_wait_late_and_is_lost(
     proxy.cut()
 
     assert outcomes == [None]
-    assert waited < 4
+    assert waited < PATIENCE / 2
     assert is_lost
     assert lock.release() is False
     lock.destroy()

@@ -31,6 +31,8 @@ FORKS = preloaded_fork_server.of(lock_contender.__name__)
 SOAK = "SOAK" in os.environ
 # Processes, threads in each, and acquisitions of each thread.
 PROCESSES, THREADS, TIMES = (8, 8, 157) if SOAK else (2, 6, 15)
+# "Within a second", on a machine that has time.
+PROMPT_SECONDS = 1.0 if SOAK else 20.0
 PATIENCE, SOAK_PATIENCE = 60.0, 3_600.0
 BOTH = ("postgres", pytest.param("zookeeper", marks=pytest.mark.needs("zookeeper")))
 # As docs/resource-lock.md has it.
@@ -168,6 +170,7 @@ def test_the_lock_goes_round_in_the_order_of_arrival(
 
     fences = [fence, *(each for _, each in order)]
     assert was_ours
+    assert [waiter.error for waiter in waiters] == [None] * 4
     assert [name for name, _ in order] == [each.thread.name for each in waiters]
     assert fences == sorted(set(fences))
 
@@ -188,6 +191,7 @@ def test_the_threads_of_one_object_queue_as_well(
         assert (lock.fence, lock.lost) == (None, True)  # those are other threads
         waiter.join()
 
+    assert [waiter.error for waiter in waiters] == [None] * 4
     assert names == [each.thread.name for each in waiters]
 
 
@@ -206,6 +210,7 @@ def test_a_waiter_in_the_middle_dies_and_the_others_keep_their_places(
             names.append(notes.get(timeout=PATIENCE)[0])
             waiter.join()
 
+    assert [waiter.error for waiter in waiters] == [None] * 2
     assert names == [each.thread.name for each in waiters]
     assert not (tmp_path / "fence").exists()
     assert stage.places(resource) == 0
@@ -250,7 +255,7 @@ def test_a_holder_without_session_knows_it_and_is_fenced(
             for grant in (new, old)
         ]
 
-        assert seconds < 1
+        assert seconds < PROMPT_SECONDS
         assert writes == [1, 0]
         assert (old.lost, new.lost) == (True, False)
     lock.destroy()
@@ -443,6 +448,8 @@ def test_a_child_does_not_have_the_locks_of_its_parent(
     )
 
     process.start()
+    process.join(PATIENCE)
+    process.kill()  # where it hangs
     process.join()
 
     assert process.exitcode == 0
