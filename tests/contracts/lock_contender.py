@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -85,6 +86,27 @@ def fork_with_grant(address: str, resource: str, answer: str) -> None:
     os.waitpid(pid, 0)
     with Path(answer).open("a") as file:
         file.write(f" {grant.lost} {grant.release()}")
+
+
+def fork_while_mutexes_are_locked(
+    kind: str, address: str, resource: str, answer: str
+) -> None:
+    """Fork while other threads, which the child does not have, are inside a lock."""
+    lock = ResourceLock(resource, connect(kind, address))
+    grant = lock.acquire()
+    assert grant is not None
+    with lock._mutex, lock._server._mutex, grant._release_mutex:
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)  # it must not hang for ever
+            outcome = f"{grant.release()} {lock.release()}"
+            lock.destroy()
+            Path(answer).write_text(outcome)
+            os._exit(0)
+    os.waitpid(pid, 0)
+    with Path(answer).open("a") as file:
+        file.write(f" {lock.lost} {lock.release()}")
+    lock.destroy()
 
 
 def fork_with_lock(kind: str, address: str, resource: str, answer: str) -> None:

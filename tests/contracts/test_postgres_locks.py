@@ -234,6 +234,10 @@ def test_the_tasks_of_the_documentation_leave_no_place_behind(
     names: dict[str, Any] = {"locks": locks}
     exec(compile(program, PAGE.name, "exec"), names)
 
+    grant = holder.acquire(PATIENCE)
+    assert grant is not None
+    release = grant.release
+
     class Invoice:
         async def write(self, *, fence: int) -> None:
             await asyncio.sleep(0)  # the worker thread serves another task
@@ -246,11 +250,9 @@ def test_the_tasks_of_the_documentation_leave_no_place_behind(
         with pytest.raises(asyncio.CancelledError):
             await task
         await asyncio.to_thread(wait_until, partial(has_places, stage, "invoices", 1))
-        grant.release()
+        release()
         await asyncio.gather(*(names["send"](Invoice()) for _ in range(TASKS)))
 
-    grant = holder.acquire(PATIENCE)
-    assert grant is not None
     asyncio.run(cancel_one_and_send_many())
     holder.destroy()
     names["waits"].shutdown()
@@ -317,14 +319,14 @@ def test_a_ticket_lives_until_its_deletion_is_committed(
 
     with psycopg.connect(bare_dsn) as connection:
         counts = connection.execute("SELECT locks FROM deletions").fetchall()
-        left = connection.execute(
+        locks_after_it = connection.execute(
             "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
             " AND database = (SELECT oid FROM pg_database"
             " WHERE datname = current_database())"
         ).fetchall()
     lock.destroy()
     assert counts == [(1,)]
-    assert left == [(0,)]
+    assert locks_after_it == [(0,)]
 
 
 def test_a_dead_ticket_that_is_locked_costs_no_grant(

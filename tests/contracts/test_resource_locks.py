@@ -457,6 +457,24 @@ def test_a_child_does_not_have_the_locks_of_its_parent(
     assert answer.read_text() == "True None True False True"
 
 
+def test_a_child_does_not_wait_for_threads_of_its_parent(
+    stage: LockStage, resource: str, tmp_path: Path
+) -> None:
+    answer = tmp_path / "answer"
+    process = FORKS.Process(
+        target=lock_contender.fork_while_mutexes_are_locked,
+        args=(stage.kind, stage.address, resource, str(answer)),
+    )
+
+    process.start()
+    process.join(PATIENCE)
+    process.kill()  # where it hangs
+    process.join()
+
+    assert process.exitcode == 0
+    assert answer.read_text() == "False False False True"
+
+
 def test_an_unreachable_server_is_told(stage: LockStage) -> None:
     lock = ResourceLock("invoices", stage.unreachable())
 

@@ -27,6 +27,7 @@ class LockGrant(ABC):
     def __init__(self, resource: str, fence: int) -> None:
         self.resource = resource
         self.fence = fence
+        self._pid = os.getpid()
         self._release_mutex = threading.Lock()
         self._was_ours: bool | None = None  # None until it is released
 
@@ -37,6 +38,8 @@ class LockGrant(ABC):
 
     def release(self) -> bool:
         """Give the lock back; return whether it was ours until then."""
+        if os.getpid() != self._pid:
+            return False  # it is the parent's, whose thread may have had the mutex
         with self._release_mutex:
             if self._was_ours is None:
                 self._was_ours = self._release()

@@ -168,7 +168,7 @@ class TicketQueues:
             self._work(connection)
         except GuardError as raised:
             error = raised
-        except Exception as raised:  # noqa: BLE001 - nobody else tells the waiters
+        except Exception as raised:  # noqa: BLE001 - told to all waiters
             kind = type(raised).__name__
             error = Away(f"The session of Postgres has ended: {kind}: {raised}")
         finally:
@@ -332,7 +332,7 @@ class TicketQueues:
         return was_alive
 
 
-# All whose sessions may live, also where nobody knows their `PostgresLocks` any more.
+# All whose sessions may live, also after the end of their `PostgresLocks`.
 _live: set[TicketQueues] = set()
 # Never collected: psycopg would warn of connections that were not closed.
 _of_parents: list[TicketQueues] = []

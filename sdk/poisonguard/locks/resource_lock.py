@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from types import TracebackType
+from weakref import WeakSet
 
 from poisonguard.errors import Misconfigured, ResourceLockLost, Stopping
 from poisonguard.locks.lock_server import LockAttempt, LockGrant, LockServer
@@ -28,6 +30,7 @@ class ResourceLock:
         self._attempts: set[LockAttempt] = set()
         self._grants: set[LockGrant] = set()
         self._is_destroyed = False
+        _locks.add(self)
         server.enter(self)
 
     @property
@@ -82,6 +85,12 @@ class ResourceLock:
             grant.release()
         if not was_destroyed:
             self._server.leave(self)
+
+    def reset_after_fork(self) -> None:
+        """Leave grants and waits to the parent, in a forked child."""
+        self._mutex = threading.Lock()
+        self._attempts.clear()
+        self._grants.clear()
 
     def __enter__(self) -> LockGrant:
         grant = self.acquire()
@@ -138,6 +147,17 @@ class ResourceLock:
             raise RuntimeError(f"This thread has acquired {self.resource!r} already.")
         self._forget(grant)
         grant.release()
+
+
+_locks: WeakSet[ResourceLock] = WeakSet()
+
+
+def _reset_all_after_fork() -> None:
+    for lock in list(_locks):
+        lock.reset_after_fork()
+
+
+os.register_at_fork(after_in_child=_reset_all_after_fork)
 
 
 def _checked_name(resource: object) -> str:
