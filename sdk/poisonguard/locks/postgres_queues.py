@@ -45,9 +45,8 @@ class TicketQueues:
         self._commands: deque[Callable[[], None]] = deque()
         self._undecided: set[TicketAttempt] = set()
         self._ticketless: dict[str, deque[TicketAttempt]] = {}
-        self._locked: deque[str] = (
-            deque()
-        )  # resources whose next ticket is not free yet
+        # Resources whose queue another transaction has locked.
+        self._locked: deque[str] = deque()
         self._waiting: dict[str, dict[int, TicketAttempt]] = {}
         self._due: set[TicketAttempt] = set()
         self._tickets: set[Ticket] = set()  # those that have the lock
