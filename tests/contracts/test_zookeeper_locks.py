@@ -11,10 +11,16 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
+from kazoo.retry import ForceRetryError
 
 from poisonguard import Away, Misconfigured
 from poisonguard.locks import ResourceLock
-from poisonguard.locks.zookeeper import ROOT, ZooKeeperLocks
+from poisonguard.locks.zookeeper import (
+    LONGEST_PAUSE,
+    ROOT,
+    ZooKeeperLocks,
+    ZooKeeperSession,
+)
 from tests.brokers import zookeeper
 from tests.contracts.resource_lock_stages import LinkProxy, ZooKeeperLockStage
 from tests.waiting import wait_until
@@ -177,6 +183,24 @@ def test_without_kazoo_the_error_says_what_to_install(
 def test_an_unusable_root_is_refused(root: str) -> None:
     with pytest.raises(Misconfigured, match="root"):
         ZooKeeperLocks("127.0.0.1:1", root=root)
+
+
+def test_it_asks_again_soon_however_long_a_server_was_away() -> None:
+    session = ZooKeeperSession({"hosts": "127.0.0.1:1", "timeout": 60.0})
+    pauses = list[float]()
+    retry = session.client._conn_retry.copy()
+    retry.sleep_func, retry.interrupt = pauses.append, None
+    failures = iter([True] * 12)
+
+    def connect() -> None:
+        if next(failures, False):
+            raise ForceRetryError
+
+    retry(connect)
+    session.close()
+
+    assert len(pauses) == 12
+    assert max(pauses) < 2 * LONGEST_PAUSE
 
 
 def test_no_thread_stays_for_a_server_that_was_away() -> None:

@@ -105,7 +105,10 @@ class ZooKeeperSession:
         self._pid = os.getpid()
         handler = SequentialThreadingHandler()
         handler.sleep_func = _pause
-        self.client = KazooClient(handler=handler, **options)
+        # Between connections kazoo pauses piece by piece, each shorter than a `_pause`.
+        pauses = {"max_tries": -1, "max_delay": LONGEST_PAUSE, "sleep_func": _pause}
+        retries = {"connection_retry": pauses, "command_retry": pauses}
+        self.client = KazooClient(handler=handler, **{**retries, **options})
         self.client.add_listener(self._note_state)
         self._is_live = self.client.start_async()
 
