@@ -7,12 +7,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import datetime
 
 import psycopg
 import pytest
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, transaction
 
+from apps.brokers.models import Topic
 from apps.core.schema_changes import LOCK_TIMEOUT, migrate
+from apps.poison.models import Hold
+from apps.team.rights import Principal
+from tests.failure_report_builders import poisons
+from tests.triage_operation_runner import confirm, preview
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -124,13 +130,18 @@ def in_thread(work: Callable[[], None]) -> None:
 
 FOREIGN_KEYS = """
 SELECT conrelid::regclass::text, pg_get_constraintdef(oid), convalidated
-FROM pg_constraint WHERE contype = 'f' AND confrelid = 'poison_poison'::regclass
+FROM pg_constraint WHERE contype = 'f'
+  AND confrelid IN ('poison_poison'::regclass, 'triage_operation'::regclass)
   AND conrelid IN ('triage_selected_item'::regclass, 'poison_hold'::regclass,
                    'poison_redrive'::regclass)
-ORDER BY 1
+ORDER BY 1, 2
 """
-DEFINITION = (
-    "FOREIGN KEY (poison_id) REFERENCES poison_poison(id) DEFERRABLE INITIALLY DEFERRED"
+TO_POISON, TO_OPERATION = (
+    f"FOREIGN KEY ({column}) REFERENCES {table}(id) DEFERRABLE INITIALLY DEFERRED"
+    for column, table in [
+        ("poison_id", "poison_poison"),
+        ("operation_id", "triage_operation"),
+    ]
 )
 
 
@@ -140,14 +151,26 @@ def foreign_keys() -> list[tuple[object, ...]]:
         return list(cursor.fetchall())
 
 
-def test_the_way_back_brings_foreign_keys_back_and_checks_what_is_there() -> None:
+def test_the_way_back_brings_foreign_keys_back_and_checks_what_is_there(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 2)
+    confirm(operator, preview(operator, now), now)
+    orphan = Hold(poison_id=10**9, operation=9, item=0, n=1, topic_id=orders.pk)
+    orphan.save(force_insert=True)
     try:
         migrate("triage", "0008")
+        with pytest.raises(IntegrityError, match="violates foreign key"):
+            migrate("poison", "0019")
+        orphan.delete()
         migrate("poison", "0019")
         assert foreign_keys() == [
-            (table, DEFINITION, True)
-            for table in ("poison_hold", "poison_redrive", "triage_selected_item")
+            ("poison_hold", TO_POISON, True),
+            ("poison_redrive", TO_POISON, True),
+            ("triage_selected_item", TO_OPERATION, True),
+            ("triage_selected_item", TO_POISON, True),
         ]
     finally:
+        Hold.objects.filter(pk=orphan.pk).delete()
         migrate()
     assert foreign_keys() == []
