@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from http import HTTPStatus
 from typing import ClassVar
 
@@ -97,6 +98,15 @@ class OperationItems(View):
         return Response(serializers.OperationItems(page).data)
 
 
+_described_control = partial(
+    described,
+    request=serializers.Control,
+    answer=serializers.OperationRow,
+    parameters=[IDEMPOTENCY_KEY],
+    refusals=CONTROL_REFUSALS,
+)
+
+
 class _Control(View):
     """A POST that changes the state of an operation."""
 
@@ -118,13 +128,8 @@ class _Control(View):
 class OperationPause(_Control):
     step = control.PAUSE
 
-    @described(
-        "pauseOperation",
-        "Have it send and decide nothing more until it is resumed",
-        request=serializers.Control,
-        answer=serializers.OperationRow,
-        parameters=[IDEMPOTENCY_KEY],
-        refusals=CONTROL_REFUSALS,
+    @_described_control(
+        "pauseOperation", "Have it send and decide nothing more until it is resumed"
     )
     @idempotent
     def post(self, request: Request, operation_id: int) -> Response:
@@ -135,14 +140,7 @@ class OperationPause(_Control):
 class OperationResume(_Control):
     step = control.RESUME
 
-    @described(
-        "resumeOperation",
-        "Have a paused operation go on",
-        request=serializers.Control,
-        answer=serializers.OperationRow,
-        parameters=[IDEMPOTENCY_KEY],
-        refusals=CONTROL_REFUSALS,
-    )
+    @_described_control("resumeOperation", "Have a paused operation go on")
     @idempotent
     def post(self, request: Request, operation_id: int) -> Response:
         """One that its ramp has paused goes on without the ramp."""
@@ -152,13 +150,8 @@ class OperationResume(_Control):
 class OperationCancel(_Control):
     step = control.CANCEL
 
-    @described(
-        "cancelOperation",
-        "End it: what was never handed to a broker is open again",
-        request=serializers.Control,
-        answer=serializers.OperationRow,
-        parameters=[IDEMPOTENCY_KEY],
-        refusals=CONTROL_REFUSALS,
+    @_described_control(
+        "cancelOperation", "End it: what was never handed to a broker is open again"
     )
     @idempotent
     def post(self, request: Request, operation_id: int) -> Response:

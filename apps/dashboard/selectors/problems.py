@@ -126,7 +126,10 @@ class FirstFailure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailureBreakdown:
-    """The top values of a problem's newest failures; `first` is None without any."""
+    """What the newest failures of a problem have in common, and the first of all.
+
+    `first` is None while the problem has no failure.
+    """
 
     tops: list[Top]
     first: FirstFailure | None

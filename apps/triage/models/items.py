@@ -2,7 +2,7 @@
 
 What becomes of an item stands elsewhere: why it was skipped in `SkippedItem`, that it
 waits to be sent in `poison.Hold`, how it was sent and answered in `poison.Redrive`.
-`poison.Window` counts them.
+`poison.ItemWindow` counts them.
 """
 
 from __future__ import annotations
