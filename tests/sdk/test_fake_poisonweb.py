@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -170,3 +171,14 @@ def test_a_mark_of_any_length_keeps_no_message_from_being_poison(
     (failure,) = poisonweb.failures
     assert (outcome, failure.redrive) == (Outcome.POISONED, None)
     assert len(failure.headers[0][1]) == 1_000_000
+
+
+def test_a_fake_that_is_away_keeps_its_port_from_others(
+    poisonweb: FakePoisonweb,
+) -> None:
+    port = int(poisonweb.url.rpartition(":")[2])
+
+    with poisonweb.away(), pytest.raises(OSError, match="in use"):
+        socket.create_server(("127.0.0.1", port))
+
+    assert poisonweb.url.endswith(f":{port}")

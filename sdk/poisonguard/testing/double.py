@@ -7,8 +7,10 @@ freeze, answer an error, commit and lose its answer, cut its streams, change its
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
@@ -46,6 +48,7 @@ class Double:
         # The answer to each Idempotency-Key, with its request.
         self._answered: dict[str, tuple[object, StatusAndBody]] = {}
         self._port = 0
+        self._release_port: Callable[[], object] | None = None
         self._http: Web | None = None
 
     @property
@@ -53,6 +56,8 @@ class Double:
         return f"http://127.0.0.1:{self._port}"
 
     def start(self) -> None:
+        if self._release_port is not None:
+            self._release_port()
         self._http = Web(("127.0.0.1", self._port), self)
         self._port = self._http.server_address[1]
         threading.Thread(
@@ -67,6 +72,7 @@ class Double:
             http.server_close()
             self.stream.cut()
             http.break_connections()
+            self._release_port = weakref.finalize(self, _hold_port(self._port).close)
 
     def until(self, true: Callable[[], object], *, timeout: float = 60) -> None:
         """Wait until a condition is true; fail after the time-out."""
@@ -126,6 +132,20 @@ class Double:
             detail = "this Idempotency-Key belongs to another request"
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail)
         return (*answer, True)
+
+
+def _hold_port(port: int) -> socket.socket:
+    """Keep a port from other programs, and refuse its connections, until it is closed.
+
+    Without this, another double that starts meanwhile may be given the port, and answer
+    in place of the stopped one.
+    """
+    held = socket.socket()
+    # Connections that closed lately still use the port: bind beside them, with nobody.
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", port))
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    return held
 
 
 def _each(call: Callable[[Json], Json], members: list[Json]) -> Json:
