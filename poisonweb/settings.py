@@ -39,6 +39,7 @@ INSTALLED_APPS = [
     "apps.poison",
     "apps.capture",
     "apps.triage",
+    "apps.redelivery",
     "apps.reports",
     "apps.dashboard",
     "apps.api",

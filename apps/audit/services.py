@@ -65,6 +65,12 @@ class Action(StrEnum):
     SKIP_ADDED = "skip.added"
     SKIP_REMOVED = "skip.removed"
     POSITION_MOVED = "position.moved"
+    ENDPOINT_CREATED = "endpoint.created"
+    ENDPOINT_ALTERED = "endpoint.altered"
+    ENDPOINT_REMOVED = "endpoint.removed"
+    DELIVERIES_RETRIED = "deliveries.retried"
+    DELIVERIES_GIVEN_UP = "deliveries.given_up"
+    DELIVERIES_RESTORED = "deliveries.restored"
 
 
 class HeadMissing(Refused):

@@ -27,6 +27,7 @@ class Scope(StrEnum):
     REPORTS_READ = "reports:read"
     REPORTS_WRITE = "reports:write"
     METRICS_READ = "metrics:read"
+    GATEWAY_CALL = "gateway:call"
 
 
 class Role(StrEnum):

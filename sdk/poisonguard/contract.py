@@ -96,6 +96,7 @@ class Cause(StrEnum):
     UNDECODABLE = "undecodable"
     OVERSIZE = "oversize"
     MANUAL = "manual"
+    UNKNOWN = "unknown"
 
 
 class GuardState(StrEnum):

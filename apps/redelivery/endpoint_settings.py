@@ -1,0 +1,207 @@
+"""The settings of an endpoint as a value, checked in one place for pages and API."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+from apps.core.errors import Invalid
+from apps.redelivery.models import Endpoint
+from apps.redelivery.retry_plan import LONGEST_WAIT, SHORTEST_WAIT
+from apps.redelivery.states import AtEnd, Backoff, Jitter, Mode, Repeatable
+
+MOST_RETRIES = 10_000
+LONGEST_TIMEOUT = 3_600.0
+LONGEST_EXPIRY = 366 * 86_400.0
+MOST_CONCURRENCY = 1_000
+MOST_RATE = 10_000.0
+MOST_PATHS = 100
+PATH_LIMIT = 2_000
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+FAILURE_STATUSES = "408, 425, 429, 500-599"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndpointSettings:
+    """What a person sets of an endpoint; the names are those of `Endpoint`.
+
+    `forward_topic`, `forward_endpoint` and `response_hook` are names, "" for none.
+    """
+
+    target: str
+    is_enabled: bool = True
+    mode: str = Mode.SYNC_THEN_RETRY.value
+    paths: tuple[str, ...] = ()
+    retries: int | None = 10
+    interval: float = 3.0
+    backoff: str = Backoff.FIXED.value
+    jitter: str = Jitter.NONE.value
+    longest_interval: float = LONGEST_WAIT
+    expiry: float | None = None
+    attempt_timeout: float = 10.0
+    lease: float = 20.0
+    client_timeout: float = 20.0
+    failure_statuses: str = FAILURE_STATUSES
+    respects_retry_after: bool = True
+    repeatable: str = Repeatable.BY_METHOD.value
+    at_end: str = AtEnd.TRIAGE.value
+    forward_topic: str = ""
+    forward_endpoint: str = ""
+    concurrency: int = 10
+    rate: float | None = None
+    breaker_failures: int = 5
+    breaker_interval: float = 10.0
+    order_header: str = ""
+    response_hook: str = ""
+
+    @classmethod
+    def of(cls, endpoint: Endpoint) -> Self:
+        """Return the settings that an endpoint has."""
+        values = {
+            each.name: getattr(endpoint, each.name)
+            for each in fields(cls)
+            if each.name not in _NAMES_OF_ROWS
+        }
+        values["paths"] = tuple(endpoint.paths)
+        for name in _NAMES_OF_ROWS:
+            row = getattr(endpoint, name)
+            values[name] = "" if row is None else row.name
+        return cls(**values)
+
+    def changed(self, changes: Mapping[str, Any]) -> Self:
+        """Return these settings with some changed."""
+        return replace(self, **changes)
+
+    def check(self) -> None:
+        """Raise Invalid for the first setting that is unusable, with the remedy."""
+        for field, least, most in _BOUNDS:
+            _check_bounds(field, getattr(self, field), least, most)
+        for field, words in _WORDS.items():
+            if getattr(self, field) not in words:
+                raise Invalid(field, f"use one of {', '.join(words)}")
+        self._check_end_of_retries()
+        self._check_timeouts()
+        self._check_paths()
+        self._check_end()
+        list(statuses(self.failure_statuses))
+        if self.order_header and not HEADER_NAME.fullmatch(self.order_header):
+            raise Invalid("order_header", "give the name of a header, or nothing")
+
+    def _check_end_of_retries(self) -> None:
+        if self.retries is None and self.expiry is None:
+            raise Invalid(
+                "retries", "give a number of retries, or an expiry: else it never ends"
+            )
+        if self.longest_interval < self.interval:
+            raise Invalid(
+                "longest_interval",
+                f"it is {self.longest_interval:g} s, which is shorter than the interval"
+                f" of {self.interval:g} s: make it as long at least",
+            )
+
+    def _check_timeouts(self) -> None:
+        """Raise Invalid unless attempt < lease, and attempt < client."""
+        for field, owner in (("lease", "sender"), ("client_timeout", "caller")):
+            seconds: float = getattr(self, field)
+            if self.attempt_timeout >= seconds:
+                raise Invalid(
+                    field,
+                    f"it is {seconds:g} s, and an attempt takes up to"
+                    f" {self.attempt_timeout:g} s: make it longer, so that no {owner}"
+                    " gives up before the attempt is over",
+                )
+
+    def _check_paths(self) -> None:
+        if len(self.paths) > MOST_PATHS:
+            raise Invalid("paths", f"give at most {MOST_PATHS} patterns")
+        for path in self.paths:
+            if not path.startswith("/") or len(path) > PATH_LIMIT or "?" in path:
+                raise Invalid(
+                    "paths",
+                    f"a pattern begins with /, has no ? and up to {PATH_LIMIT:,}"
+                    f" characters; {path[:40]!r} does not",
+                )
+
+    def _check_end(self) -> None:
+        """Raise Invalid unless it forwards to exactly one place, or does not."""
+        places = [
+            name
+            for name in ("forward_topic", "forward_endpoint")
+            if getattr(self, name)
+        ]
+        if self.at_end == AtEnd.FORWARD and len(places) != 1:
+            raise Invalid("at_end", "name one topic or one endpoint to forward to")
+        if self.at_end != AtEnd.FORWARD and places:
+            raise Invalid(places[0], "leave it empty, or choose forward as the end")
+
+
+_NAMES_OF_ROWS = ("forward_topic", "forward_endpoint", "response_hook")
+_WORDS = {
+    "mode": [word.value for word in Mode],
+    "backoff": [word.value for word in Backoff],
+    "jitter": [word.value for word in Jitter],
+    "repeatable": [word.value for word in Repeatable],
+    "at_end": [word.value for word in AtEnd],
+}
+# Of each number; None is allowed where the setting may be absent.
+_BOUNDS: tuple[tuple[str, float, float], ...] = (
+    ("retries", 0, MOST_RETRIES),
+    ("interval", SHORTEST_WAIT, LONGEST_WAIT),
+    ("longest_interval", SHORTEST_WAIT, LONGEST_WAIT),
+    ("expiry", 1, LONGEST_EXPIRY),
+    ("attempt_timeout", 0.1, LONGEST_TIMEOUT),
+    ("lease", 0.1, 2 * LONGEST_TIMEOUT),
+    ("client_timeout", 0.1, 2 * LONGEST_TIMEOUT),
+    ("concurrency", 1, MOST_CONCURRENCY),
+    ("rate", 0.01, MOST_RATE),
+    ("breaker_failures", 0, 1_000),
+    ("breaker_interval", 1, LONGEST_WAIT),
+)
+_OPTIONAL = {"retries", "expiry", "rate"}
+
+# What a form or a call can start from. The article's sequences retry every 3 s while
+# `retry_count > 10` is false; Async Caller gives a server 100 s, its clients 120 s, and
+# gives a message up 7 days after it came.
+PRESETS: dict[str, dict[str, Any]] = {
+    "article": {"retries": 10, "interval": 3.0},
+    "async-caller": {
+        "mode": Mode.ASYNC.value,
+        "retries": None,
+        "interval": 10.0,
+        "backoff": Backoff.EXPONENTIAL.value,
+        "jitter": Jitter.EQUAL.value,
+        "expiry": 7 * 86_400.0,
+        "attempt_timeout": 100.0,
+        "lease": 130.0,
+        "client_timeout": 120.0,
+    },
+}
+
+
+def _check_bounds(field: str, value: float | None, least: float, most: float) -> None:
+    """Raise Invalid for a number outside of its bounds; NaN is outside, too."""
+    if value is None:
+        if field not in _OPTIONAL:
+            raise Invalid(field, "give a number")
+    elif not least <= value <= most:
+        raise Invalid(field, f"give a number from {least:g} to {most:,g}")
+
+
+def statuses(text: str) -> Iterator[range]:
+    """Parse `408, 500-599` into ranges of HTTP statuses; raise Invalid."""
+    for part in filter(None, map(str.strip, text.split(","))):
+        matched = re.fullmatch(r"([1-5][0-9]{2})(?:-([1-5][0-9]{2}))?", part, re.ASCII)
+        if matched is None:
+            raise Invalid(
+                "failure_statuses",
+                f"give statuses and ranges such as 408, 500-599; {part[:20]!r} is none",
+            )
+        first, last = matched.groups()
+        yield range(int(first), int(last or first) + 1)
+
+
+def is_failure(status: int, failure_statuses: str) -> bool:
+    """Tell whether an answer of this status is a failed attempt."""
+    return any(status in each for each in statuses(failure_statuses))

@@ -1,0 +1,31 @@
+"""Queries of endpoints and deliveries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Self
+
+from django.db import models
+
+from apps.brokers import topic_filters_by_id
+from apps.brokers.models import Topic
+
+if TYPE_CHECKING:
+    from apps.redelivery.models import Delivery, Endpoint
+
+
+class EndpointQuerySet(models.QuerySet["Endpoint"]):
+    def matching(self, patterns: Iterable[str]) -> Self:
+        """Keep endpoints whose topic matches one of these patterns."""
+        return self.filter(topic_filters_by_id.matching(patterns))
+
+
+class DeliveryQuerySet(models.QuerySet["Delivery"]):
+    def on_endpoints(self, patterns: Iterable[str]) -> Self:
+        """Keep deliveries of endpoints whose topic matches one of these patterns."""
+        topics = Topic.objects.matching(patterns).exclude(endpoint=None)
+        return self.filter(endpoint__in=list(topics.values_list("endpoint", flat=True)))
+
+    def recent_first(self) -> Self:
+        """Order by acceptance, the latest first; ids are in that order."""
+        return self.order_by("-id")

@@ -1,0 +1,57 @@
+"""Store requests, so that they are delivered whatever happens to us."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import transaction
+
+from apps.redelivery.calls import FirstTry, NewDelivery
+from apps.redelivery.due_notices import notify_due
+from apps.redelivery.models import Delivery, Endpoint
+from apps.redelivery.services import breaker, call_counts, results
+from apps.redelivery.services.delivery_rows import insert
+
+
+def accept(*, endpoint: Endpoint, new: NewDelivery, now: datetime) -> Delivery | None:
+    """Store a request; return its delivery, None where it was requeued before.
+
+    A failed first try is stored with it, as its first attempt, and may already end it.
+    The caller notifies the senders: see `notify_due`.
+    """
+    if new.first_try is None:
+        return insert(endpoint, new, now=now)
+    with transaction.atomic():
+        delivery = insert(endpoint, new, now=now)
+        if delivery is not None:
+            _add_first_try(delivery, endpoint, new.first_try)
+    return delivery
+
+
+@transaction.atomic
+def accept_all(
+    *, endpoint: Endpoint, deliveries: Sequence[NewDelivery], now: datetime
+) -> set[uuid.UUID]:
+    """Store requests without a first try; return the ids of those that are new."""
+    stored = {
+        new.id for new in deliveries if insert(endpoint, new, now=now) is not None
+    }
+    if stored:
+        notify_due(endpoint_id=endpoint.pk)
+    return stored
+
+
+def _add_first_try(delivery: Delivery, endpoint: Endpoint, first: FirstTry) -> None:
+    """Record the try that was made before the delivery was stored."""
+    results.add_attempt(delivery, begun_at=first.begun_at)
+    succeeded = results.end_attempt(
+        delivery, endpoint, first.result, ended_at=first.ended_at
+    )
+    breaker.note(endpoint=endpoint, outcomes=[succeeded], now=first.ended_at)
+    call_counts.add(
+        endpoint_id=endpoint.pk,
+        counts=call_counts.counts_of(delivery, succeeded=succeeded),
+        now=first.ended_at,
+    )

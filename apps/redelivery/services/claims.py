@@ -1,0 +1,135 @@
+"""Claim due deliveries for the one sender of an endpoint.
+
+A sender holds the fair lock of its endpoint; the lock's fence (Kleppmann, "How to do
+distributed locking", 2016) is compared in the transaction of each claim, so that one
+that lost the lock, but does not know it yet, claims nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime, timedelta
+
+from django.db import connection, transaction
+
+from apps.core.errors import Refused
+from apps.core.queryset_sql import binary_rows
+from apps.redelivery.calls import ClaimedDelivery
+from apps.redelivery.models import Endpoint, EndpointActivity
+
+MOST_BYTES = 64 * 2**20
+
+
+class Fenced(Refused):
+    """Another sender owns this endpoint now."""
+
+
+_CLAIM = """
+WITH due AS MATERIALIZED (
+    SELECT id, size, due_at FROM redelivery_delivery delivery
+    WHERE endpoint_id = %(endpoint)s AND state = 'waiting' AND due_at <= %(now)s
+      AND (expires_at IS NULL OR expires_at > %(now)s)
+      AND (order_key IS NULL OR NOT EXISTS (
+          SELECT FROM redelivery_delivery earlier
+          WHERE earlier.endpoint_id = %(endpoint)s
+            AND earlier.order_key = delivery.order_key AND earlier.id < delivery.id
+            AND earlier.state IN ('waiting', 'trying', 'forwarding')))
+    ORDER BY due_at LIMIT %(most)s
+    FOR UPDATE SKIP LOCKED
+), fitting AS (
+    SELECT id FROM (
+        SELECT id, sum(size) OVER (ORDER BY due_at, id) - size AS ahead FROM due
+    ) sized WHERE ahead < %(bytes)s
+), claimed AS (
+    UPDATE redelivery_delivery delivery
+    SET state = 'trying', claim = %(claim)s, fence = %(fence)s,
+        lease_until = %(lease_until)s, attempts = attempts + 1
+    FROM fitting WHERE delivery.id = fitting.id
+    RETURNING delivery.id, delivery.attempts, delivery.method, delivery.path,
+        delivery.headers, delivery.idempotency_key
+), attempt AS (
+    INSERT INTO redelivery_attempt (delivery_id, number, outcome, begun_at, detail,
+        answer_headers, answer, is_answer_cut)
+    SELECT id, attempts, 'trying', %(now)s, '', '{}', '', false FROM claimed
+)
+SELECT claimed.*, body.content FROM claimed
+JOIN redelivery_delivery_body body ON body.delivery_id = claimed.id
+ORDER BY claimed.id
+"""
+
+
+@transaction.atomic
+def claim(
+    *, endpoint: Endpoint, fence: int, most: int, now: datetime
+) -> list[ClaimedDelivery]:
+    """Claim up to `most` due deliveries, of up to 64 MB together; the oldest first.
+
+    Behind an open breaker it claims one, its probe, once an interval. Raises Fenced
+    where a sender with a newer fence was here.
+    """
+    most = min(most, _allowed(endpoint, fence, now=now))
+    if most <= 0:
+        return []
+    claim_id = uuid.uuid4()
+    lease_until = now + timedelta(seconds=endpoint.lease)
+    rows = binary_rows(
+        _CLAIM,
+        {
+            "endpoint": endpoint.pk,
+            "fence": fence,
+            "claim": claim_id,
+            "lease_until": lease_until,
+            "most": most,
+            "bytes": MOST_BYTES,
+            "now": now,
+        },
+    )
+    if rows:
+        _begin_probe(endpoint, now=now)
+    return [
+        ClaimedDelivery(
+            id=id_,
+            claim=claim_id,
+            attempt=number,
+            method=method,
+            path=path,
+            headers=tuple(zip(headers[::2], headers[1::2], strict=True)),
+            idempotency_key=idempotency_key,
+            body=body,
+            begun_at=now,
+            lease_until=lease_until,
+        )
+        for id_, number, method, path, headers, idempotency_key, body in rows
+    ]
+
+
+def next_due(*, endpoint_ids: list[int]) -> dict[int, datetime]:
+    """Return when the next waiting delivery of each endpoint is due, if it has one."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT endpoint.id, (SELECT min(due_at) FROM redelivery_delivery"
+            " WHERE endpoint_id = endpoint.id AND state = 'waiting')"
+            " FROM unnest(%s::bigint[]) AS endpoint(id)",
+            [endpoint_ids],
+        )
+        return {endpoint: due for endpoint, due in cursor.fetchall() if due is not None}
+
+
+def _allowed(endpoint: Endpoint, fence: int, *, now: datetime) -> int:
+    """Check the fence, and return how many calls the breaker allows now."""
+    activity = EndpointActivity.objects.select_for_update().get(endpoint=endpoint)
+    if activity.fence > fence:
+        raise Fenced
+    if activity.fence < fence:
+        activity.fence = fence
+        activity.save(update_fields=["fence"])
+    if activity.open_until is None:
+        return endpoint.concurrency
+    return 1 if activity.open_until <= now else 0
+
+
+def _begin_probe(endpoint: Endpoint, *, now: datetime) -> None:
+    """Let the next probe of an open breaker wait for an interval."""
+    EndpointActivity.objects.filter(endpoint=endpoint, open_until__lte=now).update(
+        open_until=now + timedelta(seconds=endpoint.breaker_interval)
+    )

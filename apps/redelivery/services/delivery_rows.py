@@ -1,0 +1,76 @@
+"""Insert the rows of a delivery."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import connection
+
+from apps.brokers.adapter_contract import Header
+from apps.redelivery.calls import NewDelivery
+from apps.redelivery.models import Delivery, Endpoint
+from apps.redelivery.states import DeliveryState
+
+# One statement, so one round trip and one commit for each request.
+_INSERT = """
+WITH accepted AS (
+    INSERT INTO redelivery_delivery (id, endpoint_id, state, method, path, headers,
+        size, caller, idempotency_key, is_repeatable, order_key, dedupe, retry_count,
+        attempts, accepted_at, expires_at, due_at, last_wait, last_error, cause)
+    VALUES (%(id)s, %(endpoint)s, 'waiting', %(method)s, %(path)s, %(headers)s,
+        %(size)s, %(caller)s, %(idempotency_key)s, %(is_repeatable)s, %(order_key)s,
+        %(dedupe)s, 0, 0, %(now)s, %(expires_at)s, %(due_at)s, 0, '', '')
+    ON CONFLICT (endpoint_id, dedupe) WHERE dedupe IS NOT NULL DO NOTHING
+    RETURNING id
+)
+INSERT INTO redelivery_delivery_body (delivery_id, content)
+SELECT id, %(body)s FROM accepted
+"""
+
+
+def flat(headers: Sequence[Header]) -> list[bytes]:
+    """Return headers as they are stored: name, value, name, value."""
+    return [part for header in headers for part in header]
+
+
+def insert(endpoint: Endpoint, new: NewDelivery, *, now: datetime) -> Delivery | None:
+    """Insert a delivery and its body; None where its `dedupe` is there already."""
+    values: dict[str, Any] = {
+        "id": new.id,
+        "endpoint": endpoint.pk,
+        "method": new.method,
+        "path": new.path,
+        "headers": flat(new.headers),
+        "size": len(new.body),
+        "caller": new.caller,
+        "idempotency_key": new.idempotency_key,
+        "is_repeatable": new.is_repeatable,
+        "order_key": new.order_key,
+        "dedupe": new.dedupe,
+        "now": now,
+        "expires_at": endpoint.expiry and now + timedelta(seconds=endpoint.expiry),
+        "due_at": now + timedelta(seconds=new.is_delayed_by),
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(_INSERT, {**values, "body": new.body})
+        if cursor.rowcount == 0:
+            return None
+    return Delivery(
+        id=new.id,
+        endpoint=endpoint,
+        state=DeliveryState.WAITING.value,
+        method=new.method,
+        path=new.path,
+        headers=values["headers"],
+        size=values["size"],
+        caller=new.caller,
+        idempotency_key=new.idempotency_key,
+        is_repeatable=new.is_repeatable,
+        order_key=new.order_key,
+        dedupe=new.dedupe,
+        accepted_at=now,
+        expires_at=values["expires_at"],
+        due_at=values["due_at"],
+    )

@@ -1,0 +1,240 @@
+"""Create, change and remove endpoints; each change is a decision on the audit trail."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Q
+
+from apps.audit import services as audit
+from apps.audit.services import Action
+from apps.brokers.models import Topic
+from apps.brokers.services import topics_and_routing_publisher as brokers
+from apps.core.errors import Absent, Forbidden, Invalid, Refused
+from apps.redelivery.endpoint_settings import EndpointSettings
+from apps.redelivery.models import Endpoint, EndpointActivity
+from apps.redelivery.models.endpoints import ENDPOINT_NAME_LIMIT
+from apps.team.rights import Principal, Scope
+
+TOPIC_PREFIX = "gateway/"
+_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
+
+
+def topic_name_of(endpoint: str) -> str:
+    """Return the name of the topic that is made with an endpoint of this name.
+
+    Keys and people who see the topic see the endpoint.
+    """
+    return TOPIC_PREFIX + endpoint
+
+
+def visible_endpoint(*, name: str, principal: Principal) -> Endpoint:
+    """Find an endpoint that this principal may see; raise Absent otherwise."""
+    endpoint = (
+        Endpoint.objects.matching(principal.topics)
+        .select_related("topic", "forward_topic", "forward_endpoint", "response_hook")
+        .filter(name=name)
+        .first()
+    )
+    if endpoint is None:
+        raise Absent(f"There is no endpoint {name} here.")
+    return endpoint
+
+
+@transaction.atomic
+def create_endpoint(
+    *,
+    name: str,
+    settings: EndpointSettings,
+    principal: Principal,
+    reason: str = "",
+    now: datetime,
+) -> Endpoint:
+    """Create an endpoint with its topic.
+
+    Raises Invalid for an unusable setting, and Refused for a name that is in use.
+    """
+    principal.require(Scope.BROKERS_WRITE)
+    if not _NAME.fullmatch(name) or len(name) > ENDPOINT_NAME_LIMIT:
+        raise Invalid(
+            "name",
+            f"use up to {ENDPOINT_NAME_LIMIT} small letters, digits, dots, hyphens and"
+            " underscores, with a letter or digit at both ends",
+        )
+    if not principal.sees(topic_name_of(name)):
+        raise Forbidden(f"This key is not for the topic {topic_name_of(name)}.")
+    values = _columns(settings, own_name=name, principal=principal)
+    if Endpoint.objects.filter(name=name).exists():
+        raise Refused(f"There is an endpoint {name} already: choose another name.")
+    endpoint = Endpoint.objects.create(
+        name=name,
+        topic=_topic_for(name),
+        created_at=now,
+        created_by=str(principal.actor),
+        **values,
+    )
+    EndpointActivity.objects.create(endpoint=endpoint)
+    _record(
+        Action.ENDPOINT_CREATED,
+        endpoint,
+        principal,
+        reason=reason,
+        now=now,
+        detail=asdict(settings),
+    )
+    return endpoint
+
+
+@transaction.atomic
+def change_endpoint(
+    *,
+    name: str,
+    changes: dict[str, Any],
+    version: int | None = None,
+    principal: Principal,
+    reason: str = "",
+    now: datetime,
+) -> Endpoint:
+    """Change some settings of an endpoint, also for what waits for it already.
+
+    Raises Refused where somebody changed it since `version` was read.
+    """
+    principal.require(Scope.BROKERS_WRITE)
+    visible_endpoint(name=name, principal=principal)
+    endpoint = Endpoint.objects.select_for_update().get(name=name)
+    if version is not None and version != endpoint.version:
+        raise Refused(f"Somebody changed the endpoint {name} meanwhile: look again.")
+    before = EndpointSettings.of(endpoint)
+    settings = before.changed(changes)
+    if settings == before:
+        return endpoint
+    values = _columns(settings, own_name=name, principal=principal)
+    for column, value in values.items():
+        setattr(endpoint, column, value)
+    endpoint.version += 1
+    endpoint.save()
+    _record(
+        Action.ENDPOINT_ALTERED,
+        endpoint,
+        principal,
+        reason=reason,
+        now=now,
+        detail=_differences(before, settings),
+    )
+    return endpoint
+
+
+@transaction.atomic
+def remove_endpoint(
+    *, name: str, principal: Principal, reason: str = "", now: datetime
+) -> None:
+    """Remove an endpoint that has no deliveries and that no other endpoint names.
+
+    Its topic stays, because its messages do.
+    """
+    principal.require(Scope.BROKERS_WRITE)
+    visible_endpoint(name=name, principal=principal)
+    endpoint = Endpoint.objects.select_for_update().get(name=name)
+    if endpoint.deliveries.exists():
+        raise Refused(
+            f"The endpoint {name} has deliveries, whose history would be lost: disable"
+            " it instead."
+        )
+    naming = Endpoint.objects.filter(
+        Q(forward_endpoint=endpoint) | Q(response_hook=endpoint)
+    ).first()
+    if naming is not None:
+        raise Refused(f"The endpoint {naming} sends to {name}: change that first.")
+    subject = f"endpoint:{name}"
+    endpoint.delete()
+    audit.record(
+        action=Action.ENDPOINT_REMOVED,
+        subject=subject,
+        actor=principal.actor,
+        source=principal.source,
+        reason=reason,
+        now=now,
+    )
+
+
+def _columns(
+    settings: EndpointSettings, *, own_name: str, principal: Principal
+) -> dict[str, Any]:
+    """Check settings, and translate them into the columns of an endpoint."""
+    settings.check()
+    values = asdict(settings)
+    values["paths"] = list(settings.paths)
+    values["forward_topic"] = _topic_named(settings.forward_topic, principal)
+    for field in ("forward_endpoint", "response_hook"):
+        values[field] = _endpoint_named(values[field], field, principal)
+        _refuse_a_circle(field, own_name, values[field])
+    return values
+
+
+def _topic_named(name: str, principal: Principal) -> Topic | None:
+    """Find the topic to forward to; raise Invalid without one that has a broker."""
+    if not name:
+        return None
+    topic = Topic.objects.matching(principal.topics).filter(name=name).first()
+    if topic is None or topic.broker_id is None:
+        raise Invalid("forward_topic", f"there is no topic {name} with a broker here")
+    return topic
+
+
+def _endpoint_named(name: str, field: str, principal: Principal) -> Endpoint | None:
+    """Find an endpoint that a setting names; raise Invalid without one."""
+    if not name:
+        return None
+    endpoint = Endpoint.objects.matching(principal.topics).filter(name=name).first()
+    if endpoint is None:
+        raise Invalid(field, f"there is no endpoint {name} here")
+    return endpoint
+
+
+def _refuse_a_circle(field: str, own_name: str, target: Endpoint | None) -> None:
+    """Raise Invalid where a delivery would come back to its own endpoint for ever."""
+    passed = [own_name]
+    while target is not None:
+        passed.append(target.name)
+        if target.name in passed[:-1]:
+            raise Invalid(field, f"deliveries would go round: {' -> '.join(passed)}")
+        target = getattr(target, field)
+
+
+def _topic_for(name: str) -> Topic:
+    """Create or find the topic of a new endpoint; raise Refused if it has a broker."""
+    topic_name = topic_name_of(name)
+    topic = brokers.topics_named(names={topic_name})[topic_name]
+    if topic.broker_id is not None:
+        raise Refused(f"The topic {topic_name} has a broker: choose another name.")
+    return topic
+
+
+def _differences(before: EndpointSettings, after: EndpointSettings) -> dict[str, Any]:
+    """Return the changed settings, each as [before, after]."""
+    old, new = asdict(before), asdict(after)
+    return {name: [old[name], new[name]] for name in new if old[name] != new[name]}
+
+
+def _record(
+    action: Action,
+    endpoint: Endpoint,
+    principal: Principal,
+    *,
+    reason: str,
+    now: datetime,
+    detail: dict[str, Any],
+) -> None:
+    audit.record(
+        action=action,
+        subject=f"endpoint:{endpoint.name}",
+        actor=principal.actor,
+        source=principal.source,
+        reason=reason,
+        now=now,
+        detail=detail,
+    )

@@ -1,0 +1,213 @@
+"""The ends of a delivery: delivered, in triage, dropped, or forwarded.
+
+Each function changes a locked delivery; its caller saves it in the same transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from datetime import datetime
+
+from apps.brokers.adapter_contract import Header
+from apps.capture.intake import services as capture
+from apps.capture.intake.occurrence import from_report
+from apps.core import content_ids
+from apps.core.text_cleaning import readable
+from apps.poison.services import confirmations
+from apps.redelivery.calls import CallResult, NewDelivery
+from apps.redelivery.delivery_ids import new_delivery_id
+from apps.redelivery.due_notices import notify_due
+from apps.redelivery.models import Attempt, Delivery, Endpoint
+from apps.redelivery.requeued_requests import DELIVERY, METHOD, PATH, REDRIVE
+from apps.redelivery.services.delivery_rows import insert
+from apps.redelivery.states import AtEnd, DeliveryState
+from poisonguard.contract import Cause, FailureReport, Raised
+
+log = logging.getLogger(__name__)
+
+HOOK_OF = b"x-poisonweb-answer-of"
+HOOK_STATUS = b"x-poisonweb-answer-status"
+_TEXT_OF_AN_ANSWER = 2_000
+_NAME = "poisonweb"
+
+
+def deliver(
+    delivery: Delivery, endpoint: Endpoint, result: CallResult, *, now: datetime
+) -> None:
+    """End a delivery well; confirm the requeue that it came from, and call the hook."""
+    delivery.state = DeliveryState.DELIVERED.value
+    delivery.finished_at = now
+    token = _value_of(REDRIVE, headers_of(delivery))
+    if token is not None:
+        confirmations.confirm(
+            tokens=[(token.decode("latin-1"), endpoint.topic.name)], now=now
+        )
+    if endpoint.response_hook is not None:
+        _call_hook(delivery, endpoint.response_hook, result, now=now)
+
+
+def end(delivery: Delivery, endpoint: Endpoint, *, cause: Cause, now: datetime) -> None:
+    """End a delivery that is not tried again, as its endpoint says."""
+    delivery.cause = cause.value
+    log.warning(
+        "Giving up on delivery %s to %s: %s after %d failures",
+        delivery.pk,
+        endpoint,
+        cause.value,
+        delivery.retry_count,
+    )
+    if endpoint.at_end == AtEnd.DROP:
+        drop(delivery, now=now)
+    elif endpoint.forward_topic_id is not None:
+        delivery.state = DeliveryState.FORWARDING.value
+    elif endpoint.forward_endpoint is not None:
+        _forward(delivery, endpoint.forward_endpoint, now=now)
+    else:
+        give_to_triage(delivery, endpoint, now=now)
+
+
+def drop(delivery: Delivery, *, now: datetime) -> None:
+    """Drop a delivery; it can be restored as long as it is kept."""
+    delivery.state = DeliveryState.DROPPED.value
+    delivery.finished_at = now
+
+
+def give_to_triage(delivery: Delivery, endpoint: Endpoint, *, now: datetime) -> None:
+    """Make a delivery a poison of its endpoint's topic, byte for byte.
+
+    Its headers say how to send it again, and its failure tells every attempt.
+    """
+    report = _report(delivery, endpoint, now=now)
+    occurrence = from_report(report, topic=endpoint.topic, now=now)
+    answer = capture.write(occurrences=[occurrence], now=now)[0]
+    delivery.poison = answer.poison
+    delivery.state = DeliveryState.GIVEN_UP.value
+    delivery.finished_at = now
+
+
+def headers_of(delivery: Delivery) -> tuple[Header, ...]:
+    """Return the headers of a delivery as pairs of bytes."""
+    parts = [bytes(part) for part in delivery.headers]
+    return tuple(zip(parts[::2], parts[1::2], strict=True))
+
+
+def _report(delivery: Delivery, endpoint: Endpoint, *, now: datetime) -> FailureReport:
+    """Describe a delivery that is given up as the failure of a message."""
+    headers = headers_of(delivery)
+    token = _value_of(REDRIVE, headers)
+    content_type = _value_of(b"content-type", headers)
+    attempts = list(Attempt.objects.filter(delivery=delivery).order_by("number"))
+    return FailureReport(
+        report_id=content_ids.report_id(queue="delivery", bookmark=str(delivery.pk)),
+        topic=endpoint.topic.name,
+        consumer_group="",
+        client_name=_NAME,
+        bookmark=str(delivery.pk),
+        message_id=str(delivery.pk),
+        body=bytes(delivery.body.content),
+        headers=(
+            *headers,
+            (METHOD, delivery.method.encode()),
+            (PATH, bytes(delivery.path)),
+            (DELIVERY, str(delivery.pk).encode()),
+        ),
+        content_type=None if content_type is None else readable(content_type),
+        cause=Cause(delivery.cause),
+        exception=Raised(
+            type=_error_type(delivery),
+            message=delivery.last_error,
+            traceback="\n".join(map(_line_of, attempts)),
+        ),
+        attempts=delivery.attempts,
+        failures=max(delivery.retry_count, 1),
+        crashes=0,
+        first_failed_at=attempts[0].begun_at if attempts else now,
+        failed_at=now,
+        redrive=None if token is None else token.decode("latin-1"),
+    )
+
+
+def _error_type(delivery: Delivery) -> str:
+    """Name the last failure, so that equal ones are one problem."""
+    if delivery.last_status is not None:
+        return f"HTTP {delivery.last_status}"
+    return "no answer" if delivery.attempts else "never called"
+
+
+def _line_of(attempt: Attempt) -> str:
+    """Describe an attempt with the beginning of its answer."""
+    begun = attempt.begun_at.isoformat(timespec="milliseconds")
+    status = f" HTTP {attempt.status}" if attempt.status is not None else ""
+    answer = bytes(attempt.answer)[:_TEXT_OF_AN_ANSWER].decode("utf-8", "replace")
+    line = f"attempt {attempt.number} at {begun}: {attempt.outcome}{status}"
+    return "\n    ".join(filter(None, [f"{line} {attempt.detail}".strip(), answer]))
+
+
+def _forward(delivery: Delivery, endpoint: Endpoint, *, now: datetime) -> None:
+    """Give a delivery to another endpoint, as a new one."""
+    _hand_over(
+        endpoint,
+        delivery,
+        method=delivery.method,
+        path=bytes(delivery.path),
+        headers=headers_of(delivery),
+        body=bytes(delivery.body.content),
+        now=now,
+    )
+    delivery.state = DeliveryState.FORWARDED.value
+    delivery.finished_at = now
+
+
+def _call_hook(
+    delivery: Delivery, hook: Endpoint, result: CallResult, *, now: datetime
+) -> None:
+    """Deliver the answer of a delivery to its endpoint's response hook."""
+    kept = [pair for pair in result.headers if pair[0].lower() == b"content-type"]
+    _hand_over(
+        hook,
+        delivery,
+        method="POST",
+        path=b"",
+        headers=(
+            *kept,
+            (HOOK_OF, str(delivery.pk).encode()),
+            (HOOK_STATUS, str(result.status).encode()),
+        ),
+        body=result.body,
+        now=now,
+    )
+
+
+def _hand_over(
+    endpoint: Endpoint,
+    origin: Delivery,
+    *,
+    method: str,
+    path: bytes,
+    headers: Iterable[Header],
+    body: bytes,
+    now: datetime,
+) -> None:
+    """Insert a delivery of another endpoint that follows from this one, once."""
+    insert(
+        endpoint,
+        NewDelivery(
+            id=new_delivery_id(),
+            method=method,
+            path=path,
+            headers=tuple(headers),
+            body=body,
+            caller=origin.caller,
+            idempotency_key=f"{origin.idempotency_key}-{endpoint.name}",
+            is_repeatable=origin.is_repeatable,
+            dedupe=f"after-{origin.pk}",
+        ),
+        now=now,
+    )
+    notify_due(endpoint_id=endpoint.pk)
+
+
+def _value_of(name: bytes, headers: Iterable[Header]) -> bytes | None:
+    """Return the value of the first header of this name, None without one."""
+    return next((value for key, value in headers if key.lower() == name), None)

@@ -1,0 +1,308 @@
+"""A delivery from its acceptance to its end, and who may record what."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, transaction
+
+from apps.poison.models import Body, Failure, Poison
+from apps.redelivery.models import Attempt, CallCount, Delivery, EndpointActivity
+from apps.redelivery.services import results
+from apps.redelivery.services.acceptance import accept, accept_all
+from apps.redelivery.services.claims import Fenced, next_due
+from apps.redelivery.states import AtEnd, Backoff
+from poisonguard.contract import Cause
+from tests.integration.redelivery.endpoint_and_delivery_builders import (
+    BROKEN,
+    DOWN,
+    NOW,
+    SUCCESS,
+    UNKNOWN,
+    claim,
+    end,
+    endpoint,
+    later,
+    request,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+def stored(**changes: Any) -> Delivery:
+    return Delivery.objects.get(**changes)
+
+
+def test_a_failed_first_try_is_stored_once_with_retry_count_1() -> None:
+    stock = endpoint(retries=10, interval=3.0)
+    new = request(DOWN)
+
+    accept(endpoint=stock, new=new, now=NOW)
+
+    delivery = stored()
+    assert (delivery.pk, delivery.state) == (new.id, "waiting")
+    assert (delivery.retry_count, delivery.attempts) == (1, 1)
+    assert delivery.due_at == later(3)
+    assert bytes(delivery.body.content) == new.body
+    assert bytes(delivery.path) == new.path
+    assert [bytes(part) for part in delivery.headers] == [
+        *(b"SOAPAction", b"urn:getQuote", b"X-Twice", b"\xff"),
+    ]
+    attempt = Attempt.objects.get()
+    assert (attempt.number, attempt.outcome) == (1, "failed")
+    assert attempt.detail == "connection refused"
+
+
+@pytest.mark.parametrize("retries", [0, 1, 2, 10])
+def test_an_endpoint_is_called_exactly_once_and_n_times_again(retries: int) -> None:
+    stock = endpoint(retries=retries)
+    accept(endpoint=stock, new=request(DOWN), now=NOW)
+    calls, at = 1, 0.0
+
+    while Delivery.objects.filter(state="waiting").exists():
+        at += 3
+        [claimed] = claim(stock, at=at)
+        calls += 1
+        end(stock, claimed, DOWN, at=at)
+
+    assert calls == 1 + retries
+    delivery = stored()
+    assert (delivery.state, delivery.cause) == ("given_up", "exhausted")
+    # The article's retry_count > N.
+    assert delivery.retry_count == delivery.attempts == retries + 1
+
+
+def test_what_is_given_up_is_a_poison_with_every_attempt() -> None:
+    stock = endpoint(retries=1)
+    new = request(BROKEN)
+    accept(endpoint=stock, new=new, now=NOW)
+    [claimed] = claim(stock, at=3)
+
+    end(stock, claimed, BROKEN, at=3)
+
+    poison = Poison.objects.get()
+    assert poison.pk == stored().poison
+    assert (poison.topic.name, poison.cause) == ("gateway/stock-quote", "exhausted")
+    assert (poison.error_type, poison.attempts) == ("HTTP 503", 2)
+    body = Body.objects.get(poison=poison)
+    assert bytes(body.content) == new.body
+    headers = [bytes(part) for part in body.headers]
+    assert headers[:4] == [b"SOAPAction", b"urn:getQuote", b"X-Twice", b"\xff"]
+    assert dict(zip(headers[4::2], headers[5::2], strict=True)) == {
+        b"x-poisonweb-method": b"POST",
+        b"x-poisonweb-path": new.path,
+        b"x-poisonweb-delivery": str(new.id).encode(),
+    }
+    failure = Failure.objects.get()
+    assert failure.traceback.count("HTTP 503") >= 2
+
+
+def test_a_success_ends_a_delivery_and_counts_it() -> None:
+    stock = endpoint()
+    accept(endpoint=stock, new=request(DOWN), now=NOW)
+    [claimed] = claim(stock, at=3)
+
+    assert end(stock, claimed, SUCCESS, at=3)
+
+    delivery = stored()
+    assert (delivery.state, delivery.retry_count) == ("delivered", 1)
+    assert (delivery.last_status, delivery.finished_at) == (200, later(3))
+    counts = CallCount.objects.get()
+    assert (counts.failed, counts.succeeded_later, counts.given_up) == (1, 1, 0)
+    assert not Poison.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("is_repeatable", "state", "cause"),
+    [(True, "waiting", ""), (False, "given_up", "unknown")],
+)
+def test_an_unknown_outcome_is_tried_again_only_where_that_is_harmless(
+    is_repeatable: bool, state: str, cause: str
+) -> None:
+    stock = endpoint()
+
+    accept(endpoint=stock, new=request(UNKNOWN, is_repeatable=is_repeatable), now=NOW)
+
+    assert (stored().state, stored().cause) == (state, cause)
+
+
+def test_without_retries_a_delivery_ends_at_its_expiry() -> None:
+    stock = endpoint(
+        retries=None, expiry=10.0, interval=4.0, backoff=Backoff.EXPONENTIAL.value
+    )
+    accept(endpoint=stock, new=request(DOWN), now=NOW)
+    [claimed] = claim(stock, at=4)
+    end(stock, claimed, DOWN, at=4)
+
+    assert stored().due_at == later(10)
+    assert claim(stock, at=10) == []
+    assert results.end_expired(endpoint=stock, most=10, now=later(10)) == 1
+    assert (stored().state, stored().cause) == ("given_up", "expired")
+    assert Poison.objects.get().cause == Cause.EXPIRED
+
+
+def test_a_dropped_delivery_is_kept_and_makes_no_poison(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stock = endpoint(retries=0, at_end=AtEnd.DROP.value)
+
+    accept(endpoint=stock, new=request(DOWN), now=NOW)
+
+    assert stored().state == "dropped"
+    assert bytes(stored().body.content) == request().body
+    assert not Poison.objects.exists()
+    assert "Giving up on delivery" in caplog.text
+    assert "after 1 failures" in caplog.text
+
+
+def test_a_delivery_is_forwarded_to_another_endpoint_once() -> None:
+    spare = endpoint("spare")
+    stock = endpoint(retries=0, at_end="forward", forward_endpoint="spare")
+
+    accept(endpoint=stock, new=request(DOWN), now=NOW)
+
+    assert stored(endpoint=stock).state == "forwarded"
+    copy = stored(endpoint=spare)
+    assert (copy.state, copy.retry_count) == ("waiting", 0)
+    assert bytes(copy.body.content) == request().body
+
+
+def test_an_answer_is_delivered_to_the_response_hook() -> None:
+    hook = endpoint("answers")
+    stock = endpoint(mode="async", response_hook="answers")
+    accept(endpoint=stock, new=request(), now=NOW)
+    [claimed] = claim(stock)
+
+    end(stock, claimed, SUCCESS)
+
+    answer = stored(endpoint=hook)
+    assert bytes(answer.body.content) == b"fine"
+    assert [bytes(part) for part in answer.headers] == [
+        *(b"x-poisonweb-answer-of", str(claimed.id).encode()),
+        *(b"x-poisonweb-answer-status", b"200"),
+    ]
+
+
+def test_a_sender_that_lost_its_claim_changes_nothing() -> None:
+    stock = endpoint(lease=20.0)
+    accept(endpoint=stock, new=request(), now=NOW)
+    [frozen] = claim(stock, fence=1)
+    assert results.rescue(endpoint=stock, most=10, now=later(21)) == 1
+    [owned] = claim(stock, fence=2, at=24)
+
+    assert not end(stock, frozen, SUCCESS, at=25)
+
+    delivery = stored()
+    assert (delivery.state, delivery.claim) == ("trying", owned.claim)
+    first = Attempt.objects.get(number=1)
+    assert (first.outcome, first.late_status) == ("unknown", 200)
+    assert bytes(first.late_answer or b"") == b"fine"
+    assert end(stock, owned, SUCCESS, at=26)
+
+
+def test_a_sender_with_an_older_fence_claims_nothing() -> None:
+    stock = endpoint()
+    accept(endpoint=stock, new=request(), now=NOW)
+    claim(stock, fence=7, most=0)
+    accept(endpoint=stock, new=request(), now=NOW)
+    assert len(claim(stock, fence=7)) == 2
+    accept(endpoint=stock, new=request(), now=NOW)
+
+    with pytest.raises(Fenced):
+        claim(stock, fence=6)
+
+    assert Delivery.objects.filter(state="waiting").count() == 1
+
+
+def test_no_delivery_is_rescued_before_its_lease_ends() -> None:
+    stock = endpoint(lease=20.0)
+    accept(endpoint=stock, new=request(), now=NOW)
+    claim(stock)
+
+    assert results.rescue(endpoint=stock, most=10, now=later(19)) == 0
+
+
+def test_deliveries_of_one_key_are_claimed_one_after_the_other() -> None:
+    stock = endpoint()
+    for key in (b"a", b"a", b"b", None, None):
+        accept(endpoint=stock, new=request(order_key=key), now=NOW)
+
+    first = claim(stock)
+    assert len(first) == 4
+    assert claim(stock, at=1) == []
+    # The second of key a follows only when the first is done.
+    end(stock, first[0], DOWN, at=1)
+    assert claim(stock, at=2) == []
+    [again] = claim(stock, at=4)
+    assert again.id == first[0].id
+    end(stock, again, SUCCESS, at=4)
+    [second] = claim(stock, at=4)
+    assert second.id not in {each.id for each in first}
+
+
+def test_a_dead_back_end_costs_one_probe_an_interval() -> None:
+    stock = endpoint(
+        retries=100, interval=1.0, breaker_failures=3, breaker_interval=10.0
+    )
+    for _ in range(5):
+        accept(endpoint=stock, new=request(), now=NOW)
+    for claimed in claim(stock):
+        end(stock, claimed, DOWN)
+
+    assert claim(stock, at=9) == []
+    [probe] = claim(stock, at=10)
+    assert claim(stock, at=10) == []
+    end(stock, probe, DOWN, at=10)
+    assert claim(stock, at=19) == []
+    [probe] = claim(stock, at=20)
+    end(stock, probe, SUCCESS, at=20)
+
+    assert len(claim(stock, at=21)) == 4
+    assert EndpointActivity.objects.get(endpoint=stock).opened_at is None
+
+
+def test_a_requeued_message_is_stored_once() -> None:
+    stock = endpoint()
+    twice = [request(dedupe="poisonweb-1-1"), request(dedupe="poisonweb-1-1")]
+
+    assert accept_all(endpoint=stock, deliveries=twice, now=NOW) == {twice[0].id}
+    assert accept_all(endpoint=stock, deliveries=twice[1:], now=NOW) == set()
+    assert Delivery.objects.count() == 1
+
+
+def test_the_next_due_delivery_of_each_endpoint_is_known() -> None:
+    stock, idle = endpoint(), endpoint("idle")
+    accept(endpoint=stock, new=request(is_delayed_by=60), now=NOW)
+
+    assert next_due(endpoint_ids=[stock.pk, idle.pk]) == {stock.pk: later(60)}
+
+
+def test_large_deliveries_are_claimed_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("apps.redelivery.services.claims.MOST_BYTES", 10)
+    stock = endpoint()
+    for _ in range(3):
+        accept(endpoint=stock, new=request(body=b"x" * 8), now=NOW)
+
+    assert [len(claim(stock)), len(claim(stock))] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"state": "trying"},
+        {"state": "delivered"},
+        {"state": "given_up", "finished_at": NOW},
+        {"retry_count": 1},
+        {"claim": uuid.UUID(int=1)},
+        {"state": "lost"},
+    ],
+)
+def test_an_impossible_delivery_cannot_be_stored(columns: dict[str, Any]) -> None:
+    accept(endpoint=endpoint(), new=request(), now=NOW)
+
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Delivery.objects.update(**columns)
