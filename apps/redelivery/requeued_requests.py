@@ -11,5 +11,6 @@ from poisonguard.contract import REDRIVE_HEADER
 METHOD = b"x-poisonweb-method"
 PATH = b"x-poisonweb-path"
 DELIVERY = b"x-poisonweb-delivery"
+IDEMPOTENCY_KEY = b"x-poisonweb-idempotency-key"
 REDRIVE = REDRIVE_HEADER.encode()
-OURS = frozenset({METHOD, PATH, DELIVERY})
+OURS = frozenset({METHOD, PATH, DELIVERY, IDEMPOTENCY_KEY})

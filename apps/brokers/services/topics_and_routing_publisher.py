@@ -19,6 +19,7 @@ from apps.brokers import (
     max_polling_interval,
     older_broker_allow_list,
     sealed_addresses,
+    topics_without_broker,
 )
 from apps.brokers.adapter_contract import (
     BrokerAdmin,
@@ -338,7 +339,8 @@ class RoutedMessage:
 class RoutingPublisher:
     """Publisher that routes each message to the broker of its topic.
 
-    It runs no queries, so it may run in a thread of its own.
+    It may run in a thread of its own, which then needs a database connection only for
+    topics without a broker.
     """
 
     def __init__(self) -> None:
@@ -368,16 +370,15 @@ class RoutingPublisher:
         away, and `refused` where it has no destination.
         """
         answers: dict[int, PublishOutcome] = {}
-        routes: dict[Broker, list[int]] = {}
+        routes: dict[Broker | None, list[int]] = {}
         for index, message in enumerate(messages):
-            if message.topic.broker is None:
-                answers[index] = _refused_outcome(
-                    f"the topic {message.topic} has no broker"
-                )
-            else:
-                routes.setdefault(message.topic.broker, []).append(index)
+            routes.setdefault(message.topic.broker, []).append(index)
         for broker, indexes in routes.items():
-            outcomes = self._publish(broker, [_outbound(messages[p]) for p in indexes])
+            batch = [messages[index] for index in indexes]
+            if broker is None:
+                outcomes = topics_without_broker.publish(batch)
+            else:
+                outcomes = self._publish(broker, [_outbound(each) for each in batch])
             answers.update(zip(indexes, outcomes, strict=True))
         return [answers[index] for index in range(len(messages))]
 

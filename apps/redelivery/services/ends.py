@@ -19,7 +19,13 @@ from apps.redelivery.calls import CallResult, NewDelivery
 from apps.redelivery.delivery_ids import new_delivery_id
 from apps.redelivery.due_notices import notify_due
 from apps.redelivery.models import Attempt, Delivery, Endpoint
-from apps.redelivery.requeued_requests import DELIVERY, METHOD, PATH, REDRIVE
+from apps.redelivery.requeued_requests import (
+    DELIVERY,
+    IDEMPOTENCY_KEY,
+    METHOD,
+    PATH,
+    REDRIVE,
+)
 from apps.redelivery.services.delivery_rows import insert
 from apps.redelivery.states import AtEnd, DeliveryState
 from poisonguard.contract import Cause, FailureReport, Raised
@@ -111,6 +117,7 @@ def _report(delivery: Delivery, endpoint: Endpoint, *, now: datetime) -> Failure
             (METHOD, delivery.method.encode()),
             (PATH, bytes(delivery.path)),
             (DELIVERY, str(delivery.pk).encode()),
+            (IDEMPOTENCY_KEY, delivery.idempotency_key.encode("latin-1")),
         ),
         content_type=None if content_type is None else readable(content_type),
         cause=Cause(delivery.cause),

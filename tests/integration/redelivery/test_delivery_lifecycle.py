@@ -94,6 +94,7 @@ def test_what_is_given_up_is_a_poison_with_every_attempt() -> None:
         b"x-poisonweb-method": b"POST",
         b"x-poisonweb-path": new.path,
         b"x-poisonweb-delivery": str(new.id).encode(),
+        b"x-poisonweb-idempotency-key": b"order-13",
     }
     failure = Failure.objects.get()
     assert failure.traceback.count("HTTP 503") >= 2

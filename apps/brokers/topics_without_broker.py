@@ -1,0 +1,46 @@
+"""What sends the messages of topics that no broker carries.
+
+An app above this one that owns such topics registers a function when it starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from apps.brokers.adapter_contract import OutcomeKind, PublishOutcome
+
+if TYPE_CHECKING:
+    from apps.brokers.services.topics_and_routing_publisher import RoutedMessage
+
+# Returns an outcome for each message in order, None where it does not own the topic.
+Send = Callable[[Sequence["RoutedMessage"]], list[PublishOutcome | None]]
+
+_senders: list[Send] = []
+
+
+def register(send: Send) -> None:
+    """Let this function send messages of its own topics; once for each function."""
+    if send not in _senders:
+        _senders.append(send)
+
+
+def publish(messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
+    """Send messages of topics without a broker; refuse those that nothing owns."""
+    outcomes: list[PublishOutcome | None] = [None] * len(messages)
+    for send in _senders:
+        outcomes = [
+            outcome or own
+            for outcome, own in zip(outcomes, send(messages), strict=True)
+        ]
+    return [
+        outcome or _refusal(message)
+        for message, outcome in zip(messages, outcomes, strict=True)
+    ]
+
+
+def _refusal(message: RoutedMessage) -> PublishOutcome:
+    """Return the outcome of a message whose topic nothing owns."""
+    return PublishOutcome(
+        kind=OutcomeKind.REFUSED, detail=f"the topic {message.topic} has no broker"
+    )

@@ -1,0 +1,18 @@
+"""Requests that failed are kept, and tried again on a plan."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from django.apps import AppConfig
+
+
+class RedeliveryConfig(AppConfig):
+    name = "apps.redelivery"
+    label = "redelivery"
+
+    def ready(self) -> None:
+        """Let operations requeue the messages of endpoints."""
+        topics_without_broker = import_module("apps.brokers.topics_without_broker")
+        requeues = import_module("apps.redelivery.services.requeues")
+        topics_without_broker.register(requeues.send)

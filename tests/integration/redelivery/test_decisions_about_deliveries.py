@@ -1,0 +1,110 @@
+"""People try deliveries now, give them up and restore them, each on the trail."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from apps.audit.models import Entry
+from apps.core.errors import Forbidden, Invalid
+from apps.poison.models import Poison
+from apps.redelivery.models import Delivery
+from apps.redelivery.services import decisions
+from apps.redelivery.services.acceptance import accept
+from tests.integration.redelivery.endpoint_and_delivery_builders import (
+    ADMIN,
+    DOWN,
+    NOW,
+    claim,
+    endpoint,
+    later,
+    request,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+def trail() -> list[tuple[str, str, str]]:
+    """Return action, subject and reason of the decisions about deliveries."""
+    records = [json.loads(entry.record) for entry in Entry.objects.order_by("seq")]
+    return [
+        (record["action"], record["subject"], record["reason"])
+        for record in records
+        if record["action"].startswith("deliveries.")
+    ]
+
+
+def test_a_waiting_delivery_is_tried_now() -> None:
+    stock = endpoint()
+    new = request(DOWN)
+    accept(endpoint=stock, new=new, now=NOW)
+    assert claim(stock, at=1) == []
+
+    assert (
+        decisions.retry_now(
+            ids=[new.id], principal=ADMIN, reason="it is back", now=later(1)
+        )
+        == 1
+    )
+
+    assert [each.id for each in claim(stock, at=1)] == [new.id]
+    assert trail() == [("deliveries.retried", f"delivery:{new.id}", "it is back")]
+
+
+def test_giving_up_ends_deliveries_as_their_endpoint_says() -> None:
+    triage, drop = endpoint(), endpoint("drop", at_end="drop")
+    for each in (triage, drop):
+        accept(endpoint=each, new=request(), now=NOW)
+    ids = list(Delivery.objects.values_list("pk", flat=True))
+
+    assert decisions.give_up(ids=ids, principal=ADMIN, now=NOW) == 2
+
+    assert Delivery.objects.get(endpoint=triage).state == "given_up"
+    assert Poison.objects.get().cause == "manual"
+    assert Delivery.objects.get(endpoint=drop).state == "dropped"
+    assert trail() == [("deliveries.given_up", "deliveries", "")]
+
+
+def test_a_dropped_delivery_is_restored_with_its_whole_plan() -> None:
+    stock = endpoint(retries=0, at_end="drop", expiry=60.0)
+    new = request(DOWN)
+    accept(endpoint=stock, new=new, now=NOW)
+
+    assert decisions.restore(ids=[new.id], principal=ADMIN, now=later(100)) == 1
+
+    delivery = Delivery.objects.get()
+    assert (delivery.state, delivery.retry_count) == ("waiting", 0)
+    assert (delivery.due_at, delivery.expires_at) == (later(100), later(160))
+    assert delivery.attempts == 1
+
+
+def test_what_is_being_tried_or_is_over_stays_as_it_is() -> None:
+    stock = endpoint()
+    new = request()
+    accept(endpoint=stock, new=new, now=NOW)
+    claim(stock)
+
+    for decide in (decisions.retry_now, decisions.give_up, decisions.restore):
+        assert decide(ids=[new.id], principal=ADMIN, now=NOW) == 0
+
+    assert Delivery.objects.get().state == "trying"
+    assert trail() == []
+
+
+def test_others_deliveries_are_out_of_reach() -> None:
+    new = request()
+    accept(endpoint=endpoint(), new=new, now=NOW)
+    stranger = replace(ADMIN, topics=("orders",))
+
+    assert decisions.give_up(ids=[new.id], principal=stranger, now=NOW) == 0
+    with pytest.raises(Forbidden):
+        decisions.give_up(
+            ids=[new.id], principal=replace(ADMIN, scopes=frozenset()), now=NOW
+        )
+    with pytest.raises(Invalid, match="1 to 1,000"):
+        decisions.give_up(
+            ids=[uuid.uuid4() for _ in range(1_001)], principal=ADMIN, now=NOW
+        )

@@ -1,0 +1,147 @@
+"""Endpoints are created, changed and removed; bad settings are refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from apps.core.errors import Forbidden, Invalid, Refused
+from apps.redelivery.endpoint_settings import PRESETS, EndpointSettings
+from apps.redelivery.models import Endpoint
+from apps.redelivery.services.acceptance import accept
+from apps.redelivery.services.endpoints import (
+    change_endpoint,
+    create_endpoint,
+    remove_endpoint,
+)
+from apps.team.rights import Principal
+from tests.audit_entries import entries
+from tests.integration.redelivery.endpoint_and_delivery_builders import (
+    ADMIN,
+    NOW,
+    TARGET,
+    endpoint,
+    request,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "remedy"),
+    [
+        ({"retries": None}, "retries", "give a number of retries, or an expiry"),
+        ({"retries": -1}, "retries", "0 to 10,000"),
+        ({"interval": 0.5}, "interval", "1 to 3,600"),
+        ({"interval": float("nan")}, "interval", "1 to 3,600"),
+        ({"longest_interval": 2.0}, "longest_interval", "the interval of 3 s"),
+        ({"attempt_timeout": 20.0}, "lease", "20 s, and an attempt takes up to 20 s"),
+        ({"client_timeout": 9.0}, "client_timeout", "9 s, and an attempt"),
+        ({"failure_statuses": "500, soon"}, "failure_statuses", "'soon' is none"),
+        ({"paths": ("orders",)}, "paths", "begins with /"),
+        ({"at_end": "forward"}, "at_end", "one topic or one endpoint"),
+        ({"forward_topic": "orders"}, "forward_topic", "leave it empty"),
+        ({"at_end": "forward", "forward_topic": "x"}, "forward_topic", "no topic x"),
+        ({"response_hook": "nowhere"}, "response_hook", "no endpoint nowhere"),
+        ({"jitter": "some"}, "jitter", "use one of none, full, equal, decorrelated"),
+        ({"order_header": "a b"}, "order_header", "name of a header"),
+        ({"concurrency": 0}, "concurrency", "1 to 1,000"),
+    ],
+)
+def test_a_bad_setting_is_refused_with_its_remedy(
+    settings: dict[str, Any], field: str, remedy: str
+) -> None:
+    with pytest.raises(Invalid) as refusal:
+        endpoint(**settings)
+
+    assert refusal.value.field == field
+    assert remedy in refusal.value.remedy
+    assert not Endpoint.objects.exists()
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_each_preset_is_a_usable_endpoint(preset: str) -> None:
+    create_endpoint(
+        name="stock-quote",
+        settings=EndpointSettings(target=TARGET, **PRESETS[preset]),
+        principal=ADMIN,
+        now=NOW,
+    )
+
+
+@pytest.mark.parametrize("name", ["", "a b", "Orders", "-", "a/b", "x" * 101, "é"])
+def test_an_unusable_name_is_refused(name: str) -> None:
+    with pytest.raises(Invalid, match="small letters"):
+        endpoint(name)
+
+
+def test_an_endpoint_comes_with_its_topic_once() -> None:
+    assert endpoint().topic.name == "gateway/stock-quote"
+    with pytest.raises(Refused, match="already"):
+        endpoint()
+
+
+def test_who_may_not_see_the_topic_creates_no_endpoint() -> None:
+    narrow = Principal(actor=ADMIN.actor, scopes=ADMIN.scopes, topics=("gateway/a*",))
+
+    with pytest.raises(Forbidden, match="gateway/stock-quote"):
+        create_endpoint(
+            name="stock-quote",
+            settings=EndpointSettings(target=TARGET),
+            principal=narrow,
+            now=NOW,
+        )
+
+
+def test_a_change_is_audited_and_refused_where_it_is_stale() -> None:
+    endpoint()
+
+    changed = change_endpoint(
+        name="stock-quote",
+        changes={"retries": 5},
+        version=1,
+        principal=ADMIN,
+        reason="too few",
+        now=NOW,
+    )
+
+    assert (changed.retries, changed.version) == (5, 2)
+    [entry] = entries("endpoint.altered")
+    assert '"retries":[2,5]' in entry.record.replace(" ", "")
+    with pytest.raises(Refused, match="meanwhile"):
+        change_endpoint(
+            name="stock-quote",
+            changes={"retries": 6},
+            version=1,
+            principal=ADMIN,
+            now=NOW,
+        )
+
+
+def test_deliveries_never_go_round() -> None:
+    endpoint("a")
+    endpoint("b", at_end="forward", forward_endpoint="a")
+
+    with pytest.raises(Invalid, match="a -> b -> a"):
+        change_endpoint(
+            name="a",
+            changes={"at_end": "forward", "forward_endpoint": "b"},
+            principal=ADMIN,
+            now=NOW,
+        )
+
+
+def test_only_an_unused_endpoint_is_removed() -> None:
+    stock, hook = endpoint(), endpoint("hook")
+    endpoint("quotes", response_hook="hook")
+    accept(endpoint=stock, new=request(), now=NOW)
+
+    with pytest.raises(Refused, match="has deliveries"):
+        remove_endpoint(name="stock-quote", principal=ADMIN, now=NOW)
+    with pytest.raises(Refused, match="quotes sends to hook"):
+        remove_endpoint(name="hook", principal=ADMIN, now=NOW)
+    remove_endpoint(name="quotes", principal=ADMIN, now=NOW)
+    remove_endpoint(name=hook.name, principal=ADMIN, now=NOW)
+
+    assert [each.name for each in Endpoint.objects.all()] == ["stock-quote"]
