@@ -126,9 +126,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "apps/poison/models/item_windows_and_holds.py:marked_at",
     ),
     "The wire has these words, though no code names them": (
-        *(
-            "apps/brokers/adapter_contract.py:FSYNCED",
-        ),
+        *("apps/brokers/adapter_contract.py:FSYNCED",),
         "sdk/poisonguard/contract.py:OVERSIZE",
     ),
     "Applications call these of the SDK": (

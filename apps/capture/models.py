@@ -10,7 +10,7 @@ from django.db import models
 from django.db.models import Q
 
 from apps.brokers.models import Topic
-from apps.capture.querysets import DeliveryQuerySet, LaneQuerySet
+from apps.capture.querysets import LaneQuerySet, LetterQuerySet
 from apps.core.content_ids import unraw
 from apps.core.fields import CurrentTransaction, TransactionIdField
 from apps.core.text_cleaning import storable
@@ -187,7 +187,7 @@ class Delivery(models.Model):
     digest = models.BinaryField()
     captured_at = models.DateTimeField()
 
-    objects = DeliveryQuerySet.as_manager()
+    objects = LetterQuerySet.as_manager()
 
     class Meta:
         db_table = "capture_delivery"

@@ -20,7 +20,7 @@ class LaneQuerySet(models.QuerySet["Lane"]):
         return with_queue.select_related("topic__broker")
 
 
-class DeliveryQuerySet(models.QuerySet["Delivery"]):
+class LetterQuerySet(models.QuerySet["Delivery"]):
     def with_digests(self, *, topic: int, digests: Iterable[bytes]) -> Self:
         """Keep letters of a topic that have one of these digests."""
         return self.filter(topic=topic, digest__in=list(digests))

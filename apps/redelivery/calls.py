@@ -17,7 +17,7 @@ KEPT_ANSWER = 64 * 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallResult:
-    """The result of one attempt: an answer, or why there is none.
+    """The result of one attempt: an answer, or the reason why none came.
 
     `status` is None without an answer. `body` has at most KEPT_ANSWER bytes; the answer
     was longer where it `is_cut`.
@@ -71,7 +71,7 @@ class NewDelivery:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClaimedDelivery:
-    """A delivery that a sender owns until `lease_until`; `attempt` is its number."""
+    """A delivery that a sender owns until `claimed_until`; `attempt` is its number."""
 
     id: uuid.UUID
     claim: uuid.UUID
@@ -82,7 +82,7 @@ class ClaimedDelivery:
     body: bytes
     idempotency_key: str
     begun_at: datetime
-    lease_until: datetime
+    claimed_until: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, Self
 from apps.core.errors import Invalid
 from apps.redelivery.models import Endpoint
 from apps.redelivery.retry_plan import LONGEST_WAIT, SHORTEST_WAIT
-from apps.redelivery.states import AtEnd, Backoff, Jitter, Mode, Repeatable
+from apps.redelivery.states import AtEnd, CallMode, IntervalGrowth, Jitter, Repeatable
 
 MOST_RETRIES = 10_000
 LONGEST_TIMEOUT = 3_600.0
@@ -32,16 +32,16 @@ class EndpointSettings:
 
     target: str
     is_enabled: bool = True
-    mode: str = Mode.SYNC_THEN_RETRY.value
+    mode: str = CallMode.SYNC_THEN_RETRY.value
     paths: tuple[str, ...] = ()
     retries: int | None = 10
     interval: float = 3.0
-    backoff: str = Backoff.FIXED.value
+    backoff: str = IntervalGrowth.FIXED.value
     jitter: str = Jitter.NONE.value
     longest_interval: float = LONGEST_WAIT
     expiry: float | None = None
     attempt_timeout: float = 10.0
-    lease: float = 20.0
+    claim_timeout: float = 20.0
     client_timeout: float = 20.0
     failure_statuses: str = FAILURE_STATUSES
     respects_retry_after: bool = True
@@ -102,8 +102,8 @@ class EndpointSettings:
             )
 
     def _check_timeouts(self) -> None:
-        """Raise Invalid unless attempt < lease, and attempt < client."""
-        for field, owner in (("lease", "sender"), ("client_timeout", "caller")):
+        """Raise Invalid unless an attempt ends before its claim and its caller do."""
+        for field, owner in (("claim_timeout", "sender"), ("client_timeout", "caller")):
             seconds: float = getattr(self, field)
             if self.attempt_timeout >= seconds:
                 raise Invalid(
@@ -139,8 +139,8 @@ class EndpointSettings:
 
 _NAMES_OF_ROWS = ("forward_topic", "forward_endpoint", "response_hook")
 _WORDS = {
-    "mode": [word.value for word in Mode],
-    "backoff": [word.value for word in Backoff],
+    "mode": [word.value for word in CallMode],
+    "backoff": [word.value for word in IntervalGrowth],
     "jitter": [word.value for word in Jitter],
     "repeatable": [word.value for word in Repeatable],
     "at_end": [word.value for word in AtEnd],
@@ -152,7 +152,7 @@ _BOUNDS: tuple[tuple[str, float, float], ...] = (
     ("longest_interval", SHORTEST_WAIT, LONGEST_WAIT),
     ("expiry", 1, LONGEST_EXPIRY),
     ("attempt_timeout", 0.1, LONGEST_TIMEOUT),
-    ("lease", 0.1, 2 * LONGEST_TIMEOUT),
+    ("claim_timeout", 0.1, 2 * LONGEST_TIMEOUT),
     ("client_timeout", 0.1, 2 * LONGEST_TIMEOUT),
     ("concurrency", 1, MOST_CONCURRENCY),
     ("rate", 0.01, MOST_RATE),
@@ -167,14 +167,14 @@ _OPTIONAL = {"retries", "expiry", "rate"}
 PRESETS: dict[str, dict[str, Any]] = {
     "article": {"retries": 10, "interval": 3.0},
     "async-caller": {
-        "mode": Mode.ASYNC.value,
+        "mode": CallMode.ASYNC.value,
         "retries": None,
         "interval": 10.0,
-        "backoff": Backoff.EXPONENTIAL.value,
+        "backoff": IntervalGrowth.EXPONENTIAL.value,
         "jitter": Jitter.EQUAL.value,
         "expiry": 7 * 86_400.0,
         "attempt_timeout": 100.0,
-        "lease": 130.0,
+        "claim_timeout": 130.0,
         "client_timeout": 120.0,
     },
 }
@@ -196,7 +196,8 @@ def statuses(text: str) -> Iterator[range]:
         if matched is None:
             raise Invalid(
                 "failure_statuses",
-                f"give statuses and ranges such as 408, 500-599; {part[:20]!r} is none",
+                "give statuses and ranges such as 408, 500-599;"
+                f" {part[:20]!r} is neither",
             )
         first, last = matched.groups()
         yield range(int(first), int(last or first) + 1)

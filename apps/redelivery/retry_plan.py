@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 
-from apps.redelivery.states import Backoff, Jitter
+from apps.redelivery.states import IntervalGrowth, Jitter
 from poisonguard.contract import Cause
 
 SHORTEST_WAIT = 1.0
@@ -30,7 +30,7 @@ class RetryPlan:
 
     retries: int | None
     interval: float
-    backoff: Backoff = Backoff.FIXED
+    backoff: IntervalGrowth = IntervalGrowth.FIXED
     jitter: Jitter = Jitter.NONE
     longest: float = LONGEST_WAIT
 
@@ -56,7 +56,7 @@ class RetryPlan:
 
     def _grown(self, retry_count: int) -> float:
         """Return the wait before it is spread."""
-        if self.backoff is Backoff.FIXED:
+        if self.backoff is IntervalGrowth.FIXED:
             return self.interval
         doublings = min(retry_count - 1, _MOST_DOUBLINGS)
         return min(self.interval * 2.0**doublings, self.longest)
@@ -76,7 +76,7 @@ class RetryPlan:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Failure:
+class FailedTry:
     """A failed try, after which a delivery is tried again or ends.
 
     `retry_count` includes it. `may_have_arrived`: what it did is unknown.
@@ -89,40 +89,40 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Retry:
+class NextTry:
     due_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class End:
+class NoMoreTries:
     cause: Cause
 
 
 def after_failure(
     plan: RetryPlan,
-    failure: Failure,
+    failure: FailedTry,
     *,
     is_repeatable: bool,
     expires_at: datetime | None,
     now: datetime,
-) -> Retry | End:
+) -> NextTry | NoMoreTries:
     """Decide what follows a failed try.
 
     A delivery that would be due only after its expiry waits until then, and ends.
     """
     if failure.may_have_arrived and not is_repeatable:
-        return End(cause=Cause.UNKNOWN)
+        return NoMoreTries(cause=Cause.UNKNOWN)
     if plan.is_exhausted(failure.retry_count):
-        return End(cause=Cause.EXHAUSTED)
+        return NoMoreTries(cause=Cause.EXHAUSTED)
     if expires_at is not None and now >= expires_at:
-        return End(cause=Cause.EXPIRED)
+        return NoMoreTries(cause=Cause.EXPIRED)
     wait = plan.wait(
         failure.retry_count,
         last_wait=failure.last_wait,
         retry_after=failure.retry_after,
     )
     due_at = now + timedelta(seconds=wait)
-    return Retry(due_at=due_at if expires_at is None else min(due_at, expires_at))
+    return NextTry(due_at=due_at if expires_at is None else min(due_at, expires_at))
 
 
 def retry_after_seconds(value: bytes | None, *, now: datetime) -> float | None:

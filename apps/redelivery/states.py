@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Mode(StrEnum):
+class CallMode(StrEnum):
     """How an endpoint takes a request.
 
     SYNC_THEN_RETRY: the first try answers the caller; a failed one is stored. ASYNC:
@@ -16,7 +16,7 @@ class Mode(StrEnum):
     ASYNC = "async"
 
 
-class Backoff(StrEnum):
+class IntervalGrowth(StrEnum):
     FIXED = "fixed"
     EXPONENTIAL = "exponential"
 
@@ -24,7 +24,7 @@ class Backoff(StrEnum):
 class Jitter(StrEnum):
     """How the wait before a retry is spread.
 
-    The three are those of "Exponential Backoff And Jitter" (Marc Brooker, 2015).
+    The three are those of "Exponential IntervalGrowth And Jitter" (Marc Brooker, 2015).
     """
 
     NONE = "none"

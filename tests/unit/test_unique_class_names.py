@@ -38,6 +38,9 @@ SHARED_IN_PRODUCT: dict[str, dict[str, str]] = {
     "clients know the error of RFC 9457 by this name; the others are our problems": {
         "Problem": "api api poison",
     },
+    "old migrations name the model: one dead letter, as its broker delivered it": {
+        "Delivery": "capture redelivery",
+    },
     "old migrations name the models: numbers of a mark, or of a lane, at one moment": {
         "Sample": "bookmarks capture",
     },

@@ -21,8 +21,8 @@ class Delivery(models.Model):
 
     `path` is the raw path and query below the endpoint, `headers` is flat: name, value,
     name, value, as the caller sent them. `retry_count` counts failures, `attempts` the
-    calls that were begun. `claim`, `fence` and `lease_until` name its owner while it is
-    being tried.
+    calls that were begun. `claim`, `fence` and `claimed_until` name its owner while
+    it is tried.
     """
 
     id = models.UUIDField(primary_key=True)
@@ -53,7 +53,7 @@ class Delivery(models.Model):
     last_wait = models.FloatField(default=0.0, help_text="seconds before the last try")
     claim = models.UUIDField(null=True)
     fence = models.BigIntegerField(null=True)
-    lease_until = models.DateTimeField(null=True)
+    claimed_until = models.DateTimeField(null=True)
     last_status = models.PositiveSmallIntegerField(null=True)
     last_error = models.TextField(default="")
     cause = models.CharField(max_length=20, default="", help_text="why it was given up")
@@ -76,10 +76,10 @@ class Delivery(models.Model):
                     state=DeliveryState.TRYING.value,
                     claim__isnull=False,
                     fence__isnull=False,
-                    lease_until__isnull=False,
+                    claimed_until__isnull=False,
                 )
                 | ~Q(state=DeliveryState.TRYING.value)
-                & Q(claim=None, fence=None, lease_until=None),
+                & Q(claim=None, fence=None, claimed_until=None),
             ),
             models.CheckConstraint(
                 name="redelivery_delivery_finished_has_a_time",
@@ -108,8 +108,8 @@ class Delivery(models.Model):
                 condition=Q(state=DeliveryState.WAITING.value),
             ),
             models.Index(
-                fields=["endpoint", "lease_until"],
-                name="redelivery_delivery_leases",
+                fields=["endpoint", "claimed_until"],
+                name="redelivery_delivery_claims",
                 condition=Q(state=DeliveryState.TRYING.value),
             ),
             models.Index(

@@ -9,7 +9,7 @@ from django.db.models import F, Q
 from apps.brokers.models import Topic
 from apps.redelivery.querysets import EndpointQuerySet
 from apps.redelivery.retry_plan import LONGEST_WAIT, SHORTEST_WAIT, RetryPlan
-from apps.redelivery.states import AtEnd, Backoff, Jitter, Mode, Repeatable
+from apps.redelivery.states import AtEnd, CallMode, IntervalGrowth, Jitter, Repeatable
 
 ENDPOINT_NAME_LIMIT = 100
 
@@ -28,18 +28,18 @@ class Endpoint(models.Model):
     )
     target = models.TextField()
     is_enabled = models.BooleanField(default=True)
-    mode = models.CharField(max_length=20, default=Mode.SYNC_THEN_RETRY.value)
+    mode = models.CharField(max_length=20, default=CallMode.SYNC_THEN_RETRY.value)
     paths = ArrayField(
         models.TextField(), default=list, help_text="patterns; empty: every path"
     )
     retries = models.PositiveIntegerField(null=True)
     interval = models.FloatField()
-    backoff = models.CharField(max_length=20, default=Backoff.FIXED.value)
+    backoff = models.CharField(max_length=20, default=IntervalGrowth.FIXED.value)
     jitter = models.CharField(max_length=20, default=Jitter.NONE.value)
     longest_interval = models.FloatField(default=LONGEST_WAIT)
     expiry = models.FloatField(null=True)
     attempt_timeout = models.FloatField()
-    lease = models.FloatField()
+    claim_timeout = models.FloatField()
     client_timeout = models.FloatField()
     failure_statuses = models.TextField()
     respects_retry_after = models.BooleanField(default=True)
@@ -79,8 +79,8 @@ class Endpoint(models.Model):
             models.CheckConstraint(
                 name="redelivery_endpoint_words_are_known",
                 condition=Q(
-                    mode__in=[word.value for word in Mode],
-                    backoff__in=[word.value for word in Backoff],
+                    mode__in=[word.value for word in CallMode],
+                    backoff__in=[word.value for word in IntervalGrowth],
                     jitter__in=[word.value for word in Jitter],
                     repeatable__in=[word.value for word in Repeatable],
                     at_end__in=[word.value for word in AtEnd],
@@ -93,7 +93,7 @@ class Endpoint(models.Model):
             models.CheckConstraint(
                 name="redelivery_endpoint_timeouts_are_in_order",
                 condition=Q(attempt_timeout__gt=0)
-                & Q(attempt_timeout__lt=F("lease"))
+                & Q(attempt_timeout__lt=F("claim_timeout"))
                 & Q(attempt_timeout__lt=F("client_timeout")),
             ),
             models.CheckConstraint(
@@ -134,7 +134,7 @@ class Endpoint(models.Model):
         return RetryPlan(
             retries=self.retries,
             interval=self.interval,
-            backoff=Backoff(self.backoff),
+            backoff=IntervalGrowth(self.backoff),
             jitter=Jitter(self.jitter),
             longest=self.longest_interval,
         )

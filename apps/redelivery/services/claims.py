@@ -20,7 +20,7 @@ from apps.redelivery.models import Endpoint, EndpointActivity
 MOST_BYTES = 64 * 2**20
 
 
-class Fenced(Refused):
+class EndpointTaken(Refused):
     """Another sender owns this endpoint now."""
 
 
@@ -43,7 +43,7 @@ WITH due AS MATERIALIZED (
 ), claimed AS (
     UPDATE redelivery_delivery delivery
     SET state = 'trying', claim = %(claim)s, fence = %(fence)s,
-        lease_until = %(lease_until)s, attempts = attempts + 1
+        claimed_until = %(claimed_until)s, attempts = attempts + 1
     FROM fitting WHERE delivery.id = fitting.id
     RETURNING delivery.id, delivery.attempts, delivery.method, delivery.path,
         delivery.headers, delivery.idempotency_key
@@ -64,21 +64,21 @@ def claim(
 ) -> list[ClaimedDelivery]:
     """Claim up to `most` due deliveries, of up to 64 MB together; the oldest first.
 
-    Behind an open breaker it claims one, its probe, once an interval. Raises Fenced
-    where a sender with a newer fence was here.
+    Behind an open breaker it claims one, its probe, once an interval. Raises
+    EndpointTaken where a sender with a newer fence was here.
     """
     most = min(most, _allowed(endpoint, fence, now=now))
     if most <= 0:
         return []
     claim_id = uuid.uuid4()
-    lease_until = now + timedelta(seconds=endpoint.lease)
+    claimed_until = now + timedelta(seconds=endpoint.claim_timeout)
     rows = binary_rows(
         _CLAIM,
         {
             "endpoint": endpoint.pk,
             "fence": fence,
             "claim": claim_id,
-            "lease_until": lease_until,
+            "claimed_until": claimed_until,
             "most": most,
             "bytes": MOST_BYTES,
             "now": now,
@@ -97,7 +97,7 @@ def claim(
             idempotency_key=idempotency_key,
             body=body,
             begun_at=now,
-            lease_until=lease_until,
+            claimed_until=claimed_until,
         )
         for id_, number, method, path, headers, idempotency_key, body in rows
     ]
@@ -119,7 +119,7 @@ def _allowed(endpoint: Endpoint, fence: int, *, now: datetime) -> int:
     """Check the fence, and return how many calls the breaker allows now."""
     activity = EndpointActivity.objects.select_for_update().get(endpoint=endpoint)
     if activity.fence > fence:
-        raise Fenced
+        raise EndpointTaken
     if activity.fence < fence:
         activity.fence = fence
         activity.save(update_fields=["fence"])

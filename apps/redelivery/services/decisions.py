@@ -87,9 +87,9 @@ def restore(
     reason: str = "",
     now: datetime,
 ) -> int:
-    """Let dropped deliveries begin their plan anew; return how many."""
+    """Let dropped deliveries begin their plan from its start; return how many."""
 
-    def begin_anew(delivery: Delivery) -> None:
+    def begin_again(delivery: Delivery) -> None:
         expiry = delivery.endpoint.expiry
         delivery.state = DeliveryState.WAITING.value
         delivery.retry_count = 0
@@ -102,7 +102,7 @@ def restore(
         delivery.save()
 
     return _decide(
-        begin_anew,
+        begin_again,
         Action.DELIVERIES_RESTORED,
         ids=ids,
         state=DeliveryState.DROPPED,

@@ -101,13 +101,13 @@ def change_endpoint(
 ) -> Endpoint:
     """Change some settings of an endpoint, also for what waits for it already.
 
-    Raises Refused where somebody changed it since `version` was read.
+    Raises Refused where it was changed since `version` was read.
     """
     principal.require(Scope.BROKERS_WRITE)
     visible_endpoint(name=name, principal=principal)
     endpoint = Endpoint.objects.select_for_update().get(name=name)
     if version is not None and version != endpoint.version:
-        raise Refused(f"Somebody changed the endpoint {name} meanwhile: look again.")
+        raise Refused(f"The endpoint {name} was changed meanwhile: look again.")
     before = EndpointSettings.of(endpoint)
     settings = before.changed(changes)
     if settings == before:

@@ -170,14 +170,16 @@ def _call_hook(
     delivery: Delivery, hook: Endpoint, result: CallResult, *, now: datetime
 ) -> None:
     """Deliver the answer of a delivery to its endpoint's response hook."""
-    kept = [pair for pair in result.headers if pair[0].lower() == b"content-type"]
+    content_types = [
+        pair for pair in result.headers if pair[0].lower() == b"content-type"
+    ]
     _hand_over(
         hook,
         delivery,
         method="POST",
         path=b"",
         headers=(
-            *kept,
+            *content_types,
             (HOOK_OF, str(delivery.pk).encode()),
             (HOOK_STATUS, str(result.status).encode()),
         ),

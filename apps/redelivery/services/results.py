@@ -1,7 +1,7 @@
 """Record what an attempt gave, and what follows: the end, or another try.
 
 Only the owner of a delivery records its result: who lost it to another owner, because
-its lease ended, changes nothing. Its late answer is kept on its attempt.
+its claim ended, changes nothing. Its late answer is kept on its attempt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from django.db import transaction
 from apps.core.text_cleaning import storable
 from apps.redelivery.calls import CallResult, EndedAttempt
 from apps.redelivery.models import Attempt, Delivery, Endpoint
-from apps.redelivery.retry_plan import Failure, Retry, after_failure
+from apps.redelivery.retry_plan import FailedTry, NextTry, after_failure
 from apps.redelivery.services import breaker, call_counts, ends
 from apps.redelivery.states import AttemptOutcome, DeliveryState
 from poisonguard.contract import Cause
@@ -28,7 +28,7 @@ OWNER_DIED = "its sender ended, or lost it, before it knew the answer"
 _DETAIL_LIMIT = 2_000
 _RESULT_COLUMNS = (
     *("state", "retry_count", "attempts", "due_at", "last_wait", "claim", "fence"),
-    *("lease_until", "last_status", "last_error", "cause", "finished_at", "poison"),
+    *("claimed_until", "last_status", "last_error", "cause", "finished_at", "poison"),
 )
 
 
@@ -65,16 +65,16 @@ def record(
 
 @transaction.atomic
 def rescue(*, endpoint: Endpoint, most: int, now: datetime) -> int:
-    """End the attempts whose lease is over as unknown; return how many.
+    """End the attempts whose claim is over as unknown; return how many.
 
     What the back end did with them cannot be told: they are tried again only where
     they are repeatable.
     """
     expired = Delivery.objects.filter(
-        endpoint=endpoint, state=DeliveryState.TRYING, lease_until__lt=now
+        endpoint=endpoint, state=DeliveryState.TRYING, claimed_until__lt=now
     )
     rows = list(
-        expired.select_for_update(skip_locked=True).order_by("lease_until")[:most]
+        expired.select_for_update(skip_locked=True).order_by("claimed_until")[:most]
     )
     counts = Counter[str]()
     unknown = CallResult(outcome=AttemptOutcome.UNKNOWN, detail=OWNER_DIED)
@@ -126,7 +126,7 @@ def end_attempt(
     )
     delivery.last_status = result.status
     delivery.last_error = storable(result.detail, limit=_DETAIL_LIMIT)
-    delivery.claim = delivery.fence = delivery.lease_until = None
+    delivery.claim = delivery.fence = delivery.claimed_until = None
     succeeded = result.outcome is AttemptOutcome.SUCCEEDED
     if succeeded:
         ends.deliver(delivery, endpoint, result, now=ended_at)
@@ -141,7 +141,7 @@ def _fail(
 ) -> None:
     """Let a delivery wait for its next try, or end it."""
     delivery.retry_count += 1
-    failure = Failure(
+    failure = FailedTry(
         retry_count=delivery.retry_count,
         may_have_arrived=result.outcome is AttemptOutcome.UNKNOWN,
         last_wait=delivery.last_wait,
@@ -156,7 +156,7 @@ def _fail(
         expires_at=delivery.expires_at,
         now=now,
     )
-    if isinstance(following, Retry):
+    if isinstance(following, NextTry):
         delivery.state = DeliveryState.WAITING.value
         delivery.due_at = following.due_at
         delivery.last_wait = (following.due_at - now).total_seconds()
@@ -176,7 +176,7 @@ def _owns(attempt: EndedAttempt, delivery: Delivery | None) -> bool:
 
 
 def _keep_late_answer(attempt: EndedAttempt, *, now: datetime) -> None:
-    """Keep an answer that came after the lease on its attempt, once."""
+    """Keep an answer that came after the claim on its attempt, once."""
     log.warning(
         "the sender of delivery %s was too late with attempt %d: another owns it",
         attempt.delivery,

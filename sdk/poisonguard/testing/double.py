@@ -140,12 +140,13 @@ def _hold_port(port: int) -> socket.socket:
     Without this, another double that starts meanwhile may be given the port, and answer
     in place of the stopped one.
     """
-    held = socket.socket()
-    # Connections that closed lately still use the port: bind beside them, with nobody.
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", port))
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-    return held
+    holder = socket.socket()
+    # Connections that closed lately have the port, too: bind beside them, then let no
+    # other program do so.
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", port))
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    return holder
 
 
 def _each(call: Callable[[Json], Json], members: list[Json]) -> Json:

@@ -12,8 +12,8 @@ from apps.poison.models import Body, Failure, Poison
 from apps.redelivery.models import Attempt, CallCount, Delivery, EndpointActivity
 from apps.redelivery.services import results
 from apps.redelivery.services.acceptance import accept, accept_all
-from apps.redelivery.services.claims import Fenced, next_due
-from apps.redelivery.states import AtEnd, Backoff
+from apps.redelivery.services.claims import EndpointTaken, next_due
+from apps.redelivery.states import AtEnd, IntervalGrowth
 from poisonguard.contract import Cause
 from tests.integration.redelivery.endpoint_and_delivery_builders import (
     BROKEN,
@@ -131,7 +131,10 @@ def test_an_unknown_outcome_is_tried_again_only_where_that_is_harmless(
 
 def test_without_retries_a_delivery_ends_at_its_expiry() -> None:
     stock = endpoint(
-        retries=None, expiry=10.0, interval=4.0, backoff=Backoff.EXPONENTIAL.value
+        retries=None,
+        expiry=10.0,
+        interval=4.0,
+        backoff=IntervalGrowth.EXPONENTIAL.value,
     )
     accept(endpoint=stock, new=request(DOWN), now=NOW)
     [claimed] = claim(stock, at=4)
@@ -187,7 +190,7 @@ def test_an_answer_is_delivered_to_the_response_hook() -> None:
 
 
 def test_a_sender_that_lost_its_claim_changes_nothing() -> None:
-    stock = endpoint(lease=20.0)
+    stock = endpoint(claim_timeout=20.0)
     accept(endpoint=stock, new=request(), now=NOW)
     [frozen] = claim(stock, fence=1)
     assert results.rescue(endpoint=stock, most=10, now=later(21)) == 1
@@ -211,14 +214,14 @@ def test_a_sender_with_an_older_fence_claims_nothing() -> None:
     assert len(claim(stock, fence=7)) == 2
     accept(endpoint=stock, new=request(), now=NOW)
 
-    with pytest.raises(Fenced):
+    with pytest.raises(EndpointTaken):
         claim(stock, fence=6)
 
     assert Delivery.objects.filter(state="waiting").count() == 1
 
 
-def test_no_delivery_is_rescued_before_its_lease_ends() -> None:
-    stock = endpoint(lease=20.0)
+def test_no_delivery_is_rescued_before_its_claim_ends() -> None:
+    stock = endpoint(claim_timeout=20.0)
     accept(endpoint=stock, new=request(), now=NOW)
     claim(stock)
 

@@ -15,14 +15,14 @@ from apps.redelivery.retry_plan import (
     RetryPlan,
     retry_after_seconds,
 )
-from apps.redelivery.states import Backoff, Jitter
+from apps.redelivery.states import IntervalGrowth, Jitter
 
 NOW = datetime(2026, 5, 18, 12, 0, tzinfo=UTC)
 
 
 @given(
     interval=st.floats(SHORTEST_WAIT, LONGEST_WAIT),
-    backoff=st.sampled_from(Backoff),
+    backoff=st.sampled_from(IntervalGrowth),
     jitter=st.sampled_from(Jitter),
     retry_count=st.integers(1, 10_000),
     last_wait=st.floats(0, LONGEST_WAIT),
@@ -30,7 +30,7 @@ NOW = datetime(2026, 5, 18, 12, 0, tzinfo=UTC)
 )
 def test_no_wait_is_shorter_than_a_second_or_longer_than_the_longest(
     interval: float,
-    backoff: Backoff,
+    backoff: IntervalGrowth,
     jitter: Jitter,
     retry_count: int,
     last_wait: float,
@@ -44,7 +44,9 @@ def test_no_wait_is_shorter_than_a_second_or_longer_than_the_longest(
 
 
 def test_exponential_waits_double_up_to_the_longest() -> None:
-    plan = RetryPlan(retries=9, interval=3.0, backoff=Backoff.EXPONENTIAL, longest=20.0)
+    plan = RetryPlan(
+        retries=9, interval=3.0, backoff=IntervalGrowth.EXPONENTIAL, longest=20.0
+    )
 
     assert [plan.wait(count) for count in (1, 2, 3, 4, 5)] == [3, 6, 12, 20, 20]
 
@@ -57,7 +59,7 @@ def test_a_jitter_spreads_waits_over_its_whole_range(
     jitter: Jitter, least: float, most: float
 ) -> None:
     plan = RetryPlan(
-        retries=9, interval=10.0, backoff=Backoff.EXPONENTIAL, jitter=jitter
+        retries=9, interval=10.0, backoff=IntervalGrowth.EXPONENTIAL, jitter=jitter
     )
 
     waits = [plan.wait(3, last_wait=30.0) for _ in range(2_000)]
