@@ -26,6 +26,7 @@ KNOWN = frozenset(
         "BODY_LIMIT",
         "BROKER_HOSTS",
         "DEMO",
+        "ENDPOINT_HOSTS",
         "ENVIRONMENT",
         "JDBC_JAR",
         "LAKE",
@@ -85,6 +86,7 @@ class Env:
     request_limit: int
     broker_hosts: tuple[str, ...]
     loopback_brokers: bool
+    endpoint_hosts: tuple[str, ...]
     admin_password: str | None
     demo: bool
     log_level: str
@@ -116,6 +118,7 @@ def load(environ: Mapping[str, str]) -> Env:
         request_limit=_size(environ, "POISONWEB_REQUEST_LIMIT", default=96 * MIB),
         broker_hosts=_words(environ.get("POISONWEB_BROKER_HOSTS", "")),
         loopback_brokers=_flag(environ, "POISONWEB_LOOPBACK_BROKERS", default=False),
+        endpoint_hosts=_words(environ.get("POISONWEB_ENDPOINT_HOSTS", "")),
         admin_password=environ.get("POISONWEB_ADMIN_PASSWORD") or None,
         demo=_flag(environ, "POISONWEB_DEMO", default=True),
         log_level=_level(environ.get("POISONWEB_LOG_LEVEL") or "INFO"),

@@ -1,0 +1,107 @@
+"""Which addresses an endpoint may lead to (protection from SSRF).
+
+Link-local addresses, the metadata services of clouds, and reserved and multicast
+networks are refused, whatever the operator says. A private network, or this machine
+itself, needs a host in `POISONWEB_ENDPOINT_HOSTS`. Public hosts are allowed in any
+case: unlike `POISONWEB_BROKER_HOSTS`, the list adds hosts and forbids no others, since
+callers cannot choose a host; only who may change endpoints can.
+
+`resolve` checks every address of a name, and returns those to be dialled: the caller
+connects to one of these, and does not look the name up again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable
+from ipaddress import IPv6Address, ip_address, ip_network
+
+from django.conf import settings
+
+from apps.brokers.address_policy import (
+    LINK_LOCAL,
+    PRIVATE,
+    HostPort,
+    IPAddress,
+    addresses_of,
+    innermost,
+    is_forbidden,
+)
+from apps.core.errors import Invalid
+from apps.redelivery.outbound.errors import RequestNotSent
+from apps.redelivery.outbound.target_url import EndpointTarget
+
+# All of IPv6 that is assigned to the public; brokers may be elsewhere.
+PUBLIC_IPV6 = ip_network("2000::/3")
+# For measurements between networks (RFC 2544); inside some companies it is in use.
+NOT_PUBLIC = (*PRIVATE, ip_network("198.18.0.0/15"))
+
+
+def check_target(target: EndpointTarget, *, field: str = "target") -> None:
+    """Raise Invalid where the target leads to a forbidden address now.
+
+    It looks the name up, so never call it in a transaction. A name without an address
+    passes: calls will report it.
+    """
+    for address in sorted(addresses_of(target.host, resolve=True), key=str):
+        if why := reason_against(target, address):
+            raise Invalid(field, why)
+
+
+async def resolve(target: EndpointTarget) -> list[IPAddress]:
+    """Look the host up once; return its allowed addresses, or raise RequestNotSent."""
+    loop = asyncio.get_running_loop()
+    try:
+        results = await loop.getaddrinfo(
+            target.host, target.port, type=socket.SOCK_STREAM
+        )
+    except (OSError, UnicodeError) as error:
+        raise RequestNotSent(f"{target.host} does not resolve: {error}.") from error
+    addresses = (str(sockaddr[0]).partition("%")[0] for *_, sockaddr in results)
+    return allowed_addresses(target, addresses)
+
+
+def allowed_addresses(
+    target: EndpointTarget, addresses: Iterable[str]
+) -> list[IPAddress]:
+    """Return those that may be dialled, in order; raise RequestNotSent for none."""
+    reasons = []
+    allowed = []
+    for address in dict.fromkeys(map(ip_address, addresses)):
+        if why := reason_against(target, address):
+            reasons.append(why)
+        else:
+            allowed.append(address)
+    if not allowed:
+        raise RequestNotSent(reasons[0] if reasons else f"{target.host} leads nowhere.")
+    return allowed
+
+
+def reason_against(target: EndpointTarget, address: IPAddress) -> str:
+    """Return why the target may not lead to an address; "" where it may."""
+    address = innermost(address)
+    if is_forbidden(address) or _is_unassigned(address):
+        is_link_local = any(address in network for network in LINK_LOCAL)
+        kind = "link-local or cloud metadata" if is_link_local else "reserved"
+        return f"{target.host} leads to {address}, which is {kind}: use another host."
+    if address.is_loopback:
+        where = "to this machine itself"
+    elif any(address in network for network in NOT_PUBLIC):
+        where = "into a private network"
+    else:
+        return ""
+    host_port = HostPort(target.host, target.port)
+    if any(map(host_port.is_named_by, settings.POISONWEB_ENDPOINT_HOSTS)):
+        return ""
+    return (
+        f"{target.host} leads {where}: the operator allows that by naming {host_port} "
+        "in POISONWEB_ENDPOINT_HOSTS."
+    )
+
+
+def _is_unassigned(address: IPAddress) -> bool:
+    """Tell whether an IPv6 address is neither public, nor private, nor this machine."""
+    if not isinstance(address, IPv6Address) or address.is_loopback:
+        return False
+    return not any(address in network for network in (PUBLIC_IPV6, *NOT_PUBLIC))
