@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from apps.core.errors import Invalid
 from apps.redelivery.models import Endpoint
+from apps.redelivery.outbound.target_url import EndpointTarget
 from apps.redelivery.retry_plan import LONGEST_WAIT, SHORTEST_WAIT
 from apps.redelivery.states import AtEnd, CallMode, IntervalGrowth, Jitter, Repeatable
 
@@ -76,6 +77,7 @@ class EndpointSettings:
 
     def check(self) -> None:
         """Raise Invalid for the first setting that is unusable, with the remedy."""
+        EndpointTarget.parse(self.target, field="target")
         for field, least, most in _BOUNDS:
             _check_bounds(field, getattr(self, field), least, most)
         for field, words in _WORDS.items():

@@ -18,6 +18,8 @@ from apps.core.errors import Absent, Forbidden, Invalid, Refused
 from apps.redelivery.endpoint_settings import EndpointSettings
 from apps.redelivery.models import Endpoint, EndpointActivity
 from apps.redelivery.models.endpoints import ENDPOINT_NAME_LIMIT
+from apps.redelivery.outbound.address_rules import check_target
+from apps.redelivery.outbound.target_url import EndpointTarget
 from apps.team.rights import Principal, Scope
 
 TOPIC_PREFIX = "gateway/"
@@ -45,7 +47,6 @@ def visible_endpoint(*, name: str, principal: Principal) -> Endpoint:
     return endpoint
 
 
-@transaction.atomic
 def create_endpoint(
     *,
     name: str,
@@ -56,7 +57,8 @@ def create_endpoint(
 ) -> Endpoint:
     """Create an endpoint with its topic.
 
-    Raises Invalid for an unusable setting, and Refused for a name that is in use.
+    It looks the host of the target up, so never call it in a transaction. Raises
+    Invalid for an unusable setting, and Refused for a name that is in use.
     """
     principal.require(Scope.BROKERS_WRITE)
     if not _NAME.fullmatch(name) or len(name) > ENDPOINT_NAME_LIMIT:
@@ -67,6 +69,21 @@ def create_endpoint(
         )
     if not principal.sees(topic_name_of(name)):
         raise Forbidden(f"This key is not for the topic {topic_name_of(name)}.")
+    settings.check()
+    check_target(EndpointTarget.parse(settings.target, field="target"))
+    return _create(name, settings, principal, reason=reason, now=now)
+
+
+@transaction.atomic
+def _create(
+    name: str,
+    settings: EndpointSettings,
+    principal: Principal,
+    *,
+    reason: str,
+    now: datetime,
+) -> Endpoint:
+    """Insert an endpoint, its topic and its activity."""
     values = _columns(settings, own_name=name, principal=principal)
     if Endpoint.objects.filter(name=name).exists():
         raise Refused(f"There is an endpoint {name} already: choose another name.")
@@ -89,7 +106,6 @@ def create_endpoint(
     return endpoint
 
 
-@transaction.atomic
 def change_endpoint(
     *,
     name: str,
@@ -101,10 +117,29 @@ def change_endpoint(
 ) -> Endpoint:
     """Change some settings of an endpoint, also for what waits for it already.
 
-    Raises Refused where it was changed since `version` was read.
+    It looks the host of a new target up, so never call it in a transaction. Raises
+    Refused where it was changed since `version` was read.
     """
     principal.require(Scope.BROKERS_WRITE)
-    visible_endpoint(name=name, principal=principal)
+    before = EndpointSettings.of(visible_endpoint(name=name, principal=principal))
+    settings = before.changed(changes)
+    settings.check()
+    if settings.target != before.target:
+        check_target(EndpointTarget.parse(settings.target, field="target"))
+    return _change(name, changes, version, principal, reason=reason, now=now)
+
+
+@transaction.atomic
+def _change(
+    name: str,
+    changes: dict[str, Any],
+    version: int | None,
+    principal: Principal,
+    *,
+    reason: str,
+    now: datetime,
+) -> Endpoint:
+    """Update an endpoint under its lock."""
     endpoint = Endpoint.objects.select_for_update().get(name=name)
     if version is not None and version != endpoint.version:
         raise Refused(f"The endpoint {name} was changed meanwhile: look again.")
@@ -112,6 +147,7 @@ def change_endpoint(
     settings = before.changed(changes)
     if settings == before:
         return endpoint
+    settings.check()  # others may have changed since
     values = _columns(settings, own_name=name, principal=principal)
     for column, value in values.items():
         setattr(endpoint, column, value)
@@ -164,8 +200,7 @@ def remove_endpoint(
 def _columns(
     settings: EndpointSettings, *, own_name: str, principal: Principal
 ) -> dict[str, Any]:
-    """Check settings, and translate them into the columns of an endpoint."""
-    settings.check()
+    """Translate checked settings into the columns of an endpoint."""
     values = asdict(settings)
     values["paths"] = list(settings.paths)
     values["forward_topic"] = _topic_named(settings.forward_topic, principal)

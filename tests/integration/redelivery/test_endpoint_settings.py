@@ -31,6 +31,9 @@ pytestmark = pytest.mark.django_db
 @pytest.mark.parametrize(
     ("settings", "field", "remedy"),
     [
+        ({"target": "ftp://stock.example"}, "target", "http"),
+        ({"target": "http://127.0.0.1:9000"}, "target", "POISONWEB_ENDPOINT_HOSTS"),
+        ({"target": "http://169.254.169.254"}, "target", "link-local"),
         ({"retries": None}, "retries", "give a number of retries, or an expiry"),
         ({"retries": -1}, "retries", "0 to 10,000"),
         ({"interval": 0.5}, "interval", "1 to 3,600"),
@@ -118,6 +121,18 @@ def test_a_change_is_audited_and_refused_where_it_is_stale() -> None:
             name="stock-quote",
             changes={"retries": 6},
             version=1,
+            principal=ADMIN,
+            now=NOW,
+        )
+
+
+def test_a_change_leads_to_no_forbidden_address() -> None:
+    endpoint()
+
+    with pytest.raises(Invalid, match="link-local"):
+        change_endpoint(
+            name="stock-quote",
+            changes={"target": "http://169.254.169.254"},
             principal=ADMIN,
             now=NOW,
         )
