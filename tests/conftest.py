@@ -166,7 +166,7 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
     It is one for all who ask: they find what was decided before, and leave it at work.
     """
     tree = clone(tmp_path_factory.mktemp("product") / ODD_NAME)
-    with started(tree, *START, seconds=90) as product:
+    with started(tree, *START) as product:
         yield product
 
 

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import cache_from_source
 from pathlib import Path
 from urllib.request import urlopen
@@ -17,12 +18,15 @@ from urllib.request import urlopen
 from poisonweb.embedded import processes
 from poisonweb.embedded.free_ports import free_port
 from poisonweb.embedded.supervisor import ProcessRecord
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ".venv/bin/python"
 START = (PYTHON, "-m", "poisonweb.embedded")
 # Shells, Java, Spark and Postgres read such names of folders in their ways.
 ODD_NAME = """an "odd" clone, it's für $HOME & 100%"""
+# Until a start, a refusal or an end is waited for no more: no busy machine reaches it.
+PATIENCE = 300
 # Python runs it first where PYTHONPATH leads there: a folder has a small disk.
 SMALL_DISK = """
 import os
@@ -107,19 +111,25 @@ class Product:
         return self.ready_line.rsplit(maxsplit=1)[-1]
 
     def pid(self, name: str) -> int:
-        return ProcessRecord.read(self.var / "run" / f"{name}.pid").identity.pid
+        """Give its process; one that has died has none until it is started again."""
+        return wait_until(partial(self._pid, name))
+
+    def _pid(self, name: str) -> int:
+        with suppress(FileNotFoundError):
+            return ProcessRecord.read(self.var / "run" / f"{name}.pid").identity.pid
+        return 0
 
     def is_ready(self) -> bool:
-        with suppress(OSError), urlopen(f"{self.url}/readyz", timeout=5) as answer:
+        with suppress(OSError), urlopen(f"{self.url}/readyz", timeout=60) as answer:
             return bool(answer.status == 200)
         return False
 
     def said(self) -> str:
         return (self.var / "log" / "supervisor.log").read_text()
 
-    def await_ready_line(self, *, seconds: float) -> None:
+    def await_ready_line(self) -> None:
         assert self.process.stdout
-        readable, _, _ = select.select([self.process.stdout], [], [], seconds)
+        readable, _, _ = select.select([self.process.stdout], [], [], PATIENCE)
         assert readable, "no line in time"
         self.ready_line = self.process.stdout.readline()
         assert self.ready_line, "it ended: see its messages above"
@@ -127,7 +137,7 @@ class Product:
 
 @contextmanager
 def started(
-    tree: Path, *command: str, seconds: float, changes: Mapping[str, str] | None = None
+    tree: Path, *command: str, changes: Mapping[str, str] | None = None
 ) -> Iterator[Product]:
     """Start the product in `tree`, wait for its line, and see to its end."""
     port = free_port()
@@ -141,7 +151,7 @@ def started(
     )
     product = Product(process=process, var=tree / "var", port=port)
     try:
-        product.await_ready_line(seconds=seconds)
+        product.await_ready_line()
         yield product
     finally:
         end(product)
@@ -158,7 +168,7 @@ def refused(tree: Path, *command: str, changes: Mapping[str, str] | None = None)
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE,
     )
     said = [line for line in done.stderr.splitlines() if not line.startswith("make: ")]
     assert (bool(done.returncode), done.stdout, len(said)) == (True, "", 1), done.stderr
@@ -180,7 +190,7 @@ def end(product: Product) -> None:
     with suppress(ProcessLookupError):
         os.killpg(product.process.pid, signal.SIGINT)
     with product.process:
-        product.process.wait(60)
+        product.process.wait(PATIENCE)
 
 
 def processes_of(var: Path) -> set[int]:

@@ -145,7 +145,7 @@ def request(
 @pytest.fixture(scope="module")
 def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
     tree = clone(tmp_path_factory.mktemp("flooded"))
-    with started(tree, *START, seconds=90, changes={"POISONWEB_DEMO": "0"}) as product:
+    with started(tree, *START, changes={"POISONWEB_DEMO": "0"}) as product:
         redis_url = running_servers_file.environment(product.var)["POISONWEB_REDIS_URL"]
         town = Town(
             product=product,

@@ -80,7 +80,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def story(tree: Path) -> Iterator[Story]:
-    with started(tree, *START, seconds=60) as product:
+    with started(tree, *START) as product:
         yield tell(product, Town(tree, product))
 
 

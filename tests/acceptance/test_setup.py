@@ -17,6 +17,7 @@ from poisonweb.embedded.set_up_venv import VENV_MIB
 from tests import machine_requirements
 from tests.acceptance.product_process import (
     ODD_NAME,
+    PATIENCE,
     PYTHON,
     START,
     Product,
@@ -75,7 +76,7 @@ def pretend(folder: Path, name: str, script: str) -> None:
 
 def kill_a_worker_with_temporary_files(product: Product) -> None:
     """Kill Celery's worker, which removes its own only when it ends by itself."""
-    wait_until(lambda: any((product.var / "tmp").glob("pymp-*")))
+    wait_until(lambda: any((product.var / "tmp").glob("pymp-*")), seconds=180)
     os.kill(product.pid("worker"), signal.SIGKILL)
 
 
@@ -87,9 +88,7 @@ def test_one_command_runs_a_fresh_clone_and_leaves_nothing(
     here = Path(sys.base_prefix, "bin", f"python{THIS_PYTHON}")
     command = (MAKE, "run", f"PYTHON={here}")
 
-    with started(
-        tree, *command, seconds=180, changes={"TMPDIR": str(temporary)}
-    ) as product:
+    with started(tree, *command, changes={"TMPDIR": str(temporary)}) as product:
         assert product.is_ready()
         kill_a_worker_with_temporary_files(product)
         end(product)
@@ -97,10 +96,10 @@ def test_one_command_runs_a_fresh_clone_and_leaves_nothing(
         assert not (product.var / "tmp").exists()
         assert [*temporary.iterdir()] == []
 
-    with started(tree, *command, seconds=30, changes=OFFLINE) as product:
+    with started(tree, *command, changes=OFFLINE) as product:
         assert product.is_ready()
         product.process.terminate()
-        product.process.wait(30)
+        product.process.wait(PATIENCE)
         assert processes_of(product.var) == set()
 
 
@@ -109,7 +108,7 @@ def test_runs_on_every_other_python(tree: Path, version: str) -> None:
     command = (MAKE, "run", f"PYTHON={machine_requirements.python(version)}")
     changes = {"POISONWEB_DEMO": "0"}
 
-    with started(tree, *command, seconds=180, changes=changes) as product:
+    with started(tree, *command, changes=changes) as product:
         assert product.is_ready()
 
 
@@ -125,9 +124,7 @@ def test_runs_in_a_container_and_leaves_nothing(
     tree.chmod(0o700)
     command = (*user, PYTHON, "-m", "tests.run_with_container_restrictions", *START)
 
-    with started(
-        tree, *command, seconds=60, changes={"POISONWEB_DEMO": "0"}
-    ) as product:
+    with started(tree, *command, changes={"POISONWEB_DEMO": "0"}) as product:
         assert product.is_ready()
         end(product)
         assert processes_of(product.var) == set()

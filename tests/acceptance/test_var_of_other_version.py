@@ -52,9 +52,9 @@ TRAIL = "SELECT seq, hash FROM audit_entry"
 def var_of_older_version(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give the `var/` of a product whose sample has run for a while."""
     tree = clone(tmp_path_factory.mktemp("kept"))
-    with started(tree, *START, seconds=60) as product:
+    with started(tree, *START) as product:
         url = running_servers_file.environment(product.var)["DATABASE_URL"]
-        wait_until(lambda: len(rows(url, MESSAGES)) > 0)
+        wait_until(lambda: rows(url, MESSAGES), seconds=180)
         end(product)
     return tree / "var"
 
@@ -86,7 +86,7 @@ def test_brings_the_data_of_an_older_version_up_and_keeps_them(tree: Path) -> No
         go_back(tree, url)
         messages, trail = rows(url, MESSAGES), rows(url, TRAIL)
 
-    with started(tree, *START, seconds=60, changes={"POISONWEB_DEMO": "0"}) as product:
+    with started(tree, *START, changes={"POISONWEB_DEMO": "0"}) as product:
         url = running_servers_file.environment(product.var)["DATABASE_URL"]
         assert product.is_ready()
         assert messages
