@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
@@ -39,13 +38,13 @@ def own_servers(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def read(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         body: bytes = answer.read()
         return body
 
 
 def read_if_up(url: str) -> str:
-    with suppress(urllib.error.URLError):
+    with suppress(OSError):
         return read(url).decode()
     return ""
 

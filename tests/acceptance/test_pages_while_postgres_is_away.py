@@ -7,10 +7,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import HTTPCookieProcessor, OpenerDirector, build_opener
 
@@ -37,16 +37,15 @@ class Browser:
     def ask(self, path: str, **posted: str) -> tuple[int, str]:
         data = urlencode(posted).encode() if posted else None
         try:
-            with self._opener.open(self._url + path, data, timeout=20) as answer:
+            with self._opener.open(self._url + path, data, timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except HTTPError as refusal:
             return refusal.code, refusal.read().decode()
 
     def answers(self) -> bool:
-        try:
+        with suppress(OSError):
             return self.ask("/healthz")[0] == 200
-        except URLError:
-            return False
+        return False
 
     def sign_in(self) -> None:
         _, page = self.ask("/sign-in")
