@@ -44,7 +44,8 @@ class Client:
         confirmation = {"token": preview["token"], "reason": reason}
         accepted = self.post("operations", confirmation)
         see = partial(self.get, f"operations/{accepted['id']}")
-        wait_until(lambda: is_answered(see()), describe=see)
+        # A message that kills its consumer is answered by the next one that starts.
+        wait_until(lambda: is_answered(see()), seconds=180, describe=see)
         operation: dict[str, Any] = see()
         return operation
 

@@ -54,7 +54,7 @@ def guarded(folder: Path, *, sick: bool = False, **options: Any) -> Iterator[Rem
     theirs.close()
     yield Remote(ours)
     ours.send(("close", None))
-    process.join(30)
+    process.join(300)
     assert process.exitcode == 0
 
 
