@@ -83,7 +83,8 @@ class Consumer:
         self.statuses[status] += 1
 
     def report_while(self, goes_on: Callable[[], bool]) -> None:
-        while goes_on():
+        # Of one answer alone there is no 95th percentile.
+        while goes_on() or len(self.milliseconds) < 2:
             self.report()
             time.sleep(PAUSE_SECONDS)
 
