@@ -76,7 +76,8 @@ def worker(beat: None, start_worker: StartWorker) -> None:
 
 @pytest.mark.parametrize(
     "ramp",
-    [Ramp(), Ramp(confirmed=None, wait=4)],
+    # The time to wait is also the time that a consumer on a busy machine has to answer.
+    [Ramp(), Ramp(steps=(20, 100), confirmed=None, wait=15)],
     ids=["confirmed", "did not come back"],
 )
 def test_a_ramp_stops_by_itself_when_the_consumer_fails_from_the_30th_message_on(
