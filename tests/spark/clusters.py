@@ -62,6 +62,12 @@ class Cluster:
         return self.folder / "events"
 
 
+def files(folder: Path) -> Iterator[Path]:
+    """List the files of a folder; Spark may delete some of its folders meanwhile."""
+    for here, _, names in os.walk(folder):
+        yield from (Path(here, name) for name in names)
+
+
 @contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
     """Run a master and a worker of one core during the block."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from poisonweb.embedded.processes import PROC, all_pids
+from tests.spark import clusters
 from tests.spark.clusters import Cluster
 
 SECONDS_BETWEEN_LOOKS = 0.1
@@ -64,7 +65,7 @@ class Watch:
                 log.seek(0)
                 self.driver_log = log.read()
         self._check(self.driver_log, "the driver's log")
-        for file in self._cluster.folder.rglob("*"):
+        for file in clusters.files(self._cluster.folder):
             # Temporary files may be deleted meanwhile.
             with suppress(FileNotFoundError):
                 if file.is_file():

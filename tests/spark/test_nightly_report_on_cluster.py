@@ -103,7 +103,10 @@ def test_cluster_publishes_what_one_machine_does_and_shows_no_password(
     assert list(spark_cluster.workers.rglob(f"*/{cluster_code_shipping.ARCHIVE}"))
     # No copy is left in Spark's temporary folders, the driver's or an executor's.
     wait_until(
-        lambda: not list(spark_cluster.local.rglob(cluster_code_shipping.ARCHIVE))
+        lambda: (
+            cluster_code_shipping.ARCHIVE
+            not in {file.name for file in clusters.files(spark_cluster.local)}
+        )
     )
 
 
