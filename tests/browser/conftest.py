@@ -29,7 +29,8 @@ CHROMIUM = (
 Open = Callable[..., Page]
 
 # A busy machine is no failure. What is promised sooner has a limit of its own.
-expect.set_options(timeout=60_000)
+PATIENCE = 60_000
+expect.set_options(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="session")
@@ -40,8 +41,16 @@ def browser() -> Iterator[Browser]:
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         chromium = playwright.chromium
         yield chromium.launch(
-            executable_path=machine_requirements.browser(), args=CHROMIUM
+            executable_path=machine_requirements.browser(),
+            args=CHROMIUM,
+            timeout=5 * PATIENCE,
         )
+
+
+def new_context(browser: Browser, product: Product, **options: Any) -> BrowserContext:
+    context = browser.new_context(base_url=product.url, **options)
+    context.set_default_timeout(PATIENCE)
+    return context
 
 
 class Windows:
@@ -75,7 +84,7 @@ class Windows:
     def _context(self, options: dict[str, Any]) -> BrowserContext:
         way = repr(sorted(options.items()))
         if way not in self._contexts:
-            context = self._browser.new_context(base_url=self._product.url, **options)
+            context = new_context(self._browser, self._product, **options)
             context.add_cookies(self._cookies)
             # A window ends with its last page: this one stays.
             context.new_page()
