@@ -33,6 +33,13 @@ def report(page: Page) -> None:
     assert answer.ok, answer.text()
 
 
+def press_g_and(key: str, page: Page) -> None:
+    """Press both keys within the time that the script allows, however slow we are."""
+    page.evaluate("const now = Date.now(); Date.now = () => now")
+    page.keyboard.press("g")
+    page.keyboard.press(key)
+
+
 def test_what_is_new_leads_from_the_overview_to_its_problem(open_page: Open) -> None:
     page = open_page("/help")
     report(page)
@@ -66,8 +73,7 @@ def test_a_decision_is_found_in_the_list_of_operations(open_page: Open) -> None:
     page.wait_for_url(re.compile(r"/operations/\d+$"))
     decided = page.url
 
-    page.keyboard.press("g")
-    page.keyboard.press("p")
+    press_g_and("p", page)
     page.get_by_role("link", name=re.compile("Requeued? 1 message")).first.click()
 
     assert page.url == decided
@@ -87,8 +93,7 @@ def test_a_decision_is_found_in_the_list_of_operations(open_page: Open) -> None:
 def test_two_keys_lead_to_every_page(open_page: Open, key: str, heading: str) -> None:
     page = open_page("/positions")
 
-    page.keyboard.press("g")
-    page.keyboard.press(key)
+    press_g_and(key, page)
 
     expect(page.get_by_role("heading", level=1)).to_have_text(heading)
 
