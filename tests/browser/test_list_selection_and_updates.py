@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -25,6 +28,25 @@ def chosen(page: Page) -> list[str]:
         "() => new FormData(document.querySelector('form.selectable')).getAll('ids')"
     )
     return sorted(keys)
+
+
+WATCH = """() => {
+    const rows = document.querySelectorAll("tr[data-key]");
+    for (const row of rows) row.dataset.before = "";
+    delete document.documentElement.dataset.anew;
+    document.addEventListener("htmx:after:swap", () => {
+        const isAnew = !document.querySelector("tr[data-before]");
+        document.documentElement.toggleAttribute("data-anew", isAnew);
+    });
+}"""
+
+
+@contextmanager
+def list_brought_anew(page: Page) -> Iterator[None]:
+    """Wait until all rows are new, and the script has done what it does with them."""
+    page.evaluate(WATCH)
+    yield
+    expect(page.locator("html[data-anew]")).to_be_attached()
 
 
 def test_shift_click_selects_from_the_third_row_to_the_twelfth(page: Page) -> None:
@@ -69,9 +91,8 @@ def test_the_head_box_tells_some_from_all(page: Page) -> None:
 def test_a_list_brought_anew_keeps_what_the_script_adds(page: Page) -> None:
     head = page.get_by_label("Select this page")
 
-    with page.expect_response(lambda answer: "/messages" in answer.url):
+    with list_brought_anew(page):
         page.keyboard.press("Shift+R")
-    page.wait_for_timeout(700)
     head.click()
 
     assert chosen(page) == sorted(rows(page))
@@ -83,8 +104,8 @@ def test_a_selection_survives_a_refresh_and_another_sorting_of_pages(
     page.locator("tbody input[name=ids]").nth(1).click()
     before = chosen(page)
 
-    page.keyboard.press("Shift+R")
-    page.wait_for_timeout(700)
+    with list_brought_anew(page):
+        page.keyboard.press("Shift+R")
     after_refresh = chosen(page)
     page.reload()
 
@@ -118,9 +139,8 @@ def test_rows_wait_behind_a_button_and_do_not_move(page: Page) -> None:
     show = page.locator("[data-live-show]")
     expect(show).to_be_visible(timeout=60_000)
     during = rows(page)
-    with page.expect_response(lambda answer: "/messages" in answer.url):
+    with list_brought_anew(page):
         show.click()
-    page.wait_for_timeout(700)
 
     assert before == during
     assert rows(page) != before
@@ -128,8 +148,8 @@ def test_rows_wait_behind_a_button_and_do_not_move(page: Page) -> None:
 
 def test_after_three_polls_a_drop_still_opens_its_preview(page: Page) -> None:
     for _ in range(3):
-        page.keyboard.press("Shift+R")
-        page.wait_for_timeout(400)
+        with list_brought_anew(page):
+            page.keyboard.press("Shift+R")
     page.locator("tbody input[name=ids]").first.click()
 
     preview(page, "Drop…")
