@@ -66,5 +66,5 @@ class Own:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=180,
         )

@@ -11,7 +11,7 @@ import pika
 def main(url: str, *, mended: bool) -> None:
     """Handle one message and print it; an exception ends the process."""
     channel = pika.BlockingConnection(pika.URLParameters(url)).channel()
-    for method, properties, body in channel.consume("payments", inactivity_timeout=20):
+    for method, properties, body in channel.consume("payments", inactivity_timeout=60):
         if method is None:
             sys.exit("nothing came")
         payment = json.loads(body)
