@@ -32,7 +32,7 @@ from apps.triage.models import lock_name
 from poisonweb.embedded import running_servers_file
 from tests.acceptance.product_process import PYTHON, Product, environment
 from tests.browser.conftest import Open
-from tests.browser.test_triage import preview
+from tests.browser.test_triage import number_at, preview
 from tests.many_messages_by_sql import insert_messages
 from tests.waiting import wait_until
 
@@ -367,8 +367,7 @@ def drop_all(page: Page) -> int:
 
 def counted(page: Page, label: str) -> int:
     """Read one of the counts on the page of an operation."""
-    text = page.locator(".counts div", has_text=label).locator("dd").inner_text()
-    return int(text.replace(",", ""))
+    return number_at(page.locator(".counts div", has_text=label).locator("dd"))
 
 
 def press(page: Page, button: str, *, then: str) -> None:
@@ -401,8 +400,7 @@ def shown_by_problem(page: Page, problems: list[int]) -> dict[int, int]:
     numbers: dict[int, int] = {}
     for problem in problems:
         page.goto(f"/problems/{problem}")
-        button = page.locator("#acts-now button").first.inner_text()
-        numbers[problem] = int(re.sub(r"\D", "", button))
+        numbers[problem] = number_at(page.locator("#acts-now button").first)
     return numbers
 
 
@@ -413,7 +411,7 @@ def shown_on_overview(page: Page, problems: list[int]) -> dict[int, int]:
     for problem in problems:
         row = page.locator(f"#needs-{problem} td.num.strong")
         if row.count():
-            numbers[problem] = int(row.inner_text().replace(",", ""))
+            numbers[problem] = number_at(row)
     return numbers
 
 

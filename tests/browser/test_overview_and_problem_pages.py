@@ -14,7 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.acceptance.api_client import Client
 from tests.acceptance.product_process import PYTHON, Product, environment
 from tests.browser.conftest import Open
-from tests.browser.test_triage import SOON, await_rows
+from tests.browser.test_triage import SOON, await_rows, number_at
 from tests.failure_report_builders import failure
 from tests.waiting import wait_until
 
@@ -168,7 +168,7 @@ def test_the_number_on_the_button_follows_what_fails_and_is_what_the_preview_cou
     button = page.locator("#acts-now").get_by_role(
         "button", name=re.compile("^Requeue")
     )
-    number = int(re.findall(r"\d+", button.inner_text())[0])
+    number = number_at(button)
 
     report(reporter, 3, topic="checkout", kind="Growing")
     expect(button).to_have_text(f"Requeue {number + 3} open…", timeout=IN_TIME)

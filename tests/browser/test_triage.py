@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.acceptance.product_process import Product
 from tests.browser.conftest import Open, sign_in
@@ -39,6 +39,12 @@ def await_rows(page: Page, number: int) -> None:
 def preview(page: Page, button: str) -> None:
     page.get_by_role("button", name=re.compile(button)).click()
     page.wait_for_url("**/operations/preview?*")
+
+
+def number_at(place: Locator) -> int:
+    """Read a number; one that takes Postgres too long comes with a later refresh."""
+    expect(place).to_have_text(re.compile(r"\d"))
+    return int(re.sub(r"\D", "", place.inner_text()))
 
 
 def test_failures_appear_by_themselves_gathered_into_problems(open_page: Open) -> None:
