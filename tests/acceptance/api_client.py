@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
@@ -50,9 +53,16 @@ class Client:
         return operation
 
     def _ask(self, request: Request) -> Any:
+        """Ask until the server is not busy, as the SDK does."""
         request.add_header("Authorization", f"Bearer {self.key}")
-        with urlopen(request, timeout=30) as answer:
-            return json.load(answer)
+        while True:
+            try:
+                with urlopen(request, timeout=60) as answer:
+                    return json.load(answer)
+            except HTTPError as refusal:
+                if refusal.code != HTTPStatus.SERVICE_UNAVAILABLE:
+                    raise
+                time.sleep(0.2)
 
 
 def is_answered(operation: dict[str, Any]) -> bool:

@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from urllib.error import HTTPError
 
 import pytest
 from django.db import connection
@@ -56,7 +55,6 @@ LONGEST_LIFE = 0.3
 # Answers to a worker that holds no lock do not wait for its end.
 PROMPT_SECONDS = 10.0 if SOAK else 60.0
 MOST_MEMBERS = 500
-UNAVAILABLE = 503
 
 Statuses = Counter[str]
 Member = Mapping[str, object]
@@ -123,7 +121,7 @@ def answer(client: Client, entries: Entries) -> Statuses:
     statuses = Statuses()
     for path, members in (("confirmations", handled), ("failures", failed)):
         for some in slices(members):
-            results = post(client, path, {path: some})
+            results = client.post(path, {path: some})["results"]
             statuses.update(f"{path}: {each['status']}" for each in results)
     return statuses
 
@@ -131,19 +129,6 @@ def answer(client: Client, entries: Entries) -> Statuses:
 def slices(members: Sequence[Member]) -> Iterator[Sequence[Member]]:
     for start in range(0, len(members), MOST_MEMBERS):
         yield members[start : start + MOST_MEMBERS]
-
-
-def post(client: Client, path: str, body: dict[str, object]) -> list[dict[str, str]]:
-    """Post until the server is not busy, as the SDK does."""
-    while True:
-        try:
-            results: list[dict[str, str]] = client.post(path, body)["results"]
-        except HTTPError as refusal:
-            if refusal.code != UNAVAILABLE:
-                raise
-            time.sleep(0.2)
-        else:
-            return results
 
 
 def read_all(consumer: Consumer) -> Entries:
