@@ -50,6 +50,7 @@ def test_other_consumers_skip_a_poison_and_handle_its_requeued_copy(
         requeued = one_more_time(Poison.objects.get())
         handled = two.handle(requeued)
         wait_until(lambda: Redrive.objects.get().outcome == "confirmed")
+        wait_until(lambda: two.health()["skips"])
         skipped = two.handle(message(2, bad=True))
         with start(client_name="three") as three:
             later = three.handle(message(1), message(2, bad=True), message(3))
