@@ -64,7 +64,7 @@ def test_migrate_and_runserver_serve_the_sign_in_with_its_looks(
         stderr=subprocess.DEVNULL,
     )
     try:
-        page = wait_until(lambda: read_if_up(f"http://{here}/sign-in"))
+        page = wait_until(lambda: read_if_up(f"http://{here}/sign-in"), seconds=180)
         files = re.findall(r'(?:href|src)="(/static/[^"]+)"', page)
         sizes = [len(read(f"http://{here}{file}")) for file in files]
     finally:

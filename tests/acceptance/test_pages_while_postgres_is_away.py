@@ -19,7 +19,7 @@ import pytest
 from poisonweb.embedded import postgres, processes, redis
 from poisonweb.embedded.free_ports import free_port
 from tests.acceptance.product_process import ROOT
-from tests.waiting import wait_until
+from tests.waiting import await_start, wait_until
 
 pytestmark = pytest.mark.acceptance
 
@@ -93,7 +93,7 @@ def visitor(environment: dict[str, str]) -> Iterator[Browser]:
     )
     visitor = Browser(f"http://127.0.0.1:{port}")
     try:
-        wait_until(visitor.answers)
+        await_start(web, visitor.answers, seconds=180)
         yield visitor
     finally:
         web.terminate()

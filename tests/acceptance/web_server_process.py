@@ -20,7 +20,7 @@ from apps.team import services as team
 from apps.team.rights import ALL_TOPICS, Scope
 from poisonweb.embedded.free_ports import free_port
 from tests.acceptance.product_process import ROOT
-from tests.waiting import wait_until
+from tests.waiting import await_start
 
 CONSUMER = (
     *(Scope.CAPTURE_WRITE, Scope.SKIPS_READ),
@@ -65,7 +65,7 @@ class Web:
             cwd=ROOT,
             env={**os.environ, "DATABASE_URL": url_of_this_database()},
         )
-        wait_until(self.answers)
+        await_start(self.process, self.answers, seconds=180)
 
     def answers(self) -> bool:
         with suppress(OSError), urlopen(f"{self.url}/healthz", timeout=5) as answer:
