@@ -23,6 +23,7 @@ from poisonguard.locks.zookeeper import ROOT, ZooKeeperLocks
 from poisonweb.embedded.free_ports import LOOPBACK
 from tests.brokers import zookeeper
 from tests.contracts.lock_contender import LONG_SESSION_SECONDS, connect
+from tests.database_removal import drop_database
 
 
 class LockStage(ABC):
@@ -118,7 +119,7 @@ def lock_database(encoding: str = "UTF8") -> Iterator[str]:
         yield dsn
     finally:
         with psycopg.connect(url, autocommit=True) as server:
-            server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+            drop_database(name, server)
 
 
 class LinkProxy:

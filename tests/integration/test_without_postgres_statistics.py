@@ -33,6 +33,7 @@ from apps.triage.models import Operation
 from apps.triage.services import previews
 from apps.triage.services.running import SliceEnd
 from apps.triage.states import Verb
+from tests.database_removal import drop_database
 from tests.failure_report_builders import GUARD, capture, failure
 from tests.statement_cpu_time import Statements, measured
 from tests.template_database import ROOT
@@ -93,7 +94,7 @@ def fresh_database(
 @contextmanager
 def database(name: str, *, template: str = "template1") -> Iterator[None]:
     with connection.cursor() as cursor:
-        cursor.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        drop_database(name, cursor)
         cursor.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         # What a second process does in parallel is not in the session's time.
         cursor.execute(f"ALTER DATABASE {name} SET max_parallel_workers_per_gather = 0")
@@ -101,7 +102,7 @@ def database(name: str, *, template: str = "template1") -> Iterator[None]:
         yield
     finally:
         with connection.cursor() as cursor:
-            cursor.execute(f"DROP DATABASE {name} WITH (FORCE)")
+            drop_database(name, cursor)
 
 
 @contextmanager

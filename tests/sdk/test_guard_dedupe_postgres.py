@@ -26,6 +26,7 @@ from psycopg_pool import ConnectionPool
 from poisonguard import Guard, Misconfigured, Outcome, RetryPolicy
 from poisonguard.dedupe.postgres import PostgresWindow, schema
 from tests import preloaded_fork_server
+from tests.database_removal import drop_database
 from tests.sdk import postgres_dedupe_consumer
 from tests.sdk.fake_poisonweb_server import Server
 from tests.sdk.guard_and_handler_builders import Message, guarding, message, redriven
@@ -52,7 +53,7 @@ def database() -> Iterator[str]:
         yield dsn
     finally:
         with psycopg.connect(url, autocommit=True) as server:
-            server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+            drop_database(name, server)
 
 
 @pytest.fixture

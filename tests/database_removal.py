@@ -1,0 +1,24 @@
+"""Drop a database of the server of the tests, whoever is at work in it."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+END_SESSIONS = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = %s AND backend_type = 'client backend'
+"""
+
+
+class Session(Protocol):
+    def execute(self, query: str, params: Any = ..., /) -> object: ...
+
+
+def drop_database(name: str, session: Session) -> None:
+    """Drop it, from another one, where it exists.
+
+    WITH (FORCE) would be refused whenever the vacuum is at work there, which only a
+    superuser may end so.
+    """
+    session.execute(END_SESSIONS, [name])
+    session.execute(f"DROP DATABASE IF EXISTS {name}")
