@@ -438,14 +438,14 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_no_text_takes_long_to_normalise(text: str) -> None:
-    begun = time.perf_counter()
+    begun = time.thread_time()
 
     normalised(text)
     values_of(text)
     frames(text)
     body_shape(text.encode()[:BODY_LIMIT])
 
-    assert time.perf_counter() - begun < 1
+    assert time.thread_time() - begun < 1
 
 
 def test_the_digest_is_the_same_in_every_process() -> None:
