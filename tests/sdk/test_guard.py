@@ -7,7 +7,8 @@ import hashlib
 import os
 import signal
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from tests.sdk.guard_and_handler_builders import (
     message,
     redriven,
 )
+from tests.waiting import wait_until
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HANDLED, SKIPPED = Outcome.HANDLED, Outcome.SKIPPED
@@ -84,11 +86,20 @@ def test_a_guard_that_could_not_start_may_be_started_again(
     with pytest.raises(StartTimeout):
         guard.start()
     server.start()
+    wait_until(lambda: has_started(guard))
     with guard:
         outcome, health = guard.handle(message(), Handler()), guard.health()
 
     assert outcome is HANDLED
     assert health["journal"]
+
+
+def has_started(guard: Guard) -> bool:
+    """Try to start a guard, which waits no longer than a busy server takes."""
+    with suppress(StartTimeout):
+        guard.start()
+        return True
+    return False
 
 
 def test_when_unloaded_start_begins_without_the_skip_list_and_warns(
@@ -319,14 +330,29 @@ def test_one_bad_message_of_sixteen_does_not_affect_the_others(server: Server) -
     assert sorted(handler.calls) == sorted([*(f"b-{n}" for n in range(16)), "b-7"])
 
 
+@contextmanager
+def closing_amid(guard: Guard) -> Iterator[None]:
+    """Close a guard as soon as a message waits for its retry."""
+
+    def close() -> None:
+        wait_until(lambda: guard.health()["retrying"])
+        guard.close()
+
+    closing = threading.Thread(target=close)
+    closing.start()
+    try:
+        yield
+    finally:
+        closing.join()
+
+
 def test_attempts_are_counted_across_restarts(server: Server, tmp_path: Path) -> None:
     handler = Failing(ValueError())
     slow = RetryPolicy(max_attempts=3, base=30, cap=30)
     quick = RetryPolicy(max_attempts=3, base=0, cap=0)
 
     outcomes = []
-    with guarding(server, policy=slow, journal=tmp_path) as guard:
-        threading.Timer(0.2, guard.close).start()
+    with guarding(server, policy=slow, journal=tmp_path) as guard, closing_amid(guard):
         outcomes.append(guard.handle(message(), handler))
     later = datetime.now(UTC) + timedelta(minutes=1)
     with guarding(server, policy=quick, journal=tmp_path, clock=lambda: later) as guard:
@@ -372,8 +398,10 @@ def test_a_message_that_comes_back_early_waits_for_its_time(
     handler = Failing(ValueError())
     policy = RetryPolicy(max_attempts=3, base=30, cap=30)
     for _ in range(2):
-        with guarding(server, policy=policy, journal=tmp_path) as guard:
-            threading.Timer(0.2, guard.close).start()
+        with (
+            guarding(server, policy=policy, journal=tmp_path) as guard,
+            closing_amid(guard),
+        ):
             guard.handle(message(), handler)
 
     assert handler.calls == ["b-1"]
@@ -646,19 +674,21 @@ def test_holds_a_poison_while_the_server_is_away_and_then_releases_it(
     handler = Failing(ValueError(), "b-2")
     kept_alive: list[Message] = []
     states: list[object] = []
-    options: dict[str, Any] = {"hold_for": 1.5, "keep_alive": kept_alive.append}
 
-    with guarding(server, **options) as guard:
+    def keep_alive(held: Message) -> None:
+        kept_alive.append(held)
+        states.append(guard.health()["state"])
+
+    with guarding(server, hold_for=3.0, keep_alive=keep_alive) as guard:
         guard.handle(message("b-1"), handler)
         server.stop()
-        threading.Timer(0.7, lambda: states.append(guard.health()["state"])).start()
         released = guard.handle(message("b-2"), handler)
         server.start()
         poisoned = guard.handle(message("b-2"), handler)
 
     assert (released, poisoned) == (RELEASE, POISONED)
     assert kept_alive[0]["bookmark"] == "b-2"
-    assert states == ["holding"]
+    assert {*states} == {"holding"}
     assert handler.calls == ["b-1", "b-2", "b-2"]  # not run once more when it returned
     assert only(server.reports.failures)["exception"]["type"] == "ValueError"
 
