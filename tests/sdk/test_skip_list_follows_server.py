@@ -700,7 +700,7 @@ def test_an_event_that_is_nested_too_deep_ends_no_stream_for_good(
 
     before, server.stream.ping = server.stream.ping, event_text("skip", deep)
     server.stream.cut()
-    server.until(lambda: len(snapshots(server)) == 2)
+    server.until(lambda: len(snapshots(server)) >= 2)
     server.stream.ping = before
     server.skip_list.add(kind="bookmark", value="after")
 
@@ -717,7 +717,7 @@ def test_an_expired_skip_leaves_by_itself(
 ) -> None:
     mirror = joined(connection)
     connection.start(10)
-    soon = datetime.now(UTC) + timedelta(seconds=1)
+    soon = datetime.now(UTC) + timedelta(seconds=5)  # until then it has to arrive
 
     server.skip_list.add(kind="bookmark", value="1", expires_at=soon.isoformat())
     server.until(lambda: "1" in mirror.bookmarks)
