@@ -345,7 +345,7 @@ def test_a_process_killed_at_any_moment_loses_no_acknowledged_record(
         lambda: promised <= {*server.reports.failures, *server.reports.confirmations}
     )
     assert len(promised) > 6
-    reporter.close(5)
+    reporter.close(60)
     assert reporter.spooled == 0
 
 
@@ -364,7 +364,7 @@ def test_a_process_killed_while_it_drains_loses_nothing(
     server.until(
         lambda: promised <= {*server.reports.failures, *server.reports.confirmations}
     )
-    reporter.close(5)
+    reporter.close(60)
     assert segments(tmp_path) == []
 
 
