@@ -69,7 +69,7 @@ guard = Guard(
     api_key="pw_test_key",
     journal=Path(FOLDER, "journal"),
     policy=RetryPolicy(max_attempts=5, base=0.01, cap=0.01),
-    handler_timeout=0.5 if HOW == "hang" else None,
+    handler_timeout=2.5 if HOW == "hang" else None,
     hold_for=20,
 )
 settled = set(SETTLED.read_text().split()) if SETTLED.exists() else set()

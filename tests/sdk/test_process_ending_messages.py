@@ -58,7 +58,7 @@ class Consumer:
         ("kill", -signal.SIGKILL, "crash", ""),
         ("abort", -signal.SIGABRT, "crash", ""),
         ("sys.exit", 3, "crash", "The handler called sys.exit(3)"),
-        ("hang", -signal.SIGKILL, "hang", "stuck for 0.5"),
+        ("hang", -signal.SIGKILL, "hang", "stuck for 2.5"),
     ],
 )
 def test_a_killer_is_poisoned_after_two_deaths_of_its_own(

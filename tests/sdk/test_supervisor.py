@@ -60,13 +60,13 @@ def test_a_consumer_that_dies_starts_again_and_its_killer_is_poisoned(
 def test_a_handler_that_hangs_even_in_c_is_killed_with_its_stacks(
     consumers: Consumers, way: str
 ) -> None:
-    command = supervised(consumers, "--handler-timeout", "0.5", ways={"2": way})
+    command = supervised(consumers, "--handler-timeout", "2.5", ways={"2": way})
 
     code, output = to_its_end(command)
 
     assert code == 0
     assert consumers.noted("poisoned") == [2]
-    assert output.count("The handler was stuck for 0.5 s") == 2
+    assert output.count("The handler was stuck for 2.5 s") == 2
     assert "in _handle" in output
     assert list(consumers.folder.glob("*.stacks")) == []
 
@@ -76,10 +76,10 @@ def test_of_several_in_flight_only_the_one_that_hangs_is_charged(
 ) -> None:
     command = supervised(
         consumers,
-        *("--handler-timeout", "1"),
+        *("--handler-timeout", "3"),
         messages=400,
         slots=4,
-        sleep=0.02,
+        sleep=0.05,
         ways={"20": "hang"},
     )
 
@@ -133,7 +133,8 @@ def test_a_supervisor_that_waits_to_start_again_can_be_stopped(
 ) -> None:
     starts = tmp_path / "starts"
     starts.touch()
-    dies = ["sh", "-c", f"echo once more >> {starts}; exit 1"]
+    # Deaf to the signal: it may just be about to end when that comes.
+    dies = ["sh", "-c", f"trap '' TERM; echo once more >> {starts}; exit 1"]
 
     with popen(run(consumers, command=dies)) as process:
         wait_until(
