@@ -24,7 +24,7 @@ from poisonweb.embedded import processes
 PR_SET_CHILD_SUBREAPER = 36
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 # Servers and browsers need a moment to end after the one who stopped them.
-ENDING_SECONDS = 15.0
+ENDING_SECONDS = 60.0
 TEARDOWN_SECONDS = 60.0
 # pytest keeps the newest of these for who wants to look into them.
 EXPECTED = "pytest-of-*"

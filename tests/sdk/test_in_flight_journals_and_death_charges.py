@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -639,12 +640,13 @@ from poisonguard.journal.in_flight_journal import Journal
 journal = Journal(sys.argv[1])
 journal.open(name=sys.argv[2])
 journal.words[0] = 7
-if os.fork() == 0:
+grandchild = os.fork()
+if grandchild == 0:
     os.close(1)
     os.close(2)
-    time.sleep(20)
+    time.sleep(600)
     os._exit(0)
-print("ready", flush=True)
+print(grandchild, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -652,9 +654,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_grandchild_that_lives_on_does_not_keep_its_parents_journal(
     consumers: Consumers,
 ) -> None:
-    python(GRANDCHILD, consumers.folder, NAME)
+    grandchild = int(python(GRANDCHILD, consumers.folder, NAME))
 
     journal = consumers.next_start()
 
+    os.kill(grandchild, signal.SIGKILL)  # which has lived on until now
     assert [death.numbers for death in journal.deaths] == [(7,)]
     journal.close()
