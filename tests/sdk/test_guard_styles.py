@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -244,16 +245,12 @@ def test_at_most_concurrency_messages_are_in_flight(
         with lock:
             now += 1
             most = max(most, now)
-        barrier.wait(timeout=0.05)
+        together.wait(timeout=60)
+        time.sleep(0.05)  # in which a fourth one could come
+        with lock:
+            now -= 1
 
-    class Barrier:
-        def wait(self, timeout: float) -> None:
-            nonlocal now
-            threading.Event().wait(timeout)
-            with lock:
-                now -= 1
-
-    barrier = Barrier()
+    together = threading.Barrier(3)
     with guarding(server, concurrency=3) as guard:
         threads = [
             threading.Thread(target=guard.handle, args=(message(f"b-{n}"), handle))
