@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from poisonguard import __main__
 from poisonguard_conformance.check_server_command import CHECKS, NAMES, main
+from poisonweb.embedded.free_ports import free_port
 from tests.sdk.fake_poisonweb_server import KEY, Server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,10 +70,8 @@ def test_json_output_is_one_object(
 def test_an_unreachable_server_fails_once_and_the_rest_is_not_checked(
     key_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-
-    status = play(f"http://127.0.0.1:{port}", key_file, "--json")
+    # It stays reserved: no server of another test may get it.
+    status = play(f"http://127.0.0.1:{free_port()}", key_file, "--json")
 
     results = [each["result"] for each in json.loads(capsys.readouterr().out)["checks"]]
     assert status == 1
