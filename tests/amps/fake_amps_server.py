@@ -18,7 +18,8 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, Self
 
-LOOPBACK = "127.0.0.1"
+from poisonweb.embedded.free_ports import LOOPBACK, free_port
+
 EPOCH, NOW = "0", "0|1|"
 OWN = "77"  # the publisher of what clients publish here
 
@@ -60,7 +61,8 @@ class Amps:
     lock: Lock = field(default_factory=Lock)
 
     def __enter__(self) -> Self:
-        self.listener = socket.create_server((LOOPBACK, 0))
+        # Reserved also when it has stopped: clients go on to try it.
+        self.listener = socket.create_server((LOOPBACK, free_port()))
         Thread(target=self._accept, daemon=True).start()
         return self
 
@@ -172,11 +174,12 @@ class Amps:
             topic=header["t"],
             bookmarks="bookmark" in header,
         )
+        # First, since the client goes on as soon as it has the answer.
+        self.subscriptions.append(subscription)
         connection.acknowledge(header, sub_id=subscription.sub_id)
         if "bookmark" in header:
             messages = self._after(subscription.topic, header["bookmark"])
             connection.send(delivery(message, subscription) for message in messages)
-        self.subscriptions.append(subscription)
 
     def _after(self, topic: str, bookmark: str) -> Iterator[Logged]:
         if bookmark == NOW:
