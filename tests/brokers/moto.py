@@ -133,7 +133,8 @@ class Gate:
 
     def shut(self) -> None:
         """Refuse new connections, and cut the open ones."""
-        listener, self._listener = self._listener, None
+        with self._lock:
+            listener, self._listener = self._listener, None
         if listener is not None:
             # Only this wakes a thread that waits in accept().
             with suppress(OSError):
@@ -150,11 +151,15 @@ class Gate:
                 client, _ = listener.accept()
             except OSError:
                 return
-            Thread(target=self._serve, args=(client,), daemon=True).start()
+            work = Thread(target=self._serve, args=(client, listener), daemon=True)
+            work.start()
 
-    def _serve(self, client: socket.socket) -> None:
+    def _serve(self, client: socket.socket, listener: socket.socket) -> None:
         with client, socket.create_connection((LOOPBACK, self._behind)) as server:
             with self._lock:
+                # It may have been shut since this one came.
+                if self._listener is not listener:
+                    return
                 self._links |= {client, server}
             there = Thread(target=self._pump, args=(client, server), daemon=True)
             there.start()
