@@ -22,6 +22,7 @@ from poisonguard.locks.zookeeper import (
     ZooKeeperSession,
 )
 from tests.brokers import zookeeper
+from tests.contracts.lock_contender import LONG_SESSION_SECONDS
 from tests.contracts.resource_lock_stages import LinkProxy, ZooKeeperLockStage
 from tests.waiting import wait_until
 
@@ -47,10 +48,15 @@ def resource() -> str:
     return f"invoices-{uuid4().hex}"
 
 
+def patient(hosts: str) -> ZooKeeperLocks:
+    """Return locks whose session no late answer of a busy machine ends."""
+    return ZooKeeperLocks(hosts, session_timeout=LONG_SESSION_SECONDS)
+
+
 def test_each_waiter_watches_the_next_lower_node_only(
     stage: ZooKeeperLockStage, resource: str
 ) -> None:
-    server = ZooKeeperLocks(stage.address)
+    server = patient(stage.address)
     lock = ResourceLock(resource, server)
     assert lock.acquire()
     before = stage.server.watches()
@@ -69,7 +75,7 @@ def test_a_lost_answer_to_create_leaves_one_node(
     stage: ZooKeeperLockStage, resource: str
 ) -> None:
     proxy = LinkProxy(stage.server.port, cut_after=b"__lock__")
-    lock = ResourceLock(resource, ZooKeeperLocks(f"127.0.0.1:{proxy.port}"))
+    lock = ResourceLock(resource, patient(f"127.0.0.1:{proxy.port}"))
 
     grant = lock.acquire(PATIENCE)
 
@@ -85,7 +91,7 @@ def test_a_suspended_connection_is_a_lost_lock_for_ever(
     stage: ZooKeeperLockStage, resource: str
 ) -> None:
     proxy = LinkProxy(stage.server.port)
-    server = ZooKeeperLocks(f"127.0.0.1:{proxy.port}")
+    server = patient(f"127.0.0.1:{proxy.port}")
     lock = ResourceLock(resource, server)
     assert lock.acquire(PATIENCE)
     session = server._session
@@ -108,7 +114,7 @@ def test_a_node_is_removed_though_the_connection_is_lost_meanwhile(
     stage: ZooKeeperLockStage, resource: str
 ) -> None:
     proxy = LinkProxy(stage.server.port)
-    server = ZooKeeperLocks(f"127.0.0.1:{proxy.port}", session_timeout=60)
+    server = patient(f"127.0.0.1:{proxy.port}")
     lock = ResourceLock(resource, server)
     assert lock.acquire(PATIENCE)
     watches = stage.server.watches()
@@ -134,14 +140,14 @@ def test_a_node_is_removed_though_the_connection_is_lost_meanwhile(
 def test_a_fence_is_the_transaction_that_made_the_node(
     stage: ZooKeeperLockStage, resource: str
 ) -> None:
-    lock = ResourceLock(resource, ZooKeeperLocks(stage.address))
+    lock = ResourceLock(resource, patient(stage.address))
     with lock as grant:
         (node,) = stage.client.get_children(f"{ROOT}/{resource}")
         _, stat = stage.client.get(f"{ROOT}/{resource}/{node}")
     lock.destroy()
     # Nodes are numbered from 0 again below a path that was deleted; transactions not.
     stage.client.delete(f"{ROOT}/{resource}")
-    lock = ResourceLock(resource, ZooKeeperLocks(stage.address))
+    lock = ResourceLock(resource, patient(stage.address))
     with lock as later:
         assert later.fence > grant.fence == stat.czxid
     lock.destroy()
@@ -150,8 +156,8 @@ def test_a_fence_is_the_transaction_that_made_the_node(
 def test_a_restart_of_zookeeper_is_sat_out_by_those_who_wait(
     stage: ZooKeeperLockStage, resource: str
 ) -> None:
-    holder = ResourceLock(resource, ZooKeeperLocks(stage.address, session_timeout=60))
-    waiting = ZooKeeperLocks(stage.address, session_timeout=60)
+    holder = ResourceLock(resource, patient(stage.address))
+    waiting = patient(stage.address)
     assert holder.acquire(PATIENCE)
     wait = waiting.attempt(resource)
     wait_until(lambda: stage.places(resource) == 2)
@@ -221,7 +227,7 @@ def name_of(thread: threading.Thread) -> str:
 def test_a_frozen_server_ends_no_wait_late(
     stage: ZooKeeperLockStage, resource: str
 ) -> None:
-    lock = ResourceLock(resource, ZooKeeperLocks(stage.address))
+    lock = ResourceLock(resource, patient(stage.address))
     with lock:
         pass
     stage.server.freeze()
