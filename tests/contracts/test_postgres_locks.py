@@ -43,6 +43,11 @@ FAR_AWAY = 3_600.0
 WAITERS = 1_000
 LOOKS = 20
 TASKS = 40  # more than `asyncio.to_thread` has threads
+# Since when, too: a session that just begins to work may still be shown as idle.
+IDLE = """
+SELECT pid, state_change, backend_xmin, backend_xid FROM pg_stat_activity
+WHERE application_name = %(application_name)s AND state = 'idle'
+"""
 WAITS_FOR_LOCK = """
 SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'
 """
@@ -477,15 +482,11 @@ def test_a_thousand_waiters_hold_back_no_vacuum(
 
     # They look as often as in a day of waiting, only sooner.
     idle = set()
-    for _ in range(LOOKS):
-        wait_until(partial(has_answered_since, connection, connection.answered_at))
-        idle |= set(
-            stage.query(
-                "SELECT backend_xmin, backend_xid FROM pg_stat_activity"
-                " WHERE application_name = %s AND state = 'idle'",
-                CLIENT_SETTINGS["application_name"],
-            )
-        )
+    with psycopg.connect(dsn, autocommit=True) as watching:
+        for _ in range(LOOKS):
+            wait_until(partial(has_answered_since, connection, connection.answered_at))
+            looks = [set(watching.execute(IDLE, CLIENT_SETTINGS)) for _ in range(2)]
+            idle |= {(xmin, xid) for *_, xmin, xid in looks[0] & looks[1]}
     with psycopg.connect(dsn, autocommit=True) as connection_to_vacuum:
         notices: list[str] = []
         connection_to_vacuum.add_notice_handler(
