@@ -66,7 +66,7 @@ http.createServer((request, answer) => {
     text: textOf(message.persistency),
     dequeue_count: message.dequeueCount,
     expires_at: message.expirationTime,
-    visible_at: message.timeNextVisible,
+    visible_at: new Date(message.timeNextVisible).toISOString(),
   }));
   answer.end(JSON.stringify(told));
 }).listen(Number(process.env.LOOK_PORT), "127.0.0.1");
