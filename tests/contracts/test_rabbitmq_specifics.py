@@ -23,6 +23,7 @@ from apps.brokers.adapter_contract import (
     OutcomeKind,
     PublishOutcome,
 )
+from apps.brokers.adapters.rabbitmq import publisher as rabbitmq_publisher
 from apps.brokers.adapters.rabbitmq import reader as rabbitmq_reader
 from apps.brokers.adapters.rabbitmq.adapter import ADAPTER
 from apps.brokers.adapters.rabbitmq.amqp_connection import LARGEST_FRAME
@@ -47,6 +48,7 @@ from tests.contracts.topic_fixture_interface import outbound
 from tests.waiting import wait_until
 
 SENT, REFUSED, UNKNOWN = OutcomeKind.SENT, OutcomeKind.REFUSED, OutcomeKind.UNKNOWN
+PATIENCE = 60.0
 CUTS = 500 if os.environ.get("SOAK") else 20
 # Erlang cannot represent this number: the broker fails, and closes the connection.
 HOSTILE: Header = (b"weight", b'{"$raw": "ZH/4AAAAAAAB"}')
@@ -101,7 +103,9 @@ def test_each_death_of_a_message_has_its_own_bookmark(stage: RabbitStage) -> Non
 
     reader = stage.reader()
     # A queue dead-letters when it gets to it, maybe not both at once.
-    before = [letter for _ in range(2) for letter in reader.read(limit=1, wait=5)]
+    before = [
+        letter for _ in range(2) for letter in reader.read(limit=1, wait=PATIENCE)
+    ]
     reader.close()
     again = read_all(stage, 2)
 
@@ -164,7 +168,7 @@ def test_the_delivery_count_of_a_quorum_queue_is_no_header_of_the_message(
     settings = replace(stage.settings, dead_letter_queue=queue)
     reader = ADAPTER.dead_letter_reader(stage.broker, settings)
 
-    (letter,) = reader.read(limit=1, wait=5)
+    (letter,) = reader.read(limit=1, wait=PATIENCE)
     reader.close()
 
     assert sorted(letter.headers) == sorted(headers)
@@ -340,7 +344,9 @@ def test_a_message_not_written_to_a_hanging_link_is_unsent(
     publisher = stage.publisher()
     # With the usual timeout, since a confirmation is slow on a busy machine.
     assert [one.kind for one in publisher.publish([outbound(stage.topic, 0)])] == [SENT]
-    monkeypatch.setattr("apps.brokers.adapters.rabbitmq.publisher.CONFIRM_SECONDS", 0.5)
+    monkeypatch.setattr(rabbitmq_publisher, "CONFIRM_SECONDS", 0.5)
+    # A connection that had rested would be probed first.
+    monkeypatch.setattr(rabbitmq_publisher, "RESTED_SECONDS", PATIENCE)
     window = [outbound(stage.topic, n) for n in range(1, 3 * IN_FLIGHT)]
 
     stage.server.process.send_signal(signal.SIGSTOP)
@@ -488,7 +494,7 @@ def test_what_was_read_on_a_connection_that_is_gone_is_not_acknowledged(
     with pytest.raises(Unavailable):
         reader.acknowledge([letter.handle])
     reader.release([letter.handle])
-    (again,) = reader.read(limit=1, wait=5)
+    (again,) = reader.read(limit=1, wait=PATIENCE)
 
     assert (again.body, again.redelivered) == (b"0", True)
     assert again.handle != letter.handle
@@ -507,7 +513,7 @@ def test_a_message_held_too_long_is_returned_before_rabbitmqs_limit(
         reader.read(limit=1, wait=0)
     monkeypatch.undo()
 
-    (again,) = reader.read(limit=1, wait=5)
+    (again,) = reader.read(limit=1, wait=PATIENCE)
 
     assert (again.body, again.redelivered) == (b"0", True)
 
@@ -664,10 +670,12 @@ def reject_all(stage: RabbitStage, queue: str) -> None:
 
 def read_all(stage: RabbitStage, count: int) -> list[DeadLetter]:
     reader, letters = stage.reader(), list[DeadLetter]()
-    for _ in range(20):
-        letters += reader.read(limit=count, wait=0.5)
-        if len(letters) >= count:
-            break
+
+    def have_come() -> bool:
+        letters.extend(reader.read(limit=count, wait=0.5))
+        return len(letters) >= count
+
+    wait_until(have_come, seconds=PATIENCE, describe=lambda: letters)
     reader.close()
     return letters
 
