@@ -28,8 +28,8 @@ from tests.contracts.sdk_example_processes import (
 )
 from tests.contracts.sqs_topic_fixture import SqsStage
 
-HIDDEN = 3  # seconds, so it is renewed every second
-RENEWALS = 5
+HIDDEN = 6  # seconds; it is renewed every second
+RENEWALS = 10
 PATIENCE = 120.0
 
 
