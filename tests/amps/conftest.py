@@ -10,9 +10,8 @@ import pytest
 
 from poisonguard.amps import BookmarkStore
 from poisonguard.amps.mister_yuck import POISON_TOPIC
-from poisonguard.server.http_client import Client
 from tests.amps.fake_amps_server import Amps
-from tests.sdk.fake_poisonweb_server import KEY, Server, running
+from tests.sdk.fake_poisonweb_server import KEY, Server, be_patient, running
 
 NEVER = 3_600.0  # seconds: a test writes when it says so
 
@@ -22,10 +21,7 @@ Open = Callable[..., BookmarkStore]
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a store wait for an answer: on a busy machine one may take five seconds."""
-    defaults = Client.__init__.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "timeout", 60.0)
+    be_patient(monkeypatch)
 
 
 @pytest.fixture

@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.sdk.consumer_processes import Consumers
-from tests.sdk.fake_poisonweb_server import Server, running
+from tests.sdk.fake_poisonweb_server import Server, be_patient, running
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_patient(monkeypatch)
 
 
 @pytest.fixture

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
+from poisonguard.server.http_client import Client
 from poisonguard.testing.double import Double
 from poisonguard.testing.skip_list import Json
 
-__all__ = ["KEY", "Json", "Server", "running"]
+__all__ = ["KEY", "Json", "Server", "be_patient", "running"]
 
 KEY = "pw_test_key"
 
@@ -28,6 +31,13 @@ class Server(Double):
 
     def _shares(self, report: Json) -> bool:
         return self.replays and not report.get("suspected")
+
+
+def be_patient(patch: pytest.MonkeyPatch) -> None:
+    """Let clients wait for an answer: on a busy machine one may take five seconds."""
+    defaults = Client.__init__.__kwdefaults__
+    assert defaults is not None
+    patch.setitem(defaults, "timeout", 60.0)
 
 
 @contextmanager

@@ -36,7 +36,7 @@ def guarding(server: Server, **options: Any) -> Iterator[Guard]:
         "api_key": KEY,
         "journal": None,
         "policy": AT_ONCE,
-        "start_timeout": 10.0,
+        "start_timeout": 60.0,
         **options,
     }
     with Guard(**wishes) as guard:
