@@ -29,6 +29,10 @@ class Server(Double):
         self.reports.shares = self._shares
         self.start()
 
+    @property
+    def is_up(self) -> bool:
+        return self._http is not None
+
     def _shares(self, report: Json) -> bool:
         return self.replays and not report.get("suspected")
 
