@@ -73,6 +73,7 @@ def test_the_fake_shows_what_it_received(poisonweb: FakePoisonweb) -> None:
     with guarding(poisonweb) as guard:
         again = message("2", **{"x-poisonweb-redrive": mark})
         outcomes = [guard.handle(message("1"), fail), guard.handle(again, handle)]
+        guard.close(60)  # by itself it would wait for five seconds only
 
     (failure,) = poisonweb.failures
     (confirmation,) = poisonweb.confirmations
