@@ -34,7 +34,7 @@ def await_start(
     process: subprocess.Popen[bytes],
     is_ready: Callable[[], bool],
     *,
-    seconds: float = 60.0,
+    seconds: float = 300.0,
     describe: Callable[[], object] = lambda: "",
 ) -> None:
     """Wait until a server is ready; fail at once when its process has ended."""

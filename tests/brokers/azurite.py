@@ -136,7 +136,7 @@ class Server:
     def look(self, queue: str) -> list[QueuedMessage]:
         """Return what is in a queue, hidden or not, oldest first."""
         url = f"http://{LOOPBACK}:{self._look_port}/{queue}"
-        with urlopen(url, timeout=10) as reply:
+        with urlopen(url, timeout=60) as reply:
             return [QueuedMessage(**fields) for fields in json.load(reply)]
 
     def _spawn(self) -> subprocess.Popen[bytes]:

@@ -90,7 +90,7 @@ class Server:
     def look(self, queue: str) -> list[QueuedMessage]:
         """Return what is in a queue, hidden or not, oldest first."""
         url = f"http://{LOOPBACK}:{self.port}{LOOK}?queue={quote(queue)}"
-        with urlopen(url, timeout=10) as reply:
+        with urlopen(url, timeout=60) as reply:
             return [_message_of(fields) for fields in json.load(reply)]
 
     def _spawn(self) -> subprocess.Popen[bytes]:

@@ -30,7 +30,7 @@ from tests.waiting import await_start
 PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 EPMD = Path("/usr/bin/epmd")
 PLUGINS = ("rabbitmq_management",)
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 # No busy waiting: these machines are small and shared.
 ERLANG = "+sbwt none +sbwtdcpu none +sbwtdio none"
 
@@ -66,7 +66,7 @@ class Server:
         self.port, self.tls_port = free_port(), free_port()
         self.management_port = free_port()
         self._epmd_port, self._distribution_port = free_port(), free_port()
-        self._pool = urllib3.PoolManager(retries=False, timeout=20)
+        self._pool = urllib3.PoolManager(retries=False, timeout=60)
         self.certificate = folder / "certificate.pem"
         _make_certificate(folder)
         self._write("rabbitmq.conf", CONFIGURATION.format(**vars(self), folder=folder))

@@ -117,7 +117,7 @@ class Server:
     def ask(self, command: str) -> str:
         """Send one of the commands of four letters; "" where nothing answers."""
         with suppress(OSError), socket.create_connection((LOOPBACK, self.port)) as link:
-            link.settimeout(10)
+            link.settimeout(60)
             link.sendall(command.encode())
             return b"".join(iter(lambda: link.recv(65_536), b"")).decode()
         return ""
