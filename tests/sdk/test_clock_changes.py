@@ -72,7 +72,7 @@ def test_no_skip_ends_and_none_is_missed_because_the_clock_was_set(
     server.skip_list.add(
         kind="bookmark", value="before", expires_at=a_while.isoformat()
     )
-    connection.start(10)
+    connection.start(60)
 
     set_clock(seconds)
     server.skip_list.add(kind="bookmark", value="after", expires_at=a_while.isoformat())
@@ -90,7 +90,7 @@ def test_an_expired_skip_is_removed_though_the_clock_was_set_back(
         topic="orders", consumer_group="billing", handler_version=None
     )
     server.skip_list.add(kind="bookmark", value="1", expires_at=soon.isoformat())
-    connection.start(10)
+    connection.start(60)
 
     set_clock(-DAY)
 
@@ -108,7 +108,7 @@ def test_an_expired_skip_is_removed_though_the_clock_was_set_back(
     ],
 )
 def test_an_impossible_server_date_is_ignored(date: str, server: Server) -> None:
-    client = Client([server.url], KEY, timeout=5)
+    client = Client([server.url], KEY)
     server.faults.answer(503, times=1, headers={"Date": date, "Retry-After": date})
     server.date_of = lambda: date
 
@@ -269,7 +269,7 @@ def test_no_report_is_lost_where_the_clock_is_set_between_segments(
     reporter.start()
     server.until(lambda: len(server.reports.failures) == 6)
     server.until(lambda: reporter.spooled == 0)
-    reporter.close(5)
+    reporter.close(60)
 
     assert {*server.reports.arrivals.values()} == {1}
     assert list(tmp_path.glob("*.spool")) == []

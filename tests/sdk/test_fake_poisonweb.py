@@ -88,7 +88,7 @@ def test_the_fake_shows_what_it_received(poisonweb: FakePoisonweb) -> None:
 def test_a_bad_heartbeat_is_rejected_as_the_server_does(
     poisonweb: FakePoisonweb,
 ) -> None:
-    client = Client([poisonweb.url], poisonweb.key, timeout=5)
+    client = Client([poisonweb.url], poisonweb.key)
 
     body = {"counters": [], "guards": [{"client_name": "billing-1"}]}
     [answer] = client.post("/counters", body)["guards"]

@@ -214,7 +214,7 @@ def test_a_start_waits_for_the_death_that_another_process_is_settling(
         start.start()
         start.join(timeout=0.2)
         process.communicate()
-    start.join(timeout=30)
+    start.join(timeout=300)
 
     (journal,) = started
     assert (journal.deaths, journal.attempts.suspects) == ([], {7})

@@ -113,7 +113,7 @@ def test_an_unreadable_event_reloads_the_list(
         return f"id: {epoch}.{place}\nevent: {kind}\ndata: {data}\n\n"
 
     server.skip_list.add(kind="bookmark", value="before")
-    connection.start(10)
+    connection.start(60)
     server.stream.ping = once
     server.until(said.is_set)
     server.skip_list.add(kind="bookmark", value="after")

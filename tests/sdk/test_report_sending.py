@@ -481,7 +481,7 @@ def test_confirmations_are_sent_until_they_are_accepted(
 
     server.until(lambda: len(server.reports.confirmations) == 250)
 
-    assert reporter.flush(10)
+    assert reporter.flush(60)
 
 
 def test_a_confirmation_outlives_its_process(server: Server, tmp_path: Path) -> None:
@@ -570,7 +570,7 @@ def test_segments_that_cannot_be_taken_over_do_not_delay_other_reports(
         reporter.confirm(confirmation("redrive.1"))
         reporter.count(BILLING, handled=3)
         poison(reporter, report=failure(bookmark="now"))
-        reporter.flush(10)
+        reporter.flush(60)
         server.until(lambda: server.reports.confirmations and server.reports.counters)
         reports, warnings = [*server.reports.failures.values()], reporter.warnings
 
@@ -601,7 +601,7 @@ def test_unremovable_segments_are_warned_about_and_delay_no_reports(
     reporter.close(1)
     after = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
     after.start()
-    assert after.flush(10)
+    assert after.flush(60)
     after.close(1)
     assert spooled == 0
     assert sorted(r["bookmark"] for r in server.reports.failures.values()) == [
@@ -620,7 +620,7 @@ def test_a_reporter_ends_on_a_disk_that_turned_read_only(
     with read_only(monkeypatch, "ftruncate", "unlink", "write"):
         server.start()
         server.until(lambda: reporter.spooled == 0)
-        reporter.close(10)
+        reporter.close(60)
         thread = reporter._sender_thread._thread
 
     assert thread is not None
@@ -682,7 +682,7 @@ def test_a_counter_whose_answer_was_lost_counts_once(
     reporter.count(BILLING, handled=7)
     server.faults.lose_answers(3)
 
-    assert reporter.flush(20)
+    assert reporter.flush(60)
 
     assert server.reports.totals()["handled"] == 7
 
@@ -715,7 +715,7 @@ def test_close_sends_the_minute_under_way(server: Server, client: Client) -> Non
     reporter = Reporter(client)
     reporter.count(BILLING, handled=3)
 
-    reporter.close(5)
+    reporter.close(60)
 
     assert server.reports.totals()["handled"] == 3
 
@@ -763,7 +763,7 @@ def test_a_flush_ends_though_others_go_on_counting(
     threading.Thread(target=count_on).start()
     reporter.count(BILLING, failed=1)
 
-    flushed = reporter.flush(30)
+    flushed = reporter.flush(60)
     stop.set()
 
     assert flushed
@@ -824,7 +824,7 @@ def test_skips_that_were_applied_count_once(server: Server, reporter: Reporter) 
         )
     server.faults.lose_answers(2)
 
-    assert reporter.flush(20)
+    assert reporter.flush(60)
 
     assert server.reports.applied == {skip: 3}
 
@@ -836,7 +836,7 @@ def test_a_kind_that_the_key_may_not_send_does_not_delay_others(
     reporter.confirm(confirmation("redrive.1"))
     reporter.count(BILLING, handled=1)
 
-    reporter.flush(10)
+    reporter.flush(60)
 
     assert poison(reporter).status == "created"
     assert server.reports.totals()["handled"] == 1
@@ -849,7 +849,7 @@ def test_a_rejected_counter_is_logged_and_not_sent_again(
     server.faults.answer(422, times=1, path="/counters")
     reporter.count(BILLING, handled=1)
 
-    assert reporter.flush(10)
+    assert reporter.flush(60)
 
     assert reporter.warnings == ["1 counters were rejected: see the log."]
 

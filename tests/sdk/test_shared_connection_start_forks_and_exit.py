@@ -74,13 +74,13 @@ def test_the_last_user_closes_the_connection_and_its_threads(server: Server) -> 
     of_earlier_tests = {*threading.enumerate()}
     first, second = (Connection.shared([server.url], KEY) for _ in range(2))
     joined(first)
-    first.start(10)
+    first.start(60)
     first.reporter.count(BILLING, handled=1)
     running = own_threads(beside=of_earlier_tests)
 
-    first.close(10)
+    first.close(60)
     between = own_threads(beside=of_earlier_tests), server.reports.totals()["handled"]
-    second.close(10)
+    second.close(60)
 
     assert running == ["poisonguard-reporter", "poisonguard-skips", "poisonguard-tick"]
     assert between == (running, 1)
@@ -93,10 +93,10 @@ def test_the_last_user_closes_the_connection_and_its_threads(server: Server) -> 
 def test_a_closed_connection_leaves_no_stream_open(server: Server) -> None:
     connection = Connection.shared([server.url], KEY)
     joined(connection)
-    connection.start(10)
+    connection.start(60)
     server.until(lambda: server.stream.readers == 1)
 
-    connection.close(10)
+    connection.close(60)
 
     server.until(lambda: server.stream.readers == 0)
 
@@ -116,7 +116,7 @@ def test_a_start_without_a_server_says_so_in_time(
 
     assert mirror.age is None
     server.start()
-    connection.start(20)
+    connection.start(60)
     assert mirror.age is not None
 
 
@@ -149,7 +149,7 @@ def test_on_tick_is_called_about_once_a_second(
     connection.on_tick.append(_fail)
     connection.on_tick.append(lambda: calls.append(time.monotonic()))
     joined(connection)
-    connection.start(10)
+    connection.start(60)
 
     server.until(lambda: len(calls) >= 3)
 
@@ -165,7 +165,7 @@ def test_warnings_mention_the_clock_the_list_and_the_reports(
 ) -> None:
     server.date_shift = 3_600
     joined(connection)
-    connection.start(10)
+    connection.start(60)
     server.stop()
     connection.reporter.count(BILLING, handled=1)
     assert not connection.reporter.flush(0.3)
@@ -185,7 +185,7 @@ def test_reports_go_out_as_soon_as_the_stream_is_back(
     never = Backoff(floor=600, first=600, cap=600)
     monkeypatch.setattr(report_sender_thread, "Backoff", lambda **_: never)
     joined(connection)
-    connection.start(10)
+    connection.start(60)
     server.stop()
     connection.reporter.confirm(confirmation("redrive.1"))
     server.until(
@@ -205,7 +205,7 @@ def test_a_forked_child_has_a_connection_of_its_own(
 ) -> None:
     server.skip_list.add(kind="bookmark", value="before")
     mirror = joined(connection)
-    connection.start(10)
+    connection.start(60)
     connection.reporter.count(BILLING, handled=1)
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
@@ -217,7 +217,7 @@ def test_a_forked_child_has_a_connection_of_its_own(
     server.skip_list.add(kind="bookmark", value="later")
     server.until(lambda: "later" in mirror.bookmarks)
     child.join(60)
-    connection.reporter.flush(10)
+    connection.reporter.flush(60)
 
     assert child.exitcode == 0
     assert at_once == ["before"]
@@ -238,7 +238,7 @@ def _child(connection: Connection, mirror: SkipList, queue: Any) -> None:
         stop=threading.Event(),
         hold_for=20,
     )
-    connection.close(10)
+    connection.close(60)
     os._exit(0 if "later" in mirror.bookmarks else 1)
 
 
@@ -246,7 +246,7 @@ def test_a_child_waits_for_no_lock_of_a_thread_it_does_not_have(
     server: Server, connection: Connection
 ) -> None:
     mirror = joined(connection)
-    connection.start(10)
+    connection.start(60)
     locks: list[AbstractContextManager[object]] = [
         mirror._writing,
         connection._skip_stream._changed,
@@ -279,7 +279,7 @@ def test_a_child_waits_for_no_lock_of_a_thread_it_does_not_have(
 
 def _count_and_close(connection: Connection) -> int:
     connection.reporter.count(BILLING, handled=1)
-    connection.close(10)
+    connection.close(60)
     return 0
 
 
@@ -287,7 +287,7 @@ def test_forks_while_every_lock_is_busy_do_not_hang(
     server: Server, connection: Connection
 ) -> None:
     mirror, stop = joined(connection), threading.Event()
-    connection.start(10)
+    connection.start(60)
 
     def work() -> None:
         while not stop.is_set():

@@ -450,7 +450,7 @@ def test_a_list_is_loaded_when_start_returns_and_follows_every_change(
 ) -> None:
     server.skip_list.add(kind="bookmark", value="before")
     mirror = joined(connection)
-    connection.start(10)
+    connection.start(60)
     first = set(mirror.bookmarks)
 
     later = server.skip_list.add(kind="message_id", value="later")
@@ -475,7 +475,7 @@ def test_a_change_between_snapshot_and_stream_is_not_missed(
 
     monkeypatch.setattr(server, "call", and_then)
     mirror = joined(connection)
-    connection.start(10)
+    connection.start(60)
 
     server.until(lambda: "between" in mirror.bookmarks)
 
@@ -485,11 +485,11 @@ def test_a_process_has_one_stream_for_all_its_topics(
 ) -> None:
     topics = ["orders", "/sample/bookmarkStore", "a,b"]
     mirrors = [joined(connection, topic=topic) for topic in topics]
-    connection.start(10)
+    connection.start(60)
     server.until(lambda: server.stream.readers == 1)
 
     late = joined(connection, topic="late", consumer_group="audit")
-    connection.start(10)
+    connection.start(60)
     for topic in [*topics, "late"]:
         server.skip_list.add(kind="bookmark", value=topic, topic=topic)
 
@@ -513,7 +513,7 @@ def test_a_list_that_left_is_not_followed(
     server: Server, connection: Connection
 ) -> None:
     orders, refunds = joined(connection), joined(connection, topic="refunds")
-    connection.start(10)
+    connection.start(60)
 
     connection.leave(orders)
     server.skip_list.add(kind="bookmark", value="1")
@@ -527,7 +527,7 @@ def test_lists_of_one_topic_get_what_is_theirs(
     server: Server, connection: Connection
 ) -> None:
     billing, audit = joined(connection), joined(connection, consumer_group="audit")
-    connection.start(10)
+    connection.start(60)
 
     server.skip_list.add(kind="bookmark", value="b", consumer_group="billing")
     server.skip_list.add(kind="bookmark", value="a", consumer_group="audit")
@@ -542,10 +542,10 @@ def test_a_list_that_joins_late_has_what_the_others_of_its_topic_have(
 ) -> None:
     server.skip_list.add(kind="bookmark", value="1")
     first = joined(connection)
-    connection.start(10)
+    connection.start(60)
 
     late = joined(connection, consumer_group="audit")
-    connection.start(10)
+    connection.start(60)
 
     assert list(late.bookmarks) == list(first.bookmarks) == ["1"]
 
@@ -555,7 +555,7 @@ def test_cut_off_a_list_keeps_its_last_state_and_its_age_grows(
 ) -> None:
     server.skip_list.add(kind="bookmark", value="kept")
     mirror = joined(connection)
-    connection.start(10)
+    connection.start(60)
     server.stop()
     server.until(lambda: (mirror.age or 0) > 1)
 
@@ -571,7 +571,7 @@ def test_cut_off_a_list_keeps_its_last_state_and_its_age_grows(
 
 def test_a_frozen_server_is_waited_for(server: Server, connection: Connection) -> None:
     mirror = joined(connection)
-    connection.start(10)
+    connection.start(60)
     server.faults.freeze()
     server.until(lambda: (mirror.age or 0) > 1)
 
@@ -587,7 +587,7 @@ def test_a_lost_or_pruned_store_is_loaded_again(
 ) -> None:
     removed_skip = server.skip_list.add(kind="bookmark", value="gone")
     mirror = joined(connection)
-    connection.start(10)
+    connection.start(60)
     server.stop()
     server.skip_list.remove(removed_skip["id"])
     server.skip_list.add(kind="bookmark", value="new")
@@ -601,7 +601,7 @@ def test_an_own_skip_whose_removal_was_missed_ends_with_the_next_snapshot(
     server: Server, connection: Connection
 ) -> None:
     mirror = joined(connection)
-    connection.start(10)
+    connection.start(60)
     server_skip = server.skip_list.add(kind="bookmark", value="7-0", poison=3)
     server.until(lambda: "7-0" in mirror.bookmarks)
     server.skip_list.remove(server_skip["id"])
@@ -620,7 +620,7 @@ def test_after_a_reset_of_a_live_stream_the_list_is_loaded_again(
 ) -> None:
     removed_skip = server.skip_list.add(kind="bookmark", value="gone")
     mirror = joined(connection)
-    connection.start(10)
+    connection.start(60)
     with server.changed:
         del server.skip_list.skips[removed_skip["id"]]
         server.skip_list.new_epoch()
@@ -632,7 +632,7 @@ def test_an_unknown_event_is_logged_and_the_rest_is_followed(
     server: Server, connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     mirror = joined(connection)
-    connection.start(10)
+    connection.start(60)
 
     with caplog.at_level(logging.WARNING):
         server.skip_list.add(kind="moon_phase", value="full")
@@ -678,7 +678,7 @@ def test_the_data_of_a_ping_or_of_an_event_we_do_not_know_is_not_read(
 ) -> None:
     server.stream.ping_every, server.stream.ping = 0.01, event_text(kind, text)
     mirror = joined(connection)
-    connection.start(10)
+    connection.start(60)
     first = mirror.age
 
     server.skip_list.add(kind="bookmark", value="after")
@@ -696,7 +696,7 @@ def test_an_event_that_is_nested_too_deep_ends_no_stream_for_good(
 ) -> None:
     deep = f"data: {'[' * 200_000}\n"
     mirror = joined(connection)
-    connection.start(10)
+    connection.start(60)
 
     before, server.stream.ping = server.stream.ping, event_text("skip", deep)
     server.stream.cut()
@@ -716,7 +716,7 @@ def test_an_expired_skip_leaves_by_itself(
     server: Server, connection: Connection
 ) -> None:
     mirror = joined(connection)
-    connection.start(10)
+    connection.start(60)
     soon = datetime.now(UTC) + timedelta(seconds=5)  # until then it has to arrive
 
     server.skip_list.add(kind="bookmark", value="1", expires_at=soon.isoformat())
@@ -735,7 +735,7 @@ def test_a_skip_expires_by_the_servers_clock(
     server.skip_list.add(kind="bookmark", value="1", expires_at=over_here.isoformat())
     mirror, ticks = joined(connection), list[int]()
     connection.on_tick.append(lambda: ticks.append(1))
-    connection.start(10)
+    connection.start(60)
     server.until(lambda: len(ticks) >= 2)
 
     assert "1" in mirror.bookmarks
@@ -747,7 +747,7 @@ def test_a_fence_calls_all_listeners_though_one_raises(
     mirror, fences = joined(connection), list[Fence]()
     mirror.on_fence.append(_fail)
     mirror.on_fence.append(fences.append)
-    connection.start(10)
+    connection.start(60)
     server.until(lambda: server.stream.readers)
 
     server.until(lambda: _fenced(server) and fences)
@@ -773,11 +773,11 @@ def _fenced(server: Server) -> bool:
 def test_applied_skips_are_reported(server: Server, connection: Connection) -> None:
     skip = server.skip_list.add(kind="bookmark", value="1")
     mirror = joined(connection, client_name="billing-1")
-    connection.start(10)
+    connection.start(60)
     for _ in range(3):
         mirror.applied(mirror.bookmarks["1"])
 
-    connection.reporter.flush(10)
+    connection.reporter.flush(60)
 
     assert server.reports.applied == {skip["id"]: 3}
     request = next(body for _, path, body in server.requests if "applied" in path)
@@ -790,7 +790,7 @@ def test_many_changes_through_many_cuts_leave_no_difference(
 ) -> None:
     server.has_lines = has_lines
     mirror, dice = joined(connection), random.Random(7)
-    connection.start(10)
+    connection.start(60)
     faults = [
         server.stream.cut,
         server.skip_list.new_epoch,

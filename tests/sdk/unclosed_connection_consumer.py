@@ -21,7 +21,7 @@ def main(url: str, seconds: str, folder: str | None = None) -> None:
     shared_connection.EXIT_TIMEOUT = float(seconds)
     connection = Connection.shared([url], KEY, spool=Path(folder) if folder else None)
     connection.skip_list(topic="orders", consumer_group="billing", handler_version=None)
-    connection.start(20)
+    connection.start(60)
     connection.reporter.count(CounterKey("orders", "billing", "billing-1"), handled=3)
     connection.reporter.confirm(confirmation("redrive.1"))
     sys.stdout.write("ready\n")
