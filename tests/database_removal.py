@@ -1,4 +1,4 @@
-"""Drop a database of the server of the tests, whoever is at work in it."""
+"""Drop a database of the tests, also while sessions or the vacuum use it."""
 
 from __future__ import annotations
 

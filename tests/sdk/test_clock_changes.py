@@ -32,7 +32,7 @@ Set = Callable[[float], None]
 def set_clock(monkeypatch: pytest.MonkeyPatch, server: Server) -> Set:
     """Let a test set the clock of this machine, and leave the server's as it is."""
     real = time.time
-    # In one step: an answer that came between two would tell of both clocks.
+    # In one step: an answer between two steps would have a wrong time.
     server.date_of = lambda: formatdate(real() + server.date_shift, usegmt=True)
 
     def jump(seconds: float) -> None:
@@ -198,10 +198,10 @@ def test_retries_own_skips_and_crashes_hold_while_the_clock_is_set(
     policy = RetryPolicy(max_attempts=2, base=3.0, cap=3.0)
     kept_alive = list[object]()
 
-    def set_while_it_waits(held: object) -> None:
+    def set_while_it_waits(one_message: object) -> None:
         if not kept_alive:
             set_clock(seconds)
-        kept_alive.append(held)
+        kept_alive.append(one_message)
 
     options: dict[str, Any] = {
         "policy": policy,

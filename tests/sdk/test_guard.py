@@ -675,8 +675,8 @@ def test_holds_a_poison_while_the_server_is_away_and_then_releases_it(
     kept_alive: list[Message] = []
     states: list[object] = []
 
-    def keep_alive(held: Message) -> None:
-        kept_alive.append(held)
+    def keep_alive(one_message: Message) -> None:
+        kept_alive.append(one_message)
         states.append(guard.health()["state"])
 
     with guarding(server, hold_for=3.0, keep_alive=keep_alive) as guard:
