@@ -58,10 +58,10 @@ def _statements_within(milliseconds: int) -> Iterator[None]:
         raise
 
 
-def unless_slow(ask: Callable[[], T], *, within_ms: int = FIGURE_MS) -> T | TooSlow:
+def unless_slow(ask: Callable[[], T], *, within_ms: int | None = None) -> T | TooSlow:
     """Return a figure, or `TOO_SLOW` if a statement takes longer than the limit."""
     try:
-        with _statements_within(within_ms):
+        with _statements_within(within_ms or FIGURE_MS):
             return ask()
     except _Exceeded:
         return TOO_SLOW

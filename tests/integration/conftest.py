@@ -1,4 +1,4 @@
-"""Passwords without their usual rounds, plain static files, a broker in memory."""
+"""Quick passwords, patient figures, plain static files, a broker in memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import pytest
 from django.conf import settings
 from django.test import override_settings
 
+from apps.api import metrics
+from apps.core import statement_timeouts
+from apps.triage.services import preview_breakdown_counting
 from tests.fast_password_hasher import ONE_ROUND
 from tests.in_memory_queue_broker import Queues, adapted
 
@@ -15,6 +18,18 @@ from tests.in_memory_queue_broker import Queues, adapted
 @pytest.fixture(autouse=True)
 def quick_passwords() -> Iterator[None]:
     with override_settings(PASSWORD_HASHERS=ONE_ROUND):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_figures() -> Iterator[None]:
+    """Leave no figure out where the machine is busy; tests of a limit set their own."""
+    with pytest.MonkeyPatch.context() as patience:
+        patience.setattr(statement_timeouts, "FIGURE_MS", 60_000)
+        patience.setattr(statement_timeouts, "SEARCH_MS", 60_000)
+        patience.setattr(metrics, "TIMEOUT_MS", 60_000)
+        patience.setattr(preview_breakdown_counting, "LEAST_SECONDS", 60.0)
+        patience.setattr(preview_breakdown_counting, "MOST_SECONDS", 60.0)
         yield
 
 

@@ -43,6 +43,13 @@ LINE = re.compile(r'(\w+)(?:\{((?:\w+="(?:\\.|[^"\\\n])*",?)*)\})? (\S+)')
 LABEL = re.compile(r'(\w+)="((?:\\.|[^"\\])*)"')
 HOSTILE = 'a"} 1\nb\\{x="y"} \u202e ' + "long " * 100
 
+# It takes longer than any limit that it is given.
+SLOW_IF_LIMITED = """
+SELECT set_config('statement_timeout', '1', true)
+WHERE current_setting('statement_timeout') <> '0';
+SELECT pg_sleep(5), 0
+"""
+
 Samples = dict[str, dict[tuple[str, ...], float]]
 
 
@@ -200,8 +207,7 @@ def test_a_key_for_some_topics_sees_no_other_and_no_sum(orders: Topic) -> None:
 def test_a_part_that_takes_too_long_is_left_out_and_marked_incomplete(
     reader: Caller, orders: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backlogs, "_OLDEST", "SELECT pg_sleep(5), 0")
-    monkeypatch.setattr(metrics, "TIMEOUT_MS", 50)
+    monkeypatch.setattr(backlogs, "_OLDEST", SLOW_IF_LIMITED)
 
     samples = scrape(reader)
 
@@ -215,11 +221,9 @@ def test_open_poisons_are_never_left_out_however_long_it_takes_to_count_them(
     reader: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     capture(now, failure(now))
-    slowly = backlogs._BY_TOPIC.replace(
-        "WHERE", "WHERE pg_sleep(0.2) IS NOT NULL AND", 1
-    )
-    monkeypatch.setattr(backlogs, "_BY_TOPIC", slowly)
-    monkeypatch.setattr(metrics, "TIMEOUT_MS", 50)
+    limit = "current_setting('statement_timeout')"
+    unlimited = backlogs._BY_TOPIC.replace("WHERE", f"WHERE {limit} = '0' AND", 1)
+    monkeypatch.setattr(backlogs, "_BY_TOPIC", unlimited)
 
     samples = scrape(reader)
 

@@ -13,9 +13,10 @@ from django.test.utils import CaptureQueriesContext
 
 from apps.brokers.models import Broker, Topic
 from apps.capture.models import LANE_LIVES, Lane
+from apps.core import statement_timeouts
 from apps.core.actor import Actor
 from apps.core.postgres_session_usage import SPARE
-from apps.core.statement_timeouts import TooSlow, unless_slow
+from apps.core.statement_timeouts import FIGURE_MS, TooSlow, unless_slow
 from apps.dashboard.context_processors import shell
 from apps.dashboard.keyset_pagination import BoundedCount
 from apps.dashboard.selectors import overview, problem_ranking
@@ -523,7 +524,11 @@ def test_it_asks_the_database_as_often_for_much_as_for_little(
     assert "All topics" in page
 
 
-def test_a_number_that_takes_too_long_is_left_out() -> None:
+def test_a_number_that_takes_too_long_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(statement_timeouts, "FIGURE_MS", FIGURE_MS)
+
     def slow() -> str:
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_sleep(5)")
