@@ -10,6 +10,8 @@ from django.test import override_settings
 
 from apps.api import metrics
 from apps.core import statement_timeouts
+from apps.poison import skip_matching
+from apps.triage import tasks
 from apps.triage.services import preview_breakdown_counting
 from tests.fast_password_hasher import ONE_ROUND
 from tests.in_memory_queue_broker import Queues, adapted
@@ -23,11 +25,13 @@ def quick_passwords() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def patient_figures() -> Iterator[None]:
-    """Leave no figure out where the machine is busy; tests of a limit set their own."""
+    """Leave nothing out where the machine is busy; tests of a limit set their own."""
     with pytest.MonkeyPatch.context() as patience:
         patience.setattr(statement_timeouts, "FIGURE_MS", 60_000)
         patience.setattr(statement_timeouts, "SEARCH_MS", 60_000)
         patience.setattr(metrics, "TIMEOUT_MS", 60_000)
+        patience.setattr(skip_matching, "LONGEST_SECONDS", 60.0)
+        patience.setattr(tasks, "CONVERSION_SECONDS", 60.0)
         patience.setattr(preview_breakdown_counting, "LEAST_SECONDS", 60.0)
         patience.setattr(preview_breakdown_counting, "MOST_SECONDS", 60.0)
         yield
