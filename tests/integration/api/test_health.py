@@ -33,6 +33,15 @@ pytestmark = pytest.mark.django_db(transaction=True)
 THREE_SECONDS = 3.0 if os.environ.get("SOAK") else 20.0
 
 
+@pytest.fixture(autouse=True)
+def patient_probes(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Let a busy machine take its time, where nothing hangs."""
+    if "silent_port" not in request.fixturenames:
+        monkeypatch.setattr(health, "TIMEOUT_SECONDS", 60.0)
+
+
 @pytest.fixture
 def silent_port() -> Iterator[int]:
     """Give a port that accepts every connection and never answers."""
@@ -43,11 +52,11 @@ def silent_port() -> Iterator[int]:
 
 
 @pytest.fixture
-def closed_port() -> int:
+def closed_port() -> Iterator[int]:
+    """Give a port on which nobody listens, and that nobody else gets."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
-        port: int = server.getsockname()[1]
-        return port
+        yield server.getsockname()[1]
 
 
 def ready() -> tuple[int, dict[str, Any]]:
