@@ -107,10 +107,10 @@ def test_patterns_of_topics(
 def test_no_pattern_of_topics_takes_long(now: datetime) -> None:
     hostile = "*a" * 127 + "b"
     principal = Principal(actor=ANNA, scopes=frozenset(), topics=(hostile,))
-    began = time.perf_counter()
+    began = time.thread_time()
 
     assert not principal.sees("a" * 255)
-    assert time.perf_counter() - began < 1
+    assert time.thread_time() - began < 1
 
 
 def test_reading_bodies_is_a_right_of_its_own() -> None:

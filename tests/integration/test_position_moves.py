@@ -135,7 +135,7 @@ def test_the_holder_is_told_of_its_fence_with_the_commit(
         assert connection.connection is not None
         notices = [
             json.loads(notice.payload)["fence"]
-            for notice in connection.connection.notifies(timeout=1, stop_after=2)
+            for notice in connection.connection.notifies(timeout=60, stop_after=2)
         ]
         cursor.execute(f"UNLISTEN {CHANNEL}")
 
