@@ -114,7 +114,7 @@ def test_its_time_is_limited(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     words = hiding(note, then="import time; time.sleep(600)")
 
-    ended = outcome(supervise(*words, seconds=2))
+    ended = outcome(supervise(*words, seconds=5))
 
     assert ended == ("SIGALRM", [])
     assert is_gone(note)

@@ -37,10 +37,16 @@ def keeping(var: Path, *commands: str) -> Iterator[subprocess.Popen[str]]:
     with keeper:
         assert keeper.stdout
         assert keeper.stdout.readline() == "up\n"
+        (var / "up").touch()
         try:
             yield keeper
         finally:
             end(keeper)
+
+
+def once_up(var: Path, command: str) -> str:
+    """Run a command when the supervisor is up: a death before that is another error."""
+    return f"until test -e {var}/up; do sleep 0.05; done; {command}"
 
 
 def end(keeper: subprocess.Popen[str]) -> None:
@@ -108,8 +114,8 @@ def test_starts_a_killed_program_again_and_says_so(tmp_path: Path) -> None:
 
 
 def test_starts_a_program_again_that_ended_by_itself(tmp_path: Path) -> None:
-    with keeping(tmp_path, f"echo x >> {tmp_path}/starts; sleep 0.2"):
-        starts = tmp_path / "starts"
+    starts = tmp_path / "starts"
+    with keeping(tmp_path, once_up(tmp_path, f"echo x >> {starts}")):
         wait_until(lambda: starts.exists() and len(starts.read_text().split()) >= 3)
 
 
@@ -128,7 +134,8 @@ def test_a_one_shot_that_has_done_its_work_is_not_started_again(tmp_path: Path) 
 
 def test_a_one_shot_that_failed_is_started_again(tmp_path: Path) -> None:
     starts = tmp_path / "starts"
-    twice = f": once; sleep 0.3; echo x >> {starts}; test $(wc -l < {starts}) = 2"
+    fail_once = f"echo x >> {starts}; test $(wc -l < {starts}) = 2"
+    twice = f": once; {once_up(tmp_path, fail_once)}"
     with keeping(tmp_path, twice, "exec sleep 300") as keeper:
         wait_until(lambda: starts.exists() and starts.read_text() == "x\nx\n")
         wait_until(lambda: not (tmp_path / "run" / "a.pid").exists())
@@ -264,17 +271,17 @@ def test_a_death_at_the_start_is_told_with_the_programs_last_words(
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=60,
     )
 
     assert "CannotStart: a did not start: no such table" in keeper.stderr
 
 
 def test_a_log_that_grew_too_big_begins_again(tmp_path: Path) -> None:
-    flood = f"head -c {LOG_BYTES + 1} /dev/zero; sleep 1; echo later; exec sleep 300"
-    with keeping(tmp_path, flood):
-        log = tmp_path / "log" / "a.log"
-        wait_until(lambda: log.with_suffix(".log.1").exists())
+    log = tmp_path / "log" / "a.log"
+    until_empty = f"while test -s {log}; do sleep 0.05; done"
+    flood = f"head -c {LOG_BYTES + 1} /dev/zero; {until_empty}; echo later"
+    with keeping(tmp_path, f"{flood}; exec sleep 300"):
         wait_until(lambda: log.read_bytes() == b"later\n")
 
     assert log.with_suffix(".log.1").stat().st_size == LOG_BYTES + 1
