@@ -16,15 +16,17 @@ from poisonweb import uvicorn_http_protocol
 from poisonweb.request_limits import Receive, Scope, Send
 from tests.waiting import wait_until
 
-SECONDS = 0.5
+SECONDS, MINUTE = 0.5, 60.0
 HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+ENDLESS = HEAD[:-2] + b"A: b\r\n" * 50
 
 
 class Application:
-    """Reads a request and answers after a while; keeps what it received."""
+    """Reads a request and answers when it may; keeps what it received."""
 
     def __init__(self) -> None:
-        self.wait = 0.0
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
         self.received: list[str] = []
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
@@ -35,10 +37,29 @@ class Application:
             more = message.get("more_body", False)
         if self.received[-1] == "http.disconnect":
             return
-        await asyncio.sleep(self.wait)
+        await self.may_answer.wait()
         headers = [(b"content-length", b"2")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"ok"})
+
+
+class ClockedServer(uvicorn.Server):
+    """A server whose clock runs as any other, and can be moved on."""
+
+    seconds = 0.0
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.loop.time = lambda: time.monotonic() + self.seconds  # type: ignore[method-assign]
+        await super().serve(sockets)
+
+    def go_on(self, seconds: float) -> None:
+        """Let some time pass for a connection that it has by then."""
+        wait_until(lambda: self.server_state.connections)
+        asyncio.run_coroutine_threadsafe(self._move(seconds), self.loop).result()
+
+    async def _move(self, seconds: float) -> None:
+        self.seconds += seconds
 
 
 @pytest.fixture
@@ -48,21 +69,28 @@ def application(monkeypatch: pytest.MonkeyPatch) -> Application:
 
 
 @pytest.fixture
-def port(application: Application) -> Iterator[int]:
+def server(application: Application) -> Iterator[ClockedServer]:
     config = uvicorn.Config(
         application,
         port=0,
         http=uvicorn_http_protocol.BoundedH11,
         lifespan="off",
         log_config=None,
+        timeout_keep_alive=3_600,
     )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
+    server = ClockedServer(config)
+    thread = threading.Thread(target=asyncio.run, args=(server.serve(),))
     thread.start()
     wait_until(lambda: server.started)
-    yield server.servers[0].sockets[0].getsockname()[1]
+    yield server
     server.should_exit = True
     thread.join()
+
+
+@pytest.fixture
+def port(server: ClockedServer) -> int:
+    port: int = server.servers[0].sockets[0].getsockname()[1]
+    return port
 
 
 def answer(port: int, *pieces: bytes, pause: float = 0.0) -> bytes:
@@ -107,29 +135,43 @@ def test_a_request_that_trickles_gets_no_more_time(
     application: Application, port: int
 ) -> None:
     with pytest.raises((BrokenPipeError, ConnectionResetError)):
-        answer(port, *(bytes([byte]) for byte in HEAD * 3), pause=SECONDS / 10)
+        answer(port, *(bytes([byte]) for byte in ENDLESS), pause=SECONDS / 10)
 
     assert application.received == []
 
 
 @pytest.mark.parametrize("offer", [b"", b"Connection: Upgrade\r\nUpgrade: h2c\r\n"])
 def test_an_answer_may_take_longer(
-    application: Application, port: int, offer: bytes
+    application: Application,
+    server: ClockedServer,
+    port: int,
+    offer: bytes,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    application.wait = 3 * SECONDS
+    monkeypatch.setattr(uvicorn_http_protocol, "SECONDS", MINUTE)
+    application.may_answer.clear()
 
-    assert answer(port, HEAD[:-2] + offer + b"\r\n").endswith(b"ok")
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
+        line.sendall(HEAD[:-2] + offer + b"\r\n")
+        wait_until(lambda: application.received)
+        server.go_on(3 * MINUTE)
+        server.loop.call_soon_threadsafe(application.may_answer.set)
+
+        assert _read(line).endswith(b"ok")
 
 
 def test_the_second_request_of_a_connection_has_its_own_time(
-    application: Application, port: int
+    server: ClockedServer, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(uvicorn_http_protocol, "SECONDS", MINUTE)
+
     with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
         for _ in range(2):
-            time.sleep(SECONDS * 0.6)
+            server.go_on(MINUTE * 0.6)
             line.sendall(HEAD)
             assert _read(line).endswith(b"ok")
         line.sendall(HEAD[:10])
+        server.go_on(MINUTE)
         assert _read(line).startswith(b"HTTP/1.1 408 ")
 
 
