@@ -100,7 +100,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *("poisonweb/costly_request_process.py:should_exit", "tests/*:should_exit"),
         *("sdk/poisonguard/journal/failed_attempts_sqlite_file.py:row_factory",),
         "*/locks/zookeeper.py:wake_event",
-        *("tests/conftest.py:_fixture_teardown", "tests/*:raise_request_exception"),
+        *("tests/conftest.py:_fixture_*", "tests/*:raise_request_exception"),
         *("tests/integration/test_prepare_command.py:[A-Z]*", "tests/*:ROOT_URLCONF"),
         *(
             "tests/random_seed_plugin.py:*_seed",
