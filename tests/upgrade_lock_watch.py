@@ -1,21 +1,22 @@
 """Watch what writers suffer from an upgrade: how long locks last, and who waits.
 
 A lock that a migration waits for counts from its request on, because everybody who
-comes later waits behind it.
+comes later waits behind it. While the machine stands still, no time passes.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
 import psycopg
+
+from tests.waiting import stall_free_timer
 
 WATCH_EVERY, WRITE_EVERY = 0.02, 0.05  # seconds
 # These keep writers away from a table, or are waited for by all who come later.
@@ -68,10 +69,10 @@ class Watch:
 def watched(database_url: str, *, poisons: list[int]) -> Iterator[Watch]:
     """Watch all locks, and write to these poisons and their failures, meanwhile."""
     watch, end = Watch(), threading.Event()
-    with ThreadPoolExecutor(2) as threads:
+    with stall_free_timer() as timer, ThreadPoolExecutor(2) as threads:
         work = [
-            threads.submit(_note_locks, database_url, watch, end),
-            threads.submit(_write, database_url, watch, end, poisons),
+            threads.submit(_note_locks, database_url, watch, end, timer),
+            threads.submit(_write, database_url, watch, end, poisons, timer),
         ]
         try:
             yield watch
@@ -81,13 +82,15 @@ def watched(database_url: str, *, poisons: list[int]) -> Iterator[Watch]:
         each.result()
 
 
-def _note_locks(database_url: str, watch: Watch, end: threading.Event) -> None:
+def _note_locks(
+    database_url: str, watch: Watch, end: threading.Event, timer: Callable[[], float]
+) -> None:
     # Of one transaction: it may end, and the next one begin, between two looks.
     since: dict[tuple[int, str, str, datetime], float] = {}
     with psycopg.connect(database_url, autocommit=True) as session:
         while not end.wait(WATCH_EVERY):
             rows = session.execute(LOCKS, [list(STRONG)]).fetchall()
-            now = time.monotonic()
+            now = timer()
             texts = {tuple(lock): text for *lock, text in rows}
             since = {lock: since.get(lock, now) for lock in texts}
             for lock, began in since.items():
@@ -96,13 +99,17 @@ def _note_locks(database_url: str, watch: Watch, end: threading.Event) -> None:
 
 
 def _write(
-    database_url: str, watch: Watch, end: threading.Event, poisons: list[int]
+    database_url: str,
+    watch: Watch,
+    end: threading.Event,
+    poisons: list[int],
+    timer: Callable[[], float],
 ) -> None:
     numbers = itertools.cycle(poisons)
     with psycopg.connect(database_url, autocommit=True) as session:
         while not end.wait(WRITE_EVERY):
             number = next(numbers)
             for statement in (INSERT, UPDATE):
-                began = time.monotonic()
+                began = timer()
                 session.execute(statement, [number])
-                watch.writes.append(time.monotonic() - began)
+                watch.writes.append(timer() - began)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -12,6 +14,7 @@ T = TypeVar("T")
 # A condition that comes true at once is seen at once; one that costs a query or a look
 # at all processes is not evaluated too often.
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.002, 0.1
+TICK, LONGEST_TICK = 0.02, 0.1
 
 
 def wait_until(
@@ -44,3 +47,28 @@ def await_start(
         return is_ready()
 
     wait_until(runs_and_is_ready, seconds=seconds, describe=describe)
+
+
+@contextmanager
+def stall_free_timer() -> Iterator[Callable[[], float]]:
+    """Give a timer in seconds that stands still while the machine does.
+
+    It tells who waits for somebody from who waits for a processor.
+    """
+    passed, end = 0.0, threading.Event()
+
+    def tick() -> None:
+        nonlocal passed
+        last = time.monotonic()
+        while not end.wait(TICK):
+            now = time.monotonic()
+            passed += min(now - last, LONGEST_TICK)
+            last = now
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        yield lambda: passed
+    finally:
+        end.set()
+        thread.join()
