@@ -377,7 +377,8 @@ def test_a_run_leaves_no_connection_behind(
 
     run(operation, now)
 
-    wait_until(lambda: sessions() == before)
+    # Of the sessions before, one may still have been ending.
+    wait_until(lambda: sessions() <= before)
 
 
 def sessions() -> set[int]:

@@ -267,7 +267,7 @@ def test_hanging_probes_do_not_pile_up() -> None:
             "away",
             "away",
         )
-        assert threading.active_count() == threads
+        assert threading.active_count() <= threads
 
 
 def test_a_call_while_postgres_is_away_is_a_503_without_its_address(
