@@ -11,6 +11,7 @@ from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from django.db import connection
 from django.test import Client, override_settings
 
+from apps.core import clock
 from apps.core.actor import Actor
 from apps.team import backends, sign_in_attempts
 from apps.team.models import SignInFailures, User
@@ -26,6 +27,12 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.present]
 
 RIGHT, WRONG = "correct horse", "battery staple"
 HERE, ELSEWHERE = "192.0.2.1", "192.0.2.2"
+
+
+@pytest.fixture(autouse=True)
+def time_stands_still(monkeypatch: pytest.MonkeyPatch, now: datetime) -> None:
+    """Let no delay pass, however long a busy machine takes for an attempt."""
+    monkeypatch.setattr(clock, "now", lambda: now)
 
 
 @pytest.fixture

@@ -126,7 +126,10 @@ def test_a_wrong_password_form_shows_the_error_at_its_field(
     assert NEW not in page
 
 
-def test_present_passwords_are_not_to_be_guessed(vera: User) -> None:
+def test_present_passwords_are_not_to_be_guessed(
+    vera: User, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock, "now", lambda: now)
     here = signed_in()
 
     wrong = [
