@@ -25,6 +25,8 @@ from tests.integration.api.schema_checking_client import Caller, program
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+PATIENCE = 60.0
+
 
 def ask(
     caller: Caller,
@@ -60,13 +62,13 @@ async def spoken(
         await talk.send_input(
             {"type": "http.request", "body": piece, "more_body": more}
         )
-    start = await talk.receive_output(10)
+    start = await talk.receive_output(PATIENCE)
     received, more = [], True
     while more:
-        message = await talk.receive_output(10)
+        message = await talk.receive_output(PATIENCE)
         received.append(message.get("body", b""))
         more = message.get("more_body", False)
-    await talk.wait()
+    await talk.wait(PATIENCE)
     return start["status"], received
 
 
@@ -162,9 +164,12 @@ def test_an_answer_that_breaks_off_raises_and_is_not_completed(settings: Any) ->
             ThreadedHandler(), scope_of("GET", "/breaks-off", {})
         )
         await talk.send_input({"type": "http.request"})
-        events = [await talk.receive_output(10), await talk.receive_output(10)]
+        events = [
+            await talk.receive_output(PATIENCE),
+            await talk.receive_output(PATIENCE),
+        ]
         with pytest.raises(ConnectionResetError):
-            await talk.receive_output(10)
+            await talk.receive_output(PATIENCE)
         return events
 
     start, piece = asyncio.run(ask_for_it())

@@ -40,11 +40,14 @@ def server() -> Iterator[Provider]:
 
 
 @pytest.fixture
-def work(server: Provider) -> Iterator[Provider]:
+def work(server: Provider, monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
     """Return the configured provider, which knows anna, a member of `ops`."""
     server.misbehave("")
     server.knows("anna-1", preferred_username="anna", groups=["ops", "cooks"])
     openid._descriptions.clear()
+    # A busy machine is no provider that is away.
+    for limit in ("CONNECT_SECONDS", "READ_SECONDS", "ANSWER_SECONDS"):
+        monkeypatch.setattr(openid, limit, 60.0)
     with override_settings(
         POISONWEB_OIDC=server.settings, AUTHENTICATION_BACKENDS=BACKENDS
     ):
