@@ -24,6 +24,7 @@ from apps.audit.checkpoints import Checkpoint
 from apps.audit.models import Head, LastCheckpoint
 from apps.audit.services import Action
 from apps.core.actor import Actor
+from poisonweb.embedded.free_ports import free_port
 from tests import audit_tampering
 from tests.audit_tampering import TAMPERINGS, Place
 
@@ -236,10 +237,8 @@ def test_a_refused_checkpoint_is_reported_and_sent_again(
 def test_an_address_that_does_not_answer_is_never_quoted(
     now: datetime, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as unused:
-        port = unused.server_port
     settings.POISONWEB_AUDIT_CHECKPOINT_URL = (
-        f"http://anna:secret@127.0.0.1:{port}/?t=h"
+        f"http://anna:secret@127.0.0.1:{free_port()}/?t=h"
     )
 
     checkpointing.take(now=now)
