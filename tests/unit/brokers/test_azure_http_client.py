@@ -17,6 +17,7 @@ import pytest
 from apps.brokers.adapter_contract import Outbound, OutcomeKind
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.azure_queue import azure_http_client
+from apps.brokers.adapters.azure_queue import reader as azure_reader
 from apps.brokers.adapters.azure_queue.account import AzureAccount
 from apps.brokers.adapters.azure_queue.adapter import ADAPTER
 from apps.brokers.adapters.azure_queue.azure_http_client import AzureRejected, AzureWire
@@ -197,7 +198,28 @@ def test_one_timeout_ends_a_window_when_azure_hangs(
     assert len(pretender.requests) <= kinds[OutcomeKind.UNKNOWN] <= 64
 
 
-def test_an_empty_queue_is_polled_less_and_less_often(pretender: Pretender) -> None:
+class Clock:
+    """A time that passes only while somebody sleeps."""
+
+    now = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(azure_reader, "time", clock)
+    return clock
+
+
+def test_an_empty_queue_is_polled_less_and_less_often(
+    pretender: Pretender, clock: Clock
+) -> None:
     options = {"maxPollingInterval": "00:00:10"}
     topic = TopicSettings(topic="orders", options=options)
     reader = ADAPTER.dead_letter_reader(BrokerSettings(url=pretender.url), topic)
@@ -211,7 +233,7 @@ def test_an_empty_queue_is_polled_less_and_less_often(pretender: Pretender) -> N
 
 
 def test_an_empty_queue_is_polled_at_its_max_polling_interval(
-    pretender: Pretender,
+    pretender: Pretender, clock: Clock
 ) -> None:
     options = {"maxPollingInterval": 0.1}
     topic = TopicSettings(topic="orders", options=options)
