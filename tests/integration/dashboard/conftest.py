@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from itertools import count
 
 import pytest
 from django.test import Client
 
+from apps.core import clock
 from apps.core.actor import Actor
 from apps.team.rights import Role
 from apps.team.services import create_user
@@ -18,6 +20,17 @@ SignIn = Callable[..., Client]
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Let `now` be the present in this folder: pages show ages."""
     item.add_marker("present")
+
+
+@pytest.fixture(autouse=True)
+def slow_clock(now: datetime) -> Iterator[None]:
+    """Let time pass only when somebody asks for it: lanes live and ages stay."""
+    moments = count(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            clock, "now", lambda: now + next(moments) * timedelta(milliseconds=1)
+        )
+        yield
 
 
 @pytest.fixture(autouse=True)
