@@ -53,7 +53,7 @@ def await_start(
 def stall_free_timer() -> Iterator[Callable[[], float]]:
     """Give a timer in seconds that stands still while the machine does.
 
-    It tells who waits for somebody from who waits for a processor.
+    It does not count how long a thread waits for a processor.
     """
     passed, end = 0.0, threading.Event()
 

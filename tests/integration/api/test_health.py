@@ -53,7 +53,7 @@ def silent_port() -> Iterator[int]:
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """Give a port on which nobody listens, and that nobody else gets."""
+    """Give a port without a listener, which no other program gets meanwhile."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         yield server.getsockname()[1]

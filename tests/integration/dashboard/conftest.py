@@ -24,7 +24,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture(autouse=True)
 def slow_clock(now: datetime) -> Iterator[None]:
-    """Let time pass only when somebody asks for it: lanes live and ages stay."""
+    """Let time pass only when it is read: lanes live and ages stay."""
     moments = count(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(

@@ -199,7 +199,7 @@ def test_one_timeout_ends_a_window_when_azure_hangs(
 
 
 class Clock:
-    """A time that passes only while somebody sleeps."""
+    """A time that passes only in sleeps."""
 
     now = 1_000.0
 
