@@ -12,6 +12,7 @@ from apps.team.rights import Role
 
 MIB = 1024 * 1024
 LAST_HOUR = 23
+MOST_CALLS = 10_000_000
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -28,6 +29,7 @@ KNOWN = frozenset(
         "DEMO",
         "ENDPOINT_HOSTS",
         "ENVIRONMENT",
+        "GATEWAY_CALLS_PER_MINUTE",
         "JDBC_JAR",
         "LAKE",
         "LOG_LEVEL",
@@ -87,6 +89,7 @@ class Env:
     broker_hosts: tuple[str, ...]
     loopback_brokers: bool
     endpoint_hosts: tuple[str, ...]
+    gateway_calls_per_minute: int
     admin_password: str | None
     demo: bool
     log_level: str
@@ -119,6 +122,7 @@ def load(environ: Mapping[str, str]) -> Env:
         broker_hosts=_words(environ.get("POISONWEB_BROKER_HOSTS", "")),
         loopback_brokers=_flag(environ, "POISONWEB_LOOPBACK_BROKERS", default=False),
         endpoint_hosts=_words(environ.get("POISONWEB_ENDPOINT_HOSTS", "")),
+        gateway_calls_per_minute=_calls(environ, default=120_000),
         admin_password=environ.get("POISONWEB_ADMIN_PASSWORD") or None,
         demo=_flag(environ, "POISONWEB_DEMO", default=True),
         log_level=_level(environ.get("POISONWEB_LOG_LEVEL") or "INFO"),
@@ -279,6 +283,17 @@ def _size(environ: Mapping[str, str], name: str, *, default: int) -> int:
     if not (value.isascii() and value.isdigit() and 0 < int(value) <= 512 * MIB):
         raise BadEnvironment(
             f"{name} is {value!r}: use a number of bytes from 1 to {512 * MIB}."
+        )
+    return int(value)
+
+
+def _calls(environ: Mapping[str, str], *, default: int) -> int:
+    """Read how many calls a key may make of an endpoint in a minute."""
+    value = environ.get("POISONWEB_GATEWAY_CALLS_PER_MINUTE") or str(default)
+    if not (value.isascii() and value.isdigit() and 0 < int(value) <= MOST_CALLS):
+        raise BadEnvironment(
+            f"POISONWEB_GATEWAY_CALLS_PER_MINUTE is {value!r}: use a number from 1 to"
+            f" {MOST_CALLS}."
         )
     return int(value)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,6 +13,7 @@ from django.conf import settings
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.db import connection, transaction
+from django.db.models import Q
 
 from apps.audit import services as audit
 from apps.audit.services import Action
@@ -142,6 +143,19 @@ def recognise(*, secret: str, now: datetime) -> ApiKey | None:
     if key.last_used_at is None or key.last_used_at < stale:
         ApiKey.objects.filter(pk=key.pk).update(last_used_at=now)
     return key
+
+
+def usable_keys(*, now: datetime) -> list[ApiKey]:
+    """List all keys that can be used, with what recognises them."""
+    unexpired = Q(expires_at=None) | Q(expires_at__gt=now)
+    keys = ApiKey.objects.filter(unexpired, revoked_at=None)
+    return list(keys.only("name", "digest", "scopes", "topics", "expires_at"))
+
+
+def note_use(*, names: Iterable[str], now: datetime) -> None:
+    """Store that keys were used, for those whose last use is a minute ago or more."""
+    stale = Q(last_used_at=None) | Q(last_used_at__lt=now - LAST_USE_IS_EXACT_TO)
+    ApiKey.objects.filter(stale, name__in=names).update(last_used_at=now)
 
 
 @transaction.atomic

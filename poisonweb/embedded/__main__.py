@@ -33,9 +33,10 @@ def main() -> int:
     os.umask(0o077)
     try:
         env = settings.load(os.environ)
-        port = _port(os.environ.get("PORT") or "8000")
+        port = _port("PORT", usual=8000)
+        gateway_port = _port("GATEWAY_PORT", usual=port + 1)
         with _exclusive_lock(env.var):
-            _run_installation(env, port)
+            _run_installation(env, port, gateway_port)
     except Stopped:
         return 0
     except (BadEnvironment, CannotStart, OSError) as problem:
@@ -44,15 +45,16 @@ def main() -> int:
     return 0
 
 
-def _run_installation(env: Env, port: int) -> None:
+def _run_installation(env: Env, port: int, gateway_port: int) -> None:
     """Start everything, supervise it, and stop it at the end."""
     supervisor.recover(env.var)
     running_servers_file.withdraw(env.var)
-    if not is_free(port):
-        raise CannotStart(
-            f"Port {port} is taken: stop what listens there, or choose another one "
-            f"with `PORT={port + 1} make run`."
-        )
+    for name, number in (("PORT", port), ("GATEWAY_PORT", gateway_port)):
+        if not is_free(number):
+            raise CannotStart(
+                f"Port {number} is taken: stop what listens there, or choose another "
+                f"one with `{name}={number + 2} make run`."
+            )
     _check_room(env.var)
     _log_to(env.var / "log" / "supervisor.log")
     keeper = Supervisor(root=settings.ROOT, var=env.var)
@@ -60,7 +62,9 @@ def _run_installation(env: Env, port: int) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(mode=0o700)
     try:
-        installation = process_plan.make(env, port=port, environ=os.environ)
+        installation = process_plan.make(
+            env, port=port, gateway_port=gateway_port, environ=os.environ
+        )
         _start(keeper, installation, env.var)
         print(_ready_line(env, port), flush=True)
         keeper.supervise()
@@ -85,10 +89,11 @@ def _start(keeper: Supervisor, installation: Plan, var: Path) -> None:
     keeper.start(others)
 
 
-def _port(text: str) -> int:
-    """Parse PORT; raises BadEnvironment."""
+def _port(name: str, *, usual: int) -> int:
+    """Read the number of a port; raises BadEnvironment."""
+    text = os.environ.get(name) or str(usual)
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 65_536):
-        raise BadEnvironment(f"PORT is {text!r}: use a number from 1 to 65535.")
+        raise BadEnvironment(f"{name} is {text!r}: use a number from 1 to 65535.")
     return int(text)
 
 

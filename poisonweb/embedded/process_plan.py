@@ -20,6 +20,8 @@ from poisonweb.env import Env
 
 # A task works for at most ten seconds, so a worker stops within this time.
 WORKER_GRACE = 15.0
+# The gateway waits for back ends for five, and then stores what they did not answer.
+GATEWAY_GRACE = 15.0
 CONSUMER_GRACE = 5.0
 # Pages do not wait for these processes, so they run at a lower priority.
 LOW_PRIORITY = ("nice", "-n", "5")
@@ -38,8 +40,17 @@ def temporary(var: Path) -> Path:
     return var / "tmp"
 
 
-def make(env: Env, *, port: int, environ: Mapping[str, str]) -> Plan:
-    """Plan embedded servers for those missing in the environment, and all processes."""
+def make(
+    env: Env,
+    *,
+    port: int,
+    gateway_port: int | None = None,
+    environ: Mapping[str, str],
+) -> Plan:
+    """Plan embedded servers for those missing in the environment, and all processes.
+
+    The usual port of the gateway is the one above the port of the web.
+    """
     servers: list[Program] = []
     database_url = env.database_url or _add_postgres(env.var / "postgres", servers)
     celery_broker_url, redis_url = env.celery_broker_url, env.redis_url
@@ -70,7 +81,13 @@ def make(env: Env, *, port: int, environ: Mapping[str, str]) -> Plan:
             command=_python("manage.py", "prepare"),
             environment=environment,
         ),
-        processes=_processes(env, port=port, demo=demo, environment=environment),
+        processes=_processes(
+            env,
+            port=port,
+            gateway_port=gateway_port or port + 1,
+            demo=demo,
+            environment=environment,
+        ),
     )
 
 
@@ -104,7 +121,12 @@ def _demo(env: Env, addresses: Servers, *, is_requested: bool) -> bool:
 
 
 def _processes(
-    env: Env, *, port: int, demo: bool, environment: Mapping[str, str]
+    env: Env,
+    *,
+    port: int,
+    gateway_port: int,
+    demo: bool,
+    environment: Mapping[str, str],
 ) -> tuple[Program, ...]:
     """List our processes, with those of the sample if `demo`."""
     program = partial(Program, environment=environment)
@@ -119,6 +141,11 @@ def _processes(
         ),
         program(name="beat", command=_celery(env.log_level, "beat", *schedule)),
         program(name="lanes", command=_python("manage.py", "lanes")),
+        program(
+            name="gateway",
+            command=_python("manage.py", "gateway", "--port", str(gateway_port)),
+            grace=GATEWAY_GRACE,
+        ),
         program(
             name="reports",
             command=worker("reports", size=1),

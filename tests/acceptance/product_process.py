@@ -22,6 +22,7 @@ from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ".venv/bin/python"
+PORTS = ("PORT", "GATEWAY_PORT")
 START = (PYTHON, "-m", "poisonweb.embedded")
 # Shells, Java, Spark and Postgres read such names of folders in their ways.
 ODD_NAME = """an "odd" clone, it's für $HOME & 100%"""
@@ -81,7 +82,7 @@ def _copy(name: str, target: Path) -> None:
 
 def environment(**changes: str) -> dict[str, str]:
     """Return our environment without what would lead to other servers."""
-    ours = ("DATABASE_URL", "CELERY_BROKER_URL", "PORT", "MAKEFLAGS", "MAKELEVEL")
+    ours = ("DATABASE_URL", "CELERY_BROKER_URL", *PORTS, "MAKEFLAGS", "MAKELEVEL")
     inherited = {
         name: value
         for name, value in os.environ.items()
@@ -144,7 +145,9 @@ def started(
     process = subprocess.Popen(
         command,
         cwd=tree,
-        env=environment(PORT=str(port), **(changes or {})),
+        env=environment(
+            PORT=str(port), GATEWAY_PORT=str(free_port()), **(changes or {})
+        ),
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -160,7 +163,7 @@ def started(
 def refused(tree: Path, *command: str, changes: Mapping[str, str] | None = None) -> str:
     """Start the product where it cannot start; give the one line that it says."""
     # Another instance may serve at the usual port while we test.
-    changes = {"PORT": str(free_port()), **(changes or {})}
+    changes = {**{name: str(free_port()) for name in PORTS}, **(changes or {})}
     done = subprocess.run(
         command,
         cwd=tree,

@@ -166,6 +166,7 @@ def test_a_second_start_says_that_it_runs_already(product: Product) -> None:
         "worker",
         "beat",
         "lanes",
+        "gateway",
         "reports",
         "sample",
         "shipping",

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = ("Dockerfile", "compose.yaml")
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-OURS = {"prepare", "web", "worker", "beat", "lanes", "reports"}
+OURS = {"prepare", "web", "worker", "beat", "lanes", "gateway", "reports"}
 # What the images and their commands bring of their own.
 OTHERS = {
     *("DATABASE_URL", "CELERY_BROKER_URL", "HOSTNAME", "PATH", "PYTHONPATH"),
@@ -29,6 +29,7 @@ NOT_HANDED_ON = {
     "CELERY_BROKER_URL": "made of the password in .env",
     "JAVA_HOME": "the image of the reports has a Java",
     "PORT": "of `make run` alone",
+    "GATEWAY_PORT": "of `make run` alone",
     "POISONWEB_APPLICATION_ROLE": "that of DATABASE_URL",
     "POISONWEB_DEMO": "there is no sample: no service would be its consumers",
     "POISONWEB_REDIS_URL": "of the sample",
@@ -205,7 +206,7 @@ def test_nothing_starts_before_all_is_prepared(name: str) -> None:
 def test_ports_are_published_on_the_loopback_interface_only() -> None:
     ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
 
-    assert ports == ["127.0.0.1:8000:8000"]
+    assert ports == ["127.0.0.1:8000:8000", "127.0.0.1:8001:8001"]
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from apps.capture.management.commands.lanes import MOST_SESSIONS
+from apps.redelivery.gateway.application import STORING_SESSIONS, UPKEEP_SESSIONS
 from poisonweb.costly_request_process import MOST_DATABASE_SESSIONS
 from tests.template_database import ROOT
 
@@ -16,10 +17,17 @@ WORKER_OF_TWO, REPORTS, A_COMMAND = 2 * 2, 4 + 2, 2
 def test_one_process_of_each_kind_leaves_twenty_sessions_of_the_default() -> None:
     page = (ROOT / "docs/operators.md").read_text()
     [together] = map(int, re.findall(r"a worker of two, they need (\d+):", page))
-    documented = dict(re.findall(r"^\| (web|lanes) \| (\d+)", page, re.MULTILINE))
+    documented = dict(
+        re.findall(r"^\| (web|lanes|gateway) \| (\d+)", page, re.MULTILINE)
+    )
     web = SHARED_BY_REQUESTS + FOLLOWING_SKIPS + MOST_DATABASE_SESSIONS
     lanes = MOST_SESSIONS + 1
+    gateway = STORING_SESSIONS + UPKEEP_SESSIONS
 
-    assert documented == {"web": str(web), "lanes": str(lanes)}
-    assert together == web + lanes + WORKER_OF_TWO + REPORTS + A_COMMAND
+    assert documented == {
+        "web": str(web),
+        "lanes": str(lanes),
+        "gateway": str(gateway),
+    }
+    assert together == web + lanes + gateway + WORKER_OF_TWO + REPORTS + A_COMMAND
     assert together <= DEFAULT - OF_THE_SUPERUSER - TO_SPARE

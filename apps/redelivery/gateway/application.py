@@ -1,0 +1,330 @@
+"""The ASGI application of the gateway: `ANY /gateway/{endpoint}/{path}`.
+
+/gateway/{endpoint}/{path}        calls an endpoint
+/gateway/-/deliveries/{delivery}  tells its caller how a delivery goes on
+/healthz                          tells that the gateway answers
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Self
+
+from django.conf import settings
+from django.db import DatabaseError, InterfaceError
+
+from apps.brokers.adapter_contract import Header
+from apps.core import clock
+from apps.core.errors import Unavailable
+from apps.redelivery.gateway import delivery_store
+from apps.redelivery.gateway.batched_writes import BatchedWrites
+from apps.redelivery.gateway.call_rate_limits import CallRateLimits
+from apps.redelivery.gateway.caller_connections import (
+    AsgiReceive,
+    AsgiScope,
+    AsgiSend,
+    BodyMemory,
+    CallerConnection,
+    CallerGone,
+)
+from apps.redelivery.gateway.database_threads import DatabaseAway, DatabaseThreads
+from apps.redelivery.gateway.delivery_answers import (
+    STATUS_PATH,
+    failure_without_postgres,
+    status_address,
+)
+from apps.redelivery.gateway.delivery_store import PerhapsStored
+from apps.redelivery.gateway.endpoint_calls import EndpointCall, check_head, with_body
+from apps.redelivery.gateway.first_tries import FirstTries
+from apps.redelivery.gateway.key_and_endpoint_cache import (
+    CachedKey,
+    KeyAndEndpointCache,
+)
+from apps.redelivery.gateway.refusals import GatewayRefusal, busy
+from apps.redelivery.gateway.soap_envelopes import SoapVersion, declared_version
+from apps.redelivery.models import Endpoint
+from apps.redelivery.outbound.forwarded_headers import OWN_PREFIX
+from apps.redelivery.outbound.http_caller import HttpCaller
+from apps.redelivery.states import CallMode
+from apps.team import refused_keys
+from apps.team.rights import Scope
+
+PREFIX = b"/gateway/"
+STATUS_PREFIX = STATUS_PATH.encode()
+KEY_HEADER = OWN_PREFIX + b"key"
+# Together with those for upkeep, the sessions of Postgres that a gateway has.
+STORING_SESSIONS, UPKEEP_SESSIONS = 8, 1
+MOST_CALLS, MOST_CALLS_OF_ENDPOINT = 1_000, 500
+BODY_MEMORY = 256 * 1024 * 1024
+# An endpoint has its own limit of calls at once.
+CONNECTIONS_PER_TARGET = 1_000
+# Refused keys that wait to be noted; more are not.
+MOST_NOTES = 100
+
+log = logging.getLogger(__name__)
+
+
+class GatewayApplication:
+    """Answers calls of endpoints between `start` and `aclose`, in one event loop."""
+
+    def __init__(
+        self, *, monotonic: Callable[[], float] = time.monotonic, http: HttpCaller
+    ) -> None:
+        self._http = http
+        self._storing = DatabaseThreads(STORING_SESSIONS)
+        self._upkeep = DatabaseThreads(UPKEEP_SESSIONS)
+        self._cache = KeyAndEndpointCache(self._upkeep, monotonic=monotonic)
+        self._writes = BatchedWrites(self._upkeep)
+        self._first_tries = FirstTries(
+            http=http, database=self._storing, writes=self._writes
+        )
+        self._rates = CallRateLimits(
+            settings.POISONWEB_GATEWAY_CALLS_PER_MINUTE, monotonic=monotonic
+        )
+        self._memory = BodyMemory(BODY_MEMORY + settings.POISONWEB_REQUEST_LIMIT)
+        self._calls: Counter[int] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._notes: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    async def start(cls, *, monotonic: Callable[[], float] = time.monotonic) -> Self:
+        """Start a gateway in the running event loop."""
+        http = HttpCaller(connections_per_target=CONNECTIONS_PER_TARGET)
+        return cls(monotonic=monotonic, http=http)
+
+    def cut(self) -> None:
+        """Wait no longer for back ends: store what they did not answer."""
+        self._first_tries.cut()
+
+    async def aclose(self) -> None:
+        """Finish all first tries, write what is left, and close all connections."""
+        for tasks in (self._tasks, self._notes):
+            if tasks:
+                await asyncio.wait(tasks)
+        await self._first_tries.aclose()
+        await self._cache.aclose()
+        await self._writes.aclose()
+        await self._http.aclose()
+        await self._storing.aclose()
+        await self._upkeep.aclose()
+
+    async def __call__(
+        self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend
+    ) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            raise NotImplementedError(scope["type"])
+        caller = CallerConnection(scope, receive, send, memory=self._memory)
+        soap = declared_version(caller.headers)
+        # In a task of its own, which goes on when the caller's is cancelled.
+        task = asyncio.create_task(self._answer(caller, soap))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        await asyncio.shield(task)
+
+    async def _answer(self, caller: CallerConnection, soap: SoapVersion | None) -> None:
+        try:
+            await self._route(caller)
+        except GatewayRefusal as refusal:
+            await caller.refuse(refusal, soap)
+        except Unavailable as problem:
+            await caller.refuse(busy(str(problem), seconds=5), soap)
+        except CallerGone:
+            log.info("a caller hung up before its request was whole")
+        finally:
+            caller.close()
+
+    async def _route(self, caller: CallerConnection) -> None:
+        if caller.raw_path == b"/healthz":
+            await caller.answer(
+                HTTPStatus.OK, [(b"content-type", b"text/plain")], b"ok\n"
+            )
+        elif caller.raw_path.startswith(STATUS_PREFIX):
+            await self._tell_status(caller)
+        elif caller.raw_path.startswith(PREFIX):
+            await self._take_call(caller)
+        else:
+            raise _absent("There is nothing here: call /gateway/{endpoint}/{path}.")
+
+    async def _take_call(self, caller: CallerConnection) -> None:
+        """Check a call, and then try or store it."""
+        encoded, slash, rest = caller.raw_path[len(PREFIX) :].partition(b"/")
+        name = encoded.decode("ascii")
+        key, endpoint = await self._permitted(caller, name)
+        wait = self._rates.take((key.name, endpoint.pk))
+        if wait:
+            raise GatewayRefusal(
+                status=HTTPStatus.TOO_MANY_REQUESTS,
+                detail="This key calls this endpoint too often.",
+                headers=((b"retry-after", b"%d" % (int(wait) + 1)),),
+            )
+        head = check_head(
+            caller, endpoint=endpoint, principal=key.principal, path=slash + rest
+        )
+        with self._place(endpoint):
+            body = await caller.read_body(settings.POISONWEB_REQUEST_LIMIT)
+            # A body may take a minute, in which a key may end.
+            await self._permitted(caller, name)
+            call = with_body(head, caller, body)
+            await self._make(call, caller)
+
+    async def _make(self, call: EndpointCall, caller: CallerConnection) -> None:
+        if call.endpoint.mode == CallMode.ASYNC:
+            await self._accept(call, caller)
+        else:
+            breaker = (await self._cache.current()).breaker(call.endpoint)
+            await self._first_tries.run(call, caller, breaker)
+
+    async def _accept(self, call: EndpointCall, caller: CallerConnection) -> None:
+        """Store a call before any try, and answer 202."""
+        store = partial(delivery_store.store, call.endpoint, call.delivery())
+        try:
+            await self._storing.run(store)
+        except (Unavailable, DatabaseError, InterfaceError) as problem:
+            log.error("a request was not stored: %s", problem)  # noqa: TRY400
+            refusal = failure_without_postgres(
+                call.id,
+                detail="",
+                status=HTTPStatus.SERVICE_UNAVAILABLE,
+                may_be_stored=isinstance(problem, PerhapsStored),
+            )
+            await caller.answer(*refusal.message(call.soap))
+            return
+        self._writes.notify(call.endpoint.pk)
+        address = status_address(call.id)
+        body = {"delivery": str(call.id), "status_address": address}
+        await _answer_json(
+            caller,
+            HTTPStatus.ACCEPTED,
+            body,
+            headers=((b"location", address.encode()),),
+        )
+
+    async def _tell_status(self, caller: CallerConnection) -> None:
+        """Answer how a delivery goes on, to the key that made it."""
+        if caller.method not in {"GET", "HEAD"}:
+            raise GatewayRefusal(
+                status=HTTPStatus.METHOD_NOT_ALLOWED,
+                detail="A status can only be read.",
+                headers=((b"allow", b"GET, HEAD"),),
+            )
+        key = await self._caller_key(caller)
+        document = None
+        with suppress(ValueError):
+            id_ = uuid.UUID(caller.raw_path[len(STATUS_PREFIX) :].decode("ascii"))
+            document = await self._status(id_, key)
+        if document is None:
+            raise _absent("This key made no such delivery.")
+        await _answer_json(caller, HTTPStatus.OK, document)
+
+    async def _status(self, id_: uuid.UUID, key: CachedKey) -> dict[str, object] | None:
+        try:
+            return await self._storing.run(
+                partial(delivery_store.status, id_, key.principal)
+            )
+        except (DatabaseAway, DatabaseError, InterfaceError) as problem:
+            raise busy("Postgres is away: ask again later.", seconds=5) from problem
+
+    async def _permitted(
+        self, caller: CallerConnection, name: str
+    ) -> tuple[CachedKey, Endpoint]:
+        """Return the key and the endpoint of a call; raise GatewayRefusal."""
+        key = await self._caller_key(caller)
+        endpoint = await self._cache.endpoint(name)
+        if endpoint is None or not key.principal.sees(endpoint.topic.name):
+            raise _absent(f"There is no endpoint {name} here.")
+        if not endpoint.is_enabled:
+            raise busy(f"The endpoint {name} is disabled.", seconds=60)
+        return key, endpoint
+
+    async def _caller_key(self, caller: CallerConnection) -> CachedKey:
+        """Return the key of a call, which may make it; raise GatewayRefusal."""
+        secret = _secret(caller)
+        if not secret:
+            raise _unauthorized("Send a key in X-Poisonweb-Key.")
+        key = await self._cache.key(secret)
+        if key is None:
+            self._note_refusal(secret, caller.address)
+            raise _unauthorized("This key is unknown, expired or revoked.")
+        if not key.principal.may(Scope.GATEWAY_CALL):
+            raise GatewayRefusal(
+                status=HTTPStatus.FORBIDDEN,
+                detail=f"This needs the right {Scope.GATEWAY_CALL}, which this key has"
+                " not.",
+            )
+        self._writes.note_use(key.name)
+        return key
+
+    @contextmanager
+    def _place(self, endpoint: Endpoint) -> Iterator[None]:
+        """Count a call that is under way; raise GatewayRefusal for one too many."""
+        calls = self._calls
+        if calls.total() >= MOST_CALLS or calls[endpoint.pk] >= MOST_CALLS_OF_ENDPOINT:
+            raise busy("Too many calls are under way: try again.")
+        calls[endpoint.pk] += 1
+        try:
+            yield
+        finally:
+            calls[endpoint.pk] -= 1
+
+    def _note_refusal(self, secret: str, address: str) -> None:
+        """Record a refused key, in the background."""
+        if len(self._notes) < MOST_NOTES:
+            task = asyncio.create_task(self._note(secret, address))
+            self._notes.add(task)
+            task.add_done_callback(self._notes.discard)
+
+    async def _note(self, secret: str, address: str) -> None:
+        note = partial(
+            refused_keys.note_refusal, secret=secret, address=address, now=clock.now()
+        )
+        try:
+            await self._upkeep.run(note)
+        except (Unavailable, DatabaseError, InterfaceError) as problem:
+            log.warning("a refused key was not noted: %s", problem)
+
+
+def _secret(caller: CallerConnection) -> str:
+    """Return the secret of a call's key; "" without one.
+
+    It is in a header of our own where `Authorization` is for the back end.
+    """
+    own = caller.header(KEY_HEADER)
+    if own is not None:
+        return own.decode("latin-1").strip()
+    value = caller.header(b"authorization") or b""
+    scheme, _, secret = value.decode("latin-1").strip().partition(" ")
+    return secret.strip() if scheme.lower() == "bearer" else ""
+
+
+async def _answer_json(
+    caller: CallerConnection,
+    status: HTTPStatus,
+    document: Mapping[str, Any],
+    *,
+    headers: Sequence[Header] = (),
+) -> None:
+    body = json.dumps(document).encode()
+    content_type = (b"content-type", b"application/json")
+    await caller.answer(status, [content_type, *headers], body)
+
+
+def _absent(detail: str) -> GatewayRefusal:
+    return GatewayRefusal(status=HTTPStatus.NOT_FOUND, detail=detail)
+
+
+def _unauthorized(detail: str) -> GatewayRefusal:
+    return GatewayRefusal(
+        status=HTTPStatus.UNAUTHORIZED,
+        detail=detail,
+        headers=((b"www-authenticate", b"Bearer"),),
+    )

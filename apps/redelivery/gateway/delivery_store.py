@@ -1,0 +1,109 @@
+"""Store deliveries and look them up: what the gateway asks of Postgres.
+
+Each function runs in one of the `DatabaseThreads`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from django.db import IntegrityError, InterfaceError, OperationalError, connection
+
+from apps.core import clock
+from apps.core.errors import Unavailable
+from apps.core.postgres_errors import refuses_value
+from apps.redelivery.calls import CallResult, NewDelivery
+from apps.redelivery.gateway.delivery_answers import delivery_status
+from apps.redelivery.models import Attempt, Delivery, Endpoint, EndpointActivity
+from apps.redelivery.services import breaker, results
+from apps.redelivery.services.acceptance import accept
+from apps.redelivery.states import UNFINISHED
+from apps.team.rights import Principal
+
+
+class PerhapsStored(Unavailable):
+    """Postgres went away while it stored something: whether it did is unknown."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredDelivery:
+    """A delivery that is durable, and whether its endpoint's breaker is open."""
+
+    delivery: Delivery
+    is_breaker_open: bool
+
+
+def store(endpoint: Endpoint, new: NewDelivery) -> Delivery:
+    """Store a request once, on a second session if the first one breaks.
+
+    Raises PerhapsStored, where neither tells whether it is stored.
+    """
+    try:
+        return _accept(endpoint, new)
+    except (OperationalError, InterfaceError) as problem:
+        if refuses_value(problem) or connection.is_usable():
+            raise
+        connection.close()
+    try:
+        earlier = Delivery.objects.filter(pk=new.id).first()
+        return earlier or _accept(endpoint, new)
+    except (OperationalError, InterfaceError) as problem:
+        connection.close()
+        raise PerhapsStored from problem
+    except IntegrityError:
+        # The first session committed meanwhile.
+        return Delivery.objects.get(pk=new.id)
+
+
+def store_with_breaker(endpoint: Endpoint, new: NewDelivery) -> StoredDelivery:
+    """Store a request whose first try failed; tell whether the breaker is open now."""
+    delivery = store(endpoint, new)
+    is_open = EndpointActivity.objects.filter(
+        endpoint=endpoint, open_until__isnull=False
+    ).exists()
+    return StoredDelivery(delivery=delivery, is_breaker_open=is_open)
+
+
+def may_try(endpoint: Endpoint, order_key: bytes | None, *, is_open: bool) -> str:
+    """Return why the back end is not called now; "" where it is."""
+    if order_key is not None:
+        earlier = Delivery.objects.filter(
+            endpoint=endpoint, order_key=order_key, state__in=UNFINISHED
+        )
+        if earlier.exists():
+            return "An earlier request of its order key waits, so it was not tried."
+    if is_open and not breaker.may_probe(endpoint=endpoint, now=clock.now()):
+        return "Its endpoint's last calls failed, so the back end was not called."
+    return ""
+
+
+def close_breaker(endpoint: Endpoint) -> None:
+    """Note a success at the first try after failures."""
+    breaker.close_after_success(endpoint_id=endpoint.pk)
+
+
+def keep_late_answer(delivery: uuid.UUID, result: CallResult) -> None:
+    """Keep an answer that came after the time of the first try."""
+    results.keep_late_answer(
+        delivery=delivery, number=1, result=result, now=clock.now()
+    )
+
+
+def status(delivery: uuid.UUID, principal: Principal) -> dict[str, object] | None:
+    """Describe a delivery to the caller whose it is; None for others."""
+    row = (
+        Delivery.objects.select_related("endpoint__topic")
+        .filter(pk=delivery, caller=str(principal.actor))
+        .first()
+    )
+    if row is None or not principal.sees(row.endpoint.topic.name):
+        return None
+    attempts = Attempt.objects.filter(delivery=row).defer("answer", "late_answer")
+    return delivery_status(row, attempts.order_by("number"))
+
+
+def _accept(endpoint: Endpoint, new: NewDelivery) -> Delivery:
+    delivery = accept(endpoint=endpoint, new=new, now=clock.now())
+    assert delivery is not None  # noqa: S101 - without `dedupe` it is new
+    return delivery

@@ -1,0 +1,190 @@
+"""Calls of endpoints that may be made: everything of a request is checked here."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from http import HTTPStatus
+from urllib.parse import unquote
+
+from apps.brokers.adapter_contract import Header
+from apps.core.errors import Invalid
+from apps.core.wildcard_patterns import matches
+from apps.redelivery.calls import FirstTry, NewDelivery
+from apps.redelivery.delivery_ids import new_delivery_id
+from apps.redelivery.gateway.caller_connections import CallerConnection
+from apps.redelivery.gateway.refusals import GatewayRefusal
+from apps.redelivery.gateway.soap_envelopes import SoapVersion, version_of
+from apps.redelivery.models import Endpoint
+from apps.redelivery.outbound import forwarded_headers
+from apps.redelivery.outbound.errors import GatewayLoop
+from apps.redelivery.outbound.http_caller import EndpointRequest
+from apps.redelivery.outbound.target_url import EndpointTarget
+from apps.redelivery.repeatability import is_repeatable
+from apps.team.rights import Principal
+
+target_of = lru_cache(maxsize=10_000)(EndpointTarget.parse)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndpointCall:
+    """A call of an endpoint by a caller, with the request that its back end gets."""
+
+    id: uuid.UUID
+    endpoint: Endpoint
+    principal: Principal
+    path: bytes
+    request: EndpointRequest
+    stored_headers: list[Header]
+    idempotency_key: str
+    is_repeatable: bool
+    order_key: bytes | None
+    soap: SoapVersion | None
+
+    def delivery(self, first_try: FirstTry | None = None) -> NewDelivery:
+        """Return what is stored of it."""
+        return NewDelivery(
+            id=self.id,
+            method=self.request.method.decode("ascii"),
+            path=self.path,
+            headers=self.stored_headers,
+            body=self.request.body,
+            caller=str(self.principal.actor),
+            idempotency_key=self.idempotency_key,
+            is_repeatable=self.is_repeatable,
+            order_key=self.order_key,
+            first_try=first_try,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckedHead:
+    """The head of a call, which is checked before its body is read."""
+
+    id: uuid.UUID
+    endpoint: Endpoint
+    principal: Principal
+    path: bytes
+    target: EndpointTarget
+    url_path: bytes
+    headers: list[Header]
+    callers_key: bytes
+    order_key: bytes | None
+
+
+def check_head(
+    connection: CallerConnection,
+    *,
+    endpoint: Endpoint,
+    principal: Principal,
+    path: bytes,
+) -> CheckedHead:
+    """Check path and headers of a call; raise GatewayRefusal."""
+    id_ = new_delivery_id()
+    target = target_of(endpoint.target)
+    _check_size(connection.headers)
+    try:
+        url_path = target.url_path(path, connection.query)
+        headers = forwarded_headers.request_headers(
+            connection.headers, delivery_id=str(id_)
+        )
+        callers_key = forwarded_headers.idempotency_key(connection.headers)
+    except Invalid as problem:
+        raise _bad_request(problem) from None
+    except GatewayLoop as loop:
+        raise GatewayRefusal(
+            status=HTTPStatus.LOOP_DETECTED, detail=str(loop)
+        ) from None
+    if not _is_allowed(path, endpoint.paths):
+        raise GatewayRefusal(
+            status=HTTPStatus.NOT_FOUND,
+            detail=f"The endpoint {endpoint} does not take this path.",
+        )
+    return CheckedHead(
+        id=id_,
+        endpoint=endpoint,
+        principal=principal,
+        path=path + (b"?" + connection.query if connection.query else b""),
+        target=target,
+        url_path=url_path,
+        headers=headers,
+        callers_key=callers_key,
+        order_key=_order_key(connection, endpoint),
+    )
+
+
+def with_body(
+    head: CheckedHead, connection: CallerConnection, body: bytes
+) -> EndpointCall:
+    """Return the call with its body; raise GatewayRefusal for what is no HTTP."""
+    request = EndpointRequest(
+        method=connection.method.encode("ascii"),
+        target=head.target,
+        path=head.url_path,
+        headers=head.headers,
+        body=body,
+    )
+    try:
+        request.head()
+        soap = version_of(head.headers, body)
+    except Invalid as problem:
+        raise _bad_request(problem) from None
+    stored_headers = _stored_headers(head)
+    return EndpointCall(
+        id=head.id,
+        endpoint=head.endpoint,
+        principal=head.principal,
+        path=head.path,
+        request=request,
+        stored_headers=stored_headers,
+        idempotency_key=(head.callers_key or str(head.id).encode()).decode("latin-1"),
+        is_repeatable=is_repeatable(
+            head.endpoint, method=connection.method, headers=stored_headers
+        ),
+        order_key=head.order_key,
+        soap=soap,
+    )
+
+
+def _stored_headers(head: CheckedHead) -> list[Header]:
+    """Return what a delivery keeps: the caller's headers, and the count of hops.
+
+    Each attempt gets its own of the others, from the delivery's columns.
+    """
+    ours = {forwarded_headers.DELIVERY}
+    if not head.callers_key:
+        ours.add(forwarded_headers.IDEMPOTENCY_KEY.lower())
+    return [header for header in head.headers if header[0].lower() not in ours]
+
+
+def _check_size(headers: Sequence[Header]) -> None:
+    """Refuse too many headers, or too large ones."""
+    size = sum(len(name) + len(value) + 4 for name, value in headers)
+    most, most_bytes = (
+        forwarded_headers.MOST_HEADERS,
+        forwarded_headers.MOST_HEADER_BYTES,
+    )
+    if len(headers) > most or size > most_bytes:
+        raise GatewayRefusal(
+            status=HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+            detail=f"There are {len(headers)} headers of {size} bytes: send at most"
+            f" {most} of {most_bytes} bytes in all.",
+        )
+
+
+def _is_allowed(path: bytes, patterns: Sequence[str]) -> bool:
+    """Tell whether an endpoint takes a path, by its patterns; without any, it does."""
+    text = unquote(path.decode("ascii")) or "/"
+    return not patterns or any(matches(pattern, text) for pattern in patterns)
+
+
+def _order_key(connection: CallerConnection, endpoint: Endpoint) -> bytes | None:
+    if not endpoint.order_header:
+        return None
+    return connection.header(endpoint.order_header.lower().encode())
+
+
+def _bad_request(problem: Invalid) -> GatewayRefusal:
+    return GatewayRefusal(status=HTTPStatus.BAD_REQUEST, detail=str(problem))

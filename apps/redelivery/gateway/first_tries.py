@@ -1,0 +1,406 @@
+"""First tries: a call of a back end whose outcome is its caller's answer.
+
+Each runs in a task of its own, which the caller's end does not stop. A success goes to
+the caller, and only counts. A failure is stored before its answer leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from http import HTTPStatus
+
+from django.db import DatabaseError, InterfaceError
+
+from apps.brokers.adapter_contract import Header
+from apps.core import clock
+from apps.core.errors import Unavailable
+from apps.redelivery.calls import KEPT_ANSWER, CallResult, FirstTry
+from apps.redelivery.endpoint_settings import is_failure
+from apps.redelivery.gateway import delivery_store
+from apps.redelivery.gateway.batched_writes import BatchedWrites
+from apps.redelivery.gateway.caller_connections import CallerConnection
+from apps.redelivery.gateway.database_threads import DatabaseAway, DatabaseThreads
+from apps.redelivery.gateway.delivery_answers import (
+    failure_without_postgres,
+    status_after,
+    stored_failure,
+)
+from apps.redelivery.gateway.delivery_store import PerhapsStored, StoredDelivery
+from apps.redelivery.gateway.endpoint_calls import EndpointCall
+from apps.redelivery.gateway.key_and_endpoint_cache import CachedBreaker
+from apps.redelivery.models import Endpoint
+from apps.redelivery.outbound.errors import OutcomeUnknown, RequestNotSent
+from apps.redelivery.outbound.forwarded_headers import answer_headers
+from apps.redelivery.outbound.http_caller import EndpointAnswer, HttpCaller
+from apps.redelivery.states import AttemptOutcome
+
+MIB = 1024 * 1024
+# An answer up to this size is read whole before its status is sent.
+HELD_ANSWER = MIB
+STREAM_SECONDS = 600.0
+# A page of a back end is on our origin: it gets no rights there.
+CONFINING = (
+    (b"content-security-policy", b"sandbox"),
+    (b"x-content-type-options", b"nosniff"),
+)
+STOPPED = "The gateway was stopped before the back end had answered."
+BROKEN_OFF = "The answer was longer than the gateway holds, and broke off."
+
+log = logging.getLogger(__name__)
+
+
+class _Stopped(Exception):
+    """The gateway stops, and waits no longer for back ends."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Failure:
+    """A first try that failed, and the status that its caller gets."""
+
+    first_try: FirstTry
+    status: HTTPStatus
+    unknown: OutcomeUnknown | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _HeldAnswer:
+    """A success that is in memory as a whole."""
+
+    status: int
+    headers: list[Header]
+    body: bytes
+
+
+class _NoSlot(Enum):
+    """All calls at once of an endpoint are in use."""
+
+    NO_SLOT = ""
+
+
+_NO_SLOT = _NoSlot.NO_SLOT
+
+
+class FirstTries:
+    """Makes first tries, up to each endpoint's number at once."""
+
+    def __init__(
+        self, *, http: HttpCaller, database: DatabaseThreads, writes: BatchedWrites
+    ) -> None:
+        self._http = http
+        self._database = database
+        self._writes = writes
+        self._slots: dict[int, tuple[int, asyncio.Semaphore]] = {}
+        self._limits: set[asyncio.Timeout] = set()
+        self._late_answers: set[asyncio.Task[None]] = set()
+        self._is_stopping = False
+
+    def cut(self) -> None:
+        """End all calls that are under way as unknown: the gateway stops."""
+        self._is_stopping = True
+        now = asyncio.get_running_loop().time()
+        for limit in self._limits:
+            if not limit.expired():
+                limit.reschedule(now)
+
+    async def aclose(self) -> None:
+        """Give up late answers."""
+        for task in self._late_answers:
+            task.cancel()
+        if self._late_answers:
+            await asyncio.wait(self._late_answers)
+
+    async def run(
+        self, call: EndpointCall, caller: CallerConnection, breaker: CachedBreaker
+    ) -> None:
+        """Call the back end once, and answer the caller; store what failed."""
+        why = await self._reason_against(call, breaker)
+        if why:
+            await self._store_untried(call, caller, why)
+            return
+        async with self._slot(call.endpoint) as is_free:
+            outcome = await self._attempt(call, caller) if is_free else _NO_SLOT
+        if outcome is _NO_SLOT:
+            number = call.endpoint.concurrency
+            why = f"All {number} calls of its endpoint are in use, so it was not tried."
+            await self._store_untried(call, caller, why)
+        elif isinstance(outcome, _Failure):
+            await self._store_failure(call, caller, outcome, breaker)
+        else:
+            await self._note_success(call, breaker)
+            if isinstance(outcome, _HeldAnswer):
+                await caller.begin(outcome.status, outcome.headers)
+                await caller.write(outcome.body, is_last=True)
+
+    async def _reason_against(self, call: EndpointCall, breaker: CachedBreaker) -> str:
+        """Return why the back end is not called now; "" where it is."""
+        if self._is_stopping:
+            return STOPPED
+        if call.order_key is None and not breaker.is_open:
+            return ""
+        try:
+            return await self._database.run(
+                partial(
+                    delivery_store.may_try,
+                    call.endpoint,
+                    call.order_key,
+                    is_open=breaker.is_open,
+                )
+            )
+        except (DatabaseAway, DatabaseError, InterfaceError) as problem:
+            log.warning("breaker and order are not checked: %s", problem)
+            return ""
+
+    @asynccontextmanager
+    async def _slot(self, endpoint: Endpoint) -> AsyncIterator[bool]:
+        """Wait for one of the endpoint's calls at once; give False if none is free.
+
+        The wait and the attempt end before the caller gives up.
+        """
+        size, slots = self._slots.get(endpoint.pk, (0, asyncio.Semaphore(0)))
+        if size != endpoint.concurrency:
+            slots = asyncio.Semaphore(endpoint.concurrency)
+            self._slots[endpoint.pk] = (endpoint.concurrency, slots)
+        spare = endpoint.client_timeout - endpoint.attempt_timeout
+        try:
+            async with self._until_cut(spare / 2):
+                await slots.acquire()
+        except (_Stopped, TimeoutError):
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            slots.release()
+
+    @asynccontextmanager
+    async def _until_cut(self, seconds: float | None = None) -> AsyncIterator[None]:
+        """Limit a block; raise TimeoutError, or _Stopped when `cut` ends it."""
+        limit = asyncio.timeout(0 if self._is_stopping else seconds)
+        try:
+            async with limit:
+                self._limits.add(limit)
+                try:
+                    yield
+                finally:
+                    self._limits.discard(limit)
+        except TimeoutError:
+            if limit.expired() and self._is_stopping:
+                raise _Stopped from None
+            raise
+
+    async def _attempt(
+        self, call: EndpointCall, caller: CallerConnection
+    ) -> _HeldAnswer | _Failure | None:
+        """Call the back end; return None for a success that was streamed."""
+        loop = asyncio.get_running_loop()
+        endpoint, begun_at = call.endpoint, clock.now()
+        until = loop.time() + endpoint.attempt_timeout
+        unknown = None
+        try:
+            async with (
+                self._until_cut(),
+                self._http.call(
+                    call.request,
+                    seconds=endpoint.attempt_timeout,
+                    late_for=endpoint.claim_timeout - endpoint.attempt_timeout,
+                ) as answer,
+            ):
+                result = await self._receive(answer, endpoint, caller)
+        except RequestNotSent as problem:
+            result = CallResult(outcome=AttemptOutcome.FAILED, detail=str(problem))
+        except OutcomeUnknown as problem:
+            unknown = problem
+            result = CallResult(outcome=AttemptOutcome.UNKNOWN, detail=str(problem))
+        except _Stopped:
+            result = CallResult(outcome=AttemptOutcome.UNKNOWN, detail=STOPPED)
+        if not isinstance(result, CallResult):
+            return result
+        return _Failure(
+            first_try=FirstTry(begun_at=begun_at, ended_at=clock.now(), result=result),
+            status=status_after(result, is_over_time=loop.time() >= until),
+            unknown=unknown,
+        )
+
+    async def _receive(
+        self, answer: EndpointAnswer, endpoint: Endpoint, caller: CallerConnection
+    ) -> _HeldAnswer | CallResult | None:
+        """Read an answer as far as it is held; stream a longer one."""
+        if is_failure(answer.status, endpoint.failure_statuses):
+            return await self._failed_answer(answer)
+        try:
+            beginning = await answer.read(HELD_ANSWER)
+        except OutcomeUnknown as problem:
+            return _unknown(answer, str(problem))
+        headers = [*answer_headers(answer.headers), *CONFINING]
+        if answer.is_complete:
+            return _HeldAnswer(status=answer.status, headers=headers, body=beginning)
+        await caller.begin(answer.status, headers)
+        try:
+            await self._stream(answer, caller, beginning)
+        except OutcomeUnknown as problem:
+            caller.break_off()
+            return _unknown(
+                answer, f"{BROKEN_OFF} {problem}", body=beginning[:KEPT_ANSWER]
+            )
+        return None
+
+    async def _stream(
+        self, answer: EndpointAnswer, caller: CallerConnection, beginning: bytes
+    ) -> None:
+        """Send the answer as it comes, until the caller hangs up or is too slow."""
+        try:
+            async with asyncio.timeout(STREAM_SECONDS):
+                await caller.write(beginning)
+                async for piece in answer.chunks(seconds=STREAM_SECONDS):
+                    await caller.write(piece)
+                    if caller.is_gone():
+                        return
+                await caller.write(b"", is_last=True)
+        except TimeoutError:
+            log.warning("a caller took its answer too slowly")
+            caller.break_off()
+
+    async def _failed_answer(self, answer: EndpointAnswer) -> CallResult:
+        """Keep the beginning of an answer whose status is a failure."""
+        body = b""
+        with suppress(OutcomeUnknown):  # the status has said it all
+            body = await answer.read(KEPT_ANSWER)
+        return CallResult(
+            outcome=AttemptOutcome.FAILED,
+            status=answer.status,
+            detail=f"The back end answered {answer.status}.",
+            headers=answer.headers,
+            body=body,
+            is_cut=not answer.is_complete,
+        )
+
+    async def _note_success(self, call: EndpointCall, breaker: CachedBreaker) -> None:
+        """Count a success; close a breaker that had counted failures."""
+        self._writes.count_success(call.endpoint.pk)
+        if not breaker.is_failing:
+            return
+        breaker.is_failing = breaker.is_open = False
+        try:
+            await self._database.run(
+                partial(delivery_store.close_breaker, call.endpoint)
+            )
+        except (DatabaseAway, DatabaseError, InterfaceError) as problem:
+            log.warning("a breaker is closed later: %s", problem)
+
+    async def _store_failure(
+        self,
+        call: EndpointCall,
+        caller: CallerConnection,
+        failure: _Failure,
+        breaker: CachedBreaker,
+    ) -> None:
+        """Store a request whose first try failed, and then answer its caller."""
+        detail = failure.first_try.result.detail
+        try:
+            stored = await self._stored(call, failure.first_try)
+        except _NotStored as problem:
+            refusal = failure_without_postgres(
+                call.id,
+                detail=detail,
+                status=failure.status,
+                may_be_stored=problem.may_be_stored,
+            )
+        else:
+            breaker.is_failing, breaker.is_open = True, stored.is_breaker_open
+            self._keep_late_answer(call, failure.unknown)
+            refusal = stored_failure(
+                stored.delivery, call.endpoint, detail=detail, status=failure.status
+            )
+        if not caller.has_answer:
+            await caller.answer(*refusal.message(call.soap))
+
+    async def _store_untried(
+        self, call: EndpointCall, caller: CallerConnection, why: str
+    ) -> None:
+        """Store a request whose back end was not called, and then answer its caller."""
+        try:
+            stored = await self._stored(call, None)
+        except _NotStored as problem:
+            refusal = failure_without_postgres(
+                call.id,
+                detail=why,
+                status=HTTPStatus.BAD_GATEWAY,
+                may_be_stored=problem.may_be_stored,
+            )
+        else:
+            refusal = stored_failure(
+                stored.delivery,
+                call.endpoint,
+                detail=why,
+                status=HTTPStatus.BAD_GATEWAY,
+            )
+        await caller.answer(*refusal.message(call.soap))
+
+    async def _stored(
+        self, call: EndpointCall, first_try: FirstTry | None
+    ) -> StoredDelivery:
+        """Store a call and notify the senders; raise _NotStored."""
+        store = partial(
+            delivery_store.store_with_breaker, call.endpoint, call.delivery(first_try)
+        )
+        try:
+            stored = await self._database.run(store)
+        except PerhapsStored as problem:
+            raise _NotStored(may_be_stored=True) from problem
+        except (DatabaseAway, DatabaseError, InterfaceError) as problem:
+            log.error("a request was not stored: %s", problem)  # noqa: TRY400
+            raise _NotStored(may_be_stored=False) from problem
+        self._writes.notify(call.endpoint.pk)
+        return stored
+
+    def _keep_late_answer(
+        self, call: EndpointCall, unknown: OutcomeUnknown | None
+    ) -> None:
+        """Keep what the back end still answers on the attempt, in the background."""
+        if unknown is None:
+            return
+        task = asyncio.create_task(self._await_late_answer(call, unknown))
+        self._late_answers.add(task)
+        task.add_done_callback(self._late_answers.discard)
+
+    async def _await_late_answer(
+        self, call: EndpointCall, unknown: OutcomeUnknown
+    ) -> None:
+        late = await unknown.late_answer()
+        if late is None:
+            return
+        result = CallResult(
+            outcome=AttemptOutcome.UNKNOWN, status=late.status, body=late.body
+        )
+        try:
+            await self._database.run(
+                partial(delivery_store.keep_late_answer, call.id, result)
+            )
+        except (Unavailable, DatabaseError, InterfaceError) as problem:
+            log.warning("a late answer was not kept: %s", problem)
+
+
+class _NotStored(Exception):
+    """Postgres did not store a request, or perhaps it did."""
+
+    def __init__(self, *, may_be_stored: bool) -> None:
+        super().__init__()
+        self.may_be_stored = may_be_stored
+
+
+def _unknown(answer: EndpointAnswer, detail: str, *, body: bytes = b"") -> CallResult:
+    """Return the result of an answer that broke off."""
+    return CallResult(
+        outcome=AttemptOutcome.UNKNOWN,
+        status=answer.status,
+        detail=detail,
+        headers=answer.headers,
+        body=body,
+        is_cut=True,
+    )

@@ -1,0 +1,187 @@
+"""Keys, endpoints and breakers in memory, as Postgres had them a moment ago.
+
+While calls come, they are read again each second. Without Postgres the last reading is
+good for five minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from django.db import DatabaseError, InterfaceError
+
+from apps.core import clock
+from apps.core.errors import Unavailable
+from apps.redelivery.gateway.database_threads import DatabaseThreads
+from apps.redelivery.models import Endpoint, EndpointActivity
+from apps.team import services as team
+from apps.team.models import ApiKey
+from apps.team.rights import Principal
+
+FRESH_SECONDS = 1.0
+# A caller waits this long for a new reading, and then takes the last one.
+WAIT_SECONDS = 0.75
+USABLE_SECONDS = 300.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CachedKey:
+    name: str
+    principal: Principal
+    expires_at: datetime | None
+
+    @classmethod
+    def of(cls, key: ApiKey) -> CachedKey:
+        """Keep what calls need of a key."""
+        return cls(name=key.name, principal=key.principal, expires_at=key.expires_at)
+
+
+@dataclass(slots=True)
+class CachedBreaker:
+    """Whether calls of an endpoint fail, and whether its breaker is open."""
+
+    is_failing: bool = False
+    is_open: bool = False
+
+
+@dataclass(kw_only=True, slots=True)
+class Reading:
+    """What was read at once; `begun_at` is a time of the monotonic clock."""
+
+    begun_at: float = float("-inf")
+    keys: Mapping[bytes, CachedKey] = field(default_factory=dict)
+    endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
+    breakers: dict[int, CachedBreaker] = field(default_factory=dict)
+
+    def key(self, secret: str) -> CachedKey | None:
+        """Return the key of a secret, if it can be used now."""
+        key = self.keys.get(team.digest_of(secret))
+        is_over = key and key.expires_at is not None and key.expires_at <= clock.now()
+        return None if is_over else key
+
+    def breaker(self, endpoint: Endpoint) -> CachedBreaker:
+        """Return what is known of an endpoint's breaker; it can be changed."""
+        return self.breakers.setdefault(endpoint.pk, CachedBreaker())
+
+
+class KeyAndEndpointCache:
+    """Reads all usable keys and all endpoints, once for all who wait."""
+
+    def __init__(
+        self, database: DatabaseThreads, *, monotonic: Callable[[], float]
+    ) -> None:
+        self._database = database
+        self._monotonic = monotonic
+        self._reading = Reading()
+        self._task: asyncio.Task[None] | None = None
+        self._task_begun_at = float("-inf")
+
+    async def current(self) -> Reading:
+        """Return a reading of the last second, or the last one while it is usable.
+
+        Raises Unavailable without a usable one.
+        """
+        return await self._not_older_than(self._monotonic() - FRESH_SECONDS)
+
+    async def key(self, secret: str) -> CachedKey | None:
+        """Return the key of a secret; it may be of this very moment.
+
+        Raises Unavailable for an unknown secret while Postgres is away.
+        """
+        asked_at = self._monotonic()
+        key = (await self.current()).key(secret)
+        if key is None:
+            reading = await self._not_older_than(asked_at)
+            key = reading.key(secret)
+            if key is None and reading.begun_at < asked_at:
+                raise Unavailable("The key cannot be checked at the moment.")
+        return key
+
+    async def endpoint(self, name: str) -> Endpoint | None:
+        """Return the endpoint of this name; it may be of this very moment."""
+        asked_at = self._monotonic()
+        endpoint = (await self.current()).endpoints.get(name)
+        if endpoint is None:
+            endpoint = (await self._not_older_than(asked_at)).endpoints.get(name)
+        return endpoint
+
+    async def aclose(self) -> None:
+        """Wait for the reading that is under way."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _not_older_than(self, moment: float) -> Reading:
+        """Return a reading that was begun since a moment, or the last usable one."""
+        while self._reading.begun_at < moment:
+            if self._task is None:
+                if self._monotonic() - self._task_begun_at < FRESH_SECONDS and (
+                    self._reading.begun_at < self._task_begun_at
+                ):
+                    break  # the last one failed just now
+                self._task_begun_at = self._monotonic()
+                self._task = asyncio.create_task(self._read())
+            seconds = self._task_begun_at + WAIT_SECONDS - self._monotonic()
+            done, _ = await asyncio.wait([self._task], timeout=max(seconds, 0))
+            if not done:
+                break
+        if self._monotonic() - self._reading.begun_at > USABLE_SECONDS:
+            raise Unavailable("Keys and endpoints cannot be read at the moment.")
+        return self._reading
+
+    async def _read(self) -> None:
+        """Read everything in one call; keep the last reading where that fails."""
+        begun_at, last = self._monotonic(), self._reading
+        try:
+            reading = await self._database.run(lambda: _read(last, begun_at))
+        except (Unavailable, DatabaseError, InterfaceError) as problem:
+            log.warning("keys and endpoints are from memory: %s", problem)
+        else:
+            self._reading = reading
+        finally:
+            self._task = None
+
+
+def _read(last: Reading, begun_at: float) -> Reading:
+    """Read keys, changed endpoints, and breakers."""
+    keys = team.usable_keys(now=clock.now())
+    return Reading(
+        begun_at=begun_at,
+        keys={bytes(key.digest): CachedKey.of(key) for key in keys},
+        endpoints=_endpoints(last.endpoints),
+        breakers=_breakers(),
+    )
+
+
+def _endpoints(last: Mapping[str, Endpoint]) -> dict[str, Endpoint]:
+    """Return all endpoints; read only those that changed."""
+    versions = {
+        name: (pk, version)
+        for pk, name, version in Endpoint.objects.values_list("pk", "name", "version")
+    }
+    same = {
+        name: endpoint
+        for name, endpoint in last.items()
+        if versions.get(name) == (endpoint.pk, endpoint.version)
+    }
+    changed = versions.keys() - same.keys()
+    if not changed:
+        return same
+    rows = Endpoint.objects.filter(name__in=changed).select_related(
+        "topic", "forward_topic", "forward_endpoint", "response_hook"
+    )
+    return same | {endpoint.name: endpoint for endpoint in rows}
+
+
+def _breakers() -> dict[int, CachedBreaker]:
+    """Return the breakers of endpoints whose last call failed."""
+    rows = EndpointActivity.objects.filter(failures_in_a_row__gt=0)
+    return {
+        endpoint: CachedBreaker(is_failing=True, is_open=open_until is not None)
+        for endpoint, open_until in rows.values_list("endpoint", "open_until")
+    }

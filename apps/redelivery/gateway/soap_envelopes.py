@@ -1,0 +1,162 @@
+"""Recognise SOAP by its content type and envelope, and write faults.
+
+Only the beginning of a body is parsed, up to the envelope's tag. A doctype ends the
+parsing before any of its declarations is read, so entities are never expanded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any
+from xml.etree import ElementTree as ET
+from xml.parsers import expat
+
+from apps.brokers.adapter_contract import Header
+from apps.core.errors import Invalid
+
+# Where the envelope begins at the latest.
+BEGINNING = 64 * 1024
+_OURS = "urn:poisonweb:gateway"
+_NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+class SoapVersion(Enum):
+    """The value is the namespace of its envelope."""
+
+    V1_1 = "http://schemas.xmlsoap.org/soap/envelope/"
+    V1_2 = "http://www.w3.org/2003/05/soap-envelope"
+
+    @property
+    def prefix(self) -> str:
+        """Return the prefix of its names, which the codes of faults bear, too."""
+        return "soap" if self is SoapVersion.V1_1 else "env"
+
+    @property
+    def content_type(self) -> str:
+        """Return the content type of its messages."""
+        is_old = self is SoapVersion.V1_1
+        return f"{'text/xml' if is_old else 'application/soap+xml'}; charset=utf-8"
+
+
+for _version in SoapVersion:
+    ET.register_namespace(_version.prefix, _version.value)
+ET.register_namespace("poisonweb", _OURS)
+
+
+class _Doctype(Exception):
+    """The document has a doctype."""
+
+
+class _Root(Exception):
+    """The first tag; its only argument is namespace and name."""
+
+
+def declared_version(headers: Sequence[Header]) -> SoapVersion | None:
+    """Return the version that the headers alone tell; None where they do not."""
+    values = {name.lower(): value for name, value in headers}
+    media_type = _media_type(values)
+    if media_type == b"application/soap+xml":
+        return SoapVersion.V1_2
+    if media_type == b"text/xml" and b"soapaction" in values:
+        return SoapVersion.V1_1
+    return None
+
+
+def version_of(headers: Sequence[Header], body: bytes) -> SoapVersion | None:
+    """Return the version of a request; None for one that is no SOAP.
+
+    Raises Invalid for SOAP with a doctype, which no version allows.
+    """
+    values = {name.lower(): value for name, value in headers}
+    declared = declared_version(headers)
+    if declared is None and _media_type(values) not in {
+        b"text/xml",
+        b"application/xml",
+    }:
+        return None
+    try:
+        root = _root_of(body)
+    except _Doctype:
+        if declared is None:
+            return None
+        raise Invalid("", "A SOAP envelope has no doctype: remove it.") from None
+    for version in SoapVersion:
+        if root == f"{version.value} Envelope":
+            return version
+    return declared
+
+
+def fault(
+    version: SoapVersion,
+    *,
+    is_of_caller: bool,
+    reason: str,
+    detail: Mapping[str, Any],
+) -> bytes:
+    """Write a fault; `detail` becomes elements of our namespace."""
+    envelope = ET.Element(_name(version, "Envelope"))
+    body = ET.SubElement(envelope, _name(version, "Body"))
+    top = ET.SubElement(body, _name(version, "Fault"))
+    reason = _NO_XML.sub("?", reason)
+    if version is SoapVersion.V1_1:
+        code = "Client" if is_of_caller else "Server"
+        ET.SubElement(top, "faultcode").text = f"{version.prefix}:{code}"
+        ET.SubElement(top, "faultstring").text = reason
+        inside = ET.SubElement(top, "detail") if detail else None
+    else:
+        code = "Sender" if is_of_caller else "Receiver"
+        outer = ET.SubElement(top, _name(version, "Code"))
+        value = ET.SubElement(outer, _name(version, "Value"))
+        value.text = f"{version.prefix}:{code}"
+        reasons = ET.SubElement(top, _name(version, "Reason"))
+        text = ET.SubElement(reasons, _name(version, "Text"))
+        text.set("{http://www.w3.org/XML/1998/namespace}lang", "en")
+        text.text = reason
+        inside = ET.SubElement(top, _name(version, "Detail")) if detail else None
+    if inside is not None:
+        _add_members(inside, detail)
+    return b'<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(envelope)
+
+
+def _add_members(parent: ET.Element, members: Mapping[str, Any]) -> None:
+    """Add members, and members of members, as elements."""
+    for name, value in members.items():
+        element = ET.SubElement(parent, f"{{{_OURS}}}{name}")
+        if isinstance(value, Mapping):
+            _add_members(element, value)
+        elif isinstance(value, bool):
+            element.text = str(value).lower()
+        elif value is not None:
+            element.text = _NO_XML.sub("?", str(value))
+
+
+def _name(version: SoapVersion, name: str) -> str:
+    return f"{{{version.value}}}{name}"
+
+
+def _media_type(headers: Mapping[bytes, bytes]) -> bytes:
+    value = headers.get(b"content-type", b"")
+    return value.partition(b";")[0].strip().lower()
+
+
+def _root_of(body: bytes) -> str:
+    """Return namespace and name of the first tag; "" where none begins in time."""
+    parser = expat.ParserCreate(namespace_separator=" ")
+
+    def refuse(*_: object) -> None:
+        raise _Doctype
+
+    def end(name: str, _: Any) -> None:
+        raise _Root(name)
+
+    parser.StartDoctypeDeclHandler = refuse
+    parser.StartElementHandler = end
+    try:
+        parser.Parse(body[:BEGINNING])
+    except _Root as root:
+        return str(root)
+    except expat.ExpatError:
+        return ""
+    return ""
