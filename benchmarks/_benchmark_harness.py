@@ -98,7 +98,7 @@ def web(settings: str = "poisonweb.settings") -> Iterator[str]:
 
 
 def api_key() -> str:
-    """Create a key for a consumer that reports, follows skips and keeps positions."""
+    """Create a key for a consumer that reports, follows skips, and calls endpoints."""
     from apps.core import clock
     from apps.core.actor import Actor
     from apps.team import services as team
@@ -112,6 +112,7 @@ def api_key() -> str:
             Scope.SKIPS_WRITE,
             Scope.POSITIONS_READ,
             Scope.POSITIONS_WRITE,
+            Scope.GATEWAY_CALL,
         ],
         actor=Actor.system("bench"),
         now=clock.now(),
