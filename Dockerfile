@@ -1,4 +1,4 @@
-# Two images: `product` for web, worker, beat and lanes, and `reports`, the same with
+# Two images: `product` for all processes but one, and `reports`, the same with
 # Spark and Java, for the worker of that queue. compose.yaml puts them together.
 # Both hold the clients of all kinds of brokers.
 # Linters check this file (`make check`); it has not been built yet. Tell us how it went.

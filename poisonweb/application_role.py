@@ -22,6 +22,8 @@ from apps.reports.services.publishing import STAGED
 from apps.triage.services.earlier_layout import EARLIER_ITEMS
 
 MIGRATIONS: Final = "django_migrations"
+# Of `ResourceLock`, which senders use.
+LOCK_QUEUES: Final = ("poisonguard_lock_resources", "poisonguard_lock_tickets")
 USUAL: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
 # Tables with fewer rights.
 RIGHTS: Final = {
@@ -69,7 +71,7 @@ def tables() -> list[str]:
     """Return the names of all tables that the application uses."""
     models = apps.get_models(include_auto_created=True)
     ours = {model._meta.db_table for model in models}  # noqa: SLF001 - Django's own way
-    return sorted({*ours, *STAGED, EARLIER_ITEMS, MIGRATIONS})
+    return sorted({*ours, *STAGED, *LOCK_QUEUES, EARLIER_ITEMS, MIGRATIONS})
 
 
 def owns_tables() -> bool:

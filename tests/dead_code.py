@@ -137,8 +137,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *("sdk/poisonguard/__init__.py:__getattr__", "sdk/poisonguard/guard.py:wrap"),
         *("sdk/poisonguard/outcome.py:duty", "*/dedupe/postgres.py:forget_async"),
         *("sdk/poisonguard/readers/*.py:*Reader", "*/in_flight_journal.py:__setitem__"),
-        "sdk/poisonguard/locks/resource_lock.py:destroy",
-        *("sdk/poisonguard/locks/*.py:PostgresLocks", "*/locks/*.py:ZooKeeperLocks"),
+        "*/locks/*.py:ZooKeeperLocks",
     ),
     "Tests of applications, or ours, let these doubles misbehave": (
         "sdk/poisonguard/testing/__init__.py:*",

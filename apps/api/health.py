@@ -29,6 +29,7 @@ from django.views.decorators.http import require_safe
 from apps.capture.models import Lane
 from apps.core import celery_broker_timeouts, clock, postgres_session_usage
 from apps.core.bounded_threads import BoundedThreads
+from apps.redelivery.models import EndpointActivity
 from apps.triage.services import orphaned_operations_and_pruning
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ NO_POSTGRES: States = {
     "sessions": {"state": UNKNOWN},
     "migrations": UNKNOWN,
     "lanes": UNKNOWN,
+    "sender": UNKNOWN,
     "brokers": {},
     "worker": UNKNOWN,
 }
@@ -112,7 +114,7 @@ def _postgres(now: datetime) -> States:
             behind = {"postgres": UP, "migrations": BEHIND}
             return {**NO_POSTGRES, **behind, **_sessions()}
         current = {"postgres": UP, "migrations": UP}
-        return {**current, **_sessions(), **_lanes(now), **_worker(now)}
+        return {**current, **_sessions(), **_lanes(now), **_sender(now), **_worker(now)}
     except (OperationalError, InterfaceError) as away:
         log.warning("Postgres is away: %s", away)
         return NO_POSTGRES
@@ -144,6 +146,13 @@ def _lanes(now: datetime) -> States:
         lanes = lanes if is_alive else AWAY
         brokers[broker] = max(state, brokers.get(broker, UP), key=BEST_FIRST.index)
     return {"lanes": lanes, "brokers": dict(Counter(brokers.values()))}
+
+
+def _sender(now: datetime) -> States:
+    """Report whether every endpoint that is enabled has a sender that lives."""
+    activities = EndpointActivity.objects.filter(endpoint__is_enabled=True)
+    are_heard = all(activity.is_heard(now) for activity in activities)
+    return {"sender": UP if are_heard else AWAY}
 
 
 def _worker(now: datetime) -> States:

@@ -7,7 +7,8 @@ is 0: a missing number raises no alarm, a wrong one would.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -15,7 +16,7 @@ from typing import ClassVar
 
 from django.http import HttpResponse
 from prometheus_client import generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from rest_framework.request import Request
 
 from apps.api.views.base import View
@@ -26,10 +27,15 @@ from apps.core.statement_timeouts import TooSlow, unless_slow
 from apps.poison import backlogs
 from apps.poison.models import PoisonCountCheck
 from apps.poison.states import DisplayState
+from apps.redelivery import backlogs as deliveries
+from apps.redelivery.models import Endpoint
+from apps.redelivery.services.breaker import is_open
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Operation
 from apps.triage.progress import all_counts
 from apps.triage.states import STANDINGS
+
+Part = Callable[[Principal, datetime], Sequence[Metric]]
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TIMEOUT_MS = 1_000
@@ -67,18 +73,22 @@ class Gauges:
     principal: Principal
     now: datetime
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield all gauges; `metrics_complete` is 0 if one took too long to count."""
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics; `metrics_complete` is 0 if one took too long to count."""
         is_complete = True
         # Alerts depend on it, and it is quick: no limit may ever leave it out.
         yield from _open(self.principal)
-        for part in (_oldest, _lanes, _operations):
+        parts = deque[Part]([_oldest, _lanes, _operations, _endpoints])
+        while parts:
+            part = parts.popleft()
             measure = partial(part, self.principal, self.now)
             result = unless_slow(measure, within_ms=TIMEOUT_MS)
             if isinstance(result, TooSlow):
                 is_complete = False
-            else:
-                yield from result
+                continue
+            yield from result
+            if part is _endpoints and any(each.samples for each in result):
+                parts += (_oldest_deliveries, _calls)
         yield GaugeMetricFamily(
             "metrics_complete",
             "1, or 0 where something took too long to count.",
@@ -160,6 +170,74 @@ def _operations(principal: Principal, _: datetime) -> list[GaugeMetricFamily]:
         for state in STANDINGS:
             items.add_metric([state], sum(each[state] for each in counts.values()))
     return [items]
+
+
+def _endpoints(principal: Principal, now: datetime) -> list[Metric]:
+    """Measure endpoints: what waits, when it is due, and whether it can be sent."""
+    waiting = _gauge("endpoint_waiting", "Deliveries that wait for their next try.")
+    next_due = _gauge(
+        "endpoint_next_due_seconds",
+        "Seconds until the next delivery is due, below 0 where it is late.",
+    )
+    breaker = _gauge(
+        "endpoint_breaker_open", "1 while calls are not made, except for probes."
+    )
+    up = _gauge("endpoint_sender_up", "1 while a sender owns the endpoint and lives.")
+    endpoints = _visible_endpoints(principal)
+    backlogs_by_id = deliveries.waiting([each.pk for each in endpoints])
+    for each in endpoints:
+        label = [_label(each.name)]
+        backlog = backlogs_by_id.get(each.pk)
+        waiting.add_metric(label, backlog.waiting if backlog else 0)
+        if backlog:
+            next_due.add_metric(label, (backlog.next_due - now).total_seconds())
+        breaker.add_metric(label, float(is_open(each.activity)))
+        up.add_metric(label, float(each.activity.is_heard(now)))
+    return [waiting, next_due, breaker, up]
+
+
+def _oldest_deliveries(principal: Principal, now: datetime) -> list[Metric]:
+    """Measure the age of the oldest delivery that waits at each endpoint."""
+    oldest = _gauge(
+        "endpoint_oldest_seconds", "Seconds since the oldest that waits was accepted."
+    )
+    endpoints = _visible_endpoints(principal)
+    moments = deliveries.oldest_waiting([each.pk for each in endpoints])
+    for each in endpoints:
+        age = (now - moments.get(each.pk, now)).total_seconds()
+        oldest.add_metric([_label(each.name)], max(0.0, age))
+    return [oldest]
+
+
+def _calls(principal: Principal, now: datetime) -> list[Metric]:
+    """Count the calls of today: a counter that begins again at midnight.
+
+    One over all that is kept would fall whenever old counts are deleted.
+    """
+    calls = CounterMetricFamily(
+        "endpoint_calls",
+        "Calls since midnight UTC, and deliveries that were given up.",
+        labels=["endpoint", "end"],
+    )
+    endpoints = _visible_endpoints(principal)
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    sums = deliveries.ends_since([each.pk for each in endpoints], since=midnight)
+    for each in endpoints:
+        for end in deliveries.ENDS:
+            number = sums.get(each.pk, {}).get(end, 0)
+            calls.add_metric([_label(each.name), end], number)
+    return [calls]
+
+
+def _gauge(name: str, help_text: str) -> GaugeMetricFamily:
+    """Make a gauge with a series for each endpoint."""
+    return GaugeMetricFamily(name, help_text, labels=["endpoint"])
+
+
+def _visible_endpoints(principal: Principal) -> list[Endpoint]:
+    """List the first endpoints that a principal sees."""
+    visible = Endpoint.objects.matching(principal.topics).select_related("activity")
+    return list(visible.order_by("name")[:MOST_TOPICS])
 
 
 def _label(name: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import psycopg
 from django.db import OperationalError, connection, connections
 from django.db.backends.postgresql.base import DatabaseWrapper
+from psycopg.conninfo import make_conninfo
 from psycopg_pool import PoolTimeout
 
 # Seconds that a thread waits for one of the shared sessions.
@@ -20,12 +21,23 @@ RECONNECT_TIMEOUT = 5.0
 
 def open_session(purpose: str) -> psycopg.Connection[Any]:
     """Connect to Django's database, in autocommit; the caller closes the session."""
-    return psycopg.connect(**_parameters(purpose))
+    return psycopg.connect(**_parameters(purpose), autocommit=True)
+
+
+def conninfo(purpose: str, **settings: str) -> str:
+    """Describe Django's database for a library that connects by itself.
+
+    `settings` are those of Postgres for the sessions.
+    """
+    options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+    return make_conninfo(**_parameters(purpose), options=options)
 
 
 async def open_async_session(purpose: str) -> psycopg.AsyncConnection[Any]:
     """Connect as `open_session` does, for use in an event loop."""
-    return await psycopg.AsyncConnection.connect(**_parameters(purpose))
+    return await psycopg.AsyncConnection.connect(
+        **_parameters(purpose), autocommit=True
+    )
 
 
 def _parameters(purpose: str) -> dict[str, Any]:
@@ -37,7 +49,6 @@ def _parameters(purpose: str) -> dict[str, Any]:
     # Keepalives: Postgres must end a session behind a dead network within seconds.
     return {
         **target,
-        "autocommit": True,
         "application_name": f"poisonweb {purpose}",
         "connect_timeout": 5,
         "keepalives_idle": 5,

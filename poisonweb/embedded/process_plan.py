@@ -23,6 +23,8 @@ WORKER_GRACE = 15.0
 # The gateway waits for back ends for five, and then stores what they did not answer.
 GATEWAY_GRACE = 15.0
 CONSUMER_GRACE = 5.0
+# A sender lets its calls end for 12 seconds, and records what they gave.
+SENDER_GRACE = 20.0
 # Pages do not wait for these processes, so they run at a lower priority.
 LOW_PRIORITY = ("nice", "-n", "5")
 
@@ -145,6 +147,11 @@ def _processes(
             name="gateway",
             command=_python("manage.py", "gateway", "--port", str(gateway_port)),
             grace=GATEWAY_GRACE,
+        ),
+        program(
+            name="sender",
+            command=_python("manage.py", "sender"),
+            grace=SENDER_GRACE,
         ),
         program(
             name="reports",

@@ -167,6 +167,7 @@ def test_a_second_start_says_that_it_runs_already(product: Product) -> None:
         "beat",
         "lanes",
         "gateway",
+        "sender",
         "reports",
         "sample",
         "shipping",

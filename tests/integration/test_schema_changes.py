@@ -16,8 +16,10 @@ from django.db import IntegrityError, connection, transaction
 from apps.brokers.models import Topic
 from apps.core.schema_changes import LOCK_TIMEOUT, migrate
 from apps.poison.models import Hold
+from apps.redelivery.models import EndpointActivity
 from apps.team.rights import Principal
 from tests.failure_report_builders import poisons
+from tests.integration.redelivery.endpoint_and_delivery_builders import endpoint
 from tests.triage_operation_runner import confirm, preview
 from tests.waiting import stall_free_timer, wait_until
 
@@ -177,3 +179,17 @@ def test_the_way_back_brings_foreign_keys_back_and_checks_what_is_there(
         Hold.objects.filter(pk=orphan.pk).delete()
         migrate()
     assert foreign_keys() == []
+
+
+def test_the_way_back_takes_the_lock_queues_and_the_fences_of_senders_along() -> None:
+    activity = EndpointActivity.objects.filter(endpoint=endpoint())
+    activity.update(fence=7)
+    try:
+        migrate("redelivery", "0001")
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT to_regclass('poisonguard_lock_tickets')")
+            assert cursor.fetchone() == (None,)
+    finally:
+        migrate()
+    # Tickets begin at 1 again, and none may be below the fence.
+    assert activity.get().fence == 0

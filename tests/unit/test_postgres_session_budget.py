@@ -6,11 +6,13 @@ import re
 
 from apps.capture.management.commands.lanes import MOST_SESSIONS
 from apps.redelivery.gateway.application import STORING_SESSIONS, UPKEEP_SESSIONS
+from apps.redelivery.sending import sender as sending
 from poisonweb.costly_request_process import MOST_DATABASE_SESSIONS
 from tests.template_database import ROOT
 
 DEFAULT, OF_THE_SUPERUSER, TO_SPARE = 100, 3, 20
 SHARED_BY_REQUESTS, FOLLOWING_SKIPS = 16, 2
+LOCKS_AND_NOTICES = 2
 WORKER_OF_TWO, REPORTS, A_COMMAND = 2 * 2, 4 + 2, 2
 
 
@@ -18,16 +20,20 @@ def test_one_process_of_each_kind_leaves_twenty_sessions_of_the_default() -> Non
     page = (ROOT / "docs/operators.md").read_text()
     [together] = map(int, re.findall(r"a worker of two, they need (\d+):", page))
     documented = dict(
-        re.findall(r"^\| (web|lanes|gateway) \| (\d+)", page, re.MULTILINE)
+        re.findall(r"^\| (web|lanes|gateway|sender) \| (\d+)", page, re.MULTILINE)
     )
     web = SHARED_BY_REQUESTS + FOLLOWING_SKIPS + MOST_DATABASE_SESSIONS
     lanes = MOST_SESSIONS + 1
     gateway = STORING_SESSIONS + UPKEEP_SESSIONS
 
+    sender = sending.MOST_SESSIONS + LOCKS_AND_NOTICES
+
     assert documented == {
         "web": str(web),
         "lanes": str(lanes),
         "gateway": str(gateway),
+        "sender": str(sender),
     }
-    assert together == web + lanes + gateway + WORKER_OF_TWO + REPORTS + A_COMMAND
+    ours = web + lanes + gateway + sender
+    assert together == ours + WORKER_OF_TWO + REPORTS + A_COMMAND
     assert together <= DEFAULT - OF_THE_SUPERUSER - TO_SPARE

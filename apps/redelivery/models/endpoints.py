@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import F, Q
@@ -12,6 +14,8 @@ from apps.redelivery.retry_plan import LONGEST_WAIT, SHORTEST_WAIT, RetryPlan
 from apps.redelivery.states import AtEnd, CallMode, IntervalGrowth, Jitter, Repeatable
 
 ENDPOINT_NAME_LIMIT = 100
+# Senders send a heartbeat every 5 seconds.
+SENDER_LIVES = timedelta(seconds=20)
 
 
 class Endpoint(models.Model):
@@ -154,6 +158,9 @@ class EndpointActivity(models.Model):
     failures_in_a_row = models.PositiveIntegerField(default=0)
     opened_at = models.DateTimeField(null=True)
     open_until = models.DateTimeField(null=True)
+    heard_at = models.DateTimeField(
+        null=True, help_text="the last heartbeat of the sender that owns it"
+    )
 
     class Meta:
         db_table = "redelivery_endpoint_activity"
@@ -167,6 +174,10 @@ class EndpointActivity(models.Model):
 
     def __str__(self) -> str:
         return f"activity of {self.endpoint_id}"
+
+    def is_heard(self, now: datetime) -> bool:
+        """Tell whether a sender that owns the endpoint lives."""
+        return self.heard_at is not None and now - self.heard_at <= SENDER_LIVES
 
 
 class CallCount(models.Model):

@@ -43,9 +43,13 @@ def add(*, endpoint_id: int, counts: Mapping[str, int], now: datetime) -> None:
 def counts_of(delivery: Delivery, *, succeeded: bool) -> Counter[str]:
     """Return what the attempt that ended just now adds to the counts."""
     if succeeded:
-        at_first = delivery.attempts == 1
-        return Counter([SUCCEEDED_AT_FIRST if at_first else SUCCEEDED_LATER])
+        return Counter([success_at(delivery.attempts)])
     counts = Counter([FAILED])
     if delivery.state != DeliveryState.WAITING:
         counts[GIVEN_UP] += 1
     return counts
+
+
+def success_at(attempt: int) -> str:
+    """Name the count of a success at the attempt of this number."""
+    return SUCCEEDED_AT_FIRST if attempt == 1 else SUCCEEDED_LATER

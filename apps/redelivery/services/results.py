@@ -9,16 +9,17 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from django.db import transaction
+from django.db import connection, transaction
 
 from apps.core.text_cleaning import storable
 from apps.redelivery.calls import CallResult, EndedAttempt
 from apps.redelivery.models import Attempt, Delivery, Endpoint
+from apps.redelivery.requeued_requests import REDRIVE
 from apps.redelivery.retry_plan import FailedTry, NextTry, after_failure
-from apps.redelivery.services import breaker, call_counts, ends
+from apps.redelivery.services import breaker, call_counts, ends, successes
 from apps.redelivery.states import AttemptOutcome, DeliveryState
 from poisonguard.contract import Cause
 
@@ -26,6 +27,10 @@ log = logging.getLogger(__name__)
 
 OWNER_DIED = "its sender ended, or lost it, before it knew the answer"
 _DETAIL_LIMIT = 2_000
+_LOCK = """
+SELECT id, claim, dedupe IS NOT NULL OR %(redrive)s = ANY (headers)
+FROM redelivery_delivery WHERE id = ANY (%(ids)s) ORDER BY id FOR UPDATE
+"""
 _RESULT_COLUMNS = (
     *("state", "retry_count", "attempts", "due_at", "last_wait", "claim", "fence"),
     *("claimed_until", "last_status", "last_error", "cause", "finished_at", "poison"),
@@ -41,26 +46,30 @@ def record(
     They are recorded in the order of their ids, so that two recorders cannot wait for
     each other.
     """
-    deliveries = _lock({attempt.delivery for attempt in attempts})
-    believed = list[bool]()
-    outcomes = list[bool]()
-    counts = Counter[str]()
+    owned = _lock_owned(attempts)
+    plain = [each for each in attempts if _is_plain(each, owned, endpoint)]
+    successes.record(plain)
+    rest = Delivery.objects.in_bulk(
+        owned.keys() - {attempt.delivery for attempt in plain}
+    )
+    outcomes, counts = list[bool](), Counter[str]()
     for attempt in attempts:
-        delivery = deliveries.get(attempt.delivery)
-        if not _owns(attempt, delivery):
+        if attempt.delivery not in owned:
             _keep_late_answer(attempt, now=now)
-            believed.append(False)
             continue
-        assert delivery is not None  # noqa: S101 - an owner has one
-        succeeded = end_attempt(
-            delivery, endpoint, attempt.result, ended_at=attempt.ended_at
-        )
+        succeeded = True
+        if attempt.delivery in rest:
+            delivery = rest[attempt.delivery]
+            succeeded = end_attempt(
+                delivery, endpoint, attempt.result, ended_at=attempt.ended_at
+            )
+            counts += call_counts.counts_of(delivery, succeeded=succeeded)
+        else:
+            counts[call_counts.success_at(attempt.attempt)] += 1
         outcomes.append(succeeded)
-        counts += call_counts.counts_of(delivery, succeeded=succeeded)
-        believed.append(True)
     breaker.note(endpoint=endpoint, outcomes=outcomes, now=now)
     call_counts.add(endpoint_id=endpoint.pk, counts=counts, now=now)
-    return believed
+    return [attempt.delivery in owned for attempt in attempts]
 
 
 @transaction.atomic
@@ -164,19 +173,42 @@ def _fail(
         ends.end(delivery, endpoint, cause=following.cause, now=now)
 
 
-def _lock(ids: set[uuid.UUID]) -> dict[uuid.UUID, Delivery]:
-    """Lock deliveries, in the order of their ids."""
-    rows = Delivery.objects.select_for_update().filter(pk__in=ids).order_by("pk")
-    return {delivery.pk: delivery for delivery in rows}
+def _lock_owned(attempts: Sequence[EndedAttempt]) -> dict[uuid.UUID, bool]:
+    """Lock the deliveries, in the order of their ids; keep those of their owners.
+
+    The value tells whether more than the delivery itself changes with a success.
+    """
+    claims = {attempt.delivery: attempt.claim for attempt in attempts}
+    with connection.cursor() as cursor:
+        cursor.execute(_LOCK, {"ids": list(claims), "redrive": REDRIVE})
+        return {
+            pk: is_requeued
+            for pk, claim, is_requeued in cursor.fetchall()
+            if claim == claims[pk]
+        }
 
 
-def _owns(attempt: EndedAttempt, delivery: Delivery | None) -> bool:
-    """Tell whether the delivery is still that of the sender that made the attempt."""
-    return delivery is not None and delivery.claim == attempt.claim
+def _is_plain(
+    attempt: EndedAttempt, owned: Mapping[uuid.UUID, bool], endpoint: Endpoint
+) -> bool:
+    """Tell whether an attempt is a success that changes nothing but its delivery."""
+    return (
+        attempt.result.outcome is AttemptOutcome.SUCCEEDED
+        and endpoint.response_hook_id is None
+        and owned.get(attempt.delivery) is False
+    )
 
 
 def _keep_late_answer(attempt: EndedAttempt, *, now: datetime) -> None:
-    """Keep an answer that came after the claim on its attempt, once."""
+    """Keep an answer that came after the claim on its attempt, once.
+
+    A result that is recorded already, by a commit of which the sender did not hear, is
+    none.
+    """
+    if Attempt.objects.filter(
+        delivery=attempt.delivery, number=attempt.attempt, ended_at=attempt.ended_at
+    ).exists():
+        return
     log.warning(
         "the sender of delivery %s was too late with attempt %d: another owns it",
         attempt.delivery,

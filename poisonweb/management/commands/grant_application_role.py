@@ -13,10 +13,10 @@ from poisonweb import application_role
 
 class Command(BaseCommand):
     help = (
-        "Give a database role the rights that web, worker, beat, lanes and reports "
-        "need, and no others; run it as the owner of the tables, after each migration. "
-        "With POISONWEB_APPLICATION_PASSWORD a missing role is made. `prepare` does "
-        "the same for POISONWEB_APPLICATION_ROLE."
+        "Give a database role the rights that web, worker, beat, lanes, sender and "
+        "reports need, and no others; run it as the owner of the tables, after each "
+        "migration. With POISONWEB_APPLICATION_PASSWORD a missing role is made. "
+        "`prepare` does the same for POISONWEB_APPLICATION_ROLE."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -21,9 +21,12 @@ from django.test import Client
 from apps.api import health
 from apps.brokers.models import Broker, Topic
 from apps.capture.models import Lane
+from apps.core import clock
 from apps.core.postgres_session_usage import SPARE
+from apps.redelivery.models import EndpointActivity
 from apps.triage.services import orphaned_operations_and_pruning
 from tests.integration.api.schema_checking_client import program
+from tests.integration.redelivery.endpoint_and_delivery_builders import endpoint
 from tests.postgres_connection_limit_and_lock_waits import sessions_left
 from tests.waiting import wait_until
 
@@ -114,6 +117,7 @@ def test_readyz_is_200_while_all_dependencies_are_up(
             "postgres": "up",
             "migrations": "up",
             "lanes": "up",
+            "sender": "up",
             "brokers": {"up": 1},
             "worker": "up",
             "celery_broker": "up",
@@ -147,6 +151,21 @@ def test_a_silent_lane_is_away_and_its_broker_unknown(
 
 def test_a_lane_that_never_ran_is_away(orders: Topic) -> None:
     assert ready()[1]["lanes"] == "away"
+
+
+def test_an_endpoint_without_a_living_sender_is_shown_and_the_web_stays_ready() -> None:
+    stock = endpoint()
+    heard = EndpointActivity.objects.filter(endpoint=stock)
+    states = [ready()[1]["sender"]]
+    for seconds in (10, 21):
+        heard.update(heard_at=clock.now() - timedelta(seconds=seconds))
+        states.append(ready()[1]["sender"])
+    type(stock).objects.update(is_enabled=False)
+
+    status, data = ready()
+
+    assert states == ["away", "up", "away"]
+    assert (status, data["sender"]) == (200, "up")
 
 
 def test_a_broker_that_a_lane_cannot_reach_is_away(

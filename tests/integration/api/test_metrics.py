@@ -14,9 +14,12 @@ import yaml
 from apps.api import metrics
 from apps.brokers.models import Topic
 from apps.capture.models import Lane
+from apps.core import clock
 from apps.poison import backlogs
 from apps.poison.models import Poison
 from apps.poison.query_language import Query
+from apps.redelivery.models import CallCount, EndpointActivity
+from apps.redelivery.services.acceptance import accept
 from apps.team.rights import Principal, Scope
 from apps.triage import operation_enqueueing
 from apps.triage.services import previews
@@ -28,6 +31,11 @@ from tests.integration.api.schema_checking_client import (
     anonymous,
     person,
     program,
+)
+from tests.integration.redelivery.endpoint_and_delivery_builders import (
+    DOWN,
+    endpoint,
+    request,
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -148,6 +156,39 @@ def test_items_of_operations_that_go_on_are_counted_by_their_state(
 
     assert before == {(word,): 0 for word in STANDINGS}
     assert items == {**before, ("waiting",): 2}
+
+
+def test_endpoints_are_measured_where_a_key_sees_their_topic() -> None:
+    now = clock.now()
+    stock, spare = endpoint("stock", breaker_failures=1), endpoint("spare")
+    hour = timedelta(hours=1)
+    accept(endpoint=stock, new=request(is_delayed_by=7_200), now=now - hour)
+    accept(endpoint=stock, new=request(DOWN), now=now)
+    EndpointActivity.objects.filter(endpoint=stock).update(heard_at=now)
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    CallCount.objects.all().delete()
+    CallCount.objects.create(
+        endpoint=stock, minute=midnight, succeeded_at_first=5, failed=2
+    )
+    CallCount.objects.create(endpoint=stock, minute=midnight - hour, failed=9)
+
+    samples = scrape(program(Scope.METRICS_READ, topics=["gateway/stock"]))
+
+    assert samples["endpoint_waiting"] == {("stock",): 2}
+    assert samples["endpoint_next_due_seconds"]["stock",] < 3_600
+    assert samples["endpoint_oldest_seconds"]["stock",] == pytest.approx(3_600, abs=60)
+    assert samples["endpoint_breaker_open"] == {("stock",): 1}
+    assert samples["endpoint_sender_up"] == {("stock",): 1}
+    assert samples["endpoint_calls_total"] == {
+        ("failed", "stock"): 2,
+        ("given_up", "stock"): 0,
+        ("succeeded_at_first", "stock"): 5,
+        ("succeeded_later", "stock"): 0,
+    }
+    other = scrape(program(Scope.METRICS_READ, topics=[spare.topic.name]))
+    assert other["endpoint_waiting"] == {("spare",): 0}
+    assert other["endpoint_next_due_seconds"] == {}
+    assert other["endpoint_sender_up"] == {("spare",): 0}
 
 
 def test_hostile_names_are_escaped_cut_and_stay_unique(
@@ -274,6 +315,7 @@ def test_every_rule_uses_existing_metrics_and_labels(
     reader: Caller, orders: Topic, now: datetime
 ) -> None:
     Lane.objects.update(state="running", seen_at=now, depth=7)
+    accept(endpoint=endpoint(), new=request(), now=now)
     response = reader.client.get("/metrics", headers=reader.headers)
     exported = set(
         re.findall(r"^# TYPE (\w+)", response.content.decode(), re.MULTILINE)

@@ -1,0 +1,28 @@
+"""`manage.py sender`: deliver what is due at every endpoint until a signal stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from apps.core import clock, postgres_connections
+from apps.redelivery.sending import sender
+
+
+class Command(BaseCommand):
+    help = "Deliver what is due at every endpoint; several processes share them."
+
+    def handle(self, *_: Any, **__: Any) -> None:
+        """Send until a signal to stop."""
+        with postgres_connections.shared("sender", most=sender.MOST_SESSIONS):
+            asyncio.run(_serve())
+
+
+async def _serve() -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await sender.serve(stop=stop, clock=clock.now)

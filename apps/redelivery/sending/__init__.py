@@ -1,0 +1,1 @@
+"""`manage.py sender`: deliver what is due, for every endpoint by one owner."""

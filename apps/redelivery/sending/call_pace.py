@@ -1,0 +1,67 @@
+"""How many calls of an endpoint may begin now."""
+
+from __future__ import annotations
+
+# So many failures in a row are an outage where the endpoint has no breaker to say so.
+OUTAGE_FAILURES = 5
+# Of the calls of a second, what may begin at one moment.
+BURST = 0.1
+
+
+class CallPace:
+    """The concurrency, the rate and the slow start of an endpoint's calls.
+
+    After an outage, and for a new owner, one call begins, then two, then four: what has
+    become overdue reaches the back end bit by bit. Every call that ends makes room for
+    two. Times are seconds of any steady clock.
+    """
+
+    def __init__(self) -> None:
+        self._window = 1
+        self._failures = 0
+        self._tokens = 1.0
+        self._counted_at: float | None = None
+
+    @property
+    def window(self) -> int:
+        """Return how many calls may run, as far as the slow start is concerned."""
+        return self._window
+
+    def room(
+        self, *, in_flight: int, concurrency: int, rate: float | None, now: float
+    ) -> int:
+        """Return how many calls may begin."""
+        room = min(concurrency, self._window) - in_flight
+        if rate is not None:
+            room = min(room, int(self._count_tokens(rate, now)))
+        return max(room, 0)
+
+    def seconds_to_token(self, rate: float) -> float:
+        """Return how long the rate lets the next call wait."""
+        return max(0.0, (1.0 - self._tokens) / rate)
+
+    def begin(self, calls: int) -> None:
+        """Note that calls begin."""
+        self._tokens -= calls
+
+    def end(self, *, is_success: bool, outage: int) -> None:
+        """Note the end of a call; `outage` failures in a row are an outage."""
+        if not is_success:
+            self._failures += 1
+        elif self._failures >= (outage or OUTAGE_FAILURES):
+            self._window = self._failures = 0
+        else:
+            self._failures = 0
+        self._window += 1
+
+    def limit_window(self, concurrency: int) -> None:
+        """Let the window be no larger than the concurrency."""
+        self._window = max(1, min(self._window, concurrency))
+
+    def _count_tokens(self, rate: float, now: float) -> float:
+        """Add what the time since the last look allows."""
+        if self._counted_at is not None:
+            self._tokens += (now - self._counted_at) * rate
+        self._counted_at = now
+        self._tokens = min(self._tokens, 1.0 + rate * BURST)
+        return self._tokens

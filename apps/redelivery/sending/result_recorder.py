@@ -1,0 +1,120 @@
+"""Records what the calls of an endpoint gave, many in one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
+
+from apps.core import back_off
+from apps.redelivery.calls import EndedAttempt
+from apps.redelivery.models import Endpoint
+from apps.redelivery.sending.database_threads import POSTGRES_AWAY, RunsWork
+from apps.redelivery.services import results
+
+log = logging.getLogger(__name__)
+
+# What ends within this time is recorded together.
+GATHER_SECONDS = 0.02
+MOST_AT_ONCE = 500
+# Answers that Postgres does not take; beyond, no call is begun.
+MOST_BEHIND = 2_000
+BACK_OFF_BASE, BACK_OFF_CAP = 0.2, 3.0
+
+
+class ResultRecorder:
+    """Keeps results in memory until Postgres has them.
+
+    `on_recorded` is called after each transaction.
+    """
+
+    def __init__(
+        self,
+        *,
+        threads: RunsWork,
+        endpoint: Callable[[], Endpoint],
+        clock: Callable[[], datetime],
+        on_recorded: Callable[[], None],
+    ) -> None:
+        self._threads = threads
+        self._endpoint = endpoint
+        self._clock = clock
+        self._on_recorded = on_recorded
+        self._waiting: list[EndedAttempt] = []
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Tell whether everything is recorded."""
+        return self._task is None
+
+    @property
+    def is_behind(self) -> bool:
+        """Tell whether so much waits that no call should begin."""
+        return len(self._waiting) >= MOST_BEHIND
+
+    def add(self, attempt: EndedAttempt) -> None:
+        """Have a result recorded."""
+        self._waiting.append(attempt)
+        if self._task is None:
+            self._task = asyncio.create_task(self._record_all())
+
+    async def finish(self, *, seconds: float) -> None:
+        """Wait until everything is recorded, or time is up.
+
+        What is not recorded then is rescued after its claim.
+        """
+        if self._task is None:
+            return
+        await asyncio.wait([self._task], timeout=seconds)
+        if self._task is not None:
+            log.warning("%d results are not recorded", len(self._waiting))
+            self._task.cancel()
+
+    async def _record_all(self) -> None:
+        try:
+            while self._waiting:
+                if len(self._waiting) < MOST_AT_ONCE:
+                    await asyncio.sleep(GATHER_SECONDS)
+                batch = self._waiting[:MOST_AT_ONCE]
+                await self._record_surely(batch)
+                del self._waiting[: len(batch)]
+                self._on_recorded()
+        finally:
+            self._task = None
+
+    async def _record_surely(self, batch: Sequence[EndedAttempt]) -> None:
+        """Record a batch, however long Postgres is away."""
+        troubles = 0
+        while True:
+            try:
+                await self._record(batch)
+            except POSTGRES_AWAY as away:
+                troubles += 1
+                log.warning("%d results wait for Postgres: %s", len(batch), away)
+                await asyncio.sleep(
+                    back_off.delay(troubles, base=BACK_OFF_BASE, cap=BACK_OFF_CAP)
+                )
+            else:
+                return
+
+    async def _record(self, batch: Sequence[EndedAttempt]) -> None:
+        """Record a batch; one that cannot be recorded must not hold up the others."""
+        work = partial(
+            results.record, endpoint=self._endpoint(), attempts=batch, now=self._clock()
+        )
+        try:
+            await self._threads.run(work)
+        except POSTGRES_AWAY:
+            raise
+        except Exception:
+            if len(batch) == 1:
+                log.exception(
+                    "the result of delivery %s cannot be recorded: its claim ends it",
+                    batch[0].delivery,
+                )
+                return
+            for attempt in batch:
+                await self._record([attempt])

@@ -1,0 +1,165 @@
+"""The sender process: one event loop for the calls of all endpoints.
+
+Every second it reads all endpoints and what is pending at those that it owns: a change
+of an endpoint applies at once. Another sender process waits for each lock in the queue
+of the lock, and takes over within a second when its owner ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import partial
+
+from apps.core.bounded_threads import BoundedThreads
+from apps.core.postgres_connections import conninfo
+from apps.redelivery.endpoint_settings import MOST_CONCURRENCY
+from apps.redelivery.models import Endpoint
+from apps.redelivery.outbound.http_caller import HttpCaller
+from apps.redelivery.sending.database_threads import POSTGRES_AWAY, DatabaseThreads
+from apps.redelivery.sending.due_listener import listen
+from apps.redelivery.sending.endpoint_sender import EndpointSender, SenderTools
+from apps.redelivery.services.pending_work import (
+    PendingWork,
+    pending_work,
+    send_heartbeat,
+)
+from poisonguard.locks.postgres import PostgresLocks
+
+log = logging.getLogger(__name__)
+
+READ_SECONDS = 1.0
+HEARTBEAT = timedelta(seconds=5)
+# Sessions of Postgres that the database work of all endpoints shares, beside one for
+# the locks and one for notices.
+MOST_SESSIONS = 6
+# A thread each, while another process owns them.
+MOST_ENDPOINTS = 900
+MOST_BROKER_CALLS = 8
+# At the end, calls that run may take so long; an attempt takes 10 s, unless it is set.
+STOP_SECONDS = 12.0
+# The session of the locks says something every second. One of a process that is frozen
+# says nothing: its end gives the endpoints to another process.
+SILENT_SESSION = "10s"
+
+
+async def serve(*, stop: asyncio.Event, clock: Callable[[], datetime]) -> None:
+    """Deliver what is due at all endpoints until `stop` is set."""
+    threads = DatabaseThreads(MOST_SESSIONS)
+    # What is frozen must not keep its locks.
+    locks = PostgresLocks(conninfo("sender", idle_session_timeout=SILENT_SESSION))
+    waits = ThreadPoolExecutor(MOST_ENDPOINTS, thread_name_prefix="endpoint lock")
+    errands = ThreadPoolExecutor(2, thread_name_prefix="lock errands")
+    try:
+        async with HttpCaller(connections_per_target=MOST_CONCURRENCY) as caller:
+            tools = SenderTools(
+                threads=threads,
+                caller=caller,
+                locks=locks,
+                waits=waits,
+                errands=errands,
+                publishers=BoundedThreads(MOST_BROKER_CALLS, name="forwarding"),
+                clock=clock,
+            )
+            await Sender(tools).run(stop)
+    finally:
+        waits.shutdown()
+        errands.shutdown()
+        threads.close()
+
+
+class Sender:
+    """The senders of all endpoints, in this process."""
+
+    def __init__(self, tools: SenderTools) -> None:
+        self._tools = tools
+        self._senders: dict[int, EndpointSender] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._heard_at: datetime | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Read endpoints and locks every second, until `stop`; then end all."""
+        background = [
+            asyncio.create_task(listen(self._wake)),
+            asyncio.create_task(self._watch_locks()),
+        ]
+        try:
+            while not stop.is_set():
+                await self._read()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), READ_SECONDS)
+        finally:
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
+            await self._end(self._senders)
+
+    def _wake(self, endpoint_id: int) -> None:
+        if endpoint_id in self._senders:
+            self._senders[endpoint_id].wake()
+
+    async def _read(self) -> None:
+        """Read all endpoints, and what is pending; start and end their senders."""
+        now = self._tools.clock()
+        owned = [pk for pk, each in self._senders.items() if each.grant is not None]
+        is_beat = self._heard_at is None or now - self._heard_at >= HEARTBEAT
+        try:
+            endpoints, pending = await self._tools.threads.run(
+                partial(_read, owned, beat_at=now if is_beat and owned else None)
+            )
+        except POSTGRES_AWAY as away:
+            log.warning("the endpoints cannot be read: %s", away)
+            return
+        if is_beat and owned:
+            self._heard_at = now
+        await self._end([pk for pk in self._senders if pk not in endpoints])
+        for pk, endpoint in endpoints.items():
+            if pk not in self._senders:
+                self._start(endpoint)
+            self._senders[pk].update(endpoint, pending.get(pk, PendingWork()))
+
+    def _start(self, endpoint: Endpoint) -> None:
+        sender = EndpointSender(endpoint, self._tools)
+        self._senders[endpoint.pk] = sender
+        self._tasks[endpoint.pk] = asyncio.create_task(sender.run())
+
+    async def _end(
+        self, endpoint_ids: Sequence[int] | dict[int, EndpointSender]
+    ) -> None:
+        """End the senders of these endpoints, all at a time."""
+        ids = list(endpoint_ids)
+        senders = [self._senders.pop(pk) for pk in ids]
+        await asyncio.gather(*(each.stop(seconds=STOP_SECONDS) for each in senders))
+        await asyncio.gather(*(self._tasks.pop(pk) for pk in ids))
+
+    async def _watch_locks(self) -> None:
+        """Tell the senders whose locks are lost."""
+        loop = asyncio.get_running_loop()
+        while True:
+            owners = [each for each in self._senders.values() if each.grant is not None]
+            losers = await loop.run_in_executor(
+                self._tools.errands, _without_lock, owners
+            )
+            for sender in losers:
+                sender.lose()
+            await asyncio.sleep(READ_SECONDS)
+
+
+def _without_lock(senders: Sequence[EndpointSender]) -> list[EndpointSender]:
+    return [each for each in senders if each.grant is not None and each.grant.lost]
+
+
+def _read(
+    owned: Sequence[int], *, beat_at: datetime | None
+) -> tuple[dict[int, Endpoint], dict[int, PendingWork]]:
+    """Read all endpoints with what they refer to, and the work at those we own."""
+    if beat_at is not None:
+        send_heartbeat(endpoint_ids=owned, now=beat_at)
+    endpoints = Endpoint.objects.select_related(
+        "topic", "forward_topic__broker", "forward_endpoint", "response_hook"
+    )
+    return {each.pk: each for each in endpoints}, pending_work(endpoint_ids=owned)
