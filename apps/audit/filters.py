@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import datetime, time
 from typing import Final, Self
 
 from django.db import connection
@@ -15,11 +15,11 @@ from apps.audit.models import Entry
 from apps.audit.services import Action
 from apps.core import keyset
 from apps.core.errors import Invalid
+from apps.core.moment_parsing import parse_moment
 from apps.core.text_cleaning import storable
 
 # A topic's name may have 255 characters; the subject puts its kind before it.
 TEXT_LIMIT: Final = 275
-DAY: Final = len("2026-11-20")
 # Pages say message; subjects in the trail say poison.
 ALIASES: Final = {"message": "poison"}
 AT_ONCE: Final = 500
@@ -59,8 +59,8 @@ class TrailFilter:
             actor=_checked_text("actor", params.get("actor")),
             action=_checked_action(params.get("action")),
             subject=_full_subject(params.get("subject")),
-            since=_parse_moment("from", params.get("from"), time.min),
-            until=_parse_moment("to", params.get("to"), time.max),
+            since=parse_moment("from", params.get("from"), time.min),
+            until=parse_moment("to", params.get("to"), time.max),
         )
 
     def matching(self) -> QuerySet[Entry]:
@@ -182,18 +182,3 @@ def _full_subject(value: str | None) -> str | None:
         return None
     kind, colon, name = subject.partition(":")
     return f"{ALIASES.get(kind, kind)}{colon}{name}"
-
-
-def _parse_moment(name: str, value: str | None, of_the_day: time) -> datetime | None:
-    """Parse a time, or a day as its first or last moment; UTC is the default zone."""
-    if not value:
-        return None
-    try:
-        if len(value) == DAY:
-            return datetime.combine(date.fromisoformat(value), of_the_day, UTC)
-        moment = datetime.fromisoformat(value)
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return moment.astimezone(UTC)
-    except (ValueError, OverflowError):
-        remedy = "send a day such as 2026-11-20, or a time such as 2026-11-20T09:30Z"
-        raise Invalid(name, remedy) from None

@@ -36,17 +36,22 @@ SCOPES = {
     Scope.SKIPS_WRITE: "add and remove skips",
     Scope.POSITIONS_READ: "read positions",
     Scope.POSITIONS_WRITE: "open, settle and move positions",
-    Scope.POISONS_READ: "read messages, without bodies and header values",
-    Scope.BODIES_READ: "read bodies and header values; each reading is on the trail",
+    Scope.POISONS_READ: "read messages and deliveries, without bodies and header"
+    " values",
+    Scope.BODIES_READ: "read bodies, answers and header values; each reading is on the"
+    " trail",
     Scope.PROBLEMS_READ: "read problems",
     Scope.OPERATIONS_READ: "read operations",
-    Scope.OPERATIONS_WRITE: "requeue, drop and restore messages",
-    Scope.BROKERS_READ: "read brokers, topics and lanes",
-    Scope.BROKERS_WRITE: "add, change and remove brokers, topics and lanes",
+    Scope.OPERATIONS_WRITE: "requeue, drop and restore messages; retry, give up and"
+    " restore deliveries",
+    Scope.BROKERS_READ: "read brokers, topics, lanes and endpoints",
+    Scope.BROKERS_WRITE: "add, change and remove brokers, topics, lanes and endpoints",
     Scope.AUDIT_READ: "read and verify the audit trail; only with all topics",
     Scope.REPORTS_READ: "read reports",
     Scope.REPORTS_WRITE: "start nightly reports",
     Scope.METRICS_READ: "read /metrics",
+    Scope.GATEWAY_CALL: "call endpoints through the gateway: their topics are"
+    " gateway/NAME",
 }
 
 

@@ -21,6 +21,14 @@ GROUPS: Final[Mapping[str, Mapping[Action, str]]] = {
         Action.SKIP_REMOVED: "Ended a skip",
         Action.POSITION_MOVED: "Moved a position",
     },
+    "Endpoints and deliveries": {
+        Action.ENDPOINT_CREATED: "Added an endpoint",
+        Action.ENDPOINT_ALTERED: "Changed an endpoint",
+        Action.ENDPOINT_REMOVED: "Removed an endpoint",
+        Action.DELIVERIES_RETRIED: "Had deliveries tried again now",
+        Action.DELIVERIES_GIVEN_UP: "Gave up on deliveries",
+        Action.DELIVERIES_RESTORED: "Restored deliveries",
+    },
     "Brokers, topics and lanes": {
         Action.BROKER_REGISTERED: "Added a broker",
         Action.BROKER_ALTERED: "Changed a broker",

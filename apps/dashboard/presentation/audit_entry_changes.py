@@ -13,6 +13,8 @@ from apps.audit.models import Entry
 MOST_ROWS: Final = 50
 LONGEST_VALUE: Final = 500
 NO_CHANGE: Final = (None, None)
+# Actions whose details are pairs: [before, after].
+PAIRED: Final = {"topic.altered", "endpoint.altered"}
 
 
 class FieldChange(NamedTuple):
@@ -48,7 +50,7 @@ class Details:
 def changes(entry: Entry) -> list[FieldChange]:
     """List the changed fields, from `before` and `after` or from pairs.
 
-    A change of policies stores a pair for each name: [before, after].
+    A change of policies or settings stores a pair for each name: [before, after].
     """
     detail = _mapping_or_empty(entry.detail)
     before = _mapping_or_empty(detail.get("before"))
@@ -75,8 +77,8 @@ def facts(entry: Entry) -> list[Fact]:
 
 
 def _pair(entry: Entry, value: object) -> tuple[object, object]:
-    """Split a change of a policy into before and after; NO_CHANGE for other values."""
-    if entry.action == "topic.altered" and isinstance(value, list):
+    """Split a change of a policy or setting into before and after; NO_CHANGE for other values."""
+    if entry.action in PAIRED and isinstance(value, list):
         before, after, *_ = *value, None, None
         return before, after
     return NO_CHANGE

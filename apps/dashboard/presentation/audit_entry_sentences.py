@@ -14,6 +14,7 @@ from typing import Final
 from apps.audit.models import Entry
 from apps.audit.services import Action
 from apps.dashboard.presentation.audit_entry_changes import changes
+from apps.dashboard.presentation.plurals import plural_of
 from apps.team.sign_in_attempts import UNKNOWN
 
 # How to describe a change of a person's rights, by the new value.
@@ -97,7 +98,7 @@ def cut(text: str, *, limit: int = LONGEST_NAME) -> str:
 
 def plural(number: int, noun: str) -> str:
     """Count a noun: "1 message", "2 messages"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return f"{number:,} {noun if number == 1 else plural_of(noun)}"
 
 
 def listed(names: list[str]) -> str:
@@ -201,6 +202,10 @@ def _body_revealed(facts: Facts) -> str:
         samples = facts.count("samples", "sample")
         return f"{facts.who} read {samples} of the topic {facts.subject}"
     deed = "downloaded" if facts.text("how") == "downloaded" else "read"
+    if kind == "delivery":
+        endpoint = facts.text("endpoint")
+        where = f" to {endpoint}" if endpoint else ""
+        return f"{facts.who} {deed} the contents of delivery {facts.subject}{where}"
     topic = facts.text("topic")
     where = f" of {topic}" if topic else ""
     return f"{facts.who} {deed} the body of message {facts.subject}{where}"
@@ -402,6 +407,51 @@ def _position_moved(facts: Facts) -> str:
     return f"{facts.who} {deed}{whose}" + (f" on {topic}" if topic else "")
 
 
+def _endpoint_created(facts: Facts) -> str:
+    target = facts.text("target")
+    return f"{facts.who} added the endpoint {facts.subject}" + (
+        f" for {target}" if target else ""
+    )
+
+
+def _endpoint_altered(facts: Facts) -> str:
+    changed = changes(facts.entry)
+    if len(changed) != 1:
+        number = f"{len(changed):,} settings"
+        return f"{facts.who} changed {number} of the endpoint {facts.subject}"
+    ((name, old, new),) = changed
+    if name == "is_enabled":
+        deed = "enabled" if new == "yes" else "disabled"
+        return f"{facts.who} {deed} the endpoint {facts.subject}"
+    values = f"from {cut(old) or 'none'} to {cut(new) or 'none'}"
+    return f"{facts.who} changed {cut(name)} of the endpoint {facts.subject} {values}"
+
+
+def _endpoint_removed(facts: Facts) -> str:
+    return f"{facts.who} removed the endpoint {facts.subject}"
+
+
+def _deliveries_retried(facts: Facts) -> str:
+    return f"{facts.who} had {_deliveries(facts)} tried again at once"
+
+
+def _deliveries_given_up(facts: Facts) -> str:
+    return f"{facts.who} gave up on {_deliveries(facts)}"
+
+
+def _deliveries_restored(facts: Facts) -> str:
+    return f"{facts.who} restored {_deliveries(facts)}"
+
+
+def _deliveries(facts: Facts) -> str:
+    """Describe which deliveries were decided on, and to which endpoints they go."""
+    ids, endpoints = facts.texts("deliveries"), listed(facts.texts("endpoints"))
+    which = plural(len(ids), "delivery")
+    if len(ids) == 1 or not ids:
+        which = f"delivery {facts.subject or listed(ids)}".strip()
+    return f"{which} to {endpoints}" if endpoints else which
+
+
 SENTENCES: Final[Mapping[str, Callable[[Facts], str]]] = {
     Action.OPERATION_CONFIRMED: _operation_confirmed,
     Action.OPERATION_FINISHED: _operation_finished,
@@ -442,4 +492,10 @@ SENTENCES: Final[Mapping[str, Callable[[Facts], str]]] = {
     Action.SKIP_ADDED: _skip_added,
     Action.SKIP_REMOVED: _skip_removed,
     Action.POSITION_MOVED: _position_moved,
+    Action.ENDPOINT_CREATED: _endpoint_created,
+    Action.ENDPOINT_ALTERED: _endpoint_altered,
+    Action.ENDPOINT_REMOVED: _endpoint_removed,
+    Action.DELIVERIES_RETRIED: _deliveries_retried,
+    Action.DELIVERIES_GIVEN_UP: _deliveries_given_up,
+    Action.DELIVERIES_RESTORED: _deliveries_restored,
 }

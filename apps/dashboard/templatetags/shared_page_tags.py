@@ -24,6 +24,7 @@ from apps.dashboard.keyset_pagination import BoundedCount
 from apps.dashboard.presentation import report_numbers
 from apps.dashboard.presentation.audit_entry_sentences import sentence
 from apps.dashboard.presentation.definitions import DEFINITIONS
+from apps.dashboard.presentation.plurals import plural_of
 from apps.dashboard.presentation.traceback_app_frames import app_frames
 from apps.dashboard.selectors.triage_operations import OperationStatus
 from apps.poison.models import Poison
@@ -103,6 +104,16 @@ PILLS |= {
     "suspected": ("Suspected", "?", "warn"),
     "handled": ("Handled", "✓", "ok"),
     "doubted": ("Doubted", "?", ""),
+    # Of endpoints and their breakers.
+    "enabled": ("Enabled", "✓", "ok"),
+    "breaker open": ("Breaker open", "!", "danger"),
+    # Of deliveries and their attempts.
+    "trying": ("Being tried", "→", "info"),
+    "forwarding": ("Being forwarded", "⇥", "info"),
+    "delivered": ("Delivered", "✓", "ok"),
+    "given_up": ("Given up", "!", "danger"),
+    "forwarded": ("Forwarded", "⇥", ""),
+    "succeeded": ("Succeeded", "✓", "ok"),
     # Of people and keys.
     "usable": ("Usable", "✓", "ok"),
     "revoked": ("Revoked", "✕", ""),
@@ -236,6 +247,22 @@ def ago(moment: datetime | TooSlow | None, *, in_sentence: bool = False) -> Safe
 
 
 @register.simple_tag
+def until(moment: datetime | TooSlow | None) -> SafeString:
+    """Show the time that is left until a moment: in 3m; "now" if it is over."""
+    if isinstance(moment, TooSlow):
+        return took_too_long()
+    if moment is None:
+        return format_html("{}", "—")
+    wait = relative(moment - clock.now())
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>',
+        stamp(moment),
+        utc(moment),
+        wait if wait == "now" else f"in {wait}",
+    )
+
+
+@register.simple_tag
 def at(moment: datetime | None) -> SafeString:
     """Show a moment, with its exact time for scripts and on hover; "—" for None."""
     if moment is None:
@@ -284,11 +311,11 @@ def number(value: int | BoundedCount | TooSlow | Literal[""] | None) -> str:
 
 @register.filter
 def counted(value: int | BoundedCount | TooSlow, noun: str) -> str:
-    """Count things in words: 1 message, 1,204 messages."""
+    """Count things in words: 1 message, 1,204 messages, 2 deliveries."""
     if isinstance(value, TooSlow):
-        return format_html("{} {}s", took_too_long(), noun)
+        return format_html("{} {}", took_too_long(), plural_of(noun))
     one = value.is_one if isinstance(value, BoundedCount) else value == 1
-    return f"{value} {noun}" if one else f"{number(value)} {noun}s"
+    return f"{value} {noun}" if one else f"{number(value)} {plural_of(noun)}"
 
 
 @register.filter
