@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Generic, Self, TypeVar
+from uuid import UUID
 
 from django.core import signing
 from django.db.models import Model, QuerySet
@@ -41,7 +42,7 @@ class Cursor:
     It leads to the rows after the place; or, `backwards`, to those before it.
     """
 
-    pk: int
+    pk: int | str
     at: datetime | None
     backwards: bool = False
 
@@ -112,6 +113,7 @@ class PageWindow:
             return None
         *before_id, pk = key
         at = time.time_of(*before_id) if before_id else None
+        pk = str(pk) if isinstance(pk, UUID) else pk
         return _encoded(Cursor(pk=pk, at=at, backwards=backwards), self.name)
 
     def _url(self, cursor: str | None) -> str | None:

@@ -28,9 +28,16 @@ from apps.api.examples import EXAMPLES
 from apps.api.idempotency import HEADER
 from apps.api.keyset_pagination import DEFAULT_LIMIT, MOST_LIMIT
 from apps.api.permissions import RequiredScope
-from apps.api.serializers import brokers, message_skips, topics, triage_operations
+from apps.api.serializers import (
+    brokers,
+    endpoints,
+    message_skips,
+    topics,
+    triage_operations,
+)
 from apps.api.serializers.errors import Problem, StaleProblem
 from apps.audit.filters import PARAMETERS
+from apps.redelivery import delivery_filters
 from apps.team.rights import Scope
 from poisonguard.skipping import skip_list_line_format
 
@@ -64,6 +71,9 @@ PAGING = (
 AUDIT_FILTERS = tuple(
     _text_parameter(name, takes) for name, takes in PARAMETERS.items()
 )
+DELIVERY_FILTERS = tuple(
+    _text_parameter(name, takes) for name, takes in delivery_filters.PARAMETERS.items()
+)
 FOLLOWED = (
     OpenApiParameter("topic", str, required=True, many=True, description="their names"),
     _text_parameter(
@@ -90,6 +100,7 @@ STATUS: dict[SchemaClass | OpenApiTypes, HTTPStatus] = {
     message_skips.AddedSkip: HTTPStatus.CREATED,
     brokers.AddedBroker: HTTPStatus.CREATED,
     topics.RegisteredTopic: HTTPStatus.CREATED,
+    endpoints.AddedEndpoint: HTTPStatus.CREATED,
 }
 MEDIA_TYPES: dict[SchemaClass | OpenApiTypes, str] = {
     OpenApiTypes.BINARY: "application/octet-stream",

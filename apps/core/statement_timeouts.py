@@ -68,14 +68,15 @@ def unless_slow(ask: Callable[[], T], *, within_ms: int | None = None) -> T | To
 
 
 @contextmanager
-def search_timeout() -> Iterator[None]:
+def search_timeout(
+    field: str = "q", by: str = "narrow it down by topic:, day: or problem:"
+) -> Iterator[None]:
     """Cancel a slow search: raise Invalid, which says how to narrow it."""
     try:
         with _statements_within(SEARCH_MS):
             yield
     except _Exceeded:
-        remedy = "this takes too long; narrow it down by topic:, day: or problem:"
-        raise Invalid("q", remedy) from None
+        raise Invalid(field, f"this takes too long; {by}") from None
 
 
 @contextmanager

@@ -10,7 +10,11 @@ import secrets
 import threading
 import time
 import uuid
+from datetime import UTC, datetime, timedelta
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_REST = 2**80 - 1
+_LATEST = 2**48 - 1
 _MOST_IN_A_MILLISECOND = 2**12
 
 
@@ -35,3 +39,18 @@ class DeliveryIds:
 
 
 new_delivery_id = DeliveryIds().new
+
+
+def first_id_at(moment: datetime) -> uuid.UUID:
+    """Return an id that no id of this moment, or a later one, is below."""
+    return uuid.UUID(int=_milliseconds(moment) << 80)
+
+
+def last_id_at(moment: datetime) -> uuid.UUID:
+    """Return an id that no id of this moment, or an earlier one, is above."""
+    return uuid.UUID(int=_milliseconds(moment) << 80 | _REST)
+
+
+def _milliseconds(moment: datetime) -> int:
+    """Return the time that the ids of a moment begin with."""
+    return min(max((moment - _EPOCH) // timedelta(milliseconds=1), 0), _LATEST)

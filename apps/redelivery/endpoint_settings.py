@@ -8,18 +8,18 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 from apps.core.errors import Invalid
+from apps.redelivery.endpoint_fields import (
+    MOST_PATHS,
+    PATH_LIMIT,
+    SETTINGS,
+    Kind,
+    Setting,
+)
 from apps.redelivery.models import Endpoint
 from apps.redelivery.outbound.target_url import EndpointTarget
-from apps.redelivery.retry_plan import LONGEST_WAIT, SHORTEST_WAIT
+from apps.redelivery.retry_plan import LONGEST_WAIT
 from apps.redelivery.states import AtEnd, CallMode, IntervalGrowth, Jitter, Repeatable
 
-MOST_RETRIES = 10_000
-LONGEST_TIMEOUT = 3_600.0
-LONGEST_EXPIRY = 366 * 86_400.0
-MOST_CONCURRENCY = 1_000
-MOST_RATE = 10_000.0
-MOST_PATHS = 100
-PATH_LIMIT = 2_000
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 FAILURE_STATUSES = "408, 425, 429, 500-599"
 
@@ -77,12 +77,9 @@ class EndpointSettings:
 
     def check(self) -> None:
         """Raise Invalid for the first setting that is unusable, with the remedy."""
+        for setting in SETTINGS:
+            _check_value(setting, getattr(self, setting.name))
         EndpointTarget.parse(self.target, field="target")
-        for field, least, most in _BOUNDS:
-            _check_bounds(field, getattr(self, field), least, most)
-        for field, words in _WORDS.items():
-            if getattr(self, field) not in words:
-                raise Invalid(field, f"use one of {', '.join(words)}")
         self._check_end_of_retries()
         self._check_timeouts()
         self._check_paths()
@@ -140,29 +137,6 @@ class EndpointSettings:
 
 
 _NAMES_OF_ROWS = ("forward_topic", "forward_endpoint", "response_hook")
-_WORDS = {
-    "mode": [word.value for word in CallMode],
-    "backoff": [word.value for word in IntervalGrowth],
-    "jitter": [word.value for word in Jitter],
-    "repeatable": [word.value for word in Repeatable],
-    "at_end": [word.value for word in AtEnd],
-}
-# Of each number; None is allowed where the setting may be absent.
-_BOUNDS: tuple[tuple[str, float, float], ...] = (
-    ("retries", 0, MOST_RETRIES),
-    ("interval", SHORTEST_WAIT, LONGEST_WAIT),
-    ("longest_interval", SHORTEST_WAIT, LONGEST_WAIT),
-    ("expiry", 1, LONGEST_EXPIRY),
-    ("attempt_timeout", 0.1, LONGEST_TIMEOUT),
-    ("claim_timeout", 0.1, 2 * LONGEST_TIMEOUT),
-    ("client_timeout", 0.1, 2 * LONGEST_TIMEOUT),
-    ("concurrency", 1, MOST_CONCURRENCY),
-    ("rate", 0.01, MOST_RATE),
-    ("breaker_failures", 0, 1_000),
-    ("breaker_interval", 1, LONGEST_WAIT),
-)
-_OPTIONAL = {"retries", "expiry", "rate"}
-
 # What a form or a call can start from. The article's sequences retry every 3 s while
 # `retry_count > 10` is false; Async Caller gives a server 100 s, its clients 120 s, and
 # gives a message up 7 days after it came.
@@ -182,13 +156,38 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def _check_bounds(field: str, value: float | None, least: float, most: float) -> None:
+def _check_value(setting: Setting, value: Any) -> None:
+    """Raise Invalid for a value that its setting alone does not allow."""
+    match setting.kind:
+        case Kind.WHOLE | Kind.NUMBER:
+            _check_bounds(setting, value)
+        case Kind.WORD:
+            if value not in setting.words:
+                raise Invalid(setting.name, f"use one of {', '.join(setting.words)}")
+        case Kind.TEXT:
+            _check_text(setting, value)
+        case Kind.FLAG | Kind.LINES:
+            pass  # a flag is any bool; `_check_paths` looks at the lines
+
+
+def _check_bounds(setting: Setting, value: float | None) -> None:
     """Raise Invalid for a number outside of its bounds; NaN is outside, too."""
     if value is None:
-        if field not in _OPTIONAL:
-            raise Invalid(field, "give a number")
-    elif not least <= value <= most:
-        raise Invalid(field, f"give a number from {least:g} to {most:,g}")
+        if not setting.is_optional:
+            raise Invalid(setting.name, "give a number")
+    elif not setting.least <= value <= setting.most:
+        raise Invalid(
+            setting.name,
+            f"give a number from {setting.least:g} to {setting.most:,g}",
+        )
+
+
+def _check_text(setting: Setting, value: str) -> None:
+    """Raise Invalid for a text that is missing or too long."""
+    if not value and not setting.is_optional:
+        raise Invalid(setting.name, f"give it: {setting.help}")
+    if len(value) > setting.most:
+        raise Invalid(setting.name, f"give at most {setting.most:,g} characters")
 
 
 def statuses(text: str) -> Iterator[range]:

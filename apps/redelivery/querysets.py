@@ -19,6 +19,13 @@ class EndpointQuerySet(models.QuerySet["Endpoint"]):
         """Keep endpoints whose topic matches one of these patterns."""
         return self.filter(topic_filters_by_id.matching(patterns))
 
+    def with_related_rows(self) -> Self:
+        """Load what its settings and its breaker refer to, too."""
+        return self.select_related(
+            *("topic", "activity"),
+            *("forward_topic", "forward_endpoint", "response_hook"),
+        )
+
 
 class DeliveryQuerySet(models.QuerySet["Delivery"]):
     def on_endpoints(self, patterns: Iterable[str]) -> Self:

@@ -24,7 +24,7 @@ class IntervalGrowth(StrEnum):
 class Jitter(StrEnum):
     """How the wait before a retry is spread.
 
-    The three are those of "Exponential IntervalGrowth And Jitter" (Marc Brooker, 2015).
+    The three are those of "Exponential Backoff And Jitter" (Marc Brooker, 2015).
     """
 
     NONE = "none"

@@ -25,7 +25,12 @@ OPEN_TO_ALL = {
     *("sign-in/provider", "sign-in/provider/callback"),
 }
 # Where each kind of argument of a path leads: to something that is not there.
-ARGUMENTS = {r"<int:\w+>": "0", r"<path:\w+>": "nowhere", r"<\w+>": "nowhere"}
+ARGUMENTS = {
+    r"<int:\w+>": "0",
+    r"<uuid:\w+>": "00000000-0000-7000-8000-000000000000",
+    r"<path:\w+>": "nowhere",
+    r"<\w+>": "nowhere",
+}
 
 
 def tracked(*suffixes: str) -> list[Path]:

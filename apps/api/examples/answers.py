@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from apps.api.examples.requests import LANE, POLICIES, SKIP
+from apps.api.examples.requests import ENDPOINT_SETTINGS, LANE, POLICIES, SKIP
 from apps.api.examples.shared_values import (
     AT,
+    DELIVERY_ID,
     KIND,
     LATER,
     PREVIEWED,
@@ -317,6 +318,66 @@ def _list_of(row: Value) -> Examples:
     return only({"results": [row], **ends})
 
 
+ENDPOINT: Final[Value] = {
+    "id": 1,
+    "name": "stock-quote",
+    "topic": "gateway/stock-quote",
+    "version": 1,
+    "created_at": AT,
+    "created_by": "user:anna",
+    "breaker": {
+        "state": "closed",
+        "failures_in_a_row": 0,
+        "opened_at": None,
+        "next_probe": None,
+    },
+    "backlog": {
+        "waiting": 1,
+        "trying": 0,
+        "forwarding": 0,
+        "oldest": AT,
+        "next_due": LATER,
+    },
+    "calls": {
+        "succeeded_at_first": 990,
+        "succeeded_later": 5,
+        "failed": 5,
+        "given_up": 0,
+        "success_share": 0.995,
+    },
+    **ENDPOINT_SETTINGS,
+}
+DELIVERY: Final[Value] = {
+    "id": DELIVERY_ID,
+    "endpoint": "stock-quote",
+    "state": "waiting",
+    "method": "POST",
+    "path": "/SimpleStockQuoteService",
+    "size": 10,
+    "caller": "key:shop",
+    "idempotency_key": "order-13",
+    "repeatable": True,
+    "retry_count": 1,
+    "attempts": 1,
+    "accepted_at": AT,
+    "expires_at": None,
+    "due_at": LATER,
+    "last_status": 503,
+    "last_error": "HTTP 503",
+    "cause": None,
+    "finished_at": None,
+    "poison": None,
+}
+ATTEMPT: Final[Value] = {
+    "number": 1,
+    "outcome": "failed",
+    "begun_at": AT,
+    "ended_at": AT,
+    "status": 503,
+    "detail": "HTTP 503",
+    "late_at": None,
+    "late_status": None,
+}
 ANSWERS: Final[Mapping[str, Examples]] = {
     "Answers": {
         "taken": {"results": [{"status": "created", "poison": 13}]},
@@ -424,6 +485,19 @@ ANSWERS: Final[Mapping[str, Examples]] = {
     "AddedSkip": only(LISTED_SKIP),
     "AppliedAnswers": only({"results": [{"status": "ok"}]}),
     "STR": only(EVENT),
+    "Endpoints": _list_of(ENDPOINT),
+    "Endpoint": only(ENDPOINT),
+    "AddedEndpoint": only(ENDPOINT),
+    "Deliveries": _list_of(DELIVERY),
+    "DeliveryDetail": only(
+        {
+            **DELIVERY,
+            "header_names": ["SOAPAction"],
+            "attempt_list": [ATTEMPT],
+            "audit": [],
+        }
+    ),
+    "DeliveryDecided": only({"asked": 1, "done": 1}),
     "Positions": _list_of(POSITION),
     "Opened": only({"epoch": 2, "positions": [MARK]}),
     "PositionAnswers": {

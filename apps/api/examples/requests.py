@@ -11,6 +11,7 @@ from typing import Final
 from apps.api.examples.shared_values import (
     AT,
     CONSUMER,
+    DELIVERY_ID,
     HEADER,
     KIND,
     LATER,
@@ -134,6 +135,38 @@ SKIP: Final[Value] = {
     "poison": 13,
 }
 
+ENDPOINT_SETTINGS: Final[Value] = {
+    "target": "https://stock.example.com:8443/services",
+    "is_enabled": True,
+    "mode": "sync-then-retry",
+    "paths": ["/SimpleStockQuoteService*"],
+    "retries": 10,
+    "interval": 3.0,
+    "backoff": "exponential",
+    "jitter": "equal",
+    "longest_interval": 3_600.0,
+    "expiry": 604_800.0,
+    "respects_retry_after": True,
+    "attempt_timeout": 10.0,
+    "claim_timeout": 20.0,
+    "client_timeout": 20.0,
+    "failure_statuses": "408, 425, 429, 500-599",
+    "repeatable": "by-method",
+    "at_end": "triage",
+    "forward_topic": "",
+    "forward_endpoint": "",
+    "concurrency": 10,
+    "rate": 50.0,
+    "breaker_failures": 5,
+    "breaker_interval": 10.0,
+    "order_header": "x-customer",
+    "response_hook": "",
+}
+DELIVERIES: Final[Value] = {
+    "ids": [DELIVERY_ID],
+    "reason": "the back end works again",
+}
+
 REQUESTS: Final[Mapping[str, Examples]] = {
     "FailureReports": {
         "a message": {"failures": [FAILURE]},
@@ -189,6 +222,34 @@ REQUESTS: Final[Mapping[str, Examples]] = {
         "its lane": {"name": "orders", **QUEUE, **LANE, "reason": "ours now"},
     },
     "TopicRemoval": only({"name": "orders", "reason": "switched off"}),
+    "NewEndpoint": {
+        "as in the article": {
+            "name": "quotes",
+            "preset": "article",
+            "target": "https://stock.example.com:8443/services",
+            "reason": "new",
+        },
+        "with all settings": {"name": "quotes", **ENDPOINT_SETTINGS},
+        "that forwards to a topic": {
+            "name": "quotes",
+            "target": "https://stock.example.com:8443/services",
+            "at_end": "forward",
+            "forward_topic": "orders",
+            "response_hook": "stock-quote",
+        },
+        "that forwards to another endpoint": {
+            "name": "quotes",
+            "target": "https://stock.example.com:8443/services",
+            "at_end": "forward",
+            "forward_endpoint": "stock-quote",
+        },
+    },
+    "EndpointChange": {
+        "all settings": {**ENDPOINT_SETTINGS, "version": 1, "reason": "more time"},
+        "only some": {"is_enabled": False, "reason": "under repair"},
+    },
+    "EndpointRemoval": only({"reason": "switched off"}),
+    "DeliveryDecision": only(DELIVERIES),
     "Holder": only(HOLDER),
     "PositionUpdates": only({"updates": [UPDATE]}),
     "MoveAsk": {

@@ -148,6 +148,27 @@ class Number(serializers.IntegerField):
         return (low is None or low <= number) and (high is None or number <= high)
 
 
+class Real(serializers.FloatField):
+    """A number of JSON, with or without a fraction."""
+
+    default_error_messages: ClassVar = _messages(
+        "send a number", range="send a number from {least:g} to {most:,g}"
+    )
+
+    def __init__(self, *, least: float, most: float, **options: Any) -> None:
+        self.least, self.most = least, most
+        super().__init__(**options, min_value=least, max_value=most)
+
+    def to_internal_value(self, data: object) -> float:
+        # A bool is a number to Python.
+        if isinstance(data, bool) or not isinstance(data, int | float):
+            self.fail("invalid")
+        # Of a NaN, neither comparison is true.
+        if not self.least <= data <= self.most:
+            self.fail("range", least=self.least, most=self.most)
+        return float(data)
+
+
 class Flag(serializers.BooleanField):
     """True or false, and no word or number that means as much."""
 

@@ -77,7 +77,7 @@ def facts(entry: Entry) -> list[Fact]:
 
 
 def _pair(entry: Entry, value: object) -> tuple[object, object]:
-    """Split a change of a policy or setting into before and after; NO_CHANGE for other values."""
+    """Split a changed setting into before and after; NO_CHANGE for other values."""
     if entry.action in PAIRED and isinstance(value, list):
         before, after, *_ = *value, None, None
         return before, after

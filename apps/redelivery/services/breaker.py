@@ -52,3 +52,10 @@ def may_probe(*, endpoint: Endpoint, now: datetime) -> bool:
 def is_open(activity: EndpointActivity) -> bool:
     """Tell whether calls are not made, except for probes."""
     return activity.open_until is not None
+
+
+def breaker_state(endpoint: Endpoint) -> str:
+    """Return `none`, `closed` or `open`."""
+    if not endpoint.breaker_failures:
+        return "none"
+    return "open" if is_open(endpoint.activity) else "closed"

@@ -22,6 +22,7 @@ from apps.triage.services.position_moves import MoveTarget, Strategy
 from apps.triage.states import OperationState, Verb
 from tests.failure_report_builders import poisons
 from tests.integration.api.schema_checking_client import Caller, Reply
+from tests.integration.redelivery.endpoint_and_delivery_builders import endpoint
 from tests.positions import opened, settle, update
 from tests.skip_builders_and_list_mirror import ANNA, added
 
@@ -107,6 +108,7 @@ def rows_of_examples() -> dict[str, int]:
     Item.objects.create(operation=operation, number=0, poison_id=13)
     return {
         "broker_id": broker.pk,
+        "endpoint_id": endpoint("stock-quote").pk,
         "skip_id": 5,
         "position_id": 3,
         "operation_id": operation.pk,

@@ -169,7 +169,7 @@ def _validator(shape: str) -> Draft202012Validator:
 
 def _operation(method: str, path: str) -> Any:
     for template, methods in schema()["paths"].items():
-        pattern = re.sub(r"\{[^}]+\}", r"\\d+", template)
+        pattern = re.sub(r"\{[^}]+\}", r"(\\d+|[0-9a-f-]{36})", template)
         if re.fullmatch(pattern, path):
             return methods.get(method.lower())
     return None

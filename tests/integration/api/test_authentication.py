@@ -42,6 +42,8 @@ from tests.integration.api.schema_checking_client import (
 
 pytestmark = pytest.mark.django_db
 
+# The id of a delivery that is not there.
+NO_DELIVERY = "00000000-0000-7000-8000-000000000000"
 # Every call, and the scope that it requires.
 NEEDED = {
     "POST failures": Scope.CAPTURE_WRITE,
@@ -86,6 +88,18 @@ NEEDED = {
     "POST topics": Scope.BROKERS_WRITE,
     "PATCH topics": Scope.BROKERS_WRITE,
     "DELETE topics": Scope.BROKERS_WRITE,
+    "GET endpoints": Scope.BROKERS_READ,
+    "POST endpoints": Scope.BROKERS_WRITE,
+    "GET endpoints/1": Scope.BROKERS_READ,
+    "PATCH endpoints/1": Scope.BROKERS_WRITE,
+    "DELETE endpoints/1": Scope.BROKERS_WRITE,
+    "GET deliveries": Scope.POISONS_READ,
+    f"GET deliveries/{NO_DELIVERY}": Scope.POISONS_READ,
+    f"GET deliveries/{NO_DELIVERY}/body": Scope.BODIES_READ,
+    f"POST deliveries/{NO_DELIVERY}/body": Scope.BODIES_READ,
+    "POST deliveries/retry": Scope.OPERATIONS_WRITE,
+    "POST deliveries/give-up": Scope.OPERATIONS_WRITE,
+    "POST deliveries/restore": Scope.OPERATIONS_WRITE,
     "GET audit": Scope.AUDIT_READ,
     "GET audit/verify": Scope.AUDIT_READ,
     "GET reports/failure-rates": Scope.REPORTS_READ,
@@ -101,7 +115,10 @@ def test_the_table_of_scopes_has_every_call() -> None:
         for method in methods
     }
 
-    expected = {re.sub(r"(\w+)s/1", r"\1s/{\1_id}", call) for call in NEEDED}
+    expected = {
+        re.sub(r"(\w+)s/1", r"\1s/{\1_id}", call).replace(NO_DELIVERY, "{delivery_id}")
+        for call in NEEDED
+    }
     assert described == expected
 
 

@@ -65,12 +65,28 @@ NAMES_SOMETHING = {
     "PositionUpdate.client_name",
     "PositionUpdate.sub_id",
     "PositionUpdate.topic",
+    *(
+        f"{shape}.{place}"
+        for shape in ("NewEndpoint", "PatchedEndpointChange")
+        for place in ("forward_topic", "forward_endpoint", "response_hook")
+    ),
 }
 # Values that are allowed, but not beside the other members of the example.
 NEEDED: dict[str, tuple[Any, ...]] = {
     # Nothing else says where to, or which messages.
     "MoveAsk.to": (None,),
     "Ask.q": (None,),
+    # They must not be shorter than other times; `forward` needs a place.
+    **{
+        f"{shape}.{name}": values
+        for shape in ("NewEndpoint", "PatchedEndpointChange")
+        for name, values in (
+            ("longest_interval", (1.0,)),
+            ("claim_timeout", (0.1,)),
+            ("client_timeout", (0.1,)),
+            ("at_end", ("forward",)),
+        )
+    },
     # The mode is tee.
     "NewTopic.tee_queue": (None, ""),
     "PatchedTopicChange.tee_queue": (None, ""),
@@ -91,6 +107,17 @@ def form(template: str) -> Callable[[int], str]:
 TEXTS = {
     "NewBroker.url": form("redis://:{}@127.0.0.1:9"),
     "PatchedBrokerChange.url": form("redis://:{}@127.0.0.1:9"),
+    **dict.fromkeys(
+        ("NewEndpoint.failure_statuses", "PatchedEndpointChange.failure_statuses"),
+        lambda size: "," * size,
+    ),
+    **dict.fromkeys(
+        ("NewEndpoint.target", "PatchedEndpointChange.target"),
+        form("https://example.org/{}"),
+    ),
+    **dict.fromkeys(
+        ("NewEndpoint.paths[]", "PatchedEndpointChange.paths[]"), form("/{}")
+    ),
     "NewTopic.runbook": form("https://example.org/{}"),
     "PatchedTopicChange.runbook": form("https://example.org/{}"),
 }

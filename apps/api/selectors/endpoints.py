@@ -1,0 +1,73 @@
+"""Read endpoints, with their breakers and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from apps.api.keyset_pagination import Page, PageWindow
+from apps.core.errors import Absent
+from apps.core.statement_timeouts import TooSlow, unless_slow
+from apps.redelivery import endpoint_figures
+from apps.redelivery.endpoint_figures import CallHours, DeliveryBacklog
+from apps.redelivery.endpoint_settings import EndpointSettings
+from apps.redelivery.models import Endpoint, EndpointActivity
+from apps.redelivery.querysets import EndpointQuerySet
+from apps.redelivery.services.breaker import breaker_state
+from apps.team.rights import Principal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndpointDetail:
+    """An endpoint; a figure is None where Postgres takes too long to count it."""
+
+    endpoint: Endpoint
+    settings: EndpointSettings
+    activity: EndpointActivity
+    breaker_state: str
+    backlog: DeliveryBacklog | None
+    calls: CallHours | None
+
+
+def find(
+    window: PageWindow, principal: Principal, *, now: datetime
+) -> tuple[Page[Endpoint], list[EndpointDetail]]:
+    """List a page of the endpoints that a principal sees."""
+    page = window.page(_visible(principal).order_by("pk"))
+    return page, _details(page.rows, now=now)
+
+
+def one(endpoint_id: int, principal: Principal, *, now: datetime) -> EndpointDetail:
+    """Find an endpoint that this principal may see; raises Absent otherwise."""
+    return _details([visible(endpoint_id, principal)], now=now)[0]
+
+
+def visible(endpoint_id: int, principal: Principal) -> Endpoint:
+    """Find the row of an endpoint; raises Absent if the principal sees none."""
+    endpoint = _visible(principal).filter(pk=endpoint_id).first()
+    if endpoint is None:
+        raise Absent(f"There is no endpoint {endpoint_id} here.")
+    return endpoint
+
+
+def _visible(principal: Principal) -> EndpointQuerySet:
+    return Endpoint.objects.matching(principal.topics).with_related_rows()
+
+
+def _details(endpoints: Sequence[Endpoint], *, now: datetime) -> list[EndpointDetail]:
+    """Add the breaker and the figures of each endpoint."""
+    ids = [endpoint.pk for endpoint in endpoints]
+    backlogs = unless_slow(lambda: endpoint_figures.backlogs(ids))
+    calls = unless_slow(lambda: endpoint_figures.call_hours(ids, now=now))
+    return [
+        EndpointDetail(
+            endpoint=endpoint,
+            settings=EndpointSettings.of(endpoint),
+            activity=endpoint.activity,
+            breaker_state=breaker_state(endpoint),
+            backlog=None if isinstance(backlogs, TooSlow) else backlogs[endpoint.pk],
+            calls=None if isinstance(calls, TooSlow) else calls[endpoint.pk],
+        )
+        for endpoint in endpoints
+    ]

@@ -1,0 +1,166 @@
+"""DELIVERIES: read them with their attempts, and decide about them."""
+
+from __future__ import annotations
+
+import uuid
+from http import HTTPStatus
+from typing import ClassVar
+
+from django.http import StreamingHttpResponse
+from drf_spectacular.types import OpenApiTypes
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.api.idempotency import idempotent
+from apps.api.keyset_pagination import PageWindow
+from apps.api.openapi import (
+    DELIVERY_FILTERS,
+    IDEMPOTENCY_KEY,
+    PAGING,
+    REFUSED_KEY,
+    described,
+)
+from apps.api.selectors import deliveries
+from apps.api.serializers import deliveries as serializers
+from apps.api.views.base import PostedBySessions, View, list_response
+from apps.core import clock
+from apps.core.streaming_responses import response_chunks
+from apps.redelivery.delivery_filters import DeliveryFilter
+from apps.redelivery.services import decisions, delivery_contents
+from apps.team.rights import Scope
+
+
+class Deliveries(View):
+    scopes: ClassVar = {"GET": Scope.POISONS_READ}
+
+    @described(
+        "listDeliveries",
+        "List deliveries, the latest first",
+        answer=serializers.Deliveries,
+        parameters=[*DELIVERY_FILTERS, *PAGING],
+        refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
+    )
+    def get(self, request: Request) -> Response:
+        """A request that succeeded at its first try leaves no delivery."""
+        window = PageWindow.parse(request, name="deliveries")
+        filters = DeliveryFilter.parse(request.query_params)
+        page = deliveries.matching(filters, window, self.principal)
+        return list_response(page, serializers.Delivery(page.rows, many=True).data)
+
+
+class Delivery(View):
+    scopes: ClassVar = {"GET": Scope.POISONS_READ}
+
+    @described(
+        "readDelivery",
+        "Read one delivery with its attempts and audit entries",
+        answer=serializers.DeliveryDetail,
+        refusals=[HTTPStatus.NOT_FOUND],
+    )
+    def get(self, _: Request, delivery_id: uuid.UUID) -> Response:
+        """Shows only the names of its headers: values are as secret as the body."""
+        detail = deliveries.one(delivery_id, self.principal)
+        return Response(serializers.DeliveryDetail(detail).data)
+
+
+class Body(PostedBySessions):
+    scopes: ClassVar = {"GET": Scope.BODIES_READ, "POST": Scope.BODIES_READ}
+
+    @described(
+        "downloadDelivery",
+        "Download the exact bytes of a delivery's body",
+        answer=OpenApiTypes.BINARY,
+        refusals=[HTTPStatus.NOT_FOUND],
+    )
+    def get(self, request: Request, delivery_id: uuid.UUID) -> StreamingHttpResponse:
+        """Writes an audit entry. With a session it is a 403: POST instead."""
+        return self._download(request, delivery_id)
+
+    @described(
+        "downloadDeliveryByPost",
+        "Download the exact bytes of a delivery's body, also by a session",
+        answer=OpenApiTypes.BINARY,
+        refusals=[HTTPStatus.NOT_FOUND],
+    )
+    def post(self, request: Request, delivery_id: uuid.UUID) -> StreamingHttpResponse:
+        """Writes an audit entry."""
+        return self._download(request, delivery_id)
+
+    def _download(
+        self, request: Request, delivery_id: uuid.UUID
+    ) -> StreamingHttpResponse:
+        delivery, chunks = delivery_contents.download(
+            delivery_id=delivery_id, principal=self.principal, now=clock.now()
+        )
+        name = f"delivery-{delivery.pk}.bin"
+        return StreamingHttpResponse(
+            response_chunks(request, chunks),
+            content_type="application/octet-stream",
+            headers={
+                "Content-Length": str(delivery.size),
+                "Content-Disposition": f'attachment; filename="{name}"',
+                "X-Content-Type-Options": "nosniff",
+            },
+        )
+
+
+class RetryDeliveries(View):
+    scopes: ClassVar = {"POST": Scope.OPERATIONS_WRITE}
+
+    @described(
+        "retryDeliveries",
+        "Try waiting deliveries again now",
+        request=serializers.DeliveryDecision,
+        answer=serializers.DeliveryDecided,
+        parameters=[IDEMPOTENCY_KEY],
+        refusals=REFUSED_KEY,
+    )
+    @idempotent
+    def post(self, request: Request) -> Response:
+        """Their plan stays the same. An open breaker still holds them."""
+        ask = serializers.DeliveryDecision.parse(request.data)
+        done = decisions.retry_now(**ask, principal=self.principal, now=clock.now())
+        return _decided(ask["ids"], done)
+
+
+class GiveUpDeliveries(View):
+    scopes: ClassVar = {"POST": Scope.OPERATIONS_WRITE}
+
+    @described(
+        "giveUpDeliveries",
+        "End waiting deliveries as their endpoints say",
+        request=serializers.DeliveryDecision,
+        answer=serializers.DeliveryDecided,
+        parameters=[IDEMPOTENCY_KEY],
+        refusals=REFUSED_KEY,
+    )
+    @idempotent
+    def post(self, request: Request) -> Response:
+        """They go to triage, are dropped, or are forwarded, with the cause `manual`."""
+        ask = serializers.DeliveryDecision.parse(request.data)
+        done = decisions.give_up(**ask, principal=self.principal, now=clock.now())
+        return _decided(ask["ids"], done)
+
+
+class RestoreDeliveries(View):
+    scopes: ClassVar = {"POST": Scope.OPERATIONS_WRITE}
+
+    @described(
+        "restoreDeliveries",
+        "Let dropped deliveries begin their plan anew",
+        request=serializers.DeliveryDecision,
+        answer=serializers.DeliveryDecided,
+        parameters=[IDEMPOTENCY_KEY],
+        refusals=REFUSED_KEY,
+    )
+    @idempotent
+    def post(self, request: Request) -> Response:
+        """They are due at once, with all of their retries."""
+        ask = serializers.DeliveryDecision.parse(request.data)
+        done = decisions.restore(**ask, principal=self.principal, now=clock.now())
+        return _decided(ask["ids"], done)
+
+
+def _decided(ids: set[uuid.UUID], done: int) -> Response:
+    answer = {"asked": len(ids), "done": done}
+    return Response(serializers.DeliveryDecided(answer).data)

@@ -1,0 +1,146 @@
+"""Figures of endpoints: what waits, and how calls ended by the hour.
+
+Pages and API ask for them within a time limit, and go on without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from django.db import connection
+
+MOST_COUNTED = 10_000
+HOURS = 24
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeliveryBacklog:
+    """The unfinished deliveries of an endpoint, each number up to MOST_COUNTED + 1.
+
+    `oldest` is when the one came that waits longest, `next_due` when the next is tried.
+    """
+
+    waiting: int = 0
+    trying: int = 0
+    forwarding: int = 0
+    oldest: datetime | None = None
+    next_due: datetime | None = None
+
+    @property
+    def number(self) -> int:
+        return self.waiting + self.trying + self.forwarding
+
+
+class HourOfCalls(NamedTuple):
+    """How the calls of an endpoint ended within an hour; `failed` counts attempts."""
+
+    at: datetime
+    succeeded_at_first: int = 0
+    succeeded_later: int = 0
+    failed: int = 0
+    given_up: int = 0
+
+    @property
+    def succeeded(self) -> int:
+        return self.succeeded_at_first + self.succeeded_later
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallHours:
+    """The calls of an endpoint in the last hours, the oldest hour first."""
+
+    hours: Sequence[HourOfCalls] = field(default_factory=list)
+
+    @property
+    def succeeded_at_first(self) -> int:
+        return sum(hour.succeeded_at_first for hour in self.hours)
+
+    @property
+    def succeeded_later(self) -> int:
+        return sum(hour.succeeded_later for hour in self.hours)
+
+    @property
+    def succeeded(self) -> int:
+        return self.succeeded_at_first + self.succeeded_later
+
+    @property
+    def failed(self) -> int:
+        return sum(hour.failed for hour in self.hours)
+
+    @property
+    def given_up(self) -> int:
+        return sum(hour.given_up for hour in self.hours)
+
+    @property
+    def calls(self) -> int:
+        return self.succeeded + self.failed
+
+    @property
+    def success_share(self) -> float | None:
+        """Return the part of the calls that succeeded; None without a call."""
+        return self.succeeded / self.calls if self.calls else None
+
+
+_BACKLOGS = """
+SELECT endpoint.id,
+    (SELECT count(*) FROM (SELECT FROM redelivery_delivery
+     WHERE endpoint_id = endpoint.id AND state = 'waiting' LIMIT %(most)s) bounded),
+    (SELECT count(*) FROM (SELECT FROM redelivery_delivery
+     WHERE endpoint_id = endpoint.id AND state = 'trying' LIMIT %(most)s) bounded),
+    (SELECT count(*) FROM (SELECT FROM redelivery_delivery
+     WHERE endpoint_id = endpoint.id AND state = 'forwarding' LIMIT %(most)s) bounded),
+    (SELECT accepted_at FROM redelivery_delivery
+     WHERE endpoint_id = endpoint.id AND state IN ('waiting', 'trying', 'forwarding')
+     ORDER BY id LIMIT 1),
+    (SELECT min(due_at) FROM redelivery_delivery
+     WHERE endpoint_id = endpoint.id AND state = 'waiting')
+FROM unnest(%(endpoints)s::bigint[]) AS endpoint(id)
+"""
+
+_HOURS = """
+SELECT endpoint_id, date_trunc('hour', minute, 'UTC') AS hour,
+    sum(succeeded_at_first)::bigint, sum(succeeded_later)::bigint,
+    sum(failed)::bigint, sum(given_up)::bigint
+FROM redelivery_call_count
+WHERE endpoint_id = ANY(%(endpoints)s::bigint[]) AND minute >= %(since)s
+GROUP BY 1, 2
+"""
+
+
+def backlogs(endpoints: Sequence[int]) -> dict[int, DeliveryBacklog]:
+    """Count the unfinished deliveries of each endpoint."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _BACKLOGS, {"endpoints": list(endpoints), "most": MOST_COUNTED + 1}
+        )
+        return {
+            endpoint: DeliveryBacklog(
+                waiting=waiting,
+                trying=trying,
+                forwarding=forwarding,
+                oldest=oldest,
+                next_due=next_due,
+            )
+            for endpoint, waiting, trying, forwarding, oldest, next_due in cursor
+        }
+
+
+def call_hours(endpoints: Sequence[int], *, now: datetime) -> dict[int, CallHours]:
+    """Sum the calls of each endpoint by the hour, over the last day."""
+    newest = now.replace(minute=0, second=0, microsecond=0)
+    hours = [newest - timedelta(hours=ago) for ago in reversed(range(HOURS))]
+    with connection.cursor() as cursor:
+        cursor.execute(_HOURS, {"endpoints": list(endpoints), "since": hours[0]})
+        sums = {
+            (endpoint, at): HourOfCalls(at, *numbers)
+            for endpoint, at, *numbers in cursor
+        }
+    return {
+        endpoint: CallHours(
+            hours=[sums.get((endpoint, at), HourOfCalls(at)) for at in hours]
+        )
+        for endpoint in endpoints
+    }
