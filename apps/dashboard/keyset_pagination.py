@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Generic, Self, TypeVar
+from uuid import UUID
 
 from django.db import models
 
 from apps.core import keyset
 from apps.core.errors import Invalid
 from apps.core.statement_timeouts import TooSlow, unless_slow
+from poisonguard.contract import uuid_of
 
 PAGE_SIZE = 50
 MOST_COUNTED = 10_000
@@ -28,7 +30,7 @@ class ListCursor:
     """Where a page begins: behind the row with this id, and time if one orders them."""
 
     newer: bool
-    pk: int
+    pk: int | UUID
     at: datetime | None = None
 
     @classmethod
@@ -47,6 +49,17 @@ class ListCursor:
             except OverflowError:
                 raise Invalid("cursor", NO_SUCH_PLACE) from None
         return cls(newer=direction == "newer", at=at, pk=int(numbers[-1]))
+
+    @classmethod
+    def parse_uuid(cls, text: str) -> Self | None:
+        """Parse a cursor of rows whose ids are UUIDs; raises Invalid for other text."""
+        if not text:
+            return None
+        direction, _, rest = text.partition(".")
+        pk = uuid_of(rest)
+        if direction not in {"newer", "older"} or pk is None:
+            raise Invalid("cursor", NO_SUCH_PLACE)
+        return cls(newer=direction == "newer", pk=pk)
 
     @classmethod
     def of(cls, key: keyset.Key | None, *, newer: bool) -> Self | None:

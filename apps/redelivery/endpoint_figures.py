@@ -71,6 +71,10 @@ class CallHours:
         return sum(hour.failed for hour in self.hours)
 
     @property
+    def failed_by_hour(self) -> list[int]:
+        return [hour.failed for hour in self.hours]
+
+    @property
     def given_up(self) -> int:
         return sum(hour.given_up for hour in self.hours)
 

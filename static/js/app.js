@@ -3,7 +3,8 @@
 
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
-const plural = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
+const plural = (n, noun) =>
+  `${n.toLocaleString("en")} ${n === 1 ? noun : `${noun.replace(/(?<![aeiou])y$/, "ie")}s`}`;
 
 /* ---- Notices --------------------------------------------------------------------- */
 

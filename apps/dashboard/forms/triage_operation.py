@@ -89,9 +89,9 @@ def check_typed(preview: PreviewDetail, typed: str) -> None:
         raise Invalid("typed", f"type {number} to confirm the number")
 
 
-def back_url(request: HttpRequest) -> str:
+def back_url(request: HttpRequest, *, otherwise: str = "messages") -> str:
     """Return the address for Cancel: the previous list, never another site."""
     url = request.POST.get("back") or request.GET.get("back") or ""
     if url_has_allowed_host_and_scheme(url, allowed_hosts=None):
         return url
-    return reverse("messages")
+    return reverse(otherwise)

@@ -14,7 +14,7 @@ from typing import Final
 from apps.audit.models import Entry
 from apps.audit.services import Action
 from apps.dashboard.presentation.audit_entry_changes import changes
-from apps.dashboard.presentation.plurals import plural_of
+from apps.dashboard.presentation.plurals import counted_noun as plural
 from apps.team.sign_in_attempts import UNKNOWN
 
 # How to describe a change of a person's rights, by the new value.
@@ -94,11 +94,6 @@ def sentence(entry: Entry) -> str:
 def cut(text: str, *, limit: int = LONGEST_NAME) -> str:
     """Shorten a text to `limit` characters, with "…"."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
-
-
-def plural(number: int, noun: str) -> str:
-    """Count a noun: "1 message", "2 messages"."""
-    return f"{number:,} {noun if number == 1 else plural_of(noun)}"
 
 
 def listed(names: list[str]) -> str:

@@ -103,6 +103,27 @@ OPERATIONS = {
         "Running", "operations that are confirmed, and not finished yet"
     ),
 }
+DELIVERIES = {
+    "succeeded": Definition(
+        "Succeeded", "the part of the calls to a back end that it answered well"
+    ),
+    "failed attempts": Definition(
+        "Failed attempts",
+        "calls to a back end that failed, or whose outcome is unknown; one delivery"
+        " may have several",
+    ),
+    "deliveries waiting": Definition(
+        "Deliveries waiting", "requests that are stored, and wait for their next try"
+    ),
+    "next due": Definition(
+        "Next due", "when the next of the waiting deliveries is tried again"
+    ),
+    "retry count": Definition(
+        "Retry count",
+        "the failures of a delivery, the first one included: with N retries, a delivery"
+        " whose count is greater than N ends, after N + 1 calls",
+    ),
+}
 REPORTS = {
     "report failed": Definition(
         "Failed, in a report",
@@ -124,6 +145,7 @@ CHAPTERS = (
     Chapter("Messages and failures", MESSAGES),
     Chapter("Topics", TRAFFIC),
     Chapter("Operations", OPERATIONS),
+    Chapter("Endpoints and deliveries", DELIVERIES),
     Chapter("Reports", REPORTS),
 )
-DEFINITIONS = {**MESSAGES, **TRAFFIC, **OPERATIONS, **REPORTS}
+DEFINITIONS = {**MESSAGES, **TRAFFIC, **OPERATIONS, **DELIVERIES, **REPORTS}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
+from uuid import UUID
 
 from django.db.models import Q
 
@@ -31,6 +32,7 @@ from apps.poison.message_contents import FailureExcerpt, FirstHeaders, RevealedM
 from apps.poison.models import Failure, Poison, Redrive
 from apps.poison.query_language import Query, Term
 from apps.poison.states import DisplayState
+from apps.redelivery.services import delivery_contents
 from apps.team.rights import Principal, Scope
 from apps.triage.services.message_audit_filter import operations_on
 
@@ -88,6 +90,7 @@ class MessageDetail:
     neighbours: Neighbours
     given_back_to: str = ""
     origin: str = ""
+    delivery: UUID | None = None
     body: BodyView | None = None
     content_type: str | None = None
 
@@ -215,6 +218,9 @@ def _detail(
         else [],
         neighbours=neighbours(same_problem, message, field="last_failed_at"),
         origin=origin_queue_mismatch.of(message.pk, topic=message.topic.native_name),
+        delivery=delivery_contents.of_message(
+            message.topic.name, message.bookmark_text, principal
+        ),
         body=body,
         content_type=content_type,
     )

@@ -18,8 +18,10 @@ from apps.brokers.adapter_contract import Header
 from apps.core.errors import Absent
 from apps.core.statement_timeouts import TooSlow, unless_slow
 from apps.redelivery.models import Attempt, Delivery
+from apps.redelivery.services.endpoints import TOPIC_PREFIX
 from apps.redelivery.services.ends import headers_of
 from apps.team.rights import Principal, Scope
+from poisonguard.contract import uuid_of
 
 SHOWN_BYTES = 64 * 1024
 SHOWN_BYTES_OF_ANSWER = 4 * 1024
@@ -48,6 +50,15 @@ def visible(*, delivery_id: uuid.UUID, principal: Principal) -> Delivery:
     if delivery is None:
         raise Absent(f"There is no delivery {delivery_id} here.")
     return delivery
+
+
+def of_message(topic: str, bookmark: str, principal: Principal) -> uuid.UUID | None:
+    """Find the delivery that became this message of an endpoint's topic."""
+    pk = uuid_of(bookmark) if topic.startswith(TOPIC_PREFIX) else None
+    if pk is None:
+        return None
+    rows = Delivery.objects.on_endpoints(principal.topics).filter(pk=pk)
+    return rows.values_list("pk", flat=True).first()
 
 
 def first_headers(delivery: Delivery) -> list[Header]:

@@ -53,7 +53,7 @@ def remove(caller: Caller, path: str) -> Reply:
 
 def stored(of: Endpoint, number: int = 1, **changes: Any) -> list[str]:
     """Accept requests whose first try failed; return their ids, the latest first."""
-    ids = []
+    ids = list[str]()
     for _ in range(number):
         new = request(BROKEN, **changes)
         accept(endpoint=of, new=new, now=NOW)
@@ -228,7 +228,7 @@ def test_the_body_is_downloaded_byte_for_byte_and_audited() -> None:
 
     body = reader.get(f"deliveries/{id_}/body").response
 
-    assert b"".join(body) == b"<quote>\x00\xff</quote>"  # type: ignore[call-overload]
+    assert b"".join(body) == b"<quote>\x00\xff</quote>"
     assert body["Content-Length"] == "17"
     entry = Entry.objects.latest("seq")
     assert (entry.action, entry.subject) == ("body.revealed", f"delivery:{id_}")

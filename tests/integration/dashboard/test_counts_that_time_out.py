@@ -18,6 +18,7 @@ from operator import eq
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.db import connection, models
@@ -31,6 +32,8 @@ from apps.brokers.models import Broker, Topic
 from apps.core.statement_timeouts import unless_slow
 from apps.dashboard.templatetags import shared_page_tags
 from apps.poison.models import Poison, Problem, Skip
+from apps.redelivery.models import Delivery, Endpoint
+from apps.redelivery.services.acceptance import accept
 from apps.team.models import ApiKey, User
 from apps.team.rights import Principal, Role
 from apps.triage.models import Operation
@@ -38,6 +41,7 @@ from apps.triage.states import Verb
 from tests import published_reports
 from tests.failure_report_builders import capture, count_up, counter, failure, poisons
 from tests.integration.dashboard.conftest import SignIn
+from tests.integration.redelivery import endpoint_and_delivery_builders as redelivery
 from tests.skip_builders_and_list_mirror import added
 from tests.triage_operation_runner import confirm, preview, run
 
@@ -49,6 +53,8 @@ ALL = "all"
 # What the numbers in addresses are of. An address with another one has to be added.
 OBJECTS: dict[str, type[models.Model]] = {
     "broker_id": Broker,
+    "delivery_id": Delivery,
+    "endpoint_id": Endpoint,
     "key_id": ApiKey,
     "message_id": Poison,
     "operation_id": Operation,
@@ -123,14 +129,15 @@ def addresses(resolver: URLResolver, before: str = "/") -> Iterator[str]:
         if isinstance(pattern, URLResolver):
             yield from addresses(pattern, path)
         elif "?P<" not in path:
-            yield re.sub(r"<int:(\w+)>", lambda match: str(number_of(match[1])), path)
+            yield re.sub(r"<\w+:(\w+)>", lambda match: str(id_of(match[1])), path)
 
 
-def number_of(argument: str) -> int:
+def id_of(argument: str) -> int | UUID:
     newest = OBJECTS[argument]._default_manager.order_by("-pk")
     if argument == "operation_id":
         newest = newest.exclude(confirmed_at=None)
-    return newest.values_list("pk", flat=True).first() or NOT_THERE
+    absent = UUID(int=NOT_THERE) if argument == "delivery_id" else NOT_THERE
+    return newest.values_list("pk", flat=True).first() or absent
 
 
 def pages() -> list[str]:
@@ -163,8 +170,20 @@ def admin(sign_in: SignIn) -> Client:
 
 
 @pytest.fixture
+def delivery(db: None, now: datetime) -> None:
+    """Store a request to an endpoint, whose topic is older than that of others."""
+    failed = redelivery.request(redelivery.BROKEN)
+    accept(endpoint=redelivery.endpoint(), new=failed, now=now)
+
+
+@pytest.fixture
 def lived_in(
-    admin: Client, orders: Topic, stream: Redis, operator: Principal, now: datetime
+    admin: Client,
+    delivery: None,
+    orders: Topic,
+    stream: Redis,
+    operator: Principal,
+    now: datetime,
 ) -> None:
     """Return an installation with data for every page."""
     count_up(now, counter(minute=(now - timedelta(minutes=5)).isoformat()))

@@ -1,0 +1,66 @@
+"""The form of a decision about deliveries: retry now, give up, restore."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Protocol, Self
+
+from django.http import QueryDict
+
+from apps.core.errors import Invalid
+from apps.dashboard.forms.fields import reason_in
+from apps.redelivery.services import decisions
+from apps.team.rights import Principal
+from poisonguard.contract import uuid_of
+
+
+class _Decide(Protocol):
+    def __call__(
+        self,
+        *,
+        ids: set[uuid.UUID],
+        principal: Principal,
+        reason: str,
+        now: datetime,
+    ) -> int: ...
+
+
+_DECISIONS: Final[Mapping[str, _Decide]] = {
+    "retry": decisions.retry_now,
+    "give_up": decisions.give_up,
+    "restore": decisions.restore,
+}
+# How many deliveries a form of the list can have: one page of them.
+MOST_IDS = decisions.MOST_AT_ONCE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeliveryDecision:
+    """What a person decides about which deliveries."""
+
+    act: str
+    ids: set[uuid.UUID]
+    reason: str
+
+    @classmethod
+    def read(cls, data: QueryDict) -> Self:
+        """Parse the form; raises Invalid without a known act, or without ids."""
+        act = data.get("verb", "")
+        if act not in _DECISIONS:
+            raise Invalid("verb", f"choose one of {', '.join(_DECISIONS)}")
+        texts = data.getlist("ids")
+        ids = {pk for pk in map(uuid_of, texts[: MOST_IDS + 1]) if pk is not None}
+        if not ids or len(texts) > MOST_IDS:
+            raise Invalid("ids", f"choose 1 to {MOST_IDS:,} deliveries")
+        return cls(act=act, ids=ids, reason=reason_in(data))
+
+    def carry_out(self, principal: Principal, *, now: datetime) -> int:
+        """Decide; return how many deliveries it changed."""
+        if self.act == "give_up" and not self.reason.strip():
+            raise Invalid("reason", "say why they are given up")
+        return _DECISIONS[self.act](
+            ids=self.ids, principal=principal, reason=self.reason, now=now
+        )

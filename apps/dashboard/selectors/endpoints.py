@@ -1,0 +1,148 @@
+"""The data of the endpoint pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from apps.audit.models import Entry
+from apps.brokers.models import Topic
+from apps.core.errors import Absent
+from apps.core.statement_timeouts import TooSlow, unless_slow
+from apps.redelivery import endpoint_figures
+from apps.redelivery.endpoint_figures import CallHours, DeliveryBacklog
+from apps.redelivery.models import Delivery, Endpoint
+from apps.redelivery.querysets import EndpointQuerySet
+from apps.redelivery.services.breaker import breaker_state
+from apps.team.rights import Principal
+
+PAGE_SIZE = 50
+MOST_NAMES = 200
+MOST_SHOWN = 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndpointFilter:
+    """A filter: endpoints whose name contains `name` and sorts behind `after`."""
+
+    name: str = ""
+    after: str = ""
+
+    def of(self, endpoints: EndpointQuerySet) -> EndpointQuerySet:
+        """Narrow endpoints to this filter."""
+        if self.name:
+            endpoints = endpoints.filter(name__icontains=self.name)
+        return endpoints.filter(name__gt=self.after)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndpointRow:
+    """An endpoint with its figures; `state` is the name of a pill."""
+
+    endpoint: Endpoint
+    state: str
+    backlog: DeliveryBacklog | TooSlow
+    calls: CallHours | TooSlow
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndpointList:
+    rows: list[EndpointRow]
+    next: str  # the name that the next page comes after; "" on the last page
+
+    @property
+    def peak(self) -> int:
+        """Return the most failures of an hour, the scale of all rows."""
+        return max(
+            (
+                max(row.calls.failed_by_hour, default=0)
+                for row in self.rows
+                if not isinstance(row.calls, TooSlow)
+            ),
+            default=0,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndpointPage:
+    """What the page of an endpoint shows; `has_deliveries` keeps it from going."""
+
+    row: EndpointRow
+    entries: list[Entry]
+    has_deliveries: bool
+
+
+def find(
+    filters: EndpointFilter, principal: Principal, *, now: datetime
+) -> EndpointList:
+    """List a page of the endpoints that match the filter and are visible."""
+    rows = filters.of(_visible(principal)).order_by("name")[: PAGE_SIZE + 1]
+    endpoints = list(rows)
+    shown = endpoints[:PAGE_SIZE]
+    more = len(endpoints) > PAGE_SIZE
+    return EndpointList(rows=_rows(shown, now=now), next=shown[-1].name if more else "")
+
+
+def one(endpoint_id: int, principal: Principal, *, now: datetime) -> EndpointPage:
+    """Load an endpoint for its page; raises Absent if it is not visible."""
+    endpoint = visible(endpoint_id, principal)
+    entries = Entry.objects.filter(subject=f"endpoint:{endpoint.name}")
+    return EndpointPage(
+        row=_rows([endpoint], now=now)[0],
+        entries=list(entries.order_by("-seq")[:MOST_SHOWN]),
+        has_deliveries=has_deliveries(endpoint),
+    )
+
+
+def visible(endpoint_id: int, principal: Principal) -> Endpoint:
+    """Find an endpoint; raises Absent if the principal sees none with this id."""
+    endpoint = _visible(principal).filter(pk=endpoint_id).first()
+    if endpoint is None:
+        raise Absent(f"There is no endpoint {endpoint_id} here.")
+    return endpoint
+
+
+def has_deliveries(endpoint: Endpoint) -> bool:
+    """Tell whether an endpoint has deliveries, so that it cannot be removed."""
+    return Delivery.objects.filter(endpoint=endpoint).exists()
+
+
+def names(principal: Principal) -> list[str]:
+    """List the first names of endpoints, to choose from."""
+    endpoints = Endpoint.objects.matching(principal.topics).order_by("name")
+    return list(endpoints.values_list("name", flat=True)[:MOST_NAMES])
+
+
+def topics_with_a_broker(principal: Principal) -> list[str]:
+    """List the first names of topics to forward to."""
+    topics = Topic.objects.matching(principal.topics).exclude(broker=None)
+    return list(topics.order_by("name").values_list("name", flat=True)[:MOST_NAMES])
+
+
+def _visible(principal: Principal) -> EndpointQuerySet:
+    return Endpoint.objects.matching(principal.topics).with_related_rows()
+
+
+def _rows(endpoints: Sequence[Endpoint], *, now: datetime) -> list[EndpointRow]:
+    """Add the state and the figures of each endpoint."""
+    ids = [endpoint.pk for endpoint in endpoints]
+    backlogs = unless_slow(lambda: endpoint_figures.backlogs(ids))
+    calls = unless_slow(lambda: endpoint_figures.call_hours(ids, now=now))
+    return [
+        EndpointRow(
+            endpoint=endpoint,
+            state=_state(endpoint),
+            backlog=(
+                backlogs if isinstance(backlogs, TooSlow) else backlogs[endpoint.pk]
+            ),
+            calls=calls if isinstance(calls, TooSlow) else calls[endpoint.pk],
+        )
+        for endpoint in endpoints
+    ]
+
+
+def _state(endpoint: Endpoint) -> str:
+    if not endpoint.is_enabled:
+        return "disabled"
+    return "breaker open" if breaker_state(endpoint) == "open" else "enabled"
