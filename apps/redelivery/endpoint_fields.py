@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from apps.redelivery.models.endpoints import ENDPOINT_NAME_LIMIT
+from apps.redelivery.outbound.target_url import LONGEST_URL
 from apps.redelivery.retry_plan import LONGEST_WAIT, SHORTEST_WAIT
 from apps.redelivery.states import AtEnd, CallMode, IntervalGrowth, Jitter, Repeatable
 from poisonguard.contract import NAME_LIMIT
@@ -19,7 +20,6 @@ MOST_CONCURRENCY = 1_000
 MOST_RATE = 10_000.0
 MOST_PATHS = 100
 PATH_LIMIT = 2_000
-TARGET_LIMIT = 2_000
 STATUSES_LIMIT = 1_000
 HEADER_LIMIT = 100
 
@@ -75,7 +75,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         label="Target",
         help="scheme, host, port and base path of the back end, such as"
         " https://stock.example.com:8443/services; no user, query or fragment",
-        most=TARGET_LIMIT,
+        most=LONGEST_URL,
     ),
     Setting(
         name="is_enabled",

@@ -29,12 +29,17 @@ LISTS = (
     *("/skips", "/skips?everything=1", "/skips/new"),
     *("/positions", "/operations", "/audit"),
     *("/brokers", "/brokers/new"),
+    *("/endpoints", "/endpoints/new", "/endpoints/new?preset=async-caller"),
+    *("/deliveries", "/deliveries?since=2026-01-01&due=2099-01-01"),
     *("/people", "/people/new", "/keys", "/keys/new", "/account"),
     *("/reports", "/reports?topic=orders", "/reports/runs"),
     "/second-factor",
 )
 # Searches without a match.
-EMPTY = ("/problems?q=error:nowhere", "/topics?name=nowhere", "/audit?actor=nobody")
+EMPTY = (
+    *("/problems?q=error:nowhere", "/topics?name=nowhere", "/audit?actor=nobody"),
+    *("/endpoints?name=nowhere", "/deliveries?endpoint=nowhere"),
+)
 OF_A_TOPIC = (
     "/mode?mode=observe",
     "/mode?mode=tee",
@@ -43,7 +48,11 @@ OF_A_TOPIC = (
     "/remove",
 )
 OF_A_BROKER = ("/edit", "/discover", "/remove")
-REFUSED = ("/nowhere", "/problems?q=colour:red", "/operations?cursor=nowhere")
+OF_AN_ENDPOINT = ("/edit", "/remove")
+REFUSED = (
+    *("/nowhere", "/problems?q=colour:red", "/operations?cursor=nowhere"),
+    "/deliveries?since=noon",
+)
 
 Faults = dict[str, list[str]]
 
@@ -56,6 +65,8 @@ def paths(page: Page) -> list[str]:
     linked += [linked[-1] + of_a_topic for of_a_topic in OF_A_TOPIC]
     broker = first_link(page, "/brokers")
     linked += [broker, *(broker + of_a_broker for of_a_broker in OF_A_BROKER)]
+    endpoint = added_endpoint(page)
+    linked += [endpoint, *(endpoint + of_one for of_one in OF_AN_ENDPOINT)]
     linked += [first_link(page, "/people"), revocation(page)]
     preview, operation = decided(page)
     page.goto("/messages")
@@ -68,6 +79,16 @@ def paths(page: Page) -> list[str]:
 def first_link(page: Page, path: str) -> str:
     page.goto(path)
     return str(page.locator("td.what a").first.get_attribute("href"))
+
+
+def added_endpoint(page: Page) -> str:
+    """Add an endpoint, which is not called; return its address."""
+    page.goto("/endpoints/new")
+    page.get_by_label("Name").fill(f"of-{page.evaluate('innerWidth')}-pixels")
+    page.get_by_label("Target").fill("https://93.184.216.34/services")
+    page.get_by_role("button", name="Add the endpoint").click()
+    expect(page.get_by_role("heading", name="Settings")).to_be_visible()
+    return page.url
 
 
 def revocation(page: Page) -> str:
