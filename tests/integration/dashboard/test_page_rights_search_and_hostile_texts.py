@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db
 
 PAGES = (
     *("/", "/problems", "/messages", "/topics", "/positions", "/operations"),
-    *("/skips", "/skips/new", "/audit", "/help"),
+    *("/skips", "/skips/new", "/audit", "/help", "/endpoints", "/deliveries"),
     *("/people", "/people/new", "/keys", "/keys/new", "/account"),
 )
 HOSTILE_BODIES = (
