@@ -92,10 +92,10 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         label="Mode",
         help="how a request is answered",
         words={
-            CallMode.SYNC_THEN_RETRY.value: "the caller gets the answer of the first try;"
-            " one that failed is stored, and tried again",
-            CallMode.ASYNC.value: "the caller gets 202 once the request is stored, before"
-            " any try",
+            CallMode.SYNC_THEN_RETRY.value: "the caller gets the answer of the first"
+            " try; one that failed is stored, and tried again",
+            CallMode.ASYNC.value: "the caller gets 202 once the request is stored,"
+            " before any try",
         },
     ),
     Setting(

@@ -497,7 +497,7 @@ ANSWERS: Final[Mapping[str, Examples]] = {
             "audit": [],
         }
     ),
-    "DeliveryDecided": only({"asked": 1, "done": 1}),
+    "DecisionResult": only({"total": 1, "acted_on": 1}),
     "Positions": _list_of(POSITION),
     "Opened": only({"epoch": 2, "positions": [MARK]}),
     "PositionAnswers": {

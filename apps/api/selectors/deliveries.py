@@ -18,7 +18,7 @@ LONGEST_NAME = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DeliveryDetail:
+class DeliveryWithHistory:
     """A delivery and its history, newest first.
 
     `entries` is None for a principal without `audit:read`.
@@ -38,11 +38,11 @@ def matching(
         return window.page(filters.matching(principal).select_related("endpoint"))
 
 
-def one(delivery_id: uuid.UUID, principal: Principal) -> DeliveryDetail:
+def one(delivery_id: uuid.UUID, principal: Principal) -> DeliveryWithHistory:
     """Find a delivery and its history; raises Absent if the principal sees none."""
     delivery = delivery_contents.visible(delivery_id=delivery_id, principal=principal)
     headers = delivery_contents.first_headers(delivery)
-    return DeliveryDetail(
+    return DeliveryWithHistory(
         delivery=delivery,
         header_names=[readable(name[:LONGEST_NAME]) for name, _ in headers],
         attempt_list=delivery_contents.attempts(delivery),

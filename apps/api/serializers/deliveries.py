@@ -31,19 +31,19 @@ DeliveryStateName = choice("DeliveryState", DeliveryState)
 AttemptOutcomeName = choice("AttemptOutcome", AttemptOutcome)
 
 
-class Readable(Text):
+class ReadableBytes(Text):
     """Bytes of an answer as text; what is no UTF-8 is replaced."""
 
     def to_representation(self, value: Any) -> str:
         return readable(value)
 
 
-class Delivery(Schema):
+class DeliveryRow(Schema):
     id = Id()
     endpoint = Text(source="endpoint.name")
     state = DeliveryStateName()
     method = Text()
-    path = Readable(help_text="below the endpoint, with its query")
+    path = ReadableBytes(help_text="below the endpoint, with its query")
     size = Number(help_text="bytes of the body")
     caller = Text(help_text="who called the gateway")
     idempotency_key = Text(help_text="that each attempt bears")
@@ -76,7 +76,7 @@ class Attempt(Schema):
     late_status = Number(allow_null=True)
 
 
-class DeliveryDetail(Delivery):
+class DeliveryDetail(DeliveryRow):
     header_names = serializers.ListField(
         child=Text(), help_text="of the first 200, each at most 1,024 bytes"
     )
@@ -89,16 +89,16 @@ class DeliveryDetail(Delivery):
     )
 
     def get_fields(self) -> dict[str, AnyField]:
-        row = within("delivery", Delivery().get_fields())
+        row = within("delivery", DeliveryRow().get_fields())
         return {**super().get_fields(), **row}
 
 
 class Deliveries(List):
-    results = Delivery(many=True)
+    results = DeliveryRow(many=True)
 
 
-class Ids(serializers.ListField):
-    """Ids of deliveries."""
+class IdList(serializers.ListField):
+    """IdList of deliveries."""
 
     default_error_messages: ClassVar = dict.fromkeys(
         ("not_a_list", "null", "required", "min_length", "max_length", "empty"),
@@ -107,7 +107,7 @@ class Ids(serializers.ListField):
 
 
 class DeliveryDecision(RequestSchema[dict[str, Any]]):
-    ids = Ids(child=Id(), min_length=1, max_length=MOST_AT_ONCE)
+    ids = IdList(child=Id(), min_length=1, max_length=MOST_AT_ONCE)
     reason = ReasonText(help_text="recorded in the audit trail")
 
     def value_of(self, members: dict[str, Any]) -> dict[str, Any]:
@@ -115,9 +115,9 @@ class DeliveryDecision(RequestSchema[dict[str, Any]]):
         return {**members, "ids": set(ids)}
 
 
-class DeliveryDecided(Schema):
-    asked = Number(help_text="different ids of the request")
-    done = Number(
+class DecisionResult(Schema):
+    total = Number(help_text="different ids of the request")
+    acted_on = Number(
         help_text="deliveries that changed; the others are not here, or in a state"
         " that does not allow it"
     )

@@ -141,7 +141,7 @@ class EndpointChange(RequestSchema[dict[str, Any]]):
         **OPTIONAL,
         min_value=1,
         max_value=LARGEST_VERSION,
-        help_text="as it was read: refused where somebody changed it since then",
+        help_text="as it was read: refused where it was changed after that",
     )
     reason = ReasonText(help_text="recorded in the audit trail")
 
@@ -168,7 +168,7 @@ class EndpointRemoval(RequestSchema[dict[str, str]]):
     reason = ReasonText(help_text="recorded in the audit trail")
 
 
-class Breaker(Schema):
+class CircuitBreaker(Schema):
     state = BreakerStateName(
         source="breaker_state", help_text="none: the endpoint has no breaker"
     )
@@ -177,7 +177,7 @@ class Breaker(Schema):
     next_probe = Moment(source="activity.open_until", allow_null=True)
 
 
-class Backlog(Schema):
+class EndpointBacklog(Schema):
     """Unfinished deliveries; numbers above 10,000 are given as 10,001."""
 
     waiting = Number()
@@ -187,7 +187,7 @@ class Backlog(Schema):
     next_due = Moment(allow_null=True, help_text="when the next one is tried")
 
 
-class Calls(Schema):
+class EndpointCalls(Schema):
     """The calls of the last 24 hours."""
 
     succeeded_at_first = Number()
@@ -208,11 +208,11 @@ class Endpoint(Schema):
     version = Number(source="endpoint.version", help_text="counts its changes")
     created_at = Moment(source="endpoint.created_at")
     created_by = Text(source="endpoint.created_by")
-    breaker = Breaker(source="*")
-    backlog = Backlog(
+    breaker = CircuitBreaker(source="*")
+    backlog = EndpointBacklog(
         allow_null=True, help_text="null: counting it takes too long just now"
     )
-    calls = Calls(
+    calls = EndpointCalls(
         allow_null=True, help_text="null: counting them takes too long just now"
     )
 

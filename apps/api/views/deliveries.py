@@ -45,10 +45,10 @@ class Deliveries(View):
         window = PageWindow.parse(request, name="deliveries")
         filters = DeliveryFilter.parse(request.query_params)
         page = deliveries.matching(filters, window, self.principal)
-        return list_response(page, serializers.Delivery(page.rows, many=True).data)
+        return list_response(page, serializers.DeliveryRow(page.rows, many=True).data)
 
 
-class Delivery(View):
+class SingleDelivery(View):
     scopes: ClassVar = {"GET": Scope.POISONS_READ}
 
     @described(
@@ -63,7 +63,7 @@ class Delivery(View):
         return Response(serializers.DeliveryDetail(detail).data)
 
 
-class Body(PostedBySessions):
+class DeliveryBody(PostedBySessions):
     scopes: ClassVar = {"GET": Scope.BODIES_READ, "POST": Scope.BODIES_READ}
 
     @described(
@@ -111,7 +111,7 @@ class RetryDeliveries(View):
         "retryDeliveries",
         "Try waiting deliveries again now",
         request=serializers.DeliveryDecision,
-        answer=serializers.DeliveryDecided,
+        answer=serializers.DecisionResult,
         parameters=[IDEMPOTENCY_KEY],
         refusals=REFUSED_KEY,
     )
@@ -119,8 +119,8 @@ class RetryDeliveries(View):
     def post(self, request: Request) -> Response:
         """Their plan stays the same. An open breaker still holds them."""
         ask = serializers.DeliveryDecision.parse(request.data)
-        done = decisions.retry_now(**ask, principal=self.principal, now=clock.now())
-        return _decided(ask["ids"], done)
+        number = decisions.retry_now(**ask, principal=self.principal, now=clock.now())
+        return _answer(ask["ids"], number)
 
 
 class GiveUpDeliveries(View):
@@ -130,7 +130,7 @@ class GiveUpDeliveries(View):
         "giveUpDeliveries",
         "End waiting deliveries as their endpoints say",
         request=serializers.DeliveryDecision,
-        answer=serializers.DeliveryDecided,
+        answer=serializers.DecisionResult,
         parameters=[IDEMPOTENCY_KEY],
         refusals=REFUSED_KEY,
     )
@@ -138,8 +138,8 @@ class GiveUpDeliveries(View):
     def post(self, request: Request) -> Response:
         """They go to triage, are dropped, or are forwarded, with the cause `manual`."""
         ask = serializers.DeliveryDecision.parse(request.data)
-        done = decisions.give_up(**ask, principal=self.principal, now=clock.now())
-        return _decided(ask["ids"], done)
+        number = decisions.give_up(**ask, principal=self.principal, now=clock.now())
+        return _answer(ask["ids"], number)
 
 
 class RestoreDeliveries(View):
@@ -147,9 +147,9 @@ class RestoreDeliveries(View):
 
     @described(
         "restoreDeliveries",
-        "Let dropped deliveries begin their plan anew",
+        "Let dropped deliveries begin their plan from the start",
         request=serializers.DeliveryDecision,
-        answer=serializers.DeliveryDecided,
+        answer=serializers.DecisionResult,
         parameters=[IDEMPOTENCY_KEY],
         refusals=REFUSED_KEY,
     )
@@ -157,10 +157,10 @@ class RestoreDeliveries(View):
     def post(self, request: Request) -> Response:
         """They are due at once, with all of their retries."""
         ask = serializers.DeliveryDecision.parse(request.data)
-        done = decisions.restore(**ask, principal=self.principal, now=clock.now())
-        return _decided(ask["ids"], done)
+        number = decisions.restore(**ask, principal=self.principal, now=clock.now())
+        return _answer(ask["ids"], number)
 
 
-def _decided(ids: set[uuid.UUID], done: int) -> Response:
-    answer = {"asked": len(ids), "done": done}
-    return Response(serializers.DeliveryDecided(answer).data)
+def _answer(ids: set[uuid.UUID], number: int) -> Response:
+    answer = {"total": len(ids), "acted_on": number}
+    return Response(serializers.DecisionResult(answer).data)

@@ -38,7 +38,7 @@ MOST_IDS = decisions.MOST_AT_ONCE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DeliveryDecision:
+class DeliveryDecisionForm:
     """What a person decides about which deliveries."""
 
     act: str

@@ -92,8 +92,10 @@ class EndpointForm:
     @property
     def sections(self) -> Iterator[tuple[Group, list[SettingField]]]:
         """Yield each group with its fields."""
-        shown = (each for each in SETTINGS if each.name != _NOT_IN_THE_FORM)
-        for group, settings in groupby(shown, key=lambda setting: setting.group):
+        settings_of_form = (each for each in SETTINGS if each.name != _NOT_IN_THE_FORM)
+        for group, settings in groupby(
+            settings_of_form, key=lambda setting: setting.group
+        ):
             yield (
                 group,
                 [

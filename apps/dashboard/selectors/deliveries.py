@@ -68,7 +68,7 @@ class AttemptRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DeliveryDetail:
+class DeliveryPage:
     """A delivery; `body` is None until it is revealed, with all answers."""
 
     delivery: Delivery
@@ -112,11 +112,11 @@ def find(
     )
 
 
-def one(delivery_id: uuid.UUID, principal: Principal) -> DeliveryDetail:
+def one(delivery_id: uuid.UUID, principal: Principal) -> DeliveryPage:
     """Load a delivery without its contents; raises Absent if it is not visible."""
     delivery = delivery_contents.visible(delivery_id=delivery_id, principal=principal)
     attempts = delivery_contents.attempts(delivery)
-    return DeliveryDetail(
+    return DeliveryPage(
         delivery=delivery,
         headers=HeaderRows.of(_first_headers(delivery), unrevealed_value),
         attempts=[AttemptRow(attempt=attempt) for attempt in attempts],
@@ -125,11 +125,11 @@ def one(delivery_id: uuid.UUID, principal: Principal) -> DeliveryDetail:
     )
 
 
-def opened(revealed: RevealedDelivery) -> DeliveryDetail:
+def opened(revealed: RevealedDelivery) -> DeliveryPage:
     """Load a delivery with its revealed contents."""
     delivery, headers = revealed.delivery, _first_headers(revealed.delivery)
     kinds = (value for name, value in headers.pairs if name.lower() == b"content-type")
-    return DeliveryDetail(
+    return DeliveryPage(
         delivery=delivery,
         headers=HeaderRows.of(headers, revealed_value),
         attempts=[_with_answer(attempt) for attempt in revealed.attempts],

@@ -79,9 +79,9 @@ def find(
     """List a page of the endpoints that match the filter and are visible."""
     rows = filters.of(_visible(principal)).order_by("name")[: PAGE_SIZE + 1]
     endpoints = list(rows)
-    shown = endpoints[:PAGE_SIZE]
+    first = endpoints[:PAGE_SIZE]
     more = len(endpoints) > PAGE_SIZE
-    return EndpointList(rows=_rows(shown, now=now), next=shown[-1].name if more else "")
+    return EndpointList(rows=_rows(first, now=now), next=first[-1].name if more else "")
 
 
 def one(endpoint_id: int, principal: Principal, *, now: datetime) -> EndpointPage:

@@ -18,14 +18,14 @@ from apps.core.errors import Invalid
 from apps.core.streaming_responses import response_chunks
 from apps.dashboard.decorators import SignedIn, needs, show
 from apps.dashboard.domain_error_pages import status_of
-from apps.dashboard.forms.delivery_decision import DeliveryDecision
+from apps.dashboard.forms.delivery_decision import DeliveryDecisionForm
 from apps.dashboard.forms.fields import field_of
 from apps.dashboard.forms.triage_operation import back_url
 from apps.dashboard.keyset_pagination import ListCursor
 from apps.dashboard.presentation import curl
 from apps.dashboard.presentation.plurals import counted_noun
 from apps.dashboard.selectors import deliveries
-from apps.dashboard.selectors.deliveries import DeliveryDetail
+from apps.dashboard.selectors.deliveries import DeliveryPage
 from apps.redelivery.delivery_filters import PARAMETERS, DeliveryFilter
 from apps.redelivery.services import delivery_contents
 from apps.redelivery.states import DeliveryState
@@ -37,7 +37,7 @@ API = "/api/v1/deliveries"
 DECIDED = {
     "retry": "{} due now. Senders try again within a second, unless a breaker is open.",
     "give_up": "Gave up on {}.",
-    "restore": "{} restored: the plan begins anew.",
+    "restore": "{} restored: its plan begins again.",
 }
 CAUSES = (Cause.EXHAUSTED, Cause.EXPIRED, Cause.UNKNOWN, Cause.MANUAL)
 
@@ -110,7 +110,7 @@ def decide(request: SignedIn) -> HttpResponse:
     """Show what a decision would do; carry it out when it is confirmed."""
     if request.method != "POST":
         return redirect("deliveries")  # a reload of the question
-    decision = DeliveryDecision.read(request.POST)
+    decision = DeliveryDecisionForm.read(request.POST)
     if "confirm" not in request.POST:
         return _question(request, decision)
     try:
@@ -123,7 +123,7 @@ def decide(request: SignedIn) -> HttpResponse:
 
 
 def _question(
-    request: SignedIn, decision: DeliveryDecision, *, wrong: Invalid | None = None
+    request: SignedIn, decision: DeliveryDecisionForm, *, wrong: Invalid | None = None
 ) -> HttpResponse:
     """Render what a decision would do, with the form that confirms it."""
     preview = deliveries.preview(decision.act, decision.ids, request.user.principal)
@@ -141,7 +141,7 @@ def _question(
     return render(request, "deliveries/decide.html", context, status=status)
 
 
-def _page(request: SignedIn, detail: DeliveryDetail) -> HttpResponse:
+def _page(request: SignedIn, detail: DeliveryPage) -> HttpResponse:
     """Render the page of a delivery."""
     principal = request.user.principal
     context = {

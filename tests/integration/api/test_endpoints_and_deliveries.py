@@ -91,11 +91,11 @@ def test_an_endpoint_begins_with_a_preset_and_is_changed_and_removed(
 def test_an_answer_has_every_setting_as_the_service_has_it(admin: Caller) -> None:
     stock = endpoint(paths=("/a*",), retries=None, expiry=60.0, order_header="x-key")
 
-    shown = admin.get(f"endpoints/{stock.pk}").json
+    seen_one = admin.get(f"endpoints/{stock.pk}").json
 
     settings = EndpointSettings.of(visible_endpoint(name=stock.name, principal=ADMIN))
     names = EndpointSettings.__slots__
-    assert {name: shown[name] for name in names} == json.loads(
+    assert {name: seen_one[name] for name in names} == json.loads(
         json.dumps({name: getattr(settings, name) for name in names})
     )
 
@@ -132,17 +132,17 @@ def test_an_invalid_setting_is_a_422_with_its_name_and_the_remedy(
 
 def test_a_key_for_some_topics_sees_and_changes_only_their_endpoints() -> None:
     mine, other = endpoint("mine"), endpoint("other")
-    shown, hidden = stored(mine)[0], stored(other)[0]
+    seen_one, unseen_one = stored(mine)[0], stored(other)[0]
     key = program(topics=["gateway/mine"])
 
     listed = key.get("endpoints").results
     deliveries = key.get("deliveries").results
-    decided = key.post("deliveries/retry", {"ids": [shown, hidden]})
+    decided = key.post("deliveries/retry", {"ids": [seen_one, unseen_one]})
 
     assert [each["name"] for each in listed] == ["mine"]
-    assert [each["id"] for each in deliveries] == [shown]
-    assert decided.json == {"asked": 2, "done": 1}
-    for path in (f"endpoints/{other.pk}", f"deliveries/{hidden}"):
+    assert [each["id"] for each in deliveries] == [seen_one]
+    assert decided.json == {"total": 2, "acted_on": 1}
+    for path in (f"endpoints/{other.pk}", f"deliveries/{unseen_one}"):
         assert key.get(path).status == 404
     assert patch(key, f"endpoints/{other.pk}", retries=1).status == 404
     assert key.post("endpoints", {"name": "third", "target": TARGET}).status == 403
@@ -254,17 +254,17 @@ def test_a_decision_acts_once_on_what_its_state_allows(operator: Caller) -> None
     restored = operator.post("deliveries/restore", {"ids": ids[:1]}).json
     retried = operator.post("deliveries/retry", {"ids": ids}).json
 
-    assert given_up == [{"asked": 2, "done": 2}] * 2
-    assert again == {"asked": 2, "done": 0}
-    assert restored == retried | {"asked": 1} == {"asked": 1, "done": 1}
+    assert given_up == [{"total": 2, "acted_on": 2}] * 2
+    assert again == {"total": 2, "acted_on": 0}
+    assert restored == retried | {"total": 1} == {"total": 1, "acted_on": 1}
     actions = Entry.objects.filter(action__startswith="deliveries.").order_by("seq")
     assert list(actions.values_list("action", "reason")) == [
         ("deliveries.given_up", "sold out"),
         ("deliveries.restored", ""),
         ("deliveries.retried", ""),
     ]
-    shown = operator.get(f"deliveries/{ids[0]}").json["audit"]
-    assert len(shown) == 3
+    seen_one = operator.get(f"deliveries/{ids[0]}").json["audit"]
+    assert len(seen_one) == 3
 
 
 @pytest.mark.parametrize("ids", [[], ["x"], None, "x", ["1" * 36] * 2])

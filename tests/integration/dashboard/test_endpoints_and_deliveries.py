@@ -160,7 +160,7 @@ def test_a_change_that_somebody_else_overtook_is_refused(admin: Client) -> None:
     second = other.press(admin, retries="8")
 
     assert (first.status_code, second.status_code) == (302, 409)
-    assert "Somebody changed the endpoint" in words(second.content.decode())
+    assert "was changed meanwhile: look again" in words(second.content.decode())
     stock.refresh_from_db()
     assert (stock.retries, stock.interval, stock.version) == (7, 3.0, 2)
     sentence = "changed retries of the endpoint stock-quote from 2 to 7"
@@ -175,19 +175,19 @@ def test_an_endpoint_is_disabled_enabled_and_removed_with_a_reason(
     post(admin, f"{path}/enabled", 302, enabled="0", reason="under repair")
     disabled = words(get(admin, path))
     post(admin, f"{path}/enabled", 302, enabled="1")
-    asked = words(get(admin, f"{path}/remove"))
+    question = words(get(admin, f"{path}/remove"))
     delivery = stored(stock)
-    kept = get(admin, f"{path}/remove")
-    refused = admin.post(f"{path}/remove")
+    refusal_page = get(admin, f"{path}/remove")
+    refusal = admin.post(f"{path}/remove")
     Delivery.objects.filter(pk=delivery.pk).delete()
-    gone = post(admin, f"{path}/remove", 302, reason="moved away")
+    address = post(admin, f"{path}/remove", 302, reason="moved away")
 
     assert "disabled the endpoint stock-quote: “under repair”" in disabled
     assert "Enable the endpoint" in disabled
-    assert "gateway/stock-quote" in asked
-    assert "It stays" in kept
-    assert refused.status_code == 409
-    assert gone == "/endpoints"
+    assert "gateway/stock-quote" in question
+    assert "It stays" in refusal_page
+    assert refusal.status_code == 409
+    assert address == "/endpoints"
     assert not Endpoint.objects.exists()
     last = Entry.objects.latest("seq")
     assert (last.action, last.reason) == ("endpoint.removed", "moved away")
@@ -198,17 +198,17 @@ def test_deliveries_are_filtered_by_the_address(anna: Client) -> None:
     given_up = stored(endpoint("other"), UNKNOWN, is_repeatable=False)
     day = f"{clock.now():%Y-%m-%d}"
 
-    def shown(query: str) -> set[uuid.UUID]:
+    def ids_on(query: str) -> set[uuid.UUID]:
         page = get(anna, f"/deliveries?{query}")
         rows = {waiting.pk, given_up.pk}
         return {pk for pk in rows if f'href="/deliveries/{pk}"' in page}
 
-    assert shown("") == {waiting.pk, given_up.pk}
-    assert shown("endpoint=stock-quote") == shown("state=waiting") == {waiting.pk}
-    assert shown("cause=unknown") == {given_up.pk}
-    assert shown(f"since={day}&until={day}") == {waiting.pk, given_up.pk}
-    assert shown(f"since={clock.now() + timedelta(days=2):%Y-%m-%d}") == set()
-    assert shown("due=2026-05-18T12:00:03Z") == {waiting.pk}
+    assert ids_on("") == {waiting.pk, given_up.pk}
+    assert ids_on("endpoint=stock-quote") == ids_on("state=waiting") == {waiting.pk}
+    assert ids_on("cause=unknown") == {given_up.pk}
+    assert ids_on(f"since={day}&until={day}") == {waiting.pk, given_up.pk}
+    assert ids_on(f"since={clock.now() + timedelta(days=2):%Y-%m-%d}") == set()
+    assert ids_on("due=2026-05-18T12:00:03Z") == {waiting.pk}
     wrong = get(anna, "/deliveries?since=noon", 422)
     assert "Since: send a day such as" in words(wrong)
     assert get(anna, "/deliveries?cursor=older.1", 422)
@@ -253,20 +253,20 @@ def test_a_delivery_shows_its_attempts_and_hides_what_is_secret(
     viewer, reader = sign_in(Role.VIEWER), sign_in(Role.VIEWER, reads_bodies=True)
     delivery.refresh_from_db()
 
-    hidden = get(viewer, f"/deliveries/{delivery.pk}")
-    opened = reader.post(f"/deliveries/{delivery.pk}/reveal").content.decode()
+    hidden_page = get(viewer, f"/deliveries/{delivery.pk}")
+    revealed_page = reader.post(f"/deliveries/{delivery.pk}/reveal").content.decode()
     message = get(viewer, f"/messages/{delivery.poison}")
 
-    text = words(hidden)
-    for told in ("Given up", "Attempt 2: HTTP 503", "250 ms", "Late answer"):
-        assert told in text
-    assert f'href="/messages/{delivery.poison}"' in hidden
+    text = words(hidden_page)
+    for label in ("Given up", "Attempt 2: HTTP 503", "250 ms", "Late answer"):
+        assert label in text
+    assert f'href="/messages/{delivery.poison}"' in hidden_page
     assert f'href="/deliveries/{delivery.pk}"' in message
     for secret in ("getQuote", "no quotes", "sold out"):
-        assert secret not in hidden
-        assert secret in opened
-    assert "the answer is longer" in opened
-    assert "Headers of the answer" in opened
+        assert secret not in hidden_page
+        assert secret in revealed_page
+    assert "the answer is longer" in revealed_page
+    assert "Headers of the answer" in revealed_page
     assert viewer.post(f"/deliveries/{delivery.pk}/reveal").status_code == 403
     last = Entry.objects.latest("seq")
     assert (last.action, last.subject) == ("body.revealed", f"delivery:{delivery.pk}")
@@ -320,24 +320,24 @@ def test_a_decision_is_shown_first_and_acts_when_it_is_confirmed(
     waiting, ended = stored(stock), stored(stock, UNKNOWN, is_repeatable=False)
     back = "/deliveries?endpoint=stock-quote"
 
-    asked = decided(anna, "give_up", waiting.pk, ended.pk, uuid.uuid4(), back=back)
+    question = decided(anna, "give_up", waiting.pk, ended.pk, uuid.uuid4(), back=back)
     before = Delivery.objects.get(pk=waiting.pk).state
-    form = form_on(asked, button="Give up 1 delivery")
-    refused = form.press(anna, confirm="1")
+    form = form_on(question, button="Give up 1 delivery")
+    refusal = form.press(anna, confirm="1")
     done = form.press(anna, confirm="1", reason="sold out")
-    listed = words(get(anna, back))
+    list_page = words(get(anna, back))
     restored = form_on(
         decided(anna, "restore", waiting.pk), button="Restore 1 delivery"
     ).press(anna, confirm="1")
 
-    text = words(asked.content.decode())
+    text = words(question.content.decode())
     assert "1 delivery will not be tried again" in text
     assert "1 delivery will be left alone: ✕Dropped" in text
     assert "1 delivery cannot be found here" in text
-    assert (before, refused.status_code) == ("waiting", 422)
-    assert "Say why they are given up" in words(refused.content.decode())
+    assert (before, refusal.status_code) == ("waiting", 422)
+    assert "Say why they are given up" in words(refusal.content.decode())
     assert done["Location"] == back
-    assert "Gave up on 1 delivery." in listed
+    assert "Gave up on 1 delivery." in list_page
     assert restored["Location"] == "/deliveries"
     page = words(get(anna, f"/deliveries/{waiting.pk}"))
     assert "restored delivery" in page
@@ -379,9 +379,11 @@ def test_ten_rows_need_no_more_queries_than_one(
         stored(endpoint(f"stock-{number}"))
         if number in {0, 9}:
             for path in ("/endpoints", "/deliveries"):
-                with django_assert_max_num_queries(99, connection=connection) as asked:
+                with django_assert_max_num_queries(
+                    99, connection=connection
+                ) as question:
                     get(anna, path)
-                counted.setdefault(path, []).append(len(asked.captured_queries))
+                counted.setdefault(path, []).append(len(question.captured_queries))
 
     for path, (one, ten) in counted.items():
         assert ten <= one, path
