@@ -17,7 +17,7 @@ from functools import partial
 
 from apps.core.bounded_threads import BoundedThreads
 from apps.core.postgres_connections import conninfo
-from apps.redelivery.endpoint_settings import MOST_CONCURRENCY
+from apps.redelivery.endpoint_fields import MOST_CONCURRENCY
 from apps.redelivery.models import Endpoint
 from apps.redelivery.outbound.http_caller import HttpCaller
 from apps.redelivery.sending.database_threads import POSTGRES_AWAY, DatabaseThreads
