@@ -1,0 +1,156 @@
+"""`python -m poisonweb.sample.stock_quote_client`: asks for quotes through the gateway.
+
+While the service is up it gets the quote. While the service is away it gets a SOAP
+fault, or problem+json, that names a delivery; then it follows that delivery until the
+service has answered it. It ends with SIGTERM or Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from apps.core.stop_event import StopEvent
+from poisonweb import env as settings
+from poisonweb.sample.program_setup import stop_at_signals
+from poisonweb.sample.stock_quote_service import JSON_PATH, SERVICES, SOAP_PATH
+
+log = logging.getLogger("poisonweb.sample.stock_quote_client")
+
+ENDPOINT = "stock-quote"
+SYMBOLS = ("WSO2", "IBM", "MSFT", "SUN")
+MOST_FOLLOWED = 100
+LONGEST_ANSWER = 64 * 1024
+CALL_SECONDS = 30.0
+_SOAP = (
+    '<soap:Envelope xmlns:soap="http://schemas.xmlsoap.org/soap/envelope/"><soap:Body>'
+    f'<m:getQuote xmlns:m="{SERVICES}"><m:request><m:symbol>{{symbol}}</m:symbol>'
+    "</m:request></m:getQuote></soap:Body></soap:Envelope>"
+)
+UNFINISHED = ("waiting", "trying", "forwarding")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GatewayAnswer:
+    status: int
+    body: bytes
+
+    @property
+    def delivery(self) -> str:
+        """Return the id of the delivery that a refusal names; "" without one."""
+        if self.body.startswith(b"{"):
+            return str(json.loads(self.body).get("delivery", ""))
+        try:
+            tree = ET.fromstring(self.body)  # noqa: S314 - of our own gateway
+        except ET.ParseError:
+            return ""
+        ids = (node.text for node in tree.iter() if node.tag.endswith("}delivery"))
+        return next(ids, None) or ""
+
+
+# Calls the gateway: method, path, headers and body.
+Call = Callable[[str, str, Mapping[str, str], bytes], GatewayAnswer]
+
+
+class StockQuoteClient:
+    """Asks for one quote after another, as SOAP and as JSON in turns."""
+
+    def __init__(self, call: Call, *, stop: StopEvent, every: float) -> None:
+        self._call = call
+        self._stop = stop
+        self._every = every
+        self.followed: list[str] = []  # deliveries, the oldest first
+
+    def run(self) -> None:
+        for number, symbol in enumerate(cycle(SYMBOLS)):
+            if self._stop.is_set():
+                return
+            try:
+                self.ask(symbol, as_soap=number % 2 == 0)
+                self.follow()
+            except (OSError, http.client.HTTPException) as trouble:
+                log.info("the gateway is away: %s", trouble)
+            self._stop.wait(self._every)
+
+    def ask(self, symbol: str, *, as_soap: bool) -> None:
+        """Ask for a quote; remember the delivery of a call that failed."""
+        if as_soap:
+            answer = self._call(
+                "POST",
+                f"/gateway/{ENDPOINT}{SOAP_PATH}",
+                {"Content-Type": "text/xml", "SOAPAction": '"urn:getQuote"'},
+                _SOAP.format(symbol=symbol).encode(),
+            )
+        else:
+            path = f"/gateway/{ENDPOINT}{JSON_PATH}{symbol}"
+            answer = self._call("GET", path, {}, b"")
+        if answer.status == http.client.OK:
+            return
+        if answer.delivery and len(self.followed) < MOST_FOLLOWED:
+            self.followed.append(answer.delivery)
+        log.info(
+            "no quote of %s now (HTTP %d): delivery %s",
+            symbol,
+            answer.status,
+            answer.delivery or "was not stored",
+        )
+
+    def follow(self) -> None:
+        """Ask what became of the deliveries, and forget those that are over."""
+        for delivery in list(self.followed):
+            answer = self._call("GET", f"/gateway/-/deliveries/{delivery}", {}, b"")
+            state = json.loads(answer.body).get("state", "gone")
+            if state not in UNFINISHED:
+                self.followed.remove(delivery)
+                log.info("delivery %s is %s", delivery, state)
+
+
+def calls_to(port: int, key_file: Path) -> Call:
+    """Return what calls the gateway at this port with the current key."""
+
+    def call(
+        method: str, path: str, headers: Mapping[str, str], body: bytes
+    ) -> GatewayAnswer:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=CALL_SECONDS)
+        key = key_file.read_text(encoding="ascii")
+        try:
+            connection.request(
+                method, path, body or None, {**headers, "X-Poisonweb-Key": key}
+            )
+            answer = connection.getresponse()
+            return GatewayAnswer(status=answer.status, body=answer.read(LONGEST_ANSWER))
+        finally:
+            connection.close()
+
+    return call
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Ask until a signal."""
+    parser = argparse.ArgumentParser(
+        prog="python -m poisonweb.sample.stock_quote_client"
+    )
+    parser.add_argument("--gateway-port", type=int, required=True)
+    parser.add_argument("--every", type=float, default=2.0, metavar="SECONDS")
+    options = parser.parse_args(arguments)
+    env = settings.load(os.environ)
+    logging.basicConfig(
+        level=env.log_level, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    stop = stop_at_signals()
+    call = calls_to(options.gateway_port, env.var / "sample-gateway-key")
+    StockQuoteClient(call, stop=stop, every=options.every).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
