@@ -17,6 +17,7 @@ from poisonweb.embedded.free_ports import LOOPBACK, free_port
 from poisonweb.embedded.processes import Program
 from poisonweb.embedded.running_servers_file import LOOPBACK_BROKERS, Servers
 from poisonweb.env import Env
+from poisonweb.sample import stock_quote_port
 
 # A task works for at most ten seconds, so a worker stops within this time.
 WORKER_GRACE = 15.0
@@ -65,6 +66,7 @@ def make(
         redis_url=redis_url,
     )
     demo = _demo(env, addresses, is_requested=bool(environ.get("POISONWEB_DEMO")))
+    quote_port = stock_quote_port.choose(env.var) if demo else None
     environment = {
         **LOOPBACK_BROKERS,
         **environ,
@@ -73,6 +75,7 @@ def make(
         # A worker that gets SIGQUIT leaves its temporary files: we remove this folder.
         "TMPDIR": str(temporary(env.var)),
         "POISONWEB_DEMO": "1" if demo else "0",
+        "POISONWEB_ENDPOINT_HOSTS": _endpoint_hosts(env, quote_port),
         "PYTHONUNBUFFERED": "1",
     }
     return Plan(
@@ -87,7 +90,7 @@ def make(
             env,
             port=port,
             gateway_port=gateway_port or port + 1,
-            demo=demo,
+            quote_port=quote_port,
             environment=environment,
         ),
     )
@@ -127,10 +130,10 @@ def _processes(
     *,
     port: int,
     gateway_port: int,
-    demo: bool,
+    quote_port: int | None,
     environment: Mapping[str, str],
 ) -> tuple[Program, ...]:
-    """List our processes, with those of the sample if `demo`."""
+    """List our processes, with those of the sample if it has a port for quotes."""
     program = partial(Program, environment=environment)
     worker = partial(_worker, env.log_level)
     schedule = ("--schedule", str(env.var / "run" / "beat-schedule"))
@@ -161,15 +164,26 @@ def _processes(
             wrapper=LOW_PRIORITY,
         ),
     )
-    return (*ours, *_sample_programs(env, environment)) if demo else ours
+    if quote_port is None:
+        return ours
+    ports = ("--quote-port", str(quote_port), "--gateway-port", str(gateway_port))
+    return (*ours, *_sample_programs(env, environment, ports))
 
 
-def _sample_programs(env: Env, environment: Mapping[str, str]) -> tuple[Program, ...]:
+def _endpoint_hosts(env: Env, quote_port: int | None) -> str:
+    """Return the hosts that endpoints may call, with that of the sample."""
+    of_sample = [] if quote_port is None else [f"{LOOPBACK}:{quote_port}"]
+    return ",".join([*env.endpoint_hosts, *of_sample])
+
+
+def _sample_programs(
+    env: Env, environment: Mapping[str, str], ports: tuple[str, ...]
+) -> tuple[Program, ...]:
     """List the programs of the sample, and the one that writes its history."""
     journal = {"POISONGUARD_JOURNAL": str(env.var / "sample-journal")}
     program = partial(Program, environment={**environment, **journal})
     return (
-        program(name="sample", command=_python("-m", "poisonweb.sample")),
+        program(name="sample", command=_python("-m", "poisonweb.sample", *ports)),
         program(
             name="shipping",
             command=_guarded(_python("-m", "poisonweb.sample.shipping")),

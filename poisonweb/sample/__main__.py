@@ -24,6 +24,8 @@ from poisonweb.sample.consumers_and_their_topics import BILLING, CONTENT
 from poisonweb.sample.handlers import Billing, Payments, Superstitious
 from poisonweb.sample.producer import Producer
 from poisonweb.sample.program_setup import SampleContext
+from poisonweb.sample.stock_quote_client import StockQuoteClient, calls_to
+from poisonweb.sample.stock_quote_service import StockQuoteService
 
 STOP_SECONDS = 1.5
 
@@ -60,6 +62,12 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="SECONDS",
         help="age at which billing gets its new release (%(default)s)",
     )
+    parser.add_argument(
+        "--quote-port", type=int, help="where stocks are quoted, if anywhere"
+    )
+    parser.add_argument(
+        "--gateway-port", type=int, help="through which quotes are asked for"
+    )
     return parser.parse_args(arguments)
 
 
@@ -87,7 +95,21 @@ def _parts(
         ledger=context.ledger,
         stop=stop,
     )
-    return [producer, consumer(CONTENT, Superstitious()), consumer(BILLING, billing)]
+    consumers = [consumer(CONTENT, Superstitious()), consumer(BILLING, billing)]
+    return [producer, *consumers, *_quote_parts(options, context, stop)]
+
+
+def _quote_parts(
+    options: argparse.Namespace, context: SampleContext, stop: threading.Event
+) -> list[Part]:
+    """Build the stock quote service and its client, where they have ports."""
+    if options.quote_port is None or options.gateway_port is None:
+        return []
+    call = calls_to(options.gateway_port, context.guards.key_file)
+    return [
+        StockQuoteService(port=options.quote_port, stop=stop),
+        StockQuoteClient(call, stop=stop),
+    ]
 
 
 def _run(parts: Sequence[Part], stop: threading.Event) -> int:

@@ -24,6 +24,11 @@ class Guards:
         self._port = port
         self._var = var
 
+    @property
+    def key_file(self) -> Path:
+        """Return the file with the key of all programs of the sample."""
+        return self._var / "sample-api-key"
+
     def make(self, subscription: SampleSubscription, *, version: str) -> Guard:
         """Build the guard of a subscription for a release of its handler."""
         return Guard(
@@ -45,4 +50,4 @@ class Guards:
 
     def _api_key(self) -> str:
         """Read the current key: a new one may replace it at any time."""
-        return (self._var / "sample-api-key").read_text(encoding="ascii")
+        return self.key_file.read_text(encoding="ascii")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -12,7 +11,6 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from apps.core.stop_event import StopEvent
 from poisonweb import env as settings
 from poisonweb.sample.event_ledger import Ledger
 from poisonweb.sample.guards import Guards
@@ -38,18 +36,6 @@ class SampleContext:
             ledger=Ledger(env.var / "sample-ledger.jsonl"),
             guards=Guards(port=int(environ.get("PORT") or "8000"), var=env.var),
         )
-
-
-def stop_at_signals() -> StopEvent:
-    """Return an event that SIGTERM and SIGINT set."""
-    stop = StopEvent()
-
-    def request_stop(*_: object) -> None:
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, request_stop)
-    return stop
 
 
 def _connect_redis(url: str) -> Redis:

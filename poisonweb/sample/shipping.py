@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+from typing import Any
 
+from apps.core.stop_event import StopEvent
 from poisonweb.env import BadEnvironment
 from poisonweb.sample.consumer import SampleConsumer
 from poisonweb.sample.consumers_and_their_topics import DISPATCH
-from poisonweb.sample.program_setup import SampleContext, stop_at_signals
+from poisonweb.sample.program_setup import SampleContext
 
 ABORTED = 134
 LAST_OF_PLANE_0 = "\uffff"
@@ -43,13 +46,20 @@ def main() -> int:
     except BadEnvironment as problem:
         sys.stderr.write(f"poisonweb.sample.shipping: {problem}\n")
         return 1
+    stop = StopEvent()
+
+    def request_stop(*_: Any) -> None:
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, request_stop)
     SampleConsumer(
         context.redis,
         DISPATCH,
         Labels(),
         guards=context.guards,
         ledger=context.ledger,
-        stop=stop_at_signals(),
+        stop=stop,
     ).run()
     return 0
 

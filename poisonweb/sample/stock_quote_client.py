@@ -1,30 +1,25 @@
-"""`python -m poisonweb.sample.stock_quote_client`: asks for quotes through the gateway.
+"""A client of the article: it asks for quotes of stocks through the gateway.
 
 While the service is up it gets the quote. While the service is away it gets a SOAP
 fault, or problem+json, that names a delivery; then it follows that delivery until the
-service has answered it. It ends with SIGTERM or Ctrl-C.
+service has answered it.
 """
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import logging
-import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from apps.core.stop_event import StopEvent
-from poisonweb import env as settings
-from poisonweb.sample.program_setup import stop_at_signals
 from poisonweb.sample.stock_quote_service import JSON_PATH, SERVICES, SOAP_PATH
 
-log = logging.getLogger("poisonweb.sample.stock_quote_client")
+log = logging.getLogger(__name__)
 
 ENDPOINT = "stock-quote"
 SYMBOLS = ("WSO2", "IBM", "MSFT", "SUN")
@@ -64,7 +59,9 @@ Call = Callable[[str, str, Mapping[str, str], bytes], GatewayAnswer]
 class StockQuoteClient:
     """Asks for one quote after another, as SOAP and as JSON in turns."""
 
-    def __init__(self, call: Call, *, stop: StopEvent, every: float) -> None:
+    def __init__(
+        self, call: Call, *, stop: threading.Event, every: float = 2.0
+    ) -> None:
         self._call = call
         self._stop = stop
         self._every = every
@@ -132,25 +129,3 @@ def calls_to(port: int, key_file: Path) -> Call:
             connection.close()
 
     return call
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Ask until a signal."""
-    parser = argparse.ArgumentParser(
-        prog="python -m poisonweb.sample.stock_quote_client"
-    )
-    parser.add_argument("--gateway-port", type=int, required=True)
-    parser.add_argument("--every", type=float, default=2.0, metavar="SECONDS")
-    options = parser.parse_args(arguments)
-    env = settings.load(os.environ)
-    logging.basicConfig(
-        level=env.log_level, format="%(asctime)s %(levelname)s %(message)s"
-    )
-    stop = stop_at_signals()
-    call = calls_to(options.gateway_port, env.var / "sample-gateway-key")
-    StockQuoteClient(call, stop=stop, every=options.every).run()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,27 +1,21 @@
-"""`python -m poisonweb.sample.stock_quote_service`: the back end of the article.
+"""The back end of the article: a service that quotes stocks, and is away at times.
 
 It answers with the price of a stock, as SOAP (`/SimpleStockQuoteService`) and as JSON
-(`/quotes/<symbol>`), and is away for a while every minute or so: then its port refuses
-connections. It ends with SIGTERM or Ctrl-C.
+(`/quotes/<symbol>`). Every minute it is away for some seconds: then its port refuses
+connections.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import re
-import sys
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from xml.etree import ElementTree as ET
-
-from apps.core.stop_event import StopEvent
-from poisonweb.sample.program_setup import stop_at_signals
 
 LOOPBACK = "127.0.0.1"
 SOAP_PATH, JSON_PATH = "/SimpleStockQuoteService", "/quotes/"
@@ -136,7 +130,12 @@ class StockQuoteService:
     """Listens, is away, and listens again at the same port, until it stops."""
 
     def __init__(
-        self, *, port: int, seconds_up: float, seconds_down: float, stop: StopEvent
+        self,
+        *,
+        port: int,
+        stop: threading.Event,
+        seconds_up: float = 45.0,
+        seconds_down: float = 15.0,
     ) -> None:
         self._port = port
         self._seconds_up = seconds_up
@@ -156,25 +155,3 @@ class StockQuoteService:
             self._stop.wait(self._seconds_up)
             server.shutdown()
             thread.join()
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Serve until a signal."""
-    parser = argparse.ArgumentParser(
-        prog="python -m poisonweb.sample.stock_quote_service"
-    )
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--up", type=float, default=45.0, metavar="SECONDS")
-    parser.add_argument("--down", type=float, default=15.0, metavar="SECONDS")
-    options = parser.parse_args(arguments)
-    StockQuoteService(
-        port=options.port,
-        seconds_up=options.up,
-        seconds_down=options.down,
-        stop=stop_at_signals(),
-    ).run()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,14 +16,18 @@ from pytest_django import Settings
 from apps.audit.models import Entry
 from apps.brokers.models import Broker, Topic
 from apps.core.actor import Actor
+from apps.redelivery.models import Endpoint
 from apps.team import services as team
 from apps.team.models import ApiKey, User
+from poisonweb.embedded.free_ports import LOOPBACK
+from poisonweb.sample import stock_quote_port
 from tests.fast_password_hasher import ONE_ROUND
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 TOPICS = ("ContentTopic", "orders", "shipments")
-SCOPES = ["capture:write", "skips:read"]
+KEY_TOPICS = (*TOPICS, "gateway/stock-quote")
+SCOPES = ["capture:write", "gateway:call", "skips:read"]
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +87,7 @@ def test_the_sample_has_a_broker_its_topics_and_a_key(var: Path) -> None:
     key = team.recognise(secret=file.read_text(), now=datetime.now(UTC))
     assert file.stat().st_mode & 0o777 == 0o600
     assert key
-    assert (key.scopes, tuple(key.topics)) == (SCOPES, TOPICS)
+    assert (key.scopes, tuple(key.topics)) == (SCOPES, KEY_TOPICS)
     broker = Broker.objects.get()
     assert (broker.name, broker.kind, broker.url) == (
         "sample",
@@ -91,6 +96,38 @@ def test_the_sample_has_a_broker_its_topics_and_a_key(var: Path) -> None:
     )
     topics = Topic.objects.order_by("name").values_list("name", "dead_letter_queue")
     assert list(topics) == [(name, f"{name}-poison") for name in TOPICS]
+
+
+def test_the_sample_has_an_endpoint_where_its_service_is(
+    var: Path, settings: Settings
+) -> None:
+    settings.POISONWEB_ENDPOINT_HOSTS = ("127.0.0.1",)
+    for port in (stock_quote_port.choose(var), 20_001):
+        (var / stock_quote_port.FILE).write_text(str(port))
+
+        prepare()
+        prepare()
+
+        endpoint = Endpoint.objects.get()
+        assert (endpoint.name, endpoint.topic.name) == (
+            "stock-quote",
+            "gateway/stock-quote",
+        )
+        assert endpoint.target == f"http://127.0.0.1:{port}"
+        assert (endpoint.retries, endpoint.interval) == (10, 3.0)
+    # The second port is a change, and the same port is none.
+    assert Endpoint.objects.get().version == 2
+
+
+def test_the_port_of_the_sample_service_stays(tmp_path: Path) -> None:
+    port = stock_quote_port.choose(tmp_path)
+    assert stock_quote_port.read(tmp_path) == port
+
+    with socket.create_server((LOOPBACK, port)):
+        other = stock_quote_port.choose(tmp_path)
+
+    assert other != port
+    assert stock_quote_port.read(tmp_path) == other
 
 
 def test_allow_lists_are_written_for_existing_brokers() -> None:
@@ -183,7 +220,7 @@ def test_a_key_of_the_release_before_is_replaced_by_one_with_more_scopes(
     assert team.recognise(secret=old, now=now) is None
     key = team.recognise(secret=(var / "sample-api-key").read_text(), now=now)
     assert key
-    assert (key.scopes, tuple(key.topics)) == (SCOPES, TOPICS)
+    assert (key.scopes, tuple(key.topics)) == (SCOPES, KEY_TOPICS)
 
 
 @pytest.mark.parametrize(

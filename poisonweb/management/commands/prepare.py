@@ -31,11 +31,16 @@ from apps.core import advisory_locks, clock, schema_changes
 from apps.core.actor import Actor
 from apps.core.errors import Invalid, Refused
 from apps.core.text_cleaning import one_line
+from apps.redelivery.endpoint_settings import PRESETS, EndpointSettings
+from apps.redelivery.models import Endpoint
+from apps.redelivery.services import endpoints
 from apps.team import services as team
 from apps.team.models import ApiKey, User
 from apps.team.rights import Principal, Role, Scope
 from poisonweb import application_role
 from poisonweb.embedded.secrets import secret, write_private
+from poisonweb.sample import stock_quote_port
+from poisonweb.sample.stock_quote_client import ENDPOINT as STOCK_QUOTES
 
 SET_UP = Actor.system("set-up")
 SETTER_UP = Principal(
@@ -45,8 +50,9 @@ ADMIN = "admin"
 SAMPLE_BROKER = "sample"
 SAMPLE_URL = f"{sealed_addresses.FROM_ENVIRONMENT}{sealed_addresses.SAMPLE_VARIABLE}"
 SAMPLE_TOPICS = ("ContentTopic", "orders", "shipments")
-SAMPLE_SCOPES = (Scope.CAPTURE_WRITE, Scope.SKIPS_READ)
+SAMPLE_SCOPES = (Scope.CAPTURE_WRITE, Scope.SKIPS_READ, Scope.GATEWAY_CALL)
 SAMPLE_KEY = "sample consumers"
+KEY_TOPICS = (*SAMPLE_TOPICS, endpoints.topic_name_of(STOCK_QUOTES))
 
 
 class Command(BaseCommand):
@@ -173,8 +179,31 @@ def _make_sample(key_file: Path) -> None:
                 principal=SETTER_UP,
                 now=clock.now(),
             )
+    _make_stock_quote_endpoint(stock_quote_port.read(settings.POISONWEB_VAR))
     if not _is_usable(key_file):
         write_private(key_file, _new_key())
+
+
+def _make_stock_quote_endpoint(port: int | None) -> None:
+    """Let the gateway call the sample's service, by the plan of the article."""
+    if port is None:
+        return
+    target = f"http://127.0.0.1:{port}"
+    if Endpoint.objects.filter(name=STOCK_QUOTES).exists():
+        # People may have changed the rest.
+        endpoints.change_endpoint(
+            name=STOCK_QUOTES,
+            changes={"target": target},
+            principal=SETTER_UP,
+            now=clock.now(),
+        )
+    else:
+        endpoints.create_endpoint(
+            name=STOCK_QUOTES,
+            settings=EndpointSettings(target=target, **PRESETS["article"]),
+            principal=SETTER_UP,
+            now=clock.now(),
+        )
 
 
 def _sample_broker() -> Broker:
@@ -204,7 +233,7 @@ def _is_usable(key_file: Path) -> bool:
     return (
         key is not None
         and {*SAMPLE_SCOPES} <= {*key.scopes}
-        and {*SAMPLE_TOPICS} <= {*key.topics}
+        and {*KEY_TOPICS} <= {*key.topics}
     )
 
 
@@ -217,7 +246,7 @@ def _new_key() -> str:
         # Names of keys are unique, even of revoked ones.
         name=f"{SAMPLE_KEY} {ours.count() + 1}",
         scopes=SAMPLE_SCOPES,
-        topics=SAMPLE_TOPICS,
+        topics=KEY_TOPICS,
         actor=SET_UP,
         now=clock.now(),
     )

@@ -11,7 +11,6 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from apps.core.stop_event import StopEvent
 from poisonweb.embedded.free_ports import LOOPBACK, free_port
 from poisonweb.sample import stock_quote_client
 from poisonweb.sample.stock_quote_client import GatewayAnswer, StockQuoteClient
@@ -64,7 +63,7 @@ def test_what_asks_for_no_quote_is_refused(body: bytes) -> None:
 
 
 def test_the_service_is_away_and_back_at_the_same_port() -> None:
-    port, stop = free_port(), StopEvent()
+    port, stop = free_port(), threading.Event()
     service = StockQuoteService(port=port, seconds_up=0.2, seconds_down=0.2, stop=stop)
     seen: list[bool] = []
 
@@ -118,7 +117,7 @@ def test_a_client_follows_what_failed_until_it_succeeded(
     gateway = FakeGateway(
         (500, refusal), (200, b'{"state": "waiting"}'), (200, b'{"state": "delivered"}')
     )
-    client = StockQuoteClient(gateway, stop=StopEvent(), every=0)
+    client = StockQuoteClient(gateway, stop=threading.Event(), every=0)
 
     client.ask("IBM", as_soap=True)
     client.follow()
@@ -134,7 +133,7 @@ def test_a_client_follows_what_failed_until_it_succeeded(
 
 def test_a_client_that_gets_its_quote_follows_nothing() -> None:
     gateway = FakeGateway((200, answer_json("IBM")))
-    client = StockQuoteClient(gateway, stop=StopEvent(), every=0)
+    client = StockQuoteClient(gateway, stop=threading.Event(), every=0)
 
     client.ask("IBM", as_soap=False)
     client.follow()

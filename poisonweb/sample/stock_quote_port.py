@@ -1,0 +1,29 @@
+"""The port of the sample's stock quote service, the same at every start.
+
+The endpoint of the gateway names it, so another port would be a change of the endpoint.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from poisonweb.embedded.free_ports import free_port, is_free
+from poisonweb.embedded.secrets import write_private
+
+FILE = "sample-stock-quote-port"
+
+
+def choose(var: Path) -> int:
+    """Return the port of the last start; another one where that is not free."""
+    known = read(var)
+    if known is not None and is_free(known):
+        return known
+    port = free_port()
+    write_private(var / FILE, str(port))
+    return port
+
+
+def read(var: Path) -> int | None:
+    """Return the port that was chosen last; None before the first start."""
+    file = var / FILE
+    return int(file.read_text(encoding="ascii")) if file.exists() else None
