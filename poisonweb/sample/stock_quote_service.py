@@ -123,7 +123,6 @@ class QuoteHandler(BaseHTTPRequestHandler):
 
 class QuoteServer(ThreadingHTTPServer):
     daemon_threads = True
-    allow_reuse_address = True
 
 
 class StockQuoteService:
