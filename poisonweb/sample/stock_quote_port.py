@@ -15,9 +15,9 @@ FILE = "sample-stock-quote-port"
 
 def choose(var: Path) -> int:
     """Return the port of the last start; another one where that is not free."""
-    known = read(var)
-    if known is not None and is_free(known):
-        return known
+    last_port = read(var)
+    if last_port is not None and is_free(last_port):
+        return last_port
     port = free_port()
     write_private(var / FILE, str(port))
     return port

@@ -115,7 +115,7 @@ def test_the_sample_has_an_endpoint_where_its_service_is(
         )
         assert endpoint.target == f"http://127.0.0.1:{port}"
         assert (endpoint.retries, endpoint.interval) == (10, 3.0)
-    # The second port is a change, and the same port is none.
+    # Only another port is a change.
     assert Endpoint.objects.get().version == 2
 
 

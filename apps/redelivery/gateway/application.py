@@ -36,7 +36,10 @@ from apps.redelivery.gateway.caller_connections import (
     CallerConnection,
     CallerGone,
 )
-from apps.redelivery.gateway.database_threads import DatabaseAway, DatabaseThreads
+from apps.redelivery.gateway.database_threads import (
+    DatabaseAway,
+    GatewayDatabaseThreads,
+)
 from apps.redelivery.gateway.delivery_answers import (
     STATUS_PATH,
     failure_without_postgres,
@@ -80,8 +83,8 @@ class GatewayApplication:
         self, *, monotonic: Callable[[], float] = time.monotonic, http: HttpCaller
     ) -> None:
         self._http = http
-        self._storing = DatabaseThreads(STORING_SESSIONS)
-        self._upkeep = DatabaseThreads(UPKEEP_SESSIONS)
+        self._storing = GatewayDatabaseThreads(STORING_SESSIONS)
+        self._upkeep = GatewayDatabaseThreads(UPKEEP_SESSIONS)
         self._cache = KeyAndEndpointCache(self._upkeep, monotonic=monotonic)
         self._writes = BatchedWrites(self._upkeep)
         self._first_tries = FirstTries(

@@ -14,7 +14,7 @@ from django.db import DatabaseError, IntegrityError, InterfaceError
 from apps.core import clock
 from apps.core.errors import Unavailable
 from apps.redelivery.due_notices import notify_due
-from apps.redelivery.gateway.database_threads import DatabaseThreads
+from apps.redelivery.gateway.database_threads import GatewayDatabaseThreads
 from apps.redelivery.services import call_counts
 from apps.team import services as team
 
@@ -29,7 +29,7 @@ _PROBLEMS = (Unavailable, DatabaseError, InterfaceError)
 class BatchedWrites:
     """Counts successes by endpoint and minute, and notifies senders, in batches."""
 
-    def __init__(self, database: DatabaseThreads) -> None:
+    def __init__(self, database: GatewayDatabaseThreads) -> None:
         self._database = database
         self._successes: Counter[tuple[int, datetime]] = Counter()
         self._keys: set[str] = set()

@@ -55,7 +55,7 @@ class _Call:
             self.future.set_exception(error)
 
 
-class DatabaseThreads:
+class GatewayDatabaseThreads:
     """Runs calls in at most `most` threads; further calls wait for one of them."""
 
     def __init__(self, most: int) -> None:

@@ -1,6 +1,6 @@
 """Store deliveries and look them up: what the gateway asks of Postgres.
 
-Each function runs in one of the `DatabaseThreads`.
+Each function runs in one of the `GatewayDatabaseThreads`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,10 @@ from apps.redelivery.endpoint_settings import is_failure
 from apps.redelivery.gateway import delivery_store
 from apps.redelivery.gateway.batched_writes import BatchedWrites
 from apps.redelivery.gateway.caller_connections import CallerConnection
-from apps.redelivery.gateway.database_threads import DatabaseAway, DatabaseThreads
+from apps.redelivery.gateway.database_threads import (
+    DatabaseAway,
+    GatewayDatabaseThreads,
+)
 from apps.redelivery.gateway.delivery_answers import (
     failure_without_postgres,
     status_after,
@@ -90,7 +93,11 @@ class FirstTries:
     """Makes first tries, up to each endpoint's number at once."""
 
     def __init__(
-        self, *, http: HttpCaller, database: DatabaseThreads, writes: BatchedWrites
+        self,
+        *,
+        http: HttpCaller,
+        database: GatewayDatabaseThreads,
+        writes: BatchedWrites,
     ) -> None:
         self._http = http
         self._database = database

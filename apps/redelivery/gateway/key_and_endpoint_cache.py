@@ -16,7 +16,7 @@ from django.db import DatabaseError, InterfaceError
 
 from apps.core import clock
 from apps.core.errors import Unavailable
-from apps.redelivery.gateway.database_threads import DatabaseThreads
+from apps.redelivery.gateway.database_threads import GatewayDatabaseThreads
 from apps.redelivery.models import Endpoint, EndpointActivity
 from apps.team import services as team
 from apps.team.models import ApiKey
@@ -74,7 +74,7 @@ class KeyAndEndpointCache:
     """Reads all usable keys and all endpoints, once for all who wait."""
 
     def __init__(
-        self, database: DatabaseThreads, *, monotonic: Callable[[], float]
+        self, database: GatewayDatabaseThreads, *, monotonic: Callable[[], float]
     ) -> None:
         self._database = database
         self._monotonic = monotonic

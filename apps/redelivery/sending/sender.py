@@ -65,14 +65,14 @@ async def serve(*, stop: asyncio.Event, clock: Callable[[], datetime]) -> None:
                 publishers=BoundedThreads(MOST_BROKER_CALLS, name="forwarding"),
                 clock=clock,
             )
-            await Sender(tools).run(stop)
+            await SenderProcess(tools).run(stop)
     finally:
         waits.shutdown()
         errands.shutdown()
         threads.close()
 
 
-class Sender:
+class SenderProcess:
     """The senders of all endpoints, in this process."""
 
     def __init__(self, tools: SenderTools) -> None:

@@ -65,11 +65,11 @@ def test_what_asks_for_no_quote_is_refused(body: bytes) -> None:
 def test_the_service_is_away_and_back_at_the_same_port() -> None:
     port, stop = free_port(), threading.Event()
     service = StockQuoteService(port=port, seconds_up=0.2, seconds_down=0.2, stop=stop)
-    seen: list[bool] = []
+    looks: list[bool] = []
 
     def changes() -> int:
-        seen.append(is_answered(port))
-        return sum(old != new for old, new in pairwise(seen))
+        looks.append(is_answered(port))
+        return sum(old != new for old, new in pairwise(looks))
 
     thread = threading.Thread(target=service.run)
     thread.start()

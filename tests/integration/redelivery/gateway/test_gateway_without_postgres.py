@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 
 from apps.core.errors import Unavailable
-from apps.redelivery.gateway.database_threads import DatabaseThreads
+from apps.redelivery.gateway.database_threads import GatewayDatabaseThreads
 from apps.redelivery.gateway.key_and_endpoint_cache import KeyAndEndpointCache
 from apps.redelivery.models import CallCount, Delivery, DeliveryBody
 from tests.integration.redelivery import endpoint_and_delivery_builders as builders
@@ -118,8 +118,8 @@ class Clock:
 def test_keys_and_endpoints_are_used_for_five_minutes_without_postgres() -> None:
     endpoint, secret, clock = builders.endpoint(), key(), Clock()
 
-    async def start() -> tuple[DatabaseThreads, KeyAndEndpointCache]:
-        database = DatabaseThreads(1)
+    async def start() -> tuple[GatewayDatabaseThreads, KeyAndEndpointCache]:
+        database = GatewayDatabaseThreads(1)
         return database, KeyAndEndpointCache(database, monotonic=clock)
 
     with asyncio.Runner() as runner:
