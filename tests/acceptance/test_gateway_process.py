@@ -6,14 +6,10 @@ A gateway that is killed during a first try keeps nothing: docs/redelivery.md sa
 from __future__ import annotations
 
 import http.client
-import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -22,8 +18,8 @@ import pytest
 from apps.redelivery.models import CallCount, Delivery
 from apps.team.rights import Scope
 from poisonweb.embedded.free_ports import LOOPBACK, free_port
-from tests.acceptance.product_process import ROOT
-from tests.acceptance.web_server_process import Web, api_key, url_of_this_database
+from tests.acceptance.gateway_process import gateway_process
+from tests.acceptance.web_server_process import Web, api_key
 from tests.integration.redelivery.gateway.gateway_in_a_thread import endpoint_of, ok
 from tests.unit.redelivery.scripted_back_end import END, Visit, answering
 from tests.waiting import wait_until
@@ -36,32 +32,6 @@ PATIENT: dict[str, Any] = {
     "claim_timeout": 900,
     "client_timeout": 900,
 }
-
-
-@contextmanager
-def gateway_process(port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `manage.py gateway` until the end of the block, or until it is killed."""
-    process = subprocess.Popen(
-        (sys.executable, "manage.py", "gateway", "--port", str(port)),
-        cwd=ROOT,
-        env={
-            **os.environ,
-            "DATABASE_URL": url_of_this_database(),
-            "POISONWEB_ENDPOINT_HOSTS": LOOPBACK,
-        },
-    )
-    try:
-        wait_until(lambda: answers(port))
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def answers(port: int) -> bool:
-    with suppress(OSError), urlopen(f"http://{LOOPBACK}:{port}/healthz") as answer:
-        return bool(answer.status == 200)
-    return False
 
 
 def call(port: int, path: str, secret: str) -> int:
