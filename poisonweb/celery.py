@@ -52,6 +52,7 @@ app.conf.update(
         "gather-counts": _every(10.0, "apps.capture.tasks.gather_counts"),
         # The task looks in Postgres whether it was done on this day.
         "check-counts": _every(600.0, "apps.capture.tasks.check_counts"),
+        "prune-deliveries": _every(3600.0, "apps.redelivery.tasks.prune"),
         "positions": _every(60.0, "apps.bookmarks.tasks.sample"),
         "reports-rescue": _every(REPORTS_SECONDS, "apps.reports.tasks.rescue"),
         # The task looks in Postgres whether the nightly report is still missing.

@@ -1,0 +1,58 @@
+"""Delete deliveries that ended long ago, and the counts of minutes long past."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import connection
+
+from apps.redelivery.delivery_ids import first_id_at
+from apps.redelivery.models import CallCount
+
+# Where the endpoint's topic names no retention.
+USUAL_DAYS = 30
+COUNT_DAYS = timedelta(days=400)
+SHORTEST_RETENTION = timedelta(days=1)
+AT_ONCE = 1_000
+
+# Ids are in the order of acceptance, so the oldest are found without another index.
+_DELETE = """
+WITH old AS MATERIALIZED (
+    SELECT delivery.id FROM redelivery_delivery delivery
+    JOIN redelivery_endpoint endpoint ON endpoint.id = delivery.endpoint_id
+    JOIN brokers_topic topic ON topic.id = endpoint.topic_id
+    WHERE delivery.id < %(end)s
+      AND delivery.finished_at < %(now)s::timestamptz
+          - make_interval(days => coalesce(topic.retention_days, %(usual_days)s))
+    ORDER BY delivery.id LIMIT %(most)s
+    FOR UPDATE OF delivery SKIP LOCKED
+), bodies AS (
+    DELETE FROM redelivery_delivery_body body USING old WHERE body.delivery_id = old.id
+), attempts AS (
+    DELETE FROM redelivery_attempt attempt USING old
+    WHERE attempt.delivery_id = old.id
+)
+DELETE FROM redelivery_delivery delivery USING old WHERE delivery.id = old.id
+"""
+
+
+def prune(*, now: datetime, at_once: int = AT_ONCE) -> int:
+    """Delete what is over and older than its retention; return how many deliveries.
+
+    Each batch is a transaction of its own. What is in triage has its own copy there.
+    """
+    values: dict[str, Any] = {
+        "now": now,
+        "end": first_id_at(now - SHORTEST_RETENTION),
+        "usual_days": USUAL_DAYS,
+        "most": at_once,
+    }
+    number, deleted = 0, at_once
+    while deleted == at_once:
+        with connection.cursor() as cursor:
+            cursor.execute(_DELETE, values)
+            deleted = cursor.rowcount
+        number += deleted
+    CallCount.objects.filter(minute__lt=now - COUNT_DAYS).delete()
+    return number
