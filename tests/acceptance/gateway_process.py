@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from urllib.request import urlopen
+from contextlib import contextmanager
+from http import HTTPStatus
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 from poisonweb.embedded.free_ports import LOOPBACK
 from tests.acceptance.product_process import ROOT
@@ -16,7 +18,7 @@ from tests.waiting import await_start
 
 
 @contextmanager
-def gateway_process(port: int) -> Iterator[subprocess.Popen[bytes]]:
+def gateway_process(port: int, key: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run `manage.py gateway` until the end of the block, or until it is killed."""
     process = subprocess.Popen(
         (sys.executable, "manage.py", "gateway", "--port", str(port)),
@@ -28,14 +30,21 @@ def gateway_process(port: int) -> Iterator[subprocess.Popen[bytes]]:
         },
     )
     try:
-        await_start(process, lambda: _answers(port), seconds=300)
+        await_start(process, lambda: _answers(port, key), seconds=300)
         yield process
     finally:
         process.kill()
         process.wait()
 
 
-def _answers(port: int) -> bool:
-    with suppress(OSError), urlopen(f"http://{LOOPBACK}:{port}/healthz") as answer:
-        return bool(answer.status == 200)
-    return False
+def _answers(port: int, key: str) -> bool:
+    """Tell whether it has read its keys: until then it answers 503."""
+    request = Request(f"http://{LOOPBACK}:{port}/gateway/none/")
+    request.add_header("X-Poisonweb-Key", key)
+    try:
+        with urlopen(request):
+            return False
+    except HTTPError as error:
+        return error.code == HTTPStatus.NOT_FOUND
+    except OSError:
+        return False

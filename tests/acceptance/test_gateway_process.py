@@ -67,7 +67,7 @@ def test_hanging_back_ends_slow_nothing_else_and_a_kill_keeps_nothing() -> None:
         endpoint_of(answering(ok())) as (quick, _),
     ):
         stack.callback(opened.set)
-        with gateway_process(port) as process:
+        with gateway_process(port, secret) as process:
             callers = [
                 stack.enter_context(began_call(port, f"/gateway/{slow}/", secret))
                 for _ in range(HANGING)
@@ -98,7 +98,7 @@ def test_hanging_back_ends_slow_nothing_else_and_a_kill_keeps_nothing() -> None:
             caller.settimeout(60)
             with suppress(ConnectionResetError):
                 assert caller.recv(1) == b""
-        with gateway_process(port):
+        with gateway_process(port, secret):
             assert call(port, f"/gateway/{quick}/", secret) == 200
         assert not Delivery.objects.exists()
         opened.set()

@@ -69,12 +69,12 @@ class Article(NamedTuple):
 
 @pytest.fixture
 def article(tmp_path: Path) -> Iterator[Article]:
-    port = free_port()
+    port, key = free_port(), api_key(Scope.GATEWAY_CALL)
     with ExitStack() as stack:
         service = stack.enter_context(back_end_in(tmp_path / "service"))
-        stack.enter_context(gateway_process(port))
+        stack.enter_context(gateway_process(port, key))
         stack.enter_context(senders(tmp_path, number=1))
-        yield Article(service=service, port=port, key=api_key(Scope.GATEWAY_CALL))
+        yield Article(service=service, port=port, key=key)
 
 
 def fault(version: str, body: bytes) -> tuple[str, str]:

@@ -102,7 +102,7 @@ def test_the_sample_has_an_endpoint_where_its_service_is(
     var: Path, settings: Settings
 ) -> None:
     settings.POISONWEB_ENDPOINT_HOSTS = ("127.0.0.1",)
-    for port in (stock_quote_port.choose(var), 20_001):
+    for port in (stock_quote_port.choose(var), 32_768):  # never chosen
         (var / stock_quote_port.FILE).write_text(str(port))
 
         prepare()

@@ -74,7 +74,7 @@ class ScriptedBackEnd:
         self._listener = socket.create_server((host, 0), family=family, backlog=128)
         self.port: int = self._listener.getsockname()[1]
         self._tls = tls
-        self._threads: list[threading.Thread] = []
+        self.threads: list[threading.Thread] = []
         self._open: list[socket.socket] = []
         self._acceptor = threading.Thread(target=self._accept)
         self._acceptor.start()
@@ -91,7 +91,7 @@ class ScriptedBackEnd:
         for connection in self._open:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
+        for thread in self.threads:
             thread.join()
         assert self.errors == []
 
@@ -104,7 +104,7 @@ class ScriptedBackEnd:
             self.visits += 1
             self._open.append(connection)
             thread = threading.Thread(target=self._serve, args=(connection,))
-            self._threads.append(thread)
+            self.threads.append(thread)
             thread.start()
 
     def _serve(self, connection: socket.socket) -> None:

@@ -16,6 +16,7 @@ from django.test import override_settings
 
 from apps.brokers.adapter_contract import Header
 from apps.core.errors import Invalid
+from apps.redelivery.outbound import http_caller
 from apps.redelivery.outbound.errors import LateAnswer, OutcomeUnknown, RequestNotSent
 from apps.redelivery.outbound.http_caller import (
     MOST_LATE_ANSWERS,
@@ -25,6 +26,7 @@ from apps.redelivery.outbound.http_caller import (
 )
 from apps.redelivery.outbound.http_connection import MOST_INTERIM_ANSWERS
 from apps.redelivery.outbound.target_url import EndpointTarget
+from poisonweb.embedded.free_ports import free_port
 from tests.unit.redelivery.scripted_back_end import (
     END,
     LOOPBACK,
@@ -67,21 +69,27 @@ def request_to(
 
 
 @asynccontextmanager
-async def calling(
-    server: ScriptedBackEnd, *, seconds: float = 30.0, late_for: float = 0.0
-) -> AsyncIterator[EndpointAnswer]:
+async def calling(server: ScriptedBackEnd) -> AsyncIterator[EndpointAnswer]:
     async with (
         HttpCaller() as caller,
-        caller.call(request_to(server), seconds=seconds, late_for=late_for) as answer,
+        caller.call(request_to(server), seconds=30) as answer,
     ):
         yield answer
 
 
-async def body_of(server: ScriptedBackEnd, *, seconds: float = 30.0) -> bytes:
-    async with calling(server, seconds=seconds) as answer:
+async def body_of(server: ScriptedBackEnd) -> bytes:
+    async with calling(server) as answer:
         body = await answer.read(MIB)
         assert answer.is_complete
         return body
+
+
+async def connect(caller: HttpCaller, server: ScriptedBackEnd) -> None:
+    """Leave an idle connection: a short limit is then no limit of connecting."""
+    script, server.script = server.script, answering(OK)
+    async with caller.call(request_to(server), seconds=30) as answer:
+        await answer.read(MIB)
+    server.script = script
 
 
 # A request as it is written.
@@ -411,11 +419,17 @@ def dripping(before: bytes, piece: bytes = b"a") -> Script:
 def test_a_slow_answer_ends_with_the_time_limit(script: Script) -> None:
     start = time.monotonic()
 
+    async def call() -> None:
+        async with HttpCaller() as caller:
+            await connect(caller, server)
+            async with caller.call(request_to(server), seconds=0.5) as answer:
+                await answer.read(MIB)
+
     with (
         back_end(script) as server,
         pytest.raises(OutcomeUnknown, match="within the time limit|too slowly"),
     ):
-        asyncio.run(body_of(server, seconds=0.5))
+        asyncio.run(call())
 
     assert time.monotonic() - start < 20
 
@@ -429,7 +443,7 @@ def test_a_slow_stream_ends_with_its_own_time_limit() -> None:
                     begin += piece
         return begin
 
-    with back_end(dripping(CHUNKED, b"1\r\na\r\n")) as server:
+    with back_end(dripping(CHUNKED + b"1\r\na\r\n", b"1\r\na\r\n")) as server:
         begin = asyncio.run(call())
 
     assert set(begin) == {ord("a")}
@@ -550,14 +564,17 @@ def test_surplus_bytes_are_never_the_answer_to_the_next_call(
     if b"chunked" in first:
         end = first.index(b"0\r\n\r\n") + 5
 
+    is_read, is_sent = threading.Event(), threading.Event()
+
     def script(visit: Visit, _: bytes) -> None:
         if len(server.requests) > 1:
             visit.send(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nown")
             return
         visit.send(first[:end] if is_late else first)
         if is_late:
-            time.sleep(0.1)
+            assert is_read.wait(60)
             visit.send(first[end:])
+        is_sent.set()
 
     async def call() -> tuple[bytes, bytes]:
         async with HttpCaller() as caller:
@@ -565,7 +582,10 @@ def test_surplus_bytes_are_never_the_answer_to_the_next_call(
             for _ in range(2):
                 async with caller.call(request_to(server), seconds=30) as answer:
                     bodies.append(await answer.read(MIB))
-                await asyncio.sleep(0.3)
+                is_read.set()
+                assert await asyncio.to_thread(is_sent.wait, 60)
+                # What has arrived is read before a timer is looked at.
+                await asyncio.sleep(0.05)
         return bodies[0], bodies[1]
 
     with back_end(script) as server:
@@ -611,7 +631,8 @@ def test_a_connection_that_was_closed_meanwhile_is_not_used() -> None:
             for _ in range(3):
                 async with caller.call(request_to(server), seconds=30) as answer:
                     await answer.read(MIB)
-                await asyncio.sleep(0.2)
+                await asyncio.to_thread(server.threads[-1].join)  # it has closed
+                await asyncio.sleep(0.05)
 
     with back_end(closing(OK)) as server:
         asyncio.run(call())
@@ -623,6 +644,7 @@ def test_an_idle_connection_is_closed_after_a_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     is_closed = threading.Event()
+    monkeypatch.setattr(http_caller, "KEEP_ALIVE_SECONDS", 0.1)
 
     def script(visit: Visit, _: bytes) -> object:
         visit.send(OK)
@@ -690,8 +712,7 @@ async def fails_to_send(
 
 
 def test_a_refused_connection_is_not_sent() -> None:
-    with back_end(answering(OK)) as server:
-        url = server.url
+    url = f"http://{LOOPBACK}:{free_port()}"  # reserved, and none listens
 
     asyncio.run(fails_to_send(url, "No connection to 127.0.0.1"))
 
@@ -760,6 +781,7 @@ async def late_answer_of(
     server: ScriptedBackEnd, *, late_for: float
 ) -> LateAnswer | None:
     async with HttpCaller() as caller:
+        await connect(caller, server)
         with pytest.raises(OutcomeUnknown) as error:
             async with caller.call(request_to(server), seconds=0.2, late_for=late_for):
                 pass
@@ -778,7 +800,7 @@ def test_a_late_answer_is_given_to_who_asked_for_it() -> None:
         body=b"late",
         is_complete=True,
     )
-    assert len(server.requests) == 1
+    assert len(server.requests) == 2, "one to connect, and one try"
 
 
 def test_a_large_late_answer_is_cut() -> None:
@@ -809,6 +831,20 @@ def test_without_a_whole_late_answer_there_is_none(
         assert asyncio.run(late_answer_of(server, late_for=late_for)) is None
 
 
+async def _unanswered_call(
+    caller: HttpCaller, server: ScriptedBackEnd
+) -> OutcomeUnknown:
+    """Call until a request was sent: a busy machine may need longer to connect."""
+    while True:
+        try:
+            async with caller.call(request_to(server), seconds=0.05, late_for=600):
+                raise AssertionError("an answer came")
+        except OutcomeUnknown as error:
+            return error
+        except RequestNotSent:
+            continue
+
+
 def test_late_answers_take_no_connection_from_other_calls_and_end_with_the_caller() -> (
     None
 ):
@@ -824,14 +860,10 @@ def test_late_answers_take_no_connection_from_other_calls_and_end_with_the_calle
 
     async def call() -> list[Callable[[], Awaitable[LateAnswer | None]]]:
         async with HttpCaller(connections_per_target=1) as caller:
-            errors = []
-            for _ in range(MOST_LATE_ANSWERS + 1):
-                with pytest.raises(OutcomeUnknown) as error:
-                    async with caller.call(
-                        request_to(server), seconds=0.05, late_for=600
-                    ):
-                        pass
-                errors.append(error.value)
+            errors = [
+                await _unanswered_call(caller, server)
+                for _ in range(MOST_LATE_ANSWERS + 1)
+            ]
             # One more than are awaited: it was closed at once.
             assert await errors[-1].late_answer() is None
             assert await asyncio.to_thread(hung_up.acquire, timeout=30)

@@ -12,7 +12,7 @@ import pytest
 from django.db import connection
 
 from apps.core import clock
-from apps.redelivery.gateway import first_tries
+from apps.redelivery.gateway import batched_writes, first_tries
 from apps.redelivery.models import (
     Attempt,
     CallCount,
@@ -223,7 +223,7 @@ def test_a_back_end_that_is_not_there_failed_and_a_time_out_is_unknown(
     gateway: Gateway,
 ) -> None:
     gate = Gate(ok(b"late"))
-    with endpoint_of(gate, attempt_timeout=0.3) as (endpoint, _):
+    with endpoint_of(gate, attempt_timeout=2.0) as (endpoint, _):
         late = gateway.call(f"/gateway/{endpoint}/")
         gate.open()
         wait_until(lambda: Attempt.objects.filter(late_status=200).exists())
@@ -359,7 +359,10 @@ def test_a_request_does_not_overtake_earlier_ones_of_its_order_key(
     assert keys == [b"7", b"7"]
 
 
-def test_a_stop_stores_what_back_ends_have_not_answered() -> None:
+def test_a_stop_stores_what_back_ends_have_not_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("poisonweb.gateway.CUT_SECONDS", 0.2)
     with endpoint_of(
         hang, attempt_timeout=600, claim_timeout=900, client_timeout=900
     ) as (
@@ -385,7 +388,10 @@ def test_a_stop_stores_what_back_ends_have_not_answered() -> None:
     assert Delivery.objects.get().state == "waiting"
 
 
-def test_senders_get_few_notices_of_many_deliveries(gateway: Gateway) -> None:
+def test_senders_get_few_notices_of_many_deliveries(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batched_writes, "NOTICE_SECONDS", 1.0)
     with endpoint_of(DOWN, mode="async") as (endpoint, server):
         with connection.cursor() as cursor:
             cursor.execute("LISTEN poisonweb_deliveries")
@@ -403,7 +409,8 @@ def test_senders_get_few_notices_of_many_deliveries(gateway: Gateway) -> None:
             thread.join()
 
     assert connection.connection is not None
-    notices = list(connection.connection.notifies(timeout=1))
+    notices = list(connection.connection.notifies(timeout=60, stop_after=1))
+    notices += connection.connection.notifies(timeout=1)
     assert {notice.payload for notice in notices} == {str(endpoint.pk)}
     assert len(notices) < 30
     assert Delivery.objects.filter(attempts=0).count() == 30

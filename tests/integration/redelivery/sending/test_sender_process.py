@@ -23,9 +23,10 @@ from tests.integration.redelivery.endpoint_and_delivery_builders import (
 from tests.sender_processes import SenderProcess, senders
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.together, pytest.mark.django_db(transaction=True)]
 
 OURS = "is ours, by fence"
+NOT_OURS = ("is not ours any more", "a newer sender owns it")
 
 
 @pytest.fixture
@@ -95,13 +96,15 @@ def test_what_is_due_is_delivered_and_the_rest_is_tried_by_its_plan(
 def test_a_thousand_that_are_due_at_once_are_delivered_once(
     back_end: BackEnd, sender: SenderProcess
 ) -> None:
-    stock = endpoint(target=back_end.url)
+    stock = endpoint(
+        target=back_end.url, attempt_timeout=100, claim_timeout=200, client_timeout=200
+    )
     wait_until(lambda: EndpointActivity.objects.exclude(heard_at=None).exists())
     began = time.monotonic()
 
     accept(stock, *["/ok"] * 1_000)
 
-    wait_until(lambda: not unfinished(), describe=sender.said)
+    wait_until(lambda: not unfinished(), seconds=300, describe=sender.said)
     print(f"1,000 due at once: {time.monotonic() - began:.2f} s")  # noqa: T201
     assert set(states()) == {("delivered", 1, 0)}
     assert len(back_end.effects()) == len(back_end.requests()) == 1_000
@@ -131,8 +134,9 @@ def test_a_frozen_sender_loses_its_endpoint_and_is_fenced_when_it_goes_on(
         target=back_end.url,
         retries=5,
         interval=1.0,
-        attempt_timeout=1.0,
-        claim_timeout=2.0,
+        # Over before the session of the frozen owner is, after 10 s.
+        attempt_timeout=8.0,
+        claim_timeout=9.0,
     )
     with senders(tmp_path, number=2) as both:
         back_end.hold()
@@ -147,7 +151,7 @@ def test_a_frozen_sender_loses_its_endpoint_and_is_fenced_when_it_goes_on(
         owner.send(signal.SIGCONT)
         accept(stock, *["/ok"] * 20)
 
-        wait_until(lambda: "is not ours any more" in owner.said())
+        wait_until(lambda: any(each in owner.said() for each in NOT_OURS))
         wait_until(lambda: not unfinished(), describe=standby.said)
         assert standby.stop() == owner.stop() == 0
     first = Delivery.objects.order_by("pk")[0]
