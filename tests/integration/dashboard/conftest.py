@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import count
 
@@ -23,14 +23,16 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 @pytest.fixture(autouse=True)
-def slow_clock(now: datetime) -> Iterator[None]:
-    """Let time pass only when it is read: lanes live and ages stay."""
+def slow_clock(now: datetime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let time pass only when it is read: lanes live and ages stay.
+
+    By the patch that tests use as well: of two patches of one name, the one that is
+    undone first would be put back by the other.
+    """
     moments = count(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            clock, "now", lambda: now + next(moments) * timedelta(milliseconds=1)
-        )
-        yield
+    monkeypatch.setattr(
+        clock, "now", lambda: now + next(moments) * timedelta(milliseconds=1)
+    )
 
 
 @pytest.fixture(autouse=True)
