@@ -12,9 +12,7 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import urlsplit
 
-import psycopg
 import pytest
 
 from poisonweb.embedded import postgres, redis
@@ -35,20 +33,10 @@ def _start() -> None:
     os.environ["DATABASE_URL"] = _running.enter_context(
         postgres.temporary(folder / "postgres")
     )
-    _let_sign_in_quickly(os.environ["DATABASE_URL"])
     broker = _running.enter_context(redis.temporary(folder / "redis"))
     os.environ["CELERY_BROKER_URL"] = broker
     # Beside Celery's database, and those of the workers of xdist.
     os.environ["POISONWEB_REDIS_URL"] = broker.removesuffix("/0") + "/15"
-
-
-def _let_sign_in_quickly(url: str) -> None:
-    """Hash the password in one round: each of thousands of sessions repeats them."""
-    with psycopg.connect(url) as connection:
-        connection.execute("SET scram_iterations = 1")
-        connection.execute(
-            f"ALTER ROLE CURRENT_USER PASSWORD '{urlsplit(url).password}'"
-        )
 
 
 def _use_own_celery_queue(worker: str) -> None:
