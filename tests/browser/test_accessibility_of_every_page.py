@@ -84,7 +84,9 @@ def first_link(page: Page, path: str) -> str:
 def added_endpoint(page: Page) -> str:
     """Add an endpoint, which is not called; return its address."""
     page.goto("/endpoints/new")
-    page.get_by_label("Name").fill(f"of-{page.evaluate('innerWidth')}-pixels")
+    page.get_by_role("textbox", name="Name").fill(
+        f"of-{page.evaluate('innerWidth')}-pixels"
+    )
     page.get_by_label("Target").fill("https://93.184.216.34/services")
     page.get_by_role("button", name="Add the endpoint").click()
     expect(page.get_by_role("heading", name="Settings")).to_be_visible()
@@ -184,7 +186,7 @@ def test_the_secret_of_a_key_can_be_read_by_everybody_who_makes_one(
 ) -> None:
     page = open_page("/keys/new", viewport=size, refused=True)
 
-    page.get_by_label("Name").fill(f"of {size['width']} pixels")
+    page.get_by_role("textbox", name="Name").fill(f"of {size['width']} pixels")
     page.get_by_label("capture:write").check()
     page.get_by_role("textbox", name="Topics").fill("orders*\n" + "x" * 256)
     page.get_by_role("button", name="Make the key").click()
