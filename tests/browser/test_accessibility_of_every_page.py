@@ -84,9 +84,7 @@ def first_link(page: Page, path: str) -> str:
 def added_endpoint(page: Page) -> str:
     """Add an endpoint, which is not called; return its address."""
     page.goto("/endpoints/new")
-    page.get_by_role("textbox", name="Name").fill(
-        f"of-{page.evaluate('innerWidth')}-pixels"
-    )
+    page.get_by_label("Name").fill(f"of-{page.evaluate('innerWidth')}-pixels")
     page.get_by_label("Target").fill("https://93.184.216.34/services")
     page.get_by_role("button", name="Add the endpoint").click()
     expect(page.get_by_role("heading", name="Settings")).to_be_visible()
