@@ -21,6 +21,7 @@ from apps.redelivery.retry_plan import LONGEST_WAIT
 from apps.redelivery.states import AtEnd, CallMode, IntervalGrowth, Jitter, Repeatable
 
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+LAST_STATUS = 599
 FAILURE_STATUSES = "408, 425, 429, 500-599"
 
 
@@ -205,5 +206,10 @@ def statuses(text: str) -> Iterator[range]:
 
 
 def is_failure(status: int, failure_statuses: str) -> bool:
-    """Tell whether an answer of this status is a failed attempt."""
-    return any(status in each for each in statuses(failure_statuses))
+    """Tell whether an answer of this status is a failed attempt.
+
+    Statuses from 600 on are (RFC 9110, 15): no caller gets one.
+    """
+    return status > LAST_STATUS or any(
+        status in each for each in statuses(failure_statuses)
+    )

@@ -15,6 +15,9 @@ from apps.redelivery.states import DeliveryState
 STATUS_PATH = "/gateway/-/deliveries/"
 _WHAT_FOLLOWS = {
     DeliveryState.WAITING: "The request is stored and will be tried again.",
+    # These are read only where the answer of Postgres to the first store was lost.
+    DeliveryState.TRYING: "The request is stored and is being tried again.",
+    DeliveryState.DELIVERED: "The request is stored, and was delivered meanwhile.",
     DeliveryState.GIVEN_UP: "It is not tried again: it waits for a decision.",
     DeliveryState.DROPPED: "It is not tried again: its endpoint drops such requests.",
     DeliveryState.FORWARDING: "It is not tried again: its endpoint forwards it.",
