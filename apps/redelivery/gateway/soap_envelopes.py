@@ -157,6 +157,7 @@ def _root_of(body: bytes) -> str:
         parser.Parse(body[:BEGINNING])
     except _Root as root:
         return str(root)
-    except expat.ExpatError:
+    except (expat.ExpatError, ValueError, LookupError):
+        # The latter two are for encodings that expat cannot or Python does not read.
         return ""
     return ""

@@ -32,6 +32,8 @@ def envelope(version: SoapVersion) -> bytes:
         (b"application/soap+xml", b"", V1_2),
         (b"text/xml", envelope(V1_1).decode().encode("utf-16"), V1_1),
         (b"text/xml", b"<Envelope/>", None),
+        (b"text/xml", b'<?xml version="1.0" encoding="Shift_JIS"?><e/>', None),
+        (b"application/soap+xml", b'<?xml version="1.0" encoding="none"?><e/>', V1_2),
         (b"text/xml", b" " * BEGINNING + envelope(V1_1), None),
         (b"application/json", envelope(V1_1), None),
         (b"", envelope(V1_1), None),
