@@ -62,7 +62,8 @@ class GatewayDatabaseThreads:
         self._queue: SimpleQueue[_Call | None] = SimpleQueue()
         self._away_until = 0.0
         self._threads = [
-            threading.Thread(target=self._serve, name=f"database-{number}")
+            # `aclose` joins them; a gateway that cannot start ends without it.
+            threading.Thread(target=self._serve, name=f"database-{number}", daemon=True)
             for number in range(most)
         ]
         for thread in self._threads:
