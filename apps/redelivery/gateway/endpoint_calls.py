@@ -90,7 +90,7 @@ def check_head(
         headers = forwarded_headers.request_headers(
             connection.headers, delivery_id=str(id_)
         )
-        callers_key = forwarded_headers.idempotency_key(connection.headers)
+        callers_key = forwarded_headers.callers_key(connection.headers)
     except Invalid as problem:
         raise _bad_request(problem) from None
     except GatewayLoop as loop:

@@ -69,11 +69,14 @@ def request_headers(inbound: Iterable[Header], *, delivery_id: str) -> list[Head
 def answer_headers(headers: Iterable[Header]) -> list[Header]:
     """Return the headers of a back end's answer that its caller gets.
 
-    `Content-Length` is among them: the body is passed on byte for byte. A back end
+    `Content-Length` is among them: the body is passed on byte for byte. Beside
+    `Transfer-Encoding` it says nothing (RFC 9112, 6.3), and ends here. A back end
     cannot set the cookies of our pages.
     """
     headers = list(headers)
     removed = HOP_BY_HOP | _named_by_connection(headers)
+    if any(_is_named(header, b"transfer-encoding") for header in headers):
+        removed |= {b"content-length"}
     return [
         (name, value)
         for name, value in headers
@@ -125,6 +128,16 @@ def idempotency_key(headers: Iterable[Header]) -> bytes:
     if len(values) > 1:
         raise Invalid("headers", f"send one {IDEMPOTENCY_KEY.decode()}, not several.")
     return values[0] if values else b""
+
+
+def callers_key(inbound: Iterable[Header]) -> bytes:
+    """Return the `Idempotency-Key` that goes on to the back end; b"" without one.
+
+    One that `Connection` names ends here.
+    """
+    inbound = list(inbound)
+    is_removed = IDEMPOTENCY_KEY.lower() in _named_by_connection(inbound)
+    return b"" if is_removed else idempotency_key(inbound)
 
 
 def _is_named(header: Header, name: bytes) -> bool:

@@ -13,6 +13,7 @@ from apps.redelivery.outbound.forwarded_headers import (
     MOST_HEADER_BYTES,
     MOST_HEADERS,
     answer_headers,
+    callers_key,
     request_headers,
 )
 
@@ -104,6 +105,13 @@ def test_the_callers_idempotency_key_is_kept() -> None:
         outbound(key, (b"Idempotency-Key", b"b"))
 
 
+def test_a_callers_key_that_connection_names_ends_here() -> None:
+    key, connection = (b"Idempotency-Key", b"a1"), (b"Connection", b"idempotency-key")
+
+    assert callers_key([key]) == b"a1"
+    assert callers_key([connection, key]) == b""
+
+
 def test_hops_are_counted_and_a_loop_is_refused() -> None:
     assert outbound((b"X-Poisonweb-Hops", b"4"))[-1] == (b"x-poisonweb-hops", b"5")
     with pytest.raises(GatewayLoop, match="passed through gateways too often"):
@@ -165,7 +173,6 @@ def test_an_answer_comes_back_raw_but_for_hop_by_hop_headers() -> None:
     session = settings.SESSION_COOKIE_NAME.encode()
     passed_on = [
         (b"Set-Cookie", b"a=1; Path=/"),
-        (b"content-length", b"3"),
         (b"Set-Cookie", b"b=2"),
         (b"Content-Encoding", b"gzip"),
         (b"WWW-Authenticate", b"Basic"),
@@ -178,9 +185,17 @@ def test_an_answer_comes_back_raw_but_for_hop_by_hop_headers() -> None:
                 (b"Keep-Alive", b"timeout=5"),
                 *passed_on,
                 (b"Transfer-Encoding", b"chunked"),
+                (b"content-length", b"3"),
                 (b"x-hop", b"1"),
                 (b"Set-Cookie", session + b"=fixed; Path=/"),
             ]
         )
         == passed_on
     )
+
+
+def test_the_length_of_an_answer_is_passed_on_unless_it_is_chunked() -> None:
+    length, chunked = (b"Content-Length", b"3"), (b"Transfer-Encoding", b"chunked")
+
+    assert answer_headers([length]) == [length]
+    assert answer_headers([length, chunked]) == []
