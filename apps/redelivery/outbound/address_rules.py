@@ -6,8 +6,8 @@ itself, needs a host in `POISONWEB_ENDPOINT_HOSTS`. Public hosts are allowed in 
 case: unlike `POISONWEB_BROKER_HOSTS`, the list adds hosts and forbids no others, since
 callers cannot choose a host; only who may change endpoints can.
 
-`resolve` checks every address of a name, and returns those to be dialled: the caller
-connects to one of these, and does not look the name up again.
+`HostLookUps` checks every address of a name, and returns those to be dialled: the
+caller connects to one of these, and does not look the name up again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterable
+from functools import partial
 from ipaddress import IPv6Address, ip_address, ip_network
 
 from django.conf import settings
@@ -49,17 +50,52 @@ def check_target(target: EndpointTarget, *, field: str = "target") -> None:
             raise Invalid(field, why)
 
 
-async def resolve(target: EndpointTarget) -> list[IPAddress]:
-    """Look the host up once; return its allowed addresses, or raise RequestNotSent."""
+class HostLookUps:
+    """Looks a host up once for all calls that wait for its addresses.
+
+    A look-up holds one of the event loop's few threads for as long as its server of
+    names hangs, which is longer than a call waits.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: dict[tuple[str, int], asyncio.Task[list[str]]] = {}
+
+    async def resolve(self, target: EndpointTarget) -> list[IPAddress]:
+        """Return the host's allowed addresses, or raise RequestNotSent."""
+        if _is_address(target.host):
+            return allowed_addresses(target, [target.host])
+        try:
+            addresses = await asyncio.shield(self._task_for(target))
+        except (OSError, UnicodeError) as error:
+            raise RequestNotSent(f"{target.host} does not resolve: {error}.") from error
+        return allowed_addresses(target, addresses)
+
+    def _task_for(self, target: EndpointTarget) -> asyncio.Task[list[str]]:
+        key = (target.host, target.port)
+        if key not in self._tasks:
+            task = self._tasks[key] = asyncio.create_task(_look_up(*key))
+            task.add_done_callback(partial(self._forget, key))
+        return self._tasks[key]
+
+    def _forget(self, key: tuple[str, int], task: asyncio.Task[list[str]]) -> None:
+        """Forget a look-up that is over; the calls that waited for it may be, too."""
+        del self._tasks[key]
+        if not task.cancelled():
+            task.exception()
+
+
+async def _look_up(host: str, port: int) -> list[str]:
     loop = asyncio.get_running_loop()
+    results = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(sockaddr[0]).partition("%")[0] for *_, sockaddr in results]
+
+
+def _is_address(host: str) -> bool:
     try:
-        results = await loop.getaddrinfo(
-            target.host, target.port, type=socket.SOCK_STREAM
-        )
-    except (OSError, UnicodeError) as error:
-        raise RequestNotSent(f"{target.host} does not resolve: {error}.") from error
-    addresses = (str(sockaddr[0]).partition("%")[0] for *_, sockaddr in results)
-    return allowed_addresses(target, addresses)
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def allowed_addresses(

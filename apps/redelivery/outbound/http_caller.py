@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +24,7 @@ import h11
 
 from apps.brokers.adapter_contract import Header
 from apps.core.errors import Invalid
-from apps.redelivery.outbound import address_rules
+from apps.redelivery.outbound.address_rules import HostLookUps
 from apps.redelivery.outbound.errors import LateAnswer, OutcomeUnknown, RequestNotSent
 from apps.redelivery.outbound.forwarded_headers import checked_headers
 from apps.redelivery.outbound.http_connection import AnswerHead, BackEndConnection
@@ -136,6 +136,7 @@ class HttpCaller:
         self._tls = tls
         self._connections_per_target = connections_per_target
         self._pools: dict[tuple[str, str, int], _TargetPool] = {}
+        self._look_ups = HostLookUps()
         self._late_readers: set[asyncio.Task[LateAnswer | None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -155,14 +156,20 @@ class HttpCaller:
 
     @asynccontextmanager
     async def call(
-        self, request: EndpointRequest, *, seconds: float, late_for: float = 0.0
+        self,
+        request: EndpointRequest,
+        *,
+        seconds: float,
+        late_for: float = 0.0,
+        on_write: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[EndpointAnswer]:
         """Send a request; give its answer as soon as status and headers are there.
 
         `seconds` limit all from the wait for a connection to the headers, and
         `answer.read`. After a time-out, an answer is awaited in the background for
-        `late_for` more seconds: see `OutcomeUnknown.late_answer`. Raises
-        RequestNotSent, OutcomeUnknown, or Invalid for a request that is no HTTP.
+        `late_for` more seconds: see `OutcomeUnknown.late_answer`. `on_write` is called
+        before the first byte leaves. Raises RequestNotSent, OutcomeUnknown, or Invalid
+        for a request that is no HTTP.
         """
         head = request.head()
         until = asyncio.get_running_loop().time() + seconds
@@ -170,6 +177,7 @@ class HttpCaller:
             connection = pool.take_idle() or await self._dial(request.target, until)
             is_late = False
             try:
+                on_write()
                 connection.write(head, request.body)
                 try:
                     async with asyncio.timeout_at(until):
@@ -215,7 +223,7 @@ class HttpCaller:
         until = min(until, asyncio.get_running_loop().time() + CONNECT_SECONDS)
         slow = f"{target.host} took no connection within the time limit."
         async with _time_limit(until, RequestNotSent(slow)):
-            addresses = await address_rules.resolve(target)
+            addresses = await self._look_ups.resolve(target)
             trouble: OSError | None = None
             for index, address in enumerate(addresses):
                 now = asyncio.get_running_loop().time()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -24,7 +25,7 @@ from tests.unit.redelivery.scripted_back_end import (
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 NAME = "stock.example"
-PUBLIC = "203.0.113.9"
+PUBLIC, PUBLIC_DNS = "203.0.113.9", "9.9.9.9"
 METADATA = "169.254.169.254"
 
 # Refused as they are written; {p} is the port of the listener.
@@ -254,6 +255,33 @@ def test_the_next_address_is_dialled_when_one_refuses(resolver: Answers) -> None
         override_settings(POISONWEB_ENDPOINT_HOSTS=(NAME,)),
     ):
         assert call(EndpointTarget.parse(f"http://{NAME}:{server.port}")) == b"ok"
+
+
+def test_calls_share_the_look_up_of_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = []
+    can_go_on = threading.Event()
+
+    def getaddrinfo(host: str, *_: object, **__: object) -> object:
+        hosts.append(host)
+        assert can_go_on.wait(60)
+        raise socket.gaierror("no such name")
+
+    async def problems() -> list[object]:
+        look_ups = address_rules.HostLookUps()
+        target = EndpointTarget.parse(f"http://{NAME}")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(look_ups.resolve(target), 0.01)
+        others = [asyncio.create_task(look_ups.resolve(target)) for _ in range(3)]
+        [address] = await look_ups.resolve(EndpointTarget.parse(f"http://{PUBLIC_DNS}"))
+        assert str(address) == PUBLIC_DNS
+        can_go_on.set()
+        return [*await asyncio.gather(*others, return_exceptions=True)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    outcomes = asyncio.run(problems())
+
+    assert hosts == [NAME]
+    assert [type(outcome) for outcome in outcomes] == [RequestNotSent] * 3
 
 
 @pytest.mark.parametrize(
