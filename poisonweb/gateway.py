@@ -54,7 +54,13 @@ class GatewayH11(BoundedH11):
         self.app_state["abort"] = self._abort
 
     def _abort(self) -> None:
-        """Reset the connection: any other end may look like that of the answer."""
+        """Reset the connection: any other end may look like that of the answer.
+
+        One that is closing may have no socket any more.
+        """
+        if self.transport.is_closing():
+            self.transport.abort()
+            return
         linger_for_no_time = struct.pack("ii", 1, 0)
         sock = self.transport.get_extra_info("socket")
         sock.setsockopt(SOL_SOCKET, SO_LINGER, linger_for_no_time)

@@ -209,6 +209,7 @@ class FirstTries:
         endpoint, begun_at = call.endpoint, clock.now()
         until = loop.time() + endpoint.attempt_timeout
         unknown = None
+        is_written = asyncio.Event()
         try:
             async with (
                 self._until_cut(),
@@ -216,6 +217,7 @@ class FirstTries:
                     call.request,
                     seconds=endpoint.attempt_timeout,
                     late_for=endpoint.claim_timeout - endpoint.attempt_timeout,
+                    on_write=is_written.set,
                 ) as answer,
             ):
                 result = await self._receive(answer, endpoint, caller)
@@ -225,7 +227,12 @@ class FirstTries:
             unknown = problem
             result = CallResult(outcome=AttemptOutcome.UNKNOWN, detail=str(problem))
         except _Stopped:
-            result = CallResult(outcome=AttemptOutcome.UNKNOWN, detail=STOPPED)
+            if caller.has_answer:
+                caller.break_off()
+            outcome = (
+                AttemptOutcome.UNKNOWN if is_written.is_set() else AttemptOutcome.FAILED
+            )
+            result = CallResult(outcome=outcome, detail=STOPPED)
         if not isinstance(result, CallResult):
             return result
         return _Failure(

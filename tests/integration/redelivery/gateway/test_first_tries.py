@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import http.client
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -47,6 +49,23 @@ DOWN = answering(ok(b"no luck", b"X-Why: none", status=b"503 Down"))
 def gateway() -> Iterator[Gateway]:
     with running_gateway() as running:
         yield running
+
+
+TEXT = "GET /gateway/{endpoint}/ {version}\nHost: x\nX-Poisonweb-Key: KEY\n\n"
+HALF = 2 * first_tries.HELD_ANSWER
+HALF_AN_ANSWER = (
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"%x\r\n%s\r\n" % (HALF, b"x" * HALF)
+)
+
+
+def receive_all_but_the_end(sock: socket.socket) -> None:
+    """Receive what the gateway passes on of `HALF_AN_ANSWER`."""
+    count = 0
+    while count < HALF:
+        piece = sock.recv(2**20)
+        assert piece, "the answer ended"
+        count += piece.count(b"x")
 
 
 class Gate:
@@ -386,6 +405,83 @@ def test_a_stop_stores_what_back_ends_have_not_answered(
     assert b"The gateway was stopped before the back end had answered." in problem
     assert Attempt.objects.get().outcome == "unknown"
     assert Delivery.objects.get().state == "waiting"
+
+
+def test_an_answer_that_breaks_off_after_its_caller_left_is_stored(
+    gateway: Gateway,
+) -> None:
+    half = Gate(b"")
+
+    def script(visit: Visit, request: bytes) -> object:
+        visit.send(HALF_AN_ANSWER)
+        half(visit, request)
+        return END
+
+    with endpoint_of(script) as (endpoint, _):
+        with gateway.open(TEXT.format(endpoint=endpoint, version="HTTP/1.1")) as sock:
+            receive_all_but_the_end(sock)
+        wait_until(lambda: not gateway.server.server_state.connections)
+        half.open()
+        wait_until(Delivery.objects.exists)
+
+    assert Attempt.objects.get().outcome == "unknown"
+
+
+def test_a_stop_breaks_the_connection_of_a_caller_that_has_half_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("poisonweb.gateway.CUT_SECONDS", 0.2)
+
+    def script(visit: Visit, request: bytes) -> object:
+        visit.send(HALF_AN_ANSWER)
+        return hang(visit, request)
+
+    with endpoint_of(script) as (endpoint, _), ExitStack() as stack:
+        with running_gateway() as gateway:
+            text = TEXT.format(endpoint=endpoint, version="HTTP/1.0")
+            sock = stack.enter_context(gateway.open(text))
+            receive_all_but_the_end(sock)
+        with pytest.raises(ConnectionResetError):
+            sock.recv(1)
+
+    assert Attempt.objects.get().outcome == "unknown"
+
+
+def test_a_stop_before_a_request_was_written_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("poisonweb.gateway.CUT_SECONDS", 0.2)
+    # It listens, but says nothing, so TLS does not begin.
+    with (
+        socket.create_server((LOOPBACK, 0)) as silent,
+        ExitStack() as stack,
+        running_gateway() as gateway,
+    ):
+        endpoint = builders.endpoint(
+            "silent", target=f"https://{LOOPBACK}:{silent.getsockname()[1]}"
+        )
+        text = TEXT.format(endpoint=endpoint, version="HTTP/1.1")
+        stack.enter_context(gateway.open(text))
+        stack.enter_context(silent.accept()[0])
+
+    attempt = Attempt.objects.get()
+    assert (attempt.outcome, attempt.detail) == ("failed", first_tries.STOPPED)
+
+
+def test_a_key_that_does_not_reach_the_back_end_makes_nothing_repeatable(
+    gateway: Gateway,
+) -> None:
+    with endpoint_of(closing(b"HTTP/1.1 200 OK\r\nContent-Le")) as (endpoint, _):
+        answer = gateway.call(
+            f"/gateway/{endpoint}/",
+            method="POST",
+            body=b"1",
+            Idempotency_Key="order-13",
+            Connection="Idempotency-Key",
+        )
+
+    assert answer.document["state"] == "given_up"
+    assert Delivery.objects.get().idempotency_key == answer.document["delivery"]
 
 
 def test_senders_get_few_notices_of_many_deliveries(
