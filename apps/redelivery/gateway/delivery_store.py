@@ -46,14 +46,10 @@ def store(endpoint: Endpoint, new: NewDelivery) -> Delivery:
             raise
         connection.close()
     try:
-        earlier = Delivery.objects.filter(pk=new.id).first()
-        return earlier or _accept(endpoint, new)
+        return _accept_unless_stored(endpoint, new)
     except (OperationalError, InterfaceError) as problem:
         connection.close()
         raise PerhapsStored from problem
-    except IntegrityError:
-        # The first session committed meanwhile.
-        return Delivery.objects.get(pk=new.id)
 
 
 def store_with_breaker(endpoint: Endpoint, new: NewDelivery) -> StoredDelivery:
@@ -101,6 +97,16 @@ def status(delivery: uuid.UUID, principal: Principal) -> dict[str, object] | Non
         return None
     attempts = Attempt.objects.filter(delivery=row).defer("answer", "late_answer")
     return delivery_status(row, attempts.order_by("number"))
+
+
+def _accept_unless_stored(endpoint: Endpoint, new: NewDelivery) -> Delivery:
+    """Store a request that an earlier session may have stored, or may store yet."""
+    try:
+        earlier = Delivery.objects.filter(pk=new.id).first()
+        return earlier or _accept(endpoint, new)
+    except IntegrityError:
+        # The first session committed meanwhile.
+        return Delivery.objects.get(pk=new.id)
 
 
 def _accept(endpoint: Endpoint, new: NewDelivery) -> Delivery:

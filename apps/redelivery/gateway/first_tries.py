@@ -52,6 +52,9 @@ CONFINING = (
     (b"content-security-policy", b"sandbox"),
     (b"x-content-type-options", b"nosniff"),
 )
+ORDER_UNKNOWN = (
+    "Whether an earlier request of its order key waits is unknown, so it was not tried."
+)
 STOPPED = "The gateway was stopped before the back end had answered."
 BROKEN_OFF = "The answer was longer than the gateway holds, and broke off."
 
@@ -161,7 +164,7 @@ class FirstTries:
             )
         except (DatabaseAway, DatabaseError, InterfaceError) as problem:
             log.warning("breaker and order are not checked: %s", problem)
-            return ""
+            return "" if call.order_key is None else ORDER_UNKNOWN
 
     @asynccontextmanager
     async def _slot(self, endpoint: Endpoint) -> AsyncIterator[bool]:

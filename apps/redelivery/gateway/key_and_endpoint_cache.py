@@ -104,11 +104,17 @@ class KeyAndEndpointCache:
         return key
 
     async def endpoint(self, name: str) -> Endpoint | None:
-        """Return the endpoint of this name; it may be of this very moment."""
+        """Return the endpoint of this name; it may be of this very moment.
+
+        Raises Unavailable for an unknown name that cannot be looked up now.
+        """
         asked_at = self._monotonic()
         endpoint = (await self.current()).endpoints.get(name)
         if endpoint is None:
-            endpoint = (await self._not_older_than(asked_at)).endpoints.get(name)
+            reading = await self._not_older_than(asked_at)
+            endpoint = reading.endpoints.get(name)
+            if endpoint is None and reading.begun_at < asked_at:
+                raise Unavailable("The endpoint cannot be looked up at the moment.")
         return endpoint
 
     async def aclose(self) -> None:

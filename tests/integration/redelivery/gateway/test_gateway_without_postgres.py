@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from django.db import connection
 
 from apps.core.errors import Unavailable
+from apps.redelivery.gateway import delivery_store
 from apps.redelivery.gateway.database_threads import GatewayDatabaseThreads
+from apps.redelivery.gateway.delivery_store import PerhapsStored
 from apps.redelivery.gateway.key_and_endpoint_cache import KeyAndEndpointCache
 from apps.redelivery.models import CallCount, Delivery, DeliveryBody
 from tests.integration.redelivery import endpoint_and_delivery_builders as builders
@@ -93,6 +96,43 @@ def test_first_tries_go_on_and_a_failure_says_that_nothing_was_kept(
     )
 
 
+def test_calls_with_an_order_key_are_not_tried_without_postgres(
+    gateway: Gateway,
+) -> None:
+    with endpoint_of(answering(ok()), order_header="X-Account") as (endpoint, server):
+        address = f"/gateway/{endpoint}/"
+        before = gateway.call(address, X_Account="7")
+        with postgres_away():
+            ordered = gateway.call(address, X_Account="7")
+            other = gateway.call(address)
+
+    assert (before.status, ordered.status, other.status) == (200, 502, 200)
+    assert ordered.document["detail"].startswith("Whether an earlier request of its")
+    assert ordered.document["kept"] is False
+    assert len(server.requests) == 2
+
+
+def test_a_session_that_breaks_after_the_first_one_committed_leaves_it_open() -> None:
+    endpoint, new = builders.endpoint(), builders.request()
+    inserts = []
+
+    def break_sessions(
+        execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any
+    ) -> Any:
+        is_insert = "INSERT INTO redelivery_delivery (" in sql
+        if is_insert:
+            inserts.append(sql)
+        if is_insert and len(inserts) == 2:
+            execute(sql, params, many, context)  # the first session, so to say
+        elif len(inserts) == (1 if is_insert else 2):
+            assert connection.connection is not None
+            connection.connection.close()
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(break_sessions), pytest.raises(PerhapsStored):
+        delivery_store.store(endpoint, new)
+
+
 def test_sessions_that_broke_meanwhile_lose_nothing(gateway: Gateway) -> None:
     with endpoint_of(answering(ok()), mode="async") as (endpoint, _):
         address = f"/gateway/{endpoint}/"
@@ -132,6 +172,8 @@ def test_keys_and_endpoints_are_used_for_five_minutes_without_postgres() -> None
                 assert runner.run(cache.endpoint(endpoint.name)) == endpoint
             with pytest.raises(Unavailable):
                 runner.run(cache.key("pw_local_unknown"))
+            with pytest.raises(Unavailable):
+                runner.run(cache.endpoint("none"))
             clock.time = 1_300.1
             with pytest.raises(Unavailable):
                 runner.run(cache.key(secret))
