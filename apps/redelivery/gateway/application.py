@@ -67,6 +67,8 @@ KEY_HEADER = OWN_PREFIX + b"key"
 # Together with those for upkeep, the sessions of Postgres that a gateway has.
 STORING_SESSIONS, UPKEEP_SESSIONS = 8, 1
 MOST_CALLS, MOST_CALLS_OF_ENDPOINT = 1_000, 500
+# After this long, a gateway that closes leaves the rest of its tasks.
+CLOSE_SECONDS = 15.0
 BODY_MEMORY = 256 * 1024 * 1024
 # An endpoint has its own limit of calls at once.
 CONNECTIONS_PER_TARGET = 1_000
@@ -109,10 +111,12 @@ class GatewayApplication:
         self._first_tries.cut()
 
     async def aclose(self) -> None:
-        """Finish all first tries, write what is left, and close all connections."""
-        for tasks in (self._tasks, self._notes):
-            if tasks:
-                await asyncio.wait(tasks)
+        """Finish first tries, write what is left, and close all connections.
+
+        Tasks that are still not over, since Postgres hangs, end with the event loop.
+        """
+        if tasks := self._tasks | self._notes:
+            await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
         await self._first_tries.aclose()
         await self._cache.aclose()
         await self._writes.aclose()
