@@ -19,6 +19,7 @@ import h11
 import uvicorn
 from django.db import connections
 
+from apps.core.postgres_connections import IDLE_TRANSACTION, session_options
 from apps.redelivery.gateway.application import GatewayApplication
 from apps.redelivery.gateway.caller_connections import (
     AsgiReceive,
@@ -167,12 +168,17 @@ def serve(*, host: str, port: int) -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
     database = connections.settings["default"]
     options = database["OPTIONS"]
-    limit = f"-c statement_timeout={STATEMENT_MILLISECONDS}"
+    limits = session_options(
+        {
+            "statement_timeout": str(STATEMENT_MILLISECONDS),
+            "idle_in_transaction_session_timeout": IDLE_TRANSACTION,
+        }
+    )
     database["OPTIONS"] = {
         **options,
         "application_name": "poisonweb gateway",
         "connect_timeout": CONNECT_SECONDS,
-        "options": f"{options['options']} {limit}",
+        "options": f"{options['options']} {limits}",
         # Milliseconds, after which a network that swallows everything is given up.
         "tcp_user_timeout": STATEMENT_MILLISECONDS,
     }

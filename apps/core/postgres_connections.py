@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
 import psycopg
-from django.db import OperationalError, connection, connections
+from django.db import InternalError, OperationalError, connection, connections
 from django.db.backends.postgresql.base import DatabaseWrapper
 from psycopg.conninfo import make_conninfo
+from psycopg.errors import IdleInTransactionSessionTimeout
 from psycopg_pool import PoolTimeout
 
 # Seconds that a thread waits for one of the shared sessions.
@@ -17,6 +18,8 @@ BORROW_TIMEOUT = 10.0
 # The pool retries less and less often. After this many seconds it starts over, so that
 # a thread need not wait for minutes when Postgres is back.
 RECONNECT_TIMEOUT = 5.0
+# Of a process that is frozen inside a transaction: others wait for its rows so long.
+IDLE_TRANSACTION = "5s"
 
 
 def open_session(purpose: str) -> psycopg.Connection[Any]:
@@ -29,8 +32,12 @@ def conninfo(purpose: str, **settings: str) -> str:
 
     `settings` are those of Postgres for the sessions.
     """
-    options = " ".join(f"-c {name}={value}" for name, value in settings.items())
-    return make_conninfo(**_parameters(purpose), options=options)
+    return make_conninfo(**_parameters(purpose), options=session_options(settings))
+
+
+def session_options(settings: Mapping[str, str]) -> str:
+    """Write settings of Postgres as libpq takes them for a session."""
+    return " ".join(f"-c {name}={value}" for name, value in settings.items())
 
 
 async def open_async_session(purpose: str) -> psycopg.AsyncConnection[Any]:
@@ -61,12 +68,13 @@ def _parameters(purpose: str) -> dict[str, Any]:
 
 @contextmanager
 def shared(
-    purpose: str, *, most: int, timeout: float = BORROW_TIMEOUT
+    purpose: str, *, most: int, timeout: float = BORROW_TIMEOUT, **settings: str
 ) -> Iterator[None]:
     """Let this process' threads share at most `most` of Django's sessions.
 
     A thread keeps its session until it returns it: see `borrow`. A thread that waits
     longer than `timeout` gets an OperationalError, as if Postgres were unavailable.
+    `settings` are those of Postgres for the sessions.
     """
     wrapper = cast(DatabaseWrapper, connection)
     wrapper.close()
@@ -78,8 +86,13 @@ def shared(
         "timeout": timeout,
         "reconnect_timeout": RECONNECT_TIMEOUT,
     }
-    name = {"application_name": f"poisonweb {purpose}"}
-    database["OPTIONS"] = {**database["OPTIONS"], **name, "pool": pool}
+    options = f"{database['OPTIONS']['options']} {session_options(settings)}"
+    database["OPTIONS"] = {
+        **database["OPTIONS"],
+        "application_name": f"poisonweb {purpose}",
+        "options": options.strip(),
+        "pool": pool,
+    }
     # So that the pool hands out no session that has ended.
     database["CONN_HEALTH_CHECKS"] = True
     try:
@@ -98,7 +111,8 @@ def borrow() -> Iterator[None]:
     """
     pool = connection.settings_dict["OPTIONS"].get("pool")
     try:
-        yield
+        with session_ends_as_absence():
+            yield
     except OperationalError as error:
         if isinstance(error.__cause__, PoolTimeout):
             message = f"Postgres gave us no session within {pool['timeout']:g} seconds"
@@ -107,3 +121,18 @@ def borrow() -> Iterator[None]:
     finally:
         if pool and not connection.in_atomic_block:
             connection.close()
+
+
+@contextmanager
+def session_ends_as_absence() -> Iterator[None]:
+    """Raise OperationalError where Postgres ended a transaction that was too slow.
+
+    Nothing of it is stored; Django has InternalError for it, as for a bug.
+    """
+    try:
+        yield
+    except InternalError as error:
+        if isinstance(error.__cause__, IdleInTransactionSessionTimeout):
+            message = "Postgres ended our session: it was idle in a transaction"
+            raise OperationalError(message) from error.__cause__
+        raise

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -15,7 +16,7 @@ from typing import IO, ParamSpec, TypeVar
 
 import pytest
 from django.conf import settings
-from django.db import OperationalError, connection, connections
+from django.db import OperationalError, connection, connections, transaction
 from pytest_django import Settings
 from redis import Redis
 
@@ -293,6 +294,23 @@ def test_a_thread_that_waits_too_long_for_a_session_gets_an_error() -> None:
     assert [str(trouble) for trouble in troubles] == [
         "Postgres gave us no session within 3 seconds"
     ]
+
+
+def test_a_transaction_that_is_idle_for_too_long_ends_as_if_postgres_were_away() -> (
+    None
+):
+    with shared("test", most=1, idle_in_transaction_session_timeout="50ms"):
+        with pytest.raises(OperationalError, match="idle in a transaction"):
+            freeze_in_a_transaction()
+        with borrow():
+            assert not Topic.objects.exists()
+
+
+def freeze_in_a_transaction() -> None:
+    with borrow(), transaction.atomic():
+        Topic.objects.exists()
+        time.sleep(0.3)
+        Topic.objects.exists()
 
 
 def test_the_pool_hands_out_no_session_that_ended() -> None:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 from django.db import InterfaceError, OperationalError, connection, connections
 
 from apps.core.errors import Unavailable
+from apps.core.postgres_connections import session_ends_as_absence
 
 T = TypeVar("T")
 
@@ -93,7 +94,8 @@ class GatewayDatabaseThreads:
             error: BaseException | None = None
             try:
                 self._check_session(idle_since)
-                outcome = call.work()
+                with session_ends_as_absence():
+                    outcome = call.work()
             except (OperationalError, InterfaceError) as problem:
                 error = self._note_problem(problem)
             except BaseException as problem:  # noqa: BLE001 - raised on to who waits

@@ -12,6 +12,7 @@ from django.db import IntegrityError, InterfaceError, OperationalError, connecti
 
 from apps.core import clock
 from apps.core.errors import Unavailable
+from apps.core.postgres_connections import session_ends_as_absence
 from apps.core.postgres_errors import refuses_value
 from apps.redelivery.calls import CallResult, NewDelivery
 from apps.redelivery.gateway.delivery_answers import delivery_status
@@ -110,6 +111,7 @@ def _accept_unless_stored(endpoint: Endpoint, new: NewDelivery) -> Delivery:
 
 
 def _accept(endpoint: Endpoint, new: NewDelivery) -> Delivery:
-    delivery = accept(endpoint=endpoint, new=new, now=clock.now())
+    with session_ends_as_absence():
+        delivery = accept(endpoint=endpoint, new=new, now=clock.now())
     assert delivery is not None  # noqa: S101 - without `dedupe` it is new
     return delivery

@@ -17,7 +17,11 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, **__: Any) -> None:
         """Send until a signal to stop."""
-        with postgres_connections.shared("sender", most=sender.MOST_SESSIONS):
+        with postgres_connections.shared(
+            "sender",
+            most=sender.MOST_SESSIONS,
+            idle_in_transaction_session_timeout=postgres_connections.IDLE_TRANSACTION,
+        ):
             asyncio.run(_serve())
 
 
