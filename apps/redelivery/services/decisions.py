@@ -6,6 +6,7 @@ Each call is one decision on the audit trail, whatever the number of its deliver
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 
@@ -58,17 +59,14 @@ def give_up(
     now: datetime,
 ) -> int:
     """End waiting deliveries as their endpoint says; return how many."""
+    ends_at = Counter[int]()
 
     def end(delivery: Delivery) -> None:
         ends.end(delivery, delivery.endpoint, cause=Cause.MANUAL, now=now)
         delivery.save()
-        call_counts.add(
-            endpoint_id=delivery.endpoint_id,
-            counts={call_counts.GIVEN_UP: 1},
-            now=now,
-        )
+        ends_at[delivery.endpoint_id] += 1
 
-    return _decide(
+    ended = _decide(
         end,
         Action.DELIVERIES_GIVEN_UP,
         ids=ids,
@@ -77,6 +75,14 @@ def give_up(
         reason=reason,
         now=now,
     )
+    # At the end, and in order: calls that end at these endpoints wait for these rows.
+    for endpoint_id, number in sorted(ends_at.items()):
+        call_counts.add(
+            endpoint_id=endpoint_id,
+            counts={call_counts.GIVEN_UP: number},
+            now=now,
+        )
+    return ended
 
 
 @transaction.atomic
@@ -129,9 +135,7 @@ def _decide(
     deliveries = list(
         Delivery.objects.on_endpoints(principal.topics)
         .filter(pk__in=ids, state=state)
-        .select_related(
-            "endpoint", "endpoint__topic", "endpoint__forward_endpoint", "body"
-        )
+        .select_related("endpoint", "endpoint__topic", "endpoint__forward_endpoint")
         .select_for_update(of=("self",))
         .order_by("pk")
     )

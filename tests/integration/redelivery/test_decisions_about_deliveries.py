@@ -7,11 +7,13 @@ import uuid
 from dataclasses import replace
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from apps.audit.models import Entry
 from apps.core.errors import Forbidden, Invalid
 from apps.poison.models import Poison
-from apps.redelivery.models import Delivery
+from apps.redelivery.models import CallCount, Delivery
 from apps.redelivery.services import decisions
 from apps.redelivery.services.acceptance import accept
 from tests.integration.redelivery.endpoint_and_delivery_builders import (
@@ -66,6 +68,23 @@ def test_giving_up_ends_deliveries_as_their_endpoint_says() -> None:
     assert Poison.objects.get().cause == "manual"
     assert Delivery.objects.get(endpoint=drop).state == "dropped"
     assert trail() == [("deliveries.given_up", "deliveries", "")]
+
+
+def test_many_that_are_given_up_are_counted_at_the_end_once_for_each_endpoint() -> None:
+    both = [endpoint(), endpoint("drop", at_end="drop")]
+    for each in (*both, *both):
+        accept(endpoint=each, new=request(), now=NOW)
+    ids = list(Delivery.objects.values_list("pk", flat=True))
+
+    with CaptureQueriesContext(connection) as queries:
+        decisions.give_up(ids=ids, principal=ADMIN, now=NOW)
+
+    statements = [query["sql"].lstrip().split(" AS count")[0] for query in queries]
+    number = statements.count("INSERT INTO redelivery_call_count")
+    last_end = max(n for n, sql in enumerate(statements) if sql.startswith("UPDATE"))
+    assert number == 2
+    assert statements.index("INSERT INTO redelivery_call_count") > last_end
+    assert set(CallCount.objects.values_list("given_up", flat=True)) == {2}
 
 
 def test_a_dropped_delivery_is_restored_with_its_whole_plan() -> None:
