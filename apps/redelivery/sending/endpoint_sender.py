@@ -87,6 +87,7 @@ class EndpointSender:
         self._forwards: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._is_stopping = False
+        self._claiming = asyncio.Lock()
         self._is_due = False
         self._next_due: datetime | None = None
         self._work = PendingWork()
@@ -117,6 +118,10 @@ class EndpointSender:
         self._is_stopping = True
         self._wake.set()
         until = monotonic() + seconds
+        with suppress(TimeoutError):
+            # What a thread claims at this moment is called too.
+            async with asyncio.timeout(seconds), self._claiming:
+                pass
         running = {*self._calls} | ({self._forwards} if self._forwards else set())
         if running:
             await asyncio.wait(running, timeout=max(0.0, until - monotonic()))
@@ -221,18 +226,21 @@ class EndpointSender:
         if not (self._is_due and room and self.endpoint.is_enabled):
             return
         room = await self._gather(room)
-        self._is_due = False
-        claimed = await self._tools.threads.run(
-            partial(
-                claims.claim,
-                endpoint=self.endpoint,
-                fence=fence,
-                most=room,
-                now=self._tools.clock(),
+        async with self._claiming:
+            if self._is_stopping:
+                return
+            self._is_due = False
+            claimed = await self._tools.threads.run(
+                partial(
+                    claims.claim,
+                    endpoint=self.endpoint,
+                    fence=fence,
+                    most=room,
+                    now=self._tools.clock(),
+                )
             )
-        )
-        for delivery in claimed:
-            self._begin(delivery)
+            for delivery in claimed:
+                self._begin(delivery)
         self._pace.begin(len(claimed))
         if len(claimed) == room or _size_of(claimed) >= claims.MOST_BYTES:
             self._is_due = True
