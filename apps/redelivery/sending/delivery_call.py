@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -117,9 +118,14 @@ def _request(endpoint: Endpoint, delivery: ClaimedDelivery) -> EndpointRequest:
 
 
 async def _result(answer: EndpointAnswer, endpoint: Endpoint) -> CallResult:
-    """Read as much of an answer as is kept, and judge its status."""
-    body = await answer.read(KEPT_ANSWER)
+    """Read as much of an answer as is kept, and judge its status.
+
+    A status that is a failure says it all, though its body breaks off.
+    """
     failed = is_failure(answer.status, endpoint.failure_statuses)
+    body = b""
+    with suppress(*([OutcomeUnknown] if failed else [])):
+        body = await answer.read(KEPT_ANSWER)
     return CallResult(
         outcome=AttemptOutcome.FAILED if failed else AttemptOutcome.SUCCEEDED,
         status=answer.status,

@@ -150,7 +150,9 @@ class SenderProcess:
 
 
 def _without_lock(senders: Sequence[EndpointSender]) -> list[EndpointSender]:
-    return [each for each in senders if each.grant is not None and each.grant.lost]
+    # The event loop may take a grant away between two looks at it.
+    grants = [(each, each.grant) for each in senders]
+    return [each for each, grant in grants if grant is not None and grant.lost]
 
 
 def _read(
