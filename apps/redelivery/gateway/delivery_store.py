@@ -15,6 +15,7 @@ from apps.core.errors import Unavailable
 from apps.core.postgres_connections import session_ends_as_absence
 from apps.core.postgres_errors import refuses_value
 from apps.redelivery.calls import CallResult, NewDelivery
+from apps.redelivery.gateway.database_threads import DatabaseAway
 from apps.redelivery.gateway.delivery_answers import delivery_status
 from apps.redelivery.models import Attempt, Delivery, Endpoint, EndpointActivity
 from apps.redelivery.services import breaker, results
@@ -25,6 +26,10 @@ from apps.team.rights import Principal
 
 class PerhapsStored(Unavailable):
     """Postgres went away while it stored something: whether it did is unknown."""
+
+
+class EndpointAway(DatabaseAway):
+    """The endpoint was removed a moment ago: nothing can be stored for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,5 +118,6 @@ def _accept_unless_stored(endpoint: Endpoint, new: NewDelivery) -> Delivery:
 def _accept(endpoint: Endpoint, new: NewDelivery) -> Delivery:
     with session_ends_as_absence():
         delivery = accept(endpoint=endpoint, new=new, now=clock.now())
-    assert delivery is not None  # noqa: S101 - without `dedupe` it is new
+    if delivery is None:
+        raise EndpointAway
     return delivery

@@ -16,7 +16,7 @@ from apps.redelivery.services.delivery_rows import insert
 
 
 def accept(*, endpoint: Endpoint, new: NewDelivery, now: datetime) -> Delivery | None:
-    """Store a request; return its delivery, None where it was requeued before.
+    """Store a request; return its delivery, None where `insert` returns none.
 
     A failed first try is stored with it, as its first attempt, and may already end it.
     The caller notifies the senders: see `notify_due`.

@@ -19,9 +19,10 @@ WITH accepted AS (
     INSERT INTO redelivery_delivery (id, endpoint_id, state, method, path, headers,
         size, caller, idempotency_key, is_repeatable, order_key, dedupe, retry_count,
         attempts, accepted_at, expires_at, due_at, last_wait, last_error, cause)
-    VALUES (%(id)s, %(endpoint)s, 'waiting', %(method)s, %(path)s, %(headers)s,
+    SELECT %(id)s, %(endpoint)s, 'waiting', %(method)s, %(path)s, %(headers)s,
         %(size)s, %(caller)s, %(idempotency_key)s, %(is_repeatable)s, %(order_key)s,
-        %(dedupe)s, 0, 0, %(now)s, %(expires_at)s, %(due_at)s, 0, '', '')
+        %(dedupe)s, 0, 0, %(now)s, %(expires_at)s, %(due_at)s, 0, '', ''
+    WHERE EXISTS (SELECT FROM redelivery_endpoint WHERE id = %(endpoint)s)
     ON CONFLICT (endpoint_id, dedupe) WHERE dedupe IS NOT NULL DO NOTHING
     RETURNING id
 )
@@ -36,7 +37,11 @@ def flat(headers: Sequence[Header]) -> list[bytes]:
 
 
 def insert(endpoint: Endpoint, new: NewDelivery, *, now: datetime) -> Delivery | None:
-    """Insert a delivery and its body; None where its `dedupe` is there already."""
+    """Insert a delivery and its body.
+
+    Returns None where its `dedupe` is there already, or its endpoint no longer is: see
+    `remove_endpoint`.
+    """
     values: dict[str, Any] = {
         "id": new.id,
         "endpoint": endpoint.pk,

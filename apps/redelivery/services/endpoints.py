@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Q
 
 from apps.audit import services as audit
@@ -174,6 +174,9 @@ def remove_endpoint(
     """
     principal.require(Scope.BROKERS_WRITE)
     visible_endpoint(name=name, principal=principal)
+    with connection.cursor() as cursor:
+        # Deliveries that are being stored are waited for, and later ones are refused.
+        cursor.execute("LOCK TABLE redelivery_delivery IN SHARE ROW EXCLUSIVE MODE")
     endpoint = Endpoint.objects.select_for_update().get(name=name)
     if endpoint.deliveries.exists():
         raise Refused(

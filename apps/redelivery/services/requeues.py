@@ -52,11 +52,10 @@ def _send(
         deliveries=[request for request in new if request is not None],
         now=clock.now(),
     )
+    if not stored and not Endpoint.objects.filter(pk=endpoint.pk).exists():
+        return [_refusal(f"the endpoint {endpoint} was removed")] * len(messages)
     return [
-        PublishOutcome(
-            kind=OutcomeKind.REFUSED,
-            detail=f"it has no header {METHOD.decode()}, so it is no request",
-        )
+        _refusal(f"it has no header {METHOD.decode()}, so it is no request")
         if request is None
         else PublishOutcome(
             kind=OutcomeKind.SENT if request.id in stored else OutcomeKind.DUPLICATE,
@@ -64,6 +63,10 @@ def _send(
         )
         for request in new
     ]
+
+
+def _refusal(detail: str) -> PublishOutcome:
+    return PublishOutcome(kind=OutcomeKind.REFUSED, detail=detail)
 
 
 def _request(endpoint: Endpoint, message: RoutedMessage) -> NewDelivery | None:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import psycopg
 import pytest
 
+from apps.brokers.adapter_contract import OutcomeKind
+from apps.brokers.services.topics_and_routing_publisher import RoutedMessage
+from apps.core import postgres_connections
 from apps.core.errors import Forbidden, Invalid, Refused
 from apps.redelivery.endpoint_settings import PRESETS, EndpointSettings
-from apps.redelivery.models import Endpoint
+from apps.redelivery.gateway import delivery_store
+from apps.redelivery.gateway.delivery_store import EndpointAway
+from apps.redelivery.models import Delivery, Endpoint
+from apps.redelivery.requeued_requests import METHOD
+from apps.redelivery.services import requeues
 from apps.redelivery.services.acceptance import accept
 from apps.redelivery.services.endpoints import (
     change_endpoint,
@@ -149,6 +157,27 @@ def test_deliveries_never_go_round() -> None:
             principal=ADMIN,
             now=NOW,
         )
+
+
+def test_nothing_is_stored_for_an_endpoint_that_was_removed() -> None:
+    stock = endpoint()
+    other = postgres_connections.open_session("test")
+    remove_endpoint(name=stock.name, principal=ADMIN, now=NOW)
+
+    # Who stores a request meanwhile waits for the end of the removal.
+    with other, pytest.raises(psycopg.errors.LockNotAvailable):
+        other.execute("SET lock_timeout = '50ms'")
+        other.execute("INSERT INTO redelivery_delivery DEFAULT VALUES")
+    stored_at = Endpoint(pk=stock.pk, name=stock.name)
+    with pytest.raises(EndpointAway):
+        delivery_store.store(stored_at, request())
+    message = RoutedMessage(
+        topic=stock.topic, body=b"", headers=((METHOD, b"POST"),), dedupe="1"
+    )
+    [outcome] = requeues._send(stored_at, [message])
+    assert outcome.kind is OutcomeKind.REFUSED
+    assert outcome.detail == "the endpoint stock-quote was removed"
+    assert not Delivery.objects.exists()
 
 
 def test_only_an_unused_endpoint_is_removed() -> None:
