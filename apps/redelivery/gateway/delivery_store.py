@@ -18,7 +18,7 @@ from apps.redelivery.calls import CallResult, NewDelivery
 from apps.redelivery.gateway.database_threads import DatabaseAway
 from apps.redelivery.gateway.delivery_answers import delivery_status
 from apps.redelivery.models import Attempt, Delivery, Endpoint, EndpointActivity
-from apps.redelivery.services import breaker, results
+from apps.redelivery.services import breaker, ends, results
 from apps.redelivery.services.acceptance import accept
 from apps.redelivery.states import UNFINISHED
 from apps.team.rights import Principal
@@ -62,7 +62,7 @@ def store_with_breaker(endpoint: Endpoint, new: NewDelivery) -> StoredDelivery:
     """Store a request whose first try failed; tell whether the breaker is open now."""
     delivery = store(endpoint, new)
     is_open = EndpointActivity.objects.filter(
-        endpoint=endpoint, open_until__isnull=False
+        endpoint=endpoint, endpoint__breaker_failures__gt=0, open_until__isnull=False
     ).exists()
     return StoredDelivery(delivery=delivery, is_breaker_open=is_open)
 
@@ -101,8 +101,11 @@ def status(delivery: uuid.UUID, principal: Principal) -> dict[str, object] | Non
     )
     if row is None or not principal.sees(row.endpoint.topic.name):
         return None
-    attempts = Attempt.objects.filter(delivery=row).defer("answer", "late_answer")
-    return delivery_status(row, attempts.order_by("number"))
+    attempts = Attempt.objects.filter(delivery=row).defer(
+        "answer", "answer_headers", "late_answer"
+    )
+    newest = attempts.order_by("-number")[: ends.MOST_ATTEMPTS]
+    return delivery_status(row, reversed(newest))
 
 
 def _accept_unless_stored(endpoint: Endpoint, new: NewDelivery) -> Delivery:

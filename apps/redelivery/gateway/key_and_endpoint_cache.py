@@ -188,6 +188,10 @@ def _breakers() -> dict[int, CachedBreaker]:
     """Return the breakers of endpoints whose last call failed."""
     rows = EndpointActivity.objects.filter(failures_in_a_row__gt=0)
     return {
-        endpoint: CachedBreaker(is_failing=True, is_open=open_until is not None)
-        for endpoint, open_until in rows.values_list("endpoint", "open_until")
+        endpoint: CachedBreaker(
+            is_failing=True, is_open=bool(most) and open_until is not None
+        )
+        for endpoint, open_until, most in rows.values_list(
+            "endpoint", "open_until", "endpoint__breaker_failures"
+        )
     }

@@ -19,6 +19,8 @@ def note(*, endpoint: Endpoint, outcomes: Sequence[bool], now: datetime) -> None
     Call it inside a transaction: it locks the row of the endpoint's activity.
     """
     if not endpoint.breaker_failures:
+        # It may have had one until its last change.
+        close_after_success(endpoint_id=endpoint.pk)
         return
     activity = EndpointActivity.objects.select_for_update().get(endpoint=endpoint)
     for is_success in outcomes:
@@ -34,7 +36,7 @@ def note(*, endpoint: Endpoint, outcomes: Sequence[bool], now: datetime) -> None
 
 
 def close_after_success(*, endpoint_id: int) -> None:
-    """Note a success, which is all that a first try leaves; writes only a change."""
+    """Forget all failures, as after a success; writes only a change."""
     EndpointActivity.objects.filter(
         endpoint=endpoint_id, failures_in_a_row__gt=0
     ).update(failures_in_a_row=0, opened_at=None, open_until=None)

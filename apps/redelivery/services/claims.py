@@ -123,7 +123,7 @@ def _allowed(endpoint: Endpoint, fence: int, *, now: datetime) -> int:
     if activity.fence < fence:
         activity.fence = fence
         activity.save(update_fields=["fence"])
-    if activity.open_until is None:
+    if activity.open_until is None or not endpoint.breaker_failures:
         return endpoint.concurrency
     return 1 if activity.open_until <= now else 0
 

@@ -18,7 +18,7 @@ from apps.poison.services import confirmations
 from apps.redelivery.calls import CallResult, NewDelivery
 from apps.redelivery.delivery_ids import new_delivery_id
 from apps.redelivery.due_notices import notify_due
-from apps.redelivery.models import Attempt, Delivery, Endpoint
+from apps.redelivery.models import Attempt, Delivery, DeliveryBody, Endpoint
 from apps.redelivery.requeued_requests import (
     DELIVERY,
     IDEMPOTENCY_KEY,
@@ -34,7 +34,8 @@ log = logging.getLogger(__name__)
 
 HOOK_OF = b"x-poisonweb-answer-of"
 HOOK_STATUS = b"x-poisonweb-answer-status"
-_TEXT_OF_AN_ANSWER = 2_000
+# Of one report, and of one answer about a delivery.
+MOST_ATTEMPTS = 200
 _NAME = "poisonweb"
 
 
@@ -103,7 +104,11 @@ def _report(delivery: Delivery, endpoint: Endpoint, *, now: datetime) -> Failure
     headers = headers_of(delivery)
     token = _value_of(REDRIVE, headers)
     content_type = _value_of(b"content-type", headers)
-    attempts = list(Attempt.objects.filter(delivery=delivery).order_by("number"))
+    attempts = Attempt.objects.filter(delivery=delivery).order_by("number")
+    first_failed_at = attempts.values_list("begun_at", flat=True).first()
+    newest = attempts.reverse().only(
+        "number", "begun_at", "outcome", "status", "detail"
+    )[:MOST_ATTEMPTS]
     return FailureReport(
         report_id=content_ids.report_id(queue="delivery", bookmark=str(delivery.pk)),
         topic=endpoint.topic.name,
@@ -111,7 +116,7 @@ def _report(delivery: Delivery, endpoint: Endpoint, *, now: datetime) -> Failure
         client_name=_NAME,
         bookmark=str(delivery.pk),
         message_id=str(delivery.pk),
-        body=bytes(delivery.body.content),
+        body=_body_of(delivery),
         headers=(
             *headers,
             (METHOD, delivery.method.encode()),
@@ -124,12 +129,12 @@ def _report(delivery: Delivery, endpoint: Endpoint, *, now: datetime) -> Failure
         exception=Raised(
             type=_error_type(delivery),
             message=delivery.last_error,
-            traceback="\n".join(map(_line_of, attempts)),
+            traceback="\n".join(map(_line_of, reversed(newest))),
         ),
         attempts=delivery.attempts,
         failures=max(delivery.retry_count, 1),
         crashes=0,
-        first_failed_at=attempts[0].begun_at if attempts else now,
+        first_failed_at=first_failed_at or now,
         failed_at=now,
         redrive=None if token is None else token.decode("latin-1"),
     )
@@ -143,12 +148,11 @@ def _error_type(delivery: Delivery) -> str:
 
 
 def _line_of(attempt: Attempt) -> str:
-    """Describe an attempt with the beginning of its answer."""
+    """Describe an attempt without its answer, which may be as secret as a body."""
     begun = attempt.begun_at.isoformat(timespec="milliseconds")
     status = f" HTTP {attempt.status}" if attempt.status is not None else ""
-    answer = bytes(attempt.answer)[:_TEXT_OF_AN_ANSWER].decode("utf-8", "replace")
     line = f"attempt {attempt.number} at {begun}: {attempt.outcome}{status}"
-    return "\n    ".join(filter(None, [f"{line} {attempt.detail}".strip(), answer]))
+    return f"{line} {attempt.detail}".strip()
 
 
 def _forward(delivery: Delivery, endpoint: Endpoint, *, now: datetime) -> None:
@@ -159,7 +163,7 @@ def _forward(delivery: Delivery, endpoint: Endpoint, *, now: datetime) -> None:
         method=delivery.method,
         path=bytes(delivery.path),
         headers=headers_of(delivery),
-        body=bytes(delivery.body.content),
+        body=_body_of(delivery),
         now=now,
     )
     delivery.state = DeliveryState.FORWARDED.value
@@ -215,6 +219,12 @@ def _hand_over(
         now=now,
     )
     notify_due(endpoint_id=endpoint.pk)
+
+
+def _body_of(delivery: Delivery) -> bytes:
+    """Read the body, which the instance does not keep: many are ended at once."""
+    bodies = DeliveryBody.objects.values_list("content", flat=True)
+    return bytes(bodies.get(delivery=delivery))
 
 
 def _value_of(name: bytes, headers: Iterable[Header]) -> bytes | None:

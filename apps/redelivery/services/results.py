@@ -25,6 +25,9 @@ from poisonguard.contract import Cause
 
 log = logging.getLogger(__name__)
 
+# A delivery, and the claim of the sender that called for it.
+_Claim = tuple[uuid.UUID, uuid.UUID]
+
 OWNER_DIED = "its sender ended, or lost it, before it knew the answer"
 _DETAIL_LIMIT = 2_000
 _LOCK = """
@@ -50,11 +53,11 @@ def record(
     plain = [each for each in attempts if _is_plain(each, owned, endpoint)]
     successes.record(plain)
     rest = Delivery.objects.in_bulk(
-        owned.keys() - {attempt.delivery for attempt in plain}
+        {delivery for delivery, _ in owned} - {attempt.delivery for attempt in plain}
     )
     outcomes, counts = list[bool](), Counter[str]()
     for attempt in attempts:
-        if attempt.delivery not in owned:
+        if _claim_of(attempt) not in owned:
             _keep_late_answer(attempt, now=now)
             continue
         succeeded = True
@@ -69,7 +72,7 @@ def record(
         outcomes.append(succeeded)
     breaker.note(endpoint=endpoint, outcomes=outcomes, now=now)
     call_counts.add(endpoint_id=endpoint.pk, counts=counts, now=now)
-    return [attempt.delivery in owned for attempt in attempts]
+    return [_claim_of(attempt) in owned for attempt in attempts]
 
 
 @transaction.atomic
@@ -173,29 +176,34 @@ def _fail(
         ends.end(delivery, endpoint, cause=following.cause, now=now)
 
 
-def _lock_owned(attempts: Sequence[EndedAttempt]) -> dict[uuid.UUID, bool]:
+def _lock_owned(attempts: Sequence[EndedAttempt]) -> dict[_Claim, bool]:
     """Lock the deliveries, in the order of their ids; keep those of their owners.
 
     The value tells whether more than the delivery itself changes with a success.
     """
-    claims = {attempt.delivery: attempt.claim for attempt in attempts}
+    claims = {_claim_of(attempt) for attempt in attempts}
+    ids = list({delivery for delivery, _ in claims})
     with connection.cursor() as cursor:
-        cursor.execute(_LOCK, {"ids": list(claims), "redrive": REDRIVE})
+        cursor.execute(_LOCK, {"ids": ids, "redrive": REDRIVE})
         return {
-            pk: is_requeued
+            (pk, claim): is_requeued
             for pk, claim, is_requeued in cursor.fetchall()
-            if claim == claims[pk]
+            if (pk, claim) in claims
         }
 
 
+def _claim_of(attempt: EndedAttempt) -> _Claim:
+    return attempt.delivery, attempt.claim
+
+
 def _is_plain(
-    attempt: EndedAttempt, owned: Mapping[uuid.UUID, bool], endpoint: Endpoint
+    attempt: EndedAttempt, owned: Mapping[_Claim, bool], endpoint: Endpoint
 ) -> bool:
     """Tell whether an attempt is a success that changes nothing but its delivery."""
     return (
         attempt.result.outcome is AttemptOutcome.SUCCEEDED
         and endpoint.response_hook_id is None
-        and owned.get(attempt.delivery) is False
+        and owned.get(_claim_of(attempt)) is False
     )
 
 

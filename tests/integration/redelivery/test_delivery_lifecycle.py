@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from django.db import IntegrityError, transaction
 
+from apps.core.actor import Actor
 from apps.poison.models import Body, Failure, Poison
-from apps.redelivery.models import Attempt, CallCount, Delivery, EndpointActivity
-from apps.redelivery.services import results
+from apps.redelivery.calls import EndedAttempt
+from apps.redelivery.gateway import delivery_store
+from apps.redelivery.gateway.key_and_endpoint_cache import _breakers
+from apps.redelivery.models import (
+    Attempt,
+    CallCount,
+    Delivery,
+    Endpoint,
+    EndpointActivity,
+)
+from apps.redelivery.services import ends, results
 from apps.redelivery.services.acceptance import accept, accept_all
 from apps.redelivery.services.claims import EndpointTaken, next_due
 from apps.redelivery.states import AtEnd, IntervalGrowth
 from poisonguard.contract import Cause
 from tests.integration.redelivery.endpoint_and_delivery_builders import (
+    ADMIN,
     BROKEN,
     DOWN,
     NOW,
@@ -98,6 +110,37 @@ def test_what_is_given_up_is_a_poison_with_every_attempt() -> None:
     }
     failure = Failure.objects.get()
     assert failure.traceback.count("HTTP 503") >= 2
+
+
+def test_a_report_has_the_newest_attempts_without_their_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("apps.redelivery.services.ends.MOST_ATTEMPTS", 1)
+    stock = endpoint(retries=1)
+    accept(endpoint=stock, new=request(replace(BROKEN, body=b"secret")), now=NOW)
+    [claimed] = claim(stock, at=3)
+
+    end(stock, claimed, replace(BROKEN, body=b"secret"), at=3)
+
+    assert Failure.objects.get().traceback == (
+        "attempt 2 at 2026-05-18T12:00:03.000+00:00: failed HTTP 503 HTTP 503"
+    )
+    assert Failure.objects.get().first_failed_at == NOW
+    status = delivery_store.status(
+        claimed.id, replace(ADMIN, actor=Actor(request().caller))
+    )
+    assert status is not None
+    assert [each["number"] for each in cast(list[Any], status["attempts"])] == [2]
+
+
+def test_what_is_given_up_leaves_no_body_in_memory() -> None:
+    stock = endpoint()
+    accept(endpoint=stock, new=request(), now=NOW)
+    delivery = stored()
+
+    ends.end(delivery, stock, cause=Cause.MANUAL, now=NOW)
+
+    assert not Delivery.body.is_cached(delivery)
 
 
 def test_a_success_ends_a_delivery_and_counts_it() -> None:
@@ -265,6 +308,48 @@ def test_a_dead_back_end_costs_one_probe_an_interval() -> None:
 
     assert len(claim(stock, at=21)) == 4
     assert EndpointActivity.objects.get(endpoint=stock).opened_at is None
+
+
+def test_an_open_breaker_that_its_endpoint_has_no_more_is_ignored_and_closed() -> None:
+    stock = endpoint(breaker_failures=2)
+    for _ in range(3):
+        accept(endpoint=stock, new=request(), now=NOW)
+    for claimed in claim(stock, most=2):
+        end(stock, claimed, DOWN)
+    assert EndpointActivity.objects.get().open_until is not None
+    Endpoint.objects.update(breaker_failures=0)
+    stock.refresh_from_db()
+
+    assert not _breakers()[stock.pk].is_open
+    assert not delivery_store.store_with_breaker(stock, request()).is_breaker_open
+    [claimed] = claim(stock, at=1)
+    end(stock, claimed, DOWN, at=1)
+
+    assert EndpointActivity.objects.get().open_until is None
+
+
+def test_a_result_without_its_claim_does_not_end_the_next_attempt() -> None:
+    stock = endpoint(claim_timeout=20.0)
+    accept(endpoint=stock, new=request(), now=NOW)
+    [lost] = claim(stock)
+    results.rescue(endpoint=stock, most=10, now=later(21))
+    [owned] = claim(stock, at=24)
+    both = [
+        EndedAttempt(
+            delivery=each.id,
+            claim=each.claim,
+            attempt=each.attempt,
+            ended_at=later(25),
+            result=result,
+        )
+        for each, result in ((lost, DOWN), (owned, SUCCESS))
+    ]
+
+    recorded = results.record(endpoint=stock, attempts=both, now=later(25))
+
+    assert recorded == [False, True]
+    assert (stored().state, stored().attempts) == ("delivered", 2)
+    assert CallCount.objects.get().failed == 1  # by the rescue
 
 
 def test_a_requeued_message_is_stored_once() -> None:
