@@ -68,9 +68,9 @@ def end(delivery: Delivery, endpoint: Endpoint, *, cause: Cause, now: datetime) 
         drop(delivery, now=now)
     elif endpoint.forward_topic_id is not None:
         delivery.state = DeliveryState.FORWARDING.value
-    elif endpoint.forward_endpoint is not None:
-        _forward(delivery, endpoint.forward_endpoint, now=now)
-    else:
+    elif endpoint.forward_endpoint is None or not _forward(
+        delivery, endpoint.forward_endpoint, now=now
+    ):
         give_to_triage(delivery, endpoint, now=now)
 
 
@@ -155,9 +155,12 @@ def _line_of(attempt: Attempt) -> str:
     return f"{line} {attempt.detail}".strip()
 
 
-def _forward(delivery: Delivery, endpoint: Endpoint, *, now: datetime) -> None:
-    """Give a delivery to another endpoint, as a new one."""
-    _hand_over(
+def _forward(delivery: Delivery, endpoint: Endpoint, *, now: datetime) -> bool:
+    """Give a delivery to another endpoint, as a new one; False where it was removed.
+
+    A sender may have read its settings before the removal.
+    """
+    is_new = _hand_over(
         endpoint,
         delivery,
         method=delivery.method,
@@ -166,8 +169,11 @@ def _forward(delivery: Delivery, endpoint: Endpoint, *, now: datetime) -> None:
         body=_body_of(delivery),
         now=now,
     )
+    if not is_new and not Endpoint.objects.filter(pk=endpoint.pk).exists():
+        return False
     delivery.state = DeliveryState.FORWARDED.value
     delivery.finished_at = now
+    return True
 
 
 def _call_hook(
@@ -201,9 +207,9 @@ def _hand_over(
     headers: Iterable[Header],
     body: bytes,
     now: datetime,
-) -> None:
-    """Insert a delivery of another endpoint that follows from this one, once."""
-    insert(
+) -> bool:
+    """Insert a delivery that follows from this one, once; tell whether it is new."""
+    stored = insert(
         endpoint,
         NewDelivery(
             id=new_delivery_id(),
@@ -219,6 +225,7 @@ def _hand_over(
         now=now,
     )
     notify_due(endpoint_id=endpoint.pk)
+    return stored is not None
 
 
 def _body_of(delivery: Delivery) -> bytes:

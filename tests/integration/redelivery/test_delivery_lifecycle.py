@@ -24,6 +24,7 @@ from apps.redelivery.models import (
 from apps.redelivery.services import ends, results
 from apps.redelivery.services.acceptance import accept, accept_all
 from apps.redelivery.services.claims import EndpointTaken, next_due
+from apps.redelivery.services.endpoints import change_endpoint, remove_endpoint
 from apps.redelivery.states import AtEnd, IntervalGrowth
 from poisonguard.contract import Cause
 from tests.integration.redelivery.endpoint_and_delivery_builders import (
@@ -214,6 +215,24 @@ def test_a_delivery_is_forwarded_to_another_endpoint_once() -> None:
     copy = stored(endpoint=spare)
     assert (copy.state, copy.retry_count) == ("waiting", 0)
     assert bytes(copy.body.content) == request().body
+
+
+def test_what_cannot_be_forwarded_to_a_removed_endpoint_is_given_to_triage() -> None:
+    endpoint("spare")
+    stock = endpoint(retries=0, at_end="forward", forward_endpoint="spare")
+    # A sender has read the settings before these changes.
+    change_endpoint(
+        name=stock.name,
+        changes={"at_end": "triage", "forward_endpoint": ""},
+        principal=ADMIN,
+        now=NOW,
+    )
+    remove_endpoint(name="spare", principal=ADMIN, now=NOW)
+
+    accept(endpoint=stock, new=request(DOWN), now=NOW)
+
+    assert stored().state == "given_up"
+    assert Poison.objects.get().pk == stored().poison
 
 
 def test_an_answer_is_delivered_to_the_response_hook() -> None:
