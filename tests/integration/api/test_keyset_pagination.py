@@ -16,9 +16,15 @@ from apps.audit.services import Action
 from apps.brokers.models import Broker, Topic
 from apps.core import clock
 from apps.core.actor import Actor
+from apps.redelivery.models import Endpoint
+from apps.redelivery.services.acceptance import accept
 from apps.triage.models import Operation
 from tests.failure_report_builders import poisons
 from tests.integration.api.schema_checking_client import ROOT, Caller, program
+from tests.integration.redelivery.endpoint_and_delivery_builders import (
+    endpoint,
+    request,
+)
 from tests.positions import opened
 from tests.published_reports import publish, rate, run
 
@@ -98,6 +104,18 @@ def add_rates(_: int) -> None:
                 rate(day, 10, 1, topic=topic, hour=hour)
 
 
+def add_endpoints(number: int) -> None:
+    first = Endpoint.objects.count()
+    for n in range(first, first + number):
+        endpoint(f"e{n}")
+
+
+def add_deliveries(number: int) -> None:
+    of = Endpoint.objects.first() or endpoint()
+    for _ in range(number):
+        accept(endpoint=of, new=request(), now=clock.now())
+
+
 LISTS: dict[str, Callable[[int], None]] = {
     "poisons": add_poisons,
     "problems": add_poisons,
@@ -106,11 +124,16 @@ LISTS: dict[str, Callable[[int], None]] = {
     "brokers": add_brokers,
     "topics": add_topics,
     "positions": add_positions,
+    "endpoints": add_endpoints,
+    "deliveries": add_deliveries,
     "reports/runs": add_runs,
     "reports/failure-rates": add_rates,
     "reports/failure-rates?by=hour": add_rates,
 }
-NEWEST_FIRST = ("poisons", "problems", "operations", "audit", "reports/runs")
+NEWEST_FIRST = (
+    *("poisons", "problems", "operations", "audit", "deliveries"),
+    "reports/runs",
+)
 each_list = pytest.mark.parametrize("path", LISTS)
 
 

@@ -109,6 +109,10 @@ def test_the_calls_that_act_take_an_idempotency_key() -> None:
         "openPositions",
         "settlePositions",
         "movePosition",
+        "addEndpoint",
+        "retryDeliveries",
+        "giveUpDeliveries",
+        "restoreDeliveries",
     }
 
 
