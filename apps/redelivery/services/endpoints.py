@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -207,10 +209,12 @@ def _columns(
     values = asdict(settings)
     values["paths"] = list(settings.paths)
     values["forward_topic"] = _topic_named(settings.forward_topic, principal)
-    for field in ("forward_endpoint", "response_hook"):
-        values[field] = _endpoint_named(values[field], field, principal)
-        _refuse_a_circle(field, own_name, values[field])
-    return values
+    ways = {
+        field: _endpoint_named(values[field], field, principal)
+        for field in ("forward_endpoint", "response_hook")
+    }
+    _refuse_a_circle(own_name, ways)
+    return values | ways
 
 
 def _topic_named(name: str, principal: Principal) -> Topic | None:
@@ -233,14 +237,26 @@ def _endpoint_named(name: str, field: str, principal: Principal) -> Endpoint | N
     return endpoint
 
 
-def _refuse_a_circle(field: str, own_name: str, target: Endpoint | None) -> None:
-    """Raise Invalid where a delivery would come back to its own endpoint for ever."""
-    passed = [own_name]
-    while target is not None:
-        passed.append(target.name)
-        if target.name in passed[:-1]:
-            raise Invalid(field, f"deliveries would go round: {' -> '.join(passed)}")
-        target = getattr(target, field)
+def _refuse_a_circle(own_name: str, ways: Mapping[str, Endpoint | None]) -> None:
+    """Raise Invalid where a delivery, or its answer, would come back for ever."""
+    for field, target in ways.items():
+        names = [] if target is None else _way(target, own_name)
+        if names:
+            way = " -> ".join([own_name, *names])
+            raise Invalid(field, f"deliveries would go round: {way}")
+
+
+def _way(start: Endpoint, goal: str) -> list[str]:
+    """Return the names on the shortest way by forwards and hooks, [] without one."""
+    ways = {start.name: [start.name]}
+    ahead = deque([start])
+    while ahead and goal not in ways:
+        endpoint = ahead.popleft()
+        for following in (endpoint.forward_endpoint, endpoint.response_hook):
+            if following is not None and following.name not in ways:
+                ways[following.name] = [*ways[endpoint.name], following.name]
+                ahead.append(following)
+    return ways.get(goal, [])
 
 
 def _topic_for(name: str) -> Topic:

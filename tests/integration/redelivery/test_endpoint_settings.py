@@ -180,6 +180,19 @@ def test_nothing_is_stored_for_an_endpoint_that_was_removed() -> None:
     assert not Delivery.objects.exists()
 
 
+def test_neither_forwards_nor_hooks_lead_back() -> None:
+    endpoint("a")
+    endpoint("b", at_end="forward", forward_endpoint="a")
+    endpoint("c", response_hook="b")
+
+    with pytest.raises(Invalid, match="a -> c -> b -> a") as refusal:
+        change_endpoint(
+            name="a", changes={"response_hook": "c"}, principal=ADMIN, now=NOW
+        )
+
+    assert refusal.value.field == "response_hook"
+
+
 def test_only_an_unused_endpoint_is_removed() -> None:
     stock, hook = endpoint(), endpoint("hook")
     endpoint("quotes", response_hook="hook")
