@@ -18,6 +18,7 @@ from apps.redelivery.gateway.caller_connections import CallerConnection
 from apps.redelivery.gateway.refusals import GatewayRefusal
 from apps.redelivery.gateway.soap_envelopes import SoapVersion, version_of
 from apps.redelivery.models import Endpoint
+from apps.redelivery.order_keys import order_key_of
 from apps.redelivery.outbound import forwarded_headers
 from apps.redelivery.outbound.errors import GatewayLoop
 from apps.redelivery.outbound.http_caller import EndpointRequest
@@ -111,7 +112,7 @@ def check_head(
         url_path=url_path,
         headers=headers,
         callers_key=callers_key,
-        order_key=_order_key(connection, endpoint),
+        order_key=order_key_of(endpoint, connection.headers),
     )
 
 
@@ -178,12 +179,6 @@ def _is_allowed(path: bytes, patterns: Sequence[str]) -> bool:
     """Tell whether an endpoint takes a path, by its patterns; without any, it does."""
     text = unquote(path.decode("ascii")) or "/"
     return not patterns or any(matches(pattern, text) for pattern in patterns)
-
-
-def _order_key(connection: CallerConnection, endpoint: Endpoint) -> bytes | None:
-    if not endpoint.order_header:
-        return None
-    return connection.header(endpoint.order_header.lower().encode())
 
 
 def _bad_request(problem: Invalid) -> GatewayRefusal:

@@ -6,7 +6,7 @@ Each function changes a locked delivery; its caller saves it in the same transac
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from apps.brokers.adapter_contract import Header
@@ -19,6 +19,9 @@ from apps.redelivery.calls import CallResult, NewDelivery
 from apps.redelivery.delivery_ids import new_delivery_id
 from apps.redelivery.due_notices import notify_due
 from apps.redelivery.models import Attempt, Delivery, DeliveryBody, Endpoint
+from apps.redelivery.order_keys import order_key_of
+from apps.redelivery.outbound.forwarded_headers import HOPS
+from apps.redelivery.repeatability import is_repeatable
 from apps.redelivery.requeued_requests import (
     DELIVERY,
     IDEMPOTENCY_KEY,
@@ -34,6 +37,10 @@ log = logging.getLogger(__name__)
 
 HOOK_OF = b"x-poisonweb-answer-of"
 HOOK_STATUS = b"x-poisonweb-answer-status"
+HOOK_IS_CUT = b"x-poisonweb-answer-is-cut"
+_HEADERS_OF_CONTENT = frozenset(
+    {b"content-type", b"content-encoding", b"content-language"}
+)
 # Of one report, and of one answer about a delivery.
 MOST_ATTEMPTS = 200
 _NAME = "poisonweb"
@@ -180,18 +187,21 @@ def _call_hook(
     delivery: Delivery, hook: Endpoint, result: CallResult, *, now: datetime
 ) -> None:
     """Deliver the answer of a delivery to its endpoint's response hook."""
-    content_types = [
-        pair for pair in result.headers if pair[0].lower() == b"content-type"
+    of_content = [
+        pair for pair in result.headers if pair[0].lower() in _HEADERS_OF_CONTENT
     ]
+    hops = [pair for pair in headers_of(delivery) if pair[0].lower() == HOPS]
     _hand_over(
         hook,
         delivery,
         method="POST",
         path=b"",
         headers=(
-            *content_types,
+            *of_content,
             (HOOK_OF, str(delivery.pk).encode()),
             (HOOK_STATUS, str(result.status).encode()),
+            *([(HOOK_IS_CUT, b"1")] if result.is_cut else []),
+            *hops,
         ),
         body=result.body,
         now=now,
@@ -204,7 +214,7 @@ def _hand_over(
     *,
     method: str,
     path: bytes,
-    headers: Iterable[Header],
+    headers: Sequence[Header],
     body: bytes,
     now: datetime,
 ) -> bool:
@@ -215,11 +225,12 @@ def _hand_over(
             id=new_delivery_id(),
             method=method,
             path=path,
-            headers=tuple(headers),
+            headers=headers,
             body=body,
             caller=origin.caller,
             idempotency_key=f"{origin.idempotency_key}-{endpoint.name}",
-            is_repeatable=origin.is_repeatable,
+            is_repeatable=is_repeatable(endpoint, method=method, headers=headers),
+            order_key=order_key_of(endpoint, headers),
             dedupe=f"after-{origin.pk}",
         ),
         now=now,

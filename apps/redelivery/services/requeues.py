@@ -10,6 +10,7 @@ from apps.core import clock
 from apps.redelivery.calls import NewDelivery
 from apps.redelivery.delivery_ids import new_delivery_id
 from apps.redelivery.models import Endpoint
+from apps.redelivery.order_keys import order_key_of
 from apps.redelivery.repeatability import is_repeatable
 from apps.redelivery.requeued_requests import IDEMPOTENCY_KEY, METHOD, OURS, PATH
 from apps.redelivery.services.acceptance import accept_all
@@ -95,5 +96,6 @@ def _request(endpoint: Endpoint, message: RoutedMessage) -> NewDelivery | None:
             "latin-1"
         ),
         is_repeatable=is_repeatable(endpoint, method=method, headers=headers),
+        order_key=order_key_of(endpoint, headers),
         dedupe=message.dedupe,
     )

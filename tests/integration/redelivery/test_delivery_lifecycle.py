@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any, cast
 
 import pytest
@@ -21,6 +22,7 @@ from apps.redelivery.models import (
     Endpoint,
     EndpointActivity,
 )
+from apps.redelivery.order_keys import order_key_of
 from apps.redelivery.services import ends, results
 from apps.redelivery.services.acceptance import accept, accept_all
 from apps.redelivery.services.claims import EndpointTaken, next_due
@@ -249,6 +251,45 @@ def test_an_answer_is_delivered_to_the_response_hook() -> None:
         *(b"x-poisonweb-answer-of", str(claimed.id).encode()),
         *(b"x-poisonweb-answer-status", b"200"),
     ]
+
+
+def test_a_hook_gets_what_it_needs_to_read_an_answer_and_to_count_hops() -> None:
+    hook = endpoint("answers")
+    stock = endpoint(mode="async", response_hook="answers")
+    hops = (b"x-poisonweb-hops", b"3")
+    accept(endpoint=stock, new=request(headers=(hops,)), now=NOW)
+    [claimed] = claim(stock)
+    of_content = [(b"Content-Encoding", b"gzip"), (b"Content-Language", b"nl")]
+
+    end(stock, claimed, replace(SUCCESS, headers=of_content, is_cut=True))
+
+    headers = ends.headers_of(stored(endpoint=hook))
+    assert [*headers[:2], *headers[-2:]] == [
+        *of_content,
+        (b"x-poisonweb-answer-is-cut", b"1"),
+        hops,
+    ]
+
+
+def test_an_endpoint_that_is_forwarded_to_has_its_own_rules() -> None:
+    spare = endpoint("spare", repeatable="never", order_header="x-order")
+    stock = endpoint(retries=0, at_end="forward", forward_endpoint="spare")
+    new = request(DOWN, headers=((b"X-Order", b"7"),))
+
+    accept(endpoint=stock, new=new, now=NOW)
+
+    copy = stored(endpoint=spare)
+    assert not copy.is_repeatable
+    assert copy.order_key is not None
+    assert bytes(copy.order_key) == b"7"
+
+
+def test_a_long_order_key_is_its_digest() -> None:
+    stock = endpoint(order_header="X-Order")
+    longest, longer = b"x" * 255, b"x" * 256
+
+    assert order_key_of(stock, [(b"x-order", longest)]) == longest
+    assert order_key_of(stock, [(b"x-order", longer)]) == sha256(longer).digest()
 
 
 def test_a_sender_that_lost_its_claim_changes_nothing() -> None:

@@ -72,6 +72,17 @@ def test_a_requeue_makes_the_same_request_again(stock: Endpoint) -> None:
     assert len(headers) == 6
 
 
+def test_a_requeued_request_keeps_its_order() -> None:
+    stock = endpoint(retries=0, order_header="SOAPAction")
+    accept(endpoint=stock, new=request(BROKEN), now=NOW)
+
+    requeue()
+
+    again = Delivery.objects.get(state="waiting")
+    assert again.order_key is not None
+    assert bytes(again.order_key) == b"urn:getQuote"
+
+
 def test_a_success_confirms_the_requeue(stock: Endpoint) -> None:
     requeue()
 
