@@ -165,7 +165,7 @@ def _read(last: Reading, begun_at: float) -> Reading:
 
 
 def _endpoints(last: Mapping[str, Endpoint]) -> dict[str, Endpoint]:
-    """Return all endpoints; read only those that changed."""
+    """Return all endpoints; read those that changed, or that lead to such."""
     versions = {
         name: (pk, version)
         for pk, name, version in Endpoint.objects.values_list("pk", "name", "version")
@@ -173,7 +173,11 @@ def _endpoints(last: Mapping[str, Endpoint]) -> dict[str, Endpoint]:
     same = {
         name: endpoint
         for name, endpoint in last.items()
-        if versions.get(name) == (endpoint.pk, endpoint.version)
+        if all(
+            versions.get(each.name) == (each.pk, each.version)
+            for each in (endpoint, endpoint.forward_endpoint, endpoint.response_hook)
+            if each is not None
+        )
     }
     changed = versions.keys() - same.keys()
     if not changed:

@@ -17,6 +17,7 @@ from apps.redelivery.gateway.database_threads import GatewayDatabaseThreads
 from apps.redelivery.gateway.delivery_store import PerhapsStored
 from apps.redelivery.gateway.key_and_endpoint_cache import KeyAndEndpointCache
 from apps.redelivery.models import CallCount, Delivery, DeliveryBody
+from apps.redelivery.services.endpoints import change_endpoint
 from tests.integration.redelivery import endpoint_and_delivery_builders as builders
 from tests.integration.redelivery.gateway.gateway_in_a_thread import (
     Gateway,
@@ -155,15 +156,16 @@ class Clock:
         return self.time
 
 
+async def start(clock: Clock) -> tuple[GatewayDatabaseThreads, KeyAndEndpointCache]:
+    database = GatewayDatabaseThreads(1)
+    return database, KeyAndEndpointCache(database, monotonic=clock)
+
+
 def test_keys_and_endpoints_are_used_for_five_minutes_without_postgres() -> None:
     endpoint, secret, clock = builders.endpoint(), key(), Clock()
 
-    async def start() -> tuple[GatewayDatabaseThreads, KeyAndEndpointCache]:
-        database = GatewayDatabaseThreads(1)
-        return database, KeyAndEndpointCache(database, monotonic=clock)
-
     with asyncio.Runner() as runner:
-        database, cache = runner.run(start())
+        database, cache = runner.run(start(clock))
         assert runner.run(cache.key(secret))
         with postgres_away():
             for age in (0.9, 1.1, 299.0):
@@ -187,3 +189,28 @@ def test_keys_and_endpoints_are_used_for_five_minutes_without_postgres() -> None
         wait_until(is_back)
         runner.run(cache.aclose())
         runner.run(database.aclose())
+
+
+def test_an_endpoint_has_the_new_settings_of_the_one_it_forwards_to() -> None:
+    builders.endpoint("spare")
+    builders.endpoint("stock", at_end="forward", forward_endpoint="spare")
+    clock, expiries = Clock(), list[float | None]()
+
+    with asyncio.Runner() as runner:
+        database, cache = runner.run(start(clock))
+        for expiry in (60.0, 90.0):
+            change_endpoint(
+                name="spare",
+                changes={"expiry": expiry},
+                principal=builders.ADMIN,
+                now=builders.NOW,
+            )
+            clock.time += 1.1
+            stock = runner.run(cache.endpoint("stock"))
+            assert stock
+            assert stock.forward_endpoint
+            expiries.append(stock.forward_endpoint.expiry)
+        runner.run(cache.aclose())
+        runner.run(database.aclose())
+
+    assert expiries == [60.0, 90.0]
