@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.urls import reverse
 from rest_framework.request import Request
@@ -16,6 +16,7 @@ from apps.api.selectors import endpoints
 from apps.api.serializers import endpoints as serializers
 from apps.api.views.base import View, list_response
 from apps.core import clock
+from apps.core.errors import Invalid
 from apps.redelivery.services import endpoints as services
 from apps.team.rights import Scope
 
@@ -50,18 +51,24 @@ class Endpoints(View):
         parameters=[IDEMPOTENCY_KEY],
         refusals=REFUSED_KEY,
     )
-    @idempotent
     def post(self, request: Request) -> Response:
         """Also registers its topic `gateway/NAME`, where what is given up is shown.
 
         The preset `article` tries again 10 times, every 3 s. `async-caller` stores a
         request before any try, waits 100 s for its answer, and tries again for 7 days.
         """
+        new = serializers.NewEndpoint.parse(request.data)
+        # Before the transaction of an Idempotency-Key: a look-up can take long.
+        refusal = services.refusal_of_target(new["settings"].target)
+        return self._add(request, new, refusal)
+
+    @idempotent
+    def _add(
+        self, _: Request, new: dict[str, Any], refusal: Invalid | None
+    ) -> Response:
         now = clock.now()
-        endpoint = services.create_endpoint(
-            **serializers.NewEndpoint.parse(request.data),
-            principal=self.principal,
-            now=now,
+        endpoint = services.add_endpoint(
+            **new, refusal=refusal, principal=self.principal, now=now
         )
         detail = endpoints.one(endpoint.pk, self.principal, now=now)
         return Response(

@@ -57,10 +57,41 @@ def create_endpoint(
     reason: str = "",
     now: datetime,
 ) -> Endpoint:
-    """Create an endpoint with its topic.
+    """Create an endpoint with its topic; see `add_endpoint`.
 
-    It looks the host of the target up, so never call it in a transaction. Raises
-    Invalid for an unusable setting, and Refused for a name that is in use.
+    It looks the host of the target up, so never call it in a transaction.
+    """
+    return add_endpoint(
+        name=name,
+        settings=settings,
+        refusal=refusal_of_target(settings.target),
+        principal=principal,
+        reason=reason,
+        now=now,
+    )
+
+
+def refusal_of_target(target: str) -> Invalid | None:
+    """Look the host of a target up; return why an endpoint may not lead there."""
+    try:
+        check_target(EndpointTarget.parse(target, field="target"))
+    except Invalid as refusal:
+        return refusal
+    return None
+
+
+def add_endpoint(
+    *,
+    name: str,
+    settings: EndpointSettings,
+    refusal: Invalid | None,
+    principal: Principal,
+    reason: str = "",
+    now: datetime,
+) -> Endpoint:
+    """Create an endpoint with its topic, unless its target has a refusal.
+
+    Raises Invalid for an unusable setting, and Refused for a name that is in use.
     """
     principal.require(Scope.BROKERS_WRITE)
     if not _NAME.fullmatch(name) or len(name) > ENDPOINT_NAME_LIMIT:
@@ -72,7 +103,8 @@ def create_endpoint(
     if not principal.sees(topic_name_of(name)):
         raise Forbidden(f"This key is not for the topic {topic_name_of(name)}.")
     settings.check()
-    check_target(EndpointTarget.parse(settings.target, field="target"))
+    if refusal is not None:
+        raise refusal
     return _create(name, settings, principal, reason=reason, now=now)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from datetime import timedelta
 from typing import Any
 
@@ -98,6 +99,31 @@ def test_an_answer_has_every_setting_as_the_service_has_it(admin: Caller) -> Non
     assert {name: seen_one[name] for name in names} == json.loads(
         json.dumps({name: getattr(settings, name) for name in names})
     )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_no_transaction_waits_for_the_look_up_of_a_new_endpoint(
+    admin: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, address, in_transactions = socket.getaddrinfo, "1.1.1.1", list[bool]()
+
+    def getaddrinfo(host: str, *rest: Any, **options: Any) -> Any:
+        if host != "stock.example":
+            return usual(host, *rest, **options)
+        in_transactions.append(connection.in_atomic_block)
+        return usual(address, *rest, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    new = {"name": "quotes", "target": TARGET}
+    added = admin.post("endpoints", new, Idempotency_Key="1")
+    address = "169.254.169.254"
+    again = admin.post("endpoints", new, Idempotency_Key="1")
+    other = admin.post("endpoints", new, Idempotency_Key="2")
+
+    assert (added.status, again.status, other.status) == (201, 201, 422)
+    assert again.json == added.json
+    assert other.pointers == ["/target"]
+    assert set(in_transactions) == {False}
 
 
 @pytest.mark.parametrize(
