@@ -199,8 +199,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         kind=Kind.NUMBER,
         group=Group.TIMEOUTS,
         label="Claim of a sender",
-        help="how long a sender owns a delivery; longer than an attempt, so that no"
-        " other one tries it meanwhile",
+        help="how long a sender owns a delivery; at least 5 seconds longer than an"
+        " attempt, so that no other one tries it meanwhile",
         unit="seconds",
         least=0.1,
         most=2 * LONGEST_TIMEOUT,

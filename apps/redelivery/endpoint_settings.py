@@ -22,6 +22,8 @@ from apps.redelivery.states import AtEnd, CallMode, IntervalGrowth, Jitter, Repe
 
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 LAST_STATUS = 599
+# By how many seconds the clocks of senders may differ.
+CLOCK_DIFFERENCE = 5.0
 FAILURE_STATUSES = "408, 425, 429, 500-599"
 
 
@@ -103,15 +105,22 @@ class EndpointSettings:
 
     def _check_timeouts(self) -> None:
         """Raise Invalid unless an attempt ends before its claim and its caller do."""
-        for field, owner in (("claim_timeout", "sender"), ("client_timeout", "caller")):
-            seconds: float = getattr(self, field)
-            if self.attempt_timeout >= seconds:
-                raise Invalid(
-                    field,
-                    f"it is {seconds:g} s, and an attempt takes up to"
-                    f" {self.attempt_timeout:g} s: make it longer, so that no {owner}"
-                    " gives up before the attempt is over",
-                )
+        attempt = self.attempt_timeout
+        if self.claim_timeout < attempt + CLOCK_DIFFERENCE:
+            raise Invalid(
+                "claim_timeout",
+                f"it is {self.claim_timeout:g} s, and an attempt takes up to"
+                f" {attempt:g} s: make it longer by {CLOCK_DIFFERENCE:g} s at least,"
+                " so that no sender gives up before the attempt is over, whatever its"
+                " clock says",
+            )
+        if self.client_timeout <= attempt:
+            raise Invalid(
+                "client_timeout",
+                f"it is {self.client_timeout:g} s, and an attempt takes up to"
+                f" {attempt:g} s: make it longer, so that no caller gives up before"
+                " the attempt is over",
+            )
 
     def _check_paths(self) -> None:
         if len(self.paths) > MOST_PATHS:

@@ -129,7 +129,7 @@ def test_no_delivery_is_lost_doubled_or_tried_too_often_whoever_is_killed(
         retries=RETRIES,
         interval=1.0,
         attempt_timeout=1.0,
-        claim_timeout=2.0,
+        claim_timeout=6.0,
     )
     with senders(tmp_path, number=2) as started:
         for round_ in range(KILLS):

@@ -52,6 +52,7 @@ pytestmark = pytest.mark.django_db
             "claim_timeout",
             "20 s, and an attempt takes up to 20 s",
         ),
+        ({"claim_timeout": 14.9}, "claim_timeout", "longer by 5 s at least"),
         ({"client_timeout": 9.0}, "client_timeout", "9 s, and an attempt"),
         ({"failure_statuses": "500, soon"}, "failure_statuses", "'soon' is neither"),
         ({"paths": ("orders",)}, "paths", "begins with /"),

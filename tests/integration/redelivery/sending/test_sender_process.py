@@ -135,7 +135,7 @@ def test_a_frozen_sender_loses_its_endpoint_and_is_fenced_when_it_goes_on(
         retries=5,
         interval=1.0,
         # Over before the session of the frozen owner is, after 10 s.
-        attempt_timeout=8.0,
+        attempt_timeout=4.0,
         claim_timeout=9.0,
     )
     with senders(tmp_path, number=2) as both:
