@@ -20,7 +20,8 @@ HOURS = 24
 class DeliveryBacklog:
     """The unfinished deliveries of an endpoint, each number up to MOST_COUNTED + 1.
 
-    `oldest` is when the one came that waits longest, `next_due` when the next is tried.
+    `oldest` is when the first of those came that are counted, `next_due` when the next
+    is tried.
     """
 
     waiting: int = 0
@@ -88,20 +89,26 @@ class CallHours:
         return self.succeeded / self.calls if self.calls else None
 
 
+# Each in the order of an index of its state alone: finished deliveries cost nothing.
 _BACKLOGS = """
-SELECT endpoint.id,
-    (SELECT count(*) FROM (SELECT FROM redelivery_delivery
-     WHERE endpoint_id = endpoint.id AND state = 'waiting' LIMIT %(most)s) bounded),
-    (SELECT count(*) FROM (SELECT FROM redelivery_delivery
-     WHERE endpoint_id = endpoint.id AND state = 'trying' LIMIT %(most)s) bounded),
-    (SELECT count(*) FROM (SELECT FROM redelivery_delivery
-     WHERE endpoint_id = endpoint.id AND state = 'forwarding' LIMIT %(most)s) bounded),
-    (SELECT accepted_at FROM redelivery_delivery
-     WHERE endpoint_id = endpoint.id AND state IN ('waiting', 'trying', 'forwarding')
-     ORDER BY id LIMIT 1),
-    (SELECT min(due_at) FROM redelivery_delivery
-     WHERE endpoint_id = endpoint.id AND state = 'waiting')
+SELECT endpoint.id, waiting.number, trying.number, forwarding.number,
+    least(waiting.oldest, trying.oldest, forwarding.oldest), waiting.next_due
 FROM unnest(%(endpoints)s::bigint[]) AS endpoint(id)
+CROSS JOIN LATERAL (
+    SELECT count(*) AS number, min(accepted_at) AS oldest, min(due_at) AS next_due
+    FROM (SELECT accepted_at, due_at FROM redelivery_delivery
+          WHERE endpoint_id = endpoint.id AND state = 'waiting'
+          ORDER BY due_at LIMIT %(most)s) bounded) waiting
+CROSS JOIN LATERAL (
+    SELECT count(*) AS number, min(accepted_at) AS oldest
+    FROM (SELECT accepted_at FROM redelivery_delivery
+          WHERE endpoint_id = endpoint.id AND state = 'trying'
+          ORDER BY claimed_until LIMIT %(most)s) bounded) trying
+CROSS JOIN LATERAL (
+    SELECT count(*) AS number, min(accepted_at) AS oldest
+    FROM (SELECT accepted_at FROM redelivery_delivery
+          WHERE endpoint_id = endpoint.id AND state = 'forwarding'
+          ORDER BY id LIMIT %(most)s) bounded) forwarding
 """
 
 _HOURS = """

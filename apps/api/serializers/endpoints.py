@@ -183,7 +183,9 @@ class EndpointBacklog(Schema):
     waiting = Number()
     trying = Number()
     forwarding = Number()
-    oldest = Moment(allow_null=True, help_text="when the one came that waits longest")
+    oldest = Moment(
+        allow_null=True, help_text="when the first of those came that are counted"
+    )
     next_due = Moment(allow_null=True, help_text="when the next one is tried")
 
 
