@@ -11,6 +11,7 @@ import http.client
 import json
 import logging
 import threading
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import cycle
@@ -84,7 +85,12 @@ class StockQuoteClient:
             answer = self._call(
                 "POST",
                 f"/gateway/{ENDPOINT}{SOAP_PATH}",
-                {"Content-Type": "text/xml", "SOAPAction": '"urn:getQuote"'},
+                {
+                    "Content-Type": "text/xml",
+                    "SOAPAction": '"urn:getQuote"',
+                    # So it may be tried again although it may have arrived.
+                    "Idempotency-Key": str(uuid.uuid4()),
+                },
                 _SOAP.format(symbol=symbol).encode(),
             )
         else:

@@ -98,11 +98,14 @@ class FakeGateway:
     def __init__(self, *answers: tuple[int, bytes]) -> None:
         self.answers = list(answers)
         self.paths: list[str] = []
+        self.keys: list[str] = []
 
     def __call__(
-        self, _method: str, path: str, _headers: Mapping[str, str], _body: bytes
+        self, method: str, path: str, headers: Mapping[str, str], _body: bytes
     ) -> GatewayAnswer:
         self.paths.append(path)
+        if method == "POST":
+            self.keys.append(headers["Idempotency-Key"])
         status, body = self.answers.pop(0)
         return GatewayAnswer(status=status, body=body)
 
@@ -120,6 +123,7 @@ def test_a_client_follows_what_failed_until_it_succeeded(
     client = StockQuoteClient(gateway, stop=threading.Event(), every=0)
 
     client.ask("IBM", as_soap=True)
+    assert len(gateway.keys) == 1, "else a POST is not tried again in doubt"
     client.follow()
     assert client.followed == [DELIVERY]
     client.follow()
