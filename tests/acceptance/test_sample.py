@@ -125,6 +125,7 @@ class Town:
         return {
             name: Tally(poisons=poisons, recurrences=again, confirmations=confirmed)
             for name, poisons, again, confirmed in counted
+            if name in TOPICS  # the consumers': the gateway may give up a quote
         }
 
     def is_at_rest(self) -> bool:
