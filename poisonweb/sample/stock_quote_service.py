@@ -52,12 +52,14 @@ class Quote:
 
 def answer_soap(body: bytes) -> bytes:
     """Answer a getQuote request, in the version of SOAP that it has."""
-    if b"<!DOCTYPE" in body:
-        raise NoQuote("A SOAP envelope has no doctype.")
     try:
-        envelope = ET.fromstring(body)  # noqa: S314 - no doctype, so no entities
-    except ET.ParseError:
-        raise NoQuote("The request is no XML.") from None
+        # Decoded first: in another encoding a doctype would not be noticed.
+        text = body.decode("utf-8")
+        if "<!DOCTYPE" in text:
+            raise NoQuote("A SOAP envelope has no doctype.")
+        envelope = ET.fromstring(text)  # noqa: S314 - no doctype, so no entities
+    except (UnicodeDecodeError, ET.ParseError):
+        raise NoQuote("The request is no XML in UTF-8.") from None
     namespace = envelope.tag.removeprefix("{").partition("}")[0]
     if namespace not in ENVELOPES:
         raise NoQuote("The request is no SOAP envelope.")

@@ -1,4 +1,4 @@
-"""What callers are told of their deliveries."""
+"""The answers that callers get about their deliveries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers are told of a delivery, whatever became of it meanwhile."""
+"""Each state of a delivery has an answer to its caller."""
 
 from __future__ import annotations
 

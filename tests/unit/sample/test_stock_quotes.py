@@ -55,6 +55,7 @@ def test_a_quote_comes_in_the_version_of_its_request(namespace: str) -> None:
     [
         *(b"", b"no xml", b"<a/>", envelope(ENVELOPES[0], "a b")),
         b'<!DOCTYPE a [<!ENTITY b "c">]>' + envelope(ENVELOPES[0], "IBM"),
+        f"<!DOCTYPE a>{envelope(ENVELOPES[0], 'IBM').decode()}".encode("utf-16"),
     ],
 )
 def test_what_asks_for_no_quote_is_refused(body: bytes) -> None:
