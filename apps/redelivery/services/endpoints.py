@@ -16,6 +16,7 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers.models import Topic
 from apps.brokers.services import topics_and_routing_publisher as brokers
+from apps.core import advisory_locks
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
 from apps.redelivery.endpoint_settings import EndpointSettings
 from apps.redelivery.models import Endpoint, EndpointActivity
@@ -25,6 +26,8 @@ from apps.redelivery.outbound.target_url import EndpointTarget
 from apps.team.rights import Principal, Scope
 
 TOPIC_PREFIX = "gateway/"
+# Two changes at once, each without a circle, could make one together.
+LINKS_LOCK = "endpoint links"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
 
 
@@ -174,6 +177,7 @@ def _change(
     now: datetime,
 ) -> Endpoint:
     """Update an endpoint under its lock."""
+    advisory_locks.wait_for(LINKS_LOCK)
     endpoint = Endpoint.objects.select_for_update().get(name=name)
     if version is not None and version != endpoint.version:
         raise Refused(f"The endpoint {name} was changed meanwhile: look again.")

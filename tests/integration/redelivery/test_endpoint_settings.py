@@ -10,6 +10,7 @@ import pytest
 from apps.brokers.adapter_contract import OutcomeKind
 from apps.brokers.services.topics_and_routing_publisher import RoutedMessage
 from apps.core import postgres_connections
+from apps.core.advisory_locks import names_locked
 from apps.core.errors import Forbidden, Invalid, Refused
 from apps.redelivery.endpoint_settings import PRESETS, EndpointSettings
 from apps.redelivery.gateway import delivery_store
@@ -19,6 +20,7 @@ from apps.redelivery.requeued_requests import METHOD
 from apps.redelivery.services import requeues
 from apps.redelivery.services.acceptance import accept
 from apps.redelivery.services.endpoints import (
+    LINKS_LOCK,
     change_endpoint,
     create_endpoint,
     remove_endpoint,
@@ -192,6 +194,18 @@ def test_neither_forwards_nor_hooks_lead_back() -> None:
         )
 
     assert refusal.value.field == "response_hook"
+
+
+def test_changes_of_where_endpoints_lead_wait_for_each_other() -> None:
+    """The lock is held until the end of the transaction, here that of the test."""
+    endpoint()
+    assert names_locked([LINKS_LOCK]) == set()
+
+    change_endpoint(
+        name="stock-quote", changes={"retries": 5}, principal=ADMIN, now=NOW
+    )
+
+    assert names_locked([LINKS_LOCK]) == {LINKS_LOCK}
 
 
 def test_only_an_unused_endpoint_is_removed() -> None:
