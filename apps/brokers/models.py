@@ -62,6 +62,12 @@ class Topic(models.Model):
     options = models.JSONField(
         default=dict, db_default={}, help_text="what only its kind of broker knows"
     )
+    request_endpoints = ArrayField(
+        models.TextField(),
+        default=list,
+        db_default=[],
+        help_text="patterns of the endpoints that its messages are requests for",
+    )
     requeue_topic = models.ForeignKey(
         "self",
         null=True,
@@ -108,6 +114,11 @@ class Topic(models.Model):
                 name="brokers_topic_is_requeued_to_another",
                 condition=Q(requeue_topic=None) | ~Q(requeue_topic=F("id")),
             ),
+            models.CheckConstraint(
+                name="brokers_topic_of_requests_reads_itself",
+                condition=Q(request_endpoints=[])
+                | Q(dead_letter_queue=F("native_name")),
+            ),
         ]
 
     def __str__(self) -> str:
@@ -117,6 +128,11 @@ class Topic(models.Model):
     def requeue_to(self) -> str:
         """Name the topic where its messages are sent again; "" for itself."""
         return "" if self.requeue_topic is None else self.requeue_topic.name
+
+    @property
+    def takes_requests(self) -> bool:
+        """Tell whether its messages are requests for endpoints."""
+        return bool(self.request_endpoints)
 
     @property
     def is_sample(self) -> bool:

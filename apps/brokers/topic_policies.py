@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, Self
@@ -28,6 +29,7 @@ from apps.team.rights import Principal, Scope
 
 log = logging.getLogger(__name__)
 
+
 # The bounds of the policies; the API's serializers declare the same.
 LEAST = 1
 MOST_COUNT = 10_000
@@ -36,12 +38,21 @@ LONGEST_TIMEOUT = 7 * 86_400.0
 TEXT_LIMIT = 200
 LINK_LIMIT = 2_000
 OPTIONS_LIMIT = 10_000
+MOST_ENDPOINTS = 50
+ENDPOINT_PATTERN_LIMIT = 100
+# An endpoint has a topic of this prefix and its name: who sees that sees the endpoint.
+ENDPOINT_TOPICS = "gateway/"
 # Policies that a kind of broker may restrict.
 OF_THE_BROKER = {
     *("dead_letter_queue", "max_dequeue_count", "visibility_timeout", "options"),
+    "request_endpoints",
 }
 # Policies of ours that a `host.json` names differently, for each kind of broker.
 OURS_IN_HOST_JSON = {"maxDequeueCount": "max_dequeue_count"}
+
+
+_BETWEEN = re.compile(r"[\s,]+")
+_ENDPOINT_PATTERN = re.compile(rf"[a-z0-9._*-]{{1,{ENDPOINT_PATTERN_LIMIT}}}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +61,8 @@ class Policies:
 
     `retention_days` is how long the broker keeps messages; None where it is unknown.
     `requeue_to` names the topic where its messages are sent again; "" for itself.
+    `request_endpoints` are patterns of the endpoints that its messages are requests
+    for; without one they are no requests.
     """
 
     dead_letter_queue: str = ""
@@ -60,6 +73,7 @@ class Policies:
     owner: str = ""
     runbook: str = ""
     options: Mapping[str, object] = field(default_factory=dict)
+    request_endpoints: Sequence[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, topic: Topic) -> Self:
@@ -103,6 +117,7 @@ def set_policies(
         return topic
     if OF_THE_BROKER & changes.keys():
         _check_set_once(policies)
+        _check_requests(topic, policies, principal)
         _check_with_broker(topic, policies)
     values = {name: after for name, (_, after) in changes.items()}
     target = _topic_to_requeue_to(changes, principal)
@@ -252,6 +267,26 @@ def _check_set_once(policies: Policies) -> None:
             raise Invalid("options", remedy)
 
 
+def _check_requests(topic: Topic, policies: Policies, principal: Principal) -> None:
+    """Let a topic of requests read itself, and call what the principal may see.
+
+    A `*` of theirs stands for any text, thus also for one that a `*` here stands for.
+    """
+    if not policies.request_endpoints:
+        return
+    if topic.broker is None:
+        raise Invalid("broker", "say first which broker carries the topic.")
+    if policies.dead_letter_queue != topic.native_name:
+        raise Invalid(
+            "dead_letter_queue",
+            f"name {topic.native_name}: the lane of a topic of requests reads the topic"
+            " itself.",
+        )
+    for pattern in policies.request_endpoints:
+        if not principal.sees(ENDPOINT_TOPICS + pattern):
+            raise Forbidden(f"This key is not for the endpoint {pattern}.")
+
+
 def _check_with_broker(topic: Topic, policies: Policies) -> None:
     """Let the adapter check the policies: it knows what its kind can do."""
     if topic.broker is None:
@@ -264,6 +299,7 @@ def _check_with_broker(topic: Topic, policies: Policies) -> None:
         max_dequeue_count=policies.max_dequeue_count,
         visibility_timeout=policies.visibility_timeout,
         options=policies.options,
+        reads_itself=bool(policies.request_endpoints),
     )
     try:
         url = sealed_addresses.reveal(topic.broker.url)
@@ -345,6 +381,24 @@ def _parse_link(name: str, value: object) -> str:
     return value.strip()
 
 
+def _parse_endpoints(name: str, value: object) -> list[str]:
+    """Parse patterns of endpoints: a list, or text with blanks or commas between."""
+    patterns = _BETWEEN.split(value) if isinstance(value, str) else value
+    if not isinstance(patterns, list | tuple):
+        raise Invalid(name, "give a list of names of endpoints; * stands for any text.")
+    written = [pattern for pattern in patterns if pattern != ""]
+    if len(written) > MOST_ENDPOINTS:
+        raise Invalid(name, f"give at most {MOST_ENDPOINTS} names of endpoints.")
+    for pattern in written:
+        if not isinstance(pattern, str) or not _ENDPOINT_PATTERN.fullmatch(pattern):
+            raise Invalid(
+                name,
+                "an endpoint has small letters, digits, dots, hyphens and underscores;"
+                f" * stands for any text; at most {ENDPOINT_PATTERN_LIMIT} characters.",
+            )
+    return list(dict.fromkeys(written))
+
+
 def _is_storable(value: object) -> bool:
     """Tell whether Postgres can store the options, and they are short enough."""
     try:
@@ -364,5 +418,6 @@ _READ: Mapping[str, Callable[[str, object], object]] = {
     "owner": _parse_text,
     "runbook": _parse_link,
     "options": lambda _, value: read_options(value),
+    "request_endpoints": _parse_endpoints,
 }
 NAMES = tuple(each.name for each in fields(Policies))

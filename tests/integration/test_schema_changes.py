@@ -12,14 +12,17 @@ from datetime import datetime
 import psycopg
 import pytest
 from django.db import IntegrityError, connection, transaction
+from redis import Redis
 
 from apps.brokers.models import Topic
+from apps.core.errors import Invalid
 from apps.core.schema_changes import LOCK_TIMEOUT, migrate
 from apps.poison.models import Hold
 from apps.redelivery.models import EndpointActivity
 from apps.team.rights import Principal
 from tests.failure_report_builders import poisons
 from tests.integration.redelivery.endpoint_and_delivery_builders import endpoint
+from tests.lane_crash_simulation import drain_all
 from tests.triage_operation_runner import confirm, preview
 from tests.waiting import stall_free_timer, wait_until
 
@@ -193,3 +196,29 @@ def test_the_way_back_takes_the_lock_queues_and_the_fences_of_senders_along() ->
         migrate()
     # Tickets begin at 1 again, and none may be below the fence.
     assert activity.get().fence == 0
+
+
+def test_after_the_way_back_no_message_of_a_topic_of_requests_is_a_dead_letter(
+    orders: Topic, stream: Redis, now: datetime
+) -> None:
+    Topic.objects.filter(pk=orders.pk).update(
+        dead_letter_queue="orders", request_endpoints=["stock-*"]
+    )
+    stream.xadd("orders", {"body": b"a request"})
+    try:
+        migrate("brokers", "0007")
+    finally:
+        migrate()
+
+    orders.refresh_from_db()
+    assert (orders.request_endpoints, orders.dead_letter_queue) == ([], "orders")
+    with pytest.raises(Invalid):
+        drain_all(orders, now)
+    assert stream.xlen("orders") == 1
+
+
+def test_a_topic_of_requests_that_reads_another_queue_is_refused(
+    orders: Topic,
+) -> None:
+    with pytest.raises(IntegrityError, match="brokers_topic_of_requests_reads_itself"):
+        Topic.objects.filter(pk=orders.pk).update(request_endpoints=["stock-*"])

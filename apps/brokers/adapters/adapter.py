@@ -33,7 +33,8 @@ class BrokerSettings:
 class TopicSettings:
     """One topic, by the broker's own name; times in seconds.
 
-    A `dead_letter_queue` of "" means the broker's own default.
+    A `dead_letter_queue` of "" means the broker's own default. It may be the topic only
+    where that `reads_itself`: its messages are requests, and no consumer's.
     """
 
     topic: str
@@ -41,6 +42,7 @@ class TopicSettings:
     max_dequeue_count: int = 5
     visibility_timeout: float = 60.0
     options: Mapping[str, object] = field(default_factory=dict)
+    reads_itself: bool = False
 
 
 class Adapter(Protocol):

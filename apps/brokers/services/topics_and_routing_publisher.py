@@ -318,6 +318,7 @@ def _topic_settings(topic: Topic) -> TopicSettings:
         max_dequeue_count=topic.max_dequeue_count,
         visibility_timeout=topic.visibility_timeout,
         options=topic.options,
+        reads_itself=topic.takes_requests,
     )
 
 

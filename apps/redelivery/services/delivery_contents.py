@@ -15,10 +15,10 @@ from apps.audit import services as audit
 from apps.audit.models import Entry
 from apps.audit.services import Action
 from apps.brokers.adapter_contract import Header
+from apps.brokers.topic_policies import ENDPOINT_TOPICS
 from apps.core.errors import Absent
 from apps.core.statement_timeouts import TooSlow, unless_slow
 from apps.redelivery.models import Attempt, Delivery
-from apps.redelivery.services.endpoints import TOPIC_PREFIX
 from apps.redelivery.services.ends import headers_of
 from apps.team.rights import Principal, Scope
 from poisonguard.contract import uuid_of
@@ -54,7 +54,7 @@ def visible(*, delivery_id: uuid.UUID, principal: Principal) -> Delivery:
 
 def of_message(topic: str, bookmark: str, principal: Principal) -> uuid.UUID | None:
     """Find the delivery that became this message of an endpoint's topic."""
-    pk = uuid_of(bookmark) if topic.startswith(TOPIC_PREFIX) else None
+    pk = uuid_of(bookmark) if topic.startswith(ENDPOINT_TOPICS) else None
     if pk is None:
         return None
     rows = Delivery.objects.on_endpoints(principal.topics).filter(pk=pk)

@@ -16,6 +16,7 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers.models import Topic
 from apps.brokers.services import topics_and_routing_publisher as brokers
+from apps.brokers.topic_policies import ENDPOINT_TOPICS
 from apps.core import advisory_locks
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
 from apps.redelivery.endpoint_settings import EndpointSettings
@@ -25,7 +26,6 @@ from apps.redelivery.outbound.address_rules import check_target
 from apps.redelivery.outbound.target_url import EndpointTarget
 from apps.team.rights import Principal, Scope
 
-TOPIC_PREFIX = "gateway/"
 # Two changes at once, each without a circle, could make one together.
 LINKS_LOCK = "endpoint links"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
@@ -36,7 +36,12 @@ def topic_name_of(endpoint: str) -> str:
 
     Keys and people who see the topic see the endpoint.
     """
-    return TOPIC_PREFIX + endpoint
+    return ENDPOINT_TOPICS + endpoint
+
+
+def is_endpoint_name(text: str) -> bool:
+    """Tell whether an endpoint may have this name."""
+    return len(text) <= ENDPOINT_NAME_LIMIT and bool(_NAME.fullmatch(text))
 
 
 def visible_endpoint(*, name: str, principal: Principal) -> Endpoint:
@@ -97,7 +102,7 @@ def add_endpoint(
     Raises Invalid for an unusable setting, and Refused for a name that is in use.
     """
     principal.require(Scope.BROKERS_WRITE)
-    if not _NAME.fullmatch(name) or len(name) > ENDPOINT_NAME_LIMIT:
+    if not is_endpoint_name(name):
         raise Invalid(
             "name",
             f"use up to {ENDPOINT_NAME_LIMIT} small letters, digits, dots, hyphens and"

@@ -72,7 +72,7 @@ class AzureQueueSettings:
         values.setdefault("message_encoding", usual)
         return cls(
             topic=queue_name(topic.topic, field="topic"),
-            poison_queue=poison_queue(topic.topic, topic.dead_letter_queue),
+            poison_queue=_queue_read(topic),
             hidden_for=_whole_seconds(topic.visibility_timeout),
             usual_encoding=usual,
             **values,
@@ -95,6 +95,13 @@ def settings_from_host_json(text: str) -> dict[str, object]:
             raise Invalid(path, remedy)
     checked = _parse_all(section, where=path)
     return {name: _as_written(value) for name, value in checked.items()}
+
+
+def _queue_read(topic: TopicSettings) -> str:
+    """Return the queue that the lane reads; raise Invalid for an impossible name."""
+    if topic.reads_itself and topic.dead_letter_queue == topic.topic:
+        return queue_name(topic.topic, field="topic")
+    return poison_queue(topic.topic, topic.dead_letter_queue)
 
 
 def poison_queue(topic: str, named: str) -> str:

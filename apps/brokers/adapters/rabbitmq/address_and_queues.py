@@ -95,7 +95,7 @@ class RabbitQueues:
             remedy = f"{settings.topic} looks like one itself: name it expressly."
             raise Invalid("dead_letter_queue", remedy)
         queue = queue or settings.topic + SUFFIX
-        if queue == settings.topic:
+        if queue == settings.topic and not settings.reads_itself:
             raise Invalid(
                 "dead_letter_queue", "must be another queue than the topic's."
             )

@@ -25,6 +25,7 @@ class RedisSettings:
     body_field: str = "body"
     max_dequeue_count: int = 5
     visibility_timeout: float = 60.0
+    reads_itself: bool = False
     dial: Dial = field(default=usual_dial, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -33,7 +34,8 @@ class RedisSettings:
         if self.topic and not self.dead_letter_queue and self.topic.endswith(SUFFIX):
             remedy = f"{self.topic} looks like one itself: name it expressly."
             raise Invalid("dead_letter_queue", remedy)
-        if self.topic and self.topic == self.dead_letter_queue:
+        is_same = self.topic == self.dead_letter_queue
+        if self.topic and is_same and not self.reads_itself:
             raise Invalid("dead_letter_queue", "must be another stream than the topic.")
 
     @classmethod
@@ -75,6 +77,7 @@ def settings_of(
         dead_letter_queue=topic.dead_letter_queue,
         max_dequeue_count=topic.max_dequeue_count,
         visibility_timeout=topic.visibility_timeout,
+        reads_itself=topic.reads_itself,
     )
 
 

@@ -112,7 +112,7 @@ def _checked_settings(topic: TopicSettings) -> TopicSettings:
         hint = f"the only option of a topic of sqs is {max_polling_interval.OPTION}."
         raise Invalid("options", f"{', '.join(sorted(unknown))} is unknown: {hint}")
     max_polling_interval.longest_interval(topic.options, usual=USUAL_INTERVAL)
-    if topic.topic == topic.dead_letter_queue:
+    if topic.topic == topic.dead_letter_queue and not topic.reads_itself:
         raise Invalid("dead_letter_queue", "must be another queue than the topic.")
     if not 0 < topic.visibility_timeout <= LONGEST_HIDDEN:
         remedy = f"SQS hides a message for more than 0 and {LONGEST_HIDDEN} s at most."
