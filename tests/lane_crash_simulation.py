@@ -12,7 +12,11 @@ import pytest
 
 from apps.brokers.models import Topic
 from apps.brokers.services import topics_and_routing_publisher as brokers
-from apps.capture.intake import dead_letter_deduplication, services
+from apps.capture.intake import (
+    dead_letter_deduplication,
+    request_messages,
+    services,
+)
 from apps.capture.lanes import drain, runner
 from apps.capture.lanes.drain import Drain
 from apps.capture.lanes.throttling import Timer
@@ -60,6 +64,9 @@ def dying(at: int) -> Iterator[Death]:
     with pytest.MonkeyPatch.context() as patch:
         for place, name in (
             (services, "write"),
+            (request_messages, "take"),
+            # Between the deliveries of a batch and the rows that recognize them.
+            (request_messages, "digest_of_delivery"),
             (in_memory_queue_broker.Publisher, "publish"),
             (in_memory_queue_broker.Reader, "acknowledge"),
             (dead_letter_deduplication, "delete_acknowledged"),
@@ -85,6 +92,15 @@ def topic_on_queues(
     tee_queue = f"{name}-copies" if mode is Mode.TEE else ""
     Lane.objects.create(topic=topic, mode=mode.value, tee_queue=tee_queue)
     return topic
+
+
+def request_topic_on_queues(now: datetime, *endpoints: str) -> Topic:
+    """Create a topic of the broker in memory whose messages are requests."""
+    topic = topic_on_queues(now, name="requests")
+    Topic.objects.filter(pk=topic.pk).update(
+        dead_letter_queue="requests", request_endpoints=list(endpoints)
+    )
+    return Topic.objects.select_related("broker").get(pk=topic.pk)
 
 
 def draining(topic: Topic, now: datetime, timer: Timer = lambda: 0.0) -> Drain:

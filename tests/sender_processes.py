@@ -19,6 +19,8 @@ DATABASE = ("NAME", "HOST", "PORT", "USER", "PASSWORD")
 class SenderProcess:
     """A sender that can be frozen, killed and started again."""
 
+    command = "sender"
+
     def __init__(self, log: Path) -> None:
         self.log = log
         self.start()
@@ -26,7 +28,7 @@ class SenderProcess:
     def start(self) -> None:
         database = {name: connection.settings_dict[name] for name in DATABASE}
         self.process = FORKS.Process(
-            target=preloaded_sender.main, args=(database, self.log)
+            target=preloaded_sender.main, args=(database, self.log, self.command)
         )
         self.process.start()
 
@@ -46,6 +48,22 @@ class SenderProcess:
 
     def said(self) -> str:
         return self.log.read_text() if self.log.exists() else ""
+
+
+class LaneProcess(SenderProcess):
+    """The process of all lanes; it, too, can be killed and started again."""
+
+    command = "lanes"
+
+
+@contextmanager
+def lane_process(folder: Path) -> Iterator[LaneProcess]:
+    """Run all lanes in one process; kill what is left of it in the end."""
+    process = LaneProcess(folder / "lanes.log")
+    try:
+        yield process
+    finally:
+        process.kill()
 
 
 @contextmanager

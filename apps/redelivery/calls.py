@@ -51,8 +51,8 @@ class FirstTry:
 class NewDelivery:
     """A request to store; `path` is raw, with its query, below the endpoint.
 
-    `dedupe` identifies a message that is requeued: it is stored once. `is_delayed_by`
-    is how many seconds a delivery without a first try waits.
+    `dedupe` identifies a message that is requeued, or comes from a topic: it is stored
+    once. `is_delayed_by` is how many seconds a delivery without a first try waits.
     """
 
     id: uuid.UUID

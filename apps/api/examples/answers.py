@@ -157,6 +157,7 @@ TOPIC: Final[Value] = {
     "broker": "ours",
     "native_name": "shop.orders",
     **POLICIES,
+    "request_endpoints": [],
     "oversize": 0,
     "lane": {
         **LANE,
@@ -322,6 +323,7 @@ ENDPOINT: Final[Value] = {
     "id": 1,
     "name": "stock-quote",
     "topic": "gateway/stock-quote",
+    "fed_by": ["quote-requests"],
     "version": 1,
     "created_at": AT,
     "created_by": "user:anna",

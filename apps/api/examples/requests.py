@@ -216,10 +216,24 @@ REQUESTS: Final[Mapping[str, Examples]] = {
     "NewTopic": {
         "a topic": {**POLICIES, **NAMED, "reason": "ours now"},
         "a topic with a lane": {**NAMED, **LANE, "reason": "ours now"},
+        "a topic of requests": {
+            **NAMED,
+            "dead_letter_queue": "shop.invoices",
+            "request_endpoints": ["stock-*"],
+            "mode": "capture",
+            "reason": "it feeds the endpoint",
+        },
     },
     "TopicChange": {
         "its policies": {"name": "orders", **POLICIES, "reason": "more time"},
         "its lane": {"name": "orders", **QUEUE, **LANE, "reason": "ours now"},
+        "requests": {
+            "name": "orders",
+            "dead_letter_queue": "orders",
+            "request_endpoints": ["stock-*"],
+            "mode": "capture",
+            "reason": "it feeds the endpoint",
+        },
     },
     "TopicRemoval": only({"name": "orders", "reason": "switched off"}),
     "NewEndpoint": {

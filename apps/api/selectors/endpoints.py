@@ -15,6 +15,7 @@ from apps.redelivery.endpoint_settings import EndpointSettings
 from apps.redelivery.models import Endpoint, EndpointActivity
 from apps.redelivery.querysets import EndpointQuerySet
 from apps.redelivery.services.breaker import breaker_state
+from apps.redelivery.topic_requests.feeding_topics import feeding_topics
 from apps.team.rights import Principal
 
 
@@ -24,6 +25,7 @@ class EndpointDetail:
 
     endpoint: Endpoint
     settings: EndpointSettings
+    fed_by: list[str]
     activity: EndpointActivity
     breaker_state: str
     backlog: DeliveryBacklog | None
@@ -35,12 +37,12 @@ def find(
 ) -> tuple[Page[Endpoint], list[EndpointDetail]]:
     """List a page of the endpoints that a principal sees."""
     page = window.page(_visible(principal).order_by("pk"))
-    return page, _details(page.rows, now=now)
+    return page, _details(page.rows, principal, now=now)
 
 
 def one(endpoint_id: int, principal: Principal, *, now: datetime) -> EndpointDetail:
     """Find an endpoint that this principal may see; raises Absent otherwise."""
-    return _details([visible(endpoint_id, principal)], now=now)[0]
+    return _details([visible(endpoint_id, principal)], principal, now=now)[0]
 
 
 def visible(endpoint_id: int, principal: Principal) -> Endpoint:
@@ -55,8 +57,11 @@ def _visible(principal: Principal) -> EndpointQuerySet:
     return Endpoint.objects.matching(principal.topics).with_related_rows()
 
 
-def _details(endpoints: Sequence[Endpoint], *, now: datetime) -> list[EndpointDetail]:
-    """Add the breaker and the figures of each endpoint."""
+def _details(
+    endpoints: Sequence[Endpoint], principal: Principal, *, now: datetime
+) -> list[EndpointDetail]:
+    """Add the topics that feed each endpoint, its breaker and its figures."""
+    topics = feeding_topics(endpoints, principal)
     ids = [endpoint.pk for endpoint in endpoints]
     backlogs = unless_slow(lambda: endpoint_figures.backlogs(ids))
     calls = unless_slow(lambda: endpoint_figures.call_hours(ids, now=now))
@@ -64,6 +69,7 @@ def _details(endpoints: Sequence[Endpoint], *, now: datetime) -> list[EndpointDe
         EndpointDetail(
             endpoint=endpoint,
             settings=EndpointSettings.of(endpoint),
+            fed_by=[topic.name for topic in topics[endpoint.pk]],
             activity=endpoint.activity,
             breaker_state=breaker_state(endpoint),
             backlog=None if isinstance(backlogs, TooSlow) else backlogs[endpoint.pk],

@@ -207,6 +207,9 @@ class Endpoint(Schema):
     topic = Text(
         source="endpoint.topic.name", help_text="where its given up deliveries are"
     )
+    fed_by = serializers.ListField(
+        child=Text(), help_text="names of topics whose messages may be requests for it"
+    )
     version = Number(source="endpoint.version", help_text="counts its changes")
     created_at = Moment(source="endpoint.created_at")
     created_by = Text(source="endpoint.created_by")

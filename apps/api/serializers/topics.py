@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
@@ -111,6 +111,19 @@ class Timeout(Policy, serializers.FloatField):
     """Seconds, or a time span as hh:mm:ss."""
 
 
+class RequestEndpoints(serializers.ListField):
+    """Patterns of endpoints; without one, messages are no requests."""
+
+    default_error_messages: ClassVar = {
+        "not_a_list": "send a list of names of endpoints",
+        "max_length": f"send at most {topic_policies.MOST_ENDPOINTS} names",
+    }
+
+    def to_internal_value(self, data: Any) -> Any:
+        patterns = super().to_internal_value(data)
+        return checked(topic_policies.read, str(self.field_name), patterns)
+
+
 class _Policies(RequestSchema[topic_registration_and_settings.TopicChange]):
     dead_letter_queue = Visible(
         required=False,
@@ -140,6 +153,15 @@ class _Policies(RequestSchema[topic_registration_and_settings.TopicChange]):
         allow_null=True,
         max_length=topic_policies.TEXT_LIMIT,
         help_text="the topic where its messages are sent again; null: itself",
+    )
+    request_endpoints = RequestEndpoints(
+        child=Text(min_length=1, max_length=topic_policies.ENDPOINT_PATTERN_LIMIT),
+        required=False,
+        allow_null=True,
+        max_length=topic_policies.MOST_ENDPOINTS,
+        help_text="names of endpoints, * for any text: its messages are requests for"
+        " them, and its dead_letter_queue is then the topic itself, which its lane"
+        " reads; none or null: they are no requests",
     )
     owner = Visible(
         required=False,
@@ -227,6 +249,9 @@ class Topic(Schema):
     )
     retention_days = Number(source="topic.retention_days", allow_null=True)
     requeue_to = Text(source="topic.requeue_to", allow_blank=True)
+    request_endpoints = serializers.ListField(
+        child=Text(), source="topic.request_endpoints"
+    )
     owner = Text(source="topic.owner", allow_blank=True)
     runbook = Text(source="topic.runbook", allow_blank=True)
     options = serializers.DictField(source="topic.options")

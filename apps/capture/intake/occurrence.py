@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from apps.brokers import failure_headers
 from apps.brokers.adapter_contract import Capabilities, Counting, DeadLetter, Header
+from apps.brokers.failure_headers import Story
 from apps.brokers.failure_headers import own_documented_headers as vocabulary
 from apps.brokers.models import Topic
 from apps.core import content_ids
@@ -123,15 +124,23 @@ def from_report(report: FailureReport, *, topic: Topic, now: datetime) -> Occurr
 
 
 def from_dead_letter(
-    letter: DeadLetter, *, topic: Topic, capabilities: Capabilities, now: datetime
+    letter: DeadLetter,
+    *,
+    topic: Topic,
+    capabilities: Capabilities,
+    story: Story | None = None,
+    now: datetime,
 ) -> Occurrence:
-    """Translate a message from a dead-letter queue into an occurrence to store."""
+    """Translate a message from a dead-letter queue into an occurrence to store.
+
+    Without a `story` of its own, its headers tell why it is there.
+    """
     nameless = not letter.bookmark
     delivery = digest_of_delivery(letter) if nameless else None
     place = f"made/{uuid.uuid4()}" if nameless else letter.bookmark
     by_policy = capabilities.counting is Counting.POLICY
     count = topic.max_dequeue_count if by_policy else letter.dequeue_count
-    story = failure_headers.read(letter.headers)
+    story = story or failure_headers.read(letter.headers)
     raised = Raised(
         type=story.exception_type,
         message=story.exception_message,

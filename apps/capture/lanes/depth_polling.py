@@ -99,13 +99,18 @@ class LaneMonitor:
         if self.capabilities.delivered:
             self._count_deliveries(now)
         self._write_state(
-            detail="" if depth is None else f"{depth} in the dead-letter queue",
+            detail="" if depth is None else f"{depth} in the {self._queue}",
             depth=depth,
             oldest_at=self.admin.oldest_at(),
             rate=self._rate.per_minute(),
             now=now,
         )
         return depth
+
+    @property
+    def _queue(self) -> str:
+        """Say which queue the lane reads."""
+        return "queue" if self.topic.takes_requests else "dead-letter queue"
 
     def _depth(self) -> int | None:
         """Return the depth of the queue; None if the broker has not made it yet."""

@@ -8,6 +8,9 @@
 A process that dies between two steps leaves the letter in its queue. The letter comes
 back, is recognized by its name (or by `dead_letter_deduplication`) and continues with
 step 3: it is captured once, and its copy is sent at least once.
+
+The messages of a topic of requests take the same steps: in step 2 each becomes a
+delivery (`request_messages`), or is captured with the reason why it cannot.
 """
 
 from __future__ import annotations
@@ -15,29 +18,37 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from types import MappingProxyType
 from typing import Self, TypeVar
 
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError, connections, transaction
 
+from apps.brokers import failure_headers
 from apps.brokers.adapter_contract import DeadLetter, DeadLetterReader, OutcomeKind
+from apps.brokers.failure_headers import Story
 from apps.brokers.row_locks import lock_topics
 from apps.brokers.services import topics_and_routing_publisher as brokers
 from apps.brokers.services.topics_and_routing_publisher import (
     RoutedMessage,
     RoutingPublisher,
 )
-from apps.capture.intake import dead_letter_deduplication, services
+from apps.capture.intake import (
+    dead_letter_deduplication,
+    request_messages,
+    services,
+)
 from apps.capture.intake.occurrence import (
     Occurrence,
     digest_of_delivery,
     from_dead_letter,
 )
+from apps.capture.intake.request_messages import RequestRefusal
 from apps.capture.lanes.depth_polling import Clock, LaneMonitor, count_captured
 from apps.capture.lanes.throttling import BatchSize, Timer
 from apps.capture.models import HeldDeadLetter, Lane, Mode, Sample
@@ -54,6 +65,7 @@ TIDY_INTERVAL = 60.0
 # A held letter comes back when it is visible again; after this long, it has left.
 HELD_FOR = 300.0
 MOST_PEEKED = 1_000
+NO_REFUSALS: Mapping[str, RequestRefusal] = MappingProxyType({})
 
 Result = TypeVar("Result")
 
@@ -135,7 +147,8 @@ class Drain:
         """Move exhausted messages to the dead-letter queue, and poll the topic."""
         if not self.monitor.is_due():
             return
-        moved = self.reader.dead_letter_exhausted()
+        # Of requests we are the consumer, and the queue is the topic.
+        moved = 0 if self._has_requests else self.reader.dead_letter_exhausted()
         if moved:
             log.info("dead-lettered %d messages of %s", moved, self.topic.name)
         self.monitor.held_reason = self._why_uncopied()
@@ -168,7 +181,7 @@ class Drain:
                 for letter in small
                 if letter.handle in reports
             ),
-            *self._capture(new),
+            *(self._take_requests(new) if self._has_requests else self._capture(new)),
         ]
         finished, trouble = (
             self._send_copies(captured) if self._tees else (captured, "")
@@ -182,19 +195,75 @@ class Drain:
         """Tell whether the lane sends copies to another queue."""
         return self.lane.mode == Mode.TEE
 
-    def _capture(self, letters: Sequence[DeadLetter]) -> list[CapturedLetter]:
-        """Capture a batch; if Postgres refuses a letter, halve the batch to find it."""
+    @property
+    def _has_requests(self) -> bool:
+        """Tell whether the messages are requests, and the queue is the topic itself."""
+        return self.topic.takes_requests
+
+    def _take_requests(self, letters: Sequence[DeadLetter]) -> list[CapturedLetter]:
+        """Take a batch of requests, and capture those that are refused."""
+        take = partial(request_messages.take, topic=self.topic, now=self.clock())
+        requests = self._halving(letters, lambda batch: take(letters=batch))
+        refusals = {
+            each.letter.handle: each.refusal
+            for each in requests
+            if each.refusal is not None
+        }
+        return [
+            *(
+                CapturedLetter(letter=each.letter, report=each.identity)
+                for each in requests
+                if each.refusal is None
+            ),
+            *self._capture(
+                [each.letter for each in requests if each.refusal is not None],
+                refusals=refusals,
+            ),
+        ]
+
+    def _capture(
+        self,
+        letters: Sequence[DeadLetter],
+        *,
+        refusals: Mapping[str, RequestRefusal] = NO_REFUSALS,
+    ) -> list[CapturedLetter]:
+        """Capture a batch; of requests, `refusals` says by their handles why."""
+        return self._halving(letters, partial(self._capture_batch, refusals=refusals))
+
+    def _capture_batch(
+        self,
+        letters: Sequence[DeadLetter],
+        *,
+        refusals: Mapping[str, RequestRefusal],
+    ) -> list[CapturedLetter]:
+        """Capture a batch in one transaction, or raise."""
+        now = self.clock()
+        occurrences = [
+            from_dead_letter(
+                letter,
+                topic=self.topic,
+                capabilities=self.capabilities,
+                story=_story_of(letter, refusals.get(letter.handle)),
+                now=now,
+            )
+            for letter in letters
+        ]
+        _write(occurrences, now=now)
+        return [
+            CapturedLetter(letter=letter, report=occurrence.report_id)
+            for letter, occurrence in zip(letters, occurrences, strict=True)
+        ]
+
+    def _halving(
+        self,
+        letters: Sequence[DeadLetter],
+        store: Callable[[Sequence[DeadLetter]], list[Result]],
+    ) -> list[Result]:
+        """Store a batch; if Postgres refuses a letter, halve the batch to find it."""
         if not letters:
             return []
-        now = self.clock()
         try:
-            occurrences = [
-                from_dead_letter(
-                    letter, topic=self.topic, capabilities=self.capabilities, now=now
-                )
-                for letter in letters
-            ]
-            self._with_extension(partial(_write, occurrences, now=now))
+            return self._with_extension(partial(store, letters))
         except (DatabaseError, InterfaceError, ValueError) as refusal:
             if not refuses_value(refusal):
                 raise  # Postgres is unavailable or misconfigured; no letter causes this
@@ -202,11 +271,10 @@ class Drain:
                 log.exception("a dead letter of %s is refused", self.topic.name)
                 self._hold(letters[0], f"cannot be stored: {refusal}")
                 return []
-            half = len(letters) // 2
-            return [*self._capture(letters[:half]), *self._capture(letters[half:])]
+        half = len(letters) // 2
         return [
-            CapturedLetter(letter=letter, report=occurrence.report_id)
-            for letter, occurrence in zip(letters, occurrences, strict=True)
+            *self._halving(letters[:half], store),
+            *self._halving(letters[half:], store),
         ]
 
     def _send_copies(
@@ -304,6 +372,13 @@ class Drain:
             }
             if depth is not None and len(present) >= depth:
                 self._delete_held(self._held_names - present)
+
+
+def _story_of(letter: DeadLetter, refusal: RequestRefusal | None) -> Story | None:
+    """Return the story of a refused request; None where its headers tell it."""
+    if refusal is None:
+        return None
+    return refusal.story(failure_headers.read(letter.headers))
 
 
 @borrow()

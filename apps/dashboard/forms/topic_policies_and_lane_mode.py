@@ -20,7 +20,10 @@ from apps.dashboard.forms.fields import options_as_json, reason_in
 from apps.team.rights import Principal
 
 # The policies that every kind of broker has.
-PLAIN = ("dead_letter_queue", "retention_days", "requeue_to", "owner", "runbook")
+PLAIN = (
+    *("dead_letter_queue", "retention_days", "requeue_to", "request_endpoints"),
+    *("owner", "runbook"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,6 +128,8 @@ def _example_of_options(topic: Topic) -> str:
 
 def _field_text(value: object) -> str:
     """Format a policy for a form field: no decimals of whole numbers, "" for None."""
+    if isinstance(value, list):
+        return ", ".join(value)
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return "" if value is None else str(value)

@@ -15,6 +15,7 @@ from apps.redelivery.endpoint_figures import CallHours, DeliveryBacklog
 from apps.redelivery.models import Delivery, Endpoint
 from apps.redelivery.querysets import EndpointQuerySet
 from apps.redelivery.services.breaker import breaker_state
+from apps.redelivery.topic_requests.feeding_topics import feeding_topics
 from apps.team.rights import Principal
 
 PAGE_SIZE = 50
@@ -66,9 +67,13 @@ class EndpointList:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndpointPage:
-    """What the page of an endpoint shows; `has_deliveries` keeps it from going."""
+    """What the page of an endpoint shows; `topics` feed it with requests.
+
+    `has_deliveries` keeps it from going.
+    """
 
     row: EndpointRow
+    topics: list[Topic]
     entries: list[Entry]
     has_deliveries: bool
 
@@ -90,6 +95,7 @@ def one(endpoint_id: int, principal: Principal, *, now: datetime) -> EndpointPag
     entries = Entry.objects.filter(subject=f"endpoint:{endpoint.name}")
     return EndpointPage(
         row=_rows([endpoint], now=now)[0],
+        topics=feeding_topics([endpoint], principal)[endpoint.pk],
         entries=list(entries.order_by("-seq")[:MOST_SHOWN]),
         has_deliveries=has_deliveries(endpoint),
     )

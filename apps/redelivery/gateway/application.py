@@ -175,7 +175,10 @@ class GatewayApplication:
                 headers=((b"retry-after", b"%d" % (int(wait) + 1)),),
             )
         head = check_head(
-            caller, endpoint=endpoint, principal=key.principal, path=slash + rest
+            caller,
+            endpoint=endpoint,
+            caller=str(key.principal.actor),
+            path=slash + rest,
         )
         with self._place(endpoint):
             body = await caller.read_body(settings.POISONWEB_REQUEST_LIMIT)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
+from typing import Protocol
 from urllib.parse import unquote
 
 from apps.brokers.adapter_contract import Header
@@ -14,7 +15,6 @@ from apps.core.errors import Invalid
 from apps.core.wildcard_patterns import matches
 from apps.redelivery.calls import FirstTry, NewDelivery
 from apps.redelivery.delivery_ids import new_delivery_id
-from apps.redelivery.gateway.caller_connections import CallerConnection
 from apps.redelivery.gateway.refusals import GatewayRefusal
 from apps.redelivery.gateway.soap_envelopes import SoapVersion, version_of
 from apps.redelivery.models import Endpoint
@@ -24,7 +24,6 @@ from apps.redelivery.outbound.errors import GatewayLoop
 from apps.redelivery.outbound.http_caller import EndpointRequest
 from apps.redelivery.outbound.target_url import EndpointTarget
 from apps.redelivery.repeatability import is_repeatable
-from apps.team.rights import Principal
 
 target_of = lru_cache(maxsize=10_000)(EndpointTarget.parse)
 
@@ -35,7 +34,7 @@ class EndpointCall:
 
     id: uuid.UUID
     endpoint: Endpoint
-    principal: Principal
+    caller: str
     path: bytes
     request: EndpointRequest
     stored_headers: list[Header]
@@ -52,7 +51,7 @@ class EndpointCall:
             path=self.path,
             headers=self.stored_headers,
             body=self.request.body,
-            caller=str(self.principal.actor),
+            caller=self.caller,
             idempotency_key=self.idempotency_key,
             is_repeatable=self.is_repeatable,
             order_key=self.order_key,
@@ -66,7 +65,7 @@ class CheckedHead:
 
     id: uuid.UUID
     endpoint: Endpoint
-    principal: Principal
+    caller: str
     path: bytes
     target: EndpointTarget
     url_path: bytes
@@ -75,23 +74,30 @@ class CheckedHead:
     order_key: bytes | None
 
 
+class IncomingRequest(Protocol):
+    """A request as it came, by HTTP or in a message."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def query(self) -> bytes: ...
+    @property
+    def headers(self) -> Sequence[Header]: ...
+
+
 def check_head(
-    connection: CallerConnection,
-    *,
-    endpoint: Endpoint,
-    principal: Principal,
-    path: bytes,
+    request: IncomingRequest, *, endpoint: Endpoint, caller: str, path: bytes
 ) -> CheckedHead:
     """Check path and headers of a call; raise GatewayRefusal."""
     id_ = new_delivery_id()
     target = target_of(endpoint.target)
-    _check_size(connection.headers)
+    _check_size(request.headers)
     try:
-        url_path = target.url_path(path, connection.query)
+        url_path = target.url_path(path, request.query)
         headers = forwarded_headers.request_headers(
-            connection.headers, delivery_id=str(id_)
+            request.headers, delivery_id=str(id_)
         )
-        callers_key = forwarded_headers.callers_key(connection.headers)
+        callers_key = forwarded_headers.callers_key(request.headers)
     except Invalid as problem:
         raise _bad_request(problem) from None
     except GatewayLoop as loop:
@@ -106,22 +112,22 @@ def check_head(
     return CheckedHead(
         id=id_,
         endpoint=endpoint,
-        principal=principal,
-        path=path + (b"?" + connection.query if connection.query else b""),
+        caller=caller,
+        path=path + (b"?" + request.query if request.query else b""),
         target=target,
         url_path=url_path,
         headers=headers,
         callers_key=callers_key,
-        order_key=order_key_of(endpoint, connection.headers),
+        order_key=order_key_of(endpoint, request.headers),
     )
 
 
 def with_body(
-    head: CheckedHead, connection: CallerConnection, body: bytes
+    head: CheckedHead, incoming: IncomingRequest, body: bytes
 ) -> EndpointCall:
     """Return the call with its body; raise GatewayRefusal for what is no HTTP."""
     request = EndpointRequest(
-        method=connection.method.encode("ascii"),
+        method=incoming.method.encode("ascii"),
         target=head.target,
         path=head.url_path,
         headers=head.headers,
@@ -136,13 +142,13 @@ def with_body(
     return EndpointCall(
         id=head.id,
         endpoint=head.endpoint,
-        principal=head.principal,
+        caller=head.caller,
         path=head.path,
         request=request,
         stored_headers=stored_headers,
         idempotency_key=(head.callers_key or str(head.id).encode()).decode("latin-1"),
         is_repeatable=is_repeatable(
-            head.endpoint, method=connection.method, headers=stored_headers
+            head.endpoint, method=incoming.method, headers=stored_headers
         ),
         order_key=head.order_key,
         soap=soap,

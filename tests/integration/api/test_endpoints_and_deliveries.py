@@ -311,3 +311,56 @@ def test_the_lists_need_no_query_for_each_row(
         assert len(admin.get("endpoints").results) == 5
     with django_assert_max_num_queries(14, connection=connection):
         assert len(operator.get("deliveries").results) == 15
+
+
+def test_a_topic_is_made_one_of_requests_and_its_endpoints_say_so(
+    admin: Caller, redis_url: str
+) -> None:
+    broker = {"name": "ours", "kind": "redis_streams", "url": redis_url}
+    assert admin.post("brokers", broker).status == 201
+    fed, other = endpoint(), endpoint("other")
+    requests = {
+        "name": "requests",
+        "broker": "ours",
+        "dead_letter_queue": "requests",
+        "request_endpoints": ["stock-*"],
+        "mode": "capture",
+    }
+
+    unread = admin.post("topics", {**requests, "dead_letter_queue": "other"})
+    added = admin.post("topics", requests)
+    of_fed = admin.get(f"endpoints/{fed.pk}").json
+    of_other = admin.get(f"endpoints/{other.pk}").json
+    listed = {each["name"]: each["fed_by"] for each in admin.get("endpoints").results}
+    cleared = patch(
+        admin,
+        "topics",
+        name="requests",
+        request_endpoints=None,
+        dead_letter_queue="requests-dead",
+    )
+
+    assert (unread.status, added.status, cleared.status) == (422, 201, 200)
+    assert added.json["request_endpoints"] == ["stock-*"]
+    assert (of_fed["fed_by"], of_other["fed_by"]) == (["requests"], [])
+    assert listed == {"stock-quote": ["requests"], "other": []}
+    assert cleared.json["request_endpoints"] == []
+    assert admin.get(f"endpoints/{fed.pk}").json["fed_by"] == []
+    entry = Entry.objects.filter(action="topic.altered").latest("seq")
+    assert entry.detail["request_endpoints"] == [["stock-*"], []]
+
+
+def test_a_key_for_some_endpoints_lets_no_topic_call_another(
+    admin: Caller, redis_url: str
+) -> None:
+    broker = {"name": "ours", "kind": "redis_streams", "url": redis_url}
+    assert admin.post("brokers", broker).status == 201
+    few = program(
+        Scope.BROKERS_READ, Scope.BROKERS_WRITE, topics=["requests", "gateway/stock-*"]
+    )
+    requests = {"name": "requests", "broker": "ours", "dead_letter_queue": "requests"}
+
+    refused = few.post("topics", {**requests, "request_endpoints": ["*"]})
+    added = few.post("topics", {**requests, "request_endpoints": ["stock-*"]})
+
+    assert (refused.status, added.status) == (403, 201)

@@ -17,6 +17,7 @@ from apps.dashboard.selectors import health
 from apps.team.rights import Principal, Role
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.pages import get, post, words
+from tests.integration.redelivery.endpoint_and_delivery_builders import endpoint
 
 pytestmark = pytest.mark.django_db
 
@@ -66,6 +67,7 @@ def policies_form(topic: Topic, **changes: str) -> dict[str, str]:
         "max_dequeue_count": "5",
         "visibility_timeout": "60",
         "retention_days": "",
+        "request_endpoints": "",
         "owner": "",
         "runbook": "",
         "options": "",
@@ -360,9 +362,42 @@ def test_policies_are_filled_in_and_shown(admin: Client, topic: Topic) -> None:
     assert Entry.objects.get(action="topic.altered").reason == "ours now"
 
 
+def test_a_topic_of_requests_is_set_up_in_its_form_and_its_pages_say_so(
+    admin: Client, lane: Lane
+) -> None:
+    topic = lane.topic
+    path = f"/topics/{topic.pk}"
+    stock = endpoint()
+    queue = topic.native_name
+    form = policies_form(topic, request_endpoints="stock-* , other")
+
+    wrong = post(admin, f"{path}/policies", 422, **form)
+    post(admin, f"{path}/policies", 302, **{**form, "dead_letter_queue": queue})
+    page = get(admin, path)
+    again = get(admin, f"{path}/policies")
+    ask = get(admin, f"{path}/mode?mode=capture")
+    of_endpoint = get(admin, f"/endpoints/{stock.pk}")
+    Lane.objects.update(mode="capture", captured=13)
+    captured = get(admin, path)
+
+    assert 'name="dead_letter_queue"' in wrong
+    assert 'value="stock-* , other"' in wrong
+    assert "reads the topic itself" in words(wrong)
+    assert 'value="stock-*, other"' in again
+    assert "Requests forstock-*, other" in words(page)
+    assert 'id="lane">Requests<' in page
+    assert "takes each message as a request for an endpoint" in words(ask)
+    assert f'href="{path}">orders</a>' in of_endpoint
+    assert "its lane takes nothing" in words(of_endpoint)
+    assert "each message becomes a delivery" in words(captured)
+    assert "its lane takes nothing" not in words(get(admin, f"/endpoints/{stock.pk}"))
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [
+        ({"request_endpoints": "http://evil.example"}, "request_endpoints"),
+        ({"request_endpoints": "stock-*"}, "dead_letter_queue"),
         ({"max_dequeue_count": "0"}, "max_dequeue_count"),
         ({"visibility_timeout": "soon"}, "visibility_timeout"),
         ({"retention_days": "-1"}, "retention_days"),

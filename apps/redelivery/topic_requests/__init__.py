@@ -1,0 +1,4 @@
+"""Requests that come as messages of a topic: their envelopes, and their acceptance.
+
+`capture.intake.request_messages` says which topics have them, and calls `take`.
+"""

@@ -1,0 +1,158 @@
+"""Make deliveries of the requests that come as messages of a topic."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from django.conf import settings
+
+from apps.brokers.models import Topic
+from apps.capture.intake.request_messages import RequestMessage, RequestRefusal
+from apps.core.errors import Invalid
+from apps.core.wildcard_patterns import matches
+from apps.poison.services import confirmations
+from apps.redelivery.calls import NewDelivery
+from apps.redelivery.due_notices import notify_due
+from apps.redelivery.gateway.caller_connections import too_large
+from apps.redelivery.gateway.endpoint_calls import check_head, with_body
+from apps.redelivery.gateway.refusals import GatewayRefusal
+from apps.redelivery.models import Endpoint
+from apps.redelivery.requeued_requests import REDRIVE
+from apps.redelivery.services.delivery_rows import insert
+from apps.redelivery.services.endpoints import is_endpoint_name
+from apps.redelivery.topic_requests import envelopes
+from apps.redelivery.topic_requests.envelopes import RequestEnvelope
+from poisonguard.contract import Cause
+
+
+def caller_of(topic: Topic) -> str:
+    """Name the caller of the requests that come from a topic."""
+    return f"topic:{topic.name}"
+
+
+def take(
+    topic: Topic, messages: Sequence[RequestMessage], now: datetime
+) -> list[RequestRefusal | None]:
+    """Store the requests in these messages, in the transaction of the caller.
+
+    Returns why each is refused, None of one that is stored now or was before.
+    """
+    envelopes_or_refusals = [_envelope_of(message, topic) for message in messages]
+    endpoints = _endpoints_named(
+        each.endpoint
+        for each in envelopes_or_refusals
+        if isinstance(each, RequestEnvelope)
+    )
+    refusals = [
+        each
+        if isinstance(each, RequestRefusal)
+        else _store(message, each, topic, endpoints.get(each.endpoint), now=now)
+        for message, each in zip(messages, envelopes_or_refusals, strict=True)
+    ]
+    stored = [
+        (message, envelope)
+        for message, envelope, refusal in zip(
+            messages, envelopes_or_refusals, refusals, strict=True
+        )
+        if refusal is None and isinstance(envelope, RequestEnvelope)
+    ]
+    for name in sorted({envelope.endpoint for _, envelope in stored}):
+        notify_due(endpoint_id=endpoints[name].pk)
+    _confirm_requeues([message for message, _ in stored], topic, now=now)
+    return refusals
+
+
+def _envelope_of(
+    message: RequestMessage, topic: Topic
+) -> RequestEnvelope | RequestRefusal:
+    """Return the envelope in a message, or why it may not be used."""
+    letter = message.letter
+    # Twice the limit is more than base64 needs.
+    if len(letter.body) > 2 * settings.POISONWEB_REQUEST_LIMIT:
+        return _refusal(too_large(settings.POISONWEB_REQUEST_LIMIT).detail)
+    try:
+        envelope = envelopes.parse(letter.body, letter.headers)
+    except Invalid as problem:
+        return RequestRefusal(cause=Cause.UNDECODABLE, reason=str(problem))
+    if not is_endpoint_name(envelope.endpoint):
+        return _refusal(
+            "It names no endpoint: an envelope names an endpoint and a path, never a"
+            " URL."
+        )
+    patterns = topic.request_endpoints
+    if not any(matches(pattern, envelope.endpoint) for pattern in patterns):
+        return _refusal(
+            f"This topic may not call the endpoint {envelope.endpoint}: its policies"
+            " name others."
+        )
+    return envelope
+
+
+def _endpoints_named(names: Iterable[str]) -> Mapping[str, Endpoint]:
+    """Return the endpoints of these names that there are."""
+    rows = Endpoint.objects.filter(name__in=set(names))
+    return {endpoint.name: endpoint for endpoint in rows}
+
+
+def _store(
+    message: RequestMessage,
+    envelope: RequestEnvelope,
+    topic: Topic,
+    endpoint: Endpoint | None,
+    *,
+    now: datetime,
+) -> RequestRefusal | None:
+    """Store one request; return why it is refused, None if it is stored."""
+    if endpoint is None:
+        return _refusal(f"There is no endpoint {envelope.endpoint}.")
+    try:
+        new = _delivery(message, envelope, topic, endpoint)
+    except GatewayRefusal as refusal:
+        return _refusal(refusal.detail)
+    is_new = insert(endpoint, new, now=now) is not None
+    if not is_new and not Endpoint.objects.filter(pk=endpoint.pk).exists():
+        return _refusal(f"The endpoint {endpoint} was removed a moment ago.")
+    return None
+
+
+def _delivery(
+    message: RequestMessage, envelope: RequestEnvelope, topic: Topic, endpoint: Endpoint
+) -> NewDelivery:
+    """Return what is stored of a request; raise GatewayRefusal as for a call.
+
+    The identity of its message makes it one delivery, and is its idempotency key where
+    the producer gave none.
+    """
+    limit = settings.POISONWEB_REQUEST_LIMIT
+    if len(envelope.body) > limit:
+        raise too_large(limit)
+    head = check_head(
+        envelope, endpoint=endpoint, caller=caller_of(topic), path=envelope.path
+    )
+    new = with_body(head, envelope, envelope.body).delivery()
+    identity = str(message.identity)
+    return dataclasses.replace(
+        new,
+        dedupe=f"topic-{identity}",
+        idempotency_key=new.idempotency_key if head.callers_key else identity,
+    )
+
+
+def _confirm_requeues(
+    messages: Sequence[RequestMessage], topic: Topic, *, now: datetime
+) -> None:
+    """Confirm the requeues that these messages come from: their requests are stored."""
+    tokens = [
+        (value.decode("latin-1"), topic.name)
+        for message in messages
+        for name, value in message.letter.headers
+        if name.lower() == REDRIVE
+    ]
+    if tokens:
+        confirmations.confirm(tokens=tokens, now=now)
+
+
+def _refusal(reason: str) -> RequestRefusal:
+    return RequestRefusal(cause=Cause.REJECTED, reason=reason)
