@@ -139,7 +139,9 @@ def sign_in(page: Page, product: Product) -> None:
     page.goto("/sign-in")
     page.get_by_label("User name").fill("admin")
     page.get_by_label("Password").fill(product.password)
-    page.get_by_role("button", name="Sign in").click()
+    # Every test of a session depends on it, and a product that has just started may
+    # still be busy.
+    page.get_by_role("button", name="Sign in").click(timeout=5 * PATIENCE)
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
 
 
