@@ -76,10 +76,52 @@ _DECISION_SOURCES = {
     """,
 }
 
+_CALLS = Template("""
+SELECT (fact.minute AT TIME ZONE 'UTC')::date AS day, fact.minute AS at,
+       topic.name AS topic, endpoint.name AS endpoint,
+       fact.succeeded_at_first, fact.succeeded_later, fact.failed
+FROM redelivery_call_count fact
+JOIN redelivery_endpoint endpoint ON endpoint.id = fact.endpoint_id
+JOIN brokers_topic topic ON topic.id = endpoint.topic_id
+WHERE fact.minute >= '$since' AND fact.minute < '$until'
+""")
+
+# A delivery counts on the day on which it ended. Clocks differ: none took less than 0.
+_DELIVERIES = Template("""
+SELECT (fact.finished_at AT TIME ZONE 'UTC')::date AS day, fact.finished_at AS at,
+       topic.name AS topic, endpoint.name AS endpoint, fact.state::text,
+       fact.cause::text, fact.attempts,
+       greatest(floor(extract(epoch FROM fact.finished_at - fact.accepted_at) * 1000),
+                0)::bigint AS took_ms
+FROM $table fact
+JOIN redelivery_endpoint endpoint ON endpoint.id = fact.endpoint_id
+JOIN brokers_topic topic ON topic.id = endpoint.topic_id
+WHERE fact.finished_at >= '$since' AND fact.finished_at < '$until' AND $place
+""")
+
+# What waited at the end of each day, ends of days in hours: no session's time zone
+# changes their length. Counted here, because few things wait or very many do.
+_BACKLOGS = Template("""
+SELECT (midnight AT TIME ZONE 'UTC')::date - 1 AS day,
+       midnight - interval '1 microsecond' AS at,
+       topic.name AS topic, endpoint.name AS endpoint, count(*) AS waiting
+FROM generate_series('$since'::timestamptz + interval '24 hours',
+                     '$until'::timestamptz, interval '24 hours') AS midnight
+JOIN redelivery_delivery fact ON fact.accepted_at < midnight
+    AND (fact.finished_at IS NULL OR fact.finished_at >= midnight)
+JOIN redelivery_endpoint endpoint ON endpoint.id = fact.endpoint_id
+JOIN brokers_topic topic ON topic.id = endpoint.topic_id
+GROUP BY midnight, topic.name, endpoint.name
+""")
+
+_WHOLE = {LakeKind.CALLS: _CALLS, LakeKind.BACKLOGS: _BACKLOGS}
+
 _LEAVES = Template("""
 WITH leaf AS (
     SELECT relid, pg_get_expr(relpartbound, relid) AS bound
     FROM pg_partition_tree('$table') JOIN pg_class ON oid = relid WHERE isleaf
+    UNION ALL -- a table without partitions is its only piece
+    SELECT oid, NULL FROM pg_class WHERE oid = '$table'::regclass AND relkind = 'r'
 ), bounded AS (
     SELECT relid, substring(bound FROM 'FROM \\(''([^'']+)''\\)')::date AS first,
            substring(bound FROM 'TO \\(''([^'']+)''\\)')::date AS until
@@ -95,6 +137,7 @@ ORDER BY name
 _TABLES = {
     LakeKind.FAILURES: ("poison_failure", _FAILURES),
     LakeKind.COUNTERS: ("capture_counter", _COUNTERS),
+    LakeKind.DELIVERIES: ("redelivery_delivery", _DELIVERIES),
 }
 
 # The columns as Postgres returns them: jsonb is text here.
@@ -136,6 +179,8 @@ def statements(
             _DECISIONS.substitute(window.bounds, what=what, source=source)
             for what, source in _DECISION_SOURCES.items()
         ]
+    if kind in _WHOLE:
+        return [_WHOLE[kind].substitute(window.bounds)]
     table, template = _TABLES[kind]
     pieces = (
         (template.substitute(window.bounds, table=leaf, place=place), size)

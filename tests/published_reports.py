@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, time, timedelta
 
 from apps.brokers.models import Topic
 from apps.poison.models import Problem
-from apps.reports.models import Day, ProblemDay, Rate, Run
+from apps.reports.models import Day, EndpointDay, ProblemDay, Rate, Run
 
 ONE_DAY = timedelta(days=1)
 
@@ -80,4 +80,25 @@ def problem_day(day: date, problem: Problem, failed: int) -> ProblemDay:
         failed=failed,
         **dict.fromkeys(("poisoned", "retried", "redriven"), 0),
         **dict.fromkeys(("confirmed", "recurred", "dropped"), 0),
+    )
+
+
+def endpoint_day(day: date, endpoint: str = "quote", **changes: object) -> EndpointDay:
+    """Add an endpoint to a published day, which counts endpoints from then on."""
+    Day.objects.filter(day=day).update(counts_endpoints=True)
+    name = f"gateway/{endpoint}"
+    topic, _ = Topic.objects.get_or_create(name=name, native_name=name)
+    whole: dict[str, object] = {
+        "calls": 20,
+        "succeeded_at_first": 13,
+        "after_1": 2,
+        **dict.fromkeys(("after_2", "after_3", "after_4_to_10", "after_more"), 0),
+        "given_up": 1,
+        **dict.fromkeys(("dropped", "forwarded", "unknown", "waiting"), 0),
+        "timed": 2,
+        **dict.fromkeys(("p50_ms", "p95_ms", "longest_ms"), 3012),
+        "is_partial": False,
+    }
+    return EndpointDay.objects.create(
+        day_id=day, topic=topic, endpoint=endpoint, **{**whole, **changes}
     )

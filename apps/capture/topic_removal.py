@@ -60,6 +60,7 @@ RECORD_NAMES: Mapping[str, str] = {
     "triage.Operation": "operations",
     "triage.Redirect": "operations",
     "reports.Rate": "reports",
+    "reports.EndpointDay": "reports",
     "redelivery.Endpoint": "an endpoint",
     "capture.Counter": "counts of its consumers",
     "capture.Guard": "guards",

@@ -1,8 +1,7 @@
 """Report runs, and the rates that they publish day by day.
 
 A day is published whole or not at all: its row and all its rates are replaced in one
-transaction. Until then a run stages its rows in two unlogged tables, which have no
-models.
+transaction. Until then a run stages its rows in unlogged tables, which have no models.
 """
 
 from __future__ import annotations
@@ -15,7 +14,12 @@ from django.db.models import F, Q
 from apps.brokers.models import Topic
 from apps.core.fields import SnapshotField
 from apps.poison.models import Problem
-from apps.reports.querysets import ProblemDayQuerySet, RateQuerySet, RunQuerySet
+from apps.reports.querysets import (
+    EndpointDayQuerySet,
+    ProblemDayQuerySet,
+    RateQuerySet,
+    RunQuerySet,
+)
 from apps.reports.states import FINISHED, DeliveredSource, RunState
 
 
@@ -85,12 +89,17 @@ class Run(models.Model):
 
 
 class Day(models.Model):
-    """A published UTC day. A day without a row here is a gap, not a zero."""
+    """A published UTC day. A day without a row here is a gap, not a zero.
+
+    A release that knew no endpoints did not count them: then a day without a row of an
+    endpoint is a gap for it, too.
+    """
 
     day = models.DateField(primary_key=True)
     run = models.ForeignKey(Run, on_delete=models.PROTECT, related_name="published")
     rows_in = models.BigIntegerField()
     late_rows = models.BigIntegerField()
+    counts_endpoints = models.BooleanField(db_default=False)
 
     class Meta:
         db_table = "reports_day"
@@ -236,3 +245,112 @@ class ProblemDay(_Measured):
 
     def __str__(self) -> str:
         return f"{self.problem_id} {self.day_id}: {self.failed}"
+
+
+class EndpointDay(models.Model):
+    """How the calls and deliveries of an endpoint ended on a day.
+
+    `topic` is the endpoint's: its row stays when the endpoint is removed. `calls` and
+    `succeeded_at_first` are from counts of minutes, all others from deliveries: `after`
+    a number of retries, `unknown` as a part of what was not delivered, `waiting` at the
+    day's end. Times are from acceptance to success, exact, of `timed` deliveries.
+    """
+
+    # Without a constraint: the release before, which may run beside this one, replaces
+    # days without knowing these rows.
+    day = models.ForeignKey(
+        Day,
+        on_delete=models.CASCADE,
+        related_name="endpoints",
+        db_index=False,
+        db_constraint=False,
+    )
+    topic = models.ForeignKey(
+        Topic, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    endpoint = models.TextField()
+    calls = models.BigIntegerField()
+    succeeded_at_first = models.BigIntegerField()
+    after_1 = models.BigIntegerField()
+    after_2 = models.BigIntegerField()
+    after_3 = models.BigIntegerField()
+    after_4_to_10 = models.BigIntegerField()
+    after_more = models.BigIntegerField()
+    given_up = models.BigIntegerField(help_text="given to triage")
+    dropped = models.BigIntegerField()
+    forwarded = models.BigIntegerField()
+    unknown = models.BigIntegerField()
+    waiting = models.BigIntegerField()
+    timed = models.BigIntegerField(help_text="deliveries that succeeded")
+    p50_ms = models.BigIntegerField(null=True)
+    p95_ms = models.BigIntegerField(null=True)
+    longest_ms = models.BigIntegerField(null=True)
+    is_partial = models.BooleanField(
+        help_text="deliveries of the day may have been deleted before it was counted"
+    )
+
+    objects = EndpointDayQuerySet.as_manager()
+
+    class Meta:
+        db_table = "reports_endpoint_day"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["topic", "day"], name="reports_endpoint_day_once"
+            ),
+            models.CheckConstraint(
+                name="reports_endpoint_day_is_not_negative",
+                condition=Q(
+                    calls__gte=0,
+                    succeeded_at_first__gte=0,
+                    after_1__gte=0,
+                    after_2__gte=0,
+                    after_3__gte=0,
+                    after_4_to_10__gte=0,
+                    after_more__gte=0,
+                    given_up__gte=0,
+                    dropped__gte=0,
+                    forwarded__gte=0,
+                    unknown__gte=0,
+                    waiting__gte=0,
+                ),
+            ),
+            models.CheckConstraint(
+                name="reports_endpoint_day_has_parts",
+                condition=Q(
+                    succeeded_at_first__lte=F("calls"),
+                    unknown__lte=F("given_up") + F("dropped") + F("forwarded"),
+                    timed__gte=F("after_1")
+                    + F("after_2")
+                    + F("after_3")
+                    + F("after_4_to_10")
+                    + F("after_more"),
+                ),
+            ),
+            models.CheckConstraint(
+                name="reports_endpoint_day_has_times",
+                condition=Q(timed=0, p50_ms=None, p95_ms=None, longest_ms=None)
+                | Q(
+                    timed__gt=0,
+                    p50_ms__gte=0,
+                    p95_ms__gte=F("p50_ms"),
+                    longest_ms__gte=F("p95_ms"),
+                ),
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["day"], name="reports_endpoint_day_by_day"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.endpoint} {self.day_id}: {self.calls} calls"
+
+    @property
+    def succeeded_later(self) -> int:
+        """Count the successes that took a retry."""
+        return (
+            self.after_1
+            + self.after_2
+            + self.after_3
+            + self.after_4_to_10
+            + self.after_more
+        )

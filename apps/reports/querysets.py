@@ -11,7 +11,7 @@ from apps.brokers import topic_filters_by_id
 from apps.reports.states import UNFINISHED, RunState, before
 
 if TYPE_CHECKING:
-    from apps.reports.models import ProblemDay, Rate, Run
+    from apps.reports.models import EndpointDay, ProblemDay, Rate, Run
 
 
 class RunQuerySet(models.QuerySet["Run"]):
@@ -62,6 +62,12 @@ class RateQuerySet(models.QuerySet["Rate"]):
 
 
 class ProblemDayQuerySet(models.QuerySet["ProblemDay"]):
+    def between(self, first: date, last: date) -> Self:
+        """Keep rows of the days between these, both included."""
+        return self.filter(day_id__gte=first, day_id__lte=last)
+
+
+class EndpointDayQuerySet(models.QuerySet["EndpointDay"]):
     def between(self, first: date, last: date) -> Self:
         """Keep rows of the days between these, both included."""
         return self.filter(day_id__gte=first, day_id__lte=last)

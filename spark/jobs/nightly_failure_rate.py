@@ -5,7 +5,8 @@
 
 1. Read the facts of these UTC days in the exported snapshot, and write them to the
    lake.
-2. Count them by hour, and compute rates of topics and of problems.
+2. Count them by hour, and compute rates of topics and of problems, and the outcomes of
+   endpoints.
 3. Write those to the lake, and to the staging tables of Postgres, for the caller to
    check and publish.
 4. Delete from the lake what older attempts left.
@@ -33,10 +34,11 @@ from pyspark.sql import functions as F
 
 from spark import postgres_reading_and_staging, session
 from spark.fact_sql_statements import FactWindow
-from spark.lake_schemas import FACTS, LakeKind
+from spark.lake_schemas import FACTS, FACTS_OF_ENDPOINTS, FACTS_OF_TOPICS, LakeKind
 from spark.parquet_lake import Lake, RunAttempt, days
 from spark.transforms import hourly_counts
 from spark.transforms.daily_problem_counts import problems
+from spark.transforms.endpoint_outcomes import outcomes
 from spark.transforms.topic_failure_rates import rates
 
 NAME = "nightly_failure_rate"
@@ -47,6 +49,7 @@ _PY4J = "An error occurred while calling "
 STAGED = {
     LakeKind.RATES: "reports_staged_rate",
     LakeKind.PROBLEMS: "reports_staged_problem",
+    LakeKind.ENDPOINTS: "reports_staged_endpoint",
 }
 
 
@@ -75,6 +78,7 @@ def make(spark: SparkSession, report: Report) -> dict[str, int]:
     lake = Lake(spark, report.lake)
     rows = {kind.value: _extract(spark, lake, kind, report) for kind in FACTS}
     measure(lake, report)
+    measure_endpoints(lake, report)
     _stage(lake, report)
     _delete_superseded(lake, report)
     return rows
@@ -111,7 +115,7 @@ def _extract(spark: SparkSession, lake: Lake, kind: LakeKind, report: Report) ->
 def measure(lake: Lake, report: Report) -> None:
     """Compute rates and problems from the facts in the lake, reading each kind once."""
     failures, counters, decisions = (
-        _read_attempt(lake, kind, report) for kind in FACTS
+        _read_attempt(lake, kind, report) for kind in FACTS_OF_TOPICS
     )
     hourly_failures = hourly_counts.failures_by_hour(failures).persist()
     hourly_decisions = hourly_counts.decisions_by_hour(decisions).persist()
@@ -123,6 +127,15 @@ def measure(lake: Lake, report: Report) -> None:
     lake.write(LakeKind.PROBLEMS, by_problem, report.attempt)
     hourly_failures.unpersist()
     hourly_decisions.unpersist()
+
+
+def measure_endpoints(lake: Lake, report: Report) -> None:
+    """Compute the outcomes of endpoints from the facts in the lake."""
+    calls, deliveries, backlogs = (
+        _read_attempt(lake, kind, report) for kind in FACTS_OF_ENDPOINTS
+    )
+    by_endpoint = outcomes(calls, deliveries, backlogs)
+    lake.write(LakeKind.ENDPOINTS, by_endpoint, report.attempt)
 
 
 def _stage(lake: Lake, report: Report) -> None:

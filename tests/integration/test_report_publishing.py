@@ -39,7 +39,9 @@ from tests.waiting import wait_until
 DAY = date(2026, 11, 19)
 AT_TWO = datetime(2026, 11, 20, 2, tzinfo=UTC)
 FAILED_AT = datetime(2026, 11, 19, 9, 30, tzinfo=UTC)
-TOLD = {"failures": 1, "counters": 1, "decisions": 0}
+TOLD = {"failures": 1, "counters": 1, "decisions": 0} | dict.fromkeys(
+    ("calls", "deliveries", "backlogs"), 0
+)
 GRAINS = [(9, "billing"), (None, "billing"), (9, None), (None, None)]
 
 pytestmark = pytest.mark.django_db(transaction=True)

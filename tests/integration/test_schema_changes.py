@@ -19,10 +19,12 @@ from apps.core.errors import Invalid
 from apps.core.schema_changes import LOCK_TIMEOUT, migrate
 from apps.poison.models import Hold
 from apps.redelivery.models import EndpointActivity
+from apps.reports.models import Day, EndpointDay, Run
 from apps.team.rights import Principal
 from tests.failure_report_builders import poisons
 from tests.integration.redelivery.endpoint_and_delivery_builders import endpoint
 from tests.lane_crash_simulation import drain_all
+from tests.published_reports import endpoint_day, publish
 from tests.triage_operation_runner import confirm, preview
 from tests.waiting import stall_free_timer, wait_until
 
@@ -222,3 +224,39 @@ def test_a_topic_of_requests_that_reads_another_queue_is_refused(
 ) -> None:
     with pytest.raises(IntegrityError, match="brokers_topic_of_requests_reads_itself"):
         Topic.objects.filter(pk=orders.pk).update(request_endpoints=["stock-*"])
+
+
+def test_the_release_before_replaces_days_without_knowing_their_endpoints(
+    now: datetime,
+) -> None:
+    day = now.date()
+    publish(day)
+    endpoint_day(day)
+    with transaction.atomic(), connection.cursor() as cursor:
+        # As it does to make a day again.
+        cursor.execute("DELETE FROM reports_day WHERE day = %s", [day])
+        cursor.execute(
+            "INSERT INTO reports_day (day, run_id, rows_in, late_rows)"
+            " VALUES (%s, %s, 0, 0)",
+            [day, Run.objects.get().pk],
+        )
+
+    assert Day.objects.get().counts_endpoints is False
+
+
+def test_the_way_back_takes_the_days_of_endpoints_along(now: datetime) -> None:
+    day = now.date()
+    publish(day)
+    endpoint_day(day)
+    try:
+        migrate("reports", "0001")
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT to_regclass('reports_endpoint_day'),"
+                " to_regclass('reports_staged_endpoint')"
+            )
+            assert cursor.fetchone() == (None, None)
+    finally:
+        migrate()
+    assert Day.objects.get().counts_endpoints is False
+    assert not EndpointDay.objects.exists()

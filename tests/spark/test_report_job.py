@@ -22,13 +22,17 @@ from spark.fact_sql_statements import FactWindow
 from spark.jobs import nightly_failure_rate as job
 from spark.lake_schemas import LakeKind
 from spark.parquet_lake import Lake, RunAttempt
+from tests.ended_deliveries import calls, delivery
 from tests.failure_report_builders import capture, count_up, counter, failure
+from tests.integration.redelivery.endpoint_and_delivery_builders import endpoint
 from tests.spark.adbc_and_jdbc_parameters import Export
 from tests.spark.fact_rows import facts
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
+NO_TOPICS = ("failures", "counters", "decisions")
+NO_ENDPOINTS = {"calls": 0, "deliveries": 0, "backlogs": 0}
 HOSTILE = "a/b c% '\"\\`$1 \u202e\u2028 e\u0301"
 
 
@@ -63,7 +67,7 @@ def test_stages_measures_of_captured_failures(
 
     rows = job.make(spark, report(tmp_path, export(), now.date()))
 
-    assert rows == {"failures": 3, "counters": 1, "decisions": 0}
+    assert rows == {"failures": 3, "counters": 1, "decisions": 0} | NO_ENDPOINTS
     rates = staged(database_url, "reports_staged_rate")
     assert len(rates) == 8
     (hour,) = (
@@ -99,6 +103,34 @@ def test_a_second_attempt_makes_the_same_report(
             rows_by_epoch[row.pop("epoch")].append(repr(row))
         assert rows_by_epoch[1]
         assert sorted(rows_by_epoch[1]) == sorted(rows_by_epoch[2])
+
+
+def test_a_second_attempt_stages_the_same_endpoints(
+    spark: SparkSession,
+    database_url: str,
+    export: Export,
+    tmp_path: Path,
+    now: datetime,
+) -> None:
+    quote = endpoint("quote")
+    calls(quote, now, succeeded_at_first=4, failed=2)
+    for took in range(1, 4):
+        delivery(quote, "delivered", now, took=timedelta(seconds=took))
+    delivery(quote, "waiting", now - timedelta(days=1))
+
+    read = [
+        job.make(spark, report(tmp_path, export(), now.date(), epoch=epoch))
+        for epoch in (1, 2)
+    ]
+
+    facts_read = {"calls": 1, "deliveries": 3, "backlogs": 2}
+    assert read == [dict.fromkeys(NO_TOPICS, 0) | facts_read] * 2
+    rows = staged(database_url, "reports_staged_endpoint")
+    waiting, today, *again = sorted(rows, key=lambda row: (row["epoch"], row["day"]))
+    assert [row | {"epoch": 1} for row in again] == [waiting, today]
+    assert (waiting["calls"], waiting["waiting"], waiting["p50_ms"]) == (0, 1, None)
+    assert (today["calls"], today["succeeded_at_first"], today["after_1"]) == (6, 4, 3)
+    assert (today["p50_ms"], today["p95_ms"], today["waiting"]) == (2000, 3000, 1)
 
 
 def test_keeps_only_the_published_and_the_current_attempt_in_the_lake(
@@ -145,8 +177,9 @@ def test_stages_nothing_for_days_without_events(
 ) -> None:
     rows = job.make(spark, report(tmp_path, export(), now.date()))
 
-    assert rows == {"failures": 0, "counters": 0, "decisions": 0}
+    assert rows == {"failures": 0, "counters": 0, "decisions": 0} | NO_ENDPOINTS
     assert staged(database_url, "reports_staged_rate") == []
+    assert staged(database_url, "reports_staged_endpoint") == []
     assert (
         Lake(spark, str(tmp_path))
         .read(LakeKind.RATES, RunAttempt(run=12, epoch=1), [now.date()])

@@ -9,22 +9,21 @@ from django.db import connection
 
 from apps.redelivery.delivery_ids import first_id_at
 from apps.redelivery.models import CallCount
+from apps.reports import delivery_retention
 
-# Where the endpoint's topic names no retention.
-USUAL_DAYS = 30
 COUNT_DAYS = timedelta(days=400)
-SHORTEST_RETENTION = timedelta(days=1)
+SHORTEST_RETENTION = timedelta(days=delivery_retention.LEAST_DAYS)
 AT_ONCE = 1_000
 
 # Ids are in the order of acceptance, so the oldest are found without another index.
-_DELETE = """
+_DELETE = f"""
 WITH old AS MATERIALIZED (
     SELECT delivery.id FROM redelivery_delivery delivery
     JOIN redelivery_endpoint endpoint ON endpoint.id = delivery.endpoint_id
     JOIN brokers_topic topic ON topic.id = endpoint.topic_id
     WHERE delivery.id < %(end)s
       AND delivery.finished_at < %(now)s::timestamptz
-          - make_interval(days => coalesce(topic.retention_days, %(usual_days)s))
+          - make_interval(days => {delivery_retention.DAYS})
     ORDER BY delivery.id LIMIT %(most)s
     FOR UPDATE OF delivery SKIP LOCKED
 ), bodies AS (
@@ -34,7 +33,7 @@ WITH old AS MATERIALIZED (
     WHERE attempt.delivery_id = old.id
 )
 DELETE FROM redelivery_delivery delivery USING old WHERE delivery.id = old.id
-"""
+"""  # noqa: S608 - made of our own words
 
 
 def prune(*, now: datetime, at_once: int = AT_ONCE) -> int:
@@ -45,7 +44,6 @@ def prune(*, now: datetime, at_once: int = AT_ONCE) -> int:
     values: dict[str, Any] = {
         "now": now,
         "end": first_id_at(now - SHORTEST_RETENTION),
-        "usual_days": USUAL_DAYS,
         "most": at_once,
     }
     number, deleted = 0, at_once

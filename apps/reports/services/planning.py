@@ -4,16 +4,20 @@ A late row changes the day on which it happened. Rows have the id of the transac
 that wrote them, and a run stores its snapshot: a row that the run of a published day
 did not see is late. No row is late by more than 30 days (see capture), and rows
 captured before the last night's check are not checked again.
+
+The calls and deliveries of endpoints have no such id: a day on which there are more of
+them than were published has changed.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 
 from django.db import connection
 
+from apps.reports import delivery_retention
 from apps.reports.errors import RunInTheWay
 from apps.reports.models import Day, Run
 from apps.reports.querysets import RunQuerySet
@@ -43,7 +47,7 @@ def plan(*, hour: int, now: datetime) -> list[Run]:
     # One check per night; a requested run of the newest day does not count as one.
     is_checked = _nightly_runs().covering(newest).filter(state=RunState.DONE).exists()
     if not is_checked and _may_run(newest, now=now):
-        due |= _missing_and_changed(newest)
+        due |= _missing_and_changed(newest, now=now)
     free = {day for day in due if _may_run(day, now=now)}
     return list(_queue_all(ranges(free, alone=_failed_lately(free, now=now)), now=now))
 
@@ -133,8 +137,35 @@ WHERE captured.day BETWEEN %(oldest)s AND %(newest)s
        OR NOT pg_visible_in_snapshot(captured_xid, run.snapshot))
 """
 
+# Days whose deliveries may be deleted by now are not compared.
+_CHANGED_ENDPOINTS = f"""
+WITH fact AS (
+    SELECT (minute AT TIME ZONE 'UTC')::date AS day, endpoint_id,
+           succeeded_at_first + succeeded_later + failed AS calls, 0 AS ended
+    FROM redelivery_call_count WHERE minute >= %(from)s AND minute < %(until)s
+    UNION ALL
+    SELECT (finished_at AT TIME ZONE 'UTC')::date, endpoint_id, 0, 1
+    FROM redelivery_delivery WHERE finished_at >= %(from)s AND finished_at < %(until)s
+), counted AS (
+    SELECT fact.day, topic.id AS topic_id, sum(calls) AS calls, sum(ended) AS ended,
+           %(now)s > (fact.day + {delivery_retention.DAYS})::timestamp
+                     AT TIME ZONE 'UTC' AS is_partial
+    FROM fact JOIN redelivery_endpoint endpoint ON endpoint.id = fact.endpoint_id
+    JOIN brokers_topic topic ON topic.id = endpoint.topic_id
+    GROUP BY fact.day, topic.id
+)
+SELECT DISTINCT counted.day FROM counted
+LEFT JOIN reports_day day ON day.day = counted.day
+LEFT JOIN reports_endpoint_day published
+    ON published.day_id = counted.day AND published.topic_id = counted.topic_id
+WHERE day.day IS NULL OR NOT day.counts_endpoints OR NOT counted.is_partial
+  AND (counted.calls > coalesce(published.calls, 0)
+       OR counted.ended > coalesce(published.timed + published.given_up
+                                   + published.dropped + published.forwarded, 0))
+"""  # noqa: S608 - made of our own words
 
-def _missing_and_changed(newest: date) -> set[date]:
+
+def _missing_and_changed(newest: date, *, now: datetime) -> set[date]:
     """Return the days to report: unpublished, with late rows, and the newest."""
     checked = _last_check()
     oldest = min(checked or newest, newest) - OLDEST_EVENT
@@ -143,6 +174,15 @@ def _missing_and_changed(newest: date) -> set[date]:
     with connection.cursor() as cursor:
         cursor.execute(_CHANGED, {**values, "newest": newest})
         changed = {day for (day,) in cursor.fetchall()}
+        cursor.execute(
+            _CHANGED_ENDPOINTS,
+            {
+                "from": datetime.combine(oldest, time.min, UTC),
+                "until": datetime.combine(newest + ONE_DAY, time.min, UTC),
+                "now": now,
+            },
+        )
+        changed |= {day for (day,) in cursor.fetchall()}
     published = set(Day.objects.filter(day__gte=oldest).values_list("day", flat=True))
     # Before the first event no day is missing.
     first = min(published | changed, default=newest + ONE_DAY)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
@@ -10,14 +10,18 @@ from typing import Any
 from django.db import connection, models, transaction
 
 from apps.core.shared_postgres_snapshot import Snapshot
+from apps.reports import delivery_retention
 from apps.reports.errors import TakenOver
-from apps.reports.models import Day, ProblemDay, Rate, Run
+from apps.reports.models import Day, EndpointDay, ProblemDay, Rate, Run
 from apps.reports.states import RunState
 
-STAGED = ("reports_staged_rate", "reports_staged_problem")
+STAGED = ("reports_staged_rate", "reports_staged_problem", "reports_staged_endpoint")
+# Those whose rows name a topic.
+_STAGED_BY_TOPIC = ("reports_staged_rate", "reports_staged_endpoint")
 
-# The staged tables name days, topics and problems by `day`, `topic` and `problem`.
-_KEYS = {"id", "day_id", "topic_id", "problem_id"}
+# The staged tables name days, topics and problems by `day`, `topic` and `problem`; what
+# is partial, Postgres knows.
+_KEYS = {"id", "day_id", "topic_id", "problem_id", "is_partial"}
 
 
 def _shared_columns(published: type[models.Model]) -> str:
@@ -39,11 +43,14 @@ _LOCK_TOPICS = """
 SELECT id FROM brokers_topic WHERE name IN (
     SELECT topic FROM reports_staged_rate
     WHERE run_id = %(run)s AND epoch = %(epoch)s
+    UNION
+    SELECT topic FROM reports_staged_endpoint
+    WHERE run_id = %(run)s AND epoch = %(epoch)s
 ) ORDER BY id FOR KEY SHARE
 """
 
 _DELETE_REMOVED_TOPICS = """
-DELETE FROM reports_staged_rate
+DELETE FROM {table}
 WHERE run_id = %(run)s AND epoch = %(epoch)s AND topic = ANY(%(existing)s)
   AND topic NOT IN (SELECT name FROM brokers_topic)
 """
@@ -52,6 +59,18 @@ _PROBLEMS = f"""
 INSERT INTO reports_problem_day (day_id, problem_id, {_shared_columns(ProblemDay)})
 SELECT day, problem, {_shared_columns(ProblemDay)} FROM reports_staged_problem
 WHERE run_id = %(run)s AND epoch = %(epoch)s
+"""  # noqa: S608 - made of our own words
+
+_ENDPOINTS = f"""
+INSERT INTO reports_endpoint_day
+    (day_id, topic_id, is_partial, {_shared_columns(EndpointDay)})
+SELECT day, topic.id,
+       run.as_of > (day + {delivery_retention.DAYS})::timestamp AT TIME ZONE 'UTC',
+       {_shared_columns(EndpointDay)}
+FROM reports_staged_endpoint staged
+JOIN brokers_topic topic ON topic.name = staged.topic
+JOIN reports_run run ON run.id = staged.run_id
+WHERE run_id = %(run)s AND staged.epoch = %(epoch)s
 """  # noqa: S608 - made of our own words
 
 
@@ -81,13 +100,21 @@ def publish(
     )
     if not number:
         raise TakenOver
+    published = list(EndpointDay.objects.filter(day__in=list(rows)))
     Day.objects.filter(day__in=list(rows)).delete()
     Day.objects.bulk_create(
-        Day(day=day, run=run, rows_in=each.total, late_rows=each.late)
+        Day(
+            day=day,
+            run=run,
+            rows_in=each.total,
+            late_rows=each.late,
+            counts_endpoints=True,
+        )
         for day, each in rows.items()
     )
     if _copy_staged(run) != staged:
         raise TakenOver
+    _publish_fuller_again(published)
     delete_staged(run)
 
 
@@ -96,10 +123,28 @@ def _copy_staged(run: Run) -> int:
     values, number = {"run": run.pk, "epoch": run.epoch}, 0
     with connection.cursor() as cursor:
         cursor.execute(_LOCK_TOPICS, values)
-        for statement in (_RATES, _PROBLEMS):
+        for statement in (_RATES, _PROBLEMS, _ENDPOINTS):
             cursor.execute(statement, values)
             number += cursor.rowcount
     return number
+
+
+def _publish_fuller_again(published: Sequence[EndpointDay]) -> None:
+    """Let rows stay as they were published whose deliveries may be deleted by now.
+
+    The counts of a removed endpoint are deleted with it: then there is no new row.
+    """
+    days = {row.day_id for row in published}
+    new = {
+        (row.day_id, row.topic_id): row
+        for row in EndpointDay.objects.filter(day__in=days)
+    }
+    places = [(row, new.get((row.day_id, row.topic_id))) for row in published]
+    fuller = [
+        (row, other) for row, other in places if other is None or other.is_partial
+    ]
+    EndpointDay.objects.filter(pk__in=[each.pk for _, each in fuller if each]).delete()
+    EndpointDay.objects.bulk_create(row for row, _ in fuller)
 
 
 def delete_staged(run: Run | None = None) -> None:
@@ -119,12 +164,14 @@ def delete_staged(run: Run | None = None) -> None:
 def delete_removed_topics(run: Run, snapshot: Snapshot) -> None:
     """Delete the staged rows of topics in the snapshot that were removed meanwhile.
 
-    Such a topic had no records: only its broker's delivery counts were staged.
+    Such a topic had no records: only its broker's delivery counts were staged, or the
+    calls of an endpoint that was removed before it.
     """
     existing = [name for (name,) in snapshot.ask("SELECT name FROM brokers_topic", {})]
     values: dict[str, Any] = {"run": run.pk, "epoch": run.epoch, "existing": existing}
     with connection.cursor() as cursor:
-        cursor.execute(_DELETE_REMOVED_TOPICS, values)
+        for table in _STAGED_BY_TOPIC:
+            cursor.execute(_DELETE_REMOVED_TOPICS.format(table=table), values)
 
 
 def count_staged(run: Run) -> int:

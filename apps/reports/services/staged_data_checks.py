@@ -15,6 +15,8 @@ from django.db import connection
 from apps.core.shared_postgres_snapshot import Snapshot
 from apps.reports.errors import Unreconciled
 from apps.reports.models import Run
+from apps.reports.services import endpoint_sums
+from apps.reports.services.endpoint_sums import FactRows
 from apps.reports.services.planning import OLDEST_EVENT, days_of
 from apps.reports.services.publishing import DayRows
 from apps.reports.services.report_requests import ONE_DAY
@@ -123,17 +125,23 @@ def check(
     `rows_read` is how many facts of each kind the job reports as read.
     """
     facts = snapshot.ask(_FACTS, _window(run))
-    _require_equal("rows read", _count_by_kind(facts), {**rows_read})
+    endpoint_rows, sums_of_endpoints = endpoint_sums.expected(snapshot, _window(run))
+    counts = _count_by_kind(facts)
+    counts |= {kind: days.total() for kind, days in endpoint_rows.items()}
+    _require_equal("rows read", counts, {**rows_read})
     _require_equal("the day and number", _expected_sums(facts), _staged_sums(run))
+    _require_equal("an endpoint", sums_of_endpoints, endpoint_sums.staged(run))
     _refuse_any("its grains differ", _GRAINS_DIFFER, run)
     _refuse_any("impossible numbers", _IMPOSSIBLE, run)
-    return {day: _count_rows(facts, day) for day in days_of(run)}
+    _refuse_any("impossible numbers", endpoint_sums.IMPOSSIBLE, run)
+    return {day: _count_rows(facts, endpoint_rows, day) for day in days_of(run)}
 
 
 def _window(run: Run) -> dict[str, Any]:
     """Return the days and times of a run as parameters of the statements."""
     return {
         "first": run.first_day,
+        "last": run.last_day,
         # Clocks may be minutes ahead: a day's failure may be captured the day before.
         "captured": run.first_day - ONE_DAY,
         "captured_until": run.last_day + OLDEST_EVENT,
@@ -153,11 +161,15 @@ def _count_by_kind(facts: list[tuple[Any, ...]]) -> dict[str, int]:
     return counts
 
 
-def _count_rows(facts: list[tuple[Any, ...]], day: date) -> DayRows:
+def _count_rows(
+    facts: list[tuple[Any, ...]], endpoint_rows: FactRows, day: date
+) -> DayRows:
     """Count the rows of a day, and the late ones among them."""
     of_day = [fact for fact in facts if fact[0] == day]
+    of_endpoints = sum(days[day] for days in endpoint_rows.values())
     return DayRows(
-        total=sum(fact[2] for fact in of_day), late=sum(fact[7] for fact in of_day)
+        total=sum(fact[2] for fact in of_day) + of_endpoints,
+        late=sum(fact[7] for fact in of_day),
     )
 
 
@@ -192,7 +204,6 @@ def _query_rows(statement: str, run: Run) -> list[tuple[Any, ...]]:
         "run": run.pk,
         "epoch": run.epoch,
         **_window(run),
-        "last": run.last_day,
     }
     with connection.cursor() as cursor:
         cursor.execute(statement, values)

@@ -12,6 +12,7 @@ from apps.redelivery.delivery_ids import first_id_at, new_delivery_id
 from apps.redelivery.models import Attempt, CallCount, Delivery, DeliveryBody, Endpoint
 from apps.redelivery.services.acceptance import accept
 from apps.redelivery.services.pruning import prune
+from tests.ended_deliveries import delivery
 from tests.integration.redelivery.endpoint_and_delivery_builders import (
     BROKEN,
     NOW,
@@ -53,6 +54,18 @@ def test_what_ended_before_its_retention_goes_with_all_its_rows() -> None:
     assert {each.delivery_id for each in DeliveryBody.objects.all()} == remaining
     assert {each.delivery_id for each in Attempt.objects.all()} < remaining
     assert prune(now=NOW) == 0
+
+
+def test_what_ended_stays_until_a_night_could_count_it() -> None:
+    of = endpoint()
+    Topic.objects.filter(endpoint=of).update(retention_days=1)
+    midnight = NOW.replace(hour=0)
+    ended = delivery(of, "dropped", midnight, id=first_id_at(midnight))
+
+    assert prune(now=midnight + 2 * DAY) == 0
+    assert prune(now=midnight + 2 * DAY + timedelta(seconds=1)) == 1
+
+    assert not Delivery.objects.filter(pk=ended.pk).exists()
 
 
 def test_counts_of_calls_go_after_more_than_a_year() -> None:
