@@ -91,6 +91,7 @@ urlpatterns = [
     path("audit", audit_trail.Entries.as_view()),
     path("audit/verify", audit_trail.Verify.as_view()),
     path("reports/failure-rates", nightly_failure_rates.FailureRates.as_view()),
+    path("reports/endpoints", nightly_failure_rates.EndpointDays.as_view()),
     path("reports/runs", nightly_failure_rates.Runs.as_view()),
     path("schema", openapi_reference.OpenApiSchema.as_view(), name="api-schema"),
     path("docs", openapi_reference.docs, name="api-docs"),

@@ -230,6 +230,29 @@ RATE: Final[Value] = {
     "p99_ms": 1024,
     "run": 9,
 }
+ENDPOINT_DAY: Final[Value] = {
+    "day": "2026-11-20",
+    "endpoint": "stock-quote",
+    "topic": "gateway/stock-quote",
+    "calls": 1030,
+    "succeeded_at_first": 990,
+    "after_1": 5,
+    "after_2": 1,
+    "after_3": 0,
+    "after_4_to_10": 2,
+    "after_more": 0,
+    "given_up": 1,
+    "dropped": 0,
+    "forwarded": 0,
+    "unknown": 1,
+    "waiting": 0,
+    "timed": 8,
+    "p50_ms": 3012,
+    "p95_ms": 15230,
+    "longest_ms": 15230,
+    "is_partial": False,
+    "run": 9,
+}
 RUN: Final[Value] = {
     "id": 9,
     "state": "done",
@@ -519,5 +542,6 @@ ANSWERS: Final[Mapping[str, Examples]] = {
         }
     ),
     "FailureRates": _list_of(RATE),
+    "EndpointDays": _list_of(ENDPOINT_DAY),
     "ReportRuns": _list_of(RUN),
 }

@@ -1,4 +1,4 @@
-"""Read the published failure rates, and the runs that published them, newest first."""
+"""Read what the nightly runs published, and the runs, newest first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 from apps.api.keyset_pagination import CursorTime, Page, PageWindow
 from apps.brokers.models import Topic
 from apps.core.errors import Invalid
-from apps.reports.models import Rate, Run
+from apps.reports.models import EndpointDay, Rate, Run
 from apps.reports.services.report_requests import newest_over
 from apps.team.rights import Principal
 
@@ -64,6 +64,24 @@ def rates(
     order = ("-day_id", "-hour", "topic_id") if by_hour else ("-day_id", "topic_id")
     rows = rows.select_related("day", "topic__broker").order_by(*order)
     return window.page(rows, HOURS if by_hour else DAYS)
+
+
+def endpoint_days(
+    window: PageWindow,
+    principal: Principal,
+    *,
+    days: tuple[date, date],
+    endpoint: str | None,
+) -> Page[EndpointDay]:
+    """List the days of endpoints whose topics the principal sees."""
+    rows = EndpointDay.objects.between(*days)
+    if endpoint:
+        rows = rows.filter(endpoint=endpoint)
+    if not principal.sees_every_topic:
+        rows = rows.filter(topic__in=Topic.objects.matching(principal.topics))
+    # Not by the pk of the row: publishing a day again replaces its rows.
+    rows = rows.select_related("day", "topic").order_by("-day_id", "topic_id")
+    return window.page(rows, DAYS)
 
 
 def runs(window: PageWindow) -> Page[Run]:

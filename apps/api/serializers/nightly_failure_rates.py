@@ -59,6 +59,29 @@ class RateQuery(QuerySchema[dict[str, Any]]):
         return {**super().get_fields(), "from": first}
 
 
+class EndpointDayQuery(QuerySchema[dict[str, Any]]):
+    endpoint = Text(
+        default=None,
+        allow_blank=True,
+        max_length=NAME_LIMIT,
+        help_text="the name of one; all that the key sees if left out",
+    )
+    to = DayField(
+        default=None,
+        source="last",
+        help_text="the last UTC day, included; the newest that is over if left out",
+    )
+
+    # Not a class attribute: `from` is a keyword of Python.
+    def get_fields(self) -> dict[str, AnyField]:
+        first = DayField(
+            default=None,
+            source="first",
+            help_text="the first UTC day, 27 days before the last if left out",
+        )
+        return {**super().get_fields(), "from": first}
+
+
 class Interval(Schema):
     low = serializers.FloatField(source="rate_low")
     high = serializers.FloatField(source="rate_high")
@@ -104,6 +127,34 @@ class FailureRate(Schema):
         return {**super().get_fields(), "source": SourceName()}
 
 
+class EndpointDay(Schema):
+    """How the calls and deliveries of an endpoint ended on a day."""
+
+    day = DayField(source="day_id")
+    endpoint = Text()
+    topic = Text(source="topic.name")
+    calls = Number(help_text="that were answered or failed, retries included")
+    succeeded_at_first = Number(help_text="at the first call of a request")
+    after_1 = Number(help_text="deliveries that succeeded after one retry")
+    after_2 = Number()
+    after_3 = Number()
+    after_4_to_10 = Number()
+    after_more = Number()
+    given_up = Number(help_text="deliveries given to triage")
+    dropped = Number()
+    forwarded = Number()
+    unknown = Number(help_text="of given up, dropped and forwarded: the outcome is")
+    waiting = Number(help_text="deliveries that had not ended at the end of the day")
+    timed = Number(help_text="deliveries that succeeded, of which the times are")
+    p50_ms = Number(allow_null=True, help_text="from acceptance to success; exact")
+    p95_ms = Number(allow_null=True)
+    longest_ms = Number(allow_null=True)
+    is_partial = Flag(
+        help_text="deliveries of the day may have been deleted before it was counted",
+    )
+    run = Number(source="day.run_id", help_text="that published the day")
+
+
 class ReportRun(Schema):
     id = Number()
     state = RunStateName()
@@ -131,6 +182,10 @@ class ReportRun(Schema):
 
 class FailureRates(List):
     results = FailureRate(many=True)
+
+
+class EndpointDays(List):
+    results = EndpointDay(many=True)
 
 
 class ReportRuns(List):

@@ -1,4 +1,4 @@
-"""OVER TIME: list failure rates, and the runs that published them."""
+"""OVER TIME: list failure rates and endpoints by day, and the runs that published."""
 
 from __future__ import annotations
 
@@ -36,6 +36,29 @@ class FailureRates(View):
         )
         page = nightly_failure_rates.rates(window, self.principal, days=days, **query)
         return list_response(page, serializers.FailureRate(page.rows, many=True).data)
+
+
+class EndpointDays(View):
+    scopes: ClassVar = {"GET": Scope.REPORTS_READ}
+
+    @described(
+        "listEndpointDays",
+        "List how the calls of endpoints ended by day, newest first",
+        answer=serializers.EndpointDays,
+        parameters=[serializers.EndpointDayQuery, *PAGING],
+        refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
+    )
+    def get(self, request: Request) -> Response:
+        """A missing day was not reported, or the endpoint had nothing to do on it."""
+        window = PageWindow.parse(request, name="endpoint-days")
+        query = serializers.EndpointDayQuery.parse_query(request.query_params)
+        days = nightly_failure_rates.period(
+            first=query.pop("first"), last=query.pop("last"), now=clock.now()
+        )
+        page = nightly_failure_rates.endpoint_days(
+            window, self.principal, days=days, **query
+        )
+        return list_response(page, serializers.EndpointDay(page.rows, many=True).data)
 
 
 class Runs(View):

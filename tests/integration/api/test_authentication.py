@@ -103,6 +103,7 @@ NEEDED = {
     "GET audit": Scope.AUDIT_READ,
     "GET audit/verify": Scope.AUDIT_READ,
     "GET reports/failure-rates": Scope.REPORTS_READ,
+    "GET reports/endpoints": Scope.REPORTS_READ,
     "GET reports/runs": Scope.REPORTS_READ,
 }
 each_call = pytest.mark.parametrize("call", NEEDED)

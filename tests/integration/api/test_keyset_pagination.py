@@ -26,7 +26,7 @@ from tests.integration.redelivery.endpoint_and_delivery_builders import (
     request,
 )
 from tests.positions import opened
-from tests.published_reports import publish, rate, run
+from tests.published_reports import endpoint_day, publish, rate, run
 
 pytestmark = pytest.mark.django_db
 
@@ -104,6 +104,13 @@ def add_rates(_: int) -> None:
                 rate(day, 10, 1, topic=topic, hour=hour)
 
 
+def add_endpoint_days(_: int) -> None:
+    publish(MONDAY, TUESDAY)
+    for day in (MONDAY, TUESDAY):
+        for name in "abc":
+            endpoint_day(day, name)
+
+
 def add_endpoints(number: int) -> None:
     first = Endpoint.objects.count()
     for n in range(first, first + number):
@@ -127,9 +134,11 @@ LISTS: dict[str, Callable[[int], None]] = {
     "endpoints": add_endpoints,
     "deliveries": add_deliveries,
     "reports/runs": add_runs,
+    "reports/endpoints": add_endpoint_days,
     "reports/failure-rates": add_rates,
     "reports/failure-rates?by=hour": add_rates,
 }
+BY_DAY = ("reports/failure-rates", "reports/endpoints")
 NEWEST_FIRST = (
     *("poisons", "problems", "operations", "audit", "deliveries"),
     "reports/runs",
@@ -140,7 +149,7 @@ each_list = pytest.mark.parametrize("path", LISTS)
 def query_of(path: str) -> dict[str, str]:
     name, _, query = path.partition("?")
     own = dict([query.split("=")]) if query else {}
-    return own | (THEN if name == "reports/failure-rates" else {})
+    return own | (THEN if name in BY_DAY else {})
 
 
 def get(caller: Caller, path: str, **query: object) -> Row:
@@ -241,12 +250,14 @@ def former_cursor(path: str, row: Row) -> str:
     if name in {"poisons", "problems"}:
         text = row["last_failed_at" if name == "poisons" else "last_seen"]
         at = datetime.fromisoformat(text).isoformat()
-    if name == "reports/failure-rates":
+    if name in BY_DAY:
         day = date.fromisoformat(row["day"])
-        at = datetime.combine(day, time(row["hour"] or 0), UTC).isoformat()
+        at = datetime.combine(day, time(row.get("hour") or 0), UTC).isoformat()
         pk = Topic.objects.get(name=row["topic"]).pk
     salt = f"poisonweb.cursor.{name.removeprefix('reports/')}"
     salt = salt.replace(".runs", ".report-runs")
+    if name == "reports/endpoints":
+        salt = "poisonweb.cursor.endpoint-days"
     return signing.dumps([pk, at], salt=salt)
 
 
