@@ -1,4 +1,4 @@
-"""The days and the topic of a report, parsed once from the address."""
+"""The days of a report and what it is on, parsed once from the address."""
 
 from __future__ import annotations
 
@@ -59,27 +59,12 @@ class Period:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReportParams:
-    """The parameters of a report page; `wrong` is the error of one that was ignored."""
+class PeriodParams:
+    """The period of a report page; `wrong` is the error of a parameter it ignored."""
 
     period: Period
-    topic: str
     newest: date
     wrong: Invalid | None
-
-    @classmethod
-    def of(cls, params: QueryDict, *, now: datetime) -> Self:
-        """Parse a report's address; a wrong one gives the usual period, and `wrong`."""
-        topic, wrong = params.get("topic", ""), None
-        try:
-            period = Period.parse(params, now=now)
-        except Invalid as reason:
-            period, wrong = Period.parse(QueryDict(), now=now), reason
-        if topic != storable(topic):
-            remedy = "it holds a character that no stored text has"
-            topic, wrong = "", Invalid("topic", remedy)
-        newest = newest_over(now)
-        return cls(period=period, topic=topic, newest=newest, wrong=wrong)
 
     @property
     def status(self) -> int:
@@ -92,10 +77,76 @@ class ReportParams:
         return self.period.last == self.newest
 
     @property
+    def days_query(self) -> dict[str, str]:
+        """Return the days as the API and the CSV downloads take them."""
+        return {"from": str(self.period.first), "to": str(self.period.last)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportParams(PeriodParams):
+    """The parameters of the page of failure rates."""
+
+    topic: str
+
+    @classmethod
+    def of(cls, params: QueryDict, *, now: datetime) -> Self:
+        """Parse a report's address; a wrong one gives the usual period, and `wrong`."""
+        topic, wrong = _name("topic", params)
+        period, wrong_period = _period(params, now=now)
+        return cls(
+            period=period,
+            topic=topic,
+            newest=newest_over(now),
+            wrong=wrong or wrong_period,
+        )
+
+    @property
     def as_query(self) -> dict[str, str]:
         """Return the parameters as the API and the CSV download take them."""
-        days = {"from": str(self.period.first), "to": str(self.period.last)}
-        return {"topic": self.topic, **days} if self.topic else days
+        return (
+            {"topic": self.topic, **self.days_query} if self.topic else self.days_query
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndpointReportParams(PeriodParams):
+    """The parameters of the page of endpoints."""
+
+    endpoint: str
+
+    @classmethod
+    def of(cls, params: QueryDict, *, now: datetime) -> Self:
+        """Parse a report's address; a wrong one gives the usual period, and `wrong`."""
+        endpoint, wrong = _name("endpoint", params)
+        period, wrong_period = _period(params, now=now)
+        return cls(
+            period=period,
+            endpoint=endpoint,
+            newest=newest_over(now),
+            wrong=wrong or wrong_period,
+        )
+
+    @property
+    def as_query(self) -> dict[str, str]:
+        """Return the parameters as the API and the CSV download take them."""
+        chosen = {"endpoint": self.endpoint} if self.endpoint else {}
+        return {**chosen, **self.days_query}
+
+
+def _name(parameter: str, params: QueryDict) -> tuple[str, Invalid | None]:
+    """Return a name, empty where no stored text is like it, and why it is wrong."""
+    name = params.get(parameter, "")
+    if name == storable(name):
+        return name, None
+    return "", Invalid(parameter, "it holds a character that no stored text has")
+
+
+def _period(params: QueryDict, *, now: datetime) -> tuple[Period, Invalid | None]:
+    """Return the period, or the usual one where it is wrong, and why it is."""
+    try:
+        return Period.parse(params, now=now), None
+    except Invalid as reason:
+        return Period.parse(QueryDict(), now=now), reason
 
 
 def day(name: str, value: str | None) -> date | None:

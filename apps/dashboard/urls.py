@@ -162,6 +162,12 @@ urlpatterns = [
     ),
     path("reports", nightly_reports.index, name="reports"),
     path("reports.csv", nightly_reports.download, name="reports-csv"),
+    path("reports/endpoints", nightly_reports.endpoints, name="report-endpoints"),
+    path(
+        "reports/endpoints.csv",
+        nightly_reports.download_endpoints,
+        name="report-endpoints-csv",
+    ),
     path("reports/runs", nightly_reports.runs, name="report-runs"),
     path("reports/run", nightly_reports.run, name="report-run"),
     path("audit", audit_trail.index, name="audit"),

@@ -32,7 +32,7 @@ LISTS = (
     *("/endpoints", "/endpoints/new", "/endpoints/new?preset=async-caller"),
     *("/deliveries", "/deliveries?since=2026-01-01&due=2099-01-01"),
     *("/people", "/people/new", "/keys", "/keys/new", "/account"),
-    *("/reports", "/reports?topic=orders", "/reports/runs"),
+    *("/reports", "/reports?topic=orders", "/reports/runs", "/reports/endpoints"),
     "/second-factor",
 )
 # Searches without a match.

@@ -140,6 +140,8 @@ PAGES: Final[Mapping[str, Mapping[str, Who]]] = {
     "/positions/N/move": {"GET": Who.OPERATORS, "POST": Who.OPERATORS},
     "/reports": {"GET": Who.SIGNED_IN},
     "/reports.csv": {"GET": Who.SIGNED_IN},
+    "/reports/endpoints": {"GET": Who.SIGNED_IN},
+    "/reports/endpoints.csv": {"GET": Who.SIGNED_IN},
     "/reports/runs": {"GET": Who.SIGNED_IN},
     "/reports/run": {"GET": Who.ADMINS, "POST": Who.ADMINS},
     "/audit": {"GET": Who.SIGNED_IN, "POST": Who.SIGNED_IN},

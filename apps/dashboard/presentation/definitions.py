@@ -140,6 +140,30 @@ REPORTS = {
         "leads to the messages that last failed on that day. It lists fewer messages"
         " than failed where one failed twice, or failed again on a later day",
     ),
+    "report calls": Definition(
+        "Calls, in a report",
+        "calls of an endpoint that were answered or failed on that UTC day, retries"
+        " included",
+    ),
+    "report at first": Definition(
+        "Succeeded at first, in a report",
+        "requests whose first call succeeded. Where the caller waited for it, it left"
+        " no delivery",
+    ),
+    "report after retries": Definition(
+        "Succeeded after retries, in a report",
+        "deliveries that a later call ended well, on the UTC day of that call",
+    ),
+    "report unknown": Definition(
+        "Unknown, in a report",
+        "those of the deliveries in triage, dropped and forwarded that were not tried"
+        " again because the back end may have done what was asked",
+    ),
+    "report waiting": Definition(
+        "Waiting, in a report",
+        "deliveries that had not ended at the end of the last of these days that was"
+        " counted",
+    ),
 }
 CHAPTERS = (
     Chapter("Messages and failures", MESSAGES),

@@ -1,7 +1,8 @@
-"""The report pages: the report, its CSV file, and the runs."""
+"""The report pages: failure rates and endpoints, their CSV files, and the runs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import date
 
 from django.conf import settings
@@ -16,8 +17,14 @@ from apps.core.streaming_responses import response_chunks
 from apps.dashboard.decorators import SignedIn, needs, show
 from apps.dashboard.keyset_pagination import ListCursor
 from apps.dashboard.presentation import csv_without_formulas, curl
-from apps.dashboard.report_params import CHOICES, ReportParams, day
-from apps.dashboard.selectors import nightly_reports
+from apps.dashboard.report_params import (
+    CHOICES,
+    EndpointReportParams,
+    PeriodParams,
+    ReportParams,
+    day,
+)
+from apps.dashboard.selectors import endpoint_reports, nightly_reports
 from apps.reports import report_enqueueing
 from apps.reports.services.report_requests import newest_over
 from apps.team.rights import Scope
@@ -52,13 +59,56 @@ def download(request: SignedIn) -> StreamingHttpResponse:
     if params.wrong:
         raise params.wrong
     rows = nightly_reports.csv_rows(params, request.user.principal)
-    name = f"failure-rates-{params.period.first}-to-{params.period.last}.csv"
+    lines = csv_without_formulas.lines(nightly_reports.COLUMNS, rows)
+    return _file(request, lines, f"failure-rates-{_between(params)}")
+
+
+@require_safe
+@needs(Scope.REPORTS_READ)
+def endpoints(request: SignedIn) -> HttpResponse:
+    now = clock.now()
+    params = EndpointReportParams.of(request.GET, now=now)
+    days = f"{API}endpoints"
+    context = {
+        "params": params,
+        "report": endpoint_reports.find(params, request.user.principal, now=now),
+        "choices": CHOICES,
+        "query": urlencode(params.as_query),
+        "json": days,
+        "curl": curl.get(request, days, **params.as_query),
+        **_asking(request),
+    }
+    live = "reports/_endpoints_report.html"
+    return show(
+        request, "reports/endpoints.html", context, live=live, status=params.status
+    )
+
+
+@require_safe
+@needs(Scope.REPORTS_READ)
+def download_endpoints(request: SignedIn) -> StreamingHttpResponse:
+    """Download the days of endpoints as CSV; raises Invalid for an invalid period."""
+    params = EndpointReportParams.of(request.GET, now=clock.now())
+    if params.wrong:
+        raise params.wrong
+    rows = endpoint_reports.csv_rows(params, request.user.principal)
+    lines = csv_without_formulas.lines(endpoint_reports.COLUMNS, rows)
+    return _file(request, lines, f"endpoints-{_between(params)}")
+
+
+def _between(params: PeriodParams) -> str:
+    """Name the days of a report in the name of its file."""
+    return f"{params.period.first}-to-{params.period.last}"
+
+
+def _file(
+    request: SignedIn, lines: Iterator[bytes], name: str
+) -> StreamingHttpResponse:
+    """Answer with a CSV file."""
     return StreamingHttpResponse(
-        response_chunks(
-            request, csv_without_formulas.lines(nightly_reports.COLUMNS, rows)
-        ),
+        response_chunks(request, lines),
         content_type="text/csv; charset=utf-8",
-        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+        headers={"Content-Disposition": f'attachment; filename="{name}.csv"'},
     )
 
 
