@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Final, Never, TypeVar, final
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any, Final, Never, TypeVar, final
 
 from django.db import OperationalError, connection, transaction
 from psycopg.errors import QueryCanceled
@@ -47,15 +48,34 @@ def _statements_within(milliseconds: int) -> Iterator[None]:
     """Limit the time of each statement; raise `_Exceeded` if one takes longer."""
     is_nested = connection.in_atomic_block
     try:
-        with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute(f"SET LOCAL statement_timeout = {milliseconds}")
-            yield
+        with transaction.atomic() if is_nested else nullcontext():
+            with connection.execute_wrapper(partial(_limited, milliseconds)):
+                yield
             if is_nested:  # SET LOCAL outlives a savepoint
-                cursor.execute("SET LOCAL statement_timeout TO DEFAULT")
+                with connection.cursor() as cursor:
+                    cursor.execute("SET LOCAL statement_timeout TO DEFAULT")
     except OperationalError as error:
         if isinstance(error.__cause__, QueryCanceled):
             raise _Exceeded from error
         raise
+
+
+def _limited(
+    milliseconds: int,
+    execute: Callable[[str, Any, bool, dict[str, Any]], object],
+    sql: str,
+    params: Any,
+    many: bool,  # noqa: FBT001 - as Django calls it
+    context: dict[str, Any],
+) -> object:
+    """Send a statement and its limit together: a page would wait for each.
+
+    Postgres takes both for one transaction, if none is open.
+    """
+    limit = f"SET LOCAL statement_timeout = {milliseconds}"
+    result = execute(f"{limit}; {sql}", params, many, context)
+    context["cursor"].nextset()  # behind the answer to SET
+    return result
 
 
 def unless_slow(ask: Callable[[], T], *, within_ms: int | None = None) -> T | TooSlow:

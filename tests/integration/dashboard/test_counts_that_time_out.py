@@ -21,8 +21,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import connection, models
+from django.db import connection, models, transaction
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import get_resolver
 from django.urls.resolvers import URLResolver
 from redis import Redis
@@ -76,14 +77,14 @@ NOT_BY_PAGES = {"triage/services/preview_breakdown_counting.py"}
 class SlowFigures:
     """Makes Postgres slow for the figures that are chosen, by their turn in a request.
 
-    The first statement of such a figure is made to wait behind a sleep, in its own
-    transaction and under its own time-out; the error is Postgres's own.
+    A sleep replaces the first statement of such a figure, under its own time-out; the
+    error is Postgres's own.
     """
 
     is_slow: Callable[[int], bool]
     places: list[tuple[str, int]] = field(default_factory=list)
     missing: list[tuple[str, int]] = field(default_factory=list)
-    sleeps: bool = False
+    figure: FrameType | None = None
 
     def __call__(
         self,
@@ -93,26 +94,36 @@ class SlowFigures:
         many: bool,
         context: dict[str, Any],
     ) -> Any:
-        place = asked_at()
-        if place and sql.startswith("SET LOCAL statement_timeout = "):
-            self.sleeps = self.is_slow(len(self.places))
-            self.places.append(place)
-        elif place and self.sleeps:
-            self.sleeps = False
-            self.missing.append(place)
-            execute("SET LOCAL statement_timeout = 1", None, False, context)
-            execute("SELECT pg_sleep(10)", None, False, context)
+        figure = figure_in_progress()
+        # In a test's transaction it begins with a savepoint: what is asked follows.
+        if figure is not self.figure and not sql.startswith("SAVEPOINT"):
+            self.figure = figure
+            if figure is not None and self._begins_slowly(asked_at(figure)):
+                sleep = "SET LOCAL statement_timeout = 1; SELECT pg_sleep(10)"
+                execute(sleep, None, False, context)
         return execute(sql, params, many, context)
 
+    def _begins_slowly(self, place: tuple[str, int]) -> bool:
+        """Note where a figure is asked for; tell whether it is to be slow."""
+        is_slow = self.is_slow(len(self.places))
+        self.places.append(place)
+        if is_slow:
+            self.missing.append(place)
+        return is_slow
 
-def asked_at() -> tuple[str, int] | None:
-    """Return the file and line that requests a count, if it is to be slow."""
+
+def figure_in_progress() -> FrameType | None:
+    """Return the call that requests a count, if one does."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not unless_slow.__code__:
         frame = frame.f_back
-    caller = frame and frame.f_back
-    if caller is None:
-        return None
+    return frame
+
+
+def asked_at(figure: FrameType) -> tuple[str, int]:
+    """Return the file and line that requests a count."""
+    caller = figure.f_back
+    assert caller is not None
     return str(Path(caller.f_code.co_filename).relative_to(APPS)), caller.f_lineno
 
 
@@ -303,3 +314,25 @@ def test_a_list_that_was_not_counted_is_a_list(admin: Client, lived_in: None) ->
 
     assert f"{HINT} messages" in page
     assert page.count("data-key=") >= 3
+
+
+def limit_in_force() -> str:
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW statement_timeout")
+        (limit,) = cursor.fetchone()
+    return str(limit)
+
+
+def test_the_limit_of_a_figure_costs_no_statement_of_its_own() -> None:
+    with CaptureQueriesContext(connection) as queries:
+        limits = [unless_slow(limit_in_force, within_ms=7_000) for _ in range(2)]
+
+    assert (limits, len(queries)) == (["7s", "7s"], 2)
+    assert limit_in_force() == "0"
+
+
+def test_the_limit_of_a_figure_in_a_transaction_ends_with_the_figure() -> None:
+    with transaction.atomic():
+        limit = unless_slow(limit_in_force, within_ms=7_000)
+
+        assert (limit, limit_in_force()) == ("7s", "0")
