@@ -10,7 +10,6 @@ from functools import partial
 from typing import Self
 
 from django.db import connection
-from django.db.models import Sum
 from django.db.models.expressions import RawSQL
 
 from apps.bookmarks.models import Mark
@@ -403,12 +402,17 @@ def _backlogs(ids: list[int]) -> dict[int, ListedBacklog]:
     }
 
 
+_LAGS = """
+SELECT position.topic_id, sum(mark.lag)::bigint
+FROM bookmarks_mark mark
+JOIN bookmarks_position position ON position.id = mark.position_id
+WHERE position.topic_id = ANY(%(ids)s::bigint[]) AND position.observed_at >= %(since)s
+GROUP BY 1 HAVING sum(mark.lag) IS NOT NULL
+"""
+
+
 def _lags(ids: list[int], *, now: datetime) -> dict[int, int]:
     """Sum up the lag of the readers of each topic, where it is known."""
-    recent_marks = Mark.objects.filter(
-        position__topic__in=ids, position__observed_at__gte=now - LANE_LIVES
-    )
-    lags = (
-        recent_marks.order_by().values_list("position__topic").annotate(lag=Sum("lag"))
-    )
-    return {topic: lag for topic, lag in lags if lag is not None}
+    with connection.cursor() as cursor:
+        cursor.execute(_LAGS, {"ids": ids, "since": now - LANE_LIVES})
+        return dict(cursor.fetchall())

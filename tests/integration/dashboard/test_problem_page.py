@@ -77,6 +77,43 @@ def test_the_page_tells_the_version_and_host_of_the_first_failure(
     assert "<code>2.4.0</code> on <code>pay-1</code>" in first
 
 
+def newest(page: str) -> int:
+    """Return the message that the page calls the newest."""
+    (message,) = re.findall(r"Message (\d+), the newest", page)
+    return int(message)
+
+
+def test_the_newest_failure_is_looked_for_in_the_days_that_can_have_it(
+    anna: Client, now: datetime
+) -> None:
+    poisons(now - timedelta(days=3), 1)
+    (poison,) = poisons(now, 1)
+
+    with CaptureQueriesContext(connection) as queries:
+        page = get(anna, f"/problems/{poison.problem_id}")
+
+    (reading,) = (
+        query["sql"] for query in queries if '"traceback_shown"' in query["sql"]
+    )
+    yesterday = (now - timedelta(days=1)).date()
+    assert f'"poison_failure"."day" >= \'{yesterday}\'' in reading
+    assert newest(page) == poison.pk
+
+
+def test_a_problem_without_its_last_failures_shows_the_newest_that_is_left(
+    anna: Client, now: datetime
+) -> None:
+    newest_left, _ = (
+        *poisons(now - timedelta(days=3), 1),
+        *poisons(now, 1, failed_at=(now - timedelta(days=5)).isoformat()),
+    )
+
+    for later in (timedelta(0), timedelta(days=9)):
+        Problem.objects.update(last_seen=now + later)
+        page = get(anna, f"/problems/{newest_left.problem_id}")
+        assert newest(page) == newest_left.pk
+
+
 def test_a_breakdown_is_of_all_failures_not_of_its_commonest_values(
     now: datetime,
 ) -> None:
