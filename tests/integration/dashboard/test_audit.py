@@ -129,8 +129,14 @@ def written(
     return audit.record(action=action, subject=subject, **values)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("action", list(Action))
-def test_every_action_has_a_sentence_of_its_own(action: Action) -> None:
+def test_every_action_has_a_sentence_of_its_own() -> None:
+    wordless = [action for action in Action if action.value in bare_sentence(action)]
+
+    assert wordless == []
+    assert SENTENCES.keys() >= {*Action}
+
+
+def bare_sentence(action: Action) -> str:
     bare = Entry(seq=1, record="", hash=b"")
     said: dict[str, object] = {
         "action": action.value,
@@ -140,9 +146,7 @@ def test_every_action_has_a_sentence_of_its_own(action: Action) -> None:
         "reason": "",
     }
     vars(bare).update(said)
-
-    assert action in SENTENCES
-    assert action.value not in sentence(bare)
+    return sentence(bare)
 
 
 def test_the_filter_has_each_action_in_words_once() -> None:
@@ -151,7 +155,6 @@ def test_the_filter_has_each_action_in_words_once() -> None:
     assert sorted(listed) == sorted(Action)
 
 
-@pytest.mark.parametrize("action", list(Action))
 @pytest.mark.parametrize(
     "detail",
     [
@@ -163,16 +166,15 @@ def test_the_filter_has_each_action_in_words_once() -> None:
         {"max_dequeue_count": [1], "x" * 1000: ["y" * 100_000, {"z": [1]}, 3]},
     ],
 )
-def test_no_detail_breaks_a_sentence_or_makes_it_long(
-    action: Action, detail: object
-) -> None:
-    entry = Entry(seq=1, record="", hash=b"")
-    said = {"action": action.value, "actor": "?" * 1000, "subject": "y" * 1000}
-    vars(entry).update(said, detail=detail, reason="z" * 10_000)
+def test_no_detail_breaks_a_sentence_or_makes_it_long(detail: object) -> None:
+    for action in Action:
+        entry = Entry(seq=1, record="", hash=b"")
+        said = {"action": action.value, "actor": "?" * 1000, "subject": "y" * 1000}
+        vars(entry).update(said, detail=detail, reason="z" * 10_000)
 
-    assert len(sentence(entry)) < 2_000
-    details = Details.of(entry)
-    assert len(str(details)) < 10_000
+        assert len(sentence(entry)) < 2_000, action
+        details = Details.of(entry)
+        assert len(str(details)) < 10_000, action
 
 
 @pytest.mark.parametrize(
