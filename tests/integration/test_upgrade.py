@@ -101,6 +101,7 @@ ELSEWHERE = {"management_url": "http://elsewhere.example:15672"}
 MQ = "amqp://u:p@mq.example/"
 PRIVATE = "redis://:p@10.1.2.3:6380/0"
 ODD_TOPIC = " b\ra\u202e"
+WITHOUT_QUEUE = ("unread", "also unread")
 
 INSERT_PERSON = """
 INSERT INTO team_user (username, password, role, reads_bodies, is_superuser,
@@ -127,6 +128,11 @@ WITH topic AS (
 INSERT INTO capture_lane (topic_id, mode, tee_queue, paused, state, detail, captured,
     rate, error, delivered_since)
 SELECT id, %(mode)s, %(tee_queue)s, %(paused)s, 'away', 'gone', 7, 0, '', '' FROM topic
+"""
+INSERT_TOPIC_WITHOUT_QUEUE = """
+INSERT INTO brokers_topic (name, native_name, dead_letter_queue, max_dequeue_count,
+    visibility_timeout, broker_id)
+SELECT %(name)s, %(name)s, '', 5, 60, id FROM brokers_broker WHERE name = 'corp'
 """
 INSERT_MESSAGE = """
 WITH problem AS (
@@ -367,8 +373,11 @@ def write_topics() -> None:
             "mode": "tee",
             "tee_queue": "t",
         },
+        {"name": "third", "broker": "corp", "queue": "dead"},
     ):
         execute(INSERT_TOPIC, {**usual, **changes})
+    for name in WITHOUT_QUEUE:
+        execute(INSERT_TOPIC_WITHOUT_QUEUE, {"name": name})
 
 
 def write_operations(now: datetime) -> None:
@@ -400,6 +409,13 @@ def migrate_to_then() -> None:
 
 
 # People.
+
+
+def admin_client() -> Client:
+    """Return the admin's browser, without the second that a password takes."""
+    client = Client()
+    client.force_login(User.objects.get(username="admin"))
+    return client
 
 
 def signed_in(name: str, password: str) -> Client:
@@ -478,7 +494,7 @@ def test_keys_work_as_before_and_those_that_had_ended_do_not(
 def test_a_key_whose_name_is_refused_today_can_be_revoked(
     upgraded: None, now: datetime
 ) -> None:
-    admin = signed_in("admin", "password")
+    admin = admin_client()
     key = ApiKey.objects.get(name=ODD_KEY)
 
     revoked = admin.post(f"/keys/{key.pk}/revoke", {"confirm": "1"})
@@ -528,7 +544,7 @@ def test_brokers_go_on_by_what_the_upgrade_writes_into_their_lists(
 def test_a_second_start_writes_no_list_again(upgraded: None) -> None:
     corp = broker("corp")
     chosen = {"entries": [f"{corp.pk} env:CORP_REDIS"], "strike": "1"}
-    signed_in("admin", "password").post("/brokers/allowed", chosen)
+    admin_client().post("/brokers/allowed", chosen)
 
     start()
 
@@ -536,7 +552,7 @@ def test_a_second_start_writes_no_list_again(upgraded: None) -> None:
 
 
 def test_the_admin_is_shown_the_lists_and_confirms_or_strikes(upgraded: None) -> None:
-    admin = signed_in("admin", "password")
+    admin = admin_client()
     entries = {
         f"{each.pk} {entry}"
         for each in Broker.objects.all()
@@ -589,7 +605,7 @@ def test_a_new_broker_has_nothing_of_the_lists_of_others(
 def test_operations_go_on_and_can_be_undone_after_the_upgrade(
     upgraded: None, now: datetime
 ) -> None:
-    admin = signed_in("admin", "password")
+    admin = admin_client()
     running, done, replaced = Operation.objects.order_by("pk")
     holders = list(Hold.objects.values_list("operation", flat=True))
 
@@ -692,8 +708,11 @@ def test_topics_keep_their_lanes_and_a_shared_queue_belongs_to_the_oldest(
         ("orders", "capture", False, "", False),
         (ODD_TOPIC, "capture", True, "", True),
         ("mirror", "tee", False, "t", False),
+        ("third", "capture", False, "", True),
     ]
-    admin = signed_in("admin", "password")
+    queueless = Topic.objects.filter(name__in=WITHOUT_QUEUE)
+    assert list(queueless.values_list("shares_queue", flat=True)) == [False, False]
+    admin = admin_client()
     for topic in Topic.objects.all():
         assert admin.get(f"/topics/{topic.pk}").status_code == 200
 
