@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connection
-from django.db.models import QuerySet
+from django.db.models import Field, QuerySet
 from psycopg import Cursor
 
 
@@ -21,9 +21,18 @@ def statement_of(rows: QuerySet[Any, Any]) -> tuple[str, tuple[Any, ...]]:
         return rows.query.sql_with_params()
     except EmptyResultSet:
         columns = ", ".join(
-            f'NULL::bigint AS "{name}"' for name in rows.query.values_select
+            f'NULL::{_type_of(name, rows)} AS "{name}"'
+            for name in rows.query.values_select
         )
         return f"SELECT {columns} WHERE false", ()
+
+
+def _type_of(column: str, rows: QuerySet[Any, Any]) -> str:
+    """Return the type in Postgres of a column that a queryset selects."""
+    meta = rows.query.get_meta()
+    field = meta.pk if column == "pk" else meta.get_field(column)
+    assert isinstance(field, Field)  # noqa: S101 - what has a column
+    return field.rel_db_type(connection) or "bigint"
 
 
 def read_by_index() -> None:

@@ -139,6 +139,8 @@ COUNTED = (
     "dropped",
     "restored",
     RedriveOutcome.MOVED.value,
+    "due",
+    "given_up",
 )
 
 # How pages name the outcome of a send that was given back to a dead-letter queue.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, time
@@ -59,7 +59,11 @@ class DeliveryFilter:
 
     def matching(self, principal: Principal) -> DeliveryQuerySet:
         """Select the deliveries that the principal may see, the latest first."""
-        rows = Delivery.objects.on_endpoints(principal.topics).recent_first()
+        return self.on_endpoints(principal.topics).recent_first()
+
+    def on_endpoints(self, patterns: Sequence[str]) -> DeliveryQuerySet:
+        """Select deliveries of endpoints whose topic matches one of these patterns."""
+        rows = Delivery.objects.on_endpoints(patterns)
         if self.endpoint is not None:
             rows = rows.filter(endpoint__name=self.endpoint)
         if self.state is not None:

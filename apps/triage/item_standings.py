@@ -6,6 +6,7 @@ window. Windows count their items, so of a million only those with matches are r
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,6 +16,7 @@ from django.db import connection, transaction
 
 from apps.core.queryset_sql import read_by_index
 from apps.poison.states import COUNTED, GIVEN_BACK
+from apps.triage.item_kinds import ItemKey, ItemKind, kind_of
 from apps.triage.models import Operation
 from apps.triage.states import STANDINGS, ItemState
 
@@ -28,13 +30,23 @@ class ItemStanding:
     """
 
     number: int
-    poison: int
+    key: ItemKey
     topic: str
     standing: str
     explanation: str
     queue: str
     sent_at: datetime | None
     answered_at: datetime | None
+
+    @property
+    def poison(self) -> int | None:
+        """Return the number of its message; None for another kind of item."""
+        return self.key if isinstance(self.key, int) else None
+
+    @property
+    def delivery(self) -> uuid.UUID | None:
+        """Return the id of its delivery; None for another kind of item."""
+        return self.key if isinstance(self.key, uuid.UUID) else None
 
     @property
     def label(self) -> str:
@@ -50,7 +62,7 @@ class ItemStanding:
 # become something else than the window counts. Where items were decided at once, those
 # that are not skipped were acted on.
 _IN_WINDOWS = """
-SELECT item.number, item.poison_id, '' AS reason, own.state, own.sending_to,
+SELECT item.number, item.{key}, '' AS reason, own.state, own.sending_to,
        own.dropped, own.restored
 FROM (
     SELECT first, items, state, sending_to, dropped, restored,
@@ -63,7 +75,7 @@ FROM (
     ) matching
 ) own
 CROSS JOIN LATERAL (
-    SELECT number, poison_id FROM triage_selected_item selected
+    SELECT number, {key} FROM {items} selected
     WHERE operation_id = %(operation)s AND number > %(after)s
       AND number >= own.first AND number < own.first + own.items
       AND NOT EXISTS (SELECT FROM triage_skipped_item
@@ -74,55 +86,24 @@ WHERE own.before < %(limit)s
 """
 
 _SKIPPED = """
-SELECT skip.number, item.poison_id, skip.reason, '', 0, 0, 0
+SELECT skip.number, item.{key}, skip.reason, '', 0, 0, 0
 FROM (SELECT number, reason FROM triage_skipped_item
       WHERE operation_id = %(operation)s AND number > %(after)s
       ORDER BY number LIMIT %(limit)s) skip
-JOIN triage_selected_item item
+JOIN {items} item
      ON item.operation_id = %(operation)s AND item.number = skip.number
 """
 
 # The items that are not judged yet have no window; those of a preview may be skipped.
 # Read here, so that it fits the windows: a run may judge more at any time.
 _UNJUDGED = """
-(SELECT number, poison_id, '', 'waiting', 0, 0, 0 FROM triage_selected_item item
+(SELECT number, {key}, '', 'waiting', 0, 0, 0 FROM {items} item
  WHERE operation_id = %(operation)s AND number > %(after)s
    AND number >= (SELECT judged FROM triage_operation WHERE id = %(operation)s)
    AND NOT EXISTS (
        SELECT FROM triage_skipped_item
        WHERE operation_id = item.operation_id AND number = item.number)
  ORDER BY number LIMIT %(limit)s)
-"""
-
-# OFFSET 0 makes Postgres look up each row, whatever it knows of the tables.
-_SELECT = """
-SELECT number, poison_id, topic.name, standing, explanation, queue, sent_at, answered_at
-FROM (
-    SELECT item.number, item.poison_id, CASE
-               WHEN item.reason <> '' THEN 'skipped'
-               WHEN sent.outcome IS NOT NULL THEN sent.outcome
-               WHEN item.dropped > 0 THEN 'dropped'
-               WHEN item.restored > 0 THEN 'restored'
-               WHEN item.state = 'sending' AND item.number < item.sending_to
-                    AND EXISTS (SELECT FROM poison_hold
-                                WHERE poison_id = item.poison_id
-                                  AND operation = %(operation)s) THEN 'sending'
-               ELSE 'waiting' END AS standing,
-           coalesce(nullif(item.reason, ''), sent.detail, '') AS explanation,
-           coalesce(sent.queue, '') AS queue, sent.sent_at, sent.answered_at
-    FROM ({items})
-         item (number, poison_id, reason, state, sending_to, dropped, restored)
-    LEFT JOIN LATERAL (
-        SELECT outcome, detail, queue, sent_at, answered_at FROM poison_redrive
-        WHERE poison_id = item.poison_id AND operation = %(operation)s OFFSET 0
-    ) sent ON true
-    OFFSET 0
-) item
-CROSS JOIN LATERAL (
-    SELECT topic_id FROM poison_poison WHERE id = item.poison_id OFFSET 0
-) poison
-JOIN brokers_topic topic ON topic.id = poison.topic_id
-WHERE standing = ANY(%(standings)s) ORDER BY number LIMIT %(limit)s
 """
 
 
@@ -140,7 +121,7 @@ def standings_of(
     """
     if unknown := set(standings) - set(STANDINGS):
         raise ValueError(f"no standing of an item: {sorted(unknown)}")
-    names = standings or STANDINGS
+    kind, names = kind_of(operation), standings or STANDINGS
     values: dict[str, Any] = {
         "operation": operation.pk,
         "after": after,
@@ -149,11 +130,11 @@ def standings_of(
     }
     with transaction.atomic(), connection.cursor() as cursor:
         read_by_index()
-        cursor.execute(_SELECT.format(items=_items(names)), values)
+        cursor.execute(kind.standings.format(items=_items(kind, names)), values)
         return [ItemStanding(*row) for row in cursor.fetchall()]
 
 
-def _items(names: Sequence[str]) -> str:
+def _items(kind: ItemKind, names: Sequence[str]) -> str:
     """Return the SQL of the items that may have one of these standings."""
     counted = [name for name in COUNTED if name in names and name != ItemState.SKIPPED]
     parts = [_SKIPPED] if ItemState.SKIPPED in names else []
@@ -161,5 +142,5 @@ def _items(names: Sequence[str]) -> str:
         counted.append(f"items - {' - '.join(COUNTED)}")
         parts.append(_UNJUDGED)
     if counted:
-        parts.insert(0, _IN_WINDOWS.format(matches=f"({' + '.join(counted)})"))
-    return " UNION ALL ".join(parts)
+        parts.insert(0, _IN_WINDOWS)
+    return kind.sql(" UNION ALL ".join(parts), matches=f"({' + '.join(counted)})")

@@ -65,6 +65,7 @@ class ItemBreakdown:
     """The items of an operation by what its preview shows of them.
 
     All but `skipped`, which is by reason, are about items that are not skipped.
+    `groups` are those of another kind than poisons, which has no other member.
     `topics` is by id; `topic_ids` has all of them, None if there are too many. `first`
     has the poisons that come first, `samples` some that differ. `left_out` is None
     where counting took too long.
@@ -79,6 +80,7 @@ class ItemBreakdown:
     first: tuple[int, ...] = ()
     samples: tuple[int, ...] = ()
     left_out: Shares | None = ()
+    groups: tuple[tuple[str, Largest], ...] = ()
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
@@ -94,6 +96,10 @@ class ItemBreakdown:
             first=tuple(stored["first"]),
             samples=tuple(stored["samples"]),
             left_out=None if left_out is None else _shares(left_out),
+            groups=tuple(
+                (title, Largest.from_json(largest))
+                for title, largest in stored.get("groups", ())
+            ),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -110,6 +116,7 @@ class ItemBreakdown:
             "left_out": None
             if self.left_out is None
             else [list(pair) for pair in self.left_out],
+            "groups": [[title, largest.to_json()] for title, largest in self.groups],
         }
 
 

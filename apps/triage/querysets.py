@@ -13,7 +13,7 @@ from apps.team.rights import Principal
 from apps.triage.states import (
     ACTIVE,
     CONFIRMED,
-    LAYOUT,
+    LAYOUTS,
     UNFINISHED,
     OperationState,
     before,
@@ -52,7 +52,7 @@ class OperationQuerySet(models.QuerySet["Operation"]):
 
     def of_this_release(self) -> Self:
         """Keep operations whose items lie where this release looks for them."""
-        return self.filter(layout=LAYOUT)
+        return self.filter(layout__in=LAYOUTS)
 
     def due(self, now: datetime) -> Self:
         """Keep operations that need not wait before the next try."""

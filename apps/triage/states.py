@@ -9,17 +9,44 @@ from apps.poison.states import COUNTED
 
 
 class Verb(StrEnum):
-    """What an operation does. GIVE_BACK: send to the dead-letter queue, as captured."""
+    """What an operation does. GIVE_BACK: send to the dead-letter queue, as captured.
+
+    TRY_NOW and GIVE_UP are for deliveries, which can be restored, too.
+    """
 
     REDRIVE = "redrive"
     DROP = "drop"
     RESTORE = "restore"
     GIVE_BACK = "give_back"
+    TRY_NOW = "try_now"
+    GIVE_UP = "give_up"
+
+
+class ItemKindName(StrEnum):
+    """What the items of an operation are."""
+
+    POISON = "poison"
+    DELIVERY = "delivery"
 
 
 # The verbs for any messages; those of one topic can be given back to its queue, too.
 REQUESTABLE = (Verb.REDRIVE, Verb.DROP, Verb.RESTORE)
 SENDS = (Verb.REDRIVE.value, Verb.GIVE_BACK.value)
+VERBS: dict[ItemKindName, tuple[Verb, ...]] = {
+    ItemKindName.POISON: (*REQUESTABLE, Verb.GIVE_BACK),
+    ItemKindName.DELIVERY: (Verb.TRY_NOW, Verb.GIVE_UP, Verb.RESTORE),
+}
+# What reaches consumers or back ends, so that it can be slowed down.
+PACED = frozenset(
+    {
+        (ItemKindName.POISON, Verb.REDRIVE),
+        (ItemKindName.POISON, Verb.GIVE_BACK),
+        (ItemKindName.DELIVERY, Verb.TRY_NOW),
+        (ItemKindName.DELIVERY, Verb.RESTORE),
+    }
+)
+# These need a reason.
+EXPLAINED = (Verb.DROP, Verb.GIVE_UP)
 
 
 class OperationState(StrEnum):
@@ -89,12 +116,17 @@ CONFIRMED = (*UNFINISHED, *FINISHED)
 
 
 class ItemState(StrEnum):
-    """The standing of an item that no redrive tells: see `RedriveOutcome`."""
+    """The standing of an item that no redrive tells: see `RedriveOutcome`.
+
+    DUE: a delivery that was made due, so that it is tried now.
+    """
 
     WAITING = "waiting"
     SKIPPED = "skipped"
     DROPPED = "dropped"
     RESTORED = "restored"
+    DUE = "due"
+    GIVEN_UP = "given_up"
 
 
 # After its end, a drop can be undone as a whole for this long.
@@ -107,8 +139,15 @@ RETRIED = ("refused", "recurred", "silent")
 STANDINGS = (ItemState.WAITING.value, *COUNTED)
 
 # How an operation's items are stored. The release before had their states in them, in a
-# table of its own.
+# table of its own. It leaves alone what has the layout of another kind than poisons,
+# whose items are in the table of their kind.
 LAYOUT = 2
+LAYOUT_OF_OTHER_KINDS = 3
+LAYOUTS = (LAYOUT, LAYOUT_OF_OTHER_KINDS)
+LAYOUT_OF = {
+    ItemKindName.POISON: LAYOUT,
+    ItemKindName.DELIVERY: LAYOUT_OF_OTHER_KINDS,
+}
 LAYOUT_BEFORE = 1
 # Its items are being moved: no worker of either release may run it.
 LAYOUT_IN_CONVERSION = 0

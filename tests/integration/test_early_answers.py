@@ -546,6 +546,7 @@ def test_a_letter_equal_to_what_waits_for_its_turn_is_a_message_of_its_own(
 
 def last_body(operation: Operation) -> bytes:
     item = standings_of(operation, limit=10)[-1]
+    assert item.poison is not None
     body = Poison.objects.values_list("bodies__content", flat=True).get(pk=item.poison)
     return bytes(body)
 

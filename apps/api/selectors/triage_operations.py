@@ -96,4 +96,4 @@ def preview(token: uuid.UUID, principal: Principal) -> PreviewSummary:
 def _reasons(operation: Operation, standing: str) -> list[tuple[int, str]]:
     """List the first messages with the reason why each was not acted on."""
     items = standings_of(operation, standings=[standing], limit=MOST_REASONS)
-    return [(item.poison, item.explanation) for item in items]
+    return [(item.poison, item.explanation) for item in items if item.poison]

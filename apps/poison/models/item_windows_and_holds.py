@@ -22,7 +22,8 @@ class ItemWindow(models.Model):
     """Consecutive items of an operation, which a run claims together; with counts.
 
     `first` is the number of its first item, `run` the run that claimed it last,
-    `sending_to` the number after the last item that may have been handed to a broker.
+    `sending_to` the number after the last item that may have been handed to a broker,
+    or on which it acted in the database.
     Each count is of items; an item is counted at most once, and an item that no count
     has is waiting.
     """
@@ -45,6 +46,9 @@ class ItemWindow(models.Model):
     skipped = models.PositiveSmallIntegerField(default=0)
     dropped = models.PositiveSmallIntegerField(default=0)
     restored = models.PositiveSmallIntegerField(default=0)
+    # Of deliveries; the release before counts none.
+    due = models.PositiveSmallIntegerField(default=0, db_default=0)
+    given_up = models.PositiveSmallIntegerField(default=0, db_default=0)
 
     objects = WindowQuerySet.as_manager()
 

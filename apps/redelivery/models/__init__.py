@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from apps.redelivery.models.deliveries import Attempt, Delivery, DeliveryBody
 from apps.redelivery.models.endpoints import CallCount, Endpoint, EndpointActivity
+from apps.redelivery.models.operation_items import DeliveryHold, DeliveryItem
 
 __all__ = [
     "Attempt",
     "CallCount",
     "Delivery",
     "DeliveryBody",
+    "DeliveryHold",
+    "DeliveryItem",
     "Endpoint",
     "EndpointActivity",
 ]

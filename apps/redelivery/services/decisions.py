@@ -1,26 +1,26 @@
 """What people decide about deliveries: try now, give up, restore.
 
-Each call is one decision on the audit trail, whatever the number of its deliveries.
+Each call is one decision on the audit trail, whatever the number of its deliveries. For
+more than those of a page there are operations: see `delivery_items`.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections import Counter
-from collections.abc import Callable, Collection
-from datetime import datetime, timedelta
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Protocol
 
 from django.db import transaction
+from django.db.models import Exists, OuterRef
 
 from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.core.errors import Invalid
-from apps.redelivery.due_notices import notify_due
-from apps.redelivery.models import Delivery
-from apps.redelivery.services import call_counts, ends
+from apps.redelivery.models import Delivery, DeliveryHold, Endpoint
+from apps.redelivery.services.delivery_acts import LockedDeliveries
 from apps.redelivery.states import DeliveryState
 from apps.team.rights import Principal, Scope
-from poisonguard.contract import Cause
 
 MOST_AT_ONCE = 1_000
 
@@ -34,13 +34,8 @@ def retry_now(
     now: datetime,
 ) -> int:
     """Make waiting deliveries due now; return how many. Their plan stays the same."""
-
-    def hurry(delivery: Delivery) -> None:
-        delivery.due_at = now
-        delivery.save(update_fields=["due_at"])
-
     return _decide(
-        hurry,
+        LockedDeliveries.make_due,
         Action.DELIVERIES_RETRIED,
         ids=ids,
         state=DeliveryState.WAITING,
@@ -59,15 +54,8 @@ def give_up(
     now: datetime,
 ) -> int:
     """End waiting deliveries as their endpoint says; return how many."""
-    ends_at = Counter[int]()
-
-    def end(delivery: Delivery) -> None:
-        ends.end(delivery, delivery.endpoint, cause=Cause.MANUAL, now=now)
-        delivery.save()
-        ends_at[delivery.endpoint_id] += 1
-
-    ended = _decide(
-        end,
+    return _decide(
+        LockedDeliveries.give_up,
         Action.DELIVERIES_GIVEN_UP,
         ids=ids,
         state=DeliveryState.WAITING,
@@ -75,14 +63,6 @@ def give_up(
         reason=reason,
         now=now,
     )
-    # At the end, and in order: calls that end at these endpoints wait for these rows.
-    for endpoint_id, number in sorted(ends_at.items()):
-        call_counts.add(
-            endpoint_id=endpoint_id,
-            counts={call_counts.GIVEN_UP: number},
-            now=now,
-        )
-    return ended
 
 
 @transaction.atomic
@@ -94,21 +74,8 @@ def restore(
     now: datetime,
 ) -> int:
     """Let dropped deliveries begin their plan from its start; return how many."""
-
-    def begin_again(delivery: Delivery) -> None:
-        expiry = delivery.endpoint.expiry
-        delivery.state = DeliveryState.WAITING.value
-        delivery.retry_count = 0
-        delivery.due_at = now
-        delivery.expires_at = (
-            None if expiry is None else now + timedelta(seconds=expiry)
-        )
-        delivery.finished_at = None
-        delivery.cause = ""
-        delivery.save()
-
     return _decide(
-        begin_again,
+        LockedDeliveries.begin_again,
         Action.DELIVERIES_RESTORED,
         ids=ids,
         state=DeliveryState.DROPPED,
@@ -118,8 +85,12 @@ def restore(
     )
 
 
+class _Decision(Protocol):
+    def __call__(self, deliveries: LockedDeliveries, /, *, now: datetime) -> None: ...
+
+
 def _decide(
-    act: Callable[[Delivery], None],
+    act: _Decision,
     action: Action,
     *,
     ids: Collection[uuid.UUID],
@@ -128,36 +99,35 @@ def _decide(
     reason: str,
     now: datetime,
 ) -> int:
-    """Act on those of these deliveries that are in a state and visible."""
+    """Act on those that are in a state, visible, and on hold for no operation."""
     principal.require(Scope.OPERATIONS_WRITE)
     if not 0 < len(ids) <= MOST_AT_ONCE:
         raise Invalid("ids", f"give 1 to {MOST_AT_ONCE:,} ids of deliveries")
-    deliveries = list(
-        Delivery.objects.on_endpoints(principal.topics)
-        .filter(pk__in=ids, state=state)
-        .select_related("endpoint", "endpoint__topic", "endpoint__forward_endpoint")
-        .select_for_update(of=("self",))
-        .order_by("pk")
+    free = Delivery.objects.on_endpoints(principal.topics).filter(
+        ~Exists(DeliveryHold.objects.filter(delivery=OuterRef("pk"))),
+        pk__in=ids,
+        state=state,
     )
-    for delivery in deliveries:
-        act(delivery)
-    if deliveries:
-        for endpoint_id in {delivery.endpoint_id for delivery in deliveries}:
-            notify_due(endpoint_id=endpoint_id)
-        _record(action, deliveries, principal, reason=reason, now=now)
-    return len(deliveries)
+    locked = LockedDeliveries(list(free.values_list("pk", flat=True)))
+    act(locked, now=now)
+    acted_on = sorted(pk for pk, each in locked.states.items() if each == state)
+    if acted_on:
+        _record(action, acted_on, principal, reason=reason, now=now)
+    locked.count_given_up(now=now)
+    return len(acted_on)
 
 
 def _record(
     action: Action,
-    deliveries: list[Delivery],
+    deliveries: Sequence[uuid.UUID],
     principal: Principal,
     *,
     reason: str,
     now: datetime,
 ) -> None:
     """Record a decision about a delivery, or about several of them."""
-    ids = [str(delivery.pk) for delivery in deliveries]
+    ids = [str(pk) for pk in deliveries]
+    endpoints = Endpoint.objects.filter(deliveries__in=deliveries)
     audit.record(
         action=action,
         subject=f"delivery:{ids[0]}" if len(ids) == 1 else "deliveries",
@@ -167,6 +137,6 @@ def _record(
         now=now,
         detail={
             "deliveries": ids,
-            "endpoints": sorted({delivery.endpoint.name for delivery in deliveries}),
+            "endpoints": sorted(set(endpoints.values_list("name", flat=True))),
         },
     )

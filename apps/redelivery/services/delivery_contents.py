@@ -21,6 +21,8 @@ from apps.core.statement_timeouts import TooSlow, unless_slow
 from apps.redelivery.models import Attempt, Delivery
 from apps.redelivery.services.ends import headers_of
 from apps.team.rights import Principal, Scope
+from apps.triage.services.message_audit_filter import operations_on
+from apps.triage.states import ItemKindName
 from poisonguard.contract import uuid_of
 
 SHOWN_BYTES = 64 * 1024
@@ -73,8 +75,13 @@ def attempts(delivery: Delivery) -> list[Attempt]:
 
 def entries(delivery: Delivery) -> list[Entry] | TooSlow:
     """Read the newest decisions about a delivery, alone or among others."""
-    about = Q(subject=f"delivery:{delivery.pk}") | Q(
-        subject="deliveries", detail__deliveries__contains=[str(delivery.pk)]
+    operations = operations_on(
+        delivery.pk, kind=ItemKindName.DELIVERY, limit=MOST_ENTRIES
+    )
+    about = (
+        Q(subject=f"delivery:{delivery.pk}")
+        | Q(subject="deliveries", detail__deliveries__contains=[str(delivery.pk)])
+        | Q(subject__in=operations)
     )
     newest = Entry.objects.filter(about).order_by("-seq")[:MOST_ENTRIES]
     return unless_slow(lambda: list(newest))

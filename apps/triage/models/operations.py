@@ -1,9 +1,11 @@
-"""Operations: one decision over many poisons. A preview is an operation already."""
+"""Operations: one decision over many items. A preview is an operation already."""
 
 from __future__ import annotations
 
 import uuid
 from datetime import datetime
+from functools import reduce
+from operator import or_
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -19,8 +21,13 @@ from apps.triage.states import (
     FINISHED,
     LAYOUT,
     LAYOUT_BEFORE,
+    LAYOUT_OF_OTHER_KINDS,
+    LAYOUTS,
+    PACED,
     SENDS,
     UNDO_WINDOW,
+    VERBS,
+    ItemKindName,
     OperationState,
     Verb,
 )
@@ -34,10 +41,24 @@ def lock_name(operation_id: int) -> str:
     return f"operation:{operation_id}"
 
 
+def _has_a_verb_of_its_kind() -> Q:
+    conditions = [
+        Q(kind=kind.value, verb__in=[verb.value for verb in verbs])
+        for kind, verbs in VERBS.items()
+    ]
+    return reduce(or_, conditions)
+
+
 class Operation(models.Model):
     """One decision over a frozen selection, as the database was at `as_of`."""
 
     token = models.UUIDField(unique=True, default=uuid.uuid4)
+    kind = models.CharField(
+        max_length=10,
+        default=ItemKindName.POISON.value,
+        db_default=ItemKindName.POISON.value,
+        help_text="what its items are",
+    )
     verb = models.CharField(max_length=10)
     state = models.CharField(max_length=10, default=OperationState.PREVIEW.value)
     actor = models.TextField()
@@ -114,7 +135,14 @@ class Operation(models.Model):
         constraints = [
             models.CheckConstraint(
                 name="triage_operation_verb_is_known",
-                condition=Q(verb__in=[verb.value for verb in Verb]),
+                condition=_has_a_verb_of_its_kind(),
+            ),
+            models.CheckConstraint(
+                name="triage_operation_layout_is_of_its_kind",
+                condition=Q(
+                    kind=ItemKindName.POISON.value, layout__lt=LAYOUT_OF_OTHER_KINDS
+                )
+                | ~Q(kind=ItemKindName.POISON.value) & Q(layout=LAYOUT_OF_OTHER_KINDS),
             ),
             models.CheckConstraint(
                 name="triage_operation_state_is_known",
@@ -159,7 +187,16 @@ class Operation(models.Model):
     @property
     def is_taken(self) -> bool:
         """Tell whether all its items are there, where this release looks for them."""
-        return self.taken and self.layout == LAYOUT
+        return self.taken and self.layout in LAYOUTS
+
+    @property
+    def is_about_poisons(self) -> bool:
+        return self.kind == ItemKindName.POISON
+
+    @property
+    def is_paced(self) -> bool:
+        """Tell whether it may be slowed down: it has a rate."""
+        return (ItemKindName(self.kind), Verb(self.verb)) in PACED
 
     @property
     def undo_ends_at(self) -> datetime | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from apps.triage.item_kinds import kind_of
 from apps.triage.models import Operation
 from apps.triage.services.operation_redirects import names_of
 
@@ -14,6 +17,7 @@ def audit_detail(operation: Operation) -> dict[str, object]:
     redirects = names_of(operation)
     elsewhere = {"redirects": redirects} if redirects else {}
     ramp = {"ramp": operation.ramp} if operation.ramp else {}
+    kind = {} if operation.is_about_poisons else {"items": operation.kind}
     return {
         "verb": operation.verb,
         "query": operation.query,
@@ -25,12 +29,12 @@ def audit_detail(operation: Operation) -> dict[str, object]:
         **order,
         **rate,
         **ramp,
+        **kind,
     }
 
 
-def single_message(operation: Operation) -> dict[str, int]:
-    """Return the message id for the audit entry of an operation on one message."""
+def single_item(operation: Operation) -> Mapping[str, object]:
+    """Return the item's id for the audit entry of an operation on a single one."""
     if operation.will_act != 1:
         return {}
-    item = operation.items.not_skipped().first() or operation.items.first()
-    return {"message": item.poison_id} if item else {}
+    return kind_of(operation).single_item_detail(operation)

@@ -1,5 +1,7 @@
 """Claim the items of an operation that are sent next, and record the answers.
 
+Where nothing is sent, because it acts in the database, there is nothing to claim.
+
 A claim is one row: the window, with the number up to which its items may have been
 handed to a broker. The claim of the next items is committed together with the answers
 of those before. So after a kill at any instant, the items of one claim are in doubt.
@@ -7,8 +9,9 @@ of those before. So after a kill at any instant, the items of one claim are in d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from django.db import connection, transaction
 
@@ -21,10 +24,12 @@ from apps.poison.services import item_window_counts, sends
 from apps.poison.services.item_window_counts import Change
 from apps.poison.services.sends import Send
 from apps.poison.states import RedriveOutcome, WindowState
+from apps.triage.item_kinds import DatabaseAct, kind_of
 from apps.triage.models import Operation, SkippedItem
 from apps.triage.services import outbound
 from apps.triage.services.fencing import Orders, fence
 from apps.triage.services.outbound import OutboundMessage, ReadItems, to_send
+from apps.triage.states import ItemState
 
 
 class Windows:
@@ -32,6 +37,7 @@ class Windows:
 
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
+        self.kind = kind_of(operation)
         self.unmarked = brokers.topics_without_headers()
         self.orders: Orders | None = None
 
@@ -56,7 +62,7 @@ class Windows:
         window = self._unfinished().first()
         if window is None:
             return False
-        sends.give_up(
+        self.kind.free(
             operation=self.operation.pk,
             first=window.first,
             end=window.first + window.items,
@@ -64,6 +70,60 @@ class Windows:
         )
         self._update(window.first, state=WindowState.DONE)
         return True
+
+    # Acts in the database
+
+    @transaction.atomic
+    def act_next(self, act: DatabaseAct, *, most: int, now: datetime) -> bool:
+        """Act on the first items that it holds; False if none is left, or it must stop.
+
+        All is done when this transaction ends, so a dead run leaves nothing in doubt.
+        """
+        read_by_index()
+        orders = self._fence()
+        window = self._unfinished().first() if orders.may_go_on else None
+        if window is None:
+            return False
+        end = window.first + window.items
+        keys = self._next_keys(window.first, end, most=min(most, act.most))
+        reasons = act.act(keys, now=now)
+        self._skip(reasons)
+        item_window_counts.count_in(
+            (self.operation.pk, window.first),
+            [
+                Change(
+                    self.operation.pk,
+                    number,
+                    "",
+                    ItemState.SKIPPED.value if number in reasons else act.standing,
+                )
+                for number in keys
+            ],
+        )
+        acted_to = max(keys) + 1
+        self.kind.free(
+            operation=self.operation.pk, first=window.first, end=acted_to, now=now
+        )
+        self._update(window.first, sending_to=acted_to, run=self.operation.run)
+        self._close(window.first, now=now)
+        return True
+
+    def _next_keys(self, first: int, end: int, *, most: int) -> dict[int, Any]:
+        """Return which items of a window it holds, the first ones, by number."""
+        statement = self.kind.sql(
+            "SELECT item, {key} FROM {holds}"
+            " WHERE operation = %s AND item >= %s AND item < %s ORDER BY item LIMIT %s"
+        )
+        with connection.cursor() as cursor:
+            cursor.execute(statement, [self.operation.pk, first, end, most])
+            return dict(cursor.fetchall())
+
+    def _skip(self, reasons: Mapping[int, str]) -> None:
+        """Note why items are skipped, by number."""
+        SkippedItem.objects.bulk_create(
+            SkippedItem(operation=self.operation, number=number, reason=reason)
+            for number, reason in reasons.items()
+        )
 
     # What a dead run left
 
@@ -176,13 +236,11 @@ class Windows:
 
     def _free_undue(self, items: ReadItems) -> None:
         """Free items that were answered, or decided by others, and count the latter."""
-        SkippedItem.objects.bulk_create(
-            SkippedItem(
-                operation=self.operation,
-                number=number,
-                reason=f"meanwhile it became {state}",
-            )
-            for number, state in items.decided.items()
+        self._skip(
+            {
+                number: f"meanwhile it became {state}"
+                for number, state in items.decided.items()
+            }
         )
         item_window_counts.count(
             Change(self.operation.pk, number, "", "skipped") for number in items.decided
@@ -201,12 +259,14 @@ class Windows:
         end = first + self.operation.window_size
         with connection.cursor() as cursor:
             cursor.execute(
-                "UPDATE poison_window SET marked_at = coalesce(%s, marked_at),"
-                " sending = 0,"
-                " state = CASE WHEN EXISTS (SELECT FROM poison_hold"
-                "   WHERE operation = %s AND item >= %s AND item < %s)"
-                " THEN 'waiting' ELSE 'done' END"
-                " WHERE operation = %s AND first = %s",
+                self.kind.sql(
+                    "UPDATE poison_window SET marked_at = coalesce(%s, marked_at),"
+                    " sending = 0,"
+                    " state = CASE WHEN EXISTS (SELECT FROM {holds}"
+                    "   WHERE operation = %s AND item >= %s AND item < %s)"
+                    " THEN 'waiting' ELSE 'done' END"
+                    " WHERE operation = %s AND first = %s"
+                ),
                 [now, self.operation.pk, first, end, self.operation.pk, first],
             )
 

@@ -12,29 +12,38 @@ from django.db import connection, transaction
 from apps.audit import services as audit
 from apps.audit.services import Action, clean_reason
 from apps.core.errors import Absent, Invalid, Refused
-from apps.poison.query_language import Query
 from apps.poison.states import silent_before
 from apps.team.rights import Principal, Scope
 from apps.triage.errors import NotTaken, Stale
+from apps.triage.item_kinds import kind_of
 from apps.triage.models import Operation
 from apps.triage.progress import counts_of
 from apps.triage.services import operation_redirects, previews
-from apps.triage.services.audit_details import audit_detail, single_message
+from apps.triage.services.audit_details import audit_detail, single_item
 from apps.triage.services.earlier_layout import convert_preview, require_converted
 from apps.triage.services.item_judging import judge
 from apps.triage.services.previews import Route, SelectionRequest, SendLimits
-from apps.triage.services.skip_reasons import REASONS
-from apps.triage.states import CONFIRMED, LAYOUT, UNDO_WINDOW, OperationState, Verb
+from apps.triage.states import (
+    CONFIRMED,
+    EXPLAINED,
+    LAYOUTS,
+    UNDO_WINDOW,
+    OperationState,
+    Verb,
+)
 
 MOST_REASONS = 5
 MOST_LOOKED_AT = 1_000
-MOST_PROBLEMS = 100
 # A worker judges the items of a larger operation, window by window.
 JUDGED_AT_ONCE = 1_000
 TOO_LATE_TO_UNDO = (
     "This drop ended more than {days} days ago, and cannot be undone as a whole any "
     "more. Its messages are still there: search for is:dropped, and restore them."
 )
+WHY = {
+    Verb.DROP: "say why these messages are dropped",
+    Verb.GIVE_UP: "say why these deliveries are given up",
+}
 POLICY_CHANGED = "The topic {topic} is requeued elsewhere since the preview."
 ROUTE_CHANGED = "Where the messages go, or their order, was changed after the preview."
 
@@ -61,8 +70,8 @@ def confirm(
     if operation.state == OperationState.PREVIEW and not operation.is_taken:
         raise NotTaken
     reason = clean_reason(reason)
-    if operation.verb == Verb.DROP and not reason:
-        raise Invalid("reason", "say why these messages are dropped")
+    if operation.verb in EXPLAINED and not reason:
+        raise Invalid("reason", WHY[Verb(operation.verb)])
     previewed = Route.of(operation)
     route = route or previewed
     policy = operation_redirects.changed_topic(operation)
@@ -161,37 +170,21 @@ def _queue_operation(
         now=now,
         detail={
             **audit_detail(operation),
-            "will_act": _messages_to_act_on(operation),
-            "problems": _problem_ids(operation),
-            **single_message(operation),
+            "will_act": _items_to_act_on(operation),
+            **kind_of(operation).problem_detail(operation),
+            **single_item(operation),
         },
     )
     return None
 
 
-def _messages_to_act_on(operation: Operation) -> int:
-    """Count the messages to act on; for a large undo, those that were dropped."""
+def _items_to_act_on(operation: Operation) -> int:
+    """Count the items to act on; for a large undo, those that were dropped."""
     if not operation.taken and operation.undo_of is not None:
         return counts_of(operation.undo_of)["dropped"]
     if operation.judged < operation.total:
         return operation.will_act
     return operation.total - operation.skipped.count()
-
-
-def _problem_ids(operation: Operation) -> list[int]:
-    """List the ids of the problems it acts on; [] if that is slow or they are many."""
-    query = Query.from_canonical(operation.query or "")
-    if ids := query.value_of("problem"):
-        problems = sorted({int(each) for each in ids.split(",")})
-    elif operation.will_act > MOST_LOOKED_AT:
-        return []
-    else:
-        name = "poison__problem_id"
-        items = operation.items.not_skipped().order_by(name)
-        problems = list(
-            items.values_list(name, flat=True).distinct()[: MOST_PROBLEMS + 1]
-        )
-    return problems if len(problems) <= MOST_PROBLEMS else []
 
 
 # The first few items are looked up. Of a large selection, the rest is judged when the
@@ -200,13 +193,13 @@ _REASONS_NOW = """
 SELECT CASE WHEN holder.operation IS NOT NULL
             THEN 'operation ' || holder.operation || ' has it'
             {reasons} ELSE '' END AS reason, count(*)
-FROM (SELECT poison_id FROM triage_selected_item item
+FROM (SELECT {key} FROM {items} item
       WHERE operation_id = %(operation)s
         AND NOT EXISTS (SELECT FROM triage_skipped_item
                         WHERE operation_id = item.operation_id AND number = item.number)
       ORDER BY number LIMIT %(most)s) item
-JOIN poison_poison ON poison_poison.id = item.poison_id
-LEFT JOIN poison_hold holder ON holder.poison_id = item.poison_id
+{join} {table} ON {table}.id = item.{key}
+LEFT JOIN {holds} holder ON holder.{key} = item.{key}
 GROUP BY 1 ORDER BY 2 DESC, 1
 """
 
@@ -215,7 +208,8 @@ def _why_nothing_is_left(operation: Operation, *, now: datetime) -> str:
     """Say by how many skipped items, and why, nothing is left; "" if something is."""
     if not operation.is_taken or operation.will_act > MOST_LOOKED_AT:
         return ""
-    statement = _REASONS_NOW.format(reasons=REASONS[Verb(operation.verb)])
+    kind = kind_of(operation)
+    statement = kind.sql(_REASONS_NOW, reasons=kind.reasons[Verb(operation.verb)])
     values: dict[str, Any] = {
         "operation": operation.pk,
         "most": MOST_LOOKED_AT,
@@ -240,7 +234,7 @@ def _obstacle(operation: Operation, *, now: datetime) -> str | None:
         return f"This preview was confirmed before, as operation {operation.pk}."
     if operation.state != OperationState.PREVIEW or operation.expires_at <= now:
         return "This preview has expired."
-    if operation.layout != LAYOUT:
+    if operation.layout not in LAYOUTS:
         raise NotTaken
     if not operation.taken and operation.undo_of_id is None:
         raise NotTaken

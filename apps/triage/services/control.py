@@ -17,7 +17,7 @@ from apps.team.rights import Principal, Scope
 from apps.triage.models import Operation
 from apps.triage.services.earlier_layout import require_converted
 from apps.triage.services.pacing import require_rate
-from apps.triage.states import FINISHED, SENDS, OperationState
+from apps.triage.states import FINISHED, OperationState
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def set_rate(
     reason = clean_reason(reason)
     require_rate(rate)
     operation = _lock_unfinished(operation_id, principal)
-    if operation.verb not in SENDS:
+    if not operation.is_paced:
         raise Refused("It sends nothing, so it has no rate.")
     if operation.rate != rate:
         before, operation.rate = operation.rate, rate

@@ -33,6 +33,8 @@ from apps.triage.states import (
     LAYOUT,
     LAYOUT_BEFORE,
     LAYOUT_IN_CONVERSION,
+    LAYOUT_OF_OTHER_KINDS,
+    LAYOUTS,
     SENDS,
     UNFINISHED,
     OperationState,
@@ -152,7 +154,7 @@ SELECT max(number) + 1 FROM covered
 
 def require_converted(operation: Operation) -> None:
     """Raise NotConverted for an operation whose items are not all here yet."""
-    if operation.layout != LAYOUT:
+    if operation.layout not in LAYOUTS:
         raise NotConverted(
             f"Operation {operation.pk} was made by the release before, and is still "
             "being converted: try again in a moment."
@@ -165,7 +167,7 @@ def convert_preview(operation: Operation) -> Operation:
     The next calls, or those of `convert_next`, convert the rest. Returns the operation
     as it is then.
     """
-    if operation.layout == LAYOUT or operation.state != OperationState.PREVIEW:
+    if operation.layout in LAYOUTS or operation.state != OperationState.PREVIEW:
         return operation
     _begin(operation)
     _convert_some(operation.pk)
@@ -183,7 +185,9 @@ def convert_next(*, at_once: int = AT_ONCE) -> bool:
 
 def _candidates() -> Iterator[Operation]:
     """List operations to convert, the most urgent first."""
+    # As the index has it, without the other kinds.
     earlier = Operation.objects.exclude(layout=LAYOUT)
+    earlier = earlier.exclude(layout=LAYOUT_OF_OTHER_KINDS)
     begun = earlier.previews().filter(layout=LAYOUT_IN_CONVERSION)
     yield from begun.order_by("-id")
     yield from earlier.unfinished().order_by("id")

@@ -1,37 +1,48 @@
-"""Filter the audit trail by message: its own entries, and its operations' entries."""
+"""Filter the audit trail by an item: its own entries, and its operations' entries."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+
+from django.db import connection
 
 from apps.audit.filters import MOST_DECISIONS, TrailFilter
 from apps.core.errors import Invalid
-from apps.triage.models import Item
-
-MESSAGE: Final = re.compile(r"poison:(\d{1,18})", re.ASCII)
+from apps.triage.item_kinds import ItemKey, ItemKind, kind_named, kind_of_subject
+from apps.triage.states import ItemKindName
 
 
 def parse(params: Mapping[str, str]) -> TrailFilter:
-    """Parse a filter; for a message, add the operations that acted on it.
+    """Parse a filter; for an item of operations, add those that acted on it.
 
     Raises Invalid for the first bad parameter, and if the operations are too many.
     """
     trail_filter = TrailFilter.parse(params)
-    message = MESSAGE.fullmatch(trail_filter.subject or "")
-    if message is None:
+    item = kind_of_subject(trail_filter.subject or "")
+    if item is None:
         return trail_filter
-    subjects = operations_on(int(message[1]), limit=MOST_DECISIONS + 1)
+    subjects = _operations_on(*item, limit=MOST_DECISIONS + 1)
     if len(subjects) > MOST_DECISIONS:
         remedy = f"more than {MOST_DECISIONS:,} operations held it; ask for one"
         raise Invalid("subject", remedy)
     return replace(trail_filter, operations=tuple(subjects))
 
 
-def operations_on(message_id: int, *, limit: int) -> list[str]:
-    """List the newest confirmed operations on a message, as audit subjects."""
-    items = Item.objects.filter(poison=message_id).exclude(operation__confirmed_at=None)
-    operations = items.values_list("operation_id", flat=True).order_by("-operation_id")
-    return [f"operation:{pk}" for pk in operations[:limit]]
+def operations_on(
+    key: ItemKey, *, kind: ItemKindName = ItemKindName.POISON, limit: int
+) -> list[str]:
+    """List the newest confirmed operations on an item, as audit subjects."""
+    return _operations_on(kind_named(kind), key, limit=limit)
+
+
+def _operations_on(kind: ItemKind, key: ItemKey | str, *, limit: int) -> list[str]:
+    statement = kind.sql(
+        "SELECT operation_id FROM {items} item"
+        " JOIN triage_operation operation ON operation.id = item.operation_id"
+        " WHERE item.{key} = %s AND operation.confirmed_at IS NOT NULL"
+        " ORDER BY operation_id DESC LIMIT %s"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(statement, [key, limit])
+        return [f"operation:{operation}" for (operation,) in cursor.fetchall()]

@@ -1,21 +1,20 @@
 """Freeze a selection as a preview: an operation with its items, in one statement.
 
-A confirmed operation acts on exactly the previewed items: a message that arrives later
-is never one of them.
+A confirmed operation acts on exactly the previewed items: one that arrives later is
+never among them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Self
 
 from django.db import connection, transaction
-from django.db.models import Exists, Max, OuterRef, QuerySet
+from django.db.models import Max, QuerySet
 
 from apps.audit.services import REASON_LIMIT
-from apps.brokers import topic_filters_by_id
 from apps.brokers.adapter_contract import Ordering
 from apps.brokers.models import Topic
 from apps.brokers.services import topics_and_routing_publisher as brokers
@@ -23,24 +22,26 @@ from apps.core.errors import Absent, Invalid, Refused
 from apps.core.queryset_sql import statement_of
 from apps.core.statement_timeouts import TOO_SLOW, TooSlow
 from apps.core.text_cleaning import storable
-from apps.poison.models import Poison, Redrive
+from apps.poison.models import Poison
 from apps.poison.origin_queue_mismatch import MisroutedCount
 from apps.poison.query_language import Query
-from apps.poison.querysets import PoisonQuerySet
-from apps.poison.states import RedriveOutcome, silent_before
+from apps.poison.states import silent_before
 from apps.team.rights import Principal, Scope
+from apps.triage.item_kinds import kind_named, kind_of
 from apps.triage.models import Item, Operation
 from apps.triage.preview_breakdown import ItemBreakdown, Largest, Shares
 from apps.triage.ramps import Ramp
-from apps.triage.services import (
-    misrouted_message_count,
-    operation_redirects,
-    preview_breakdown_counting,
-)
+from apps.triage.services import misrouted_message_count, operation_redirects
 from apps.triage.services.earlier_layout import require_converted
 from apps.triage.services.pacing import require_rate
-from apps.triage.services.skip_reasons import REASONS
-from apps.triage.states import LAYOUT, SENDS, Verb
+from apps.triage.states import (
+    LAYOUT_OF,
+    PACED,
+    SENDS,
+    VERBS,
+    ItemKindName,
+    Verb,
+)
 
 PREVIEW_LIVES = timedelta(minutes=15)
 # A worker takes the items of a larger selection; Confirm waits for it.
@@ -53,16 +54,19 @@ MOST_COUNTED = 10_001
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelectionRequest:
-    """A requested verb and its poisons, chosen in exactly one of four ways.
+    """A requested verb and its items, chosen in exactly one of five ways.
 
-    All that match a query; some by their ids; all that an operation dropped; or those
-    of an operation that have one of these `standings`, to be sent again.
+    All poisons that match a query; some by their ids; all that an operation dropped; or
+    those of an operation that have one of these `standings`, to be sent again. Items of
+    another `kind`: all that match `filters`, in the words of that kind.
     `ordered`: send the messages of each topic one after the other, as captured.
     `rate` is the highest number of messages a second.
     """
 
     verb: Verb
+    kind: ItemKindName = ItemKindName.POISON
     query: Query | None = None
+    filters: str | None = None
     ids: tuple[int, ...] = ()
     dropped_by: int | None = None
     retry_of: int | None = None
@@ -73,16 +77,37 @@ class SelectionRequest:
     ramp: Ramp | None = None
 
     def __post_init__(self) -> None:
+        self._require_one_way()
+        if self.verb not in VERBS[self.kind]:
+            raise Invalid("verb", f"give one of {', '.join(VERBS[self.kind])}")
+        self._require_route()
+        if (self.kind, self.verb) not in PACED and self.rate is not None:
+            raise Invalid("rate", "only what is sent or tried has a rate")
+        if self.verb.value not in SENDS and self.ramp is not None:
+            raise Invalid("ramp", "only a redrive has a ramp")
+        require_rate(self.rate)
+
+    @property
+    def stored_query(self) -> str | None:
+        """Return what an operation stores of it; None if its items were picked."""
+        return self.filters if self.query is None else str(self.query)
+
+    def _require_one_way(self) -> None:
         ways = [
             self.query is not None,
             bool(self.ids),
             self.dropped_by is not None,
             self.retry_of is not None,
+            self.filters is not None,
         ]
         if sum(ways) != 1:
             raise Invalid("q", "give either a query or ids, and at least one id")
+        if (self.filters is None) != (self.kind is ItemKindName.POISON):
+            raise Invalid("q", "messages are chosen by a query or ids, others are not")
         if len(self.ids) > MOST_IDS:
             raise Invalid("ids", f"give at most {MOST_IDS} ids, or a query")
+
+    def _require_route(self) -> None:
         if self.target_topic and self.verb.value not in SENDS:
             raise Invalid("target_topic", "only a redrive goes to another topic")
         if self.verb is Verb.GIVE_BACK and not self.target_topic:
@@ -92,11 +117,6 @@ class SelectionRequest:
             )
         if self.ordered and self.verb is not Verb.REDRIVE:
             raise Invalid("ordered", "only a redrive can keep an order")
-        if self.verb.value not in SENDS and self.rate is not None:
-            raise Invalid("rate", "only a redrive has a rate")
-        if self.verb.value not in SENDS and self.ramp is not None:
-            raise Invalid("ramp", "only a redrive has a ramp")
-        require_rate(self.rate)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,18 +217,21 @@ def preview(
     _require_room(principal, now=now)
     _require_retried(selection, principal)
     target = _target_topic(selection, principal)
-    poisons = _select_poisons(selection, principal.topics)
+    kind = kind_named(selection.kind)
+    rows = kind.select(selection, topics=principal.topics)
     if selection.ordered:
-        _require_order(poisons, target)
+        _require_order(rows, target)
     limit = TAKEN_AT_ONCE if at_once is None else at_once
-    is_large = _count_up_to(limit + 1, selection, poisons) > limit
+    is_large = _count_up_to(limit + 1, selection, rows) > limit
     with transaction.atomic():
         operation = Operation.objects.create(
+            kind=selection.kind.value,
+            layout=LAYOUT_OF[selection.kind],
             verb=selection.verb.value,
             actor=str(principal.actor),
             source=principal.source,
             topics=list(principal.topics),
-            query=None if selection.query is None else str(selection.query),
+            query=selection.stored_query,
             target_topic=target,
             ordered=selection.ordered,
             rate=selection.rate,
@@ -224,9 +247,8 @@ def preview(
         operation = Operation.objects.get(pk=operation.pk)
         if not is_large:
             # Look topics up again: one may have been created before the snapshot.
-            _insert_items(
-                operation, _select_poisons(selection, principal.topics), now=now
-            )
+            again = kind.select(selection, topics=principal.topics)
+            _insert_items(operation, again, now=now)
     return Operation.objects.get(pk=operation.pk)
 
 
@@ -254,22 +276,24 @@ def insert_selection(operation: Operation, *, now: datetime) -> None:
         return
     selection = selection_of(operation)
     if selection is not None:
-        _insert_items(operation, _select_poisons(selection, operation.topics), now=now)
+        rows = kind_of(operation).select(selection, topics=operation.topics)
+        _insert_items(operation, rows, now=now)
 
 
 def summarize(*, operation: Operation) -> PreviewSummary:
-    """Return what a preview holds, and count the messages that arrived since."""
+    """Return what a preview holds, and count what has arrived since."""
     breakdown = breakdown_of(operation)
     topics = [int(topic) for topic, _ in breakdown.topics.values]
     names = Topic.objects.filter(pk__in=topics).values_list("pk", "name")
     samples = Poison.objects.select_related("topic").in_bulk(breakdown.samples)
+    newer = 0 if operation.query is None else kind_of(operation).count_newer(operation)
     return PreviewSummary(
         operation=operation,
         will_act=operation.will_act,
         breakdown=breakdown,
         topic_names={str(pk): name for pk, name in names},
         sample=tuple(samples[pk] for pk in breakdown.samples if pk in samples),
-        newer=_count_newer(operation),
+        newer=newer,
         redirects=operation_redirects.names_of(operation),
         elsewhere=misrouted_message_count.count_elsewhere(operation, breakdown.first),
     )
@@ -285,9 +309,7 @@ def breakdown_of(operation: Operation) -> ItemBreakdown:
     if not operation.is_taken:
         return ItemBreakdown()
     with transaction.atomic():
-        breakdown = preview_breakdown_counting.count(
-            operation, now=operation.created_at
-        )
+        breakdown = kind_of(operation).count(operation, now=operation.created_at)
     Operation.objects.filter(pk=operation.pk).update(breakdown=breakdown.to_json())
     return breakdown
 
@@ -308,8 +330,8 @@ def preview_again(
     selection = selection_of(operation)
     if selection is None:
         return None
+    limits = limits or SendLimits.of(operation)
     if selection.verb.value in SENDS:
-        limits = limits or SendLimits.of(operation)
         selection = replace(
             selection,
             target_topic=route.target_topic,
@@ -317,6 +339,8 @@ def preview_again(
             rate=limits.rate,
             ramp=limits.ramp,
         )
+    elif operation.is_paced:
+        selection = replace(selection, rate=limits.rate)
     draft = storable(reason)[:REASON_LIMIT]
     return preview(selection=selection, principal=principal, now=now, reason=draft)
 
@@ -327,34 +351,7 @@ def selection_of(operation: Operation) -> SelectionRequest | None:
     Returns None if it had chosen only messages that do not exist, or chose them one by
     one in the release before.
     """
-    verb, target = Verb(operation.verb), operation.target_topic
-    name = None if target is None else target.name
-    if operation.undo_of_id is not None:
-        return SelectionRequest(verb=verb, dropped_by=operation.undo_of_id)
-    if operation.retry_of_id is not None:
-        return SelectionRequest(
-            verb=verb,
-            retry_of=operation.retry_of_id,
-            standings=tuple(operation.standings),
-            target_topic=name,
-            ordered=operation.ordered,
-        )
-    query = None if operation.query is None else Query.from_canonical(operation.query)
-    if query is None and operation.layout != LAYOUT:
-        return None
-    poison_ids = operation.items.values_list("poison_id", flat=True)
-    ids = tuple(poison_ids) if query is None else ()
-    if query is None and not ids:
-        return None
-    return SelectionRequest(
-        verb=verb,
-        query=query,
-        ids=ids,
-        target_topic=name,
-        ordered=operation.ordered,
-        rate=operation.rate,
-        ramp=Ramp.from_json(operation.ramp) if operation.ramp else None,
-    )
+    return kind_of(operation).selection_of(operation)
 
 
 def _target_topic(selection: SelectionRequest, principal: Principal) -> Topic | None:
@@ -376,7 +373,7 @@ def _target_topic(selection: SelectionRequest, principal: Principal) -> Topic | 
     return topic
 
 
-def _require_order(poisons: PoisonQuerySet, target: Topic | None) -> None:
+def _require_order(poisons: QuerySet[Any], target: Topic | None) -> None:
     """Raise Invalid if a topic that messages would be sent to keeps no order."""
     within = set(poisons.order_by().values_list("topic", flat=True).distinct())
     elsewhere = operation_redirects.policy_targets(within)
@@ -404,52 +401,43 @@ def _require_room(principal: Principal, *, now: datetime) -> None:
         )
 
 
-_BY_FAILURE = ("", "poison_poison.last_failed_at, poison_poison.id")
-# The poisons of one captured batch share a time, and their ids are in no order.
-_BY_CAPTURE = (
-    "LEFT JOIN LATERAL (SELECT id FROM poison_failure"
-    " WHERE poison_id = poison_poison.id AND is_first OFFSET 0) first ON true",
-    "first.id, poison_poison.id",
-)
-
 _TAKE = """
 WITH judged AS (
-    SELECT poison_poison.id, row_number() OVER (ORDER BY {order}) - 1 AS number,
+    SELECT {table}.id, row_number() OVER (ORDER BY {order}) - 1 AS number,
            CASE WHEN holder.operation IS NOT NULL
                 THEN 'operation ' || holder.operation || ' has it'
                 {reasons}
                 ELSE '' END AS reason
-    FROM poison_poison
-    LEFT JOIN poison_hold holder ON holder.poison_id = poison_poison.id
-    {join}
-    WHERE poison_poison.id IN ({poisons})
-      AND pg_visible_in_snapshot(poison_poison.captured_xid, %(as_of)s::pg_snapshot)
+    FROM {table}
+    LEFT JOIN {holds} holder ON holder.{key} = {table}.id
+    {first}
+    WHERE {table}.id IN ({selected}) {as_of}
 ), skipped AS (
     INSERT INTO triage_skipped_item (operation_id, number, reason)
     SELECT %(operation)s, number, reason FROM judged WHERE reason <> ''
 )
-INSERT INTO triage_selected_item (operation_id, number, poison_id)
+INSERT INTO {items} (operation_id, number, {key})
 SELECT %(operation)s, number, id FROM judged ORDER BY number
 """
 
 
-def _insert_items(
-    operation: Operation, poisons: PoisonQuerySet, *, now: datetime
-) -> None:
+def _insert_items(operation: Operation, rows: QuerySet[Any], *, now: datetime) -> None:
     """Insert the items of a preview by one statement, and store their numbers."""
-    inner, parameters = statement_of(poisons.order_by().values("pk"))
+    kind = kind_of(operation)
+    inner, parameters = statement_of(rows.order_by().values("pk"))
     inner_values = {f"p{index}": value for index, value in enumerate(parameters)}
     keeps_order = operation.ordered or operation.verb == Verb.GIVE_BACK
-    join, order = _BY_CAPTURE if keeps_order else _BY_FAILURE
-    statement = _TAKE.format(
-        reasons=REASONS[Verb(operation.verb)],
-        join=join,
-        order=order,
-        poisons=inner % tuple(f"%({name})s" for name in inner_values),
+    statement = kind.sql(
+        _TAKE,
+        reasons=kind.reasons[Verb(operation.verb)],
+        first=kind.join_by_capture if keeps_order else "",
+        order=kind.order_by_capture if keeps_order else kind.order,
+        selected=inner % tuple(f"%({name})s" for name in inner_values),
     )
     values: dict[str, Any] = {
         "operation": operation.pk,
         "as_of": operation.as_of,
+        "asked_at": operation.created_at,
         "silent_before": silent_before(now),
     }
     with connection.cursor() as cursor:
@@ -485,7 +473,7 @@ def _store_numbers(operation: Operation, total: int, *, now: datetime) -> None:
     """Store how many items there are, and what a preview shows of them."""
     operation.total = total
     operation_redirects.store(operation)
-    breakdown = preview_breakdown_counting.count(operation, now=now)
+    breakdown = kind_of(operation).count(operation, now=now)
     operation_redirects.keep_those_of(operation, breakdown.topic_ids)
     skipped = breakdown.skipped
     Operation.objects.filter(pk=operation.pk).update(
@@ -496,36 +484,14 @@ def _store_numbers(operation: Operation, total: int, *, now: datetime) -> None:
     )
 
 
-def _count_up_to(
-    most: int, selection: SelectionRequest, poisons: PoisonQuerySet
-) -> int:
-    """Count the messages that a request means; for an undo, those that were dropped.
+def _count_up_to(most: int, selection: SelectionRequest, rows: QuerySet[Any]) -> int:
+    """Count the items that a request means; for an undo, those that were dropped.
 
     Of these Postgres would read all, only to see that there are many.
     """
     if selection.dropped_by is not None:
         return Item.objects.acted_on(selection.dropped_by).order_by()[:most].count()
-    return poisons.order_by().values("pk")[:most].count()
-
-
-def _select_poisons(
-    selection: SelectionRequest, topics: Sequence[str]
-) -> PoisonQuerySet:
-    """Select the messages that a request means, within these topics."""
-    allowed = Poison.objects.on_topics(topics)
-    if selection.verb is Verb.GIVE_BACK:
-        # By exact name: in a query, a star in the name would match any text.
-        allowed = allowed.filter(
-            topic_filters_by_id.named(selection.target_topic or "")
-        )
-    if selection.query is not None:
-        return allowed.matching(selection.query)
-    if selection.dropped_by is not None:
-        dropped = Item.objects.acted_on(selection.dropped_by)
-        return allowed.filter(pk__in=dropped.values("poison_id"))
-    if selection.retry_of is not None:
-        return allowed.filter(pk__in=_retried(selection.retry_of, selection.standings))
-    return allowed.filter(pk__in=selection.ids)
+    return rows.order_by().values("pk")[:most].count()
 
 
 def _require_retried(selection: SelectionRequest, principal: Principal) -> None:
@@ -537,35 +503,3 @@ def _require_retried(selection: SelectionRequest, principal: Principal) -> None:
     if retried is None:
         raise Absent(f"There is no requeue with the number {selection.retry_of}.")
     require_converted(retried)
-
-
-def _retried(operation: int, standings: Sequence[str]) -> QuerySet[Item, int]:
-    """Select the poisons of an operation whose sends have one of these standings.
-
-    A silent one was sent, and may be judged as answered later: the preview skips it.
-    """
-    outcomes = [
-        RedriveOutcome.SENT.value if name == "silent" else name for name in standings
-    ]
-    sends = Redrive.objects.filter(
-        poison=OuterRef("poison"), operation=operation, outcome__in=outcomes
-    )
-    items = Item.objects.filter(Exists(sends), operation=operation)
-    return items.values_list("poison_id", flat=True)
-
-
-# Messages may be captured out of the order of their ids. It takes less than a second to
-# capture these.
-OUT_OF_ORDER = 20_000
-
-
-def _count_newer(operation: Operation) -> int:
-    """Count the messages that match now but were captured after the preview."""
-    if operation.query is None:
-        return 0
-    allowed = Poison.objects.on_topics(operation.topics)
-    matching = allowed.matching(Query.from_canonical(operation.query))
-    newer = matching.captured_after(operation.as_of)
-    if operation.newest is not None:
-        newer = newer.filter(pk__gt=operation.newest - OUT_OF_ORDER)
-    return newer.order_by().values("pk")[:MOST_COUNTED].count()

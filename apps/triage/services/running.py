@@ -40,14 +40,16 @@ from apps.core.actor import Actor
 from apps.core.advisory_locks import Lock
 from apps.core.text_cleaning import storable
 from apps.triage.errors import LockLost
+from apps.triage.item_kinds import DatabaseAct
 from apps.triage.models import WINDOW_SIZE, Operation, lock_name
 from apps.triage.progress import counts_of
 from apps.triage.ramps import Ramp
 from apps.triage.services import ramp_steps
-from apps.triage.services.audit_details import audit_detail, single_message
+from apps.triage.services.audit_details import audit_detail, single_item
 from apps.triage.services.broker_send_claims import Windows
+from apps.triage.services.dead_letter_queue_of_give_back import follow_queue
 from apps.triage.services.helper_thread_with_own_connection import helper_thread
-from apps.triage.services.item_judging import follow_queue, judge_next
+from apps.triage.services.item_judging import judge_next
 from apps.triage.services.ordered_sends import TRY_AGAIN, OrderedSends
 from apps.triage.services.outbound import OutboundMessage, ReadItems
 from apps.triage.services.pacing import NO_LIMIT, Pacer, at_once
@@ -164,12 +166,30 @@ class OperationRun:
             self._take_items()
         while self._has_time() and judge_next(self.operation, now=self.clock()):
             pass
-        if sends and self.operation.judged == self.operation.total:
-            if self.operation.verb == Verb.GIVE_BACK:
+        if self.operation.judged == self.operation.total:
+            self._act()
+        return SliceEnd.DONE if self.cancelled else self._end_slice()
+
+    def _act(self) -> None:
+        """Send what it holds to brokers, or act on it in the database."""
+        verb = Verb(self.operation.verb)
+        act = self.windows.kind.database_acts.get(verb)
+        if act is not None:
+            self._act_in_database(act)
+        elif verb.value in SENDS:
+            if verb is Verb.GIVE_BACK:
                 follow_queue(self.operation)
             self._climb()
             self._send()
-        return SliceEnd.DONE if self.cancelled else self._end_slice()
+
+    def _act_in_database(self, act: DatabaseAct) -> None:
+        """Act on items, some in each transaction, until time is up or none is left."""
+        pacer = Pacer(lambda: self.windows.rate)
+        goes_on = True
+        while goes_on and self._has_time():
+            most = min(self.most, at_once(self.windows.rate), act.most)
+            pacer.wait(most)
+            goes_on = self.windows.act_next(act, most=most, now=self.clock())
 
     @transaction.atomic
     def _take_items(self) -> None:
@@ -342,6 +362,6 @@ class OperationRun:
                 **audit_detail(self.operation),
                 "for": self.operation.actor,
                 "counts": {name: number for name, number in counts.items() if number},
-                **single_message(self.operation),
+                **single_item(self.operation),
             },
         )

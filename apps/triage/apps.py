@@ -1,0 +1,18 @@
+"""Decisions over many items, carried out by one engine."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from django.apps import AppConfig
+
+
+class TriageConfig(AppConfig):
+    name = "apps.triage"
+    label = "triage"
+
+    def ready(self) -> None:
+        """Let operations act on poisons."""
+        kinds = import_module("apps.triage.item_kinds")
+        poison_items = import_module("apps.triage.services.poison_items")
+        kinds.register(poison_items.POISONS)

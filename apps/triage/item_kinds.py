@@ -1,0 +1,168 @@
+"""What operations act on: one engine, and an object for each kind of item.
+
+The engine selects, judges, holds, paces, pauses and cancels. A kind names its tables,
+says in SQL what cannot be acted on, and acts. An app above this one registers a kind
+when it starts.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from django.db.models import QuerySet
+
+from apps.triage.states import ItemKindName, Verb
+
+if TYPE_CHECKING:
+    from apps.triage.models import Operation
+    from apps.triage.preview_breakdown import ItemBreakdown
+    from apps.triage.services.previews import SelectionRequest
+
+ItemKey = int | uuid.UUID
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judging:
+    """What becomes of the items that may be acted on, once they are judged.
+
+    `statement` is SQL over `judged` that returns their numbers; `dropped` and
+    `restored` count them in a window. `holds`: they wait until a run acts on them.
+    """
+
+    statement: str
+    dropped: str = "0"
+    restored: str = "0"
+    holds: bool = False
+
+
+class ActInDatabase(Protocol):
+    """Acts on some items in the open transaction; returns why it left some as they are.
+
+    It locks them, and looks again at what may have changed since they were judged.
+    """
+
+    def __call__(
+        self, keys: Mapping[int, Any], *, now: datetime
+    ) -> Mapping[int, str]: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DatabaseAct:
+    """How a run acts on what it holds, where nothing is sent to a broker.
+
+    `standing` is that of the items that it acted on, `most` their number in one
+    transaction.
+    """
+
+    act: ActInDatabase
+    standing: str
+    most: int
+
+
+class _Select(Protocol):
+    def __call__(
+        self, selection: SelectionRequest, *, topics: Sequence[str]
+    ) -> QuerySet[Any]: ...
+
+
+class _SelectionOf(Protocol):
+    def __call__(self, operation: Operation) -> SelectionRequest | None: ...
+
+
+class _Count(Protocol):
+    def __call__(self, operation: Operation, *, now: datetime) -> ItemBreakdown: ...
+
+
+class _CountNewer(Protocol):
+    def __call__(self, operation: Operation) -> int: ...
+
+
+class _Free(Protocol):
+    def __call__(
+        self, *, operation: int, first: int, end: int, now: datetime
+    ) -> None: ...
+
+
+class _Detail(Protocol):
+    def __call__(self, operation: Operation) -> Mapping[str, object]: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ItemKind:
+    """A kind of item: its tables, and what the engine asks of it.
+
+    `key` is the column of `items` and of `holds` that refers to `table`, and the
+    primary key of `holds`, so that an item has one open operation. `columns` are what
+    `Judging` needs of `table`, and `as_of` keeps what was there when it was asked for.
+    `subject` matches the subject of its audit entries, and finds its key there.
+    `standings` selects an `ItemStanding` for each row of `{items}`; `reasons` are
+    clauses of a CASE over `table`.
+    """
+
+    name: ItemKindName
+    table: str
+    items: str
+    key: str
+    holds: str
+    reasons: Mapping[Verb, str]
+    judging: Mapping[Verb, Judging]
+    standings: str
+    select: _Select
+    selection_of: _SelectionOf
+    count: _Count
+    count_newer: _CountNewer
+    free: _Free
+    subject: re.Pattern[str]
+    problem_detail: _Detail
+    single_item_detail: _Detail
+    database_acts: Mapping[Verb, DatabaseAct] = field(default_factory=dict)
+    columns: str = ""
+    as_of: str = ""
+    order: str
+    join_by_capture: str = ""
+    order_by_capture: str = ""
+    is_locked_to_judge: bool = True
+    is_deleted_by_age: bool = False
+
+    def sql(self, statement: str, **parts: str) -> str:
+        """Fill the names of its tables, and other parts, into a statement."""
+        return statement.format(
+            table=self.table,
+            items=self.items,
+            key=self.key,
+            holds=self.holds,
+            columns=self.columns,
+            join="LEFT JOIN" if self.is_deleted_by_age else "JOIN",
+            as_of=self.as_of,
+            **parts,
+        )
+
+
+_kinds: dict[ItemKindName, ItemKind] = {}
+
+
+def register(kind: ItemKind) -> None:
+    """Let operations act on items of this kind."""
+    _kinds[kind.name] = kind
+
+
+def kind_of(operation: Operation) -> ItemKind:
+    """Return what the items of an operation are."""
+    return _kinds[ItemKindName(operation.kind)]
+
+
+def kind_named(name: ItemKindName) -> ItemKind:
+    return _kinds[name]
+
+
+def kind_of_subject(subject: str) -> tuple[ItemKind, str] | None:
+    """Return the kind and the key of the item that an audit subject names."""
+    for kind in _kinds.values():
+        if match := kind.subject.fullmatch(subject):
+            return kind, match[1]
+    return None
