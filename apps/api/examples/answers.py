@@ -54,6 +54,7 @@ POISON: Final[Value] = {
 }
 OPERATION: Final[Value] = {
     "id": 4,
+    "items": "poison",
     "verb": "redrive",
     "state": "done",
     "actor": "user:anna",
@@ -100,6 +101,7 @@ PROBLEM: Final[Value] = {
 }
 PREVIEW: Final[Value] = {
     "token": PREVIEWED,
+    "items": "poison",
     "verb": "redrive",
     "q": "topic:orders is:open",
     "target_topic": None,
@@ -119,6 +121,7 @@ PREVIEW: Final[Value] = {
         "other_topics": 0,
         "other_consumer_groups": 0,
     },
+    "endpoints": [],
     "left_out": [],
     "redirects": [{"topic": "orders", "to": "orders-later"}],
     "elsewhere": [],

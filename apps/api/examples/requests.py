@@ -188,6 +188,11 @@ REQUESTS: Final[Mapping[str, Examples]] = {
             "rate": 50,
             "ramp": RAMP,
         },
+        "deliveries of an endpoint, slowly": {
+            "verb": "try_now",
+            "deliveries": {"endpoint": "stock-quote", "state": "waiting"},
+            "rate": 20,
+        },
         "back to its dead-letter queue": {
             "verb": "give_back",
             "q": "topic:orders is:open",

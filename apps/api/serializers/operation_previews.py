@@ -10,6 +10,7 @@ from rest_framework import serializers
 from apps.api.serializers.base import (
     NAME_LIMIT,
     OPTIONAL,
+    AnyField,
     Flag,
     Id,
     Moment,
@@ -23,14 +24,22 @@ from apps.api.serializers.base import (
 )
 from apps.api.serializers.poisons import Poison
 from apps.api.serializers.search_query import QueryText
-from apps.api.serializers.triage_operations import RampState, RampSteps, VerbName
+from apps.api.serializers.triage_operations import (
+    OF_QUERIES,
+    ItemKindChoice,
+    RampState,
+    RampSteps,
+    VerbName,
+)
 from apps.core.statement_timeouts import TooSlow
 from apps.poison.query_language import MAX_ID
+from apps.redelivery.delivery_filters import PARAMETERS
+from apps.redelivery.services import delivery_items
 from apps.triage.services.pacing import HIGHEST_RATE
 from apps.triage.services.previews import MOST_IDS, SelectionRequest
-from apps.triage.states import REQUESTABLE, Verb
+from apps.triage.states import Verb
 
-RequestableVerb = choice("RequestableVerb", (*REQUESTABLE, Verb.GIVE_BACK))
+RequestableVerb = choice("RequestableVerb", Verb)
 
 
 class MessageIds(serializers.ListField):
@@ -53,14 +62,32 @@ class MessageIds(serializers.ListField):
             self.fail("invalid")
 
 
+class DeliveriesToChoose(RequestSchema[dict[str, str]]):
+    """The filters of the list of deliveries; without any, it is all of them."""
+
+    def get_fields(self) -> dict[str, AnyField]:
+        return {
+            name: Text(
+                **OPTIONAL, allow_blank=True, max_length=NAME_LIMIT, help_text=takes
+            )
+            for name, takes in PARAMETERS.items()
+        }
+
+    def value_of(self, members: dict[str, Any]) -> dict[str, str]:
+        return {name: value for name, value in members.items() if value}
+
+
 class Ask(RequestSchema[SelectionRequest]):
-    """Either `q` or `ids`."""
+    """Either `q` or `ids`, of messages; or `deliveries`, with a verb for these."""
 
     verb = RequestableVerb()
     q = QueryText(
         **OPTIONAL, source="query", help_text="all that match; empty is everything"
     )
     ids = MessageIds(**OPTIONAL, max_length=MOST_IDS)
+    deliveries = DeliveriesToChoose(
+        **OPTIONAL, help_text="all that match; to try now, give up or restore them"
+    )
     target_topic = Text(
         **OPTIONAL,
         allow_blank=True,
@@ -76,13 +103,16 @@ class Ask(RequestSchema[SelectionRequest]):
         **OPTIONAL,
         min_value=1,
         max_value=HIGHEST_RATE,
-        help_text="messages a second, at most",
+        help_text="messages or deliveries a second, at most",
     )
     ramp = RampSteps(**OPTIONAL)
 
     def value_of(self, members: dict[str, Any]) -> SelectionRequest:
         selection = {name: each for name, each in members.items() if each is not None}
-        return SelectionRequest(**selection)
+        params = selection.pop("deliveries", None)
+        if params is None:
+            return SelectionRequest(**selection)
+        return delivery_items.requested(selection.pop("verb"), params, **selection)
 
 
 class PreviewParams(QuerySchema[uuid.UUID]):
@@ -136,8 +166,9 @@ class Breakdown(Schema):
 
 class Preview(Schema):
     token = Id(source="operation.token")
+    items = ItemKindChoice(source="operation.kind", help_text="what they are")
     verb = VerbName(source="operation.verb")
-    q = Text(source="operation.query", allow_null=True)
+    q = Text(source="operation.query", allow_null=True, help_text=OF_QUERIES)
     target_topic = Text(source="operation.target_topic.name", allow_null=True)
     ordered = Flag(source="operation.ordered", help_text="one after the other")
     rate = Number(source="operation.rate", allow_null=True)
@@ -150,9 +181,10 @@ class Preview(Schema):
     )
     total = Number(source="operation.total")
     will_act = Number()
-    newer = Number(help_text="poisons that match now, but are not in the selection")
+    newer = Number(help_text="items that match now, but are not in the selection")
     skipped = Reason(many=True, help_text="the 100 most frequent reasons")
     breakdown = Breakdown(source="*")
+    endpoints = Named(source="by_endpoint", many=True, help_text="of deliveries")
     left_out = UnlessSlow(
         child=Named(),
         allow_null=True,
@@ -169,4 +201,4 @@ class Preview(Schema):
         help_text="of the first 200 that would be sent where they came from: those that"
         " failed in another queue, as their headers say",
     )
-    sample = Poison(many=True)
+    sample = Poison(many=True, help_text="messages; of deliveries, none")

@@ -28,9 +28,14 @@ from apps.api.serializers.base import (
 )
 from apps.triage.ramps import LARGEST_STEP, LONGEST_WAIT, MOST_STEPS, Ramp
 from apps.triage.services.pacing import HIGHEST_RATE
-from apps.triage.states import CONFIRMED, RETRIED, STANDINGS, Verb
+from apps.triage.states import CONFIRMED, RETRIED, STANDINGS, ItemKindName, Verb
 
 VerbName = choice("Verb", Verb)
+ItemKindChoice = choice("ItemKind", ItemKindName)
+OF_QUERIES = (
+    "of messages; of deliveries their filters, as in an address; null when messages"
+    " were chosen one by one"
+)
 StandingName = choice("Standing", STANDINGS)
 RetriedStanding = choice("RetriedStanding", RETRIED)
 OperationStateName = choice("OperationState", CONFIRMED)
@@ -39,7 +44,7 @@ OperationStateName = choice("OperationState", CONFIRMED)
 class Decision(RequestSchema[dict[str, Any]]):
     # A target has no effect here, only in the preview: it is refused.
     token = Id(help_text="of a preview")
-    reason = ReasonText(help_text="a drop needs one")
+    reason = ReasonText(help_text="a drop and a give up need one")
 
 
 class RampSteps(RequestSchema[Ramp]):
@@ -92,7 +97,7 @@ class RateChange(RequestSchema[dict[str, Any]]):
         min_value=1,
         max_value=HIGHEST_RATE,
         allow_null=True,
-        help_text="messages a second, at most; null for no limit",
+        help_text="messages or deliveries a second, at most; null for no limit",
     )
     reason = ReasonText()
 
@@ -110,8 +115,9 @@ class Retry(RequestSchema[dict[str, Any]]):
 
 class ItemOutcome(Schema):
     number = Number(help_text="its place in the operation, from 0")
-    poison = Number()
-    topic = Text()
+    poison = Number(allow_null=True, help_text="null for a delivery")
+    delivery = Id(allow_null=True, help_text="null for a message")
+    topic = Text(help_text="of a delivery, its endpoint's; empty once it is deleted")
     standing = StandingName()
     explanation = Text(help_text="why it was skipped, or what the broker answered")
     sent_at = Moment(allow_null=True)
@@ -139,17 +145,18 @@ class Accepted(Schema):
 
 class OperationRow(Sourced):
     id = Number()
+    items = ItemKindChoice(source="kind", help_text="what they are")
     verb = VerbName()
     state = OperationStateName()
     actor = Text()
-    q = Text(source="query", allow_null=True, help_text="null when chosen one by one")
+    q = Text(source="query", allow_null=True, help_text=OF_QUERIES)
     target_topic = Text(source="target_topic.name", allow_null=True)
     ordered = Flag(help_text="one after the other")
     undo_of = Number(source="undo_of_id", allow_null=True)
     reason = Text()
     total = Number()
     rate_limit = Number(
-        source="rate", allow_null=True, help_text="messages a second, at most"
+        source="rate", allow_null=True, help_text="items a second, at most"
     )
     ramp = RampState(allow_null=True)
     items_judged = Number(
@@ -183,7 +190,7 @@ class OperationDetail(OperationRow):
     )
     acted = Number(
         source="progress.tally.acted",
-        help_text="done: sent, given back, dropped or restored",
+        help_text="done: sent, given back, dropped, restored, made due or given up",
     )
     given_back_to = TextOrNull(
         source="progress.operation.given_back_to",
@@ -192,8 +199,8 @@ class OperationDetail(OperationRow):
     silent = Number(
         source="progress.silent", help_text="sent, and no answer for 10 min"
     )
-    refused = SingledOut(many=True, help_text="the first 200")
-    skipped = SingledOut(many=True, help_text="the first 200")
+    refused = SingledOut(many=True, help_text="the first 200 messages")
+    skipped = SingledOut(many=True, help_text="the first 200 messages")
     rate = serializers.FloatField(
         source="progress.pace.rate",
         allow_null=True,

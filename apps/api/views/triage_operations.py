@@ -86,13 +86,13 @@ class OperationItems(View):
 
     @described(
         "listOperationItems",
-        "Read what became of each message of an operation, in its order",
+        "Read what became of each item of an operation, in its order",
         answer=serializers.OperationItems,
         parameters=[serializers.ItemsParams],
         refusals=[HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request, operation_id: int) -> Response:
-        """Leaves out messages of topics that the key may not see."""
+        """Leaves out items of topics that the key may not see."""
         params = serializers.ItemsParams.parse_query(request.query_params)
         page = triage_operations.items(operation_id, self.principal, **params)
         return Response(serializers.OperationItems(page).data)
@@ -164,7 +164,7 @@ class OperationRate(View):
 
     @described(
         "setOperationRate",
-        "Set how many messages a second it sends at most",
+        "Set how many messages or deliveries a second it acts on at most",
         request=serializers.RateChange,
         answer=serializers.OperationRow,
         parameters=[IDEMPOTENCY_KEY],

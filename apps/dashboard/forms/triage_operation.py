@@ -15,9 +15,19 @@ from apps.dashboard.forms.operation_control import SendLimitsForm
 from apps.dashboard.selectors import triage_operations
 from apps.dashboard.selectors.triage_operations import PreviewDetail
 from apps.poison.query_language import Query, Term
+from apps.redelivery.delivery_filters import PARAMETERS
+from apps.redelivery.services import delivery_items
 from apps.triage.services.previews import Route, SelectionRequest
-from apps.triage.states import REQUESTABLE, Verb
+from apps.triage.states import REQUESTABLE, VERBS, ItemKindName, Verb
 from poisonguard.contract import NAME_LIMIT
+
+
+class DeliverySelectionForm(forms.Form):
+    """The form of the list of deliveries: its filters, and the verb."""
+
+    verb = forms.ChoiceField(
+        choices=[(verb.value, verb.value) for verb in VERBS[ItemKindName.DELIVERY]]
+    )
 
 
 class SelectionForm(forms.Form):
@@ -61,6 +71,13 @@ class DecisionForm(SendLimitsForm):
 
 def parse_list(posted: QueryDict) -> SelectionRequest:
     """Parse the selection of a list: some rows, or everything its query matches."""
+    if posted.get("of") == "deliveries":
+        chosen_verb = DeliverySelectionForm(posted)
+        require_valid(chosen_verb)
+        return delivery_items.requested(
+            Verb(chosen_verb.cleaned_data["verb"]),
+            {name: posted.get(name, "").strip() for name in PARAMETERS},
+        )
     form = SelectionForm(
         {"verb": Verb.REDRIVE.value, **posted.dict(), "ids": posted.getlist("ids")}
     )

@@ -31,9 +31,15 @@ DECIDED: Final = {
     "drop": "dropped",
     "restore": "restored",
     "give_back": "gave back",
+    "try_now": "had tried at once",
+    "give_up": "gave up on",
 }
 # Outcomes of an operation that pages call by another word.
-STANDINGS: Final = {"confirmed": "handled", "recurred": "came back"}
+STANDINGS: Final = {
+    "confirmed": "handled",
+    "recurred": "came back",
+    "given_up": "given up",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +118,25 @@ def _operation_confirmed(facts: Facts) -> str:
     deed = DECIDED.get(facts.text("verb"), facts.text("verb", "decided on"))
     # Entries of 0.1.0 call this number `total`.
     number = facts.count(
-        "will_act" if "will_act" in facts.detail else "total", "message"
+        "will_act" if "will_act" in facts.detail else "total",
+        "delivery" if facts.text("items") == "delivery" else "message",
     )
-    if message := facts.text("message"):
-        number = f"message {message}"
+    if single := _single_item(facts):
+        number = single
     text = f"{facts.who} {deed} {number}{_of_selection(facts)}"
     if target := facts.text("target_topic"):
         text += f" to {target}"
     if undone := facts.text("undo_of"):
         text += f", undoing operation {undone}"
     return text
+
+
+def _single_item(facts: Facts) -> str:
+    """Name the only item of an operation; "" if it has several."""
+    for noun in ("message", "delivery"):
+        if name := facts.text(noun):
+            return f"{noun} {name}"
+    return ""
 
 
 def _of_selection(facts: Facts) -> str:
@@ -146,8 +161,8 @@ def _operation_cancelled(facts: Facts) -> str:
 def _ended(facts: Facts, deed: str) -> str:
     """Describe the end of an operation, with its outcomes by number."""
     text = _operation(facts)
-    if message := facts.text("message"):
-        text += f" on message {message}"
+    if single := _single_item(facts):
+        text += f" on {single}"
     counts = facts.detail.get("counts")
     numbers = counts.items() if isinstance(counts, Mapping) else ()
     outcome = [f"{cut(str(n))} {STANDINGS.get(name, name)}" for name, n in numbers]

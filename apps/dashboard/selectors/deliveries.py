@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -32,6 +32,7 @@ from apps.redelivery.services import delivery_contents
 from apps.redelivery.services.delivery_contents import RevealedDelivery
 from apps.redelivery.states import DeliveryState
 from apps.team.rights import Principal
+from apps.triage.states import Verb
 
 MOST_SHOWN = 20
 # The states in which each decision acts on a delivery.
@@ -110,6 +111,28 @@ def find(
     return DeliveryList(
         page=listed, total=bounded_count(rows), endpoints=endpoints.names(principal)
     )
+
+
+def bulk_verbs(
+    params: Mapping[str, str], listed: DeliveryList | None
+) -> list[tuple[str, str]]:
+    """Return the verbs for all that match, each with the label of its button.
+
+    Where no state is chosen, they are about what waits: its number is not known yet.
+    """
+    if listed is None or not listed.page.rows:
+        return []
+    state, total = params.get("state", ""), listed.total
+    number = "all" if isinstance(total, TooSlow) else str(total)
+    waiting = number if state else "all that wait"
+    if state == DeliveryState.DROPPED:
+        return [(Verb.RESTORE.value, f"Restore {number}…")]
+    if state in {"", DeliveryState.WAITING}:
+        return [
+            (Verb.TRY_NOW.value, f"Try {waiting} now…"),
+            (Verb.GIVE_UP.value, f"Give up on {waiting}…"),
+        ]
+    return []
 
 
 def one(delivery_id: uuid.UUID, principal: Principal) -> DeliveryPage:

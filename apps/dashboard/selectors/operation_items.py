@@ -1,12 +1,15 @@
-"""The messages of an operation, with what became of each."""
+"""The messages or deliveries of an operation, with what became of each."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from apps.core.errors import Absent
 from apps.poison.models import Poison
+from apps.redelivery.models import Delivery
 from apps.team.rights import Principal
+from apps.triage.item_kinds import ItemKey
 from apps.triage.item_standings import ItemStanding, standings_of
 from apps.triage.models import Operation
 from apps.triage.progress import counts_of
@@ -16,12 +19,15 @@ MOST_SHOWN = 50
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListedItems:
-    """A page of items with their messages; `next` is the number to go on after."""
+    """A page of items; `next` is the number to go on after.
+
+    Each comes with its message or its delivery; a delivery may be deleted by now.
+    """
 
     operation: Operation
     standing: str
     counts: dict[str, int]
-    rows: list[tuple[ItemStanding, Poison | None]]
+    rows: list[tuple[ItemStanding, Poison | Delivery | None]]
     next: int | None
 
 
@@ -40,12 +46,22 @@ def page(
         limit=MOST_SHOWN,
     )
     visible_items = [item for item in items if principal.sees(item.topic)]
-    messages = Poison.objects.in_bulk([item.poison for item in visible_items])
+    rows = _rows_of(visible_items)
     counts = counts_of(operation)
     return ListedItems(
         operation=operation,
         standing=standing,
         counts={name: number for name, number in counts.items() if number},
-        rows=[(item, messages.get(item.poison)) for item in visible_items],
+        rows=[(item, rows.get(item.key)) for item in visible_items],
         next=items[-1].number if len(items) == MOST_SHOWN else None,
     )
+
+
+def _rows_of(items: Sequence[ItemStanding]) -> Mapping[ItemKey, Poison | Delivery]:
+    """Load the messages or deliveries of items that are there."""
+    messages = [item.poison for item in items if item.poison is not None]
+    if messages:
+        return {row.pk: row for row in Poison.objects.filter(pk__in=messages)}
+    ids = [item.delivery for item in items if item.delivery is not None]
+    rows = Delivery.objects.filter(pk__in=ids).select_related("endpoint")
+    return {row.pk: row for row in rows}

@@ -32,6 +32,8 @@ from apps.poison.states import (
     PoisonState,
     RedriveOutcome,
 )
+from apps.redelivery.models import Delivery, DeliveryItem
+from apps.redelivery.services import delivery_items
 from apps.team.rights import Principal
 from apps.triage.errors import Stale
 from apps.triage.item_standings import ItemStanding, standings_of
@@ -46,6 +48,7 @@ from apps.triage.services.earlier_layout import convert_preview
 from apps.triage.services.operation_redirects import names_of, targets_of
 from apps.triage.services.previews import PreviewSummary, SelectionRequest
 from apps.triage.states import (
+    EXPLAINED,
     NEXT,
     SENDS,
     UNDO_WINDOW,
@@ -63,8 +66,9 @@ MOST_EXCEPTIONS = 50
 # Messages whose states are looked up for a page.
 MOST_LOOKED_UP = 100_000
 MOST_COPIED = 50
+MOST_SAMPLES = 3
 LONGEST_SEARCH = 200
-# To drop more than this, a person must type the number.
+# To drop or give up more than this, a person must type the number.
 MANY = 1_000
 ALWAYS_SHOWN = {
     Verb.REDRIVE: (
@@ -76,6 +80,8 @@ ALWAYS_SHOWN = {
     Verb.DROP: (ItemState.WAITING, ItemState.DROPPED),
     Verb.RESTORE: (ItemState.WAITING, ItemState.RESTORED),
     Verb.GIVE_BACK: (ItemState.WAITING, RedriveOutcome.MOVED),
+    Verb.TRY_NOW: (ItemState.WAITING, ItemState.DUE),
+    Verb.GIVE_UP: (ItemState.WAITING, ItemState.GIVEN_UP),
 }
 
 
@@ -89,6 +95,7 @@ class PreviewDetail:
     may_order: bool = False
     confirms: bool | TooSlow = False
     brokers_away: tuple[str, ...] = ()
+    deliveries: tuple[Delivery, ...] = ()
 
     @property
     def seconds(self) -> int | None:
@@ -114,7 +121,9 @@ class PreviewDetail:
     def api_body(self) -> dict[str, object]:
         """Return the body of the same API call; with a bounded number of ids."""
         body: dict[str, object] = {"verb": self.operation.verb}
-        if self.operation.query is not None:
+        if not self.operation.is_about_poisons:
+            body["deliveries"] = delivery_items.filter_of(self.operation)
+        elif self.operation.query is not None:
             body["q"] = self.operation.query
         else:
             chosen = self.operation.items.values_list("poison_id", flat=True)
@@ -127,8 +136,8 @@ class PreviewDetail:
 
     @property
     def must_type(self) -> bool:
-        """Return whether to type the number of messages: for a large drop."""
-        return self.operation.verb == Verb.DROP and self.summary.will_act > MANY
+        """Return whether to type the number of items: for a large drop or give up."""
+        return self.must_say_why and self.summary.will_act > MANY
 
     @property
     def undo_days(self) -> int:
@@ -137,8 +146,8 @@ class PreviewDetail:
 
     @property
     def must_say_why(self) -> bool:
-        """Return whether a reason is required: for a drop."""
-        return self.operation.verb == Verb.DROP
+        """Return whether a reason is required: for a drop or a give up."""
+        return self.operation.verb in EXPLAINED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -247,6 +256,11 @@ class Progress(OperationStatus):
     def sends(self) -> bool:
         """Tell whether it sends messages, so that it has a rate."""
         return self.operation.verb in SENDS
+
+    @property
+    def holds(self) -> bool:
+        """Tell whether it first takes hold of its items: no other can act on them."""
+        return self.sends or not self.operation.is_about_poisons
 
     @property
     def is_taking_hold(self) -> bool:
@@ -452,6 +466,15 @@ def previewed(
 ) -> PreviewDetail:
     """Load all that the page of a preview shows."""
     summary = previews.summarize(operation=operation)
+    if not operation.is_about_poisons:
+        return PreviewDetail(
+            operation=operation,
+            summary=summary,
+            breakdown=list(summary.breakdown.groups),
+            targets=[],
+            swallowed=None,
+            deliveries=_first_deliveries(operation),
+        )
     topics = _topics_of(operation, summary.breakdown)
     return PreviewDetail(
         operation=operation,
@@ -468,6 +491,17 @@ def previewed(
         brokers_away=_brokers_away(operation, topics, now=now),
         may_order=operation.verb == Verb.REDRIVE and _keep_order(operation, summary),
     )
+
+
+def _first_deliveries(operation: Operation) -> tuple[Delivery, ...]:
+    """Load some deliveries that it will act on."""
+    skipped = operation.skipped.filter(number=OuterRef("number"))
+    items = DeliveryItem.objects.filter(~Exists(skipped), operation=operation)
+    first = list(
+        items.order_by("number").values_list("delivery", flat=True)[:MOST_SAMPLES]
+    )
+    rows = Delivery.objects.filter(pk__in=first).select_related("endpoint")
+    return tuple(rows.order_by("pk"))
 
 
 def _topics_of(operation: Operation, breakdown: ItemBreakdown) -> list[int]:
@@ -598,8 +632,8 @@ class _ProblemLinks(TypedDict):
 
 def _problems_of(operation: Operation, principal: Principal) -> _ProblemLinks:
     """Find the problem that an operation was about, and the next one with open ones."""
-    query = Query.from_canonical(operation.query or "")
-    number = query.value_of("problem") or ""
+    text = operation.query if operation.is_about_poisons else None
+    number = Query.from_canonical(text or "").value_of("problem") or ""
     if not number.isdigit():
         return {"problem": None, "next_problem": None}
     topics, problem = visible_topic_ids(principal), int(number)

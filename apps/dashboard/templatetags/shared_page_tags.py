@@ -29,7 +29,8 @@ from apps.dashboard.presentation.traceback_app_frames import app_frames
 from apps.dashboard.selectors.triage_operations import OperationStatus
 from apps.poison.models import Poison
 from apps.poison.query_language import Query, Term
-from apps.triage.states import Verb
+from apps.triage.models import Operation
+from apps.triage.states import ItemKindName, Verb
 
 register = template.Library()
 register.filter(app_frames)
@@ -112,6 +113,7 @@ PILLS |= {
     "forwarding": ("Being forwarded", "⇥", "info"),
     "delivered": ("Delivered", "✓", "ok"),
     "given_up": ("Given up", "!", "danger"),
+    "due": ("Due now", "→", "info"),
     "forwarded": ("Forwarded", "⇥", ""),
     "succeeded": ("Succeeded", "✓", "ok"),
     # Of people and keys.
@@ -119,17 +121,25 @@ PILLS |= {
     "revoked": ("Revoked", "✕", ""),
     "disabled": ("Disabled", "✕", ""),
 }
+NOUNS: Mapping[str, str] = {
+    ItemKindName.POISON: "message",
+    ItemKindName.DELIVERY: "delivery",
+}
 VERBS: Mapping[str, str] = {
     Verb.REDRIVE: "Requeue",
     Verb.DROP: "Drop",
     Verb.RESTORE: "Restore",
     Verb.GIVE_BACK: "Give back",
+    Verb.TRY_NOW: "Try {} now",
+    Verb.GIVE_UP: "Give up on",
 }
 PAST_VERBS: Mapping[str, str] = {
     Verb.REDRIVE: "Requeued",
     Verb.DROP: "Dropped",
     Verb.RESTORE: "Restored",
     Verb.GIVE_BACK: "Gave back",
+    Verb.TRY_NOW: "Made {} due",
+    Verb.GIVE_UP: "Gave up on",
 }
 # Where a long name may break: behind punctuation, and before a capital.
 SEAMS = re.compile(r"(?<=[._:/$@-])(?=\w)|(?<=[a-z0-9])(?=[A-Z])")
@@ -216,7 +226,27 @@ def operation_label(row: OperationStatus) -> str:
     if row.operation.undo_of_id and not row.operation.taken:
         return f"{VERBS[verb]} what operation {row.operation.undo_of_id} dropped"
     words = VERBS if row.is_running else PAST_VERBS
-    return f"{words[verb]} {counted(row.messages, 'message')}"
+    return _deed(words[verb], counted(row.messages, NOUNS[row.operation.kind]))
+
+
+@register.filter
+def item_noun(operation: Operation) -> str:
+    """Return what an operation acts on: message or delivery."""
+    return NOUNS[operation.kind]
+
+
+@register.simple_tag
+def deed(operation: Operation, number: int | None = None) -> str:
+    """Say what an operation does: Drop 3 messages, Try all that match now."""
+    what = "all that match"
+    if number is not None:
+        what = counted(number, NOUNS[operation.kind])
+    return _deed(VERBS[operation.verb], what)
+
+
+def _deed(words: str, what: str) -> str:
+    """Put an object after a verb, or where the verb has a place for it."""
+    return words.format(what) if "{}" in words else f"{words} {what}"
 
 
 @register.simple_tag
@@ -339,8 +369,8 @@ def silent(message: Poison) -> bool:
 
 @register.filter
 def verb(name: str) -> str:
-    """Return the label of a verb's button."""
-    return VERBS[name]
+    """Return the label of a verb, without an object."""
+    return VERBS[name].replace("{} ", "").removesuffix(" on")
 
 
 @register.simple_tag

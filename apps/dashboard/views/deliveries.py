@@ -59,6 +59,8 @@ def index(request: SignedIn) -> HttpResponse:
         "params": params,
         "list": listed,
         "total": listed and listed.total,
+        "bulk_params": {"state": DeliveryState.WAITING.value, **params},
+        "bulk_verbs": deliveries.bulk_verbs(params, listed),
         "states": list(DeliveryState),
         "causes": CAUSES,
         "wrong": wrong,

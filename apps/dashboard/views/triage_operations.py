@@ -30,7 +30,7 @@ from apps.team.rights import Scope
 from apps.triage import operation_enqueueing
 from apps.triage.errors import NotTaken, Stale
 from apps.triage.models import Operation
-from apps.triage.services.previews import Route
+from apps.triage.services.previews import Route, SendLimits
 from apps.triage.states import Verb
 
 TABS = (
@@ -99,7 +99,7 @@ def confirm(request: SignedIn) -> HttpResponse:
         if form.cleaned_data["act"] == "look":
             return _look_again(request, detail, form)
         triage_operation.check_typed(detail, form.cleaned_data["typed"])
-        # Only the form of a requeue has fields for them.
+        # Only the form of a requeue has fields for a route.
         is_requeue = detail.operation.verb == Verb.REDRIVE
         done = operation_enqueueing.confirm(
             token=detail.operation.token,
@@ -107,7 +107,7 @@ def confirm(request: SignedIn) -> HttpResponse:
             principal=principal,
             now=now,
             route=form.route if is_requeue else None,
-            limits=form.limits if is_requeue else None,
+            limits=_limits(detail.operation, form),
         )
     except Invalid as wrong:
         return _preview(request, detail, wrong=wrong, status=422)
@@ -151,6 +151,15 @@ def dismiss_undo(request: SignedIn, operation_id: int) -> HttpResponse:
     if request.htmx:
         return render(request, "parts/undo_offer.html")
     return redirect(triage_operation.back_url(request))
+
+
+def _limits(operation: Operation, form: DecisionForm) -> SendLimits | None:
+    """Return the limits that the form of an operation has fields for."""
+    if operation.verb == Verb.REDRIVE:
+        return form.limits
+    if operation.is_paced and not operation.is_about_poisons:
+        return SendLimits(rate=form.cleaned_data["rate"])
+    return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
 from django.db import connection
@@ -114,13 +114,16 @@ SELECT reason, count(*) FROM triage_skipped_item WHERE operation_id = %s GROUP B
 
 
 def requested(
-    verb: Verb, params: Mapping[str, str], *, rate: int | None = None
+    verb: Verb, params: Mapping[str, str], **members: Any
 ) -> SelectionRequest:
-    """Request a verb for all deliveries that match; raises Invalid."""
+    """Request a verb for all deliveries that match; raises Invalid.
+
+    `members` are others of a `SelectionRequest`.
+    """
     DeliveryFilter.parse(params)
     chosen = [(name, params[name]) for name in PARAMETERS if params.get(name)]
     return SelectionRequest(
-        verb=verb, kind=ItemKindName.DELIVERY, filters=urlencode(chosen), rate=rate
+        verb=verb, kind=ItemKindName.DELIVERY, filters=urlencode(chosen), **members
     )
 
 

@@ -192,6 +192,11 @@ class PreviewSummary:
         return self.breakdown.consumers.values
 
     @property
+    def by_endpoint(self) -> Shares:
+        """Return the endpoints by name, of deliveries."""
+        return dict(self.breakdown.groups).get("endpoint", Largest()).values
+
+    @property
     def left_out(self) -> Shares | TooSlow:
         """Return the headers that will not be sent, and how many messages have each."""
         left_out = self.breakdown.left_out
