@@ -446,6 +446,7 @@ ANSWERS: Final[Mapping[str, Examples]] = {
                 {
                     "number": 0,
                     "poison": 13,
+                    "delivery": None,
                     "topic": "orders",
                     "standing": "confirmed",
                     "explanation": "",
@@ -462,7 +463,7 @@ ANSWERS: Final[Mapping[str, Examples]] = {
             "counts": {
                 **dict.fromkeys(("waiting", "sending", "sent", "recurred"), 0),
                 **dict.fromkeys(("refused", "skipped", "unknown", "dropped"), 0),
-                **dict.fromkeys(("restored", "moved"), 0),
+                **dict.fromkeys(("restored", "moved", "due", "given_up"), 0),
                 "confirmed": 1,
             },
             "acts_on": 1,

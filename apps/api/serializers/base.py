@@ -27,6 +27,8 @@ from poisonguard import contract
 from poisonguard.contract import Cause, has_control_character, uuid_of
 
 NAME_LIMIT = contract.NAME_LIMIT
+# Of a number in an address.
+MOST_DIGITS = 20
 # A request can have any number of unknown members.
 MOST_FAULTS = 20
 
@@ -146,6 +148,15 @@ class Number(serializers.IntegerField):
     def _is_within(self, number: int) -> bool:
         low, high = self.min_value, self.max_value
         return (low is None or low <= number) and (high is None or number <= high)
+
+
+class NumberOfAddress(Number):
+    """A whole number in the query of an address, where all is text."""
+
+    def to_internal_value(self, data: object) -> int:
+        is_number = isinstance(data, str) and data.isascii() and data.isdigit()
+        number = int(str(data)) if is_number and len(str(data)) < MOST_DIGITS else data
+        return super().to_internal_value(number)
 
 
 class Real(serializers.FloatField):

@@ -15,6 +15,7 @@ from apps.api.serializers.base import (
     List,
     Moment,
     Number,
+    NumberOfAddress,
     QuerySchema,
     ReasonText,
     RequestSchema,
@@ -133,10 +134,10 @@ class OperationItems(Schema):
 
 class ItemsParams(QuerySchema[dict[str, Any]]):
     standing = StandingName(**OPTIONAL)
-    after = Number(
+    after = NumberOfAddress(
         **OPTIONAL, min_value=0, max_value=2**31 - 1, help_text="a `next` of before"
     )
-    limit = Number(**OPTIONAL, min_value=1, max_value=MOST_LIMIT)
+    limit = NumberOfAddress(**OPTIONAL, min_value=1, max_value=MOST_LIMIT)
 
 
 class Accepted(Schema):

@@ -31,9 +31,11 @@ DECIDED: Final = {
     "drop": "dropped",
     "restore": "restored",
     "give_back": "gave back",
-    "try_now": "had tried at once",
+    "try_now": "hurried",
     "give_up": "gave up on",
 }
+# Where they have a rate, they are about deliveries.
+OF_DELIVERIES: Final = ("try_now", "restore")
 # Outcomes of an operation that pages call by another word.
 STANDINGS: Final = {
     "confirmed": "handled",
@@ -195,7 +197,8 @@ def _operation_rate_changed(facts: Facts) -> str:
     """Describe a new limit of an operation, and the one before."""
     before, after = facts.text("before"), facts.text("after")
     text = f"{facts.who} let operation {facts.subject} send "
-    text += f"at most {after} messages a second" if after else "as fast as it can"
+    noun = "deliveries" if facts.text("verb") in OF_DELIVERIES else "messages"
+    text += f"at most {after} {noun} a second" if after else "as fast as it can"
     return f"{text}, before at most {before}" if before else text
 
 

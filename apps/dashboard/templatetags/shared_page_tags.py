@@ -138,7 +138,7 @@ PAST_VERBS: Mapping[str, str] = {
     Verb.DROP: "Dropped",
     Verb.RESTORE: "Restored",
     Verb.GIVE_BACK: "Gave back",
-    Verb.TRY_NOW: "Made {} due",
+    Verb.TRY_NOW: "Hurried",
     Verb.GIVE_UP: "Gave up on",
 }
 # Where a long name may break: behind punctuation, and before a capital.

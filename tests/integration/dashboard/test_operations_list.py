@@ -18,7 +18,7 @@ from apps.dashboard.templatetags.shared_page_tags import PAST_VERBS
 from apps.poison.models import ItemWindow, Poison, Redrive
 from apps.team.rights import Principal, Role, Scope
 from apps.triage.models import Item, Operation, SkippedItem
-from apps.triage.states import Verb
+from apps.triage.states import LAYOUT_OF, VERBS, Verb
 from tests.failure_report_builders import poisons
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.pages import get
@@ -296,7 +296,15 @@ def test_a_row_tells_who_what_why_and_what_became_of_it(
 def test_each_verb_has_a_word_on_every_page_that_tells_it(
     anna: Client, now: datetime, verb: Verb
 ) -> None:
-    operation = decided(now, verb=verb.value, reason="mended", total=3)
+    kind = next(kind for kind, verbs in VERBS.items() if verb in verbs)
+    operation = decided(
+        now,
+        kind=kind.value,
+        layout=LAYOUT_OF[kind],
+        verb=verb.value,
+        reason="mended",
+        total=3,
+    )
 
     pages = [
         get(anna, path) for path in ("/", "/operations", f"/operations/{operation.pk}")

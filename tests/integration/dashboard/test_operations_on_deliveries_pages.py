@@ -71,11 +71,13 @@ def test_what_waits_is_tried_now_from_the_list_to_the_end(anna: Client) -> None:
     running = words(get(anna, f"/operations/{operation.pk}"))
     assert f"Operation {operation.pk}: try 2 deliveries now" in running
     assert "deliveries a second" in running
+    anna.post(f"/operations/{operation.pk}/rate", {"rate": "50"})
+    assert "send at most 50 deliveries a second" in words(get(anna, "/audit"))
     run(operation, clock.now())
     page = words(get(anna, f"/operations/{operation.pk}"))
-    assert "made 2 deliveries due" in page
+    assert "hurried 2 deliveries" in page
     assert "2 of 2" in page
-    assert "Made 2 deliveries due" in words(get(anna, "/operations"))
+    assert "Hurried 2 deliveries" in words(get(anna, "/operations"))
     assert Delivery.objects.filter(due_at__gt=later(1)).count() >= 2
 
 
