@@ -180,6 +180,8 @@ def test_a_worker_takes_a_large_preview() -> None:
     assert (operation.is_taken, operation.total) == (False, 0)
     assert orphaned_operations_and_pruning.orphans(now=AT).to_take == (operation.pk,)
 
+    # It comes before a worker takes them, but after the request.
+    accept(endpoint=Endpoint.objects.get(), new=request(DOWN), now=later(2))
     previews.take(operation_id=operation.pk, now=AT)
 
     operation.refresh_from_db()
@@ -399,6 +401,18 @@ def test_of_two_operations_that_overlap_the_second_skips_what_the_first_has() ->
     assert reasons(second) == {f"operation {first.pk} has it": 2}
     run(first, AT)
     assert counts_of(first) == {"due": 2}
+
+
+def test_of_two_earlier_previews_the_later_confirmed_one_names_the_other() -> None:
+    waiting(endpoint(), 2)
+    waiting(endpoint("other"), 1)
+    first, second = preview(Verb.TRY_NOW, endpoint="stock-quote"), preview(Verb.GIVE_UP)
+    confirm(first)
+
+    confirm(second)
+
+    assert reasons(second) == {f"operation {first.pk} has it": 2}
+    assert DeliveryHold.objects.filter(operation=second.pk).count() == 1
 
 
 def test_the_key_of_a_hold_keeps_two_operations_apart() -> None:
