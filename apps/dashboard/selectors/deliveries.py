@@ -113,7 +113,7 @@ def find(
     )
 
 
-def bulk_verbs(
+def verbs_for_all(
     params: Mapping[str, str], listed: DeliveryList | None
 ) -> list[tuple[str, str]]:
     """Return the verbs for all that match, each with the label of its button.
