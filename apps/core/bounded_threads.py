@@ -29,6 +29,8 @@ class BoundedThreads:
 
     def _run(self, call: Callable[[], T], answer: Future[T]) -> None:
         """Call, give the result or the error to the future, and free the slot."""
+        # Who waits may end before the call: its future takes the result nevertheless.
+        answer.set_running_or_notify_cancel()
         try:
             answer.set_result(call())
         except BaseException as error:  # noqa: BLE001 - raised on to who waits

@@ -31,6 +31,20 @@ def test_an_error_of_the_call_is_raised_to_who_waits() -> None:
     assert _starts_again(threads)
 
 
+def test_a_result_for_which_nothing_waits_any_more_is_no_error() -> None:
+    threads, can_go_on = BoundedThreads(1, name="test"), threading.Event()
+    answer = threads.start(lambda: can_go_on.wait(30))
+
+    assert answer
+    while not answer.running():
+        threading.Event().wait(0.001)
+    assert not answer.cancel()
+    can_go_on.set()
+
+    assert answer.result(30)
+    assert _starts_again(threads)
+
+
 def _starts_again(threads: BoundedThreads) -> bool:
     # The slot is free a moment after the answer is there.
     for _ in range(1_000):

@@ -29,12 +29,15 @@ from apps.brokers.address_policy import (
     innermost,
     is_forbidden,
 )
+from apps.core.bounded_threads import BoundedThreads
 from apps.core.errors import Invalid
 from apps.redelivery.outbound.errors import RequestNotSent
 from apps.redelivery.outbound.target_url import EndpointTarget
 
 # All of IPv6 that is assigned to the public; brokers may be elsewhere.
 PUBLIC_IPV6 = ip_network("2000::/3")
+# More than there are endpoints: only callers who have left wait for others.
+MOST_LOOK_UPS = 1_000
 # For measurements between networks (RFC 2544); inside some companies it is in use.
 NOT_PUBLIC = (*PRIVATE, ip_network("198.18.0.0/15"))
 
@@ -53,11 +56,13 @@ def check_target(target: EndpointTarget, *, field: str = "target") -> None:
 class HostLookUps:
     """Looks a host up once for all calls that wait for its addresses.
 
-    A look-up holds one of the event loop's few threads for as long as its server of
-    names hangs, which is longer than a call waits.
+    A look-up takes as long as its server of names hangs, which is longer than a call
+    waits. So it has a thread of its own, and each host one look-up at a time: those of
+    other endpoints go on.
     """
 
     def __init__(self) -> None:
+        self._threads = BoundedThreads(MOST_LOOK_UPS, name="look-up of a host")
         self._tasks: dict[tuple[str, int], asyncio.Task[list[str]]] = {}
 
     async def resolve(self, target: EndpointTarget) -> list[IPAddress]:
@@ -73,7 +78,7 @@ class HostLookUps:
     def _task_for(self, target: EndpointTarget) -> asyncio.Task[list[str]]:
         key = (target.host, target.port)
         if key not in self._tasks:
-            task = self._tasks[key] = asyncio.create_task(_look_up(*key))
+            task = self._tasks[key] = asyncio.create_task(self._look_up(*key))
             task.add_done_callback(partial(self._forget, key))
         return self._tasks[key]
 
@@ -83,11 +88,16 @@ class HostLookUps:
         if not task.cancelled():
             task.exception()
 
-
-async def _look_up(host: str, port: int) -> list[str]:
-    loop = asyncio.get_running_loop()
-    results = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(sockaddr[0]).partition("%")[0] for *_, sockaddr in results]
+    async def _look_up(self, host: str, port: int) -> list[str]:
+        answer = self._threads.start(
+            partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        )
+        if answer is None:
+            raise RequestNotSent(
+                f"{host} is not looked up: too many other hosts do not answer."
+            )
+        results = await asyncio.wrap_future(answer)
+        return [str(sockaddr[0]).partition("%")[0] for *_, sockaddr in results]
 
 
 def _is_address(host: str) -> bool:

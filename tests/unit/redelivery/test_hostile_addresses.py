@@ -284,6 +284,38 @@ def test_calls_share_the_look_up_of_a_host(monkeypatch: pytest.MonkeyPatch) -> N
     assert [type(outcome) for outcome in outcomes] == [RequestNotSent] * 3
 
 
+def test_hosts_that_hang_do_not_keep_others_from_being_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    can_go_on = threading.Event()
+
+    def getaddrinfo(host: str, *_: object, **__: object) -> object:
+        if host != NAME:
+            assert can_go_on.wait(60)
+            raise socket.gaierror("no such name")
+        return [(0, 0, 0, "", (PUBLIC_DNS, 80))]
+
+    async def addresses() -> list[str]:
+        look_ups = address_rules.HostLookUps()
+        hanging = [
+            asyncio.create_task(
+                look_ups.resolve(EndpointTarget.parse(f"http://hangs-{n}.example"))
+            )
+            for n in range(64)
+        ]
+        await asyncio.sleep(0)
+        target = EndpointTarget.parse(f"http://{NAME}")
+        try:
+            return [str(each) for each in await look_ups.resolve(target)]
+        finally:
+            can_go_on.set()
+            await asyncio.gather(*hanging, return_exceptions=True)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+    assert asyncio.run(asyncio.wait_for(addresses(), 30)) == [PUBLIC_DNS]
+
+
 @pytest.mark.parametrize(
     ("hosts", "is_allowed"),
     [
