@@ -10,6 +10,7 @@ import asyncio
 import json
 import struct
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from socket import SO_LINGER, SOL_SOCKET, socket
@@ -107,11 +108,29 @@ class GatewayH11(BoundedH11):
 
 
 class _ConnectionWithRawHeaders(h11.Connection):
-    """A connection that gives the headers of a request as they came."""
+    """A connection that gives the headers of a request as they came.
+
+    The head of an answer leaves with the first piece of its body: a packet of its own
+    would wake the caller twice.
+    """
 
     def __init__(self, state: dict[str, Any]) -> None:
         super().__init__(h11.SERVER, MOST_HEADER_BYTES)
         self._state = state
+        self._answer_head = b""
+
+    def send(  # type: ignore[override] # its overloads say the same by event
+        self, event: h11.Event
+    ) -> bytes | None:
+        """Return the bytes to send; b"" for the head of an answer."""
+        data = super().send(event)
+        if isinstance(event, h11.Response):
+            self._answer_head = data or b""
+            return b""
+        if data is None or not self._answer_head:
+            return data
+        head, self._answer_head = self._answer_head, b""
+        return head + data
 
     def next_event(self) -> Event:
         """Return the next event; put the headers of a request into the state."""
@@ -163,18 +182,15 @@ class GatewayServer(uvicorn.Server):
         await self._application(scope, receive, send)
 
 
-def serve(*, host: str, port: int) -> None:
-    """Run the gateway until a signal."""
-    sys.setswitchinterval(SWITCH_SECONDS)
-    database = connections.settings["default"]
-    options = database["OPTIONS"]
+def session_parameters(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the limits of the gateway's sessions: no call waits long for Postgres."""
     limits = session_options(
         {
             "statement_timeout": str(STATEMENT_MILLISECONDS),
             "idle_in_transaction_session_timeout": IDLE_TRANSACTION,
         }
     )
-    database["OPTIONS"] = {
+    return {
         **options,
         "application_name": "poisonweb gateway",
         "connect_timeout": CONNECT_SECONDS,
@@ -182,5 +198,12 @@ def serve(*, host: str, port: int) -> None:
         # Milliseconds, after which a network that swallows everything is given up.
         "tcp_user_timeout": STATEMENT_MILLISECONDS,
     }
+
+
+def serve(*, host: str, port: int) -> None:
+    """Run the gateway until a signal."""
+    sys.setswitchinterval(SWITCH_SECONDS)
+    database = connections.settings["default"]
+    database["OPTIONS"] = session_parameters(database["OPTIONS"])
     with suppress(KeyboardInterrupt):
         GatewayServer(host=host, port=port).run()

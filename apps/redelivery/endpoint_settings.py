@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, Self
 
 from apps.core.errors import Invalid
@@ -220,5 +221,10 @@ def is_failure(status: int, failure_statuses: str) -> bool:
     Statuses from 600 on are (RFC 9110, 15): no caller gets one.
     """
     return status > LAST_STATUS or any(
-        status in each for each in statuses(failure_statuses)
+        status in each for each in _ranges(failure_statuses)
     )
+
+
+@lru_cache(maxsize=1_000)
+def _ranges(text: str) -> tuple[range, ...]:
+    return tuple(statuses(text))

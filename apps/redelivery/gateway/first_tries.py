@@ -178,8 +178,11 @@ class FirstTries:
             self._slots[endpoint.pk] = (endpoint.concurrency, slots)
         spare = endpoint.client_timeout - endpoint.attempt_timeout
         try:
-            async with self._until_cut(spare / 2):
-                await slots.acquire()
+            if slots.locked() or self._is_stopping:
+                async with self._until_cut(spare / 2):
+                    await slots.acquire()
+            else:
+                await slots.acquire()  # at once
         except (_Stopped, TimeoutError):
             yield False
             return

@@ -42,18 +42,27 @@ WITHOUT_BODY = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE", b"DELETE"})
 NEVER_FORWARDED = frozenset({b"host", b"content-length", b"transfer-encoding"})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class EndpointRequest:
-    """A request as it is written; `path` comes from `EndpointTarget.url_path`."""
+    """A request as it is written; `path` comes from `EndpointTarget.url_path`.
+
+    It does not change: its head is made once.
+    """
 
     method: bytes
     target: EndpointTarget
     path: bytes
     headers: list[Header]
     body: bytes = field(default=b"", repr=False)
+    _head: h11.Request | None = field(default=None, init=False, repr=False)
 
     def head(self) -> h11.Request:
         """Return the head as it is sent; raise Invalid for what is no HTTP."""
+        if self._head is None:
+            self._head = self._make_head()
+        return self._head
+
+    def _make_head(self) -> h11.Request:
         if self.method == b"CONNECT":
             raise Invalid("method", "CONNECT opens a tunnel: use another method.")
         headers = [(b"Host", self.target.authority.encode("ascii"))]
