@@ -87,10 +87,14 @@ class ClaimedDelivery:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndedAttempt:
-    """What a sender reports of a claimed delivery."""
+    """What a sender reports of a claimed delivery.
+
+    Its call began at `begun_at`, which may be later than its claim.
+    """
 
     delivery: uuid.UUID
     claim: uuid.UUID
     attempt: int
     ended_at: datetime
     result: CallResult
+    begun_at: datetime | None = None

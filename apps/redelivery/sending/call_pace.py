@@ -8,6 +8,35 @@ OUTAGE_FAILURES = 5
 BURST = 0.1
 
 
+# How long calls are counted before their rate is judged.
+COUNTED_SECONDS = 0.05
+# Calls that wait for a claim say little about their back end: a rate is forgotten bit
+# by bit, by half in this time.
+HALF_LIFE_SECONDS = 0.5
+
+
+class CallThroughput:
+    """How many calls of an endpoint can end in a time, judged by the last ones."""
+
+    def __init__(self) -> None:
+        self._ended = 0
+        self._counted_from = 0.0
+        self._each_second = 0.0
+
+    def add(self) -> None:
+        """Count a call that has ended."""
+        self._ended += 1
+
+    def expected(self, *, seconds: float, now: float) -> int:
+        """Return how many calls may end within so many seconds."""
+        counted = now - self._counted_from
+        if counted >= COUNTED_SECONDS:
+            before = self._each_second * 0.5 ** (counted / HALF_LIFE_SECONDS)
+            self._each_second = max(self._ended / counted, before)
+            self._ended, self._counted_from = 0, now
+        return int(self._each_second * seconds)
+
+
 class CallPace:
     """The concurrency, the rate and the slow start of an endpoint's calls.
 
@@ -26,6 +55,11 @@ class CallPace:
     def window(self) -> int:
         """Return how many calls may run, as far as the slow start is concerned."""
         return self._window
+
+    @property
+    def failures(self) -> int:
+        """Return how many calls have failed in a row."""
+        return self._failures
 
     def room(
         self, *, in_flight: int, concurrency: int, rate: float | None, now: float

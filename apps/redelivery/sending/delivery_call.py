@@ -37,6 +37,7 @@ STOPPED = "the sender was stopped before the answer came"
 BUG = "the sender could not make sense of the call: its log says why"
 _OURS = frozenset({IDEMPOTENCY_KEY.lower(), DELIVERY})
 _parse = lru_cache(maxsize=1_000)(EndpointTarget.parse)
+_url_path = lru_cache(maxsize=250)(EndpointTarget.url_path)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +112,7 @@ def _request(endpoint: Endpoint, delivery: ClaimedDelivery) -> EndpointRequest:
     return EndpointRequest(
         method=delivery.method.encode("latin-1", "replace"),
         target=target,
-        path=target.url_path(path, query),
+        path=_url_path(target, path, query),
         headers=headers_of_call(delivery),
         body=delivery.body,
     )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 
 from apps.core import back_off
-from apps.redelivery.calls import EndedAttempt
+from apps.redelivery.calls import ClaimedDelivery, EndedAttempt
 from apps.redelivery.models import Endpoint
 from apps.redelivery.sending.database_threads import POSTGRES_AWAY, RunsWork
-from apps.redelivery.services import results
+from apps.redelivery.services import claims, results
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,7 @@ class ResultRecorder:
         self._clock = clock
         self._on_recorded = on_recorded
         self._waiting: list[EndedAttempt] = []
+        self._uncalled: list[ClaimedDelivery] = []
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -58,8 +59,12 @@ class ResultRecorder:
     def add(self, attempt: EndedAttempt) -> None:
         """Have a result recorded."""
         self._waiting.append(attempt)
-        if self._task is None:
-            self._task = asyncio.create_task(self._record_all())
+        self._begin()
+
+    def give_back(self, deliveries: Iterable[ClaimedDelivery]) -> None:
+        """Have deliveries wait again that are claimed and were not called."""
+        self._uncalled += deliveries
+        self._begin()
 
     async def finish(self, *, seconds: float) -> None:
         """Wait until everything is recorded, or time is up.
@@ -73,27 +78,41 @@ class ResultRecorder:
             log.warning("%d results are not recorded", len(self._waiting))
             self._task.cancel()
 
+    def _begin(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._record_all())
+
     async def _record_all(self) -> None:
         try:
-            while self._waiting:
+            while self._waiting or self._uncalled:
                 if len(self._waiting) < MOST_AT_ONCE:
                     await asyncio.sleep(GATHER_SECONDS)
-                batch = self._waiting[:MOST_AT_ONCE]
-                await self._record_surely(batch)
-                del self._waiting[: len(batch)]
+                await self._record_some()
                 self._on_recorded()
         finally:
             self._task = None
 
-    async def _record_surely(self, batch: Sequence[EndedAttempt]) -> None:
-        """Record a batch, however long Postgres is away."""
+    async def _record_some(self) -> None:
+        """Record the first results, and give back what was not called."""
+        if batch := self._waiting[:MOST_AT_ONCE]:
+            await self._do_surely(partial(self._record, batch))
+            del self._waiting[: len(batch)]
+        if uncalled := self._uncalled[:]:
+            give_back = partial(claims.give_back, deliveries=uncalled)
+            await self._do_surely(partial(self._threads.run, give_back))
+            del self._uncalled[: len(uncalled)]
+
+    async def _do_surely(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Do database work, however long Postgres is away."""
         troubles = 0
         while True:
             try:
-                await self._record(batch)
+                await work()
             except POSTGRES_AWAY as away:
                 troubles += 1
-                log.warning("%d results wait for Postgres: %s", len(batch), away)
+                log.warning(
+                    "%d results wait for Postgres: %s", len(self._waiting), away
+                )
                 await asyncio.sleep(
                     back_off.delay(troubles, base=BACK_OFF_BASE, cap=BACK_OFF_CAP)
                 )

@@ -22,7 +22,8 @@ from apps.redelivery.models import Endpoint
 from apps.redelivery.outbound.http_caller import HttpCaller
 from apps.redelivery.sending.database_threads import POSTGRES_AWAY, DatabaseThreads
 from apps.redelivery.sending.due_listener import listen
-from apps.redelivery.sending.endpoint_sender import EndpointSender, SenderTools
+from apps.redelivery.sending.endpoint_sender import EndpointSender
+from apps.redelivery.sending.sender_tools import SenderTools
 from apps.redelivery.services.pending_work import (
     PendingWork,
     pending_work,

@@ -8,7 +8,9 @@ that lost the lock, but does not know it yet, claims nothing.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import connection, transaction
 
@@ -26,7 +28,7 @@ class EndpointTaken(Refused):
 
 _CLAIM = """
 WITH due AS MATERIALIZED (
-    SELECT id, size, due_at FROM redelivery_delivery delivery
+    SELECT id, size, due_at, is_repeatable FROM redelivery_delivery delivery
     WHERE endpoint_id = %(endpoint)s AND state = 'waiting' AND due_at <= %(now)s
       AND (expires_at IS NULL OR expires_at > %(now)s)
       AND (order_key IS NULL OR NOT EXISTS (
@@ -34,12 +36,15 @@ WITH due AS MATERIALIZED (
           WHERE earlier.endpoint_id = %(endpoint)s
             AND earlier.order_key = delivery.order_key AND earlier.id < delivery.id
             AND earlier.state IN ('waiting', 'trying', 'forwarding')))
-    ORDER BY due_at LIMIT %(most)s
+    ORDER BY due_at LIMIT %(most)s::int + %(ahead)s::int
     FOR UPDATE SKIP LOCKED
 ), fitting AS (
     SELECT id FROM (
-        SELECT id, sum(size) OVER (ORDER BY due_at, id) - size AS ahead FROM due
-    ) sized WHERE ahead < %(bytes)s
+        SELECT id, is_repeatable, row_number() OVER earlier AS place,
+            sum(size) OVER earlier - size AS bytes_before
+        FROM due WINDOW earlier AS (ORDER BY due_at, id)
+    ) sized
+    WHERE bytes_before < %(bytes)s AND (place <= %(most)s::int OR is_repeatable)
 ), claimed AS (
     UPDATE redelivery_delivery delivery
     SET state = 'trying', claim = %(claim)s, fence = %(fence)s,
@@ -58,17 +63,39 @@ ORDER BY claimed.id
 """
 
 
+_GIVE_BACK = """
+WITH owned AS MATERIALIZED (
+    SELECT delivery.id, delivery.attempts FROM redelivery_delivery delivery
+    JOIN unnest(%(ids)s::uuid[], %(claims)s::uuid[]) AS ours (id, claim)
+      ON delivery.id = ours.id AND delivery.claim = ours.claim
+    ORDER BY delivery.id FOR UPDATE OF delivery
+), attempt AS (
+    DELETE FROM redelivery_attempt attempt USING owned
+    WHERE attempt.delivery_id = owned.id AND attempt.number = owned.attempts
+)
+UPDATE redelivery_delivery delivery
+SET state = 'waiting', attempts = delivery.attempts - 1,
+    claim = NULL, fence = NULL, claimed_until = NULL
+FROM owned WHERE delivery.id = owned.id
+"""
+
+
 @transaction.atomic
 def claim(
-    *, endpoint: Endpoint, fence: int, most: int, now: datetime
+    *, endpoint: Endpoint, fence: int, most: int, ahead: int = 0, now: datetime
 ) -> list[ClaimedDelivery]:
     """Claim up to `most` due deliveries, of up to 64 MB together; the oldest first.
 
-    Behind an open breaker it claims one, its probe, once an interval. Raises
-    EndpointTaken where a sender with a newer fence was here.
+    `ahead` more are claimed for calls that cannot begin yet, but only repeatable ones:
+    what a sender leaves that is killed counts as called. Behind an open breaker one is
+    claimed, its probe, once an interval. Raises EndpointTaken where a sender with a
+    newer fence was here.
     """
-    most = min(most, _allowed(endpoint, fence, now=now))
-    if most <= 0:
+    probes = _probes(endpoint, fence, now=now)
+    if probes is not None:
+        most, ahead = min(most, probes), 0
+    most = min(most, endpoint.concurrency)
+    if most + ahead <= 0:
         return []
     claim_id = uuid.uuid4()
     claimed_until = now + timedelta(seconds=endpoint.claim_timeout)
@@ -80,11 +107,12 @@ def claim(
             "claim": claim_id,
             "claimed_until": claimed_until,
             "most": most,
+            "ahead": ahead,
             "bytes": MOST_BYTES,
             "now": now,
         },
     )
-    if rows:
+    if rows and probes:
         _begin_probe(endpoint, now=now)
     return [
         ClaimedDelivery(
@@ -115,8 +143,23 @@ def next_due(*, endpoint_ids: list[int]) -> dict[int, datetime]:
         return {endpoint: due for endpoint, due in cursor.fetchall() if due is not None}
 
 
-def _allowed(endpoint: Endpoint, fence: int, *, now: datetime) -> int:
-    """Check the fence, and return how many calls the breaker allows now."""
+def give_back(*, deliveries: Sequence[ClaimedDelivery]) -> int:
+    """Let deliveries wait as before their claim; return how many were still claimed.
+
+    Only for those that were not called: their attempts are removed.
+    """
+    values: dict[str, Any] = {
+        "ids": [delivery.id for delivery in deliveries],
+        "claims": [delivery.claim for delivery in deliveries],
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(_GIVE_BACK, values)
+        number: int = cursor.rowcount
+    return number
+
+
+def _probes(endpoint: Endpoint, fence: int, *, now: datetime) -> int | None:
+    """Check the fence; return how many probes an open breaker lets through now."""
     activity = EndpointActivity.objects.select_for_update().get(endpoint=endpoint)
     if activity.fence > fence:
         raise EndpointTaken
@@ -124,7 +167,7 @@ def _allowed(endpoint: Endpoint, fence: int, *, now: datetime) -> int:
         activity.fence = fence
         activity.save(update_fields=["fence"])
     if activity.open_until is None or not endpoint.breaker_failures:
-        return endpoint.concurrency
+        return None
     return 1 if activity.open_until <= now else 0
 
 

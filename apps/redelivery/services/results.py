@@ -11,6 +11,7 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from django.db import connection, transaction
 
@@ -18,8 +19,14 @@ from apps.core.text_cleaning import storable
 from apps.redelivery.calls import CallResult, EndedAttempt
 from apps.redelivery.models import Attempt, Delivery, Endpoint
 from apps.redelivery.requeued_requests import REDRIVE
-from apps.redelivery.retry_plan import FailedTry, NextTry, after_failure
-from apps.redelivery.services import breaker, call_counts, ends, successes
+from apps.redelivery.retry_plan import (
+    FailedTry,
+    NextTry,
+    NoMoreTries,
+    after_failure,
+)
+from apps.redelivery.services import breaker, call_counts, ends, plain_results
+from apps.redelivery.services.plain_results import PlainResult
 from apps.redelivery.states import AttemptOutcome, DeliveryState
 from poisonguard.contract import Cause
 
@@ -29,15 +36,30 @@ log = logging.getLogger(__name__)
 _Claim = tuple[uuid.UUID, uuid.UUID]
 
 OWNER_DIED = "its sender ended, or lost it, before it knew the answer"
-_DETAIL_LIMIT = 2_000
 _LOCK = """
-SELECT id, claim, dedupe IS NOT NULL OR %(redrive)s = ANY (headers)
+SELECT id, claim, dedupe IS NOT NULL OR %(redrive)s = ANY (headers),
+    retry_count, last_wait, is_repeatable, expires_at
 FROM redelivery_delivery WHERE id = ANY (%(ids)s) ORDER BY id FOR UPDATE
 """
 _RESULT_COLUMNS = (
     *("state", "retry_count", "attempts", "due_at", "last_wait", "claim", "fence"),
     *("claimed_until", "last_status", "last_error", "cause", "finished_at", "poison"),
 )
+
+
+class _LockedDelivery(NamedTuple):
+    """What a result depends on, of a delivery whose row is locked.
+
+    `is_requeued`: more than the delivery itself changes with a success.
+    """
+
+    id: uuid.UUID
+    claim: uuid.UUID
+    is_requeued: bool
+    retry_count: int
+    last_wait: float
+    is_repeatable: bool
+    expires_at: datetime | None
 
 
 @transaction.atomic
@@ -49,30 +71,14 @@ def record(
     They are recorded in the order of their ids, so that two recorders cannot wait for
     each other.
     """
-    owned = _lock_owned(attempts)
-    plain = [each for each in attempts if _is_plain(each, owned, endpoint)]
-    successes.record(plain)
-    rest = Delivery.objects.in_bulk(
-        {delivery for delivery, _ in owned} - {attempt.delivery for attempt in plain}
-    )
-    outcomes, counts = list[bool](), Counter[str]()
-    for attempt in attempts:
-        if _claim_of(attempt) not in owned:
-            _keep_late_answer(attempt, now=now)
-            continue
-        succeeded = True
-        if attempt.delivery in rest:
-            delivery = rest[attempt.delivery]
-            succeeded = end_attempt(
-                delivery, endpoint, attempt.result, ended_at=attempt.ended_at
-            )
-            counts += call_counts.counts_of(delivery, succeeded=succeeded)
-        else:
-            counts[call_counts.success_at(attempt.attempt)] += 1
-        outcomes.append(succeeded)
+    locked = _lock(attempts)
+    ours = [attempt for attempt in attempts if _claim_of(attempt) in locked]
+    outcomes = _end_attempts(endpoint, ours, locked, now=now)
     breaker.note(endpoint=endpoint, outcomes=outcomes, now=now)
-    call_counts.add(endpoint_id=endpoint.pk, counts=counts, now=now)
-    return [_claim_of(attempt) in owned for attempt in attempts]
+    for attempt in attempts:
+        if _claim_of(attempt) not in locked:
+            _keep_late_answer(attempt, now=now)
+    return [_claim_of(attempt) in locked for attempt in attempts]
 
 
 @transaction.atomic
@@ -85,16 +91,17 @@ def rescue(*, endpoint: Endpoint, most: int, now: datetime) -> int:
     expired = Delivery.objects.filter(
         endpoint=endpoint, state=DeliveryState.TRYING, claimed_until__lt=now
     )
-    rows = list(
-        expired.select_for_update(skip_locked=True).order_by("claimed_until")[:most]
-    )
-    counts = Counter[str]()
+    rows = expired.select_for_update(skip_locked=True).order_by("claimed_until")
     unknown = CallResult(outcome=AttemptOutcome.UNKNOWN, detail=OWNER_DIED)
-    for delivery in rows:
-        end_attempt(delivery, endpoint, unknown, ended_at=now)
-        counts += call_counts.counts_of(delivery, succeeded=False)
-    call_counts.add(endpoint_id=endpoint.pk, counts=counts, now=now)
-    return len(rows)
+    attempts = [
+        EndedAttempt(
+            delivery=pk, claim=claim, attempt=number, ended_at=now, result=unknown
+        )
+        for pk, claim, number in rows.values_list("pk", "claim", "attempts")[:most]
+        if claim is not None
+    ]
+    _end_attempts(endpoint, attempts, _lock(attempts), now=now)
+    return len(attempts)
 
 
 @transaction.atomic
@@ -131,13 +138,13 @@ def end_attempt(
         outcome=result.outcome.value,
         ended_at=ended_at,
         status=result.status,
-        detail=storable(result.detail, limit=_DETAIL_LIMIT),
+        detail=storable(result.detail, limit=plain_results.DETAIL_LIMIT),
         answer_headers=[part for header in result.headers for part in header],
         answer=result.body,
         is_answer_cut=result.is_cut,
     )
     delivery.last_status = result.status
-    delivery.last_error = storable(result.detail, limit=_DETAIL_LIMIT)
+    delivery.last_error = storable(result.detail, limit=plain_results.DETAIL_LIMIT)
     delivery.claim = delivery.fence = delivery.claimed_until = None
     succeeded = result.outcome is AttemptOutcome.SUCCEEDED
     if succeeded:
@@ -148,26 +155,53 @@ def end_attempt(
     return succeeded
 
 
+def _end_attempts(
+    endpoint: Endpoint,
+    attempts: Sequence[EndedAttempt],
+    locked: Mapping[_Claim, _LockedDelivery],
+    *,
+    now: datetime,
+) -> list[bool]:
+    """End attempts of locked deliveries, and count them; return their successes."""
+    plain = {
+        attempt.delivery: result
+        for attempt in attempts
+        if (result := _plain(attempt, locked[_claim_of(attempt)], endpoint))
+    }
+    plain_results.record(list(plain.values()))
+    rest = Delivery.objects.in_bulk(
+        [each.delivery for each in attempts if each.delivery not in plain]
+    )
+    outcomes, counts = list[bool](), Counter[str]()
+    for attempt in attempts:
+        if attempt.delivery in rest:
+            delivery = rest[attempt.delivery]
+            succeeded = _end_claimed(delivery, endpoint, attempt)
+            counts += call_counts.counts_of(delivery, succeeded=succeeded)
+        else:
+            succeeded = plain[attempt.delivery].following is None
+            success = call_counts.success_at(attempt.attempt)
+            counts[success if succeeded else call_counts.FAILED] += 1
+        outcomes.append(succeeded)
+    call_counts.add(endpoint_id=endpoint.pk, counts=counts, now=now)
+    return outcomes
+
+
+def _end_claimed(delivery: Delivery, endpoint: Endpoint, attempt: EndedAttempt) -> bool:
+    """End the attempt of a claimed delivery, which may have begun after its claim."""
+    if attempt.begun_at is not None:
+        Attempt.objects.filter(delivery=delivery, number=attempt.attempt).update(
+            begun_at=attempt.begun_at
+        )
+    return end_attempt(delivery, endpoint, attempt.result, ended_at=attempt.ended_at)
+
+
 def _fail(
     delivery: Delivery, endpoint: Endpoint, result: CallResult, *, now: datetime
 ) -> None:
     """Let a delivery wait for its next try, or end it."""
+    following = _following(delivery, endpoint, result, now=now)
     delivery.retry_count += 1
-    failure = FailedTry(
-        retry_count=delivery.retry_count,
-        may_have_arrived=result.outcome is AttemptOutcome.UNKNOWN,
-        last_wait=delivery.last_wait,
-        retry_after=(
-            result.retry_after(now=now) if endpoint.respects_retry_after else None
-        ),
-    )
-    following = after_failure(
-        endpoint.plan,
-        failure,
-        is_repeatable=delivery.is_repeatable,
-        expires_at=delivery.expires_at,
-        now=now,
-    )
     if isinstance(following, NextTry):
         delivery.state = DeliveryState.WAITING.value
         delivery.due_at = following.due_at
@@ -176,35 +210,56 @@ def _fail(
         ends.end(delivery, endpoint, cause=following.cause, now=now)
 
 
-def _lock_owned(attempts: Sequence[EndedAttempt]) -> dict[_Claim, bool]:
-    """Lock the deliveries, in the order of their ids; keep those of their owners.
+def _following(
+    delivery: Delivery | _LockedDelivery,
+    endpoint: Endpoint,
+    result: CallResult,
+    *,
+    now: datetime,
+) -> NextTry | NoMoreTries:
+    """Decide what follows a failure that is not counted yet."""
+    failure = FailedTry(
+        retry_count=delivery.retry_count + 1,
+        may_have_arrived=result.outcome is AttemptOutcome.UNKNOWN,
+        last_wait=delivery.last_wait,
+        retry_after=(
+            result.retry_after(now=now) if endpoint.respects_retry_after else None
+        ),
+    )
+    return after_failure(
+        endpoint.plan,
+        failure,
+        is_repeatable=delivery.is_repeatable,
+        expires_at=delivery.expires_at,
+        now=now,
+    )
 
-    The value tells whether more than the delivery itself changes with a success.
-    """
+
+def _lock(attempts: Sequence[EndedAttempt]) -> dict[_Claim, _LockedDelivery]:
+    """Lock the deliveries, in the order of their ids; return those of their owners."""
     claims = {_claim_of(attempt) for attempt in attempts}
     ids = list({delivery for delivery, _ in claims})
     with connection.cursor() as cursor:
         cursor.execute(_LOCK, {"ids": ids, "redrive": REDRIVE})
-        return {
-            (pk, claim): is_requeued
-            for pk, claim, is_requeued in cursor.fetchall()
-            if (pk, claim) in claims
-        }
+        rows = map(_LockedDelivery._make, cursor.fetchall())
+    return {(row.id, row.claim): row for row in rows if (row.id, row.claim) in claims}
 
 
 def _claim_of(attempt: EndedAttempt) -> _Claim:
     return attempt.delivery, attempt.claim
 
 
-def _is_plain(
-    attempt: EndedAttempt, owned: Mapping[_Claim, bool], endpoint: Endpoint
-) -> bool:
-    """Tell whether an attempt is a success that changes nothing but its delivery."""
-    return (
-        attempt.result.outcome is AttemptOutcome.SUCCEEDED
-        and endpoint.response_hook_id is None
-        and owned.get(_claim_of(attempt)) is False
-    )
+def _plain(
+    attempt: EndedAttempt, delivery: _LockedDelivery, endpoint: Endpoint
+) -> PlainResult | None:
+    """Return a result that changes nothing but its delivery; None for another."""
+    if attempt.result.outcome is AttemptOutcome.SUCCEEDED:
+        is_plain = endpoint.response_hook_id is None and not delivery.is_requeued
+        return PlainResult(attempt=attempt, following=None) if is_plain else None
+    following = _following(delivery, endpoint, attempt.result, now=attempt.ended_at)
+    if isinstance(following, NextTry):
+        return PlainResult(attempt=attempt, following=following)
+    return None
 
 
 def _keep_late_answer(attempt: EndedAttempt, *, now: datetime) -> None:

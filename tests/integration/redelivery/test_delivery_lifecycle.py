@@ -23,7 +23,7 @@ from apps.redelivery.models import (
     EndpointActivity,
 )
 from apps.redelivery.order_keys import order_key_of
-from apps.redelivery.services import ends, results
+from apps.redelivery.services import claims, ends, results
 from apps.redelivery.services.acceptance import accept, accept_all
 from apps.redelivery.services.claims import EndpointTaken, next_due
 from apps.redelivery.services.endpoints import change_endpoint, remove_endpoint
@@ -410,6 +410,93 @@ def test_a_result_without_its_claim_does_not_end_the_next_attempt() -> None:
     assert recorded == [False, True]
     assert (stored().state, stored().attempts) == ("delivered", 2)
     assert CallCount.objects.get().failed == 1  # by the rescue
+
+
+def test_only_what_may_be_repeated_is_claimed_ahead() -> None:
+    stock = endpoint()
+    new = [request(is_repeatable=number != 3) for number in range(6)]
+    for each in new:
+        accept(endpoint=stock, new=each, now=NOW)
+
+    claimed = claims.claim(endpoint=stock, fence=1, most=2, ahead=3, now=NOW)
+
+    assert {each.id for each in claimed} == {new[n].id for n in (0, 1, 2, 4)}
+    claimed = claims.claim(endpoint=stock, fence=1, most=0, ahead=5, now=NOW)
+    assert [each.id for each in claimed] == [new[5].id]
+    [late] = claim(stock, most=1)
+    assert late.id == new[3].id
+
+
+def test_nothing_is_claimed_ahead_behind_an_open_breaker() -> None:
+    stock = endpoint(retries=100, breaker_failures=1, breaker_interval=10.0)
+    for _ in range(5):
+        accept(endpoint=stock, new=request(), now=NOW)
+    [first] = claim(stock, most=1)
+    end(stock, first, DOWN)
+
+    for at, number in ((9.0, 0), (10.0, 1), (10.0, 0)):
+        claimed = claims.claim(endpoint=stock, fence=1, most=2, ahead=3, now=later(at))
+        assert len(claimed) == number
+
+
+def test_what_is_given_back_was_never_called() -> None:
+    stock = endpoint(claim_timeout=20.0)
+    for _ in range(3):
+        accept(endpoint=stock, new=request(DOWN), now=NOW)
+    ours, lost, ended = claim(stock, at=3)
+    end(stock, ended, SUCCESS, at=3)
+    Delivery.objects.filter(pk=lost.id).update(claim=uuid.UUID(int=13))
+
+    assert claims.give_back(deliveries=[ours, lost, ended]) == 1
+
+    states = dict(Delivery.objects.values_list("pk", "state"))
+    assert states == {ours.id: "waiting", lost.id: "trying", ended.id: "delivered"}
+    delivery = stored(pk=ours.id)
+    assert (delivery.attempts, delivery.retry_count) == (1, 1)
+    assert (delivery.claim, delivery.due_at) == (None, later(3))
+    assert [each.number for each in Attempt.objects.filter(delivery=ours.id)] == [1]
+    [again] = claim(stock, at=3)
+    assert (again.id, again.attempt) == (ours.id, 2)
+
+
+def test_failures_that_are_tried_again_take_as_many_statements_as_one(
+    django_assert_num_queries: Any,
+) -> None:
+    stock = endpoint(retries=3, breaker_failures=5)
+    for _ in range(30):
+        accept(endpoint=stock, new=request(), now=NOW)
+    claimed = claim(stock, most=10) + claim(stock, most=10) + claim(stock, most=10)
+    results_of = [
+        EndedAttempt(
+            delivery=each.id,
+            claim=each.claim,
+            attempt=each.attempt,
+            begun_at=later(0.5),
+            ended_at=later(1),
+            result=replace(
+                BROKEN, headers=[(b"X-\xff", b'"\\{},')], detail="a\0b\ud800"
+            ),
+        )
+        for each in claimed
+    ]
+    for attempts in (results_of[:1], results_of[1:]):
+        # With those that begin and end the transaction.
+        with django_assert_num_queries(7):
+            assert all(results.record(endpoint=stock, attempts=attempts, now=later(1)))
+
+    assert Delivery.objects.filter(state="waiting", retry_count=1).count() == 30
+    delivery = stored(pk=claimed[13].id)
+    assert (delivery.due_at, delivery.last_status) == (later(1 + stock.interval), 503)
+    assert (delivery.last_wait, delivery.finished_at) == (stock.interval, None)
+    attempt = Attempt.objects.get(delivery=delivery)
+    assert (attempt.outcome, attempt.begun_at, attempt.ended_at) == (
+        *("failed", later(0.5), later(1)),
+    )
+    assert [bytes(part) for part in attempt.answer_headers] == [b"X-\xff", b'"\\{},']
+    assert attempt.detail == delivery.last_error
+    assert "\0" not in attempt.detail
+    assert CallCount.objects.get().failed == 30
+    assert EndpointActivity.objects.get().failures_in_a_row == 30
 
 
 def test_a_requeued_message_is_stored_once() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from apps.redelivery.sending.call_pace import OUTAGE_FAILURES, CallPace
+from apps.redelivery.sending.call_pace import OUTAGE_FAILURES, CallPace, CallThroughput
 
 
 def room(pace: CallPace, *, in_flight: int = 0, concurrency: int = 10) -> int:
@@ -67,3 +67,14 @@ def test_the_rate_bounds_the_calls_of_any_time() -> None:
 
     assert 50 <= began <= 52
     assert 0 < pace.seconds_to_token(5.0) <= 0.2
+
+
+def test_the_throughput_is_that_of_the_last_calls() -> None:
+    throughput = CallThroughput()
+    assert throughput.expected(seconds=1.0, now=1_000.0) == 0
+    for _ in range(100):
+        throughput.add()
+
+    assert throughput.expected(seconds=0.25, now=1_000.125) == 200
+    assert throughput.expected(seconds=0.25, now=1_000.13) == 200
+    assert throughput.expected(seconds=0.25, now=1_060.0) == 0

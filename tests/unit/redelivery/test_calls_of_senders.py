@@ -21,8 +21,9 @@ from apps.redelivery.endpoint_settings import EndpointSettings
 from apps.redelivery.models import Endpoint
 from apps.redelivery.outbound.http_caller import HttpCaller
 from apps.redelivery.sending import delivery_call
-from apps.redelivery.sending.endpoint_sender import EndpointSender, SenderTools
+from apps.redelivery.sending.endpoint_sender import EndpointSender
 from apps.redelivery.sending.sender import _without_lock
+from apps.redelivery.sending.sender_tools import SenderTools
 from apps.redelivery.services import claims
 from apps.redelivery.states import AttemptOutcome
 from poisonguard.locks.postgres import PostgresLocks

@@ -78,6 +78,7 @@ def test_a_claim_reads_no_delivery_that_sleeps(stock: Endpoint) -> None:
         "claim": uuid4(),
         "claimed_until": later(20),
         "most": 10,
+        "ahead": 10,
         "bytes": claims.MOST_BYTES,
         "now": later(1),
     }

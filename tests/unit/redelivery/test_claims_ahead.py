@@ -1,0 +1,248 @@
+"""A sender claims ahead while calls succeed, and gives back what cannot begin soon."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar, cast
+
+import pytest
+from django.test import override_settings
+
+from apps.core.bounded_threads import BoundedThreads
+from apps.redelivery.calls import ClaimedDelivery, EndedAttempt
+from apps.redelivery.endpoint_settings import EndpointSettings
+from apps.redelivery.models import Endpoint
+from apps.redelivery.outbound.http_caller import HttpCaller
+from apps.redelivery.sending import endpoint_calls
+from apps.redelivery.sending.endpoint_calls import EndpointCalls
+from apps.redelivery.sending.result_recorder import ResultRecorder
+from apps.redelivery.sending.sender_tools import SenderTools
+from apps.redelivery.services import claims, results
+from poisonguard.locks.postgres import PostgresLocks
+from tests.unit.redelivery.scripted_back_end import (
+    LOOPBACK,
+    Script,
+    Visit,
+    answering,
+    back_end,
+)
+
+T = TypeVar("T")
+
+NOW = datetime(2026, 5, 18, 12, 0, tzinfo=UTC)
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+DOWN = b"HTTP/1.1 503 Down\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.fixture(autouse=True)
+def _loopback_allowed() -> Iterator[None]:
+    with override_settings(POISONWEB_ENDPOINT_HOSTS=(LOOPBACK,)):
+        yield
+
+
+class Ledger:
+    """Database work that keeps what is recorded, and what is given back."""
+
+    def __init__(self) -> None:
+        self.ended: list[EndedAttempt] = []
+        self.given_back: list[ClaimedDelivery] = []
+
+    async def run(self, work: Callable[[], T]) -> T:
+        assert isinstance(work, partial)
+        if work.func is results.record:
+            self.ended += work.keywords["attempts"]
+        else:
+            assert work.func is claims.give_back
+            self.given_back += work.keywords["deliveries"]
+        return cast(T, None)
+
+
+@dataclass(kw_only=True)
+class Stage:
+    """The calls of one endpoint, outside of their sender."""
+
+    calls: EndpointCalls
+    recorder: ResultRecorder
+    ledger: Ledger
+    tools: SenderTools
+
+    async def end(self) -> None:
+        await self.calls.wait()
+        self.calls.stop()
+        await self.recorder.finish(seconds=30)
+        assert self.tools.bytes_in_flight == 0
+
+
+def deliveries(number: int) -> list[ClaimedDelivery]:
+    return [
+        ClaimedDelivery(
+            id=uuid.uuid4(),
+            claim=uuid.uuid4(),
+            attempt=1,
+            method="POST",
+            path=b"/quotes",
+            headers=(),
+            body=b"quote",
+            idempotency_key="order-13",
+            begun_at=NOW,
+            claimed_until=NOW + timedelta(seconds=30),
+        )
+        for _ in range(number)
+    ]
+
+
+def endpoint_at(url: str, **settings: Any) -> Endpoint:
+    columns = asdict(EndpointSettings(target=url, **settings))
+    for name in ("forward_topic", "forward_endpoint", "response_hook"):
+        del columns[name]
+    return Endpoint(pk=13, name="stock-quote", **columns)
+
+
+def play(
+    act: Callable[[Stage], Awaitable[None]], *, script: Script, **settings: Any
+) -> Stage:
+    """Act on the calls of an endpoint whose back end follows the script."""
+
+    async def run(endpoint: Endpoint) -> Stage:
+        ledger = Ledger()
+        with ThreadPoolExecutor(1) as errands:
+            async with HttpCaller() as caller:
+                tools = SenderTools(
+                    threads=ledger,
+                    caller=caller,
+                    locks=PostgresLocks(""),
+                    waits=errands,
+                    errands=errands,
+                    publishers=BoundedThreads(1, name="test"),
+                    clock=lambda: NOW,
+                )
+                recorder = ResultRecorder(
+                    threads=ledger,
+                    endpoint=lambda: endpoint,
+                    clock=lambda: NOW,
+                    on_recorded=lambda: None,
+                )
+                calls = EndpointCalls(
+                    tools,
+                    lambda: endpoint,
+                    recorder,
+                    on_room=lambda: None,
+                )
+                stage = Stage(
+                    calls=calls,
+                    recorder=recorder,
+                    ledger=ledger,
+                    tools=tools,
+                )
+                await act(stage)
+                await stage.end()
+        return stage
+
+    with back_end(script) as server:
+        return asyncio.run(run(endpoint_at(server.url, **settings)))
+
+
+def ids(these: Sequence[ClaimedDelivery] | Sequence[EndedAttempt]) -> set[uuid.UUID]:
+    return {
+        each.id if isinstance(each, ClaimedDelivery) else each.delivery
+        for each in these
+    }
+
+
+async def warm_up(stage: Stage, *, concurrency: int) -> None:
+    """Let as many calls succeed as open the whole window."""
+    while stage.calls.pace.window < concurrency:
+        stage.calls.add(deliveries(concurrency))
+        await stage.calls.wait()
+    await asyncio.sleep(endpoint_calls.AHEAD_SECONDS / 4)
+
+
+def test_more_is_claimed_ahead_once_calls_succeed_at_full_concurrency() -> None:
+    async def act(stage: Stage) -> None:
+        assert stage.calls.shortage() == (1, 0)
+        await warm_up(stage, concurrency=2)
+        room, ahead = stage.calls.shortage()
+        assert (room, ahead > 0) == (2, True)
+
+        all_at_once = deliveries(20)
+        stage.calls.add(all_at_once)
+        assert len(stage.calls.tasks) == 2
+        await stage.calls.wait()
+        await stage.recorder.finish(seconds=30)
+        assert ids(all_at_once) <= ids(stage.ledger.ended)
+
+    stage = play(act, script=answering(OK), concurrency=2)
+
+    assert stage.ledger.given_back == []
+
+
+@pytest.mark.parametrize(
+    ("script", "settings"),
+    [
+        (answering(DOWN), {"breaker_failures": 0}),
+        (answering(OK), {"rate": 1_000.0}),
+        (answering(OK), {"concurrency": 500}),
+    ],
+)
+def test_nothing_is_claimed_ahead_of_failures_a_rate_or_the_slow_start(
+    script: Script, settings: dict[str, Any]
+) -> None:
+    async def act(stage: Stage) -> None:
+        await warm_up(stage, concurrency=4)
+
+        assert stage.calls.shortage()[1] == 0
+
+    play(act, script=script, **{"concurrency": 4, **settings})
+
+
+def test_an_outage_gives_back_what_was_claimed_ahead() -> None:
+    async def act(stage: Stage) -> None:
+        stage.calls.add(deliveries(20))
+        await stage.calls.wait()
+
+    stage = play(act, script=answering(DOWN), concurrency=1, breaker_failures=5)
+
+    assert (len(stage.ledger.ended), len(stage.ledger.given_back)) == (5, 15)
+    assert not ids(stage.ledger.ended) & ids(stage.ledger.given_back)
+
+
+def test_what_a_stop_leaves_is_given_back_and_what_runs_is_recorded() -> None:
+    async def act(stage: Stage) -> None:
+        stage.calls.add(deliveries(20))
+        stage.calls.stop()
+
+    stage = play(act, script=answering(OK), concurrency=1)
+
+    assert (len(stage.ledger.ended), len(stage.ledger.given_back)) == (1, 19)
+
+
+def test_what_waits_too_long_for_a_call_to_end_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(endpoint_calls, "LONGEST_WAIT", 0.2)
+    may_answer = threading.Event()
+
+    def answer(visit: Visit, _: bytes) -> None:
+        assert may_answer.wait(30)
+        visit.send(OK)
+
+    async def act(stage: Stage) -> None:
+        stage.calls.add(deliveries(1))
+        stage.calls.add(deliveries(2))
+        await asyncio.sleep(0.3)
+        stage.calls.give_back_old()
+        while not stage.ledger.given_back:
+            await asyncio.sleep(0.001)
+        assert stage.ledger.ended == []
+        may_answer.set()
+
+    stage = play(act, script=answer, concurrency=1)
+
+    assert (len(stage.ledger.ended), len(stage.ledger.given_back)) == (1, 2)
