@@ -36,7 +36,7 @@ MOST_AHEAD = 1_000
 LONGEST_WAIT = 1.0
 
 
-class EndpointCalls:
+class CallsUnderWay:
     """Begins calls as far as there is room, and hands their results to the recorder.
 
     `on_room` is called when calls have ended and others should be claimed.

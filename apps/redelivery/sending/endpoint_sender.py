@@ -15,7 +15,7 @@ from typing import TypeVar
 from apps.core import back_off
 from apps.redelivery.models import Endpoint
 from apps.redelivery.sending.database_threads import POSTGRES_AWAY
-from apps.redelivery.sending.endpoint_calls import EndpointCalls, size_of
+from apps.redelivery.sending.endpoint_calls import CallsUnderWay, size_of
 from apps.redelivery.sending.result_recorder import ResultRecorder
 from apps.redelivery.sending.sender_tools import SenderTools
 from apps.redelivery.sending.topic_forwarding import TopicForwarding
@@ -55,7 +55,7 @@ class EndpointSender:
             clock=tools.clock,
             on_recorded=self._note_record,
         )
-        self._calls = EndpointCalls(
+        self._calls = CallsUnderWay(
             tools, lambda: self.endpoint, self._recorder, on_room=self._note_room
         )
         self._forwarding = TopicForwarding(

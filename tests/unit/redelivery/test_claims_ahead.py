@@ -21,7 +21,7 @@ from apps.redelivery.endpoint_settings import EndpointSettings
 from apps.redelivery.models import Endpoint
 from apps.redelivery.outbound.http_caller import HttpCaller
 from apps.redelivery.sending import endpoint_calls
-from apps.redelivery.sending.endpoint_calls import EndpointCalls
+from apps.redelivery.sending.endpoint_calls import CallsUnderWay
 from apps.redelivery.sending.result_recorder import ResultRecorder
 from apps.redelivery.sending.sender_tools import SenderTools
 from apps.redelivery.services import claims, results
@@ -68,7 +68,7 @@ class Ledger:
 class Stage:
     """The calls of one endpoint, outside of their sender."""
 
-    calls: EndpointCalls
+    calls: CallsUnderWay
     recorder: ResultRecorder
     ledger: Ledger
     tools: SenderTools
@@ -129,7 +129,7 @@ def play(
                     clock=lambda: NOW,
                     on_recorded=lambda: None,
                 )
-                calls = EndpointCalls(
+                calls = CallsUnderWay(
                     tools,
                     lambda: endpoint,
                     recorder,

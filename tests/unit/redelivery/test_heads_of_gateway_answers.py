@@ -10,17 +10,17 @@ from poisonweb.gateway import _ConnectionWithRawHeaders
 def test_a_head_leaves_with_the_first_piece_of_its_body() -> None:
     connection = _ConnectionWithRawHeaders({})
     connection.receive_data(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n")
-    while connection.next_event() is not h11.PAUSED:
+    while not isinstance(connection.next_event(), h11.EndOfMessage):
         pass
     head = h11.Response(status_code=200, headers=[(b"content-length", b"4")])
 
-    sent = [
+    packets = [
         connection.send(event)
         for event in (
             *(head, h11.Data(data=b"so"), h11.Data(data=b"on"), h11.EndOfMessage()),
         )
     ]
 
-    assert sent == [
+    assert packets == [
         *(b"", b"HTTP/1.1 200 \r\ncontent-length: 4\r\n\r\nso", b"on", b""),
     ]
