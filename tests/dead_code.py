@@ -98,7 +98,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
             "*/management_api_client.py:pool_classes_by_scheme",
         ),
         *("poisonweb/costly_request_process.py:should_exit", "tests/*:should_exit"),
-        *("sdk/poisonguard/journal/failed_attempts_sqlite_file.py:row_factory",),
+        "tests/sdk/outbox/executed_statements.py:cursor_factory",
         "*/locks/zookeeper.py:wake_event",
         "apps/redelivery/gateway/soap_envelopes.py:Start*Handler",
         *("tests/conftest.py:_fixture_*", "tests/*:raise_request_exception"),

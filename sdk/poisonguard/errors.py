@@ -8,6 +8,8 @@ GuardError
 ├── Fenced         another holder has taken over this position
 ├── ResourceLockLost  a ResourceLock was lost while its block ran
 ├── Full           the disk under the spool or the journal is full
+├── OutboxFull     too much waits in an outbox to put more into it
+├── MessageIdTaken  an outbox has a message under this id already
 └── Stopping       this guard is being stopped, or was never started
 """
 
@@ -53,6 +55,42 @@ class ResourceLockLost(GuardError):
 
 class Full(GuardError):
     """The disk is full: make room."""
+
+
+class OutboxFull(GuardError):
+    """Too much waits in the outbox: see whether its sweeper runs.
+
+    `measure` is rows, bytes or age (in seconds), `topic` is None for the whole outbox.
+    """
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        topic: str | None = None,
+        measure: str = "",
+        figure: float = 0,
+        limit: float = 0,
+    ) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.measure = measure
+        self.figure = figure
+        self.limit = limit
+
+
+class MessageIdTaken(GuardError):
+    """The outbox has a message under this id; `is_same` tells whether it is this one.
+
+    Nothing was written, and the transaction can go on.
+    """
+
+    def __init__(
+        self, message: str | None = None, *, message_id: str = "", is_same: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.message_id = message_id
+        self.is_same = is_same
 
 
 class Stopping(GuardError):

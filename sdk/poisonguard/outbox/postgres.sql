@@ -71,8 +71,8 @@ CREATE TABLE IF NOT EXISTS poisonguard_outbox_sweeper (
 );
 INSERT INTO poisonguard_outbox_sweeper DEFAULT VALUES ON CONFLICT DO NOTHING;
 
--- What waits for each topic, as the sweeper measures it every second: `put` refuses
--- messages by it.
+-- What waits for each topic, as the sweeper measures it: `put` refuses messages by it
+-- while it is at most a second old, so the sweeper measures twice a second.
 CREATE TABLE IF NOT EXISTS poisonguard_outbox_figures (
     topic text PRIMARY KEY,
     waiting_rows bigint NOT NULL,
@@ -81,37 +81,45 @@ CREATE TABLE IF NOT EXISTS poisonguard_outbox_figures (
     measured_at timestamptz NOT NULL
 );
 
+-- These say who wrote a row or changed it last. A sweeper's marks fire none of them, and
+-- cost no comparison of bodies.
 CREATE OR REPLACE FUNCTION poisonguard_outbox_note_writer() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
     NEW.writer_user := session_user;
-    NEW.writer_application := current_setting('application_name');
-    NEW.writer_address := inet_client_addr();
-    NEW.writer_transaction := pg_current_xact_id()::text::bigint;
-    NEW.written_at := clock_timestamp();
+    NEW.writer_application := pg_catalog.current_setting('application_name');
+    NEW.writer_address := pg_catalog.inet_client_addr();
+    NEW.writer_transaction := pg_catalog.pg_current_xact_id()::text::bigint;
+    NEW.written_at := pg_catalog.clock_timestamp();
     RETURN NEW;
 END
 $$;
--- The sweeper changes none of these columns, and takes back none of its marks.
 CREATE OR REPLACE TRIGGER poisonguard_outbox_writer
     BEFORE INSERT ON poisonguard_outbox
     FOR EACH ROW EXECUTE FUNCTION poisonguard_outbox_note_writer();
 CREATE OR REPLACE TRIGGER poisonguard_outbox_changer
-    BEFORE UPDATE ON poisonguard_outbox
+    BEFORE UPDATE OF producer, message_id, topic, key, body, headers, writer_user,
+        writer_application, writer_address, writer_transaction, written_at
+    ON poisonguard_outbox
     FOR EACH ROW WHEN (
-        (OLD.producer, OLD.message_id, OLD.topic, OLD.key, OLD.body, OLD.headers)
+        (OLD.producer, OLD.message_id, OLD.topic, OLD.key, OLD.body, OLD.headers,
+            OLD.writer_user, OLD.writer_application, OLD.writer_address,
+            OLD.writer_transaction, OLD.written_at)
         IS DISTINCT FROM
-        (NEW.producer, NEW.message_id, NEW.topic, NEW.key, NEW.body, NEW.headers)
-        OR (OLD.sent_at IS NOT NULL AND NEW.sent_at IS NULL)
+        (NEW.producer, NEW.message_id, NEW.topic, NEW.key, NEW.body, NEW.headers,
+            NEW.writer_user, NEW.writer_application, NEW.writer_address,
+            NEW.writer_transaction, NEW.written_at)
+    )
+    EXECUTE FUNCTION poisonguard_outbox_note_writer();
+-- A sweeper takes back none of its marks; a person releases what was quarantined.
+CREATE OR REPLACE TRIGGER poisonguard_outbox_unmarker
+    BEFORE UPDATE OF sent_at, duplicate_of, quarantined_at ON poisonguard_outbox
+    FOR EACH ROW WHEN (
+        (OLD.sent_at IS NOT NULL AND NEW.sent_at IS NULL)
         OR (OLD.duplicate_of IS NOT NULL AND NEW.duplicate_of IS NULL)
         OR (
             OLD.quarantined_at IS NOT NULL AND NEW.quarantined_at IS NULL
             AND NEW.released_at IS NULL
         )
-        OR (NEW.writer_user, NEW.writer_application, NEW.writer_address,
-            NEW.writer_transaction, NEW.written_at)
-        IS DISTINCT FROM
-           (OLD.writer_user, OLD.writer_application, OLD.writer_address,
-            OLD.writer_transaction, OLD.written_at)
     )
     EXECUTE FUNCTION poisonguard_outbox_note_writer();

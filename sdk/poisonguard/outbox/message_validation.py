@@ -1,0 +1,136 @@
+"""Checks of what an application puts: values, or errors with a remedy."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from itertools import islice
+from typing import Any
+from uuid import UUID, uuid4
+
+from poisonguard.contract import (
+    HEADERS_LIMIT,
+    NAME_LIMIT,
+    is_name,
+)
+from poisonguard.errors import Refused
+from poisonguard.outbox.message import Header
+
+# Of names and values together. Brokers take much less.
+HEADER_BYTES = 2**20
+
+HeaderValue = str | bytes
+Headers = (
+    Mapping[str, HeaderValue]
+    | Mapping[bytes, HeaderValue]
+    | Iterable[tuple[HeaderValue, HeaderValue]]
+)
+Body = bytes | bytearray | memoryview
+
+
+def check_name(field: str, value: object) -> str:
+    """Return a name, as of a producer or a topic."""
+    if not isinstance(value, str):
+        raise _wrong(field, value, "give a str")
+    if not value.strip() or len(value) > NAME_LIMIT:
+        raise _wrong(field, value, f"give 1 to {NAME_LIMIT} characters")
+    if not is_name(value):
+        raise _wrong(field, value, UNCLEAN)
+    return value
+
+
+def check_key(value: object) -> str:
+    """Return the key of a message, which may be empty."""
+    return "" if value == "" else check_name("key", value)
+
+
+def check_message_id(value: object) -> str:
+    """Return the id of a message as text; a new one for None."""
+    if value is None:
+        return str(uuid4())
+    return check_name("message_id", str(value) if isinstance(value, UUID) else value)
+
+
+def check_body(value: object, *, topic: str, max_body: int) -> bytes:
+    """Return a body that the broker of the topic takes."""
+    if not isinstance(value, Body):
+        raise _wrong("body", value, "give bytes, such as json.dumps(...).encode()")
+    size = memoryview(value).nbytes
+    if size > max_body:
+        raise Refused(
+            f"Outbox: body has {size:,} bytes, and topic {topic!r} takes"
+            f" {max_body:,}: send less, such as a reference, or correct max_body in"
+            " OutboxLimits."
+        )
+    return bytes(value)
+
+
+def check_headers(value: object) -> tuple[Header, ...]:
+    """Return pairs of bytes in their order."""
+    if isinstance(value, Mapping):
+        value = value.items()
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise _wrong("headers", value, "give a mapping, or pairs of name and value")
+    pairs = tuple(islice(value, HEADERS_LIMIT + 1))
+    if len(pairs) > HEADERS_LIMIT:
+        raise Refused(
+            f"Outbox: headers has more than {HEADERS_LIMIT:,} headers: put data into"
+            " the body."
+        )
+    headers = tuple(_header(number, pair) for number, pair in enumerate(pairs))
+    size = sum(len(name) + len(content) for name, content in headers)
+    if size > HEADER_BYTES:
+        raise Refused(
+            f"Outbox: headers has {size:,} bytes, and {HEADER_BYTES:,} are allowed:"
+            " put data into the body."
+        )
+    return headers
+
+
+def check_due(value: object) -> datetime | None:
+    """Return the time before which a message is not sent."""
+    if value is None:
+        return None
+    if not isinstance(value, datetime):
+        raise _wrong("due_at", value, "give a datetime, or None to send at once")
+    if value.utcoffset() is None:
+        raise _wrong("due_at", value, "it has no time zone: give one")
+    return value
+
+
+def _header(number: int, pair: Any) -> Header:
+    """Return one header as bytes."""
+    try:
+        name, content = pair
+    except (TypeError, ValueError):
+        raise _wrong(f"headers[{number}]", pair, "give a name and a value") from None
+    if name in ("", b""):
+        raise _wrong(f"headers[{number}]", pair, "give the name at least a letter")
+    return _header_part(number, name), _header_part(number, content)
+
+
+def _header_part(number: int, part: object) -> bytes:
+    """Encode a name or a value."""
+    if isinstance(part, bytes):
+        return part
+    if not isinstance(part, str):
+        raise _wrong(f"headers[{number}]", part, "give str or bytes")
+    try:
+        return part.encode()
+    except UnicodeEncodeError:
+        raise _wrong(f"headers[{number}]", part, UNCLEAN) from None
+
+
+def _wrong(field: str, value: object, remedy: str) -> Refused:
+    return Refused(f"Outbox: {field} is {_shortened(value)}: {remedy}.")
+
+
+def _shortened(value: object) -> str:
+    """Describe a value, however large it is."""
+    if isinstance(value, str | bytes) and len(value) > NAME_LIMIT:
+        return f"{type(value).__name__} of length {len(value):,}"
+    return reprlib.repr(value)
+
+
+UNCLEAN = "it holds a control character or half a surrogate pair: remove it"
