@@ -31,7 +31,7 @@ FROM python:3.13-slim AS tree
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin poisonweb \
     && install --directory --owner=poisonweb --mode=0700 /var/lib/poisonweb
 ENV PATH=/opt/venv/bin:$PATH \
-    PYTHONPATH=/app/sdk:/app/sdk/conformance \
+    PYTHONPATH=/app/sdk:/app/sdk/conformance:/app/sdk/for_django \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     POISONWEB_VAR=/var/lib/poisonweb

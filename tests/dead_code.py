@@ -52,8 +52,12 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         ),
     ),
     "migrations use them": (
+        "*/postgres_operation.py:PostgresOnlySQL",
         "apps/core/schema_changes.py:AtOnce",
         "apps/core/schema_changes.py:LockTimeoutMigration",
+    ),
+    "projects with the app read the model": (
+        *("*/poisonguard_django/*:class *", "*/poisonguard_django/*:variable *"),
     ),
     "Django reads these of forms, class-based views, validators and its handler": (
         *("apps/dashboard/forms/*.py:valid_value", "apps/dashboard/forms/*.py:clean_*"),

@@ -29,7 +29,7 @@ PYTHON = VENV / "bin" / "python"
 PINS = ROOT / "poisonweb" / "embedded" / "requirements"
 
 # Folders of our own packages, beside the product.
-PACKAGES = ("sdk", "sdk/conformance")
+PACKAGES = ("sdk", "sdk/conformance", "sdk/for_django")
 # One file for each kind of broker whose client is an extra on servers of your own.
 BROKERS = ROOT / "apps" / "brokers" / "requirements"
 CLIENTS = {file.stem: file for file in sorted(BROKERS.glob("*.txt"))}

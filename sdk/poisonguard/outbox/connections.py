@@ -85,7 +85,7 @@ class PsycopgConnection:
         with explaining():
             cursor = self._connection.cursor()
             try:
-                if hasattr(cursor, "row_factory"):  # whatever rows the application has
+                if hasattr(self._connection, "row_factory"):  # of psycopg 3
                     cursor.row_factory = _make_tuples
                 cursor.execute(statement, values)
                 return [_as_tuple(row) for row in cursor.fetchall()]
