@@ -80,17 +80,21 @@ class PsycopgConnection:
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
+        self._has_row_factory = hasattr(connection, "row_factory")  # psycopg 3
 
     def fetch(self, statement: str, *values: object) -> list[Row]:
-        with explaining():
-            cursor = self._connection.cursor()
-            try:
-                if hasattr(self._connection, "row_factory"):  # of psycopg 3
-                    cursor.row_factory = _make_tuples
-                cursor.execute(statement, values)
-                return [_as_tuple(row) for row in cursor.fetchall()]
-            finally:
-                cursor.close()
+        cursor = self._connection.cursor()
+        try:
+            if self._has_row_factory:
+                cursor.row_factory = _make_tuples
+            cursor.execute(statement, values)
+            return [_as_tuple(row) for row in cursor.fetchall()]
+        except Exception as error:
+            if (advice := explain(error)) is error:
+                raise
+            raise advice from error
+        finally:
+            cursor.close()
 
     def is_in_transaction(self) -> bool:
         return self._connection.info.transaction_status in OPEN
@@ -117,9 +121,14 @@ class DjangoConnection:
         self._connection = connection
 
     def fetch(self, statement: str, *values: object) -> list[Row]:
-        with explaining(), self._connection.cursor() as cursor:
-            cursor.execute(statement, values)
-            return [*cursor.fetchall()]
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.execute(statement, values)
+                return [*cursor.fetchall()]
+        except Exception as error:
+            if (advice := explain(error)) is error:
+                raise
+            raise advice from error
 
     def is_in_transaction(self) -> bool:
         if self._connection.in_atomic_block:
@@ -154,9 +163,13 @@ class SqlAlchemyConnection:
         self._connection = connection
 
     def fetch(self, statement: str, *values: object) -> list[Row]:
-        with explaining():
+        try:
             result = self._connection.exec_driver_sql(statement, values)
             return [tuple(row) for row in result.fetchall()]
+        except Exception as error:
+            if (advice := explain(error)) is error:
+                raise
+            raise advice from error
 
     def is_in_transaction(self) -> bool:
         return bool(self._connection.in_transaction())
@@ -215,17 +228,13 @@ def identity_of(connection: Any) -> tuple[object, ...]:
     return info.host, info.port, info.dbname, info.user, info.options
 
 
-@contextmanager
-def explaining() -> Iterator[None]:
-    """Say what helps where the tables are missing, altered or not granted."""
-    try:
-        yield
-    except Exception as error:
-        codes = [getattr(each, name, None) for each, name in _sources(error)]
-        for code, advice in ADVICE.items():
-            if code in codes:
-                raise Misconfigured(f"Outbox: {advice}: {error}") from error
-        raise
+def explain(error: Exception) -> Exception:
+    """Return what helps where the tables are missing, altered or not granted."""
+    codes = [getattr(each, name, None) for each, name in _sources(error)]
+    for code, advice in ADVICE.items():
+        if code in codes:
+            return Misconfigured(f"Outbox: {advice}: {error}")
+    return error
 
 
 def _sources(error: Exception) -> Iterator[tuple[object, str]]:
@@ -241,4 +250,6 @@ def _make_tuples(_cursor: object) -> Callable[[Sequence[Any]], Row]:
 
 def _as_tuple(row: Any) -> Row:
     """Return a row of psycopg 2 as a tuple; some of its cursors give dictionaries."""
+    if type(row) is tuple:
+        return row
     return tuple(row.values() if isinstance(row, Mapping) else row)

@@ -89,7 +89,7 @@ BEGIN
     NEW.writer_user := session_user;
     NEW.writer_application := pg_catalog.current_setting('application_name');
     NEW.writer_address := pg_catalog.inet_client_addr();
-    NEW.writer_transaction := pg_catalog.pg_current_xact_id()::text::bigint;
+    NEW.writer_transaction := pg_catalog.txid_current();
     NEW.written_at := pg_catalog.clock_timestamp();
     RETURN NEW;
 END

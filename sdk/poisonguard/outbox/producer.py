@@ -70,6 +70,7 @@ class Outbox:
         self._connection = connection_of(connection)
         self._producer = producer
         self._limits = limits
+        self._limits_backlog = limits.limits_backlog
         self._schema = schema
         self._statements = statements_in(schema)
         self._cache_key: CacheKey | None = None
@@ -145,7 +146,7 @@ class Outbox:
 
     def _lack_of_room(self, topic: str) -> float | None:
         """Return in how many seconds to look again; None if there is room."""
-        if not self._limits.limits_backlog:
+        if not self._limits_backlog:
             return None
         with own_transaction(self._connection):
             figures = self._figures()
@@ -171,7 +172,7 @@ class Outbox:
 
     def _put(self, message: OutboxMessage, due_at: datetime | None = None) -> None:
         """Write a message, if there is room."""
-        if self._limits.limits_backlog:
+        if self._limits_backlog:
             check_room(self._limits, message.topic, self._figures())
         rows = self._connection.fetch(
             self._statements.insert,

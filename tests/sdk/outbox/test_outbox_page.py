@@ -13,8 +13,6 @@ from poisonguard.outbox import OutboxMessage, SendKind
 PAGE = Path(__file__).parents[3] / "docs/outbox.md"
 FENCED = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROGRAMS = FENCED.findall(PAGE.read_text())
-    r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
-)
 
 
 class Client:
