@@ -235,7 +235,7 @@ class LockConnection:
 
     def abort(self) -> None:
         """Cut the connection, also where a thread waits for an answer."""
-        _cut(self._connection)
+        cut_connection(self._connection)
 
     def close(self) -> None:
         self._connection.close()
@@ -271,7 +271,7 @@ class LockConnection:
         """
         for _ in range(PROBES):
             with suppress(psycopg.OperationalError), _connect(conninfo) as other:
-                timer = threading.Timer(ANSWER_SECONDS, _cut, [other])
+                timer = threading.Timer(ANSWER_SECONDS, cut_connection, [other])
                 timer.start()
                 try:
                     with other.transaction():
@@ -306,7 +306,8 @@ def _read_pid(connection: psycopg.Connection[tuple[Any, ...]]) -> int:
     return int(pid)
 
 
-def _cut(connection: psycopg.Connection[Any]) -> None:
+def cut_connection(connection: psycopg.Connection[Any]) -> None:
+    """Break a connection, from any thread, also while another waits for an answer."""
     with (
         suppress(psycopg.Error, OSError),
         socket.socket(fileno=os.dup(connection.fileno())) as link,

@@ -14,7 +14,7 @@ CREATE TABLE IF NOT EXISTS poisonguard_outbox (
     headers bytea[] NOT NULL DEFAULT '{}', -- name, value, name, value, ...
     body_bytes integer GENERATED ALWAYS AS (octet_length(body)) STORED,
     created_at timestamptz NOT NULL DEFAULT now(),
-    due_at timestamptz NOT NULL DEFAULT now(),
+    due_at timestamptz NOT NULL DEFAULT now(), -- while it is claimed: the end of that
     attempts integer NOT NULL DEFAULT 0,
     claim_token uuid, -- of the window in which a sweeper is sending it
     claimed_until timestamptz,
@@ -47,10 +47,19 @@ CREATE INDEX IF NOT EXISTS poisonguard_outbox_waiting
 CREATE INDEX IF NOT EXISTS poisonguard_outbox_waiting_by_key
     ON poisonguard_outbox (topic, key, row_id)
     WHERE sent_at IS NULL AND duplicate_of IS NULL AND quarantined_at IS NULL;
+-- A claim is a due_at in the future: what is not due has others wait behind it.
+CREATE INDEX IF NOT EXISTS poisonguard_outbox_due
+    ON poisonguard_outbox (due_at)
+    WHERE sent_at IS NULL AND duplicate_of IS NULL AND quarantined_at IS NULL;
 CREATE INDEX IF NOT EXISTS poisonguard_outbox_sent_at
     ON poisonguard_outbox (sent_at) WHERE sent_at IS NOT NULL;
 CREATE INDEX IF NOT EXISTS poisonguard_outbox_quarantined
     ON poisonguard_outbox (row_id) WHERE quarantined_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS poisonguard_outbox_unreported
+    ON poisonguard_outbox (row_id)
+    WHERE quarantined_at IS NOT NULL AND reported_at IS NULL;
+CREATE INDEX IF NOT EXISTS poisonguard_outbox_duplicates
+    ON poisonguard_outbox (row_id) WHERE duplicate_of IS NOT NULL;
 
 -- What was sent, longer than its rows are there: so that a message id that comes again
 -- later is noticed.

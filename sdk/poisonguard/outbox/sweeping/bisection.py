@@ -1,0 +1,49 @@
+"""Finds the rows for which a statement fails, by halving what it is run for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from poisonguard.outbox.sweeping.claims import is_of_row
+from poisonguard.outbox.sweeping.psycopg_client import psycopg
+
+Row = TypeVar("Row")
+# So many rows that fail alone while none passes: their table is at fault, not they.
+MOST_FAILURES = 8
+
+
+@dataclass(slots=True)
+class Bisection(Generic[Row]):
+    """Rows that passed, and those that failed alone, with their errors."""
+
+    passed: list[Row] = field(default_factory=list)
+    failed: list[tuple[Row, Exception]] = field(default_factory=list)
+
+
+def bisect(rows: Sequence[Row], run: Callable[[Sequence[Row]], None]) -> Bisection[Row]:
+    """Run a statement for all rows; where it fails, for halves, down to single rows.
+
+    Raises what is no fault of single rows.
+    """
+    result, parts = Bisection[Row](), [rows]
+    while parts:
+        part = parts.pop()
+        if not part:
+            continue
+        try:
+            run(part)
+        except psycopg.Error as error:
+            if not is_of_row(error):
+                raise
+            if len(part) > 1:
+                half = len(part) // 2
+                parts += [part[half:], part[:half]]
+                continue
+            result.failed.append((part[0], error))
+            if len(result.failed) >= MOST_FAILURES and not result.passed:
+                raise
+        else:
+            result.passed += part
+    return result

@@ -1,0 +1,161 @@
+"""The sweeper's one connection to the producer's database.
+
+Each statement is a transaction by itself, so none is open while messages are sent.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from poisonguard.locks.postgres_connection import (
+    CLIENT_SETTINGS,
+    ENCODING,
+    cut_connection,
+)
+from poisonguard.outbox.sweeping.psycopg_client import conninfo_to_dict, pq, psycopg
+from poisonguard.outbox.sweeping.settings import SweeperSettings
+from poisonguard.outbox.sweeping.tables import Tables
+
+Connection = psycopg.Connection[Any]
+Connect = Callable[[], Connection]
+Values = Mapping[str, Any]
+
+# Set by a statement: poolers refuse or ignore options of the connection.
+SET = """
+SELECT set_config(name, value, false)
+FROM unnest(%(names)s::text[], %(texts)s::text[]) AS setting (name, value)
+"""
+# A statement that has no answer by then, after its own time-out, never gets one.
+SILENCE_SECONDS = 10.0
+
+
+def connector(conninfo: str) -> Connect:
+    """Return a function that connects for a sweeper."""
+    settings: dict[str, Any] = {
+        **CLIENT_SETTINGS,
+        "application_name": "poisonguard sweeper",
+        **conninfo_to_dict(conninfo),
+        **ENCODING,
+    }
+    # A prepared statement would be planned without a look at its arrays.
+    return partial(
+        psycopg.connect, "", autocommit=True, prepare_threshold=None, **settings
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a raw answer: its type, and how to get the bytes of each row."""
+
+    oid: int
+    values: Sequence[bytes | None]
+
+
+class OutboxConnection:
+    """Runs statements; closed for good after an error of the connection."""
+
+    def __init__(self, connect: Connect, settings: SweeperSettings) -> None:
+        self._tables = Tables(settings.schema)
+        self._connection = connect()
+        self._watch = AnswerWatch(
+            settings.statement_seconds + SILENCE_SECONDS,
+            partial(cut_connection, self._connection),
+        )
+        milliseconds = {
+            "lock_timeout": int(settings.lock_seconds * 1000),
+            "statement_timeout": int(settings.statement_seconds * 1000),
+        }
+        texts = [str(number) for number in milliseconds.values()]
+        self.execute(SET, {"names": [*milliseconds], "texts": texts})
+
+    @property
+    def is_usable(self) -> bool:
+        """Tell whether the next statement can run, in a transaction of its own."""
+        connection = self._connection
+        is_idle = connection.info.transaction_status == pq.TransactionStatus.IDLE
+        return not connection.closed and is_idle
+
+    def execute(self, statement: str, values: Values | None = None) -> list[Any]:
+        """Run a statement; return its rows as Python values."""
+        with self._watch:
+            cursor = self._connection.execute(self._tables.fill(statement), values)
+            return cursor.fetchall() if cursor.description else []
+
+    def execute_within(self, seconds: float, statement: str) -> list[Any]:
+        """Run a statement under a statement time-out of its own."""
+        with self._watch, self._connection.transaction():
+            milliseconds = str(int(seconds * 1000))
+            self._connection.execute(
+                "SELECT set_config('statement_timeout', %(most)s, true)",
+                {"most": milliseconds},
+            )
+            cursor = self._connection.execute(self._tables.fill(statement))
+            return cursor.fetchall() if cursor.description else []
+
+    def columns(self, statement: str, values: Values) -> list[Column]:
+        """Run a statement; return its columns as the bytes that Postgres sent.
+
+        So a value that has no Python equivalent harms only its own row.
+        """
+        with self._watch:
+            cursor = self._connection.execute(
+                self._tables.fill(statement), values, binary=True
+            )
+        result = cursor.pgresult
+        if result is None:
+            return []
+        rows = range(result.ntuples)
+        return [
+            Column(result.ftype(place), [result.get_value(row, place) for row in rows])
+            for place in range(result.nfields)
+        ]
+
+    def close(self) -> None:
+        """End the session; twice does no harm."""
+        self._watch.close()
+        self._connection.close()
+
+
+class AnswerWatch:
+    """Cuts a connection whose server has not answered for too long.
+
+    A frozen server keeps a connection alive, and no time-out of its own runs.
+    """
+
+    def __init__(self, seconds: float, cut: Callable[[], None]) -> None:
+        self._seconds = seconds
+        self._cut = cut
+        self._since: float | None = None
+        self._end = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name="poisonguard sweeper watch", daemon=True
+        )
+        self._thread.start()
+
+    def __enter__(self) -> None:
+        self._since = time.monotonic()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._since = None
+
+    def close(self) -> None:
+        """End the thread."""
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._end.wait(min(1.0, self._seconds / 4)):
+            since = self._since
+            if since is not None and time.monotonic() - since > self._seconds:
+                self._cut()

@@ -1,0 +1,160 @@
+"""The errors of a sweeper: counted by kind, logged seldom, equal ones pause it."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from poisonguard.policy import doubled
+
+log = logging.getLogger(__name__)
+
+LOG_EVERY = 60.0
+# Kinds of errors that are told apart; more count as one.
+MOST_KINDS = 200
+TEXT_LIMIT, STACK_LIMIT = 1_000, 20_000
+OTHER_KINDS = "other kinds"
+
+
+class Stage(StrEnum):
+    """What the sweeper was doing."""
+
+    CONNECT = "connect"
+    LOCK = "lock"
+    CLAIM = "claim"
+    IDS = "ids"
+    PUBLISH = "publish"
+    MARK = "mark"
+    QUARANTINE = "quarantine"
+    GIVE_BACK = "give back"
+    REPORT = "report"
+    FIGURES = "figures"
+    PRUNE = "prune"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoggedError:
+    """One kind of error at one stage; the stack is that of the first one."""
+
+    stage: Stage
+    kind: str
+    count: int
+    last_text: str
+    first_stack: str
+    first_at: float
+    last_at: float
+
+
+class ErrorLog:
+    """Counts errors by stage and kind; times are seconds since 1970."""
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock, self._timer = clock, timer
+        self._errors: dict[tuple[Stage, str], LoggedError] = {}
+        self._logged_at: dict[tuple[Stage, str], float] = {}
+
+    @property
+    def errors(self) -> list[LoggedError]:
+        """Return all kinds of errors, the latest first."""
+        return sorted(self._errors.values(), key=lambda e: e.last_at, reverse=True)
+
+    @property
+    def count(self) -> int:
+        return sum(error.count for error in self._errors.values())
+
+    def note(self, stage: Stage, error: Exception) -> None:
+        """Count an error."""
+        stack = "".join(traceback.format_exception(error))[-STACK_LIMIT:]
+        self._note(stage, kind_of(error), str(error), stack)
+
+    def note_event(self, stage: Stage, kind: str, text: str) -> None:
+        """Count something that is wrong although no exception was raised."""
+        self._note(stage, kind, text, "")
+
+    def _note(self, stage: Stage, kind: str, text: str, stack: str) -> None:
+        key = stage, kind
+        if key not in self._errors and len(self._errors) >= MOST_KINDS:
+            key = stage, OTHER_KINDS
+        now, text = self._clock(), " ".join(text.split())[:TEXT_LIMIT]
+        before = self._errors.get(key)
+        self._errors[key] = (
+            LoggedError(
+                stage=stage,
+                kind=key[1],
+                count=1,
+                last_text=text,
+                first_stack=stack,
+                first_at=now,
+                last_at=now,
+            )
+            if before is None
+            else replace(before, count=before.count + 1, last_text=text, last_at=now)
+        )
+        self._write(key)
+
+    def _write(self, key: tuple[Stage, str]) -> None:
+        """Log a kind of error at most once a minute, at first with its stack."""
+        error, now = self._errors[key], self._timer()
+        if now < self._logged_at.get(key, 0.0):
+            return
+        self._logged_at[key] = now + LOG_EVERY
+        stack = f"\n{error.first_stack}" if error.count == 1 else ""
+        log.error(
+            "The sweeper failed to %s (%s, %d times): %s%s",
+            *(error.stage, error.kind, error.count, error.last_text, stack),
+        )
+
+
+class Breaker:
+    """Opens after so many equal errors in a row; the pauses grow until one success."""
+
+    def __init__(self, *, limit: int, pause: float, longest_pause: float) -> None:
+        self._limit, self._pause, self._longest = limit, pause, longest_pause
+        self._last: tuple[Stage, str] | None = None
+        self._equal_errors = self._errors = 0
+        self.opened_at: float | None = None
+        self.reason = ""
+
+    @property
+    def is_open(self) -> bool:
+        return self.opened_at is not None
+
+    def note_error(self, stage: Stage, error: Exception) -> float:
+        """Return the seconds to pause after an error: more and more, with jitter."""
+        key = stage, kind_of(error)
+        self._equal_errors = self._equal_errors + 1 if key == self._last else 1
+        self._last = key
+        self._errors += 1
+        if self._equal_errors >= self._limit and not self.is_open:
+            self.opened_at = time.time()
+            self.reason = f"failed to {stage}: {error}"[:TEXT_LIMIT]
+            log.error(
+                "The sweeper pauses: %d times in a row it %s",
+                *(self._equal_errors, self.reason),
+            )
+        highest = doubled(self._pause, self._errors - 1, cap=self._longest)
+        return random.uniform(highest / 2, highest)  # noqa: S311 - no secret
+
+    def note_success(self) -> None:
+        """Begin with short pauses again."""
+        if self.is_open:
+            log.warning("The sweeper works again: it %s before", self.reason)
+        self._last, self._equal_errors, self._errors = None, 0, 0
+        self.opened_at, self.reason = None, ""
+
+
+def kind_of(error: Exception) -> str:
+    """Name the kind of an error; Postgres's own are told apart by their codes."""
+    code = getattr(error, "sqlstate", None)
+    name = type(error).__name__
+    return f"{name} {code}" if code else name

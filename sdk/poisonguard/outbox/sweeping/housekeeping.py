@@ -1,0 +1,142 @@
+"""What a sweeper does besides sending, now and then: figures, reports, pruning."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from poisonguard.contract import Cause
+from poisonguard.errors import Away, Refused
+from poisonguard.outbox.sweeping import figures, pruning, quarantine
+from poisonguard.outbox.sweeping.connection import OutboxConnection
+from poisonguard.outbox.sweeping.error_log import ErrorLog, Stage
+from poisonguard.outbox.sweeping.quarantine import QuarantinedRow, QuarantineReporter
+from poisonguard.outbox.sweeping.settings import SweeperSettings
+from poisonguard.outbox.sweeping.unmarkable_rows import UnmarkableRows
+
+# What has failed waits longer, so that it does not slow the sending.
+AFTER_FAILURE = 30.0
+# The figures read all waiting rows: they may take so much of the time.
+FIGURES_SHARE = 0.05
+REJECTED_FOR = 3_600.0
+MOST_REJECTED = 1_000
+
+
+class Timer:
+    """Says when something is due again; later where it has failed."""
+
+    def __init__(self, every: float) -> None:
+        self._every = every
+        self._at = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        return time.monotonic() >= self._at
+
+    def begin(self) -> float:
+        """Return the time; expect a failure until `end`."""
+        now = time.monotonic()
+        self._at = now + max(AFTER_FAILURE, self._every)
+        return now
+
+    def end(self, seconds: float | None = None) -> None:
+        """Be due again after so many seconds, or as usual."""
+        self._at = time.monotonic() + (self._every if seconds is None else seconds)
+
+
+class Housekeeping:
+    """Does what is due; the errors of one part do not keep the others from it."""
+
+    def __init__(
+        self,
+        settings: SweeperSettings,
+        reporter: QuarantineReporter | None,
+        unmarkable: UnmarkableRows,
+        errors: ErrorLog,
+        enter: Callable[[Stage], None],
+    ) -> None:
+        self._settings = settings
+        self._reporter = reporter
+        self._unmarkable = unmarkable
+        self._errors = errors
+        self._enter = enter
+        self._figures = Timer(settings.figures_every)
+        self._reports = Timer(settings.reports_every)
+        self._pruning = Timer(settings.prune_every)
+        self._rejected: dict[int, float] = {}
+
+    def run(self, connection: OutboxConnection) -> None:
+        if self._figures.is_due:
+            self._enter(Stage.FIGURES)
+            began = self._figures.begin()
+            figures.write(connection)
+            seconds = (time.monotonic() - began) / FIGURES_SHARE
+            self._figures.end(max(self._settings.figures_every, seconds))
+        if self._reporter is not None and self._reports.is_due:
+            self._enter(Stage.REPORT)
+            self._reports.begin()
+            self._report(connection, self._reporter)
+        if self._pruning.is_due:
+            self._enter(Stage.PRUNE)
+            self._pruning.begin()
+            has_more = pruning.prune(
+                connection,
+                rows_for=self._settings.rows_for,
+                ids_for=self._settings.ids_for,
+            )
+            self._pruning.end(self._settings.poll if has_more else None)
+
+    def hurry(self) -> None:
+        """Report what was quarantined just now as soon as possible."""
+        self._reports.end(0.0)
+
+    def _report(
+        self, connection: OutboxConnection, reporter: QuarantineReporter
+    ) -> None:
+        rows = quarantine.unreported(connection, self._rejected_rows())
+        left_out = list(self._left_out_rows(connection))
+        try:
+            accepted = self._accepted(rows, reporter)
+            if accepted:
+                quarantine.mark_reported(connection, accepted)
+            self._unmarkable.note_report(self._accepted(left_out, reporter))
+        except (Away, Refused) as error:
+            self._errors.note(Stage.REPORT, error)
+            return
+        self._reports.end(0.0 if rows else None)
+
+    def _accepted(
+        self, rows: Sequence[QuarantinedRow], reporter: QuarantineReporter
+    ) -> list[int]:
+        """Report rows; return those that were accepted."""
+        if not rows:
+            return []
+        accepted = list[int]()
+        for row, answer in zip(rows, reporter.report(rows), strict=True):
+            if answer.is_accepted:
+                accepted.append(row.row_id)
+                continue
+            self._rejected[row.row_id] = time.monotonic() + REJECTED_FOR
+            text = f"row {row.row_id}: {answer.detail}"
+            self._errors.note_event(Stage.REPORT, "report rejected", text)
+        while len(self._rejected) > MOST_REJECTED:
+            del self._rejected[next(iter(self._rejected))]
+        return accepted
+
+    def _rejected_rows(self) -> list[int]:
+        """Return the rows whose reports were rejected in the last hour."""
+        now = time.monotonic()
+        for row_id in [i for i, until in self._rejected.items() if until <= now]:
+            del self._rejected[row_id]
+        return list(self._rejected)
+
+    def _left_out_rows(self, connection: OutboxConnection) -> Iterator[QuarantinedRow]:
+        """Yield rows that cannot be marked, with the reason for it."""
+        reasons = self._unmarkable.unreported
+        row_ids = [i for i in reasons if i not in self._rejected]
+        if not row_ids:
+            return
+        listed = row_ids[: quarantine.REPORTED_AT_ONCE]
+        for row in quarantine.rows_by_id(connection, listed):
+            yield replace(row, cause=Cause.REJECTED, reason=reasons[row.row_id])

@@ -1,0 +1,76 @@
+"""Marks rows as sent: all rows of a window in one statement, by their numbers.
+
+A row that another connection has changed since it was claimed keeps waiting: what was
+sent is not what it says now. Its id is noted as sent all the same, so that neither a
+copy of the old message nor the new message under its id goes out unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from poisonguard.outbox.sweeping.connection import OutboxConnection
+from poisonguard.outbox.sweeping.rows import ClaimedRow
+
+GIVEN = """
+given AS MATERIALIZED (
+    SELECT * FROM unnest(
+        %(row_ids)s::bigint[], %(versions)s::text[], %(producers)s::text[],
+        %(message_ids)s::text[], %(digests)s::bytea[]
+    ) AS given (row_id, version, producer, message_id, digest)
+)
+"""
+MARK = f"""
+WITH {GIVEN}, marked AS (
+    UPDATE {{outbox}} AS entry
+    SET sent_at = now(), claim_token = NULL, claimed_until = NULL
+    FROM given
+    WHERE entry.row_id = given.row_id AND entry.claim_token = %(token)s
+      AND entry.xmin::text = given.version AND {{waiting}}
+    RETURNING entry.row_id, entry.sent_at, given.producer, given.message_id,
+        given.digest
+), noted AS (
+    INSERT INTO {{sent}} (producer, message_id, digest)
+    SELECT producer, message_id, digest FROM marked WHERE sent_at IS NOT NULL
+    ON CONFLICT DO NOTHING
+)
+SELECT row_id FROM marked WHERE sent_at IS NOT NULL
+"""  # noqa: S608 - made of constants
+NOTE = f"""
+WITH {GIVEN}, noted AS (
+    INSERT INTO {{sent}} (producer, message_id, digest)
+    SELECT producer, message_id, digest FROM given
+    ON CONFLICT DO NOTHING RETURNING producer, message_id, digest
+)
+SELECT row_id FROM given JOIN noted USING (producer, message_id, digest)
+"""  # noqa: S608
+
+
+def mark_sent(
+    connection: OutboxConnection, token: UUID, rows: Sequence[ClaimedRow]
+) -> set[int]:
+    """Mark rows as sent; return those that were, because nobody else changed them."""
+    answer = connection.execute(MARK, {"token": token, **_given(rows)})
+    return {row_id for (row_id,) in answer}
+
+
+def note_sent(connection: OutboxConnection, rows: Sequence[ClaimedRow]) -> list[int]:
+    """Note ids as sent whose rows could not be marked.
+
+    Return the rows whose ids were new there: of the others the answer to their mark was
+    lost.
+    """
+    answer = connection.execute(NOTE, _given(rows))
+    return sorted(row_id for (row_id,) in answer)
+
+
+def _given(rows: Sequence[ClaimedRow]) -> dict[str, list[Any]]:
+    return {
+        "row_ids": [row.row_id for row in rows],
+        "versions": [row.version for row in rows],
+        "producers": [row.message.producer for row in rows],
+        "message_ids": [row.message.message_id for row in rows],
+        "digests": [row.digest for row in rows],
+    }

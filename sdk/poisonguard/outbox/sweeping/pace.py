@@ -1,0 +1,97 @@
+"""How much is sent at once, and how long a row waits that was not sent."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from poisonguard.outbox.sweeping.settings import SweeperSettings
+from poisonguard.policy import doubled
+
+# A window without answers is followed by ones of a quarter, until a row is alone.
+SHRINK = 4
+MOST_LONE_ROWS = 100
+
+
+def row_pause(attempts: int, settings: SweeperSettings) -> float:
+    """Draw the seconds until a row is tried again: full jitter above a floor."""
+    floor, cap = settings.row_pause, settings.longest_row_pause
+    highest = doubled(floor, max(attempts, 1), cap=cap)
+    return random.uniform(floor, max(floor, highest))  # noqa: S311 - no secret
+
+
+class WindowSize:
+    """The rows of the next window: fewer after one to which the broker said nothing."""
+
+    def __init__(self, most: int) -> None:
+        self._most = self.rows = most
+        self._doubtful_up_to: int | None = None
+
+    def note_silence(self, row_ids: list[int]) -> None:
+        """Shrink: one of these rows may be the reason."""
+        self.rows = max(1, min(self.rows, len(row_ids)) // SHRINK)
+        self._doubtful_up_to = None if len(row_ids) == 1 else max(row_ids)
+
+    def note_answers(self, row_ids: list[int]) -> None:
+        """Grow again, once the rows that were doubtful have answers."""
+        doubtful = self._doubtful_up_to
+        if doubtful is None or max(row_ids) >= doubtful:
+            self._doubtful_up_to = None
+            self.rows = min(self._most, self.rows * 2)
+
+
+@dataclass(slots=True)
+class LoneRow:
+    """A row that got no answer when it was alone in its window."""
+
+    tries: int
+    answers_before: int
+    retry_at: float
+
+
+class LoneRows:
+    """Rows that are sent alone, because the broker said nothing to them.
+
+    They may close the channel: in a window they would take the answers of the others.
+    """
+
+    def __init__(self, settings: SweeperSettings) -> None:
+        self._settings = settings
+        self._rows: dict[int, LoneRow] = {}
+        self._answers = 0
+
+    @property
+    def row_ids(self) -> list[int]:
+        return list(self._rows)
+
+    def note_answers(self, row_ids: list[int]) -> None:
+        """Count a window that was answered; its rows are as others again."""
+        self._answers += 1
+        for row_id in row_ids:
+            self._rows.pop(row_id, None)
+
+    def note_silence(self, row_id: int, *, now: float) -> tuple[float, bool]:
+        """Return the seconds to the next try, and whether there is none.
+
+        There is none after enough tries, if others were answered meanwhile: where
+        none was, the broker may be at fault.
+        """
+        row = self._rows.setdefault(row_id, LoneRow(0, self._answers, now))
+        row.tries += 1
+        is_last = row.tries >= self._settings.tries_alone
+        if is_last and self._answers > row.answers_before:
+            del self._rows[row_id]
+            return 0.0, True
+        seconds = row_pause(row.tries, self._settings)
+        row.retry_at = now + seconds
+        if len(self._rows) > MOST_LONE_ROWS:
+            self._rows.clear()
+        return seconds, False
+
+    def next_due(self, now: float) -> int | None:
+        """Return a row whose pause is over."""
+        return next((i for i, row in self._rows.items() if row.retry_at <= now), None)
+
+    def forget(self, row_id: int) -> None:
+        """Forget a row that waits no longer."""
+        self._rows.pop(row_id, None)

@@ -1,0 +1,54 @@
+"""Deletes sent rows and duplicates after some days, and ids of sent messages later."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from poisonguard.outbox.sweeping.connection import OutboxConnection
+
+BATCH = 1_000
+# In one go; what is left is deleted soon after.
+MOST_BATCHES = 10
+
+# A row that another program marked as sent, though no sweeper sent it, stays.
+SENT_ROWS = """
+DELETE FROM {outbox} WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM {outbox} AS entry
+    WHERE sent_at < now() - %(age)s AND EXISTS (
+        SELECT FROM {sent} AS past
+        WHERE past.producer = entry.producer::text
+          AND past.message_id = entry.message_id::text
+    )
+    ORDER BY sent_at LIMIT %(batch)s FOR UPDATE SKIP LOCKED
+)) RETURNING 1
+"""
+DUPLICATES = """
+DELETE FROM {outbox} WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM {outbox}
+    WHERE duplicate_of IS NOT NULL AND coalesce(created_at, 'epoch') < now() - %(age)s
+    LIMIT %(batch)s FOR UPDATE SKIP LOCKED
+)) RETURNING 1
+"""
+IDS = """
+DELETE FROM {sent} WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM {sent} WHERE sent_at < now() - %(age)s
+    ORDER BY sent_at LIMIT %(batch)s FOR UPDATE SKIP LOCKED
+)) RETURNING 1
+"""
+
+
+def prune(
+    connection: OutboxConnection, *, rows_for: timedelta, ids_for: timedelta
+) -> bool:
+    """Delete what is old, in batches; return whether there may be more."""
+    ages = ((SENT_ROWS, rows_for), (DUPLICATES, rows_for), (IDS, ids_for))
+    has_more = [_prune(connection, statement, age) for statement, age in ages]
+    return any(has_more)
+
+
+def _prune(connection: OutboxConnection, statement: str, age: timedelta) -> bool:
+    for _ in range(MOST_BATCHES):
+        values = {"age": age, "batch": BATCH}
+        if len(connection.execute(statement, values)) < BATCH:
+            return False
+    return True

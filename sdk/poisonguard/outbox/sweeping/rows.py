@@ -1,0 +1,215 @@
+"""Reads rows of an outbox one by one, so that one that cannot be read is one row.
+
+Other programs write the table: columns may be NULL, of another type, or far too large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from poisonguard.contract import NAME_LIMIT, Cause
+from poisonguard.outbox.message import Header, OutboxMessage, digest
+from poisonguard.outbox.sweeping.connection import Column
+from poisonguard.outbox.sweeping.psycopg_client import adapt, pq, psycopg
+
+BYTEA, BYTEA_ARRAY = 17, 1001
+BODY_TYPES = frozenset({BYTEA, 25, 1042, 1043, 114})  # and texts, and json
+NAMES = ("producer", "message_id", "topic", "key")
+# Names are cut one character behind the limit, so that a long one is noticed.
+CUT = NAME_LIMIT + 1
+
+UNCHANGED = "a trigger or a rule of the table keeps the row from being changed"
+
+# In the order of `RawRow`.
+COLUMNS = f"""
+    entry.row_id::bigint,
+    left(entry.producer::text, {CUT}), left(entry.message_id::text, {CUT}),
+    left(entry.topic::text, {CUT}), left(entry.key::text, {CUT}),
+    CASE WHEN octet_length(entry.body) <= %(row_bytes)s THEN entry.body END,
+    octet_length(entry.body)::bigint,
+    CASE WHEN pg_column_size(entry.headers) <= %(header_bytes)s THEN entry.headers END,
+    pg_column_size(entry.headers)::bigint,
+    coalesce(entry.attempts, 0)::bigint, (entry.released_at IS NOT NULL)::text,
+    coalesce(entry.due_at > now() + %(most_delay)s, false)::text,
+    pg_current_xact_id()::xid::text
+"""
+
+
+class RawRow(NamedTuple):
+    """One row as Postgres sent it, or None where a column is NULL."""
+
+    row_id: bytes | None
+    producer: bytes | None
+    message_id: bytes | None
+    topic: bytes | None
+    key: bytes | None
+    body: bytes | None
+    body_size: bytes | None
+    headers: bytes | None
+    headers_size: bytes | None
+    attempts: bytes | None
+    is_released: bytes | None
+    is_too_late: bytes | None
+    version: bytes | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClaimedRow:
+    """A row to send; `version` is the transaction that claimed it, and its mark."""
+
+    row_id: int
+    message: OutboxMessage
+    digest: bytes
+    attempts: int
+    is_released: bool
+    version: str
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        return self.message.producer, self.message.message_id
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RefusedRow:
+    """A row that is not sent, with why; `identity` is None where it has no id.
+
+    `version` is "" where we have not claimed it.
+    """
+
+    row_id: int
+    cause: Cause
+    reason: str
+    version: str
+    identity: tuple[str, str] | None = None
+    is_unchangeable: bool = False
+
+
+class Unreadable(Exception):
+    """A column of one row cannot be what it should be."""
+
+
+def read(columns: Sequence[Column]) -> Iterator[ClaimedRow | RefusedRow]:
+    """Yield each claimed row, or why it cannot be sent, in the order of their ids."""
+    if not columns:
+        return
+    types = RowTypes(columns)
+    raw = (RawRow(*values) for values in zip(*(c.values for c in columns), strict=True))
+    yield from sorted(map(types.read, raw), key=lambda row: row.row_id)
+
+
+class RowTypes:
+    """Reads rows of one answer, whose columns may have unexpected types."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        oids = RawRow(*(str(column.oid).encode() for column in columns))
+        self._body_type = int(oids.body or 0)
+        self._headers_type = int(oids.headers or 0)
+        self._array = adapt.Transformer().get_loader(BYTEA_ARRAY, pq.Format.BINARY)
+
+    def read(self, raw: RawRow) -> ClaimedRow | RefusedRow:
+        row_id, version = _number(raw.row_id), (raw.version or b"").decode()
+        if not version:
+            return RefusedRow(
+                row_id=row_id,
+                cause=Cause.REJECTED,
+                reason=UNCHANGED,
+                version="",
+                is_unchangeable=True,
+            )
+        names: dict[str, str] = {}
+        try:
+            self._read_names(raw, names)
+            message = OutboxMessage(
+                **names, body=self._body(raw), headers=self._headers(raw)
+            )
+            _check_delay(raw)
+        except Unreadable as why:
+            return RefusedRow(
+                row_id=row_id,
+                cause=Cause.UNDECODABLE,
+                reason=str(why),
+                version=version,
+                identity=_identity(names),
+            )
+        return ClaimedRow(
+            row_id=row_id,
+            message=message,
+            digest=digest(message),
+            attempts=_number(raw.attempts),
+            is_released=raw.is_released == b"true",
+            version=version,
+        )
+
+    def _read_names(self, raw: RawRow, names: dict[str, str]) -> None:
+        """Add the names that can be read; raise Unreadable for the first other one."""
+        for name in NAMES:
+            names[name] = _name(name, getattr(raw, name))
+
+    def _body(self, raw: RawRow) -> bytes:
+        if raw.body_size is None:
+            raise Unreadable("body is NULL")
+        if raw.body is None:
+            raise Unreadable(f"body has {_number(raw.body_size):,} bytes: too many")
+        if self._body_type not in BODY_TYPES:
+            raise Unreadable("the column body is neither bytea nor text")
+        return raw.body
+
+    def _headers(self, raw: RawRow) -> tuple[Header, ...]:
+        if raw.headers_size is None:
+            raise Unreadable("headers is NULL")
+        if raw.headers is None:
+            size = _number(raw.headers_size)
+            raise Unreadable(f"headers take {size:,} bytes: too many")
+        if self._headers_type != BYTEA_ARRAY:
+            raise Unreadable("the column headers is not bytea[]")
+        return header_pairs(self._parts(raw.headers))
+
+    def _parts(self, value: bytes) -> object:
+        try:
+            parts: object = self._array.load(value)
+        except (psycopg.Error, ValueError, TypeError) as error:
+            raise Unreadable(f"headers cannot be read: {error}") from error
+        return parts
+
+
+def header_pairs(parts: object) -> tuple[Header, ...]:
+    """Return names with values from a flat list of both; raise Unreadable."""
+    if not isinstance(parts, list):
+        raise Unreadable("headers is no array")
+    if len(parts) % 2:
+        raise Unreadable(f"headers has {len(parts)} parts: no pairs")
+    flat = [part for part in parts if isinstance(part, bytes)]
+    if len(flat) != len(parts):
+        raise Unreadable("headers holds NULL or an array")
+    return tuple(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _check_delay(raw: RawRow) -> None:
+    if raw.is_too_late == b"true":
+        raise Unreadable("due_at is too far ahead: a clock was wrong")
+
+
+def _identity(names: Mapping[str, str]) -> tuple[str, str] | None:
+    if "message_id" not in names:
+        return None
+    return names["producer"], names["message_id"]
+
+
+def _name(column: str, value: bytes | None) -> str:
+    if value is None:
+        raise Unreadable(f"{column} is NULL")
+    try:
+        text = value.decode()
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"{column} is not UTF-8: {error}") from error
+    if len(text) > NAME_LIMIT:
+        raise Unreadable(f"{column} has more than {NAME_LIMIT} characters")
+    if not text and column != "key":
+        raise Unreadable(f"{column} is empty")
+    return text
+
+
+def _number(value: bytes | None) -> int:
+    return int.from_bytes(value or b"", "big", signed=True)

@@ -1,0 +1,308 @@
+"""The loop of a sweeper: claim a window, send it, mark it; no error ends it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from poisonguard.errors import Away, Fenced, GuardError, Misconfigured
+from poisonguard.locks import LockServer
+from poisonguard.outbox.outcome import Publish, SendOutcome
+from poisonguard.outbox.sweeping import duplicates
+from poisonguard.outbox.sweeping.bisection import bisect
+from poisonguard.outbox.sweeping.claims import ClaimOrder, Claims, is_of_row
+from poisonguard.outbox.sweeping.connection import Connect, OutboxConnection
+from poisonguard.outbox.sweeping.error_log import (
+    Breaker,
+    ErrorLog,
+    LoggedError,
+    Stage,
+)
+from poisonguard.outbox.sweeping.housekeeping import Housekeeping
+from poisonguard.outbox.sweeping.ownership import Ownership
+from poisonguard.outbox.sweeping.psycopg_client import psycopg
+from poisonguard.outbox.sweeping.quarantine import QuarantineReporter
+from poisonguard.outbox.sweeping.rows import ClaimedRow, RefusedRow
+from poisonguard.outbox.sweeping.settings import SweeperSettings
+from poisonguard.outbox.sweeping.window import SendingRecord, Window, WindowFinish
+
+READ_FENCE = "SELECT fence FROM {sweeper}"
+TAKEN_OVER = "Another sweeper has taken over this outbox, or its fence was changed."
+# A window that was claimed longer ago is not sent, for its claim may end meanwhile.
+SENDING_SHARE = 0.5
+
+
+class Unanswered(GuardError):
+    """The broker answered to no message of a window: see whether it runs."""
+
+
+class StopSignal(Protocol):
+    """Says when to stop: threading.Event, or a SignalSafeEvent."""
+
+    def is_set(self) -> bool: ...
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweeperHealth:
+    """The state of a sweeper; `breaker_opened_at` is seconds since 1970, or None.
+
+    `fence` is None while another sweeper works. `left_out` are rows that cannot be
+    claimed or marked. Counts are those of this process.
+    """
+
+    fence: int | None
+    breaker_opened_at: float | None
+    breaker_reason: str
+    errors: tuple[LoggedError, ...]
+    sent: int
+    quarantined: int
+    duplicates: int
+    left_out: tuple[int, ...]
+    window_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One connection, and what works on it."""
+
+    connection: OutboxConnection
+    claims: Claims
+    finish: WindowFinish
+
+
+class Sweeper:
+    """Sends what waits in an outbox, as long as no other sweeper does.
+
+    `locks` is of the producer's database, and `publish` a function as
+    `poisonguard.outbox.outcome` describes it. Without a reporter quarantined rows are
+    only marked in their table.
+    """
+
+    def __init__(
+        self,
+        connect: Connect,
+        locks: LockServer,
+        publish: Publish,
+        *,
+        reporter: QuarantineReporter | None = None,
+        settings: SweeperSettings | None = None,
+    ) -> None:
+        self.errors = ErrorLog()
+        self._connect = connect
+        self._publish = publish
+        self._settings = settings = settings or SweeperSettings()
+        self._ownership = Ownership(locks, settings.schema)
+        self._record = SendingRecord(settings, self.errors)
+        self._breaker = Breaker(
+            limit=settings.breaker_errors,
+            pause=settings.pause,
+            longest_pause=settings.longest_pause,
+        )
+        self._housekeeping = Housekeeping(
+            settings, reporter, self._record.unmarkable, self.errors, self._enter
+        )
+        self._session: Session | None = None
+        self._window: Window | None = None
+        self._stage = Stage.CONNECT
+
+    def run(self, stop: StopSignal) -> None:
+        """Work until `stop`; then finish the window, and let the next sweeper work."""
+        try:
+            while not stop.is_set():
+                stop.wait(self.work_once())
+            if self._window is not None:
+                self.work_once(is_stopping=True)
+        finally:
+            self.close()
+
+    def work_once(self, *, is_stopping: bool = False) -> float:
+        """Send one window; return the seconds to wait before the next.
+
+        This is the one place where every error is caught: it is counted, logged, shown
+        in `health`, and followed by a pause.
+        """
+        try:
+            seconds = self._work(is_stopping=is_stopping)
+        except Exception as error:  # noqa: BLE001 - the one place: see above
+            self.errors.note(self._stage, error)
+            return self._breaker.note_error(self._stage, error)
+        self._breaker.note_success()
+        return seconds
+
+    def health(self) -> SweeperHealth:
+        """Return the state; any thread may ask."""
+        return SweeperHealth(
+            fence=self._ownership.fence,
+            breaker_opened_at=self._breaker.opened_at,
+            breaker_reason=self._breaker.reason,
+            errors=tuple(self.errors.errors),
+            sent=self._record.sent_count,
+            quarantined=self._record.refused_count,
+            duplicates=self._record.duplicate_count,
+            left_out=tuple(self._record.unmarkable.left_out(time.monotonic())),
+            window_rows=self._record.size.rows,
+        )
+
+    def close(self) -> None:
+        """Release the lock and the connection."""
+        self._ownership.close()
+        self._close_session()
+
+    def _work(self, *, is_stopping: bool) -> float:
+        self._enter(Stage.CONNECT)
+        session = self._open_session()
+        self._finish(session)
+        if is_stopping:
+            return 0.0
+        self._enter(Stage.LOCK)
+        fence = self._ownership.acquire(session.connection, seconds=self._settings.poll)
+        if fence is None:
+            return 0.0
+        has_sent = self._send_window(session, fence)
+        self._housekeeping.run(session.connection)
+        return 0.0 if has_sent else self._settings.poll
+
+    def _open_session(self) -> Session:
+        """Return the session; a new one after an error of the connection."""
+        session = self._session
+        if session is not None and session.connection.is_usable:
+            return session
+        self._close_session()
+        connection = OutboxConnection(self._connect, self._settings)
+        claims = Claims(connection, self._settings)
+        finish = WindowFinish(
+            connection, claims, self._record, self.errors, self._enter
+        )
+        self._session = Session(connection, claims, finish)
+        return self._session
+
+    def _close_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.connection.close()
+
+    def _finish(self, session: Session) -> None:
+        """Do what is left of the last window."""
+        if self._window is None:
+            return
+        has_refused = bool(self._window.refused)
+        session.finish.run(self._window)
+        self._window = None
+        if has_refused:
+            self._housekeeping.hurry()
+
+    def _send_window(self, session: Session, fence: int) -> bool:
+        """Claim, send and mark a window; return whether there was one."""
+        window = self._window = Window()
+        self._enter(Stage.CLAIM)
+        rows = self._claim(session, window, fence)
+        if not rows:
+            window.is_claiming = False
+            self._window = None
+            self._check_fence(session, fence)
+            return False
+        self._enter(Stage.IDS)
+        others = duplicates.look_up(session.connection, rows)
+        if others.fence != fence:
+            self._ownership.release()
+            raise Fenced(TAKEN_OVER)
+        verdicts = duplicates.judge(rows, others.by_identity)
+        window.add(verdicts)
+        window.is_claiming = False
+        if verdicts.to_send:
+            self._send(session, window, verdicts.to_send)
+        self._finish(session)
+        return True
+
+    def _claim(
+        self, session: Session, window: Window, fence: int
+    ) -> list[ClaimedRow | RefusedRow]:
+        record, now = self._record, time.monotonic()
+        order = ClaimOrder(
+            token=window.token,
+            fence=fence,
+            rows=record.size.rows,
+            left_out=record.unmarkable.left_out(now),
+            passed_by=record.lone_rows.row_ids,
+        )
+        lone = record.lone_rows.next_due(now)
+        if lone is not None:
+            rows = session.claims.claim_by_id([lone], order)
+            if rows:
+                return rows
+            record.lone_rows.forget(lone)
+        try:
+            return session.claims.claim_next(order)
+        except psycopg.Error as error:
+            if not is_of_row(error):
+                raise
+            self.errors.note(self._stage, error)
+        return self._claim_by_halves(session, order)
+
+    def _claim_by_halves(
+        self, session: Session, order: ClaimOrder
+    ) -> list[ClaimedRow | RefusedRow]:
+        """Claim all rows but those for which the claim fails."""
+        rows = list[ClaimedRow | RefusedRow]()
+
+        def claim(part: Sequence[int]) -> None:
+            rows.extend(session.claims.claim_by_id(part, order))
+
+        result = bisect(session.claims.list_next(order), claim)
+        for row_id, error in result.failed:
+            self._record.leave_out(
+                row_id, Stage.CLAIM, f"it cannot be claimed: {error}"
+            )
+        return sorted(rows, key=lambda row: row.row_id)
+
+    def _check_fence(self, session: Session, fence: int) -> None:
+        """Raise Fenced where nothing can be claimed because the fence is another."""
+        if session.connection.execute(READ_FENCE) != [(fence,)]:
+            self._ownership.release()
+            raise Fenced(TAKEN_OVER)
+
+    def _send(
+        self, session: Session, window: Window, rows: Sequence[ClaimedRow]
+    ) -> None:
+        """Send rows, and divide them by their outcomes."""
+        self._enter(Stage.PUBLISH)
+        age = time.monotonic() - window.claimed_at
+        if self._ownership.fence is None or (
+            age > SENDING_SHARE * self._settings.claim_seconds
+        ):
+            # This process was frozen: others may send these rows, or have sent them.
+            window.return_all(rows)
+            self._finish(session)
+            raise Fenced(f"A window was claimed {age:.0f} s ago, and was not sent.")
+        window.in_flight = list(rows)
+        try:
+            outcomes = self._publish([row.message for row in rows])
+        except Away:
+            window.in_flight = []
+            window.return_all(rows)
+            self._finish(session)
+            self._enter(Stage.PUBLISH)
+            raise
+        _check_outcomes(outcomes, len(rows))
+        is_answered = self._record.add_outcomes(window, outcomes)
+        has_progress = bool(window.sent_rows or window.refused)
+        self._finish(session)
+        if not (is_answered and has_progress):
+            self._enter(Stage.PUBLISH)
+            raise Unanswered(f"No message of a window was taken: {outcomes[0].detail}")
+
+    def _enter(self, stage: Stage) -> None:
+        self._stage = stage
+
+
+def _check_outcomes(outcomes: Sequence[SendOutcome], count: int) -> None:
+    if len(outcomes) != count or not all(
+        isinstance(outcome, SendOutcome) for outcome in outcomes
+    ):
+        raise Misconfigured(
+            f"publish got {count} messages: return a SendOutcome for each, in order."
+        )

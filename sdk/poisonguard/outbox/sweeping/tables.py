@@ -1,0 +1,32 @@
+"""The names of an outbox's tables in statements, with their schema or without."""
+
+from __future__ import annotations
+
+from poisonguard.outbox.sweeping.psycopg_client import sql
+
+NAMES = {
+    "outbox": "poisonguard_outbox",
+    "sent": "poisonguard_outbox_sent",
+    "sweeper": "poisonguard_outbox_sweeper",
+    "figures": "poisonguard_outbox_figures",
+}
+WAITING = (
+    "entry.sent_at IS NULL AND entry.duplicate_of IS NULL"
+    " AND entry.quarantined_at IS NULL"
+)
+
+
+class Tables:
+    """Writes the tables of one schema into statements."""
+
+    def __init__(self, schema: str | None) -> None:
+        parts = [] if schema is None else [schema]
+        self._names = {
+            word: sql.Identifier(*parts, name).as_string(None)
+            for word, name in NAMES.items()
+        }
+        self._names["waiting"] = WAITING
+
+    def fill(self, statement: str) -> str:
+        """Replace `{outbox}`, `{sent}` and the like in a statement of ours."""
+        return statement.format(**self._names)

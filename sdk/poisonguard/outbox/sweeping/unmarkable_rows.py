@@ -1,0 +1,45 @@
+"""Rows that cannot be claimed or marked: they are left out, and reported.
+
+A trigger, a rule or a damaged page may be at fault. They stay as they are in the table,
+and are tried again after a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+MOST_ROWS = 1_000
+LEFT_OUT_SECONDS = 600.0
+REASON_LIMIT = 1_000
+
+
+class UnmarkableRows:
+    """The rows, with the reason of each, in memory; the oldest of too many go."""
+
+    def __init__(self) -> None:
+        self._until: dict[int, float] = {}
+        self._unreported: dict[int, str] = {}
+
+    def add(self, row_id: int, reason: str, *, now: float) -> None:
+        """Leave a row out from now on."""
+        self._until.pop(row_id, None)
+        self._until[row_id] = now + LEFT_OUT_SECONDS
+        self._unreported[row_id] = " ".join(reason.split())[:REASON_LIMIT]
+        for rows in (self._until, self._unreported):
+            while len(rows) > MOST_ROWS:
+                del rows[next(iter(rows))]
+
+    def left_out(self, now: float) -> list[int]:
+        """Return the rows that are not claimed now."""
+        for row_id in [i for i, until in self._until.items() if until <= now]:
+            del self._until[row_id]
+        return list(self._until)
+
+    @property
+    def unreported(self) -> Mapping[int, str]:
+        return self._unreported
+
+    def note_report(self, row_ids: list[int]) -> None:
+        """Note that rows were reported."""
+        for row_id in row_ids:
+            self._unreported.pop(row_id, None)

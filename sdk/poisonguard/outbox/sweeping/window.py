@@ -1,0 +1,236 @@
+"""One window: rows that were claimed together, until each has its mark.
+
+What is left to do for it is here, so that a window whose statement failed is finished
+before another one is claimed: so no row is sent again because a mark failed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+from uuid import UUID, uuid4
+
+from poisonguard.contract import Cause
+from poisonguard.outbox.outcome import SendKind, SendOutcome
+from poisonguard.outbox.sweeping import duplicates, marks, quarantine
+from poisonguard.outbox.sweeping.bisection import Bisection, bisect
+from poisonguard.outbox.sweeping.claims import Claims, ReturnedRow
+from poisonguard.outbox.sweeping.connection import OutboxConnection
+from poisonguard.outbox.sweeping.duplicates import DuplicateRow, Verdicts
+from poisonguard.outbox.sweeping.error_log import ErrorLog, Stage
+from poisonguard.outbox.sweeping.pace import LoneRows, WindowSize, row_pause
+from poisonguard.outbox.sweeping.rows import ClaimedRow, RefusedRow
+from poisonguard.outbox.sweeping.settings import SweeperSettings
+from poisonguard.outbox.sweeping.unmarkable_rows import UnmarkableRows
+
+SILENT = "the broker gave no answer {} times while the row was alone: {}"
+
+
+class NumberedRow(Protocol):
+    """A row of an outbox."""
+
+    @property
+    def row_id(self) -> int: ...
+
+
+Numbered = TypeVar("Numbered", bound=NumberedRow)
+
+
+@dataclass(slots=True)
+class Window:
+    """The rows of one claim, by what is left to do for them.
+
+    `is_claiming`: the answer to the claim has not come. `in_flight` were handed to the
+    broker's client, which has not returned.
+    """
+
+    token: UUID = field(default_factory=uuid4)
+    claimed_at: float = field(default_factory=time.monotonic)
+    is_claiming: bool = True
+    in_flight: list[ClaimedRow] = field(default_factory=list)
+    sent_rows: list[ClaimedRow] = field(default_factory=list)
+    refused: list[RefusedRow] = field(default_factory=list)
+    duplicates: list[DuplicateRow] = field(default_factory=list)
+    returned: list[ReturnedRow] = field(default_factory=list)
+
+    def add(self, verdicts: Verdicts) -> None:
+        """Note what is to be done besides sending."""
+        self.refused += verdicts.refused
+        self.duplicates += verdicts.duplicates
+
+    def return_all(self, rows: Sequence[ClaimedRow]) -> None:
+        """Give rows back that were not sent, through no fault of theirs."""
+        self.returned += [ReturnedRow(row=row, is_counted=False) for row in rows]
+
+
+class SendingRecord:
+    """What a process remembers of sending, from one window to the next."""
+
+    def __init__(self, settings: SweeperSettings, errors: ErrorLog) -> None:
+        self.size = WindowSize(settings.window_rows)
+        self.lone_rows = LoneRows(settings)
+        self.unmarkable = UnmarkableRows()
+        self.sent_count = self.refused_count = self.duplicate_count = 0
+        self._settings = settings
+        self._errors = errors
+
+    def add_outcomes(self, window: Window, outcomes: Sequence[SendOutcome]) -> bool:
+        """Divide what was in flight by its outcomes; False if nothing was answered."""
+        rows, window.in_flight = window.in_flight, []
+        if all(outcome.kind is SendKind.UNKNOWN for outcome in outcomes):
+            self.note_silence(window, rows, outcomes[0].detail)
+            return False
+        row_ids = [row.row_id for row in rows]
+        self.size.note_answers(row_ids)
+        self.lone_rows.note_answers(row_ids)
+        for row, outcome in zip(rows, outcomes, strict=True):
+            self._add_outcome(window, row, outcome)
+        return True
+
+    def note_silence(
+        self, window: Window, rows: Sequence[ClaimedRow], detail: str
+    ) -> None:
+        """Give rows back to which the broker said nothing; they go in small windows.
+
+        A row that was alone often enough is quarantined.
+        """
+        self.size.note_silence([row.row_id for row in rows])
+        if len(rows) > 1:
+            window.returned += [ReturnedRow(row=row) for row in rows]
+            return
+        (row,) = rows
+        seconds, is_last = self.lone_rows.note_silence(row.row_id, now=time.monotonic())
+        if is_last:
+            reason = SILENT.format(self._settings.tries_alone, detail)
+            window.refused.append(_refusal(row, reason))
+        else:
+            window.returned.append(ReturnedRow(row=row, seconds=seconds))
+
+    def leave_out(self, row_id: int, stage: Stage, reason: str) -> None:
+        """Leave a row out that cannot be claimed or marked, and report it."""
+        self.lone_rows.forget(row_id)
+        self.unmarkable.add(row_id, reason, now=time.monotonic())
+        self._errors.note_event(stage, "row left out", f"row {row_id}: {reason}")
+
+    def _add_outcome(
+        self, window: Window, row: ClaimedRow, outcome: SendOutcome
+    ) -> None:
+        match outcome.kind:
+            case SendKind.SENT:
+                window.sent_rows.append(row)
+            case SendKind.REFUSED:
+                reason = f"the broker refuses it: {outcome.detail}"
+                window.refused.append(_refusal(row, reason))
+            case SendKind.UNKNOWN | SendKind.UNSENT:
+                text = f"row {row.row_id}: {outcome.detail}"
+                self._errors.note_event(Stage.PUBLISH, outcome.kind.value, text)
+                seconds = row_pause(row.attempts, self._settings)
+                window.returned.append(ReturnedRow(row=row, seconds=seconds))
+
+
+class WindowFinish:
+    """Does what is left to do for a window; may be called again where it failed."""
+
+    def __init__(
+        self,
+        connection: OutboxConnection,
+        claims: Claims,
+        record: SendingRecord,
+        errors: ErrorLog,
+        enter: Callable[[Stage], None],
+    ) -> None:
+        self._connection = connection
+        self._claims = claims
+        self._record = record
+        self._errors = errors
+        self._enter = enter
+
+    def run(self, window: Window) -> None:
+        if window.is_claiming:
+            self._enter(Stage.CLAIM)
+            self._claims.give_back_all(window.token)
+            window.is_claiming = False
+        if window.in_flight:
+            # The client of the broker raised what it should not: see the error log.
+            rows, window.in_flight = window.in_flight, []
+            self._record.note_silence(window, rows, "its client failed")
+        self._mark_sent(window)
+        self._quarantine(window)
+        self._mark_duplicates(window)
+        if window.returned:
+            self._enter(Stage.GIVE_BACK)
+            result = bisect(
+                window.returned,
+                lambda part: self._claims.give_back(window.token, part),
+            )
+            self._leave_out(result, Stage.GIVE_BACK)
+            window.returned = []
+
+    def _mark_sent(self, window: Window) -> None:
+        """Mark sent rows; note the ids of those that were changed meanwhile."""
+        if not window.sent_rows:
+            return
+        self._enter(Stage.MARK)
+        marked = set[int]()
+
+        def run(part: Sequence[ClaimedRow]) -> None:
+            marked.update(marks.mark_sent(self._connection, window.token, part))
+
+        result = bisect(window.sent_rows, run)
+        # Not twice where the next statement fails.
+        window.sent_rows = [r for r in window.sent_rows if r.row_id not in marked]
+        self._record.sent_count += len(marked)
+        if window.sent_rows:
+            self._note_unmarked(window.sent_rows)
+            window.sent_rows = []
+        self._leave_out(result, Stage.MARK)
+
+    def _note_unmarked(self, rows: Sequence[ClaimedRow]) -> None:
+        row_ids = marks.note_sent(self._connection, rows)
+        if row_ids:
+            names = ", ".join(map(str, row_ids[: duplicates.MOST_NAMED]))
+            self._errors.note_event(
+                Stage.MARK,
+                "rows changed while they were sent",
+                f"{len(row_ids)} rows could not be marked: {names}",
+            )
+
+    def _quarantine(self, window: Window) -> None:
+        if not window.refused:
+            return
+        self._enter(Stage.QUARANTINE)
+        for row in window.refused:
+            if row.is_unchangeable:
+                self._record.leave_out(row.row_id, Stage.CLAIM, row.reason)
+        rows = [row for row in window.refused if not row.is_unchangeable]
+        window.refused = rows
+        result = bisect(rows, lambda part: quarantine.mark(self._connection, part))
+        self._record.refused_count += len(result.passed)
+        window.refused = []
+        for row in result.passed:
+            text = f"row {row.row_id}: {row.reason}"
+            self._errors.note_event(Stage.QUARANTINE, "row quarantined", text)
+        self._leave_out(result, Stage.QUARANTINE)
+
+    def _mark_duplicates(self, window: Window) -> None:
+        if not window.duplicates:
+            return
+        self._enter(Stage.IDS)
+        result = bisect(
+            window.duplicates, lambda part: duplicates.mark(self._connection, part)
+        )
+        self._record.duplicate_count += len(result.passed)
+        window.duplicates = []
+        self._leave_out(result, Stage.IDS)
+
+    def _leave_out(self, result: Bisection[Numbered], stage: Stage) -> None:
+        for row, error in result.failed:
+            self._record.leave_out(row.row_id, stage, f"it fails to {stage}: {error}")
+
+
+def _refusal(row: ClaimedRow, reason: str) -> RefusedRow:
+    return RefusedRow(
+        row_id=row.row_id, cause=Cause.REJECTED, reason=reason, version=row.version
+    )

@@ -1,0 +1,112 @@
+"""A sweeper of a test, with a publisher that records what it is given."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from poisonguard.locks.postgres import PostgresLocks
+from poisonguard.outbox.message import OutboxMessage
+from poisonguard.outbox.outcome import Publish, SendKind, SendOutcome
+from poisonguard.outbox.sweeping.connection import Connect, connector
+from poisonguard.outbox.sweeping.quarantine import (
+    QuarantinedRow,
+    QuarantineReporter,
+    ReportAnswer,
+)
+from poisonguard.outbox.sweeping.settings import SweeperSettings
+from poisonguard.outbox.sweeping.sweeper import Sweeper
+from tests.waiting import wait_until
+
+SENT = SendOutcome(kind=SendKind.SENT)
+# As fast as a test wishes.
+FAST: dict[str, Any] = {
+    "poll": 0.01,
+    "row_pause": 0.01,
+    "longest_row_pause": 0.05,
+    "pause": 0.01,
+    "longest_pause": 0.05,
+    "reports_every": 0.01,
+    "claim_seconds": 20.0,
+}
+
+
+class RecordingPublisher:
+    """Sends nothing, and answers as a test wishes; `sent` is what it said yes to."""
+
+    def __init__(self) -> None:
+        self.windows: list[list[OutboxMessage]] = []
+        self.sent: list[OutboxMessage] = []
+        self.before: Callable[[Sequence[OutboxMessage]], object] = lambda batch: None
+        self.answer: Callable[[OutboxMessage], SendOutcome] = lambda message: SENT
+
+    def __call__(self, batch: Sequence[OutboxMessage]) -> list[SendOutcome]:
+        self.windows.append(list(batch))
+        self.before(batch)
+        outcomes = [self.answer(message) for message in batch]
+        self.sent += [
+            message
+            for message, outcome in zip(batch, outcomes, strict=True)
+            if outcome.kind is SendKind.SENT
+        ]
+        return outcomes
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Count how often each message id was sent."""
+        return Counter(message.message_id for message in self.sent)
+
+
+class RecordingReporter:
+    """Takes all reports, or those that `accepts` lets pass."""
+
+    def __init__(self) -> None:
+        self.rows: list[QuarantinedRow] = []
+        self.before: Callable[[], object] = lambda: None
+        self.accepts: Callable[[QuarantinedRow], bool] = lambda row: True
+
+    def report(self, rows: Sequence[QuarantinedRow]) -> list[ReportAnswer]:
+        self.before()
+        self.rows += [row for row in rows if self.accepts(row)]
+        return [
+            ReportAnswer(is_accepted=self.accepts(row), detail="no") for row in rows
+        ]
+
+    def by_row(self) -> dict[int, QuarantinedRow]:
+        return {row.row_id: row for row in self.rows}
+
+
+@contextmanager
+def sweeping(
+    dsn: str,
+    publish: Publish,
+    *,
+    reporter: QuarantineReporter | None = None,
+    connect: Connect | None = None,
+    **settings: Any,
+) -> Iterator[Sweeper]:
+    sweeper = Sweeper(
+        connect or connector(dsn),
+        PostgresLocks(dsn),
+        publish,
+        reporter=reporter,
+        settings=SweeperSettings(**(FAST | settings)),
+    )
+    try:
+        yield sweeper
+    finally:
+        sweeper.close()
+
+
+def work_until(
+    sweeper: Sweeper, is_done: Callable[[], object], *, seconds: float = 60.0
+) -> None:
+    """Let the sweeper work, turn by turn, until a condition is true."""
+
+    def turn() -> object:
+        sweeper.work_once()
+        return is_done()
+
+    wait_until(turn, seconds=seconds, describe=lambda: sweeper.errors.errors)
