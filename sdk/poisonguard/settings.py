@@ -18,8 +18,14 @@ from poisonguard.errors import Misconfigured
 
 PREFIX = "POISONGUARD_"
 KEEP_ALIVE_EVERY = 5.0
-# Read elsewhere: the journal's folder, and the mark of a supervised process.
-OTHERS = frozenset({"POISONGUARD_JOURNAL", "POISONGUARD_SUPERVISOR"})
+# Read elsewhere: the journal's folder, the mark of a supervised process, and what
+# `python -m poisonguard.sweeper` takes from the environment.
+OTHERS = frozenset(
+    {
+        *("POISONGUARD_JOURNAL", "POISONGUARD_SUPERVISOR"),
+        *("POISONGUARD_OUTBOX_DSN", "POISONGUARD_OUTBOX_BROKER"),
+    }
+)
 
 ApiKey = str | Callable[[], str]
 

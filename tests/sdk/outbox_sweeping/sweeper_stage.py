@@ -29,6 +29,7 @@ FAST: dict[str, Any] = {
     "pause": 0.01,
     "longest_pause": 0.05,
     "reports_every": 0.01,
+    "housekeeping_pause": 0.05,
     "claim_seconds": 20.0,
 }
 

@@ -81,6 +81,12 @@ class OutboxConnection:
         is_idle = connection.info.transaction_status == pq.TransactionStatus.IDLE
         return not connection.closed and is_idle
 
+    @property
+    def is_pooled(self) -> bool:
+        """Tell whether a pooler answers: the key of the connection is its own."""
+        ((pid,),) = self.execute("SELECT pg_backend_pid()")
+        return bool(pid != self._connection.info.backend_pid)
+
     def execute(self, statement: str, values: Values | None = None) -> list[Any]:
         """Run a statement; return its rows as Python values."""
         with self._watch:

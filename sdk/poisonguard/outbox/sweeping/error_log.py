@@ -108,9 +108,11 @@ class ErrorLog:
         if now < self._logged_at.get(key, 0.0):
             return
         self._logged_at[key] = now + LOG_EVERY
-        stack = f"\n{error.first_stack}" if error.count == 1 else ""
-        log.error(
-            "The sweeper failed to %s (%s, %d times): %s%s",
+        is_first = error.count == 1 and error.first_stack
+        stack = f"\n{error.first_stack}" if is_first else ""
+        log.log(
+            logging.ERROR if error.first_stack else logging.WARNING,
+            "Sweeper, %s: %s (%d times): %s%s",
             *(error.stage, error.kind, error.count, error.last_text, stack),
         )
 

@@ -15,8 +15,6 @@ from poisonguard.outbox.sweeping.quarantine import QuarantinedRow, QuarantineRep
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from poisonguard.outbox.sweeping.unmarkable_rows import UnmarkableRows
 
-# What has failed waits longer, so that it does not slow the sending.
-AFTER_FAILURE = 30.0
 # The figures read all waiting rows: they may take so much of the time.
 FIGURES_SHARE = 0.05
 REJECTED_FOR = 3_600.0
@@ -26,8 +24,10 @@ MOST_REJECTED = 1_000
 class Timer:
     """Says when something is due again; later where it has failed."""
 
-    def __init__(self, every: float) -> None:
+    def __init__(self, every: float, settings: SweeperSettings) -> None:
         self._every = every
+        # What has failed waits longer, so that it does not slow the sending.
+        self._after_failure = max(settings.housekeeping_pause, every)
         self._at = 0.0
 
     @property
@@ -37,7 +37,7 @@ class Timer:
     def begin(self) -> float:
         """Return the time; expect a failure until `end`."""
         now = time.monotonic()
-        self._at = now + max(AFTER_FAILURE, self._every)
+        self._at = now + self._after_failure
         return now
 
     def end(self, seconds: float | None = None) -> None:
@@ -61,9 +61,9 @@ class Housekeeping:
         self._unmarkable = unmarkable
         self._errors = errors
         self._enter = enter
-        self._figures = Timer(settings.figures_every)
-        self._reports = Timer(settings.reports_every)
-        self._pruning = Timer(settings.prune_every)
+        self._figures = Timer(settings.figures_every, settings)
+        self._reports = Timer(settings.reports_every, settings)
+        self._pruning = Timer(settings.prune_every, settings)
         self._rejected: dict[int, float] = {}
 
     def run(self, connection: OutboxConnection) -> None:

@@ -50,7 +50,13 @@ class Ownership:
         if (fence := self.fence) is not None:
             return fence
         self.release()
-        grant = self._resource_lock(connection).acquire(seconds)
+        lock = self._resource_lock(connection)
+        try:
+            grant = lock.acquire(seconds)
+        except BaseException:
+            # A place in the queue that was left behind would block it for all.
+            self.close()
+            raise
         if grant is None:
             return None
         self._grant = grant

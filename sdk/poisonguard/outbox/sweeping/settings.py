@@ -22,7 +22,8 @@ class SweeperSettings:
     row the breaker opens. A row that is alone in its window and gets no answer from the
     broker `tries_alone` times, while others are sent, is quarantined.
 
-    Sent rows stay for `rows_for`, and their ids and digests for `ids_for`.
+    Figures, reports and pruning are done that often, and after an error once in
+    `housekeeping_pause`. Sent rows stay for `rows_for`, and their ids and digests for `ids_for`.
     """
 
     schema: str | None = None
@@ -44,6 +45,7 @@ class SweeperSettings:
     figures_every: float = 1.0
     reports_every: float = 5.0
     prune_every: float = 60.0
+    housekeeping_pause: float = 30.0
     rows_for: timedelta = timedelta(days=7)
     ids_for: timedelta = timedelta(days=30)
 

@@ -1,0 +1,1 @@
+"""Publishers for an outbox, as `poisonguard.outbox.outcome` describes them."""

@@ -1,0 +1,93 @@
+"""Adds messages to Redis streams by their topics; the new entry's id is the confirm.
+
+An entry has the body, the headers, and the message id in the field `message_id`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+try:
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.exceptions import ConnectionError as RedisAway
+    from redis.exceptions import RedisError, ResponseError
+    from redis.exceptions import TimeoutError as RedisSilent
+    from redis.retry import Retry
+except ImportError as missing:
+    raise ImportError(
+        "poisonguard.outbox.publishers.redis_streams needs redis:"
+        " pip install 'poisonguard[redis]'"
+    ) from missing
+
+from poisonguard.errors import Away
+from poisonguard.outbox.message import Header, OutboxMessage
+from poisonguard.outbox.outcome import SendKind, SendOutcome
+
+SECONDS = 10.0
+# Errors that a server gives while it takes no entries at all.
+PASSING = frozenset(
+    {
+        *("LOADING", "BUSY", "READONLY", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM"),
+        *("CLUSTERDOWN", "TRYAGAIN", "UNKILLABLE", "NOAUTH", "NOPERM"),
+    }
+)
+MESSAGE_ID = b"message_id"
+
+
+class RedisStreamsPublisher:
+    """Sends a window in one pipeline, without repeating a command by itself."""
+
+    def __init__(self, url: str, *, body_field: str = "body") -> None:
+        self._body_field = body_field.encode()
+        self._client: redis.Redis = redis.Redis.from_url(
+            url,
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=SECONDS,
+            socket_connect_timeout=SECONDS,
+            socket_keepalive=True,
+        )
+
+    def __call__(self, batch: Sequence[OutboxMessage]) -> list[SendOutcome]:
+        self._check()
+        pipeline: Any = self._client.pipeline(transaction=False)
+        for message in batch:
+            fields = [part for pair in self._fields(message) for part in pair]
+            pipeline.execute_command("XADD", message.topic.encode(), "*", *fields)
+        try:
+            replies = pipeline.execute(raise_on_error=False)
+        except (RedisAway, RedisSilent) as error:
+            unknown = SendOutcome(kind=SendKind.UNKNOWN, detail=f"Redis: {error}")
+            return [unknown] * len(batch)
+        return [_outcome(reply) for reply in replies]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def _check(self) -> None:
+        """Raise Away unless Redis answers: from then on nothing is certain."""
+        try:
+            self._client.ping()
+        except RedisError as error:
+            raise Away(f"Redis is away: {error}") from error
+
+    def _fields(self, message: OutboxMessage) -> list[Header]:
+        headers = [each for each in message.headers if each[0] != MESSAGE_ID]
+        return [
+            (self._body_field, message.body),
+            *headers,
+            (MESSAGE_ID, message.message_id.encode()),
+        ]
+
+
+def _outcome(reply: object) -> SendOutcome:
+    if not isinstance(reply, Exception):
+        return SendOutcome(kind=SendKind.SENT)
+    text = f"Redis: {reply}"
+    if not isinstance(reply, ResponseError):
+        return SendOutcome(kind=SendKind.UNKNOWN, detail=text)
+    code = getattr(reply, "status_code", None) or str(reply).partition(" ")[0]
+    kind = SendKind.UNSENT if code in PASSING else SendKind.REFUSED
+    return SendOutcome(kind=kind, detail=text)

@@ -1,0 +1,190 @@
+"""`python -m poisonguard.sweeper`: sends what waits in an outbox, until SIGTERM.
+
+It needs the producer's database and a broker. With a Poisonweb it reports the rows
+that cannot be sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from importlib import import_module
+from types import FrameType
+from urllib.parse import urlsplit
+
+from poisonguard.contract import NAME_LIMIT, is_name
+from poisonguard.errors import GuardError, Misconfigured
+from poisonguard.locks.postgres import PostgresLocks
+from poisonguard.outbox.outcome import Publish
+from poisonguard.outbox.sweeping.connection import Connect, connector
+from poisonguard.outbox.sweeping.inspection import inspect
+from poisonguard.outbox.sweeping.poisonweb_reports import PoisonwebReports
+from poisonguard.outbox.sweeping.psycopg_client import (
+    conninfo_to_dict,
+    make_conninfo,
+    psycopg,
+)
+from poisonguard.outbox.sweeping.settings import SweeperSettings
+from poisonguard.outbox.sweeping.sweeper import Sweeper
+from poisonguard.processes.signal_safe_event import SignalSafeEvent
+from poisonguard.server.http_client import Client
+
+log = logging.getLogger(__name__)
+
+PROGRAM = "python -m poisonguard.sweeper"
+DEFAULTS = SweeperSettings()
+WRONG_ARGUMENTS = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the sweeper until SIGTERM or SIGINT; return the exit status."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    options = _parser().parse_args(arguments)
+    try:
+        sweeper, connect, settings = _sweeper(options)
+    except (GuardError, ImportError) as error:
+        sys.stderr.write(f"{PROGRAM}: {error}\n")
+        return WRONG_ARGUMENTS
+    stop = _stop_at_signals()
+    _log_findings(connect, settings)
+    sweeper.run(stop)
+    log.info("The sweeper has ended")
+    return 0
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(prog=PROGRAM, description=__doc__)
+    add = parser.add_argument
+    environ = os.environ.get
+    add("--dsn", default=environ("POISONGUARD_OUTBOX_DSN"), help="of the producer")
+    add("--schema", help="where the tables are; the search path tells otherwise")
+    add("--broker", default=environ("POISONGUARD_OUTBOX_BROKER"), help="amqp or redis")
+    add("--publish", help="module:function in place of --broker")
+    add("--server", default=environ("POISONGUARD_URL"), help="of Poisonweb")
+    add("--key", default=environ("POISONGUARD_API_KEY"), help="better as a variable")
+    add("--name", help="of the outbox in Poisonweb: DATABASE.SCHEMA otherwise")
+    add("--window", type=int, default=DEFAULTS.window_rows, help="rows sent at once")
+    add("--poll", type=float, default=DEFAULTS.poll, help="seconds between looks")
+    add("--rows-for", type=float, default=7, help="days that sent rows stay")
+    add("--ids-for", type=float, default=30, help="days that their ids stay")
+    return parser
+
+
+def _sweeper(options: Namespace) -> tuple[Sweeper, Connect, SweeperSettings]:
+    settings = SweeperSettings(
+        schema=options.schema,
+        window_rows=options.window,
+        poll=options.poll,
+        rows_for=timedelta(days=options.rows_for),
+        ids_for=timedelta(days=options.ids_for),
+    )
+    conninfo = _conninfo(options)
+    connect = connector(conninfo)
+    sweeper = Sweeper(
+        connect,
+        PostgresLocks(conninfo),
+        _publisher(options),
+        reporter=_reporter(options, conninfo),
+        settings=settings,
+    )
+    return sweeper, connect, settings
+
+
+def _conninfo(options: Namespace) -> str:
+    """Return the address of the database, where the tables of the lock are found."""
+    if options.dsn is None:
+        raise Misconfigured("Give --dsn, or set POISONGUARD_OUTBOX_DSN.")
+    try:
+        values = conninfo_to_dict(options.dsn)
+        if options.schema is None:
+            return make_conninfo(options.dsn)
+        path = options.schema.replace('"', '""')
+        search_path = f'-csearch_path="{path}",public'.replace(" ", "\\ ")
+        before = values.get("options") or ""
+        return make_conninfo(options.dsn, options=f"{before} {search_path}".strip())
+    except psycopg.ProgrammingError as error:
+        raise Misconfigured(f"--dsn cannot be used: {error}") from error
+
+
+def _publisher(options: Namespace) -> Publish:
+    if (options.publish is None) == (options.broker is None):
+        raise Misconfigured("Give either --broker or --publish.")
+    if options.publish is not None:
+        return _function(options.publish)
+    scheme = urlsplit(options.broker).scheme
+    try:
+        return _built_in(scheme, options.broker)
+    except ValueError as error:
+        raise Misconfigured(f"--broker cannot be used: {error}") from error
+
+
+def _built_in(scheme: str, url: str) -> Publish:
+    """Import only the client that is needed."""
+    if scheme in {"amqp", "amqps"}:
+        from poisonguard.outbox.publishers.pika import PikaPublisher  # noqa: PLC0415
+
+        return PikaPublisher(url)
+    if scheme in {"redis", "rediss", "unix"}:
+        from poisonguard.outbox.publishers.redis_streams import (  # noqa: PLC0415
+            RedisStreamsPublisher,
+        )
+
+        return RedisStreamsPublisher(url)
+    raise Misconfigured(
+        "--broker is neither amqp:// nor redis://: give --publish for another broker."
+    )
+
+
+def _function(path: str) -> Publish:
+    module, _, name = path.partition(":")
+    function: Callable[..., object] | None = getattr(import_module(module), name, None)
+    if not callable(function):
+        raise Misconfigured(f"--publish is {path}: give module:function.")
+    return function  # type: ignore[return-value]
+
+
+def _reporter(options: Namespace, conninfo: str) -> PoisonwebReports | None:
+    if options.server is None:
+        log.warning("No --server: rows that cannot be sent are only marked there")
+        return None
+    database = conninfo_to_dict(conninfo).get("dbname") or "outbox"
+    name = options.name or f"{database}.{options.schema or 'public'}"[:NAME_LIMIT]
+    if not is_name(name):
+        raise Misconfigured(f"--name is {name!r}: give 1 to {NAME_LIMIT} characters.")
+    if options.key is None:
+        raise Misconfigured("Give --key, or set POISONGUARD_API_KEY.")
+    urls = [url.strip() for url in options.server.split(",")]
+    return PoisonwebReports(Client(urls, options.key), outbox=name)
+
+
+def _log_findings(connect: Connect, settings: SweeperSettings) -> None:
+    """Say what is wrong with the tables; the sweeper waits until it is mended."""
+    for finding in inspect(connect, settings):
+        log.log(
+            logging.ERROR if finding.is_blocking else logging.WARNING,
+            "%s: %s. Remedy: %s%s",
+            *(finding.kind.value, finding.detail, finding.remedy),
+            f"\n{finding.sql}" if finding.sql else "",
+        )
+
+
+def _stop_at_signals() -> SignalSafeEvent:
+    stop = SignalSafeEvent()
+
+    def set_stop(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, set_stop)
+    return stop
+
+
+if __name__ == "__main__":
+    sys.exit(main())
