@@ -44,7 +44,7 @@ class Faults:
         if is_chosen and not self._is_late:
             self.fail()
         value = work()
-        if is_chosen:
+        if is_chosen and self._is_late:
             ruin(value)
             self.fail()
         return value

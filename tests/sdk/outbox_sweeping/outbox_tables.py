@@ -49,9 +49,7 @@ class OutboxTables:
 
     def allow_nulls(self) -> None:
         for column in ("producer", "message_id", "topic", "key", "body", "headers"):
-            self.execute(
-                f"ALTER TABLE poisonguard_outbox ALTER {column} DROP NOT NULL"
-            )
+            self.execute(f"ALTER TABLE poisonguard_outbox ALTER {column} DROP NOT NULL")
 
     def put_many(
         self, count: int, *, topic: str = "orders", key: str = "", first: int = 1

@@ -8,10 +8,10 @@ from poisonguard.outbox.outcome import SendKind, SendOutcome
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from poisonguard.outbox.sweeping.sweeper import Sweeper
 from tests.sdk.outbox_sweeping.faulty_ports import (
+    Faults,
     FaultyLocks,
     FaultyPublisher,
     FaultyReporter,
-    Faults,
     InjectedFault,
     faulty_connect,
 )
@@ -67,9 +67,7 @@ def run(outbox: OutboxTables, faults: Faults) -> tuple[Sweeper, FaultyPublisher]
         FaultyLocks(outbox.dsn, faults),
         publisher,
         reporter=reporter,
-        settings=SweeperSettings(
-            **FAST | {"figures_every": 0.01, "prune_every": 0.01}
-        ),
+        settings=SweeperSettings(**FAST | {"figures_every": 0.01, "prune_every": 0.01}),
     )
     try:
         work_until(

@@ -59,6 +59,7 @@ class LoneRows:
         self._settings = settings
         self._rows: dict[int, LoneRow] = {}
         self._answers = 0
+        self._is_turn_of_others = False
 
     @property
     def row_ids(self) -> list[int]:
@@ -89,8 +90,14 @@ class LoneRows:
         return seconds, False
 
     def next_due(self, now: float) -> int | None:
-        """Return a row whose pause is over."""
-        return next((i for i, row in self._rows.items() if row.retry_at <= now), None)
+        """Return a row whose pause is over; every other time none."""
+        if self._is_turn_of_others:
+            self._is_turn_of_others = False
+            return None
+        due = (i for i, row in self._rows.items() if row.retry_at <= now)
+        row_id = next(due, None)
+        self._is_turn_of_others = row_id is not None
+        return row_id
 
     def forget(self, row_id: int) -> None:
         """Forget a row that waits no longer."""

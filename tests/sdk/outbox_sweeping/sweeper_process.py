@@ -1,0 +1,94 @@
+"""A sweeper in a process of its own, which is killed or stopped at one of its calls.
+
+It writes each message that it sends as a line of a file, which is the broker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+from poisonguard.locks.postgres import PostgresLocks
+from poisonguard.outbox.message import OutboxMessage
+from poisonguard.outbox.outcome import SendOutcome
+from poisonguard.outbox.sweeping.settings import SweeperSettings
+from poisonguard.outbox.sweeping.sweeper import Sweeper
+from tests.sdk.outbox_sweeping.faulty_ports import Faults, faulty_connect
+from tests.sdk.outbox_sweeping.sweeper_stage import FAST, SENT
+
+SENT_FILE, ERRORS_FILE = "sent", "errors"
+
+
+class Plan(TypedDict):
+    """What a process does: `at` numbers the call at which `signal_number` comes."""
+
+    dsn: str
+    folder: str
+    at: int | None
+    is_late: bool
+    signal_number: int
+    seconds: float
+    settings: dict[str, Any]
+
+
+class SignalAtCall(Faults):
+    """Sends this process a signal in place of a fault."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan["at"], is_late=plan["is_late"])
+        self._number = plan["signal_number"]
+
+    def call(
+        self, name: str, work: Callable[[], Any], ruin: Callable[[Any], object] = bool
+    ) -> Any:
+        return super().call(name, work)
+
+    def fail(self) -> None:
+        self.is_over = True
+        os.kill(os.getpid(), self._number)
+
+
+def main(text: str) -> None:
+    plan: Plan = json.loads(text)
+    folder, faults = Path(plan["folder"]), SignalAtCall(plan)
+
+    def publish(batch: Sequence[OutboxMessage]) -> list[SendOutcome]:
+        def write() -> list[SendOutcome]:
+            with (folder / SENT_FILE).open("a") as file:
+                for message in batch:
+                    file.write(f"{message.message_id}\n")
+                    # Half of a window may have been sent.
+                    file.flush()
+            return [SENT] * len(batch)
+
+        outcomes: list[SendOutcome] = faults.call("publish", write)
+        return outcomes
+
+    sweeper = Sweeper(
+        faulty_connect(plan["dsn"], faults),
+        PostgresLocks(plan["dsn"]),
+        publish,
+        settings=SweeperSettings(**FAST | plan["settings"]),
+    )
+    until = time.monotonic() + plan["seconds"]
+    while time.monotonic() < until:
+        time.sleep(min(0.1, sweeper.work_once()))
+        kinds = sorted({error.kind for error in sweeper.errors.errors})
+        (folder / ERRORS_FILE).write_text("\n".join(kinds))
+    sweeper.close()
+
+
+def plan_text(**plan: Any) -> str:
+    defaults: dict[str, Any] = {
+        "at": None,
+        "is_late": False,
+        "signal_number": int(signal.SIGKILL),
+        "seconds": 60.0,
+        "settings": {},
+    }
+    return json.dumps(defaults | plan)

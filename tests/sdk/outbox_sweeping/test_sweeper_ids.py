@@ -1,0 +1,173 @@
+"""Rows with one id: equal ones are sent once, different ones not at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from poisonguard.outbox.message import OutboxMessage, digest
+from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
+from tests.sdk.outbox_sweeping.sweeper_stage import (
+    RecordingPublisher,
+    sweeping,
+    work_until,
+)
+
+
+@pytest.fixture
+def article(outbox: OutboxTables) -> OutboxTables:
+    """A table whose ids may come twice."""
+    outbox.drop_unique_index()
+    return outbox
+
+
+def send_all(outbox: OutboxTables, **settings: object) -> RecordingPublisher:
+    publisher = RecordingPublisher()
+    with sweeping(outbox.dsn, publisher, **settings) as sweeper:
+        work_until(sweeper, lambda: not outbox.waiting)
+    return publisher
+
+
+@pytest.mark.parametrize("window_rows", [1, 2, 500])
+def test_of_equal_rows_one_is_sent_and_named_by_the_others(
+    article: OutboxTables, window_rows: int
+) -> None:
+    first, second, third = (article.put("m", b"same") for _ in range(3))
+    other = article.put("n", b"same")
+
+    publisher = send_all(article, window_rows=window_rows)
+
+    assert publisher.counts == {"m": 1, "n": 1}
+    duplicates = [article.column("duplicate_of", row) for row in (second, third)]
+    assert duplicates == [first, first]
+    assert article.column("duplicate_of", first) is None
+    assert article.column("duplicate_of", other) is None
+
+
+@pytest.mark.parametrize("window_rows", [1, 500])
+def test_different_rows_of_one_id_are_quarantined(
+    article: OutboxTables, window_rows: int
+) -> None:
+    rows = [article.put("m", body) for body in (b"one", b"other", b"one")]
+
+    publisher = send_all(article, window_rows=window_rows)
+
+    assert publisher.sent == []
+    assert [*article.reasons()] == rows
+    assert "two messages under one id" in article.reasons()[rows[0]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"topic": "invoices"},
+        {"key": "k"},
+        {"headers": [b"name", b"value"]},
+    ],
+)
+def test_more_than_the_body_makes_a_difference(
+    article: OutboxTables, change: dict[str, object]
+) -> None:
+    article.put("m", b"same")
+    article.put("m", b"same", **change)  # type: ignore[arg-type]
+
+    publisher = send_all(article)
+
+    assert publisher.sent == []
+    assert len(article.reasons()) == 2
+
+
+def test_what_was_sent_stays_and_what_comes_later_is_quarantined(
+    article: OutboxTables,
+) -> None:
+    first = article.put("m", b"one")
+    send_all(article)
+    copy, other = article.put("m", b"one"), article.put("m", b"other")
+
+    publisher = send_all(article)
+
+    assert publisher.sent == []
+    assert article.column("sent_at", first) is not None
+    assert article.column("duplicate_of", copy) == first
+    assert "another message with it was sent" in article.reasons()[other]
+
+
+def test_an_id_that_comes_again_within_30_days_is_noticed(
+    outbox: OutboxTables,
+) -> None:
+    outbox.put("m", b"one")
+    outbox.put("n", b"one")
+    send_all(outbox)
+    outbox.execute("UPDATE poisonguard_outbox SET sent_at = now() - interval '8 days'")
+    outbox.execute(
+        "UPDATE poisonguard_outbox_sent SET sent_at = now() - interval '29 days'"
+    )
+    publisher = RecordingPublisher()
+    with sweeping(outbox.dsn, publisher, prune_every=0.01) as sweeper:
+        work_until(sweeper, lambda: not outbox.count())
+    other, copy = outbox.put("m", b"other"), outbox.put("n", b"one")
+
+    publisher = send_all(outbox)
+
+    assert publisher.sent == []
+    assert [*outbox.reasons()] == [other]
+    assert outbox.column("duplicate_of", copy) == copy
+
+
+def test_a_row_that_a_person_released_is_sent(article: OutboxTables) -> None:
+    one, other = article.put("m", b"one"), article.put("m", b"other")
+    send_all(article)
+    article.execute(
+        "UPDATE poisonguard_outbox SET quarantined_at = NULL, released_at = now()"
+        " WHERE row_id = %s",
+        [other],
+    )
+
+    publisher = send_all(article)
+
+    assert [message.body for message in publisher.sent] == [b"other"]
+    assert [*article.reasons()] == [one]
+
+
+def test_an_unreadable_row_also_holds_up_its_id(article: OutboxTables) -> None:
+    article.allow_nulls()
+    rows = [article.put("m", None), article.put("m", b"one")]
+
+    publisher = send_all(article)
+
+    assert publisher.sent == []
+    assert [*article.reasons()] == rows
+
+
+def test_many_rows_of_one_id_are_quarantined_a_part_at_a_time(
+    article: OutboxTables,
+) -> None:
+    article.execute(
+        "INSERT INTO poisonguard_outbox (producer, message_id, topic, body)"
+        " SELECT 'shop', 'm', 'orders', convert_to('b' || n, 'UTF8')"
+        " FROM generate_series(1, 3000) AS n"
+    )
+
+    publisher = send_all(article)
+
+    assert publisher.sent == []
+    assert len(article.reasons()) == 3_000
+
+
+def test_the_ids_of_sent_messages_are_noted_with_their_digests(
+    outbox: OutboxTables,
+) -> None:
+    outbox.put("m", b"one", key="k", headers=[b"name", b"value"])
+    send_all(outbox)
+
+    message = OutboxMessage(
+        producer="shop",
+        message_id="m",
+        topic="orders",
+        key="k",
+        headers=((b"name", b"value"),),
+        body=b"one",
+    )
+    rows = outbox.execute(
+        "SELECT producer, message_id, digest FROM poisonguard_outbox_sent"
+    )
+    assert rows == [("shop", "m", digest(message))]

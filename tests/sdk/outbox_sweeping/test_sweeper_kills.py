@@ -1,0 +1,205 @@
+"""Sweepers that are killed or frozen anywhere lose no message, and share none."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests import preloaded_fork_server
+from tests.sdk.outbox_sweeping import sweeper_process
+from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
+from tests.sdk.outbox_sweeping.sweeper_process import (
+    ERRORS_FILE,
+    SENT_FILE,
+    plan_text,
+)
+from tests.sdk.outbox_sweeping.sweeper_stage import (
+    RecordingPublisher,
+    sweeping,
+    work_until,
+)
+from tests.waiting import wait_until
+
+FORKS = preloaded_fork_server.of(sweeper_process.__name__)
+IS_SOAK = bool(os.environ.get("SOAK"))
+KILLS, ROWS, WINDOW = (200, 100_000, 100) if IS_SOAK else (24, 2_000, 25)
+# Calls of a first window: connect, settings, schema, take-over, and then claim,
+# look-up, publish and mark. Those of the figures and of pruning follow.
+CLAIM, LOOK_UP, PUBLISH, MARK = 4, 5, 6, 7
+LAST_CALL = 20
+END_LOCKS = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE application_name = 'poisonguard locks' AND datname = current_database()
+"""
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[str], ForkServerProcess]]:
+    """Start sweepers of plans; those that still run are killed at the end."""
+    started: list[ForkServerProcess] = []
+
+    def start_one(plan: str) -> ForkServerProcess:
+        process = FORKS.Process(target=sweeper_process.main, args=[plan])
+        process.start()
+        started.append(process)
+        return process
+
+    yield start_one
+    for process in started:
+        process.kill()
+        process.join()
+
+
+Start = Callable[[str], ForkServerProcess]
+
+
+def lines(folder: Path) -> list[str]:
+    file = folder / SENT_FILE
+    return file.read_text().splitlines() if file.exists() else []
+
+
+@pytest.mark.timeout(3_600 if IS_SOAK else 900)
+def test_kills_between_claim_send_and_mark_lose_no_message(
+    outbox: OutboxTables, tmp_path: Path, start: Start
+) -> None:
+    outbox.put_many(ROWS)
+    # So rows do not wait for the claims of the dead.
+    outbox.execute("UPDATE poisonguard_outbox SET key = message_id")
+    settings = {"claim_seconds": 2.0, "window_rows": WINDOW}
+    places = [(at, late) for at in (CLAIM, LOOK_UP, PUBLISH, MARK) for late in (0, 1)]
+
+    for number in range(KILLS):
+        before = len(lines(tmp_path))
+        at, is_late = places[number % len(places)]
+        if number >= 2 * len(places):
+            at, is_late = random.randint(0, LAST_CALL), random.randint(0, 1)
+        plan = plan_text(
+            dsn=outbox.dsn,
+            folder=str(tmp_path),
+            at=at,
+            is_late=bool(is_late),
+            settings=settings,
+        )
+        process = start(plan)
+        process.join(120)
+        assert process.exitcode == -signal.SIGKILL
+        assert len(lines(tmp_path)) - before <= 5 * WINDOW
+
+    publisher = RecordingPublisher()
+    with sweeping(outbox.dsn, publisher, claim_seconds=2.0) as sweeper:
+        work_until(sweeper, lambda: not outbox.waiting, seconds=300)
+
+    sent = Counter(lines(tmp_path)) + publisher.counts
+    assert sent.keys() == {f"m-{number}" for number in range(1, ROWS + 1)}
+    assert sent.total() - ROWS <= KILLS * WINDOW
+    # At least one window was sent, and its marks were lost.
+    assert sent.total() > ROWS
+    assert outbox.count("sent_at IS NOT NULL") == ROWS
+    assert outbox.reasons() == {}
+
+
+def test_a_kill_in_the_middle_of_a_window_costs_at_most_its_rows(
+    outbox: OutboxTables, tmp_path: Path, start: Start
+) -> None:
+    outbox.put_many(100)
+    plan = plan_text(
+        dsn=outbox.dsn,
+        folder=str(tmp_path),
+        at=MARK,
+        settings={"claim_seconds": 0.2, "window_rows": 25},
+    )
+    start(plan).join(120)
+    publisher = RecordingPublisher()
+    with sweeping(outbox.dsn, publisher) as sweeper:
+        work_until(sweeper, lambda: not outbox.waiting)
+
+    assert lines(tmp_path) == [f"m-{number}" for number in range(1, 26)]
+    sent = [message.message_id for message in publisher.sent]
+    assert sent == [f"m-{number}" for number in range(1, 101)]
+
+
+@pytest.mark.parametrize(
+    ("at", "is_late"),
+    [(CLAIM, True), (LOOK_UP, False), (LOOK_UP, True)],
+    ids=["claimed", "before the look-up", "before sending"],
+)
+def test_a_frozen_sweeper_sends_nothing_once_another_has_taken_over(
+    outbox: OutboxTables, tmp_path: Path, start: Start, at: int, *, is_late: bool
+) -> None:
+    outbox.put_many(60)
+    plan = plan_text(
+        dsn=outbox.dsn,
+        folder=str(tmp_path),
+        at=at,
+        is_late=is_late,
+        signal_number=int(signal.SIGSTOP),
+        settings={"claim_seconds": 1.0, "window_rows": 20},
+    )
+    pid = start(plan).pid
+    assert pid is not None
+    wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] == "T")
+    with psycopg.connect(outbox.dsn, autocommit=True) as connection:
+        connection.execute(END_LOCKS)
+    publisher = RecordingPublisher()
+
+    with sweeping(outbox.dsn, publisher, claim_seconds=1.0) as sweeper:
+        work_until(sweeper, lambda: not outbox.waiting)
+        os.kill(pid, signal.SIGCONT)
+        errors = tmp_path / ERRORS_FILE
+        wait_until(errors.exists)
+        outbox.put_many(20, first=61)
+        work_until(sweeper, lambda: not outbox.waiting)
+        assert errors.read_text() == "Fenced"
+        assert sweeper.errors.errors == []
+
+    # The other has released the lock: the thawed one works again, for what is new.
+    assert lines(tmp_path) == []
+    outbox.put_many(5, first=81)
+    wait_until(lambda: not outbox.waiting)
+    assert publisher.counts == {f"m-{number}": 1 for number in range(1, 81)}
+    assert lines(tmp_path) == [f"m-{number}" for number in range(81, 86)]
+
+
+def test_a_second_sweeper_waits_for_the_first(outbox: OutboxTables) -> None:
+    outbox.put_many(10)
+    one, other = RecordingPublisher(), RecordingPublisher()
+    with sweeping(outbox.dsn, one) as first, sweeping(outbox.dsn, other) as second:
+        first.work_once()
+        for number in range(5):
+            outbox.put(f"n-{number}")
+            second.work_once()
+        assert (len(one.sent), len(other.sent)) == (10, 0)
+        assert second.health().fence is None
+        first.close()
+        work_until(second, lambda: not outbox.waiting)
+        assert len(other.sent) == 5
+        assert second.health().fence is not None
+        assert [*first.errors.errors, *second.errors.errors] == []
+
+
+def test_a_lower_fence_claims_nothing_and_is_told(outbox: OutboxTables) -> None:
+    publisher = RecordingPublisher()
+    with sweeping(outbox.dsn, publisher) as sweeper:
+        sweeper.work_once()
+        outbox.execute("UPDATE poisonguard_outbox_sweeper SET fence = 1000")
+        outbox.put_many(3)
+        deadline = time.monotonic() + 1
+        while time.monotonic() < deadline:
+            sweeper.work_once()
+        assert publisher.sent == []
+        kinds = {error.kind for error in sweeper.errors.errors}
+        assert kinds == {"Fenced", "Misconfigured"}
+        assert "UPDATE poisonguard_outbox_sweeper" in " ".join(
+            error.last_text for error in sweeper.errors.errors
+        )
+        outbox.execute("UPDATE poisonguard_outbox_sweeper SET fence = 0")
+        work_until(sweeper, lambda: not outbox.waiting)
