@@ -132,3 +132,11 @@ CREATE OR REPLACE TRIGGER poisonguard_outbox_unmarker
         )
     )
     EXECUTE FUNCTION poisonguard_outbox_note_writer();
+-- A claim or a pause of a sweeper is shorter.
+CREATE OR REPLACE TRIGGER poisonguard_outbox_delayer
+    BEFORE UPDATE OF due_at ON poisonguard_outbox
+    FOR EACH ROW WHEN (
+        NEW.due_at IS DISTINCT FROM OLD.due_at
+        AND coalesce(NEW.due_at, 'infinity') > now() + interval '1 day'
+    )
+    EXECUTE FUNCTION poisonguard_outbox_note_writer();

@@ -27,7 +27,7 @@ class Stage(StrEnum):
     CONNECT = "connect"
     LOCK = "lock"
     CLAIM = "claim"
-    IDS = "ids"
+    IDS = "look up ids"
     PUBLISH = "publish"
     MARK = "mark"
     QUARANTINE = "quarantine"
@@ -137,9 +137,9 @@ class Breaker:
         self._equal_errors = self._equal_errors + 1 if key == self._last else 1
         self._last = key
         self._errors += 1
+        self.reason = f"failed to {stage}: {error}"[:TEXT_LIMIT]
         if self._equal_errors >= self._limit and not self.is_open:
             self.opened_at = time.time()
-            self.reason = f"failed to {stage}: {error}"[:TEXT_LIMIT]
             log.error(
                 "The sweeper pauses: %d times in a row it %s",
                 *(self._equal_errors, self.reason),

@@ -65,7 +65,8 @@ SELECT tgname::text FROM pg_trigger
 WHERE tgrelid = to_regclass(%(table)s) AND tgenabled IN ('O', 'A')
 """
 READ_RIGHTS = """
-SELECT name, "right", has_table_privilege(to_regclass(name), "right")
+SELECT name, "right", has_table_privilege(to_regclass(name), "right"),
+    quote_ident(current_user)
 FROM unnest(%(tables)s::text[]) AS name, unnest(%(rights)s::text[]) AS "right"
 """
 READ_NAMES = """
@@ -218,13 +219,14 @@ class Inspection:
     def _missing_rights(self) -> Iterator[Finding]:
         names = [self._name(table) for table in NAMES.values()]
         values = {"tables": [*names, *LOCK_TABLES], "rights": list(RIGHTS)}
-        for name, right, is_granted in self._connection.execute(READ_RIGHTS, values):
+        rows = self._connection.execute(READ_RIGHTS, values)
+        for name, right, is_granted, role in rows:
             if is_granted is False:
                 yield Finding(
                     kind=FindingKind.MISSING_RIGHT,
                     detail=f"{right} on {name}",
                     remedy="grant it, as an owner of the table",
-                    sql=f"GRANT {right} ON {name} TO CURRENT_USER;",
+                    sql=f"GRANT {right} ON {name} TO {role};",
                 )
 
     def _missing_triggers(self) -> Iterator[Finding]:

@@ -23,7 +23,8 @@ class SweeperSettings:
     broker `tries_alone` times, while others are sent, is quarantined.
 
     Figures, reports and pruning are done that often, and after an error once in
-    `housekeeping_pause`. Sent rows stay for `rows_for`, and their ids and digests for `ids_for`.
+    `housekeeping_pause`. Sent rows stay for `rows_for`, and their ids and digests for
+    `ids_for`.
     """
 
     schema: str | None = None

@@ -277,6 +277,7 @@ class Sweeper:
             # This process was frozen: others may send these rows, or have sent them.
             window.return_all(rows)
             self._finish(session)
+            self._enter(Stage.PUBLISH)
             raise Fenced(f"A window was claimed {age:.0f} s ago, and was not sent.")
         window.in_flight = list(rows)
         try:
