@@ -104,6 +104,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *("poisonweb/costly_request_process.py:should_exit", "tests/*:should_exit"),
         "tests/sdk/outbox/executed_statements.py:cursor_factory",
         "*/locks/zookeeper.py:wake_event",
+        "sdk/poisonguard/outbox/publishers/pika.py:tcp_options",
+        "sdk/poisonguard/outbox/publishers/pika.py:stack_timeout",
         "apps/redelivery/gateway/soap_envelopes.py:Start*Handler",
         *("tests/conftest.py:_fixture_*", "tests/*:raise_request_exception"),
         *("tests/integration/test_prepare_command.py:[A-Z]*", "tests/*:ROOT_URLCONF"),
@@ -142,6 +144,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *("sdk/poisonguard/outcome.py:duty", "*/dedupe/postgres.py:forget_async"),
         *("sdk/poisonguard/readers/*.py:*Reader", "*/in_flight_journal.py:__setitem__"),
         "*/locks/*.py:ZooKeeperLocks",
+        "sdk/poisonguard/outbox/sweeping/inspection.py:doubled_ids",
+        "sdk/poisonguard/outbox/sweeping/sweeper.py:breaker_*",
     ),
     "Tests of applications, or ours, let these doubles misbehave": (
         "sdk/poisonguard/testing/__init__.py:*",

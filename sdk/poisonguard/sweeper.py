@@ -21,7 +21,7 @@ from poisonguard.contract import NAME_LIMIT, is_name
 from poisonguard.errors import GuardError, Misconfigured
 from poisonguard.locks.postgres import PostgresLocks
 from poisonguard.outbox.outcome import Publish
-from poisonguard.outbox.sweeping.connection import Connect, connector
+from poisonguard.outbox.sweeping.connection import Connect, connecting_to
 from poisonguard.outbox.sweeping.inspection import inspect
 from poisonguard.outbox.sweeping.poisonweb_reports import PoisonwebReports
 from poisonguard.outbox.sweeping.psycopg_client import (
@@ -86,7 +86,7 @@ def _sweeper(options: Namespace) -> tuple[Sweeper, Connect, SweeperSettings]:
         ids_for=timedelta(days=options.ids_for),
     )
     conninfo = _conninfo(options)
-    connect = connector(conninfo)
+    connect = connecting_to(conninfo)
     sweeper = Sweeper(
         connect,
         PostgresLocks(conninfo),

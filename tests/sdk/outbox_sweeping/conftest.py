@@ -29,7 +29,7 @@ def outbox_database() -> Iterator[str]:
 
 @pytest.fixture
 def outbox(outbox_database: str) -> Iterator[OutboxTables]:
-    """Make the tables anew, in the public schema."""
+    """Make new tables, in the public schema."""
     tables = OutboxTables(outbox_database)
     tables.make()
     yield tables

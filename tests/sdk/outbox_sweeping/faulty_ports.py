@@ -14,7 +14,7 @@ from poisonguard.locks.lock_server import LockAttempt
 from poisonguard.locks.postgres import PostgresLocks
 from poisonguard.outbox.message import OutboxMessage
 from poisonguard.outbox.outcome import SendOutcome
-from poisonguard.outbox.sweeping.connection import Connect, connector
+from poisonguard.outbox.sweeping.connection import Connect, connecting_to
 from poisonguard.outbox.sweeping.quarantine import QuarantinedRow
 from tests.sdk.outbox_sweeping.sweeper_stage import (
     RecordingPublisher,
@@ -69,10 +69,10 @@ def faulty_connect(dsn: str, faults: Faults) -> Connect:
                 lambda _: self.pgconn.finish(),
             )
 
-    settings = connector(dsn).keywords  # type: ignore[attr-defined]
+    settings = connecting_to(dsn).keywords  # type: ignore[attr-defined]
 
     def connect() -> psycopg.Connection[Any]:
-        connection = faults.call(
+        connection: FaultyConnection = faults.call(
             "connect",
             lambda: FaultyConnection.connect("", **settings),
             FaultyConnection.close,

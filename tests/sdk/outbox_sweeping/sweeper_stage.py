@@ -10,7 +10,7 @@ from typing import Any
 from poisonguard.locks.postgres import PostgresLocks
 from poisonguard.outbox.message import OutboxMessage
 from poisonguard.outbox.outcome import Publish, SendKind, SendOutcome
-from poisonguard.outbox.sweeping.connection import Connect, connector
+from poisonguard.outbox.sweeping.connection import Connect, connecting_to
 from poisonguard.outbox.sweeping.quarantine import (
     QuarantinedRow,
     QuarantineReporter,
@@ -35,11 +35,11 @@ FAST: dict[str, Any] = {
 
 
 class RecordingPublisher:
-    """Sends nothing, and answers as a test wishes; `sent` is what it said yes to."""
+    """Sends nothing, and answers as a test wishes: `sent_messages` got a yes."""
 
     def __init__(self) -> None:
         self.windows: list[list[OutboxMessage]] = []
-        self.sent: list[OutboxMessage] = []
+        self.sent_messages: list[OutboxMessage] = []
         self.before: Callable[[Sequence[OutboxMessage]], object] = lambda batch: None
         self.answer: Callable[[OutboxMessage], SendOutcome] = lambda message: SENT
 
@@ -47,7 +47,7 @@ class RecordingPublisher:
         self.windows.append(list(batch))
         self.before(batch)
         outcomes = [self.answer(message) for message in batch]
-        self.sent += [
+        self.sent_messages += [
             message
             for message, outcome in zip(batch, outcomes, strict=True)
             if outcome.kind is SendKind.SENT
@@ -57,7 +57,7 @@ class RecordingPublisher:
     @property
     def counts(self) -> Counter[str]:
         """Count how often each message id was sent."""
-        return Counter(message.message_id for message in self.sent)
+        return Counter(message.message_id for message in self.sent_messages)
 
 
 class RecordingReporter:
@@ -89,7 +89,7 @@ def sweeping(
     **settings: Any,
 ) -> Iterator[Sweeper]:
     sweeper = Sweeper(
-        connect or connector(dsn),
+        connect or connecting_to(dsn),
         PostgresLocks(dsn),
         publish,
         reporter=reporter,

@@ -103,7 +103,7 @@ def test_a_mark_that_fails_for_all_rows_sends_no_row_again(
         for _ in range(TURNS // 10):
             sweeper.work_once()
         # Without the table of ids it does not even know what it may send.
-        assert publisher.sent == []
+        assert publisher.sent_messages == []
         outbox.execute("ALTER TABLE elsewhere RENAME TO poisonguard_outbox_sent")
         outbox.execute(
             "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS"

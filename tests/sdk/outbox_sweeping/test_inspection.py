@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from poisonguard.outbox.postgres_schema import schema
-from poisonguard.outbox.sweeping.connection import connector
+from poisonguard.outbox.sweeping.connection import connecting_to
 from poisonguard.outbox.sweeping.inspection import Finding, FindingKind, inspect
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from tests.brokers import pgbouncer
@@ -17,7 +17,7 @@ from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
 
 
 def findings(outbox: OutboxTables, *, schema: str | None = None) -> list[Finding]:
-    return inspect(connector(outbox.dsn), SweeperSettings(schema=schema))
+    return inspect(connecting_to(outbox.dsn), SweeperSettings(schema=schema))
 
 
 def test_a_table_of_the_schema_has_no_findings(outbox: OutboxTables) -> None:
@@ -147,7 +147,7 @@ def test_missing_rights_are_named_with_their_grant(outbox: OutboxTables) -> None
     place = f"inspected:secret@{address.hostname}:{address.port}"
     dsn = address._replace(netloc=place).geturl()
 
-    results = inspect(connector(dsn), SweeperSettings())
+    results = inspect(connecting_to(dsn), SweeperSettings())
 
     outbox.execute("DROP OWNED BY inspected")
     outbox.execute("DROP ROLE inspected")
@@ -159,7 +159,7 @@ def test_missing_rights_are_named_with_their_grant(outbox: OutboxTables) -> None
 def test_a_database_that_is_away_is_a_finding(outbox: OutboxTables) -> None:
     dsn = urlsplit(outbox.dsn)._replace(path="/missing").geturl()
 
-    (finding,) = inspect(connector(dsn), SweeperSettings())
+    (finding,) = inspect(connecting_to(dsn), SweeperSettings())
 
     assert finding.kind is FindingKind.AWAY
     assert '"missing"' in finding.detail
@@ -168,7 +168,7 @@ def test_a_database_that_is_away_is_a_finding(outbox: OutboxTables) -> None:
 @pytest.mark.needs("pgbouncer")
 def test_a_pooler_is_noticed(outbox: OutboxTables, tmp_path: Path) -> None:
     with pgbouncer.running(tmp_path, outbox.dsn, mode="transaction") as dsn:
-        (finding,) = inspect(connector(dsn), SweeperSettings())
+        (finding,) = inspect(connecting_to(dsn), SweeperSettings())
 
     assert finding.kind is FindingKind.POOLER
     assert finding.is_blocking

@@ -20,8 +20,10 @@ def test_messages_are_sent_in_their_order_and_marked(outbox: OutboxTables) -> No
     with sweeping(outbox.dsn, publisher) as sweeper:
         work_until(sweeper, lambda: not outbox.waiting)
 
-    assert [m.message_id for m in publisher.sent] == [f"m-{n}" for n in range(1, 1_202)]
-    first = publisher.sent[0]
+    assert [m.message_id for m in publisher.sent_messages] == [
+        f"m-{n}" for n in range(1, 1_202)
+    ]
+    first = publisher.sent_messages[0]
     assert (first.producer, first.topic, first.key) == ("shop", "orders", "k")
     assert (first.body, first.headers) == (b"\x00\xff", ((b"name", b"\xfe"),))
     assert [len(window) for window in publisher.windows] == [500, 500, 201]

@@ -216,8 +216,10 @@ def test_a_hundred_corruptions_lose_no_message_and_name_the_corrupter(
     corrupter.close()
 
     # Each row that is marked as sent, and was not changed after that, was sent.
-    sent = {(message.message_id, message.body) for message in publisher.sent}
-    assert {*outbox.execute(IS_SENT_AS_IT_IS)} <= sent
+    sent_ids = {
+        (message.message_id, message.body) for message in publisher.sent_messages
+    }
+    assert {*outbox.execute(IS_SENT_AS_IT_IS)} <= sent_ids
     others = outbox.count("sent_at IS NULL AND duplicate_of IS NULL")
     assert others == len(outbox.reasons()) == len(reporter.by_row()) > 0
     # Who was quarantined was changed, or has the id of a changed one.
@@ -242,7 +244,7 @@ def test_a_database_that_restarts_loses_no_message(tmp_path: Path) -> None:
         tables.close()
         sweeper_context = sweeping(dsn, publisher, window_rows=10, claim_seconds=1.0)
         sweeper = sweeper_context.__enter__()
-        work_until(sweeper, lambda: len(publisher.sent) > 100)
+        work_until(sweeper, lambda: len(publisher.sent_messages) > 100)
     for _ in range(10):
         sweeper.work_once()
     assert sweeper.health().breaker_opened_at is not None

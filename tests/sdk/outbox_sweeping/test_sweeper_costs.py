@@ -100,5 +100,5 @@ def test_a_row_that_cannot_be_claimed_costs_a_bisection(outbox: OutboxTables) ->
     finally:
         sweeper.close()
 
-    assert len(publisher.sent) == 499
+    assert len(publisher.sent_messages) == 499
     assert len(calls.calls) <= clean + 25

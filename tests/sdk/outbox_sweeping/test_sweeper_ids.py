@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from poisonguard.outbox.message import OutboxMessage, digest
@@ -20,7 +22,7 @@ def article(outbox: OutboxTables) -> OutboxTables:
     return outbox
 
 
-def send_all(outbox: OutboxTables, **settings: object) -> RecordingPublisher:
+def send_all(outbox: OutboxTables, **settings: Any) -> RecordingPublisher:
     publisher = RecordingPublisher()
     with sweeping(outbox.dsn, publisher, **settings) as sweeper:
         work_until(sweeper, lambda: not outbox.waiting)
@@ -51,7 +53,7 @@ def test_different_rows_of_one_id_are_quarantined(
 
     publisher = send_all(article, window_rows=window_rows)
 
-    assert publisher.sent == []
+    assert publisher.sent_messages == []
     assert [*article.reasons()] == rows
     assert "two messages under one id" in article.reasons()[rows[0]]
 
@@ -72,7 +74,7 @@ def test_more_than_the_body_makes_a_difference(
 
     publisher = send_all(article)
 
-    assert publisher.sent == []
+    assert publisher.sent_messages == []
     assert len(article.reasons()) == 2
 
 
@@ -85,7 +87,7 @@ def test_what_was_sent_stays_and_what_comes_later_is_quarantined(
 
     publisher = send_all(article)
 
-    assert publisher.sent == []
+    assert publisher.sent_messages == []
     assert article.column("sent_at", first) is not None
     assert article.column("duplicate_of", copy) == first
     assert "another message with it was sent" in article.reasons()[other]
@@ -108,7 +110,7 @@ def test_an_id_that_comes_again_within_30_days_is_noticed(
 
     publisher = send_all(outbox)
 
-    assert publisher.sent == []
+    assert publisher.sent_messages == []
     assert [*outbox.reasons()] == [other]
     assert outbox.column("duplicate_of", copy) == copy
 
@@ -124,7 +126,7 @@ def test_a_row_that_a_person_released_is_sent(article: OutboxTables) -> None:
 
     publisher = send_all(article)
 
-    assert [message.body for message in publisher.sent] == [b"other"]
+    assert [message.body for message in publisher.sent_messages] == [b"other"]
     assert [*article.reasons()] == [one]
 
 
@@ -134,7 +136,7 @@ def test_an_unreadable_row_also_holds_up_its_id(article: OutboxTables) -> None:
 
     publisher = send_all(article)
 
-    assert publisher.sent == []
+    assert publisher.sent_messages == []
     assert [*article.reasons()] == rows
 
 
@@ -149,7 +151,7 @@ def test_many_rows_of_one_id_are_quarantined_a_part_at_a_time(
 
     publisher = send_all(article)
 
-    assert publisher.sent == []
+    assert publisher.sent_messages == []
     assert len(article.reasons()) == 3_000
 
 

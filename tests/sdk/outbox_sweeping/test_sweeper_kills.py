@@ -98,11 +98,11 @@ def test_kills_between_claim_send_and_mark_lose_no_message(
     with sweeping(outbox.dsn, publisher, claim_seconds=2.0) as sweeper:
         work_until(sweeper, lambda: not outbox.waiting, seconds=300)
 
-    sent = Counter(lines(tmp_path)) + publisher.counts
-    assert sent.keys() == {f"m-{number}" for number in range(1, ROWS + 1)}
-    assert sent.total() - ROWS <= KILLS * WINDOW
+    sent_ids = Counter(lines(tmp_path)) + publisher.counts
+    assert sent_ids.keys() == {f"m-{number}" for number in range(1, ROWS + 1)}
+    assert sent_ids.total() - ROWS <= KILLS * WINDOW
     # At least one window was sent, and its marks were lost.
-    assert sent.total() > ROWS
+    assert sent_ids.total() > ROWS
     assert outbox.count("sent_at IS NOT NULL") == ROWS
     assert outbox.reasons() == {}
 
@@ -123,8 +123,8 @@ def test_a_kill_in_the_middle_of_a_window_costs_at_most_its_rows(
         work_until(sweeper, lambda: not outbox.waiting)
 
     assert lines(tmp_path) == [f"m-{number}" for number in range(1, 26)]
-    sent = [message.message_id for message in publisher.sent]
-    assert sent == [f"m-{number}" for number in range(1, 101)]
+    sent_ids = [message.message_id for message in publisher.sent_messages]
+    assert sent_ids == [f"m-{number}" for number in range(1, 101)]
 
 
 @pytest.mark.parametrize(
@@ -177,11 +177,11 @@ def test_a_second_sweeper_waits_for_the_first(outbox: OutboxTables) -> None:
         for number in range(5):
             outbox.put(f"n-{number}")
             second.work_once()
-        assert (len(one.sent), len(other.sent)) == (10, 0)
+        assert (len(one.sent_messages), len(other.sent_messages)) == (10, 0)
         assert second.health().fence is None
         first.close()
         work_until(second, lambda: not outbox.waiting)
-        assert len(other.sent) == 5
+        assert len(other.sent_messages) == 5
         assert second.health().fence is not None
         assert [*first.errors.errors, *second.errors.errors] == []
 
@@ -195,7 +195,7 @@ def test_a_lower_fence_claims_nothing_and_is_told(outbox: OutboxTables) -> None:
         deadline = time.monotonic() + 1
         while time.monotonic() < deadline:
             sweeper.work_once()
-        assert publisher.sent == []
+        assert publisher.sent_messages == []
         kinds = {error.kind for error in sweeper.errors.errors}
         assert kinds == {"Fenced", "Misconfigured"}
         assert "UPDATE poisonguard_outbox_sweeper" in " ".join(

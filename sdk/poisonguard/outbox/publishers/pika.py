@@ -23,7 +23,7 @@ from poisonguard.errors import Away
 from poisonguard.outbox.message import OutboxMessage
 from poisonguard.outbox.outcome import SendKind, SendOutcome
 
-OPEN_SECONDS, CONFIRM_SECONDS = 10.0, 30.0
+OPEN_SECONDS, CONFIRM_SECONDS, CLOSE_SECONDS = 10.0, 30.0, 2.0
 SHORT_TEXT = 255  # bytes
 PREFIX = "amqp."
 PROPERTIES = frozenset(
@@ -93,6 +93,7 @@ class ConfirmingChannel:
         self._outcomes: dict[int, SendOutcome] = {}
         self._messages: list[OutboxMessage] = []
         self._returned: dict[int, str] = {}
+        self._is_closing = False
         self._first_tag = 1
         self._is_done: Callable[[], bool] = lambda: False
         self._connection = pika.SelectConnection(
@@ -127,23 +128,28 @@ class ConfirmingChannel:
 
     def close(self) -> None:
         """Close the connection, without waiting for long."""
+        self._is_closing = True
         if self._connection.is_open:
             self._connection.close()
-            self._run(lambda: self._connection.is_closed, seconds=1.0)
+        self._run(lambda: self._connection.is_closed, seconds=CLOSE_SECONDS)
         self._connection.ioloop.close()
 
     def _run(self, is_done: Callable[[], bool], *, seconds: float) -> None:
         """Run the loop until something is done, an error or so many seconds later."""
         loop, until = self._connection.ioloop, time.monotonic() + seconds
-        while not is_done() and not self._error and time.monotonic() < until:
+        while not (is_done() or self._has_failed) and time.monotonic() < until:
             timer = loop.call_later(min(0.05, seconds), loop.stop)
             self._is_done = is_done
             loop.start()
             loop.remove_timeout(timer)
 
+    @property
+    def _has_failed(self) -> bool:
+        return bool(self._error) and not self._is_closing
+
     def _wake(self) -> None:
         """Let the loop go where it has done what it runs for."""
-        if self._error or self._is_done():
+        if self._has_failed or self._is_done():
             self._connection.ioloop.stop()
 
     def _open_channel(self, connection: Any) -> None:
@@ -163,13 +169,15 @@ class ConfirmingChannel:
         self._error = self._error or f"{type(error).__name__}: {error}"
         self._wake()
 
-    def _take_return(self, _channel: Any, method: Any, sent: Any, body: bytes) -> None:
+    def _take_return(
+        self, _channel: Any, method: Any, properties_: Any, body: bytes
+    ) -> None:
         """Note which message has no queue: its confirm comes next."""
         for place, message in enumerate(self._messages):
             is_answered = place in self._outcomes or place in self._returned
             if not is_answered and (
                 (message.topic, message.message_id, message.body)
-                == (method.routing_key, sent.message_id, body)
+                == (method.routing_key, properties_.message_id, body)
             ):
                 self._returned[place] = (
                     f"RabbitMQ has no queue {message.topic}: {method.reply_text}"

@@ -35,7 +35,7 @@ FROM unnest(%(names)s::text[], %(texts)s::text[]) AS setting (name, value)
 SILENCE_SECONDS = 10.0
 
 
-def connector(conninfo: str) -> Connect:
+def connecting_to(conninfo: str) -> Connect:
     """Return a function that connects for a sweeper."""
     settings: dict[str, Any] = {
         **CLIENT_SETTINGS,

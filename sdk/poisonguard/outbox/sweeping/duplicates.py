@@ -170,12 +170,12 @@ def _was_sent(row: ClaimedRow, others: Mapping[Identity, SameId]) -> bool:
 
 
 def _add(same: SameId, answer: Sequence[object]) -> None:
-    sent, waiting, quarantined, different, waiting_rows, digests, sent_at = answer
+    sent_row, waiting, quarantined, different, waiting_rows, digests, sent_at = answer
     if digests is not None:
         same.sent_digests = frozenset(digests)  # type: ignore[call-overload]
         same.sent_at = str(sent_at)
         return
-    same.sent_row, same.waiting_row = sent, waiting  # type: ignore[assignment]
+    same.sent_row, same.waiting_row = sent_row, waiting  # type: ignore[assignment]
     same.quarantined_row = quarantined  # type: ignore[assignment]
     same.different_rows = list(different or ())  # type: ignore[call-overload]
     same.waiting_rows = list(waiting_rows or ())  # type: ignore[call-overload]

@@ -117,7 +117,7 @@ class ErrorLog:
         )
 
 
-class Breaker:
+class SweeperBreaker:
     """Opens after so many equal errors in a row; the pauses grow until one success."""
 
     def __init__(self, *, limit: int, pause: float, longest_pause: float) -> None:

@@ -72,10 +72,10 @@ class LoneRows:
             self._rows.pop(row_id, None)
 
     def note_silence(self, row_id: int, *, now: float) -> tuple[float, bool]:
-        """Return the seconds to the next try, and whether there is none.
+        """Return the seconds to the next try, and whether this was the last one.
 
-        There is none after enough tries, if others were answered meanwhile: where
-        none was, the broker may be at fault.
+        It is the last of enough tries if others were answered meanwhile: otherwise the
+        broker may be at fault.
         """
         row = self._rows.setdefault(row_id, LoneRow(0, self._answers, now))
         row.tries += 1

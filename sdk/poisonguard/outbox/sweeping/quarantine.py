@@ -15,7 +15,7 @@ from poisonguard.outbox.sweeping.rows import (
     BYTEA_ARRAY,
     CUT,
     RefusedRow,
-    Unreadable,
+    UnreadableColumn,
     header_pairs,
 )
 
@@ -211,7 +211,7 @@ def _headers(value: bytes | None, type_oid: int) -> tuple[Header, ...]:
     loader = adapt.Transformer().get_loader(BYTEA_ARRAY, pq.Format.BINARY)
     try:
         return header_pairs(loader.load(value))
-    except (Unreadable, psycopg.Error, ValueError, TypeError):
+    except (UnreadableColumn, psycopg.Error, ValueError, TypeError):
         return ()
 
 

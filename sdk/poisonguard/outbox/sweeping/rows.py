@@ -86,7 +86,7 @@ class RefusedRow:
     is_unchangeable: bool = False
 
 
-class Unreadable(Exception):
+class UnreadableColumn(Exception):
     """A column of one row cannot be what it should be."""
 
 
@@ -125,7 +125,7 @@ class RowTypes:
                 **names, body=self._body(raw), headers=self._headers(raw)
             )
             _check_delay(raw)
-        except Unreadable as why:
+        except UnreadableColumn as why:
             return RefusedRow(
                 row_id=row_id,
                 cause=Cause.UNDECODABLE,
@@ -143,52 +143,54 @@ class RowTypes:
         )
 
     def _read_names(self, raw: RawRow, names: dict[str, str]) -> None:
-        """Add the names that can be read; raise Unreadable for the first other one."""
+        """Add the names up to the first that cannot be read, which is raised."""
         for name in NAMES:
             names[name] = _name(name, getattr(raw, name))
 
     def _body(self, raw: RawRow) -> bytes:
         if raw.body_size is None:
-            raise Unreadable("body is NULL")
+            raise UnreadableColumn("body is NULL")
         if raw.body is None:
-            raise Unreadable(f"body has {_number(raw.body_size):,} bytes: too many")
+            raise UnreadableColumn(
+                f"body has {_number(raw.body_size):,} bytes: too many"
+            )
         if self._body_type not in BODY_TYPES:
-            raise Unreadable("the column body is neither bytea nor text")
+            raise UnreadableColumn("the column body is neither bytea nor text")
         return raw.body
 
     def _headers(self, raw: RawRow) -> tuple[Header, ...]:
         if raw.headers_size is None:
-            raise Unreadable("headers is NULL")
+            raise UnreadableColumn("headers is NULL")
         if raw.headers is None:
             size = _number(raw.headers_size)
-            raise Unreadable(f"headers take {size:,} bytes: too many")
+            raise UnreadableColumn(f"headers take {size:,} bytes: too many")
         if self._headers_type != BYTEA_ARRAY:
-            raise Unreadable("the column headers is not bytea[]")
+            raise UnreadableColumn("the column headers is not bytea[]")
         return header_pairs(self._parts(raw.headers))
 
     def _parts(self, value: bytes) -> object:
         try:
             parts: object = self._array.load(value)
         except (psycopg.Error, ValueError, TypeError) as error:
-            raise Unreadable(f"headers cannot be read: {error}") from error
+            raise UnreadableColumn(f"headers cannot be read: {error}") from error
         return parts
 
 
 def header_pairs(parts: object) -> tuple[Header, ...]:
-    """Return names with values from a flat list of both; raise Unreadable."""
+    """Return names with values from a flat list of both; raise UnreadableColumn."""
     if not isinstance(parts, list):
-        raise Unreadable("headers is no array")
+        raise UnreadableColumn("headers is no array")
     if len(parts) % 2:
-        raise Unreadable(f"headers has {len(parts)} parts: no pairs")
+        raise UnreadableColumn(f"headers has {len(parts)} parts: no pairs")
     flat = [part for part in parts if isinstance(part, bytes)]
     if len(flat) != len(parts):
-        raise Unreadable("headers holds NULL or an array")
+        raise UnreadableColumn("headers holds NULL or an array")
     return tuple(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _check_delay(raw: RawRow) -> None:
     if raw.is_too_late == b"true":
-        raise Unreadable("due_at is too far ahead: a clock was wrong")
+        raise UnreadableColumn("due_at is too far ahead: a clock was wrong")
 
 
 def _identity(names: Mapping[str, str]) -> tuple[str, str] | None:
@@ -199,15 +201,15 @@ def _identity(names: Mapping[str, str]) -> tuple[str, str] | None:
 
 def _name(column: str, value: bytes | None) -> str:
     if value is None:
-        raise Unreadable(f"{column} is NULL")
+        raise UnreadableColumn(f"{column} is NULL")
     try:
         text = value.decode()
     except UnicodeDecodeError as error:
-        raise Unreadable(f"{column} is not UTF-8: {error}") from error
+        raise UnreadableColumn(f"{column} is not UTF-8: {error}") from error
     if len(text) > NAME_LIMIT:
-        raise Unreadable(f"{column} has more than {NAME_LIMIT} characters")
+        raise UnreadableColumn(f"{column} has more than {NAME_LIMIT} characters")
     if not text and column != "key":
-        raise Unreadable(f"{column} is empty")
+        raise UnreadableColumn(f"{column} is empty")
     return text
 
 

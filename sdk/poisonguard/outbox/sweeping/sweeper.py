@@ -15,10 +15,10 @@ from poisonguard.outbox.sweeping.bisection import bisect
 from poisonguard.outbox.sweeping.claims import ClaimOrder, Claims, is_of_row
 from poisonguard.outbox.sweeping.connection import Connect, OutboxConnection
 from poisonguard.outbox.sweeping.error_log import (
-    Breaker,
     ErrorLog,
     LoggedError,
     Stage,
+    SweeperBreaker,
 )
 from poisonguard.outbox.sweeping.housekeeping import Housekeeping
 from poisonguard.outbox.sweeping.ownership import Ownership
@@ -26,7 +26,11 @@ from poisonguard.outbox.sweeping.psycopg_client import psycopg
 from poisonguard.outbox.sweeping.quarantine import QuarantineReporter
 from poisonguard.outbox.sweeping.rows import ClaimedRow, RefusedRow
 from poisonguard.outbox.sweeping.settings import SweeperSettings
-from poisonguard.outbox.sweeping.window import SendingRecord, Window, WindowFinish
+from poisonguard.outbox.sweeping.window import (
+    SendingRecord,
+    SendingWindow,
+    WindowFinish,
+)
 
 READ_FENCE = "SELECT fence FROM {sweeper}"
 TAKEN_OVER = "Another sweeper has taken over this outbox, or its fence was changed."
@@ -58,9 +62,9 @@ class SweeperHealth:
     breaker_opened_at: float | None
     breaker_reason: str
     errors: tuple[LoggedError, ...]
-    sent: int
-    quarantined: int
-    duplicates: int
+    sent_count: int
+    quarantined_count: int
+    duplicate_count: int
     left_out: tuple[int, ...]
     window_rows: int
 
@@ -97,7 +101,7 @@ class Sweeper:
         self._settings = settings = settings or SweeperSettings()
         self._ownership = Ownership(locks, settings.schema)
         self._record = SendingRecord(settings, self.errors)
-        self._breaker = Breaker(
+        self._breaker = SweeperBreaker(
             limit=settings.breaker_errors,
             pause=settings.pause,
             longest_pause=settings.longest_pause,
@@ -106,7 +110,7 @@ class Sweeper:
             settings, reporter, self._record.unmarkable, self.errors, self._enter
         )
         self._session: Session | None = None
-        self._window: Window | None = None
+        self._window: SendingWindow | None = None
         self._stage = Stage.CONNECT
 
     def run(self, stop: StopSignal) -> None:
@@ -140,9 +144,9 @@ class Sweeper:
             breaker_opened_at=self._breaker.opened_at,
             breaker_reason=self._breaker.reason,
             errors=tuple(self.errors.errors),
-            sent=self._record.sent_count,
-            quarantined=self._record.refused_count,
-            duplicates=self._record.duplicate_count,
+            sent_count=self._record.sent_count,
+            quarantined_count=self._record.refused_count,
+            duplicate_count=self._record.duplicate_count,
             left_out=tuple(self._record.unmarkable.left_out(time.monotonic())),
             window_rows=self._record.size.rows,
         )
@@ -197,7 +201,7 @@ class Sweeper:
 
     def _send_window(self, session: Session, fence: int) -> bool:
         """Claim, send and mark a window; return whether there was one."""
-        window = self._window = Window()
+        window = self._window = SendingWindow()
         self._enter(Stage.CLAIM)
         rows = self._claim(session, window, fence)
         if not rows:
@@ -219,7 +223,7 @@ class Sweeper:
         return True
 
     def _claim(
-        self, session: Session, window: Window, fence: int
+        self, session: Session, window: SendingWindow, fence: int
     ) -> list[ClaimedRow | RefusedRow]:
         record, now = self._record, time.monotonic()
         order = ClaimOrder(
@@ -266,7 +270,7 @@ class Sweeper:
             raise Fenced(TAKEN_OVER)
 
     def _send(
-        self, session: Session, window: Window, rows: Sequence[ClaimedRow]
+        self, session: Session, window: SendingWindow, rows: Sequence[ClaimedRow]
     ) -> None:
         """Send rows, and divide them by their outcomes."""
         self._enter(Stage.PUBLISH)

@@ -39,7 +39,7 @@ Numbered = TypeVar("Numbered", bound=NumberedRow)
 
 
 @dataclass(slots=True)
-class Window:
+class SendingWindow:
     """The rows of one claim, by what is left to do for them.
 
     `is_claiming`: the answer to the claim has not come. `in_flight` were handed to the
@@ -76,7 +76,9 @@ class SendingRecord:
         self._settings = settings
         self._errors = errors
 
-    def add_outcomes(self, window: Window, outcomes: Sequence[SendOutcome]) -> bool:
+    def add_outcomes(
+        self, window: SendingWindow, outcomes: Sequence[SendOutcome]
+    ) -> bool:
         """Divide what was in flight by its outcomes; False if nothing was answered."""
         rows, window.in_flight = window.in_flight, []
         if all(outcome.kind is SendKind.UNKNOWN for outcome in outcomes):
@@ -90,7 +92,7 @@ class SendingRecord:
         return True
 
     def note_silence(
-        self, window: Window, rows: Sequence[ClaimedRow], detail: str
+        self, window: SendingWindow, rows: Sequence[ClaimedRow], detail: str
     ) -> None:
         """Give rows back to which the broker said nothing; they go in small windows.
 
@@ -115,7 +117,7 @@ class SendingRecord:
         self._errors.note_event(stage, "row left out", f"row {row_id}: {reason}")
 
     def _add_outcome(
-        self, window: Window, row: ClaimedRow, outcome: SendOutcome
+        self, window: SendingWindow, row: ClaimedRow, outcome: SendOutcome
     ) -> None:
         match outcome.kind:
             case SendKind.SENT:
@@ -147,7 +149,7 @@ class WindowFinish:
         self._errors = errors
         self._enter = enter
 
-    def run(self, window: Window) -> None:
+    def run(self, window: SendingWindow) -> None:
         if window.is_claiming:
             self._enter(Stage.CLAIM)
             self._claims.give_back_all(window.token)
@@ -168,7 +170,7 @@ class WindowFinish:
             self._leave_out(result, Stage.GIVE_BACK)
             window.returned = []
 
-    def _mark_sent(self, window: Window) -> None:
+    def _mark_sent(self, window: SendingWindow) -> None:
         """Mark sent rows; note the ids of those that were changed meanwhile."""
         if not window.sent_rows:
             return
@@ -197,7 +199,7 @@ class WindowFinish:
                 f"{len(row_ids)} rows could not be marked: {names}",
             )
 
-    def _quarantine(self, window: Window) -> None:
+    def _quarantine(self, window: SendingWindow) -> None:
         if not window.refused:
             return
         self._enter(Stage.QUARANTINE)
@@ -214,7 +216,7 @@ class WindowFinish:
             self._errors.note_event(Stage.QUARANTINE, "row quarantined", text)
         self._leave_out(result, Stage.QUARANTINE)
 
-    def _mark_duplicates(self, window: Window) -> None:
+    def _mark_duplicates(self, window: SendingWindow) -> None:
         if not window.duplicates:
             return
         self._enter(Stage.IDS)
