@@ -50,14 +50,14 @@ def prepare(outbox: OutboxTables) -> None:
 
 def run(outbox: OutboxTables, faults: Faults) -> tuple[Sweeper, FaultyPublisher]:
     publisher, reporter = FaultyPublisher(faults), FaultyReporter(faults)
-    asked = set[str]()
+    delayed_ids = set[str]()
 
     def answer(message: object) -> SendOutcome:
         message_id, body = message.message_id, message.body  # type: ignore[attr-defined]
         if body == b"refuse":
             return SendOutcome(kind=SendKind.REFUSED)
-        if body == b"later" and message_id not in asked:
-            asked.add(message_id)
+        if body == b"later" and message_id not in delayed_ids:
+            delayed_ids.add(message_id)
             return SendOutcome(kind=SendKind.UNSENT)
         return SendOutcome(kind=SendKind.SENT)
 

@@ -52,7 +52,7 @@ def mark_sent(
     connection: OutboxConnection, token: UUID, rows: Sequence[ClaimedRow]
 ) -> set[int]:
     """Mark rows as sent; return those that no other connection changed."""
-    answer = connection.execute(MARK, {"token": token, **_given(rows)})
+    answer = connection.execute(MARK, {"token": token, **_columns(rows)})
     return {row_id for (row_id,) in answer}
 
 
@@ -62,11 +62,11 @@ def note_sent(connection: OutboxConnection, rows: Sequence[ClaimedRow]) -> list[
     Return the rows whose ids were new there: of the others the answer to their mark was
     lost.
     """
-    answer = connection.execute(NOTE, _given(rows))
+    answer = connection.execute(NOTE, _columns(rows))
     return sorted(row_id for (row_id,) in answer)
 
 
-def _given(rows: Sequence[ClaimedRow]) -> dict[str, list[Any]]:
+def _columns(rows: Sequence[ClaimedRow]) -> dict[str, list[Any]]:
     return {
         "row_ids": [row.row_id for row in rows],
         "versions": [row.version for row in rows],
