@@ -37,9 +37,11 @@ SIZE = """(
            THEN pg_column_size(entry.headers) ELSE 0 END
 )::bigint"""
 FENCE_IS_OURS = "EXISTS (SELECT FROM {sweeper} WHERE fence = %(fence)s)"
+# NOT IN is hashed; a join would compare each pair, for few are expected in `put_off`.
 NEXT = f"""
 WITH put_off AS MATERIALIZED (
-    SELECT topic::text AS topic, key::text AS key, min(row_id) AS row_id
+    SELECT coalesce(topic::text, '') AS topic, coalesce(key::text, '') AS key,
+        min(row_id) AS row_id
     FROM {{outbox}} AS entry
     WHERE {{waiting}} AND row_id <> ALL (%(left_out)s::bigint[])
       AND (due_at > now() AND due_at <= now() + %(most_delay)s
@@ -51,10 +53,14 @@ WITH put_off AS MATERIALIZED (
     WHERE {{waiting}} AND {IS_DUE} AND {FENCE_IS_OURS}
       AND row_id <> ALL (%(left_out)s::bigint[])
       AND row_id <> ALL (%(passed_by)s::bigint[])
-      AND NOT EXISTS (
-          SELECT FROM put_off
-          WHERE put_off.topic = entry.topic::text AND put_off.key = entry.key::text
-            AND put_off.row_id < entry.row_id
+      AND (
+          (coalesce(topic::text, ''), coalesce(key::text, ''))
+              NOT IN (SELECT topic, key FROM put_off)
+          OR row_id < (
+              SELECT put_off.row_id FROM put_off
+              WHERE put_off.topic = coalesce(entry.topic::text, '')
+                AND put_off.key = coalesce(entry.key::text, '')
+          )
       )
     ORDER BY row_id LIMIT %(rows)s FOR UPDATE OF entry SKIP LOCKED
 ), sized AS (
@@ -94,7 +100,9 @@ SET claim_token = NULL, claimed_until = NULL,
     attempts = greatest(entry.attempts - given.uncounted, 0)
 FROM unnest(%(row_ids)s::bigint[], %(seconds)s::float8[], %(uncounted)s::int[])
     AS given (row_id, seconds, uncounted)
-WHERE entry.row_id = given.row_id AND entry.claim_token = %(token)s AND {waiting}
+WHERE entry.row_id = given.row_id
+  AND entry.row_id = ANY (%(row_ids)s::bigint[]) AND entry.claim_token = %(token)s
+  AND {waiting}
 """
 GIVE_BACK_ALL = """
 UPDATE {outbox} AS entry

@@ -58,7 +58,9 @@ UPDATE {outbox} AS entry
 SET duplicate_of = given.duplicate_of, claim_token = NULL, claimed_until = NULL
 FROM unnest(%(row_ids)s::bigint[], %(duplicates_of)s::bigint[], %(versions)s::text[])
     AS given (row_id, duplicate_of, version)
-WHERE entry.row_id = given.row_id AND entry.xmin::text = given.version AND {waiting}
+WHERE entry.row_id = given.row_id
+  AND entry.row_id = ANY (%(row_ids)s::bigint[])
+  AND entry.xmin::text = given.version AND {waiting}
 """
 
 

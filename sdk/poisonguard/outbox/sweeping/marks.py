@@ -17,23 +17,24 @@ from poisonguard.outbox.sweeping.rows import ClaimedRow
 GIVEN = """
 given AS MATERIALIZED (
     SELECT * FROM unnest(
-        %(row_ids)s::bigint[], %(versions)s::text[], %(producers)s::text[],
-        %(message_ids)s::text[], %(digests)s::bytea[]
-    ) AS given (row_id, version, producer, message_id, digest)
+        %(row_ids)s::bigint[], %(producers)s::text[], %(message_ids)s::text[],
+        %(digests)s::bytea[]
+    ) AS given (row_id, producer, message_id, digest)
 )
 """
+# No join: Postgres takes the rows of one claim for few, and would compare each pair.
 MARK = f"""
 WITH {GIVEN}, marked AS (
     UPDATE {{outbox}} AS entry
     SET sent_at = now(), claim_token = NULL, claimed_until = NULL
-    FROM given
-    WHERE entry.row_id = given.row_id AND entry.claim_token = %(token)s
-      AND entry.xmin::text = given.version AND {{waiting}}
-    RETURNING entry.row_id, entry.sent_at, given.producer, given.message_id,
-        given.digest
+    WHERE entry.row_id = ANY (%(row_ids)s::bigint[])
+      AND entry.claim_token = %(token)s
+      AND entry.xmin::text = ANY (%(versions)s::text[]) AND {{waiting}}
+    RETURNING entry.row_id, entry.sent_at
 ), noted AS (
     INSERT INTO {{sent}} (producer, message_id, digest)
-    SELECT producer, message_id, digest FROM marked WHERE sent_at IS NOT NULL
+    SELECT producer, message_id, digest FROM given
+    WHERE row_id = ANY (ARRAY(SELECT row_id FROM marked WHERE sent_at IS NOT NULL))
     ON CONFLICT DO NOTHING
 )
 SELECT row_id FROM marked WHERE sent_at IS NOT NULL
@@ -69,7 +70,7 @@ def note_sent(connection: OutboxConnection, rows: Sequence[ClaimedRow]) -> list[
 def _columns(rows: Sequence[ClaimedRow]) -> dict[str, list[Any]]:
     return {
         "row_ids": [row.row_id for row in rows],
-        "versions": [row.version for row in rows],
+        "versions": sorted({row.version for row in rows}),
         "producers": [row.message.producer for row in rows],
         "message_ids": [row.message.message_id for row in rows],
         "digests": [row.digest for row in rows],

@@ -33,7 +33,8 @@ FROM unnest(
     %(row_ids)s::bigint[], %(causes)s::text[], %(reasons)s::text[],
     %(versions)s::text[]
 ) AS given (row_id, cause, reason, version)
-WHERE entry.row_id = given.row_id AND {waiting}
+WHERE entry.row_id = given.row_id
+  AND entry.row_id = ANY (%(row_ids)s::bigint[]) AND {waiting}
   AND (given.version = '' OR entry.xmin::text = given.version)
 """
 UNREPORTED = """
