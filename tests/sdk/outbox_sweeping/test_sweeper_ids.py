@@ -173,3 +173,24 @@ def test_the_ids_of_sent_messages_are_noted_with_their_digests(
         "SELECT producer, message_id, digest FROM poisonguard_outbox_sent"
     )
     assert rows == [("shop", "m", digest(message))]
+
+
+def test_a_row_that_is_changed_while_it_is_sent_is_quarantined(
+    outbox: OutboxTables,
+) -> None:
+    changed = outbox.put("m", b"one")
+    outbox.put("n", b"two")
+    publisher = RecordingPublisher()
+    publisher.before = lambda batch: outbox.execute(
+        "UPDATE poisonguard_outbox SET body = 'other' WHERE row_id = %s"
+        " AND body = 'one'",
+        [changed],
+    )
+
+    with sweeping(outbox.dsn, publisher, claim_seconds=1.0) as sweeper:
+        work_until(sweeper, lambda: not outbox.waiting)
+        kinds = {error.kind for error in sweeper.errors.errors}
+
+    assert [message.body for message in publisher.sent_messages] == [b"one", b"two"]
+    assert "another message with it was sent" in outbox.reasons()[changed]
+    assert kinds == {"rows changed while they were sent", "row quarantined"}
