@@ -79,7 +79,9 @@ def main(text: str) -> None:
     while time.monotonic() < until:
         time.sleep(min(0.1, sweeper.work_once()))
         kinds = sorted({error.kind for error in sweeper.errors.errors})
-        (folder / ERRORS_FILE).write_text("\n".join(kinds))
+        draft = folder / "draft"
+        draft.write_text("\n".join(kinds))
+        draft.rename(folder / ERRORS_FILE)
     sweeper.close()
 
 

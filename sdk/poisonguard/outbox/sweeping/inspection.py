@@ -87,7 +87,9 @@ DOUBLED_SQL = (
     "SELECT producer, message_id, array_agg(row_id) FROM {table}\n"
     "    GROUP BY producer, message_id HAVING count(*) > 1;\n"
 )
-TRIGGERS = ("poisonguard_outbox_writer", "poisonguard_outbox_changer")
+TRIGGERS = tuple(
+    f"{OUTBOX}_{name}" for name in ("writer", "changer", "unmarker", "delayer")
+)
 
 
 class FindingKind(StrEnum):
