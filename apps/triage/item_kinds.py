@@ -7,9 +7,8 @@ when it starts.
 
 from __future__ import annotations
 
-import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -99,7 +98,7 @@ class ItemKind:
     `key` is the column of `items` and of `holds` that refers to `table`, and the
     primary key of `holds`, so that an item has one open operation. `columns` are what
     `Judging` needs of `table`, and `as_of` keeps what was there when it was asked for.
-    `subject` matches the subject of its audit entries, and finds its key there.
+    `key_in_subject` finds its key in the subject of an audit entry, None in others.
     `standings` selects an `ItemStanding` for each row of `{items}`; `reasons` are
     clauses of a CASE over `table`.
     """
@@ -117,7 +116,7 @@ class ItemKind:
     count: _Count
     count_newer: _CountNewer
     free: _Free
-    subject: re.Pattern[str]
+    key_in_subject: Callable[[str], str | None]
     problem_detail: _Detail
     single_item_detail: _Detail
     database_acts: Mapping[Verb, DatabaseAct] = field(default_factory=dict)
@@ -163,6 +162,6 @@ def kind_named(name: ItemKindName) -> ItemKind:
 def kind_of_subject(subject: str) -> tuple[ItemKind, str] | None:
     """Return the kind and the key of the item that an audit subject names."""
     for kind in _kinds.values():
-        if match := kind.subject.fullmatch(subject):
-            return kind, match[1]
+        if key := kind.key_in_subject(subject):
+            return kind, key
     return None

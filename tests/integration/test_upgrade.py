@@ -626,6 +626,7 @@ def test_nobody_goes_back_where_operations_would_be_lost(upgraded: None) -> None
 
     with pytest.raises(IrreversibleError, match="There are operations of this release"):
         migrate_to_then()
+    call_command("migrate", verbosity=0)  # what the way back had undone so far
     assert counts_of(Operation.objects.earliest("pk")) == {"waiting": 1}
 
 

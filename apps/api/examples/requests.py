@@ -190,7 +190,14 @@ REQUESTS: Final[Mapping[str, Examples]] = {
         },
         "deliveries of an endpoint, slowly": {
             "verb": "try_now",
-            "deliveries": {"endpoint": "stock-quote", "state": "waiting"},
+            "deliveries": {
+                "endpoint": "stock-quote",
+                "state": "waiting",
+                "cause": "exhausted",
+                "since": "2026-11-20",
+                "until": "2026-11-21T09:30:00Z",
+                "due": "2099-11-21T09:30:00Z",
+            },
             "rate": 20,
         },
         "back to its dead-letter queue": {

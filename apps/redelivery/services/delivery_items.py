@@ -240,6 +240,15 @@ def _clauses(verb: Verb) -> str:
     )
 
 
+_SUBJECT = re.compile(r"delivery:([0-9a-f-]{36})", re.ASCII)
+
+
+def _key_in_subject(subject: str) -> str | None:
+    """Return the id that the subject of an audit entry names."""
+    match = _SUBJECT.fullmatch(subject)
+    return match and match[1]
+
+
 DELIVERIES = ItemKind(
     name=ItemKindName.DELIVERY,
     table="redelivery_delivery",
@@ -267,7 +276,7 @@ DELIVERIES = ItemKind(
     count=_count,
     count_newer=_count_newer,
     free=_free,
-    subject=re.compile(r"delivery:([0-9a-f-]{36})", re.ASCII),
+    key_in_subject=_key_in_subject,
     problem_detail=_no_problems,
     single_item_detail=_single_item_detail,
 )

@@ -195,6 +195,15 @@ def _single_item_detail(operation: Operation) -> Mapping[str, object]:
 
 
 _ACTED = "count(*) FILTER (WHERE NOT skip)"
+_SUBJECT = re.compile(r"poison:(\d{1,18})", re.ASCII)
+
+
+def _key_in_subject(subject: str) -> str | None:
+    """Return the id that the subject of an audit entry names."""
+    match = _SUBJECT.fullmatch(subject)
+    return match and match[1]
+
+
 POISONS = ItemKind(
     name=ItemKindName.POISON,
     table="poison_poison",
@@ -220,7 +229,7 @@ POISONS = ItemKind(
     count=preview_breakdown_counting.count,
     count_newer=_count_newer,
     free=sends.give_up,
-    subject=re.compile(r"poison:(\d{1,18})", re.ASCII),
+    key_in_subject=_key_in_subject,
     problem_detail=_problem_detail,
     single_item_detail=_single_item_detail,
 )

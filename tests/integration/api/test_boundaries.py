@@ -18,6 +18,7 @@ import pytest
 from apps.api.examples import requests as examples
 from apps.api.views.openapi_reference import schema
 from apps.bookmarks import consumer_requests
+from apps.redelivery.delivery_filters import PARAMETERS
 from poisonguard import contract
 from tests.integration.api.calls_with_bodies import Call, Spec, calls, rows_of_examples
 from tests.integration.api.schema_checking_client import Caller, program
@@ -65,6 +66,7 @@ NAMES_SOMETHING = {
     "PositionUpdate.client_name",
     "PositionUpdate.sub_id",
     "PositionUpdate.topic",
+    *(f"DeliveriesToChoose.{name}" for name in PARAMETERS),
     *(
         f"{shape}.{place}"
         for shape in ("NewEndpoint", "PatchedEndpointChange")
@@ -76,6 +78,8 @@ NEEDED: dict[str, tuple[Any, ...]] = {
     # Nothing else says where to, or which messages.
     "MoveAsk.to": (None,),
     "Ask.q": (None,),
+    # Of deliveries only, which no other example names.
+    "Ask.verb": ("try_now", "give_up"),
     # They must not be shorter than other times; `forward` needs a place.
     **{
         f"{shape}.{name}": values
