@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from apps.core.declared_settings import Kind, Setting
 from apps.redelivery.models.endpoints import ENDPOINT_NAME_LIMIT
 from apps.redelivery.outbound.target_url import LONGEST_URL
 from apps.redelivery.retry_plan import LONGEST_WAIT, SHORTEST_WAIT
@@ -24,17 +24,6 @@ STATUSES_LIMIT = 1_000
 HEADER_LIMIT = 100
 
 
-class Kind(StrEnum):
-    """What the value of a setting is; LINES is several texts."""
-
-    TEXT = "text"
-    LINES = "lines"
-    FLAG = "flag"
-    WHOLE = "whole"
-    NUMBER = "number"
-    WORD = "word"
-
-
 class Group(StrEnum):
     """Settings that belong together; pages have a section for each."""
 
@@ -45,26 +34,6 @@ class Group(StrEnum):
     END = "When retries are over"
     LOAD = "How much the back end gets"
     REST = "Order and answers"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Setting:
-    """A setting: `least` and `most` bound a number, `most` the length of a text.
-
-    `words` are the values of a WORD, each with what it means. An optional number may be
-    None, an optional text empty. `help` is plain text.
-    """
-
-    name: str
-    kind: Kind
-    group: Group
-    label: str
-    help: str
-    unit: str = ""
-    least: float = 0
-    most: float = 0
-    words: Mapping[str, str] = field(default_factory=dict)
-    is_optional: bool = False
 
 
 SETTINGS: Final[tuple[Setting, ...]] = (

@@ -8,13 +8,12 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Self
 
+from apps.core.declared_settings import check_value
 from apps.core.errors import Invalid
 from apps.redelivery.endpoint_fields import (
     MOST_PATHS,
     PATH_LIMIT,
     SETTINGS,
-    Kind,
-    Setting,
 )
 from apps.redelivery.models import Endpoint
 from apps.redelivery.outbound.target_url import EndpointTarget
@@ -82,7 +81,7 @@ class EndpointSettings:
     def check(self) -> None:
         """Raise Invalid for the first setting that is unusable, with the remedy."""
         for setting in SETTINGS:
-            _check_value(setting, getattr(self, setting.name))
+            check_value(setting, getattr(self, setting.name))
         EndpointTarget.parse(self.target, field="target")
         self._check_end_of_retries()
         self._check_timeouts()
@@ -165,40 +164,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "client_timeout": 120.0,
     },
 }
-
-
-def _check_value(setting: Setting, value: Any) -> None:
-    """Raise Invalid for a value that its setting alone does not allow."""
-    match setting.kind:
-        case Kind.WHOLE | Kind.NUMBER:
-            _check_bounds(setting, value)
-        case Kind.WORD:
-            if value not in setting.words:
-                raise Invalid(setting.name, f"use one of {', '.join(setting.words)}")
-        case Kind.TEXT:
-            _check_text(setting, value)
-        case Kind.FLAG | Kind.LINES:
-            pass  # a flag is any bool; `_check_paths` looks at the lines
-
-
-def _check_bounds(setting: Setting, value: float | None) -> None:
-    """Raise Invalid for a number outside of its bounds; NaN is outside, too."""
-    if value is None:
-        if not setting.is_optional:
-            raise Invalid(setting.name, "give a number")
-    elif not setting.least <= value <= setting.most:
-        raise Invalid(
-            setting.name,
-            f"give a number from {setting.least:g} to {setting.most:,g}",
-        )
-
-
-def _check_text(setting: Setting, value: str) -> None:
-    """Raise Invalid for a text that is missing or too long."""
-    if not value and not setting.is_optional:
-        raise Invalid(setting.name, f"give it: {setting.help}")
-    if len(value) > setting.most:
-        raise Invalid(setting.name, f"give at most {setting.most:,g} characters")
 
 
 def statuses(text: str) -> Iterator[range]:

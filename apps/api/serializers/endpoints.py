@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 from rest_framework import serializers
 
 from apps.api.serializers.base import (
     OPTIONAL,
     AnyField,
-    Flag,
     List,
     Moment,
     Name,
     Number,
-    PlainText,
-    Real,
     ReasonText,
     RequestSchema,
     Schema,
     Text,
     choice,
 )
-from apps.redelivery.endpoint_fields import MOST_PATHS, SETTINGS, Kind, Setting
+from apps.api.serializers.declared_settings import SettingFields, sourced
+from apps.redelivery.endpoint_fields import MOST_PATHS, SETTINGS
 from apps.redelivery.endpoint_settings import PRESETS, EndpointSettings
 from apps.redelivery.models.endpoints import ENDPOINT_NAME_LIMIT
 
@@ -32,87 +30,7 @@ BreakerStateName = choice("BreakerState", ("none", "closed", "open"))
 LARGEST_VERSION = 2**31 - 1
 
 
-class Paths(serializers.ListField):
-    """Patterns of paths, of which none allow every path."""
-
-    default_error_messages: ClassVar = {
-        **dict.fromkeys(
-            ("not_a_list", "null", "required"), "send a list of patterns of paths"
-        ),
-        "max_length": f"send at most {MOST_PATHS} patterns",
-    }
-
-
-def _text(setting: Setting, **options: Any) -> AnyField:
-    limits = {"max_length": int(setting.most), "allow_blank": setting.is_optional}
-    return PlainText(**limits, **options)
-
-
-def _whole(setting: Setting, **options: Any) -> AnyField:
-    return Number(
-        min_value=int(setting.least),
-        max_value=int(setting.most),
-        allow_null=setting.is_optional,
-        **options,
-    )
-
-
-def _real(setting: Setting, **options: Any) -> AnyField:
-    return Real(
-        least=setting.least,
-        most=setting.most,
-        allow_null=setting.is_optional,
-        **options,
-    )
-
-
-def _paths(setting: Setting, **options: Any) -> AnyField:
-    path = PlainText(max_length=int(setting.most), allow_blank=False)
-    return Paths(child=path, max_length=MOST_PATHS, **options)
-
-
-def _flag(_: Setting, **options: Any) -> AnyField:
-    return Flag(**options)
-
-
-def _word(setting: Setting, **options: Any) -> AnyField:
-    return WORDS[setting.name](**options)
-
-
-def _component(setting: Setting) -> str:
-    """Name the values of a setting in the schema: EndpointAtEnd."""
-    return f"Endpoint{setting.name.title().replace('_', '')}"
-
-
-WORDS = {
-    setting.name: choice(_component(setting), setting.words)
-    for setting in SETTINGS
-    if setting.kind is Kind.WORD
-}
-_FIELDS: Mapping[Kind, Callable[..., AnyField]] = {
-    Kind.TEXT: _text,
-    Kind.LINES: _paths,
-    Kind.FLAG: _flag,
-    Kind.WHOLE: _whole,
-    Kind.NUMBER: _real,
-    Kind.WORD: _word,
-}
-
-
-def setting_fields(**options: Any) -> dict[str, AnyField]:
-    """Make the field of each setting, with its help."""
-    return {
-        setting.name: _FIELDS[setting.kind](
-            setting, help_text=_help(setting), **options
-        )
-        for setting in SETTINGS
-    }
-
-
-def _help(setting: Setting) -> str:
-    unit = f"{setting.unit}: " if setting.unit else ""
-    words = "; ".join(f"{word}: {means}" for word, means in setting.words.items())
-    return unit + setting.help + (f" ({words})" if words else "")
+setting_fields = SettingFields("Endpoint", SETTINGS, most_lines=MOST_PATHS)
 
 
 class NewEndpoint(RequestSchema[dict[str, Any]]):
@@ -222,9 +140,7 @@ class Endpoint(Schema):
     )
 
     def get_fields(self) -> dict[str, AnyField]:
-        settings = setting_fields()
-        for name, field in settings.items():
-            field.source = f"settings.{name}"
+        settings = sourced(setting_fields(), "settings")
         return {**super().get_fields(), **settings}
 
 
