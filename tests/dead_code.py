@@ -144,8 +144,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *("sdk/poisonguard/outcome.py:duty", "*/dedupe/postgres.py:forget_async"),
         *("sdk/poisonguard/readers/*.py:*Reader", "*/in_flight_journal.py:__setitem__"),
         "*/locks/*.py:ZooKeeperLocks",
-        "sdk/poisonguard/outbox/sweeping/inspection.py:doubled_ids",
-        "sdk/poisonguard/outbox/sweeping/sweeper.py:breaker_*",
         "sdk/poisonguard/outbox/sweeping/sweeper.py:quarantined_count",
     ),
     "Tests of applications, or ours, let these doubles misbehave": (

@@ -7,6 +7,7 @@ Postgres itself, or to a pooler that pools sessions.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from importlib import resources
 
 from poisonguard.errors import Misconfigured
@@ -24,10 +25,13 @@ def schema() -> str:
 class PostgresLocks(LockServer):
     """One session of Postgres for all locks of a process; `conninfo` as in libpq.
 
-    Without news, each waiter looks at what is before it every `look_every` seconds.
+    A function returns it again for each session, where the address may move. Without
+    news, each waiter looks at what is before it every `look_every` seconds.
     """
 
-    def __init__(self, conninfo: str, *, look_every: float = LOOK_SECONDS) -> None:
+    def __init__(
+        self, conninfo: str | Callable[[], str], *, look_every: float = LOOK_SECONDS
+    ) -> None:
         super().__init__()
         if not 0 < look_every <= threading.TIMEOUT_MAX:
             raise Misconfigured(
@@ -42,7 +46,9 @@ class PostgresLocks(LockServer):
         with self._mutex:
             queues = self._queues
             if queues is None or queues.has_ended:
-                queues = TicketQueues(self._conninfo, look_every=self._look_every)
+                source = self._conninfo
+                conninfo = source() if callable(source) else source
+                queues = TicketQueues(conninfo, look_every=self._look_every)
                 self._queues = queues
             return queues.attempt(resource)
 

@@ -53,6 +53,7 @@ WITH put_off AS MATERIALIZED (
     WHERE {{waiting}} AND {IS_DUE} AND {FENCE_IS_OURS}
       AND row_id <> ALL (%(left_out)s::bigint[])
       AND row_id <> ALL (%(passed_by)s::bigint[])
+      AND coalesce(entry.topic::text, '') <> ALL (%(slowed_topics)s::text[])
       AND (
           (coalesce(topic::text, ''), coalesce(key::text, ''))
               NOT IN (SELECT topic, key FROM put_off)
@@ -136,6 +137,7 @@ class ClaimOrder:
     rows: int
     left_out: Collection[int] = ()
     passed_by: Collection[int] = ()
+    slowed_topics: Collection[str] = ()
 
 
 class Claims:
@@ -189,6 +191,7 @@ class Claims:
             "rows": order.rows,
             "left_out": list(order.left_out),
             "passed_by": list(order.passed_by),
+            "slowed_topics": list(order.slowed_topics),
         }
 
     def _read(self, columns: Sequence[Column]) -> list[ClaimedRow | RefusedRow]:

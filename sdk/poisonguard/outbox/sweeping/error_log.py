@@ -123,7 +123,7 @@ class SweeperBreaker:
     def __init__(self, *, limit: int, pause: float, longest_pause: float) -> None:
         self._limit, self._pause, self._longest = limit, pause, longest_pause
         self._last: tuple[Stage, str] | None = None
-        self._equal_errors = self._errors = 0
+        self._equal_errors = self.errors_in_a_row = 0
         self.opened_at: float | None = None
         self.reason = ""
 
@@ -136,7 +136,7 @@ class SweeperBreaker:
         key = stage, kind_of(error)
         self._equal_errors = self._equal_errors + 1 if key == self._last else 1
         self._last = key
-        self._errors += 1
+        self.errors_in_a_row += 1
         self.reason = f"failed to {stage}: {error}"[:TEXT_LIMIT]
         if self._equal_errors >= self._limit and not self.is_open:
             self.opened_at = time.time()
@@ -144,14 +144,14 @@ class SweeperBreaker:
                 "The sweeper pauses: %d times in a row it %s",
                 *(self._equal_errors, self.reason),
             )
-        highest = doubled(self._pause, self._errors - 1, cap=self._longest)
+        highest = doubled(self._pause, self.errors_in_a_row - 1, cap=self._longest)
         return random.uniform(highest / 2, highest)  # noqa: S311 - no secret
 
     def note_success(self) -> None:
         """Begin with short pauses again."""
         if self.is_open:
             log.warning("The sweeper works again: it %s before", self.reason)
-        self._last, self._equal_errors, self._errors = None, 0, 0
+        self._last, self._equal_errors, self.errors_in_a_row = None, 0, 0
         self.opened_at, self.reason = None, ""
 
 

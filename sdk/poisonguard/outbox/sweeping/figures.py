@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime
+
 from poisonguard.contract import NAME_LIMIT
 from poisonguard.outbox.sweeping.connection import OutboxConnection
 
 # Of the topics with the most waiting rows; the others count as empty.
 MOST_TOPICS = 1_000
 SECONDS = 5.0
+MOST_QUARANTINED = 100_000
 
 WRITE = f"""
 WITH waiting AS (
@@ -21,15 +25,46 @@ WITH waiting AS (
     SET waiting_rows = 0, waiting_bytes = 0, oldest_at = NULL, measured_at = now()
     WHERE NOT EXISTS (SELECT FROM waiting WHERE waiting.topic = figure.topic)
 )
+, written AS (
 INSERT INTO {{figures}} AS figure
     (topic, waiting_rows, waiting_bytes, oldest_at, measured_at)
 SELECT topic, rows, bytes, oldest_at, now() FROM waiting
 ON CONFLICT (topic) DO UPDATE
 SET waiting_rows = EXCLUDED.waiting_rows, waiting_bytes = EXCLUDED.waiting_bytes,
     oldest_at = EXCLUDED.oldest_at, measured_at = EXCLUDED.measured_at
+)
+SELECT coalesce(sum(rows), 0)::bigint, coalesce(sum(bytes), 0)::bigint,
+    CASE WHEN min(oldest_at) BETWEEN '1000-01-01' AND '9000-01-01'
+         THEN min(oldest_at) END,
+    (SELECT count(*) FROM (
+        SELECT FROM {{outbox}} AS entry
+        WHERE entry.quarantined_at IS NOT NULL AND entry.dropped_at IS NULL
+        LIMIT {MOST_QUARANTINED}
+    ) AS quarantined)
+FROM waiting
 """  # noqa: S608 - made of constants
 
 
-def write(connection: OutboxConnection) -> None:
-    """Write the figures of all topics; those of which nothing waits go to 0."""
-    connection.execute_within(SECONDS, WRITE)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutboxBacklog:
+    """What an outbox holds back; `oldest_at` is None where nothing waits.
+
+    Counts the 1,000 topics with the most rows, and up to 100,000 quarantined rows that
+    no person has decided about.
+    """
+
+    rows: int = 0
+    bytes: int = 0
+    oldest_at: datetime | None = None
+    quarantined: int = 0
+
+
+def write(connection: OutboxConnection) -> OutboxBacklog:
+    """Write the figures of all topics, and return their sum.
+
+    Those of topics of which nothing waits go to 0.
+    """
+    ((rows, size, oldest_at, quarantined),) = connection.execute_within(SECONDS, WRITE)
+    return OutboxBacklog(
+        rows=rows, bytes=size, oldest_at=oldest_at, quarantined=quarantined
+    )

@@ -65,12 +65,13 @@ class Housekeeping:
         self._reports = Timer(settings.reports_every, settings)
         self._pruning = Timer(settings.prune_every, settings)
         self._rejected: dict[int, float] = {}
+        self.backlog = figures.OutboxBacklog()
 
     def run(self, connection: OutboxConnection) -> None:
         if self._figures.is_due:
             self._enter(Stage.FIGURES)
             began = self._figures.begin()
-            figures.write(connection)
+            self.backlog = figures.write(connection)
             seconds = (time.monotonic() - began) / FIGURES_SHARE
             self._figures.end(max(self._settings.figures_every, seconds))
         if self._reporter is not None and self._reports.is_due:

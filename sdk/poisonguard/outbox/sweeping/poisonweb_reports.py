@@ -29,10 +29,13 @@ class PoisonwebReports:
     def __init__(self, client: Client, *, outbox: str) -> None:
         self._sender = Sender(client)
         self._outbox = outbox
-        self._host = socket.gethostname()
+        host = socket.gethostname()
+        self._host = host if is_name(host) else None
 
     def report(self, rows: Sequence[QuarantinedRow]) -> list[ReportAnswer]:
-        answers = self._sender.send_failures([self._failure(row) for row in rows])
+        answers = self._sender.send_failures(
+            [failure_of(row, outbox=self._outbox, host=self._host) for row in rows]
+        )
         return [
             ReportAnswer(is_accepted=True)
             if answer["status"] != "rejected"
@@ -40,34 +43,42 @@ class PoisonwebReports:
             for answer in answers
         ]
 
-    def _failure(self, row: QuarantinedRow) -> FailureReport:
-        identity = f"{self._outbox}:{row.row_id}:{row.reason}"
-        too_large = row.body_digest and OversizeBody(
-            size=row.body_size, sha256=row.body_digest
-        )
-        return FailureReport(
-            report_id=uuid5(NAMESPACE_OID, identity),
-            topic=row.topic if is_name(row.topic) else self._outbox,
-            consumer_group=self._outbox,
-            client_name=row.producer if is_name(row.producer) else self._outbox,
-            bookmark=f"{self._outbox}:{row.row_id}",
-            message_id=row.message_id or None,
-            body=b"" if too_large else row.body,
-            oversize_body=too_large or None,
-            headers=row.headers[:HEADERS_LIMIT],
-            cause=row.cause,
-            exception=Raised(
-                type=EXCEPTION_TYPE,
-                message=f"{row.reason}. Row {row.row_id}, written by: {row.writer}",
-            ),
-            attempts=row.attempts,
-            failures=1,
-            crashes=0,
-            first_failed_at=row.quarantined_at,
-            failed_at=row.quarantined_at,
-            host=self._host if is_name(self._host) else None,
-            suspect=False,
-        )
+
+def failure_of(
+    row: QuarantinedRow, *, outbox: str, host: str | None = None
+) -> FailureReport:
+    """Describe a row as a failure of the outbox's own consumer.
+
+    The report id is that of the row and its reason. A body of more than 16 MiB is left
+    out.
+    """
+    identity = f"{outbox}:{row.row_id}:{row.reason}"
+    too_large = row.body_digest and OversizeBody(
+        size=row.body_size, sha256=row.body_digest
+    )
+    return FailureReport(
+        report_id=uuid5(NAMESPACE_OID, identity),
+        topic=row.topic if is_name(row.topic) else outbox,
+        consumer_group=outbox,
+        client_name=row.producer if is_name(row.producer) else outbox,
+        bookmark=f"{outbox}:{row.row_id}",
+        message_id=row.message_id or None,
+        body=b"" if too_large else row.body,
+        oversize_body=too_large or None,
+        headers=row.headers[:HEADERS_LIMIT],
+        cause=row.cause,
+        exception=Raised(
+            type=EXCEPTION_TYPE,
+            message=f"{row.reason}. Row {row.row_id}, written by: {row.writer}",
+        ),
+        attempts=row.attempts,
+        failures=1,
+        crashes=0,
+        first_failed_at=row.quarantined_at,
+        failed_at=row.quarantined_at,
+        host=host,
+        suspect=False,
+    )
 
 
 def _rejection(answer: Mapping[str, object]) -> ReportAnswer:

@@ -43,7 +43,7 @@ class SweeperSettings:
     tries_alone: int = 5
     lock_seconds: float = 2.0
     statement_seconds: float = 30.0
-    figures_every: float = 1.0
+    figures_every: float = 0.5
     reports_every: float = 5.0
     prune_every: float = 60.0
     housekeeping_pause: float = 30.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from poisonguard.outbox.sweeping.error_log import (
     Stage,
     SweeperBreaker,
 )
+from poisonguard.outbox.sweeping.figures import OutboxBacklog
 from poisonguard.outbox.sweeping.housekeeping import Housekeeping
 from poisonguard.outbox.sweeping.ownership import Ownership
 from poisonguard.outbox.sweeping.psycopg_client import psycopg
@@ -54,8 +55,9 @@ class StopSignal(Protocol):
 class SweeperHealth:
     """The state of a sweeper; `breaker_opened_at` is seconds since 1970, or None.
 
-    `fence` is None while another sweeper works. `left_out` are rows that cannot be
-    claimed or marked. Counts are those of this process.
+    `fence` is None while another sweeper works. `failures_in_a_row` counts errors since
+    the last success. `backlog` is what the last look at the table showed. `left_out`
+    are rows that cannot be claimed or marked. Counts are those of this process.
     """
 
     fence: int | None
@@ -67,6 +69,8 @@ class SweeperHealth:
     duplicate_count: int
     left_out: tuple[int, ...]
     window_rows: int
+    failures_in_a_row: int
+    backlog: OutboxBacklog
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,8 @@ class Sweeper:
 
     `locks` is of the producer's database, and `publish` a function as
     `poisonguard.outbox.outcome` describes it. Without a reporter quarantined rows are
-    only marked in their table.
+    only marked in their table. `slowed_topics` returns the topics whose rows have to
+    wait just now.
     """
 
     def __init__(
@@ -93,11 +98,13 @@ class Sweeper:
         publish: Publish,
         *,
         reporter: QuarantineReporter | None = None,
+        slowed_topics: Callable[[], Collection[str]] = tuple,
         settings: SweeperSettings | None = None,
     ) -> None:
         self.errors = ErrorLog()
         self._connect = connect
         self._publish = publish
+        self._slowed_topics = slowed_topics
         self._settings = settings = settings or SweeperSettings()
         self._ownership = Ownership(locks, settings.schema)
         self._record = SendingRecord(settings, self.errors)
@@ -149,6 +156,8 @@ class Sweeper:
             duplicate_count=self._record.duplicate_count,
             left_out=tuple(self._record.unmarkable.left_out(time.monotonic())),
             window_rows=self._record.size.rows,
+            failures_in_a_row=self._breaker.errors_in_a_row,
+            backlog=self._housekeeping.backlog,
         )
 
     def close(self) -> None:
@@ -232,6 +241,7 @@ class Sweeper:
             rows=record.size.rows,
             left_out=record.unmarkable.left_out(now),
             passed_by=record.lone_rows.row_ids,
+            slowed_topics=self._slowed_topics(),
         )
         lone = record.lone_rows.next_due(now)
         if lone is not None:
