@@ -40,6 +40,7 @@ INSTALLED_APPS = [
     "apps.capture",
     "apps.triage",
     "apps.redelivery",
+    "apps.outbox",
     "apps.reports",
     "apps.dashboard",
     "apps.api",

@@ -70,9 +70,11 @@ class Capabilities:
     queue is asked less and less often, down to once in so many seconds unless the topic
     sets another interval; 0 where waiting costs nothing. `seq_bits`: the `seq` of a
     bookmark is a time in milliseconds above so many bits of a counter; None where it is
-    no time. `reserved` names headers that Poisonweb never sends: they would steer the
-    broker, or only the broker writes them. `limits` names the limits of a topic that
-    Poisonweb applies; the broker sets the others, or has none.
+    no time. `message_id_header` is where consumers expect a message's own id; it does
+    nothing where there are no headers. `reserved` names headers that Poisonweb never
+    sends: they would steer the broker, or only the broker writes them. `limits` names
+    the limits of a topic that Poisonweb applies; the broker sets the others, or has
+    none.
     """
 
     max_message: int
@@ -91,6 +93,7 @@ class Capabilities:
     polling_interval: float = 0.0
     reserved: frozenset[bytes] = frozenset()
     seq_bits: int | None = None
+    message_id_header: bytes = b"message_id"
     limits: frozenset[str] = LIMITS
 
 

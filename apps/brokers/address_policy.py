@@ -31,6 +31,7 @@ IPAddress = IPv4Address | IPv6Address
 METADATA = "169.254.169.254:80"
 USUAL_PORTS = {"redis": 6379, "rediss": 6379, "amqp": 5672, "amqps": 5671}
 USUAL_PORTS |= {"pyamqp": 5672, "http": 80, "https": 443, "sqs": 443}
+USUAL_PORTS |= {"postgres": 5432, "postgresql": 5432}
 # Networks without brokers: link-local, and the metadata services of clouds;
 LINK_LOCAL = tuple(
     map(
@@ -209,6 +210,21 @@ class Target:
             except OSError as error:
                 trouble = error
         raise trouble
+
+    def allowed_addresses(self, host: str, port: int) -> list[IPAddress]:
+        """Look a host up, and return the addresses that may be dialled, in order.
+
+        For clients that connect by themselves. Raises OSError for a name without an
+        address, and `NotAllowed` where none of its addresses may be dialled.
+        """
+        host_port = HostPort(host.lower().rstrip("."), port)
+        results = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = dict.fromkeys(_address_in(sockaddr) for *_, sockaddr in results)
+        reasons = {each: self._reason_against(host_port, each) for each in addresses}
+        allowed = [each for each, why in reasons.items() if not why]
+        if not allowed:
+            raise NotAllowed(next(iter(reasons.values()), f"{host} leads nowhere."))
+        return allowed
 
     def _check_host(self, host_port: HostPort, field: str, *, resolve: bool) -> None:
         """Raise Invalid where a host is not named by the operator or is forbidden."""

@@ -26,6 +26,8 @@ GATEWAY_GRACE = 15.0
 CONSUMER_GRACE = 5.0
 # A sender lets its calls end for 12 seconds, and records what they gave.
 SENDER_GRACE = 20.0
+# A sweeper marks what it has sent within 12 seconds.
+SWEEPER_GRACE = 20.0
 # Pages do not wait for these processes, so they run at a lower priority.
 LOW_PRIORITY = ("nice", "-n", "5")
 
@@ -155,6 +157,11 @@ def _processes(
             name="sender",
             command=_python("manage.py", "sender"),
             grace=SENDER_GRACE,
+        ),
+        program(
+            name="sweeper",
+            command=_python("manage.py", "sweeper"),
+            grace=SWEEPER_GRACE,
         ),
         program(
             name="reports",

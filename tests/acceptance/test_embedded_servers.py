@@ -168,6 +168,7 @@ def test_a_second_start_says_that_it_runs_already(product: Product) -> None:
         "lanes",
         "gateway",
         "sender",
+        "sweeper",
         "reports",
         "sample",
         "shipping",

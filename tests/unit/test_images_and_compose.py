@@ -15,7 +15,17 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = ("Dockerfile", "compose.yaml")
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-OURS = {"prepare", "web", "worker", "beat", "lanes", "gateway", "sender", "reports"}
+OURS = {
+    "prepare",
+    "web",
+    "worker",
+    "beat",
+    "lanes",
+    "gateway",
+    "sender",
+    "sweeper",
+    "reports",
+}
 # What the images and their commands bring of their own.
 OTHERS = {
     *("DATABASE_URL", "CELERY_BROKER_URL", "HOSTNAME", "PATH", "PYTHONPATH"),

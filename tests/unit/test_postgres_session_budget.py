@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from apps.capture.management.commands.lanes import MOST_SESSIONS
+from apps.outbox.sweeping import sweeper as sweeping
 from apps.redelivery.gateway.application import STORING_SESSIONS, UPKEEP_SESSIONS
 from apps.redelivery.sending import sender as sending
 from poisonweb.costly_request_process import MOST_DATABASE_SESSIONS
@@ -20,20 +21,24 @@ def test_one_process_of_each_kind_leaves_twenty_sessions_of_the_default() -> Non
     page = (ROOT / "docs/operators.md").read_text()
     [together] = map(int, re.findall(r"a worker of two, they need (\d+):", page))
     documented = dict(
-        re.findall(r"^\| (web|lanes|gateway|sender) \| (\d+)", page, re.MULTILINE)
+        re.findall(
+            r"^\| (web|lanes|gateway|sender|sweeper) \| (\d+)", page, re.MULTILINE
+        )
     )
     web = SHARED_BY_REQUESTS + FOLLOWING_SKIPS + MOST_DATABASE_SESSIONS
     lanes = MOST_SESSIONS + 1
     gateway = STORING_SESSIONS + UPKEEP_SESSIONS
 
     sender = sending.MOST_SESSIONS + LOCKS_AND_NOTICES
+    sweeper = sweeping.MOST_SESSIONS
 
     assert documented == {
         "web": str(web),
         "lanes": str(lanes),
         "gateway": str(gateway),
         "sender": str(sender),
+        "sweeper": str(sweeper),
     }
-    ours = web + lanes + gateway + sender
+    ours = web + lanes + gateway + sender + sweeper
     assert together == ours + WORKER_OF_TWO + REPORTS + A_COMMAND
     assert together <= DEFAULT - OF_THE_SUPERUSER - TO_SPARE

@@ -55,7 +55,7 @@ SHARED_BY_BOTH: dict[str, set[str]] = {
         *("Confirmation", "CounterReport", "FailureReport", "OversizeBody", "Raised"),
     },
     "one idea, as a consumer and as the server see it": {
-        *("Counters", "Guard", "Position", "Skip", "SkipList"),
+        *("Counters", "Guard", "Outbox", "Position", "Skip", "SkipList"),
     },
     "one idea, written twice since neither imports the other's processes": {
         *("Identity", "Supervisor"),

@@ -12,7 +12,7 @@ from poisonweb.embedded.process_plan import Plan
 
 DATABASE = {"DATABASE_URL": "postgresql://p@db.example/p"}
 BROKER = {"CELERY_BROKER_URL": "amqp://broker.example"}
-OURS = ["web", "worker", "beat", "lanes", "gateway", "sender", "reports"]
+OURS = ["web", "worker", "beat", "lanes", "gateway", "sender", "sweeper", "reports"]
 MESSAGES = {"POISONWEB_REDIS_URL": "redis://messages.example/0"}
 
 

@@ -46,6 +46,7 @@ CAPABILITIES = Capabilities(
     dead_letters_itself=True,
     delivered=True,
     reserved=RESERVED,
+    message_id_header=b"amqp.message_id",
     # A queue has its own delivery limit, and hides a message while the connection
     # lasts.
     limits=frozenset(),

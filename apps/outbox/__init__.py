@@ -1,0 +1,1 @@
+"""Outboxes: tables of messages in producers' databases, and what empties them."""

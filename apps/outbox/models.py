@@ -1,0 +1,130 @@
+"""Outboxes that Poisonweb empties, and what their sweepers note of them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.db import models
+from django.db.models import Q
+
+from apps.brokers.models import Broker, Topic
+from apps.outbox.querysets import OutboxQuerySet
+from apps.outbox.states import SweeperState
+
+OUTBOX_NAME_LIMIT = 100
+SCHEMA_LIMIT = 63  # characters; Postgres cuts longer names
+MOST_WINDOW = 10_000
+# Sweepers note what they do every second.
+SWEEPER_LIVES = timedelta(seconds=15)
+
+
+class Outbox(models.Model):
+    """A table of messages in a producer's database, and the broker they go to.
+
+    `url` is sealed or env:NAME, never in the clear. `schema` is that of the table; ""
+    leaves it to the search path of the user. `topic` has the quarantined messages of
+    topics that are not registered here. A message for a topic waits while that topic's
+    slowest consumer is `most_lag` messages behind.
+    """
+
+    name = models.CharField(max_length=OUTBOX_NAME_LIMIT, unique=True)
+    topic = models.OneToOneField(Topic, on_delete=models.PROTECT, related_name="outbox")
+    broker = models.ForeignKey(
+        Broker, on_delete=models.PROTECT, related_name="outboxes"
+    )
+    url = models.TextField()
+    schema = models.CharField(max_length=SCHEMA_LIMIT, default="")
+    window = models.PositiveIntegerField(help_text="messages sent at once, at most")
+    most_lag = models.PositiveBigIntegerField(null=True, help_text="null: no limit")
+    sent_rows_days = models.PositiveIntegerField(
+        help_text="how long rows that were sent stay"
+    )
+    sent_ids_days = models.PositiveIntegerField(
+        help_text="how long a message id that was sent is recognised"
+    )
+    is_paused = models.BooleanField(default=False)
+    version = models.PositiveIntegerField(default=1, help_text="counts its changes")
+    created_at = models.DateTimeField()
+    created_by = models.TextField()
+
+    objects = OutboxQuerySet.as_manager()
+
+    class Meta:
+        db_table = "outbox_outbox"
+        constraints = [
+            models.CheckConstraint(
+                name="outbox_outbox_window_is_bounded",
+                condition=Q(window__gte=1, window__lte=MOST_WINDOW),
+            ),
+            models.CheckConstraint(
+                name="outbox_outbox_ids_stay_longer_than_rows",
+                condition=Q(
+                    sent_rows_days__gte=1,
+                    sent_ids_days__gte=models.F("sent_rows_days"),
+                ),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class OutboxActivity(models.Model):
+    """What the sweeper of an outbox notes every second.
+
+    Counts of what waits and is quarantined are those of `noted_at`; `sent_count` and
+    `duplicate_count` count since the outbox was added.
+    """
+
+    outbox = models.OneToOneField(
+        Outbox, primary_key=True, on_delete=models.CASCADE, related_name="activity"
+    )
+    state = models.CharField(max_length=20, default=SweeperState.WAITING.value)
+    detail = models.TextField(default="", help_text="why it is in this state")
+    noted_at = models.DateTimeField(null=True)
+    waiting = models.BigIntegerField(default=0)
+    waiting_bytes = models.BigIntegerField(default=0)
+    oldest_at = models.DateTimeField(null=True)
+    quarantined = models.BigIntegerField(default=0)
+    sent_count = models.BigIntegerField(default=0)
+    duplicate_count = models.BigIntegerField(default=0)
+    sent_per_second = models.FloatField(default=0.0)
+    slowed = models.JSONField(
+        default=dict, help_text="topics that are slowed, each with its reason"
+    )
+
+    class Meta:
+        db_table = "outbox_activity"
+        constraints = [
+            models.CheckConstraint(
+                name="outbox_activity_state_is_known",
+                condition=Q(state__in=[state.value for state in SweeperState]),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"activity of {self.outbox_id}"
+
+
+class OutboxError(models.Model):
+    """Errors of one kind at one step of sweeping an outbox, with their first stack."""
+
+    outbox = models.ForeignKey(Outbox, on_delete=models.CASCADE, related_name="errors")
+    step = models.CharField(max_length=40)
+    kind = models.CharField(max_length=200)
+    count = models.BigIntegerField(default=0)
+    first_at = models.DateTimeField()
+    last_at = models.DateTimeField()
+    message = models.TextField(help_text="of the last one")
+    first_stack = models.TextField()
+
+    class Meta:
+        db_table = "outbox_error"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["outbox", "step", "kind"], name="outbox_error_kind_once"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} at {self.step}: {self.count}"

@@ -1,0 +1,209 @@
+"""Reads the rows of an outbox in the producer's database, and decides about them.
+
+Other programs write these rows: every column is read as text, and cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import psycopg
+from psycopg.rows import class_row
+
+from apps.core.errors import Refused, Unavailable
+from apps.outbox.models import Outbox
+from apps.outbox.producer_database import ProducerDatabase
+from poisonguard.outbox.sweeping.tables import Tables
+
+PURPOSE = "outbox pages"
+READ_MILLISECONDS = "2000"
+TEXT_LIMIT = 1_000
+
+
+class RowState(StrEnum):
+    """What has become of a row."""
+
+    WAITING = "waiting"
+    SENT = "sent"
+    DUPLICATE = "duplicate"
+    QUARANTINED = "quarantined"
+    DROPPED = "dropped"
+
+
+_CONDITIONS = {
+    RowState.WAITING: "{waiting}",
+    RowState.SENT: "entry.sent_at IS NOT NULL",
+    RowState.DUPLICATE: "entry.duplicate_of IS NOT NULL AND entry.sent_at IS NULL",
+    RowState.QUARANTINED: (
+        "entry.quarantined_at IS NOT NULL AND entry.dropped_at IS NULL"
+    ),
+    RowState.DROPPED: (
+        "entry.quarantined_at IS NOT NULL AND entry.dropped_at IS NOT NULL"
+    ),
+}
+_STATE = """
+CASE WHEN entry.sent_at IS NOT NULL THEN 'sent'
+     WHEN entry.duplicate_of IS NOT NULL THEN 'duplicate'
+     WHEN entry.quarantined_at IS NULL THEN 'waiting'
+     WHEN entry.dropped_at IS NULL THEN 'quarantined' ELSE 'dropped' END
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowFilter:
+    """Rows in a state, with a message id or a topic; newest first, before a row id."""
+
+    state: RowState | None = None
+    message_id: str = ""
+    topic: str = ""
+    before: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProducerRow:
+    """A row as pages and API show it; texts are cut, "" stands for NULL."""
+
+    row_id: int
+    state: str
+    producer: str
+    message_id: str
+    topic: str
+    key: str
+    size: int
+    attempts: int
+    created_at: datetime | None
+    due_at: datetime | None
+    sent_at: datetime | None
+    duplicate_of: int | None
+    quarantined_at: datetime | None
+    cause: str
+    reason: str
+    writer_user: str
+    writer_application: str
+    writer_address: str
+    writer_transaction: str
+    written_at: datetime | None
+
+
+def _text(column: str) -> str:
+    return f"coalesce(left(entry.{column}::text, {TEXT_LIMIT}), '')"
+
+
+def _moment(column: str) -> str:
+    # Python has no infinity, and no year 10,000.
+    return (
+        f"CASE WHEN entry.{column} BETWEEN '1000-01-01' AND '9000-01-01'"
+        f" THEN entry.{column} END AS {column}"
+    )
+
+
+_ROWS = f"""
+SELECT entry.row_id::bigint, {_STATE} AS state,
+    {_text("producer")} AS producer, {_text("message_id")} AS message_id,
+    {_text("topic")} AS topic, {_text("key")} AS key,
+    coalesce(octet_length(entry.body), 0)::bigint AS size,
+    coalesce(entry.attempts, 0)::bigint AS attempts,
+    {_moment("created_at")}, {_moment("due_at")}, {_moment("sent_at")},
+    entry.duplicate_of::bigint, {_moment("quarantined_at")},
+    {_text("quarantine_cause")} AS cause, {_text("quarantine_reason")} AS reason,
+    {_text("writer_user")} AS writer_user,
+    {_text("writer_application")} AS writer_application,
+    {_text("writer_address")} AS writer_address,
+    {_text("writer_transaction")} AS writer_transaction, {_moment("written_at")}
+FROM {{outbox}} AS entry
+WHERE {{condition}}
+  AND (%(message_id)s = '' OR entry.message_id::text = %(message_id)s)
+  AND (%(topic)s = '' OR entry.topic::text = %(topic)s)
+  AND (%(before)s::bigint IS NULL OR entry.row_id < %(before)s)
+ORDER BY entry.row_id DESC LIMIT %(most)s
+"""  # noqa: S608 - made of constants
+_RELEASE = """
+UPDATE {outbox} AS entry
+SET quarantined_at = NULL, released_at = now(), reported_at = NULL,
+    claim_token = NULL, claimed_until = NULL, due_at = now()
+WHERE entry.row_id = %(row_id)s
+  AND entry.quarantined_at IS NOT NULL AND entry.dropped_at IS NULL
+"""
+_DROP = """
+UPDATE {outbox} AS entry SET dropped_at = now()
+WHERE entry.row_id = %(row_id)s
+  AND entry.quarantined_at IS NOT NULL AND entry.dropped_at IS NULL
+"""
+
+
+def find(outbox: Outbox, filters: RowFilter, *, most: int) -> list[ProducerRow]:
+    """List rows, the newest first; raise Unavailable where the database is away."""
+    condition = "true" if filters.state is None else _CONDITIONS[filters.state]
+    with session(outbox) as connection:
+        cursor = connection.cursor(row_factory=class_row(ProducerRow))
+        statement = _ROWS.replace("{condition}", condition)
+        cursor.execute(
+            _filled(outbox, statement),
+            {
+                "message_id": filters.message_id,
+                "topic": filters.topic,
+                "before": filters.before,
+                "most": most,
+            },
+        )
+        return cursor.fetchall()
+
+
+def one(outbox: Outbox, row_id: int) -> ProducerRow | None:
+    """Return a row by its id; None for an unknown id."""
+    rows = find(outbox, RowFilter(before=row_id + 1), most=1)
+    return rows[0] if rows and rows[0].row_id == row_id else None
+
+
+def release(outbox: Outbox, connection: psycopg.Connection[Any], row_id: int) -> bool:
+    """Let the sweeper send a quarantined row; tell whether it was quarantined."""
+    return _decide(outbox, connection, _RELEASE, row_id)
+
+
+def drop(outbox: Outbox, connection: psycopg.Connection[Any], row_id: int) -> bool:
+    """Let a quarantined row never be sent; tell whether it was quarantined."""
+    return _decide(outbox, connection, _DROP, row_id)
+
+
+def _decide(
+    outbox: Outbox, connection: psycopg.Connection[Any], statement: str, row_id: int
+) -> bool:
+    cursor = connection.execute(_filled(outbox, statement), {"row_id": row_id})
+    return cursor.rowcount == 1
+
+
+@contextmanager
+def session(outbox: Outbox) -> Iterator[psycopg.Connection[Any]]:
+    """Connect to the producer's database for one transaction, committed at the end.
+
+    Raises Unavailable where it is away, or an answer takes longer than two seconds, and
+    Refused where its tables are not as they should be.
+    """
+    database = ProducerDatabase.read(outbox.url)
+    settings = {
+        "statement_timeout": READ_MILLISECONDS,
+        "lock_timeout": READ_MILLISECONDS,
+    }
+    try:
+        with psycopg.connect(
+            **database.parameters(purpose=PURPOSE, settings=settings)
+        ) as connection:
+            yield connection
+    except psycopg.ProgrammingError as error:
+        raise Refused(
+            f"The tables of the outbox {outbox.name} are not as they should be; check"
+            f" them: {error}"
+        ) from error
+    except psycopg.Error as error:
+        raise Unavailable(
+            f"The database of the outbox {outbox.name} did not answer: {error}"
+        ) from error
+
+
+def _filled(outbox: Outbox, statement: str) -> str:
+    return Tables(outbox.schema or None).fill(statement)

@@ -1,0 +1,94 @@
+"""Notes what the sweeper of an outbox does, and its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from django.db import connection, transaction
+from django.db.models import F
+
+from apps.core.text_cleaning import storable
+from apps.outbox.models import OutboxActivity
+from apps.outbox.states import SweeperState
+
+DETAIL_LIMIT, STACK_LIMIT = 1_000, 20_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweeperNote:
+    """What a sweeper did since its last note; `slowed` is topics with reasons."""
+
+    state: SweeperState
+    detail: str = ""
+    waiting: int = 0
+    waiting_bytes: int = 0
+    oldest_at: datetime | None = None
+    quarantined: int = 0
+    newly_sent: int = 0
+    newly_duplicate: int = 0
+    sent_per_second: float = 0.0
+    slowed: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewErrors:
+    """Errors of one kind at one step, as many as are new since the last note."""
+
+    step: str
+    kind: str
+    count: int
+    first_at: datetime
+    last_at: datetime
+    message: str
+    first_stack: str
+
+
+_ADD_ERROR = """
+INSERT INTO outbox_error AS error
+    (outbox_id, step, kind, count, first_at, last_at, message, first_stack)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
+ON CONFLICT (outbox_id, step, kind) DO UPDATE
+SET count = error.count + EXCLUDED.count, last_at = EXCLUDED.last_at,
+    message = EXCLUDED.message
+"""
+
+
+@transaction.atomic
+def note(
+    *, outbox_id: int, note: SweeperNote, errors: Sequence[NewErrors], now: datetime
+) -> None:
+    """Store a note, and add the errors; nothing where the outbox was removed."""
+    noted = OutboxActivity.objects.filter(outbox=outbox_id).update(
+        state=note.state.value,
+        detail=storable(note.detail)[:DETAIL_LIMIT],
+        noted_at=now,
+        waiting=note.waiting,
+        waiting_bytes=note.waiting_bytes,
+        oldest_at=note.oldest_at,
+        quarantined=note.quarantined,
+        sent_count=F("sent_count") + note.newly_sent,
+        duplicate_count=F("duplicate_count") + note.newly_duplicate,
+        sent_per_second=note.sent_per_second,
+        slowed={storable(topic): why for topic, why in note.slowed.items()},
+    )
+    if not noted or not errors:
+        return
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            _ADD_ERROR,
+            [
+                (
+                    outbox_id,
+                    each.step,
+                    storable(each.kind)[:200],
+                    each.count,
+                    each.first_at,
+                    each.last_at,
+                    storable(each.message)[:DETAIL_LIMIT],
+                    storable(each.first_stack)[:STACK_LIMIT],
+                )
+                for each in sorted(errors, key=lambda error: (error.step, error.kind))
+            ],
+        )

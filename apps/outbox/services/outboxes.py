@@ -1,0 +1,249 @@
+"""Add, change and remove outboxes; each change is a decision on the audit trail."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+
+from apps.audit import services as audit
+from apps.audit.services import Action
+from apps.brokers import sealed_addresses
+from apps.brokers.models import Broker, Topic
+from apps.brokers.services import topics_and_routing_publisher as brokers
+from apps.core.errors import Absent, Forbidden, Invalid, Refused
+from apps.outbox.models import OUTBOX_NAME_LIMIT, Outbox, OutboxActivity
+from apps.outbox.outbox_fields import URL_LIMIT
+from apps.outbox.outbox_settings import OutboxSettings
+from apps.outbox.producer_database import ProducerDatabase
+from apps.team.rights import Principal, Scope
+
+TOPIC_PREFIX = "outbox/"
+_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
+
+
+def visible_outbox(*, name: str, principal: Principal) -> Outbox:
+    """Find an outbox that this principal may see; raise Absent otherwise."""
+    outbox = (
+        Outbox.objects.matching(principal.topics)
+        .select_related("topic", "broker", "activity")
+        .filter(name=name)
+        .first()
+    )
+    if outbox is None:
+        raise Absent(f"There is no outbox {name} here.")
+    return outbox
+
+
+def topic_name_of(outbox: str) -> str:
+    """Return the name of the topic that is made with an outbox of this name.
+
+    Keys and people who see the topic see the outbox.
+    """
+    return TOPIC_PREFIX + outbox
+
+
+def add_outbox(
+    *,
+    name: str,
+    settings: OutboxSettings,
+    principal: Principal,
+    reason: str = "",
+    now: datetime,
+) -> Outbox:
+    """Add an outbox with its topic; sweepers begin within a second.
+
+    It looks the host of the database up, so never call it in a transaction. Raises
+    Invalid for an unusable setting, and Refused for a name that is in use.
+    """
+    principal.require(Scope.BROKERS_WRITE)
+    if not _NAME.fullmatch(name) or len(name) > OUTBOX_NAME_LIMIT:
+        raise Invalid(
+            "name",
+            f"use up to {OUTBOX_NAME_LIMIT} small letters, digits, dots, hyphens and"
+            " underscores, with a letter or digit at both ends",
+        )
+    if not principal.sees(topic_name_of(name)):
+        raise Forbidden(f"This key is not for the topic {topic_name_of(name)}.")
+    settings = replace(settings, url=storable_url(settings.url))
+    settings.check()
+    check_address(settings.url)
+    return _add(name, settings, principal, reason=reason, now=now)
+
+
+@transaction.atomic
+def _add(
+    name: str,
+    settings: OutboxSettings,
+    principal: Principal,
+    *,
+    reason: str,
+    now: datetime,
+) -> Outbox:
+    """Insert an outbox, its topic and its activity."""
+    if Outbox.objects.filter(name=name).exists():
+        raise Refused(f"There is an outbox {name} already: choose another name.")
+    outbox = Outbox.objects.create(
+        name=name,
+        topic=_topic_for(name),
+        created_at=now,
+        created_by=str(principal.actor),
+        **_columns(settings),
+    )
+    OutboxActivity.objects.create(outbox=outbox)
+    _record(
+        Action.OUTBOX_ADDED,
+        outbox,
+        principal,
+        reason=reason,
+        now=now,
+        detail=_readable(settings),
+    )
+    return outbox
+
+
+def change_outbox(
+    *,
+    name: str,
+    changes: dict[str, Any],
+    version: int | None = None,
+    principal: Principal,
+    reason: str = "",
+    now: datetime,
+) -> Outbox:
+    """Change some settings of an outbox; its sweeper follows within a second.
+
+    A new `url` is in the clear or env:NAME. It looks the host up, so never call it in a
+    transaction. Raises Refused where it was changed since `version` was read.
+    """
+    principal.require(Scope.BROKERS_WRITE)
+    before = OutboxSettings.of(visible_outbox(name=name, principal=principal))
+    if "url" in changes:
+        changes = changes | {"url": storable_url(changes["url"])}
+        check_address(changes["url"])
+    replace(before, **changes).check()
+    return _change(name, changes, version, principal, reason=reason, now=now)
+
+
+@transaction.atomic
+def _change(
+    name: str,
+    changes: dict[str, Any],
+    version: int | None,
+    principal: Principal,
+    *,
+    reason: str,
+    now: datetime,
+) -> Outbox:
+    """Update an outbox under its lock."""
+    outbox = Outbox.objects.select_for_update(of=("self",)).get(name=name)
+    if version is not None and version != outbox.version:
+        raise Refused(f"The outbox {name} was changed meanwhile: look again.")
+    before = OutboxSettings.of(outbox)
+    settings = replace(before, **changes)
+    if settings == before:
+        return outbox
+    settings.check()  # others may have changed since
+    for column, value in _columns(settings).items():
+        setattr(outbox, column, value)
+    outbox.version += 1
+    outbox.save()
+    old, new = _readable(before), _readable(settings)
+    detail = {field: [old[field], new[field]] for field in new}
+    _record(
+        Action.OUTBOX_ALTERED,
+        outbox,
+        principal,
+        reason=reason,
+        now=now,
+        detail={
+            field: values
+            for field, values in detail.items()
+            if field in changes and (values[0] != values[1] or field == "url")
+        },
+    )
+    return outbox
+
+
+@transaction.atomic
+def remove_outbox(
+    *, name: str, principal: Principal, reason: str = "", now: datetime
+) -> None:
+    """Remove an outbox; its table, its topic and its messages stay."""
+    principal.require(Scope.BROKERS_WRITE)
+    visible_outbox(name=name, principal=principal)
+    outbox = Outbox.objects.select_for_update(of=("self",)).get(name=name)
+    subject = f"outbox:{name}"
+    outbox.delete()
+    audit.record(
+        action=Action.OUTBOX_REMOVED,
+        subject=subject,
+        actor=principal.actor,
+        source=principal.source,
+        reason=reason,
+        now=now,
+    )
+
+
+def _columns(settings: OutboxSettings) -> dict[str, Any]:
+    """Translate checked settings into the columns of an outbox."""
+    broker = Broker.objects.filter(name=settings.broker).first()
+    if broker is None:
+        raise Invalid("broker", f"there is no broker {settings.broker} here")
+    return asdict(settings) | {"broker": broker}
+
+
+def _topic_for(name: str) -> Topic:
+    """Create or find the topic of a new outbox; raise Refused if it has a broker."""
+    topic_name = topic_name_of(name)
+    topic = brokers.topics_named(names={topic_name})[topic_name]
+    if topic.broker_id is not None:
+        raise Refused(f"The topic {topic_name} has a broker: choose another name.")
+    return topic
+
+
+def storable_url(url: str) -> str:
+    """Return the form to store of an address that was entered."""
+    if len(url) > URL_LIMIT or not url.isprintable():
+        raise Invalid("url", f"give at most {URL_LIMIT:,} characters that can be seen")
+    if url.startswith(sealed_addresses.SEALED):
+        raise Invalid("url", "give the address itself; it is sealed here.")
+    url = url.strip()
+    sealed_addresses.check_variable(url)
+    return sealed_addresses.seal(url)
+
+
+def check_address(url: str) -> None:
+    """Raise Invalid for an address that is unusable or forbidden.
+
+    The variable of an env:NAME address must be set: without it nothing can be checked.
+    """
+    ProducerDatabase.read(url).check(resolve=True)
+
+
+def _readable(settings: OutboxSettings) -> dict[str, Any]:
+    """Return the settings for the audit: an address only says where it is stored."""
+    return asdict(settings) | {"url": sealed_addresses.described(settings.url)}
+
+
+def _record(
+    action: Action,
+    outbox: Outbox,
+    principal: Principal,
+    *,
+    reason: str,
+    now: datetime,
+    detail: dict[str, Any],
+) -> None:
+    audit.record(
+        action=action,
+        subject=f"outbox:{outbox.name}",
+        actor=principal.actor,
+        source=principal.source,
+        reason=reason,
+        now=now,
+        detail=detail,
+    )

@@ -1,0 +1,93 @@
+"""Decide about a quarantined row: send it all the same, or drop it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import psycopg
+
+from apps.audit import services as audit
+from apps.audit.services import Action
+from apps.core.errors import Refused
+from apps.outbox import producer_rows
+from apps.outbox.models import Outbox
+from apps.team.rights import Principal, Scope
+
+Decide = Callable[[Outbox, psycopg.Connection[Any], int], bool]
+
+
+def send_row(
+    *,
+    outbox: Outbox,
+    row_id: int,
+    principal: Principal,
+    reason: str = "",
+    now: datetime,
+) -> None:
+    """Let the sweeper send a quarantined row, whatever else has its message id.
+
+    Never call it in a transaction: it waits for the producer's database. Raises Refused
+    where the row is not quarantined, and Unavailable where the database is away.
+    """
+    _decide(
+        producer_rows.release,
+        Action.OUTBOX_ROW_RELEASED,
+        outbox,
+        row_id,
+        principal,
+        reason=reason,
+        now=now,
+    )
+
+
+def drop_row(
+    *,
+    outbox: Outbox,
+    row_id: int,
+    principal: Principal,
+    reason: str = "",
+    now: datetime,
+) -> None:
+    """Let a quarantined row never be sent; it stays in its table. See `send_row`."""
+    _decide(
+        producer_rows.drop,
+        Action.OUTBOX_ROW_DROPPED,
+        outbox,
+        row_id,
+        principal,
+        reason=reason,
+        now=now,
+    )
+
+
+def _decide(
+    decide: Decide,
+    action: Action,
+    outbox: Outbox,
+    row_id: int,
+    principal: Principal,
+    *,
+    reason: str,
+    now: datetime,
+) -> None:
+    """Change the row, record the decision, and only then commit the change.
+
+    A decision that is not recorded is never carried out. One that is recorded may be
+    lost with the producer's database: then the person gets Unavailable.
+    """
+    principal.require(Scope.OPERATIONS_WRITE)
+    reason = audit.clean_reason(reason)
+    with producer_rows.session(outbox) as connection:
+        if not decide(outbox, connection, row_id):
+            raise Refused(f"Row {row_id} of {outbox} is not quarantined: look again.")
+        audit.record(
+            action=action,
+            subject=f"outbox:{outbox.name}",
+            actor=principal.actor,
+            source=principal.source,
+            reason=reason,
+            now=now,
+            detail={"row_id": row_id},
+        )

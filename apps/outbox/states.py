@@ -1,0 +1,20 @@
+"""What a sweeper does at an outbox."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class SweeperState(StrEnum):
+    """The state of an outbox, as its sweeper notes it every second.
+
+    Waiting: another sweeper empties it. Broken: one error came again and again, so that
+    the sweeper tries less often.
+    """
+
+    SWEEPING = "sweeping"
+    WAITING = "waiting"
+    SLOWED = "slowed"
+    UNREACHABLE = "unreachable"
+    BROKEN = "broken"
+    PAUSED = "paused"

@@ -1,0 +1,21 @@
+"""The state of an outbox, as its sweeper noted it last."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from apps.outbox.models import SWEEPER_LIVES, Outbox
+from apps.outbox.states import SweeperState
+
+# Instead of what the sweeper noted last, once it notes nothing any more.
+SILENT = "silent"
+
+
+def state_of(outbox: Outbox, *, now: datetime) -> str:
+    """Return the noted state, or `silent` where no sweeper notes anything."""
+    activity = outbox.activity
+    if outbox.is_paused:
+        return SweeperState.PAUSED.value
+    if activity.noted_at is None or now - activity.noted_at > SWEEPER_LIVES:
+        return SILENT
+    return activity.state

@@ -1,0 +1,1 @@
+"""`manage.py sweeper`: empty every outbox, each by one owner."""

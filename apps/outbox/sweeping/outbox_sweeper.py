@@ -1,0 +1,223 @@
+"""Empties one outbox in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from time import monotonic
+from typing import Any
+
+import psycopg
+from django.db import DatabaseError, connections
+
+from apps.core.errors import PoisonwebError
+from apps.core.postgres_connections import borrow
+from apps.outbox.models import Outbox
+from apps.outbox.producer_database import ProducerDatabase
+from apps.outbox.services import activity
+from apps.outbox.services.activity import NewErrors, SweeperNote
+from apps.outbox.states import SweeperState
+from apps.outbox.sweeping.broker_publishing import BrokerPublishing
+from apps.outbox.sweeping.consumer_lag import LagWatch
+from apps.outbox.sweeping.quarantine_capture import capture_quarantined
+from poisonguard.errors import Away
+from poisonguard.locks.postgres import PostgresLocks
+from poisonguard.outbox.message import OutboxMessage
+from poisonguard.outbox.outcome import SendOutcome
+from poisonguard.outbox.sweeping.error_log import LoggedError, Stage
+from poisonguard.outbox.sweeping.quarantine import QuarantinedRow, ReportAnswer
+from poisonguard.outbox.sweeping.settings import SweeperSettings
+from poisonguard.outbox.sweeping.sweeper import Sweeper, SweeperHealth
+
+log = logging.getLogger(__name__)
+
+NOTE_SECONDS = 1.0
+# Sessions of a producer's database: one for the sweeper, and one for the lock.
+PURPOSE = "sweeper"
+
+
+class OutboxSweeper:
+    """Sweeps an outbox with the settings that it was made with, until it is stopped."""
+
+    def __init__(self, outbox: Outbox, *, clock: Callable[[], datetime]) -> None:
+        self.outbox = outbox
+        self._clock = clock
+        self._stop = threading.Event()
+        self._lag = LagWatch(outbox.broker, most_lag=outbox.most_lag)
+        self._publishing = BrokerPublishing(outbox.broker)
+        self._sweeper = Sweeper(
+            self._connect,
+            PostgresLocks(self._conninfo),
+            self._publish,
+            reporter=self,
+            slowed_topics=self._lag.look,
+            settings=_settings_of(outbox),
+        )
+        self._notes = _NoteTaker(outbox.pk, clock)
+        self._thread = threading.Thread(
+            target=self._run, name=f"sweeper of {outbox.name}", daemon=True
+        )
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Claim nothing any more; `join` waits until the window is marked."""
+        self._stop.set()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the end; tell whether it has come."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def report(self, rows: Sequence[QuarantinedRow]) -> list[ReportAnswer]:
+        """Capture quarantined rows; raise Away while our Postgres is away."""
+        try:
+            with borrow():
+                return capture_quarantined(
+                    outbox=self.outbox, rows=rows, now=self._clock()
+                )
+        except DatabaseError as away:
+            raise Away(f"Quarantined rows cannot be captured: {away}") from away
+
+    def _run(self) -> None:
+        try:
+            self._sweeper.run(_NotedStop(self._stop, self._note))
+        finally:
+            self._publishing.close()
+            connections.close_all()  # those of this thread
+
+    def _publish(self, messages: Sequence[OutboxMessage]) -> list[SendOutcome]:
+        self._lag.note({message.topic for message in messages})
+        return self._publishing(messages)
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(
+            **self._parameters(), autocommit=True, prepare_threshold=None
+        )
+
+    def _conninfo(self) -> str:
+        return psycopg.conninfo.make_conninfo(**self._parameters())
+
+    def _parameters(self) -> dict[str, Any]:
+        """Look the database up again, as its address may have moved."""
+        try:
+            database = ProducerDatabase.read(self.outbox.url)
+            return database.parameters(purpose=PURPOSE, settings={})
+        except PoisonwebError as refusal:
+            raise Away(str(refusal)) from refusal
+
+    def _note(self) -> None:
+        self._notes.take(self._sweeper.health(), self._lag.slowed)
+
+
+class _NotedStop:
+    """A stop signal that takes a note whenever the sweeper looks at it."""
+
+    def __init__(self, stop: threading.Event, note: Callable[[], None]) -> None:
+        self._stop = stop
+        self._note = note
+
+    def is_set(self) -> bool:
+        self._note()
+        return self._stop.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._stop.wait(timeout)
+
+
+class _NoteTaker:
+    """Stores once a second what a sweeper did since the last note."""
+
+    def __init__(self, outbox_id: int, clock: Callable[[], datetime]) -> None:
+        self._outbox_id = outbox_id
+        self._clock = clock
+        self._noted_at = float("-inf")
+        self._sent_count = self._duplicate_count = 0
+        self._errors: dict[tuple[Stage, str], int] = {}
+
+    def take(self, health: SweeperHealth, slowed: dict[str, str] | Any) -> None:
+        """Store a note, unless the last one is younger than a second."""
+        now = monotonic()
+        seconds = now - self._noted_at
+        if seconds < NOTE_SECONDS:
+            return
+        self._noted_at = now
+        state, detail = _state_of(health, slowed)
+        note = SweeperNote(
+            state=state,
+            detail=detail,
+            waiting=health.backlog.rows,
+            waiting_bytes=health.backlog.bytes,
+            oldest_at=health.backlog.oldest_at,
+            quarantined=health.backlog.quarantined,
+            newly_sent=health.sent_count - self._sent_count,
+            newly_duplicate=health.duplicate_count - self._duplicate_count,
+            sent_per_second=(health.sent_count - self._sent_count) / seconds,
+            slowed=dict(slowed),
+        )
+        try:
+            with borrow():
+                activity.note(
+                    outbox_id=self._outbox_id,
+                    note=note,
+                    errors=self._new_errors(health.errors),
+                    now=self._clock(),
+                )
+        except DatabaseError as away:
+            # The next note has all of it.
+            log.warning("outbox %s: no note is stored: %s", self._outbox_id, away)
+            return
+        self._sent_count, self._duplicate_count = (
+            health.sent_count,
+            health.duplicate_count,
+        )
+        self._errors = {(each.stage, each.kind): each.count for each in health.errors}
+
+    def _new_errors(self, errors: Sequence[LoggedError]) -> list[NewErrors]:
+        return [
+            NewErrors(
+                step=each.stage.value,
+                kind=each.kind,
+                count=new,
+                first_at=datetime.fromtimestamp(each.first_at, UTC),
+                last_at=datetime.fromtimestamp(each.last_at, UTC),
+                message=each.last_text,
+                first_stack=each.first_stack,
+            )
+            for each in errors
+            if (new := each.count - self._errors.get((each.stage, each.kind), 0))
+        ]
+
+
+def _state_of(
+    health: SweeperHealth, slowed: dict[str, str] | Any
+) -> tuple[SweeperState, str]:
+    """Return the state of a sweeper, and why it is in it."""
+    latest = health.errors[0] if health.errors and health.failures_in_a_row else None
+    if health.breaker_opened_at is not None:
+        return SweeperState.BROKEN, health.breaker_reason
+    if latest is not None and latest.stage is Stage.CONNECT:
+        return SweeperState.UNREACHABLE, latest.last_text
+    if health.fence is None:
+        return SweeperState.WAITING, "another sweeper empties it, or has just ended"
+    if slowed:
+        topic, why = next(iter(slowed.items()))
+        return SweeperState.SLOWED, f"{topic}: {why}"
+    return SweeperState.SWEEPING, ""
+
+
+def _settings_of(outbox: Outbox) -> SweeperSettings:
+    return SweeperSettings(
+        schema=outbox.schema or None,
+        window_rows=outbox.window,
+        rows_for=timedelta(days=outbox.sent_rows_days),
+        ids_for=timedelta(days=outbox.sent_ids_days),
+    )

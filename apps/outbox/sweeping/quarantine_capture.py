@@ -1,0 +1,53 @@
+"""Captures the quarantined rows of an outbox as messages to triage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from apps.brokers.models import Topic
+from apps.capture.intake import services as capture
+from apps.capture.intake.services import CaptureAnswer, CaptureStatus
+from apps.core.actor import Actor
+from apps.outbox.models import Outbox
+from apps.team.rights import Principal
+from poisonguard.contract import FailureReport
+from poisonguard.outbox.sweeping.poisonweb_reports import failure_of
+from poisonguard.outbox.sweeping.quarantine import QuarantinedRow, ReportAnswer
+
+SWEEPER = Principal(actor=Actor.system("sweeper"), scopes=frozenset(), source="system")
+
+
+def capture_quarantined(
+    *, outbox: Outbox, rows: Sequence[QuarantinedRow], now: datetime
+) -> list[ReportAnswer]:
+    """Store rows as failures of their topics, or of the outbox's own; answer in order.
+
+    The same row with the same reason counts once.
+    """
+    topics = _registered_topics(outbox, {row.topic for row in rows})
+    reports = [
+        replace(
+            failure_of(row, outbox=outbox.topic.name),
+            topic=topics.get(row.topic, outbox.topic.name),
+        )
+        for row in rows
+    ]
+    answers = capture.capture(
+        members=[report.to_wire() for report in reports], principal=SWEEPER, now=now
+    )
+    return [_answer(each, to) for each, to in zip(answers, reports, strict=True)]
+
+
+def _registered_topics(outbox: Outbox, natives: set[str]) -> dict[str, str]:
+    """Return the registered topics of the outbox's broker, by the broker's names."""
+    topics = Topic.objects.filter(broker=outbox.broker_id, native_name__in=natives)
+    return dict(topics.values_list("native_name", "name"))
+
+
+def _answer(answer: CaptureAnswer, report: FailureReport) -> ReportAnswer:
+    """Accept what is stored; a body that is too large is noted and stays in its row."""
+    is_noted = report.oversize_body is not None or answer.pointer == "/body"
+    is_stored = answer.status is not CaptureStatus.REJECTED
+    return ReportAnswer(is_accepted=is_stored or is_noted, detail=answer.detail or "")

@@ -1,0 +1,103 @@
+"""The sweeper process: a thread for each outbox that is not paused.
+
+Every second it reads all outboxes: one that was changed is swept with its new settings,
+once its last window is marked. Another sweeper process waits for the lock of each
+outbox, which is in the producer's database.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from time import monotonic
+
+from django.db import DatabaseError
+
+from apps.core.postgres_connections import borrow
+from apps.outbox.models import Outbox
+from apps.outbox.services import activity
+from apps.outbox.services.activity import SweeperNote
+from apps.outbox.states import SweeperState
+from apps.outbox.sweeping.outbox_sweeper import OutboxSweeper
+
+log = logging.getLogger(__name__)
+
+READ_SECONDS = 1.0
+# At the end, windows that are being sent may take so long.
+STOP_SECONDS = 12.0
+# Of our own Postgres, for notes and quarantined rows.
+MOST_SESSIONS = 4
+# A thread and two sessions each.
+MOST_OUTBOXES = 200
+
+
+class SweeperProcess:
+    """The sweepers of all outboxes, in this process."""
+
+    def __init__(self, *, clock: Callable[[], datetime]) -> None:
+        self._clock = clock
+        self._sweepers: dict[int, OutboxSweeper] = {}
+        self._ending: list[OutboxSweeper] = []
+
+    def run(self, stop: threading.Event) -> None:
+        """Sweep until `stop`; then let what is being sent end."""
+        try:
+            while not stop.is_set():
+                self._read()
+                stop.wait(READ_SECONDS)
+        finally:
+            self._end(self._sweepers)
+            until = monotonic() + STOP_SECONDS
+            for sweeper in self._ending:
+                if not sweeper.join(max(0.0, until - monotonic())):
+                    log.error("%s was still being swept at the end", sweeper.outbox)
+
+    def _read(self) -> None:
+        """Read all outboxes; begin and end their sweepers."""
+        try:
+            with borrow():
+                outboxes = list(
+                    Outbox.objects.select_related("broker", "topic").order_by("pk")
+                )
+                self._note_paused(outboxes)
+        except DatabaseError as away:
+            log.warning("the outboxes cannot be read: %s", away)
+            return
+        active = {each.pk: each for each in outboxes if not each.is_paused}
+        self._end(
+            [
+                pk
+                for pk, sweeper in self._sweepers.items()
+                if pk not in active
+                or active[pk].version != sweeper.outbox.version
+                or not sweeper.is_alive
+            ]
+        )
+        self._ending = [sweeper for sweeper in self._ending if sweeper.is_alive]
+        busy = {sweeper.outbox.pk for sweeper in self._ending}
+        for pk, outbox in list(active.items())[:MOST_OUTBOXES]:
+            if pk not in self._sweepers and pk not in busy:
+                self._begin(outbox)
+
+    def _begin(self, outbox: Outbox) -> None:
+        sweeper = self._sweepers[outbox.pk] = OutboxSweeper(outbox, clock=self._clock)
+        sweeper.start()
+
+    def _end(self, outbox_ids: Iterable[int]) -> None:
+        """Stop sweepers; `_ending` has them until their threads have ended."""
+        for pk in list(outbox_ids):
+            sweeper = self._sweepers.pop(pk)
+            sweeper.stop()
+            self._ending.append(sweeper)
+
+    def _note_paused(self, outboxes: Iterable[Outbox]) -> None:
+        for outbox in outboxes:
+            if outbox.is_paused:
+                activity.note(
+                    outbox_id=outbox.pk,
+                    note=SweeperNote(state=SweeperState.PAUSED),
+                    errors=(),
+                    now=self._clock(),
+                )

@@ -1,0 +1,15 @@
+"""A producer's database with an outbox, and a broker in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sdk.outbox_sweeping.conftest import outbox, outbox_database
+
+__all__ = ["outbox", "outbox_database"]
+
+
+@pytest.fixture(autouse=True)
+def broker_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the broker in memory the address that it does not need."""
+    monkeypatch.setenv("BROKER_NOWHERE", "redis://127.0.0.1:1/0")

@@ -1,0 +1,197 @@
+"""Outboxes are added, changed and removed; addresses are checked, sealed, not shown."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from apps.audit.models import Entry
+from apps.brokers.models import Topic
+from apps.core.actor import Actor
+from apps.core.errors import Absent, Forbidden, Invalid, Refused
+from apps.outbox.models import Outbox
+from apps.outbox.outbox_settings import OutboxSettings
+from apps.outbox.producer_database import ProducerDatabase
+from apps.outbox.services.outboxes import (
+    add_outbox,
+    change_outbox,
+    remove_outbox,
+    visible_outbox,
+)
+from apps.team.rights import Principal, Scope
+from tests.integration.outbox.outbox_builders import ADMIN, NOW, events, outbox_at
+
+pytestmark = pytest.mark.django_db
+
+URL = "postgresql://sweeper:sesame@127.0.0.1:5432/shop"
+
+
+def add(url: str = f"{URL}?sslmode=disable", **settings: Any) -> Outbox:
+    events()
+    return add_outbox(
+        name=settings.pop("name", "shop"),
+        settings=OutboxSettings(url=url, broker="events", **settings),
+        principal=ADMIN,
+        now=NOW,
+    )
+
+
+def test_an_outbox_has_a_topic_and_its_address_is_sealed() -> None:
+    outbox = outbox_at(URL, most_lag=100)
+
+    assert outbox.topic.name == "outbox/shop"
+    assert outbox.url.startswith("sealed:")
+    assert ProducerDatabase.read(outbox.url).password == "sesame"
+    assert outbox.activity.noted_at is None
+    [entry] = Entry.objects.filter(subject="outbox:shop")
+    assert "sesame" not in json.dumps(entry.detail)
+    assert entry.detail["most_lag"] == 100
+
+
+def test_a_change_is_audited_without_the_address_and_counts_the_version() -> None:
+    outbox_at(URL)
+    other = "postgres://sweeper:mellon@127.0.0.1/shop?sslmode=disable"
+    changes = {"url": other, "window": 7, "is_paused": True}
+
+    change_outbox(name="shop", changes=changes, version=1, principal=ADMIN, now=NOW)
+
+    outbox = visible_outbox(name="shop", principal=ADMIN)
+    database = ProducerDatabase.read(outbox.url)
+    assert (database.password, database.port) == ("mellon", 5432)
+    assert (outbox.window, outbox.is_paused, outbox.version) == (7, True, 2)
+    entry = Entry.objects.filter(subject="outbox:shop").order_by("-seq")[0]
+    assert entry.detail["window"] == [500, 7]
+    assert set(entry.detail) == {"url", "window", "is_paused"}
+    assert "mellon" not in json.dumps(entry.detail)
+    with pytest.raises(Refused, match="changed meanwhile"):
+        change_outbox(
+            name="shop", changes={"window": 9}, version=1, principal=ADMIN, now=NOW
+        )
+
+
+def test_a_change_without_a_difference_is_no_decision() -> None:
+    outbox_at(URL)
+
+    change_outbox(name="shop", changes={"window": 500}, principal=ADMIN, now=NOW)
+
+    assert visible_outbox(name="shop", principal=ADMIN).version == 1
+    assert Entry.objects.filter(subject="outbox:shop").count() == 1
+
+
+def test_a_removed_outbox_leaves_its_topic() -> None:
+    outbox_at(URL)
+
+    remove_outbox(name="shop", principal=ADMIN, reason="over", now=NOW)
+
+    assert not Outbox.objects.exists()
+    assert Topic.objects.filter(name="outbox/shop").exists()
+    assert Entry.objects.order_by("-seq")[0].reason == "over"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://a:b@127.0.0.1/shop",
+        "postgresql://127.0.0.1/shop",
+        "postgresql://a:b@/shop",
+        "postgresql://a:b@%2Ftmp/shop",
+        "postgresql://a:b@127.0.0.1,10.0.0.1/shop",
+        "postgresql://a:b@127.0.0.1",
+        "postgresql://a:b@127.0.0.1/shop/other",
+        "postgresql://a:b@127.0.0.1:99999/shop",
+        "postgresql://a:b@127.0.0.1/shop?host=10.0.0.1",
+        "postgresql://a:b@127.0.0.1/shop?hostaddr=10.0.0.1",
+        "postgresql://a:b@127.0.0.1/shop?service=x",
+        "postgresql://a:b@127.0.0.1/shop?sslmode=prefer",
+        "postgresql://a:b@127.0.0.1/shop?options=-csearch_path%3Dx",
+        "host=127.0.0.1 dbname=shop user=a",
+        "sealed:nonsense",
+        "env:HOME",
+        "postgresql://a:b@127.0.0.1/shop\n",
+        "postgresql://" + "a" * 4_001,
+    ],
+)
+def test_other_addresses_are_refused(url: str) -> None:
+    with pytest.raises(Invalid) as refusal:
+        add(url)
+
+    assert refusal.value.field == "url"
+    assert not Outbox.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("169.254.169.254", "0xA9FEA9FE", "2852039166", "[::ffff:169.254.169.254]"),
+        *("[fe80::1]", "0.0.0.0", "10.0.0.1", "192.168.1.1", "100.100.100.200"),
+    ],
+)
+def test_forbidden_networks_are_refused(host: str) -> None:
+    with pytest.raises(Invalid):
+        add(f"postgresql://a:b@{host}/shop")
+
+
+@override_settings(POISONWEB_LOOPBACK_BROKERS=False)
+def test_this_machine_needs_the_permission_of_the_operator() -> None:
+    with pytest.raises(Invalid, match="this machine itself"):
+        add()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("window", 0),
+        ("window", 10_001),
+        ("most_lag", 0),
+        ("most_lag", 2**53 + 1),
+        ("sent_rows_days", 0),
+        ("sent_ids_days", 6),
+        ("schema", "x" * 64),
+        ("broker", ""),
+    ],
+)
+def test_settings_out_of_bounds_name_their_field(field: str, value: object) -> None:
+    outbox_at(URL)
+
+    with pytest.raises(Invalid) as refusal:
+        change_outbox(name="shop", changes={field: value}, principal=ADMIN, now=NOW)
+
+    assert refusal.value.field == field
+
+
+def test_a_broker_must_be_registered() -> None:
+    outbox_at(URL)
+
+    with pytest.raises(Invalid, match="no broker other"):
+        change_outbox(
+            name="shop", changes={"broker": "other"}, principal=ADMIN, now=NOW
+        )
+
+
+def test_names_are_unique_and_plain() -> None:
+    add()
+    with pytest.raises(Refused, match="already"):
+        add()
+    for name in ("", "Shop", "a b", "-a", "a" * 101, "ä"):
+        with pytest.raises(Invalid):
+            add(name=name)
+
+
+def test_rights_and_topics_decide_who_sees_and_changes_an_outbox() -> None:
+    outbox_at(URL)
+    reader = Principal(actor=Actor("user:b"), scopes=frozenset({Scope.BROKERS_READ}))
+    elsewhere = Principal(
+        actor=Actor("key:k"), scopes=frozenset(Scope), topics=("orders",)
+    )
+
+    with pytest.raises(Forbidden):
+        change_outbox(name="shop", changes={"window": 9}, principal=reader, now=NOW)
+    with pytest.raises(Forbidden):
+        remove_outbox(name="shop", principal=reader, now=NOW)
+    with pytest.raises(Absent):
+        visible_outbox(name="shop", principal=elsewhere)
+    with pytest.raises(Absent):
+        remove_outbox(name="shop", principal=elsewhere, now=NOW)

@@ -1,0 +1,219 @@
+"""The sweeper process sends what waits in outboxes, and notes what it does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from apps.brokers.adapter_contract import (
+    ConsumerPosition,
+    Outbound,
+    OutcomeKind,
+    PublishOutcome,
+)
+from apps.brokers.models import Topic
+from apps.core import clock
+from apps.outbox.models import Outbox, OutboxActivity, OutboxError
+from apps.outbox.services.outboxes import change_outbox
+from apps.outbox.sweeping.sweeper import SweeperProcess
+from apps.poison.models import Body, Failure, Poison
+from tests.in_memory_queue_broker import Queues
+from tests.integration.outbox.outbox_builders import ADMIN, events, outbox_at
+from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@contextmanager
+def sweeping() -> Iterator[SweeperProcess]:
+    """Run the sweeper process in a thread."""
+    stop, process = threading.Event(), SweeperProcess(clock=clock.now)
+
+    def run() -> None:
+        try:
+            process.run(stop)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield process
+    finally:
+        stop.set()
+        thread.join()
+
+
+def activity(outbox: Outbox) -> OutboxActivity:
+    return OutboxActivity.objects.get(outbox=outbox)
+
+
+def is_in_state(outbox: Outbox, state: str) -> bool:
+    return activity(outbox).state == state
+
+
+def change(**changes: Any) -> None:
+    change_outbox(name="shop", changes=changes, principal=ADMIN, now=clock.now())
+
+
+def test_messages_are_sent_with_their_ids_and_counted(
+    outbox: OutboxTables, broker: Queues
+) -> None:
+    registered = outbox_at(outbox.dsn, window=3)
+    outbox.put("m-1", b"\x00\xff", headers=[b"name", b"\xff\x00"], key="k")
+    outbox.put_many(9, first=2)
+
+    with sweeping():
+        wait_until(lambda: len(broker.published) == 10)
+        wait_until(lambda: activity(registered).sent_count == 10)
+        wait_until(lambda: activity(registered).waiting == 0)
+
+    first = broker.published[0]
+    assert (first.topic, first.body, first.key) == ("orders", b"\x00\xff", "k")
+    assert first.headers == ((b"name", b"\xff\x00"), (b"message_id", b"m-1"))
+    assert first.dedupe == "shop/m-1"
+    note = activity(registered)
+    assert (note.state, note.waiting, note.quarantined) == ("sweeping", 0, 0)
+    assert outbox.count("sent_at IS NOT NULL") == 10
+
+
+def test_a_refused_row_is_a_message_with_its_bytes_and_its_writer(
+    outbox: OutboxTables, broker: Queues
+) -> None:
+    refused = PublishOutcome(kind=OutcomeKind.REFUSED, detail="too large")
+    usual = broker.answer
+
+    def answer(message: Outbound) -> PublishOutcome:
+        return refused if message.body == b"\xff bad" else usual(message)
+
+    broker.answer = answer
+    registered = outbox_at(outbox.dsn)
+    row = outbox.put("m-bad", b"\xff bad")
+    outbox.put_many(3)
+
+    with sweeping():
+        wait_until(lambda: len(broker.published) == 3)
+        wait_until(Poison.objects.exists)
+        wait_until(lambda: activity(registered).quarantined == 1)
+
+    poison = Poison.objects.get()
+    assert poison.topic.name == "outbox/shop"
+    assert bytes(Body.objects.get().content) == b"\xff bad"
+    failure = Failure.objects.get()
+    assert f"Row {row}, written by: user" in failure.error_message
+    assert "application shop" in failure.error_message
+    assert outbox.count("reported_at IS NOT NULL") == 1
+
+
+def test_a_quarantined_row_of_a_registered_topic_is_a_message_of_that_topic(
+    outbox: OutboxTables, broker: Queues
+) -> None:
+    outbox_at(outbox.dsn)
+    topic = Topic.objects.create(
+        name="orders of the shop", broker=events(), native_name="orders"
+    )
+    outbox.allow_nulls()
+    outbox.put("m-1", None)
+
+    with sweeping():
+        wait_until(Poison.objects.exists)
+
+    assert Poison.objects.get().topic == topic
+    assert Failure.objects.get().cause == "undecodable"
+
+
+def test_a_broker_that_is_away_is_an_error_that_people_see(
+    outbox: OutboxTables, broker: Queues
+) -> None:
+    broker.away = True
+    registered = outbox_at(outbox.dsn)
+    outbox.put_many(2)
+
+    with sweeping():
+        wait_until(lambda: OutboxError.objects.filter(step="publish").exists())
+        error = OutboxError.objects.get(step="publish")
+        assert "away" in error.message
+        assert "Traceback" in error.first_stack
+        wait_until(lambda: is_in_state(registered, "broken"))
+        broker.away = False
+        wait_until(lambda: len(broker.published) == 2)
+        wait_until(lambda: is_in_state(registered, "sweeping"))
+
+
+def test_a_database_that_is_away_is_named_and_comes_back(
+    outbox: OutboxTables, broker: Queues
+) -> None:
+    address = outbox.dsn.rpartition("/")[0]
+    registered = outbox_at(f"{address}/there_is_no_such_database")
+
+    with sweeping():
+        wait_until(lambda: is_in_state(registered, "unreachable"))
+        assert "there_is_no_such_database" in activity(registered).detail
+        outbox.put_many(1)
+        change(url=f"{outbox.dsn}?sslmode=disable")
+        wait_until(lambda: len(broker.published) == 1)
+
+
+def test_consumers_far_behind_slow_their_topic_only(
+    outbox: OutboxTables, broker: Queues
+) -> None:
+    broker.consumers = [
+        ConsumerPosition(
+            consumer_group="billing",
+            bookmark="1",
+            seq=1,
+            head_bookmark="101",
+            head_seq=101,
+            lag=100,
+            pending=0,
+            oldest_pending_seconds=None,
+            clients=1,
+        )
+    ]
+    registered = outbox_at(outbox.dsn, most_lag=100)
+
+    with sweeping() as process:
+        outbox.put_many(1)
+        wait_until(lambda: is_in_state(registered, "slowed"))
+        note = activity(registered)
+        assert note.slowed == {"orders": "consumer billing is 100 messages behind"}
+        outbox.put_many(1, first=2)
+        outbox.put_many(1, first=3, topic="invoices")
+        wait_until(lambda: len(broker.published) == 2)
+        assert [each.topic for each in broker.published] == ["orders", "invoices"]
+        broker.consumers = []
+        wait_until(lambda: len(broker.published) == 3)
+        assert process is not None
+
+
+def test_a_paused_outbox_is_not_swept_until_it_is_resumed(
+    outbox: OutboxTables, broker: Queues
+) -> None:
+    registered = outbox_at(outbox.dsn, is_paused=True)
+    outbox.put_many(1)
+
+    with sweeping():
+        wait_until(lambda: activity(registered).noted_at is not None)
+        assert is_in_state(registered, "paused")
+        assert broker.published == []
+        change(is_paused=False)
+        wait_until(lambda: len(broker.published) == 1)
+
+
+def test_two_processes_never_send_one_message_twice(
+    outbox: OutboxTables, broker: Queues
+) -> None:
+    outbox_at(outbox.dsn, window=5)
+    outbox.put_many(100)
+
+    with sweeping(), sweeping():
+        wait_until(lambda: len(broker.published) >= 100)
+
+    bodies = [each.body for each in broker.published]
+    assert len(bodies) == len(set(bodies)) == 100
