@@ -29,6 +29,8 @@ from django.views.decorators.http import require_safe
 from apps.capture.models import Lane
 from apps.core import celery_broker_timeouts, clock, postgres_session_usage
 from apps.core.bounded_threads import BoundedThreads
+from apps.outbox.models import Outbox
+from apps.outbox.sweeper_state import state_of
 from apps.redelivery.models import EndpointActivity
 from apps.triage.services import orphaned_operations_and_pruning
 
@@ -49,6 +51,7 @@ NO_POSTGRES: States = {
     "migrations": UNKNOWN,
     "lanes": UNKNOWN,
     "sender": UNKNOWN,
+    "outboxes": {},
     "brokers": {},
     "worker": UNKNOWN,
 }
@@ -114,7 +117,14 @@ def _postgres(now: datetime) -> States:
             behind = {"postgres": UP, "migrations": BEHIND}
             return {**NO_POSTGRES, **behind, **_sessions()}
         current = {"postgres": UP, "migrations": UP}
-        return {**current, **_sessions(), **_lanes(now), **_sender(now), **_worker(now)}
+        return {
+            **current,
+            **_sessions(),
+            **_lanes(now),
+            **_sender(now),
+            **_outboxes(now),
+            **_worker(now),
+        }
     except (OperationalError, InterfaceError) as away:
         log.warning("Postgres is away: %s", away)
         return NO_POSTGRES
@@ -153,6 +163,12 @@ def _sender(now: datetime) -> States:
     activities = EndpointActivity.objects.filter(endpoint__is_enabled=True)
     are_heard = all(activity.is_heard(now) for activity in activities)
     return {"sender": UP if are_heard else AWAY}
+
+
+def _outboxes(now: datetime) -> States:
+    """Count the outboxes by what their sweepers do; a sick one harms no other."""
+    outboxes = Outbox.objects.select_related("activity")
+    return {"outboxes": dict(Counter(state_of(each, now=now) for each in outboxes))}
 
 
 def _worker(now: datetime) -> States:

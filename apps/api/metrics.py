@@ -14,6 +14,7 @@ from datetime import datetime
 from functools import partial
 from typing import ClassVar
 
+from django.db.models import Sum
 from django.http import HttpResponse
 from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -24,6 +25,9 @@ from apps.brokers.models import Topic
 from apps.capture.models import Lane, LaneState
 from apps.core import clock
 from apps.core.statement_timeouts import TooSlow, unless_slow
+from apps.outbox.models import Outbox, OutboxError
+from apps.outbox.states import SweeperState
+from apps.outbox.sweeper_state import state_of
 from apps.poison import backlogs
 from apps.poison.models import PoisonCountCheck
 from apps.poison.states import DisplayState
@@ -49,6 +53,7 @@ _INVISIBLE = {
 # Each topic is a series in the monitoring system's memory: only the first by name.
 MOST_TOPICS = 1_000
 LONGEST_LABEL = 200
+SENDING = (SweeperState.SWEEPING, SweeperState.SLOWED)
 UP_STATES = (
     LaneState.RUNNING,
     LaneState.EXPECTED,
@@ -78,7 +83,7 @@ class Gauges:
         is_complete = True
         # Alerts depend on it, and it is quick: no limit may ever leave it out.
         yield from _open(self.principal)
-        parts = deque[Part]([_oldest, _lanes, _operations, _endpoints])
+        parts = deque[Part]([_oldest, _lanes, _operations, _endpoints, _outboxes])
         while parts:
             part = parts.popleft()
             measure = partial(part, self.principal, self.now)
@@ -196,6 +201,54 @@ def _endpoints(principal: Principal, now: datetime) -> list[Metric]:
     return [waiting, next_due, breaker, up]
 
 
+def _outboxes(principal: Principal, now: datetime) -> list[Metric]:
+    """Measure outboxes, as their sweepers noted them last."""
+    gauge = partial(_gauge, label="outbox")
+    waiting = gauge("outbox_waiting", "Rows that wait to be sent.")
+    oldest = gauge(
+        "outbox_oldest_seconds", "Seconds since the oldest row that waits was written."
+    )
+    quarantined = gauge(
+        "outbox_quarantined", "Rows that are set aside, and wait for a decision."
+    )
+    sweeping = gauge(
+        "outbox_sweeping", "1 while a sweeper sends what waits, slowed or not."
+    )
+    errors = CounterMetricFamily(
+        "outbox_errors", "Errors of the sweeper.", labels=["outbox", "step"]
+    )
+    messages = CounterMetricFamily("outbox_sent", "Messages sent.", labels=["outbox"])
+    outboxes = _visible_outboxes(principal)
+    counts = _error_counts(outboxes)
+    for each in outboxes:
+        label, activity = [_label(each.name)], each.activity
+        waiting.add_metric(label, activity.waiting)
+        age = (now - (activity.oldest_at or now)).total_seconds()
+        oldest.add_metric(label, max(0.0, age))
+        quarantined.add_metric(label, activity.quarantined)
+        sweeping.add_metric(label, float(state_of(each, now=now) in SENDING))
+        messages.add_metric(label, activity.sent_count)
+        for step, count in counts.get(each.pk, {}).items():
+            errors.add_metric([*label, step], count)
+    return [waiting, oldest, quarantined, sweeping, errors, messages]
+
+
+def _visible_outboxes(principal: Principal) -> list[Outbox]:
+    """List the first outboxes that a principal sees."""
+    visible = Outbox.objects.matching(principal.topics).select_related("activity")
+    return list(visible.order_by("name")[:MOST_TOPICS])
+
+
+def _error_counts(outboxes: list[Outbox]) -> dict[int, dict[str, int]]:
+    """Sum the errors of each outbox by step."""
+    counts: dict[int, dict[str, int]] = {}
+    errors = OutboxError.objects.filter(outbox__in=outboxes)
+    sums = errors.values("outbox", "step").annotate(total=Sum("count")).order_by()
+    for row in sums:
+        counts.setdefault(row["outbox"], {})[row["step"]] = row["total"]
+    return counts
+
+
 def _oldest_deliveries(principal: Principal, now: datetime) -> list[Metric]:
     """Measure the age of the oldest delivery that waits at each endpoint."""
     oldest = _gauge(
@@ -229,9 +282,9 @@ def _calls(principal: Principal, now: datetime) -> list[Metric]:
     return [calls]
 
 
-def _gauge(name: str, help_text: str) -> GaugeMetricFamily:
-    """Make a gauge with a series for each endpoint."""
-    return GaugeMetricFamily(name, help_text, labels=["endpoint"])
+def _gauge(name: str, help_text: str, *, label: str = "endpoint") -> GaugeMetricFamily:
+    """Make a gauge with a series for each endpoint, or for each of another kind."""
+    return GaugeMetricFamily(name, help_text, labels=[label])
 
 
 def _visible_endpoints(principal: Principal) -> list[Endpoint]:

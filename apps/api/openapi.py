@@ -32,6 +32,7 @@ from apps.api.serializers import (
     brokers,
     endpoints,
     message_skips,
+    outboxes,
     topics,
     triage_operations,
 )
@@ -74,6 +75,12 @@ AUDIT_FILTERS = tuple(
 DELIVERY_FILTERS = tuple(
     _text_parameter(name, takes) for name, takes in delivery_filters.PARAMETERS.items()
 )
+OUTBOX_ROW_FILTERS = (
+    _text_parameter("state", "waiting, sent, duplicate, quarantined or dropped"),
+    _text_parameter("message_id", "the whole id"),
+    _text_parameter("topic", "the whole name"),
+    _text_parameter("before", "the `next_before` of an earlier answer"),
+)
 FOLLOWED = (
     OpenApiParameter("topic", str, required=True, many=True, description="their names"),
     _text_parameter(
@@ -101,6 +108,7 @@ STATUS: dict[SchemaClass | OpenApiTypes, HTTPStatus] = {
     brokers.AddedBroker: HTTPStatus.CREATED,
     topics.RegisteredTopic: HTTPStatus.CREATED,
     endpoints.AddedEndpoint: HTTPStatus.CREATED,
+    outboxes.AddedOutbox: HTTPStatus.CREATED,
 }
 MEDIA_TYPES: dict[SchemaClass | OpenApiTypes, str] = {
     OpenApiTypes.BINARY: "application/octet-stream",

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from apps.api.examples.requests import ENDPOINT_SETTINGS, LANE, POLICIES, SKIP
+from apps.api.examples.requests import (
+    ENDPOINT_SETTINGS,
+    LANE,
+    OUTBOX_SETTINGS,
+    POLICIES,
+    SKIP,
+)
 from apps.api.examples.shared_values import (
     AT,
     DELIVERY_ID,
@@ -375,6 +381,70 @@ ENDPOINT: Final[Value] = {
     },
     **ENDPOINT_SETTINGS,
 }
+OUTBOX: Final[Value] = {
+    "id": 13,
+    "name": "shop",
+    "topic": "outbox/shop",
+    "address": "kept, sealed",
+    "version": 1,
+    "created_at": AT,
+    "created_by": "user:anna",
+    "activity": {
+        "state": "slowed",
+        "detail": "orders: consumer billing is 12,000 messages behind",
+        "noted_at": AT,
+        "waiting": 17,
+        "waiting_bytes": 4_096,
+        "oldest_at": AT,
+        "quarantined": 1,
+        "sent_count": 120_000,
+        "duplicate_count": 1,
+        "sent_per_second": 55.0,
+        "slowed": {"orders": "consumer billing is 12,000 messages behind"},
+    },
+    "sweeper_errors": [
+        {
+            "step": "publish",
+            "kind": "Away",
+            "count": 3,
+            "first_at": AT,
+            "last_at": AT,
+            "message": "events: connection refused",
+            "first_stack": "Traceback (most recent call last): ...",
+        }
+    ],
+    **OUTBOX_SETTINGS,
+}
+TABLE_FINDING: Final[Value] = {
+    "kind": "missing unique index",
+    "detail": "poisonguard_outbox has no unique index of producer and message_id",
+    "remedy": "make the index, so that no id comes twice",
+    "sql": "CREATE UNIQUE INDEX CONCURRENTLY poisonguard_outbox_one_message ...;",
+    "doubled_ids": 0,
+    "is_blocking": False,
+}
+OUTBOX_ROW: Final[Value] = {
+    "row_id": 4711,
+    "state": "quarantined",
+    "producer": "shop",
+    "message_id": "order-13",
+    "topic": "orders",
+    "key": "customer-7",
+    "size": 10,
+    "attempts": 0,
+    "created_at": AT,
+    "due_at": AT,
+    "sent_at": None,
+    "duplicate_of": None,
+    "quarantined_at": AT,
+    "cause": "rejected",
+    "reason": "two messages under one id: rows 4711 and 4712",
+    "writer_user": "shop",
+    "writer_application": "repair script",
+    "writer_address": "10.0.0.7",
+    "writer_transaction": "90210",
+    "written_at": AT,
+}
 DELIVERY: Final[Value] = {
     "id": DELIVERY_ID,
     "endpoint": "stock-quote",
@@ -517,6 +587,12 @@ ANSWERS: Final[Mapping[str, Examples]] = {
     "Endpoints": _list_of(ENDPOINT),
     "Endpoint": only(ENDPOINT),
     "AddedEndpoint": only(ENDPOINT),
+    "Outboxes": _list_of(OUTBOX),
+    "Outbox": only(OUTBOX),
+    "AddedOutbox": only(OUTBOX),
+    "OutboxRows": only({"results": [OUTBOX_ROW], "next_before": 4711}),
+    "OutboxRow": only(OUTBOX_ROW),
+    "TableFindings": only({"findings": [TABLE_FINDING]}),
     "Deliveries": _list_of(DELIVERY),
     "DeliveryDetail": only(
         {

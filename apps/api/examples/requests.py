@@ -162,6 +162,16 @@ ENDPOINT_SETTINGS: Final[Value] = {
     "order_header": "x-customer",
     "response_hook": "",
 }
+OUTBOX_SETTINGS: Final[Value] = {
+    "schema": "shop",
+    "is_paused": False,
+    "broker": "events",
+    "window": 500,
+    "most_lag": 10_000,
+    "sent_rows_days": 7,
+    "sent_ids_days": 30,
+}
+OUTBOX_URL: Final = "postgresql://sweeper:secret@db.example.com/shop?sslmode=require"
 DELIVERIES: Final[Value] = {
     "ids": [DELIVERY_ID],
     "reason": "the back end works again",
@@ -275,6 +285,20 @@ REQUESTS: Final[Mapping[str, Examples]] = {
         "only some": {"is_enabled": False, "reason": "under repair"},
     },
     "EndpointRemoval": only({"reason": "switched off"}),
+    "NewOutbox": only(
+        {"name": "shop", "url": OUTBOX_URL, **OUTBOX_SETTINGS, "reason": "new"}
+    ),
+    "OutboxChange": {
+        "all settings": {
+            "url": OUTBOX_URL,
+            **OUTBOX_SETTINGS,
+            "version": 1,
+            "reason": "another broker",
+        },
+        "only some": {"is_paused": True, "reason": "a bad release"},
+    },
+    "OutboxRemoval": only({"reason": "switched off"}),
+    "RowDecision": only({"reason": "the later one is right"}),
     "DeliveryDecision": only(DELIVERIES),
     "Holder": only(HOLDER),
     "PositionUpdates": only({"updates": [UPDATE]}),

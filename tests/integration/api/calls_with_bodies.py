@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from apps.triage.services.position_moves import MoveTarget, Strategy
 from apps.triage.states import OperationState, Verb
 from tests.failure_report_builders import poisons
 from tests.integration.api.schema_checking_client import Caller, Reply
+from tests.integration.outbox.outbox_builders import events, outbox_at
 from tests.integration.redelivery.endpoint_and_delivery_builders import endpoint
 from tests.positions import opened, settle, update
 from tests.skip_builders_and_list_mirror import ANNA, added
@@ -106,9 +108,13 @@ def rows_of_examples() -> dict[str, int]:
         confirmed_at=THEN,
     )
     Item.objects.create(operation=operation, number=0, poison_id=13)
+    events()
+    outbox = outbox_at(os.environ["DATABASE_URL"], "ours")
     return {
         "broker_id": broker.pk,
         "endpoint_id": endpoint("stock-quote").pk,
+        "outbox_id": outbox.pk,
+        "row_id": 4711,
         "skip_id": 5,
         "position_id": 3,
         "operation_id": operation.pk,

@@ -93,6 +93,15 @@ NEEDED = {
     "GET endpoints/1": Scope.BROKERS_READ,
     "PATCH endpoints/1": Scope.BROKERS_WRITE,
     "DELETE endpoints/1": Scope.BROKERS_WRITE,
+    "GET outboxes": Scope.BROKERS_READ,
+    "POST outboxes": Scope.BROKERS_WRITE,
+    "GET outboxes/1": Scope.BROKERS_READ,
+    "PATCH outboxes/1": Scope.BROKERS_WRITE,
+    "DELETE outboxes/1": Scope.BROKERS_WRITE,
+    "GET outboxes/1/findings": Scope.BROKERS_READ,
+    "GET outboxes/1/rows": Scope.POISONS_READ,
+    "POST outboxes/1/rows/1/send": Scope.OPERATIONS_WRITE,
+    "POST outboxes/1/rows/1/drop": Scope.OPERATIONS_WRITE,
     "GET deliveries": Scope.POISONS_READ,
     f"GET deliveries/{NO_DELIVERY}": Scope.POISONS_READ,
     f"GET deliveries/{NO_DELIVERY}/body": Scope.BODIES_READ,
@@ -117,7 +126,9 @@ def test_the_table_of_scopes_has_every_call() -> None:
     }
 
     expected = {
-        re.sub(r"(\w+)s/1", r"\1s/{\1_id}", call).replace(NO_DELIVERY, "{delivery_id}")
+        re.sub(r"(\w+?)(e?s)/1", r"\1\2/{\1_id}", call).replace(
+            NO_DELIVERY, "{delivery_id}"
+        )
         for call in NEEDED
     }
     assert described == expected

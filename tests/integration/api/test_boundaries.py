@@ -67,6 +67,7 @@ NAMES_SOMETHING = {
     "PositionUpdate.sub_id",
     "PositionUpdate.topic",
     *(f"DeliveriesToChoose.{name}" for name in PARAMETERS),
+    *("NewOutbox.broker", "PatchedOutboxChange.broker"),
     *(
         f"{shape}.{place}"
         for shape in ("NewEndpoint", "PatchedEndpointChange")
@@ -90,6 +91,12 @@ NEEDED: dict[str, tuple[Any, ...]] = {
             ("client_timeout", (0.1,)),
             ("at_end", ("forward",)),
         )
+    },
+    # Ids must stay as long as rows.
+    **{
+        f"{shape}.{name}": values
+        for shape in ("NewOutbox", "PatchedOutboxChange")
+        for name, values in (("sent_rows_days", (3_650,)), ("sent_ids_days", (1,)))
     },
     # The mode is tee.
     "NewTopic.tee_queue": (None, ""),
@@ -121,6 +128,10 @@ TEXTS = {
     ),
     **dict.fromkeys(
         ("NewEndpoint.paths[]", "PatchedEndpointChange.paths[]"), form("/{}")
+    ),
+    **dict.fromkeys(
+        ("NewOutbox.url", "PatchedOutboxChange.url"),
+        form("postgresql://a:b@127.0.0.1/{}"),
     ),
     "NewTopic.runbook": form("https://example.org/{}"),
     "PatchedTopicChange.runbook": form("https://example.org/{}"),

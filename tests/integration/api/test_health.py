@@ -118,6 +118,7 @@ def test_readyz_is_200_while_all_dependencies_are_up(
             "migrations": "up",
             "lanes": "up",
             "sender": "up",
+            "outboxes": {},
             "brokers": {"up": 1},
             "worker": "up",
             "celery_broker": "up",

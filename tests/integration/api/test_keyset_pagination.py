@@ -16,11 +16,13 @@ from apps.audit.services import Action
 from apps.brokers.models import Broker, Topic
 from apps.core import clock
 from apps.core.actor import Actor
+from apps.outbox.models import Outbox
 from apps.redelivery.models import Endpoint
 from apps.redelivery.services.acceptance import accept
 from apps.triage.models import Operation
 from tests.failure_report_builders import poisons
 from tests.integration.api.schema_checking_client import ROOT, Caller, program
+from tests.integration.outbox.outbox_builders import outbox_at
 from tests.integration.redelivery.endpoint_and_delivery_builders import (
     endpoint,
     request,
@@ -117,6 +119,12 @@ def add_endpoints(number: int) -> None:
         endpoint(f"e{n}")
 
 
+def add_outboxes(number: int) -> None:
+    first = Outbox.objects.count()
+    for n in range(first, first + number):
+        outbox_at("postgresql://sweeper:x@127.0.0.1/shop", f"o{n}")
+
+
 def add_deliveries(number: int) -> None:
     of = Endpoint.objects.first() or endpoint()
     for _ in range(number):
@@ -132,6 +140,7 @@ LISTS: dict[str, Callable[[int], None]] = {
     "topics": add_topics,
     "positions": add_positions,
     "endpoints": add_endpoints,
+    "outboxes": add_outboxes,
     "deliveries": add_deliveries,
     "reports/runs": add_runs,
     "reports/endpoints": add_endpoint_days,

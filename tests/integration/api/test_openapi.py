@@ -79,7 +79,8 @@ def test_every_reason_that_a_call_takes_has_the_same_limit() -> None:
         *("Decision", "MoveAsk", "NewSkip", "NewTopic", "PatchedTopicChange"),
         *("Unskip", "BrokerRemoval", "TopicRemoval", "Control", "RateChange"),
         *("NewEndpoint", "PatchedEndpointChange", "EndpointRemoval"),
-        *("DeliveryDecision",),
+        *("DeliveryDecision", "NewOutbox", "PatchedOutboxChange", "OutboxRemoval"),
+        "RowDecision",
     }
     assert limits == dict.fromkeys(names, REASON_LIMIT)
 

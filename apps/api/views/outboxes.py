@@ -1,0 +1,212 @@
+"""OUTBOXES: list, add, change and remove them; read and decide about their rows."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import ClassVar
+
+from django.urls import reverse
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.api.keyset_pagination import PageWindow
+from apps.api.openapi import OUTBOX_ROW_FILTERS, PAGING, described
+from apps.api.selectors import outboxes
+from apps.api.serializers import outboxes as serializers
+from apps.api.views.base import View, list_response
+from apps.core import clock
+from apps.core.errors import Absent
+from apps.outbox import producer_rows, table_inspection
+from apps.outbox.models import Outbox as OutboxModel
+from apps.outbox.services import outboxes as services
+from apps.outbox.services import row_decisions
+from apps.team.rights import Scope
+
+MOST_ROWS = 200
+REFUSED_CHANGE = (
+    HTTPStatus.NOT_FOUND,
+    HTTPStatus.CONFLICT,
+    HTTPStatus.UNPROCESSABLE_ENTITY,
+)
+
+
+class Outboxes(View):
+    scopes: ClassVar = {"GET": Scope.BROKERS_READ, "POST": Scope.BROKERS_WRITE}
+
+    @described(
+        "listOutboxes",
+        "List the outboxes, with what their sweepers do",
+        answer=serializers.Outboxes,
+        parameters=PAGING,
+        refusals=[HTTPStatus.BAD_REQUEST],
+    )
+    def get(self, request: Request) -> Response:
+        """A key sees an outbox if it is for the topic `outbox/NAME`."""
+        window = PageWindow.parse(request, name="outboxes")
+        page, details = outboxes.find(window, self.principal, now=clock.now())
+        return list_response(page, serializers.Outbox(details, many=True).data)
+
+    @described(
+        "addOutbox",
+        "Add an outbox",
+        request=serializers.NewOutbox,
+        answer=serializers.AddedOutbox,
+        refusals=REFUSED_CHANGE,
+    )
+    def post(self, request: Request) -> Response:
+        """A sweeper begins within a second. A name that is in use is a 409."""
+        new, now = serializers.NewOutbox.parse(request.data), clock.now()
+        outbox = services.add_outbox(**new, principal=self.principal, now=now)
+        detail = outboxes.one(outbox.pk, self.principal, now=now)
+        return Response(
+            serializers.Outbox(detail).data,
+            status=HTTPStatus.CREATED,
+            headers={"Location": reverse("api-outbox", args=[outbox.pk])},
+        )
+
+
+class Outbox(View):
+    scopes: ClassVar = {
+        "GET": Scope.BROKERS_READ,
+        "PATCH": Scope.BROKERS_WRITE,
+        "DELETE": Scope.BROKERS_WRITE,
+    }
+
+    @described(
+        "getOutbox",
+        "Show one outbox",
+        answer=serializers.Outbox,
+        refusals=[HTTPStatus.NOT_FOUND],
+    )
+    def get(self, _: Request, outbox_id: int) -> Response:
+        detail = outboxes.one(outbox_id, self.principal, now=clock.now())
+        return Response(serializers.Outbox(detail).data)
+
+    @described(
+        "changeOutbox",
+        "Change an outbox's settings",
+        request=serializers.OutboxChange,
+        answer=serializers.Outbox,
+        refusals=REFUSED_CHANGE,
+    )
+    def patch(self, request: Request, outbox_id: int) -> Response:
+        """Changes all of it or nothing; members that are left out stay as they are."""
+        change, now = serializers.OutboxChange.parse(request.data), clock.now()
+        services.change_outbox(
+            name=outboxes.visible(outbox_id, self.principal).name,
+            **change,
+            principal=self.principal,
+            now=now,
+        )
+        detail = outboxes.one(outbox_id, self.principal, now=now)
+        return Response(serializers.Outbox(detail).data)
+
+    @described(
+        "removeOutbox",
+        "Remove an outbox; its table stays",
+        request=serializers.OutboxRemoval,
+        answer=serializers.Outbox,
+        refusals=REFUSED_CHANGE,
+    )
+    def delete(self, request: Request, outbox_id: int) -> Response:
+        """Its topic stays, because its messages do."""
+        removal, now = serializers.OutboxRemoval.parse(request.data), clock.now()
+        detail = outboxes.one(outbox_id, self.principal, now=now)
+        services.remove_outbox(
+            name=detail.outbox.name, **removal, principal=self.principal, now=now
+        )
+        return Response(serializers.Outbox(detail).data)
+
+
+class OutboxRowList(View):
+    scopes: ClassVar = {"GET": Scope.POISONS_READ}
+
+    @described(
+        "listOutboxRows",
+        "List rows of an outbox, the newest first",
+        answer=serializers.OutboxRows,
+        parameters=OUTBOX_ROW_FILTERS,
+        refusals=(HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY),
+    )
+    def get(self, request: Request, outbox_id: int) -> Response:
+        """Reads the producer's database, at most 200 rows, in two seconds."""
+        filters = serializers.RowsQuery.parse_query(request.query_params)
+        outbox = outboxes.visible(outbox_id, self.principal)
+        rows = producer_rows.find(outbox, filters, most=MOST_ROWS + 1)
+        more = len(rows) > MOST_ROWS
+        answer = {
+            "results": rows[:MOST_ROWS],
+            "next_before": rows[MOST_ROWS - 1].row_id if more else None,
+        }
+        return Response(serializers.OutboxRows(answer).data)
+
+
+class Findings(View):
+    scopes: ClassVar = {"GET": Scope.BROKERS_READ}
+
+    @described(
+        "inspectOutbox",
+        "Say what is wrong with the tables of an outbox",
+        answer=serializers.TableFindings,
+        refusals=[HTTPStatus.NOT_FOUND],
+    )
+    def get(self, _: Request, outbox_id: int) -> Response:
+        """Looks at tables, columns, rights, unique index, trigger and connection."""
+        outbox = outboxes.visible(outbox_id, self.principal)
+        answer = table_inspection.findings(url=outbox.url, schema=outbox.schema)
+        return Response(serializers.TableFindings({"findings": answer}).data)
+
+
+class SendRow(View):
+    scopes: ClassVar = {"POST": Scope.OPERATIONS_WRITE}
+
+    @described(
+        "sendOutboxRow",
+        "Send a quarantined row all the same",
+        request=serializers.RowDecision,
+        answer=serializers.OutboxRow,
+        refusals=REFUSED_CHANGE,
+    )
+    def post(self, request: Request, outbox_id: int, row_id: int) -> Response:
+        """The sweeper sends it, whatever else has its message id; twice is a 409."""
+        ask = serializers.RowDecision.parse(request.data)
+        outbox = outboxes.visible(outbox_id, self.principal)
+        row_decisions.send_row(
+            outbox=outbox,
+            row_id=row_id,
+            principal=self.principal,
+            now=clock.now(),
+            **ask,
+        )
+        return _row(outbox, row_id)
+
+
+class DropRow(View):
+    scopes: ClassVar = {"POST": Scope.OPERATIONS_WRITE}
+
+    @described(
+        "dropOutboxRow",
+        "Drop a quarantined row",
+        request=serializers.RowDecision,
+        answer=serializers.OutboxRow,
+        refusals=REFUSED_CHANGE,
+    )
+    def post(self, request: Request, outbox_id: int, row_id: int) -> Response:
+        """It stays in its table, and is not sent; twice is a 409."""
+        ask = serializers.RowDecision.parse(request.data)
+        outbox = outboxes.visible(outbox_id, self.principal)
+        row_decisions.drop_row(
+            outbox=outbox,
+            row_id=row_id,
+            principal=self.principal,
+            now=clock.now(),
+            **ask,
+        )
+        return _row(outbox, row_id)
+
+
+def _row(outbox: OutboxModel, row_id: int) -> Response:
+    row = producer_rows.one(outbox, row_id)
+    if row is None:
+        raise Absent(f"There is no row {row_id} of {outbox} any more.")
+    return Response(serializers.OutboxRow(row).data)

@@ -1,0 +1,172 @@
+"""The calls about outboxes: settings, what sweepers note, rows and decisions."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from apps.audit.models import Entry
+from apps.core import clock
+from apps.outbox.models import Outbox, OutboxActivity
+from apps.outbox.services import activity
+from apps.outbox.services.activity import NewErrors, SweeperNote
+from apps.outbox.states import SweeperState
+from apps.team.rights import Scope
+from tests.integration.api.schema_checking_client import Caller, Reply, program
+from tests.integration.outbox.conftest import broker_address, outbox, outbox_database
+from tests.integration.outbox.outbox_builders import events, outbox_at
+from tests.integration.outbox.test_row_decisions import quarantined
+from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("broker")]
+
+__all__ = ["broker_address", "outbox", "outbox_database"]
+
+URL = "postgresql://sweeper:sesame@127.0.0.1/shop?sslmode=disable"
+
+
+@pytest.fixture
+def admin() -> Caller:
+    return program(Scope.BROKERS_READ, Scope.BROKERS_WRITE)
+
+
+@pytest.fixture
+def operator() -> Caller:
+    return program(Scope.BROKERS_READ, Scope.POISONS_READ, Scope.OPERATIONS_WRITE)
+
+
+def patch(caller: Caller, path: str, **changes: object) -> Reply:
+    return caller.send("PATCH", path, raw=json.dumps(changes).encode())
+
+
+def note(outbox: Outbox, state: SweeperState = SweeperState.SWEEPING) -> None:
+    now = clock.now()
+    error = NewErrors(
+        step="publish",
+        kind="Away",
+        count=3,
+        first_at=now - timedelta(hours=1),
+        last_at=now,
+        message="refused",
+        first_stack="Traceback",
+    )
+    activity.note(
+        outbox_id=outbox.pk,
+        note=SweeperNote(state=state, waiting=7, newly_sent=5),
+        errors=[error],
+        now=now,
+    )
+
+
+def test_an_outbox_is_added_read_changed_and_removed(admin: Caller) -> None:
+    events()
+    added = admin.post(
+        "outboxes", {"name": "shop", "url": URL, "broker": "events", "most_lag": 9}
+    )
+
+    assert added.status == 201
+    assert added.json["address"] == "kept, sealed"
+    assert added.json["most_lag"] == 9
+    assert added.json["activity"]["state"] == "silent"
+    assert "sesame" not in json.dumps(added.json)
+    path = f"outboxes/{added.json['id']}"
+    assert added.response["Location"] == f"/api/v1/{path}"
+    assert patch(admin, path, is_paused=True, version=1).json["is_paused"] is True
+    assert patch(admin, path, window=9, version=1).status == 409
+    assert admin.get("outboxes").json["results"][0]["version"] == 2
+    assert admin.send("DELETE", path, raw=b"{}").status == 200
+    assert admin.get(path).status == 404
+
+
+def test_wrong_settings_name_their_member(admin: Caller) -> None:
+    events()
+    usual = {"name": "shop", "url": URL, "broker": "events"}
+    for member, value in [
+        ("url", "mysql://a:b@127.0.0.1/x"),
+        ("url", "postgresql://a:b@169.254.169.254/x"),
+        ("broker", "other"),
+        ("window", 10_001),
+        ("sent_ids_days", 1),
+        ("name", "A b"),
+    ]:
+        refused = admin.post("outboxes", {**usual, member: value})
+
+        assert refused.status == 422, (member, value)
+        assert member in json.dumps(refused.json)
+    assert not Outbox.objects.exists()
+
+
+def test_what_sweepers_note_is_shown_with_errors(admin: Caller) -> None:
+    registered = outbox_at("postgresql://sweeper:x@127.0.0.1/shop")
+    note(registered)
+    note(registered)
+
+    answer = admin.get(f"outboxes/{registered.pk}").json
+
+    assert answer["activity"]["state"] == "sweeping"
+    assert (answer["activity"]["waiting"], answer["activity"]["sent_count"]) == (7, 10)
+    [error] = answer["sweeper_errors"]
+    assert (error["step"], error["kind"], error["count"]) == ("publish", "Away", 6)
+    OutboxActivity.objects.update(noted_at=clock.now() - timedelta(minutes=1))
+    silent = admin.get(f"outboxes/{registered.pk}").json
+    assert silent["activity"]["state"] == "silent"
+
+
+def test_rows_are_listed_and_decided_once(
+    outbox: OutboxTables, operator: Caller
+) -> None:
+    registered = outbox_at(outbox.dsn)
+    first, second = quarantined(outbox), quarantined(outbox, "m-2")
+    path = f"outboxes/{registered.pk}/rows"
+
+    listed = operator.get(path, state="quarantined").json
+
+    assert [row["row_id"] for row in listed["results"]] == [second, first]
+    assert listed["next_before"] is None
+    assert listed["results"][0]["writer_application"] == "shop"
+    assert operator.get(path, before=str(second)).json["results"][0]["row_id"] == first
+    assert operator.get(path, state="lost").status == 422
+    assert operator.get(path, before="-1").status == 422
+    released = operator.post(f"{path}/{first}/send", {"reason": "right"})
+    assert released.json["state"] == "waiting"
+    assert operator.post(f"{path}/{first}/send", {}).status == 409
+    assert operator.post(f"{path}/{second}/drop", {}).json["state"] == "dropped"
+    assert Entry.objects.filter(subject="outbox:shop").count() == 3
+
+
+def test_a_database_that_is_away_is_a_503(operator: Caller) -> None:
+    registered = outbox_at("postgresql://sweeper:x@127.0.0.1:1/shop")
+
+    answer = operator.get(f"outboxes/{registered.pk}/rows")
+
+    assert answer.status == 503
+    assert "shop did not answer" in json.dumps(answer.json)
+
+
+def test_findings_name_what_is_missing_with_the_sql_that_mends_it(
+    outbox: OutboxTables, operator: Caller
+) -> None:
+    outbox.drop_unique_index()
+    registered = outbox_at(outbox.dsn)
+
+    answer = operator.get(f"outboxes/{registered.pk}/findings").json
+
+    [finding] = answer["findings"]
+    assert finding["kind"] == "missing unique index"
+    assert "CREATE UNIQUE INDEX CONCURRENTLY" in finding["sql"]
+    assert finding["is_blocking"] is False
+
+
+def test_rights_are_asked_for(admin: Caller) -> None:
+    registered = outbox_at("postgresql://sweeper:x@127.0.0.1/shop")
+    path = f"outboxes/{registered.pk}"
+
+    assert program(Scope.POISONS_READ).get(path).status == 403
+    assert program(Scope.BROKERS_READ).get(f"{path}/rows").status == 403
+    assert program(Scope.BROKERS_READ).post(f"{path}/rows/1/send", {}).status == 403
+    assert patch(program(Scope.BROKERS_READ), path, window=1).status == 403
+    hidden = program(Scope.BROKERS_READ, topics=["orders"])
+    assert hidden.get(path).status == 404
+    assert hidden.get("outboxes").json["results"] == []
