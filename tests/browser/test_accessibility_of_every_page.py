@@ -30,6 +30,7 @@ LISTS = (
     *("/positions", "/operations", "/audit"),
     *("/brokers", "/brokers/new"),
     *("/endpoints", "/endpoints/new", "/endpoints/new?preset=async-caller"),
+    *("/outboxes", "/outboxes/new"),
     *("/deliveries", "/deliveries?since=2026-01-01&due=2099-01-01"),
     *("/people", "/people/new", "/keys", "/keys/new", "/account"),
     *("/reports", "/reports?topic=orders", "/reports/runs", "/reports/endpoints"),
@@ -39,6 +40,7 @@ LISTS = (
 EMPTY = (
     *("/problems?q=error:nowhere", "/topics?name=nowhere", "/audit?actor=nobody"),
     *("/endpoints?name=nowhere", "/deliveries?endpoint=nowhere"),
+    "/outboxes?name=nowhere",
 )
 OF_A_TOPIC = (
     "/mode?mode=observe",

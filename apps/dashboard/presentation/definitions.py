@@ -124,6 +124,21 @@ DELIVERIES = {
         " whose count is greater than N ends, after N + 1 calls",
     ),
 }
+OUTBOXES = {
+    "rows waiting": Definition(
+        "Rows waiting",
+        "messages in a producer's table that are to be sent, as the sweeper counted"
+        " them a moment ago",
+    ),
+    "rows quarantined": Definition(
+        "Rows quarantined",
+        "rows that are not sent, because they cannot be read, the broker refuses them,"
+        " or another message has their id",
+    ),
+    "sent a second": Definition(
+        "Sent a second", "messages that the sweeper sent in the last second or so"
+    ),
+}
 REPORTS = {
     "report failed": Definition(
         "Failed, in a report",
@@ -170,6 +185,14 @@ CHAPTERS = (
     Chapter("Topics", TRAFFIC),
     Chapter("Operations", OPERATIONS),
     Chapter("Endpoints and deliveries", DELIVERIES),
+    Chapter("Outboxes", OUTBOXES),
     Chapter("Reports", REPORTS),
 )
-DEFINITIONS = {**MESSAGES, **TRAFFIC, **OPERATIONS, **DELIVERIES, **REPORTS}
+DEFINITIONS = {
+    **MESSAGES,
+    **TRAFFIC,
+    **OPERATIONS,
+    **DELIVERIES,
+    **OUTBOXES,
+    **REPORTS,
+}

@@ -116,6 +116,13 @@ PILLS |= {
     "due": ("Due now", "→", "info"),
     "forwarded": ("Forwarded", "⇥", ""),
     "succeeded": ("Succeeded", "✓", "ok"),
+    # Of outboxes and their rows.
+    "sweeping": ("Sweeping", "→", "ok"),
+    "slowed": ("Slowed", "◐", "warn"),
+    "broken": ("Failing", "!", "danger"),
+    "unreachable": ("Database away", "!", "danger"),
+    "duplicate": ("Duplicate", "=", ""),
+    "quarantined": ("Quarantined", "!", "danger"),
     # Of people and keys.
     "usable": ("Usable", "✓", "ok"),
     "revoked": ("Revoked", "✕", ""),

@@ -1,0 +1,144 @@
+"""The forms of outboxes; their settings are those of `apps.outbox.outbox_fields`.
+
+The form of an outbox keeps what was typed, so that a refused one is shown again as it
+was; the address of a stored outbox is not shown, and stays where nothing is typed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Self
+
+from django import forms
+from django.http import QueryDict
+
+from apps.brokers import sealed_addresses
+from apps.dashboard.forms import declared_settings as declared
+from apps.dashboard.forms.declared_settings import SettingField, version_in
+from apps.dashboard.forms.fields import reason_in
+from apps.dashboard.keyset_pagination import MAX_ID
+from apps.dashboard.selectors.outboxes import OutboxFilter
+from apps.outbox import table_inspection
+from apps.outbox.models import Outbox
+from apps.outbox.outbox_fields import SETTINGS
+from apps.outbox.outbox_settings import OutboxSettings
+from apps.outbox.producer_rows import RowFilter, RowState
+from apps.outbox.services import outboxes
+from apps.team.rights import Principal
+from poisonguard.contract import NAME_LIMIT
+from poisonguard.outbox.sweeping.inspection import Finding
+
+# It has buttons of its own on the outbox's page.
+_OF_THE_FORM = [setting for setting in SETTINGS if setting.name != "is_paused"]
+
+
+class OutboxesForm(forms.Form):
+    """Filter outboxes by part of a name; the page begins after the name `after`."""
+
+    name = forms.CharField(required=False)
+    after = forms.CharField(required=False, strip=False)
+
+    @property
+    def as_filter(self) -> OutboxFilter:
+        """Return the filter; an invalid form filters nothing."""
+        if not self.is_valid():
+            return OutboxFilter()
+        return OutboxFilter(**self.cleaned_data)
+
+
+class RowsForm(forms.Form):
+    """Filter the rows of an outbox; the page begins before the row `before`."""
+
+    state = forms.ChoiceField(
+        required=False, choices=[(state.value, state.value) for state in RowState]
+    )
+    message_id = forms.CharField(required=False, strip=False, max_length=NAME_LIMIT)
+    topic = forms.CharField(required=False, strip=False, max_length=NAME_LIMIT)
+    before = forms.IntegerField(required=False, min_value=1, max_value=MAX_ID)
+
+    @property
+    def as_filter(self) -> RowFilter:
+        """Return the filter; an invalid form filters nothing."""
+        if not self.is_valid():
+            return RowFilter()
+        state = self.cleaned_data["state"]
+        return RowFilter(
+            **self.cleaned_data | {"state": RowState(state) if state else None}
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutboxForm:
+    """An outbox as typed into the form; `version` is the one that it was made of."""
+
+    name: str = ""
+    texts: Mapping[str, str]
+    version: int | None = None
+    reason: str = ""
+    is_inspected: bool = False
+
+    @classmethod
+    def empty(cls) -> Self:
+        """Return the form of a new outbox, with the usual settings."""
+        usual = OutboxSettings(url="", broker="")
+        return cls(texts=declared.texts_of(SETTINGS, usual))
+
+    @classmethod
+    def of(cls, outbox: Outbox) -> Self:
+        """Return a form with the settings of an outbox, without a sealed address."""
+        settings = OutboxSettings.of(outbox)
+        texts = declared.texts_of(SETTINGS, settings)
+        if not settings.url.startswith(sealed_addresses.FROM_ENVIRONMENT):
+            texts["url"] = ""
+        return cls(name=outbox.name, texts=texts, version=outbox.version)
+
+    @classmethod
+    def read(cls, data: QueryDict) -> Self:
+        """Read the submitted values; nothing is checked yet."""
+        return cls(
+            name=data.get("name", "").strip(),
+            texts=declared.typed(SETTINGS, data),
+            version=version_in(data),
+            reason=reason_in(data),
+            is_inspected="inspected" in data,
+        )
+
+    def findings(self) -> list[Finding]:
+        """Look at the tables of a new outbox; raises Invalid for a wrong field."""
+        settings = OutboxSettings(**declared.parsed(_OF_THE_FORM, self.texts))
+        settings.check()
+        url = outboxes.storable_url(settings.url)
+        outboxes.check_address(url)
+        return table_inspection.findings(url=url, schema=settings.schema)
+
+    @property
+    def sections(self) -> Iterator[tuple[StrEnum, list[SettingField]]]:
+        """Yield each group with its fields."""
+        return declared.sections(_OF_THE_FORM, self.texts)
+
+    def add(self, principal: Principal, *, now: datetime) -> Outbox:
+        """Add an outbox with these values; raises Invalid for a wrong field."""
+        return outboxes.add_outbox(
+            name=self.name,
+            settings=OutboxSettings(**declared.parsed(_OF_THE_FORM, self.texts)),
+            principal=principal,
+            reason=self.reason,
+            now=now,
+        )
+
+    def alter(self, outbox: Outbox, principal: Principal, *, now: datetime) -> None:
+        """Change an outbox to these values; raises Invalid for a wrong field."""
+        changes = declared.parsed(_OF_THE_FORM, self.texts)
+        if not changes["url"] or changes["url"] == outbox.url:
+            del changes["url"]
+        outboxes.change_outbox(
+            name=outbox.name,
+            changes=changes,
+            version=self.version,
+            principal=principal,
+            reason=self.reason,
+            now=now,
+        )

@@ -1,0 +1,139 @@
+"""The data of the outbox pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from apps.audit.models import Entry
+from apps.brokers.models import Broker
+from apps.core.errors import Absent, Refused, Unavailable
+from apps.outbox import producer_rows
+from apps.outbox.models import Outbox, OutboxError
+from apps.outbox.producer_rows import ProducerRow, RowFilter
+from apps.outbox.querysets import OutboxQuerySet
+from apps.outbox.sweeper_state import state_of
+from apps.team.rights import Principal
+
+PAGE_SIZE = 50
+ROWS_SIZE = 50
+MOST_NAMES = 200
+MOST_SHOWN = 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutboxFilter:
+    """A filter: outboxes whose name contains `name` and sorts behind `after`."""
+
+    name: str = ""
+    after: str = ""
+
+    def of(self, outboxes: OutboxQuerySet) -> OutboxQuerySet:
+        """Narrow outboxes to this filter."""
+        if self.name:
+            outboxes = outboxes.filter(name__icontains=self.name)
+        return outboxes.filter(name__gt=self.after)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutboxLine:
+    """An outbox in the list; `state` is the name of a pill."""
+
+    outbox: Outbox
+    state: str
+    error: OutboxError | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutboxList:
+    rows: list[OutboxLine]
+    next: str  # the name that the next page comes after; "" on the last page
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutboxPage:
+    """What the page of an outbox shows, without its rows."""
+
+    outbox: Outbox
+    state: str
+    errors: list[OutboxError]
+    entries: list[Entry]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowList:
+    """Rows of an outbox; `trouble` says why they cannot be read.
+
+    `next` is the row id that the next page comes before; None on the last page.
+    """
+
+    rows: list[ProducerRow]
+    next: int | None = None
+    trouble: str = ""
+
+
+def find(filters: OutboxFilter, principal: Principal, *, now: datetime) -> OutboxList:
+    """List a page of the outboxes that match the filter and are visible."""
+    rows = filters.of(_visible(principal)).order_by("name")[: PAGE_SIZE + 1]
+    outboxes = list(rows)
+    first = outboxes[:PAGE_SIZE]
+    latest = _latest_errors(first)
+    return OutboxList(
+        rows=[
+            OutboxLine(
+                outbox=each, state=state_of(each, now=now), error=latest.get(each.pk)
+            )
+            for each in first
+        ],
+        next=first[-1].name if len(outboxes) > PAGE_SIZE else "",
+    )
+
+
+def one(outbox_id: int, principal: Principal, *, now: datetime) -> OutboxPage:
+    """Load an outbox for its page; raises Absent if it is not visible."""
+    outbox = visible(outbox_id, principal)
+    entries = Entry.objects.filter(subject=f"outbox:{outbox.name}")
+    errors = OutboxError.objects.filter(outbox=outbox).order_by("-last_at")
+    return OutboxPage(
+        outbox=outbox,
+        state=state_of(outbox, now=now),
+        errors=list(errors[:MOST_SHOWN]),
+        entries=list(entries.order_by("-seq")[:MOST_SHOWN]),
+    )
+
+
+def visible(outbox_id: int, principal: Principal) -> Outbox:
+    """Find an outbox; raises Absent if the principal sees none with this id."""
+    outbox = _visible(principal).filter(pk=outbox_id).first()
+    if outbox is None:
+        raise Absent(f"There is no outbox {outbox_id} here.")
+    return outbox
+
+
+def rows(outbox: Outbox, filters: RowFilter) -> RowList:
+    """List rows in the producer's database, which may be away."""
+    try:
+        listed = producer_rows.find(outbox, filters, most=ROWS_SIZE + 1)
+    except (Unavailable, Refused) as trouble:
+        return RowList(rows=[], trouble=str(trouble))
+    first = listed[:ROWS_SIZE]
+    more = len(listed) > ROWS_SIZE
+    return RowList(rows=first, next=first[-1].row_id if more else None)
+
+
+def broker_names() -> list[str]:
+    """List the first names of brokers, to choose from."""
+    names = Broker.objects.order_by("name").values_list("name", flat=True)
+    return list(names[:MOST_NAMES])
+
+
+def _visible(principal: Principal) -> OutboxQuerySet:
+    outboxes = Outbox.objects.matching(principal.topics)
+    return outboxes.select_related("topic", "broker", "activity")
+
+
+def _latest_errors(outboxes: list[Outbox]) -> dict[int, OutboxError]:
+    """Return the latest error of each outbox that had one."""
+    errors = OutboxError.objects.filter(outbox__in=outboxes)
+    latest = errors.order_by("outbox", "-last_at").distinct("outbox")
+    return {each.outbox_id: each for each in latest}

@@ -1,0 +1,290 @@
+"""The pages of outboxes: list, detail, rows, form, pause, remove, decisions on rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import (
+    require_http_methods,
+    require_POST,
+    require_safe,
+)
+
+from apps.core import clock
+from apps.core.errors import Invalid, PoisonwebError, Refused, Unavailable
+from apps.dashboard.decorators import SignedIn, needs, show
+from apps.dashboard.domain_error_pages import status_of
+from apps.dashboard.forms.fields import field_of, reason_in
+from apps.dashboard.forms.outboxes import OutboxesForm, OutboxForm, RowsForm
+from apps.dashboard.presentation import curl
+from apps.dashboard.selectors import outboxes
+from apps.outbox import table_inspection
+from apps.outbox.models import Outbox
+from apps.outbox.outbox_fields import BY_NAME
+from apps.outbox.producer_rows import RowFilter, RowState
+from apps.outbox.services import outboxes as services
+from apps.outbox.services import row_decisions
+from apps.team.rights import Scope
+from poisonguard.outbox.sweeping.inspection import Finding
+
+API = "/api/v1/outboxes"
+DECISIONS = {"send": row_decisions.send_row, "drop": row_decisions.drop_row}
+DECIDED = {
+    "send": "Row {} will be sent within a second.",
+    "drop": "Row {} is dropped. It stays in its table.",
+}
+
+
+@require_safe
+@needs(Scope.BROKERS_READ)
+def index(request: SignedIn) -> HttpResponse:
+    filters = OutboxesForm(request.GET).as_filter
+    principal = request.user.principal
+    context = {
+        "outboxes": outboxes.find(filters, principal, now=clock.now()),
+        "filters": filters,
+        "may_write": principal.may(Scope.BROKERS_WRITE),
+        "curl": curl.get(request, API),
+    }
+    live = "outboxes/_outboxes_table.html"
+    return show(request, "outboxes/list.html", context, live=live)
+
+
+@require_safe
+@needs(Scope.BROKERS_READ)
+def detail(request: SignedIn, outbox_id: int) -> HttpResponse:
+    return _detail(request, outbox_id)
+
+
+@require_safe
+@needs(Scope.POISONS_READ)
+def rows(request: SignedIn, outbox_id: int) -> HttpResponse:
+    """List the rows of an outbox, in a part of its page: its database may be away."""
+    outbox = outboxes.visible(outbox_id, request.user.principal)
+    filters = RowsForm(request.GET).as_filter
+    context = {
+        "outbox": outbox,
+        "list": outboxes.rows(outbox, filters),
+        "filters": filters,
+        "states": list(RowState),
+        "may_decide": request.user.principal.may(Scope.OPERATIONS_WRITE),
+        "curl": curl.get(request, f"{API}/{outbox.pk}/rows", **_params(filters)),
+    }
+    return render(request, "outboxes/rows.html", context)
+
+
+@require_safe
+@needs(Scope.BROKERS_READ)
+def inspect(request: SignedIn, outbox_id: int) -> HttpResponse:
+    """Look at the tables of an outbox, and show what is wrong with them."""
+    outbox = outboxes.visible(outbox_id, request.user.principal)
+    context = {
+        "outbox": outbox,
+        "findings": table_inspection.findings(url=outbox.url, schema=outbox.schema),
+        "curl": curl.get(request, f"{API}/{outbox.pk}/findings"),
+    }
+    return render(request, "outboxes/inspect.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.BROKERS_WRITE)
+def new(request: SignedIn) -> HttpResponse:
+    """Show the form of a new outbox; a POST adds it.
+
+    What is wrong with its tables is shown once, before it is added all the same.
+    """
+    if request.method != "POST":
+        return _form(request, OutboxForm.empty())
+    form = OutboxForm.read(request.POST)
+    try:
+        findings = [] if form.is_inspected else form.findings()
+        if findings:
+            return _form(request, form, findings=findings)
+        outbox = form.add(request.user.principal, now=clock.now())
+    except (Invalid, Refused, Unavailable) as wrong:
+        return _form(request, form, wrong=wrong)
+    messages.success(request, "The outbox is added: a sweeper begins within a second.")
+    return redirect("outbox", outbox.pk)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.BROKERS_WRITE)
+def edit(request: SignedIn, outbox_id: int) -> HttpResponse:
+    """Show the form of an outbox; a POST changes it."""
+    outbox = outboxes.visible(outbox_id, request.user.principal)
+    if request.method != "POST":
+        return _form(request, OutboxForm.of(outbox), outbox)
+    form = OutboxForm.read(request.POST)
+    try:
+        form.alter(outbox, request.user.principal, now=clock.now())
+    except (Invalid, Refused, Unavailable) as wrong:
+        return _form(request, form, outbox, wrong=wrong)
+    return redirect("outbox", outbox_id)
+
+
+@require_POST
+@needs(Scope.BROKERS_WRITE)
+def paused(request: SignedIn, outbox_id: int) -> HttpResponse:
+    """Pause or resume the sweeper of an outbox."""
+    outbox = outboxes.visible(outbox_id, request.user.principal)
+    try:
+        services.change_outbox(
+            name=outbox.name,
+            changes={"is_paused": request.POST.get("paused") == "1"},
+            principal=request.user.principal,
+            reason=reason_in(request.POST),
+            now=clock.now(),
+        )
+    except Invalid as wrong:
+        return _detail(request, outbox_id, wrong=wrong)
+    return redirect("outbox", outbox_id)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.BROKERS_WRITE)
+def remove(request: SignedIn, outbox_id: int) -> HttpResponse:
+    """Ask whether to remove an outbox; a POST removes it."""
+    outbox = outboxes.visible(outbox_id, request.user.principal)
+    if request.method != "POST":
+        return _remove(request, outbox)
+    try:
+        services.remove_outbox(
+            name=outbox.name,
+            principal=request.user.principal,
+            reason=reason_in(request.POST),
+            now=clock.now(),
+        )
+    except Invalid as wrong:
+        return _remove(request, outbox, wrong=wrong)
+    messages.success(request, f"The outbox {outbox.name} is removed.")
+    return redirect("outboxes")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.OPERATIONS_WRITE)
+def send(request: SignedIn, outbox_id: int, row_id: int) -> HttpResponse:
+    """Ask whether to send a quarantined row; a POST lets the sweeper send it."""
+    return _decision(request, outbox_id, row_id, "send")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.OPERATIONS_WRITE)
+def drop(request: SignedIn, outbox_id: int, row_id: int) -> HttpResponse:
+    """Ask whether to drop a quarantined row; a POST drops it."""
+    return _decision(request, outbox_id, row_id, "drop")
+
+
+def _decision(request: SignedIn, outbox_id: int, row_id: int, act: str) -> HttpResponse:
+    """Ask whether to decide so about a row; a POST does it."""
+    outbox = outboxes.visible(outbox_id, request.user.principal)
+    if request.method != "POST":
+        return _decide(request, outbox, row_id, act)
+    try:
+        DECISIONS[act](
+            outbox=outbox,
+            row_id=row_id,
+            principal=request.user.principal,
+            reason=reason_in(request.POST),
+            now=clock.now(),
+        )
+    except (Refused, Invalid, Unavailable) as wrong:
+        return _decide(request, outbox, row_id, act, wrong=wrong)
+    messages.success(request, DECIDED[act].format(row_id))
+    return redirect("outbox", outbox_id)
+
+
+def _detail(
+    request: SignedIn, outbox_id: int, *, wrong: Invalid | None = None
+) -> HttpResponse:
+    """Render the page of an outbox, with what is wrong with its form."""
+    principal = request.user.principal
+    page = outboxes.one(outbox_id, principal, now=clock.now())
+    context = {
+        "detail": page,
+        "outbox": page.outbox,
+        "activity": page.outbox.activity,
+        "sections": OutboxForm.of(page.outbox).sections,
+        "may_write": principal.may(Scope.BROKERS_WRITE),
+        "may_see_rows": principal.may(Scope.POISONS_READ),
+        "wrong": wrong,
+        "reason": reason_in(request.POST),
+        "curl": curl.get(request, f"{API}/{outbox_id}"),
+    }
+    status = status_of(wrong) if wrong else 200
+    live = "outboxes/_live_detail.html"
+    return show(request, "outboxes/detail.html", context, live=live, status=status)
+
+
+def _form(
+    request: SignedIn,
+    form: OutboxForm,
+    outbox: Outbox | None = None,
+    *,
+    findings: Sequence[Finding] = (),
+    wrong: PoisonwebError | None = None,
+) -> HttpResponse:
+    """Render the form of an outbox, with what is wrong with it or its tables."""
+    field = field_of(wrong)
+    context = {
+        "form": form,
+        "outbox": outbox,
+        "findings": findings,
+        "brokers": outboxes.broker_names(),
+        "wrong": wrong,
+        "wrong_at": field,
+        "wrong_label": BY_NAME[field].label if field in BY_NAME else field.capitalize(),
+    }
+    status = status_of(wrong) if wrong else 200
+    return render(request, "outboxes/form.html", context, status=status)
+
+
+def _remove(
+    request: SignedIn, outbox: Outbox, *, wrong: Invalid | None = None
+) -> HttpResponse:
+    """Render the question whether to remove an outbox."""
+    context = {
+        "outbox": outbox,
+        "reason": reason_in(request.POST),
+        "wrong": wrong,
+        "wrong_at": field_of(wrong),
+        "curl": curl.delete(request, f"{API}/{outbox.pk}", {}),
+    }
+    status = status_of(wrong) if wrong else 200
+    return render(request, "outboxes/remove.html", context, status=status)
+
+
+def _decide(
+    request: SignedIn,
+    outbox: Outbox,
+    row_id: int,
+    act: str,
+    *,
+    wrong: PoisonwebError | None = None,
+) -> HttpResponse:
+    """Render the question whether to send or drop a row."""
+    listed = outboxes.rows(outbox, RowFilter(before=row_id + 1))
+    context = {
+        "outbox": outbox,
+        "row": next((each for each in listed.rows if each.row_id == row_id), None),
+        "row_id": row_id,
+        "trouble": listed.trouble,
+        "act": act,
+        "reason": reason_in(request.POST),
+        "wrong": wrong,
+        "wrong_at": field_of(wrong),
+        "curl": curl.post(request, f"{API}/{outbox.pk}/rows/{row_id}/{act}", {}),
+    }
+    status = status_of(wrong) if wrong else 200
+    return render(request, "outboxes/decide.html", context, status=status)
+
+
+def _params(filters: RowFilter) -> dict[str, str]:
+    params = {
+        "state": filters.state.value if filters.state else "",
+        "message_id": filters.message_id,
+        "topic": filters.topic,
+    }
+    return {name: value for name, value in params.items() if value}

@@ -1,0 +1,245 @@
+"""The pages of outboxes: what they show, refuse and decide."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from apps.audit.models import Entry
+from apps.core import clock
+from apps.outbox.models import Outbox, OutboxActivity
+from apps.outbox.outbox_fields import SETTINGS
+from apps.outbox.services import activity
+from apps.outbox.services.activity import NewErrors, SweeperNote
+from apps.outbox.states import SweeperState
+from apps.team.rights import Role
+from tests.integration.dashboard.conftest import SignIn
+from tests.integration.dashboard.page_forms import form_on
+from tests.integration.dashboard.pages import get, words
+from tests.integration.dashboard.test_page_rights_search_and_hostile_texts import (
+    HOSTILE_TEXT,
+)
+from tests.integration.outbox.conftest import broker_address, outbox, outbox_database
+from tests.integration.outbox.outbox_builders import events, outbox_at
+from tests.integration.outbox.test_row_decisions import quarantined
+from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("broker")]
+
+__all__ = ["broker_address", "outbox", "outbox_database"]
+
+URL = "postgresql://sweeper:sesame@127.0.0.1:1/shop"
+
+
+def note(outbox: Outbox, *errors: NewErrors, **note: Any) -> None:
+    values = {"state": SweeperState.SWEEPING} | note
+    activity.note(
+        outbox_id=outbox.pk, note=SweeperNote(**values), errors=errors, now=clock.now()
+    )
+
+
+def error(message: str = "refused", stack: str = "Traceback") -> NewErrors:
+    now = clock.now()
+    return NewErrors(
+        step="publish",
+        kind="Away",
+        count=1_234,
+        first_at=now,
+        last_at=now,
+        message=message,
+        first_stack=stack,
+    )
+
+
+def new_form(admin: Client) -> dict[str, str]:
+    return form_on(admin.get("/outboxes/new"), button="Look at its tables").values
+
+
+def test_an_empty_list_says_the_next_step(admin: Client, anna: Client) -> None:
+    page = get(admin, "/outboxes")
+
+    assert "No outbox yet" in page
+    assert 'href="/outboxes/new"' in page
+    assert "Ask an admin to add one" in get(anna, "/outboxes")
+    assert "No outbox matches" in get(anna, "/outboxes?name=x")
+
+
+def test_the_list_and_the_page_show_what_the_sweeper_noted(anna: Client) -> None:
+    shop = outbox_at(URL)
+    note(shop, error(), waiting=12_345, quarantined=3, sent_per_second=55.5)
+
+    listed, page = get(anna, "/outboxes"), get(anna, f"/outboxes/{shop.pk}")
+
+    for text in ("12,345", "55.5", "Sweeping"):
+        assert text in words(listed)
+        assert text in words(page)
+    assert "1,234" in words(page)
+    assert "Traceback" in page
+    assert "sesame" not in page
+
+
+def test_states_that_need_somebody_are_said_above_all(anna: Client) -> None:
+    shop = outbox_at(URL)
+    path = f"/outboxes/{shop.pk}"
+
+    assert "No sweeper has said anything of this outbox yet" in words(get(anna, path))
+    note(shop, state=SweeperState.BROKEN, detail="failed to mark: deadlock")
+    assert "failed to mark: deadlock" in words(get(anna, path))
+    slowed = {"orders": "consumer billing is 12,000 messages behind"}
+    note(shop, state=SweeperState.SLOWED, slowed=slowed)
+    assert "billing is 12,000 messages behind" in words(get(anna, path))
+    OutboxActivity.objects.update(noted_at=clock.now() - timedelta(minutes=1))
+    assert "No sweeper has said anything of this outbox since" in words(get(anna, path))
+
+
+def test_the_form_shows_what_is_wrong_with_the_tables_before_it_adds_them(
+    outbox: OutboxTables, admin: Client
+) -> None:
+    events()
+    outbox.drop_unique_index()
+    form = new_form(admin) | {
+        "name": "shop",
+        "url": f"{outbox.dsn}?sslmode=disable",
+        "broker": "events",
+    }
+
+    answer = admin.post("/outboxes/new", form)
+
+    page = answer.content.decode()
+    assert "Missing unique index" in words(page)
+    assert "CREATE UNIQUE INDEX CONCURRENTLY" in page
+    assert not Outbox.objects.exists()
+    again = form_on(answer, button="Add it all the same")
+    assert again.press(admin).status_code == 302
+    assert Outbox.objects.get().name == "shop"
+
+
+def test_tables_without_a_fault_are_added_at_once(
+    outbox: OutboxTables, admin: Client
+) -> None:
+    events()
+    form = new_form(admin) | {
+        "name": "shop",
+        "url": f"{outbox.dsn}?sslmode=disable",
+        "broker": "events",
+    }
+
+    assert admin.post("/outboxes/new", form).status_code == 302
+
+    shop = Outbox.objects.get()
+    page = get(admin, f"/outboxes/{shop.pk}/inspect")
+    assert "Its tables are as they should be" in words(page)
+
+
+def test_a_refused_form_keeps_what_was_typed(admin: Client) -> None:
+    events()
+    form = new_form(admin) | {
+        "name": "shop",
+        "url": "postgresql://a:b@169.254.169.254/x",
+        "broker": "events",
+        "window": "77",
+        "reason": "because",
+    }
+
+    answer = admin.post("/outboxes/new", form)
+
+    assert answer.status_code == 422
+    page = answer.content.decode()
+    assert 'value="77"' in page
+    assert 'value="because"' in page
+    assert "link-local or cloud metadata" in words(page)
+
+
+def test_an_empty_address_stays_as_it_is(admin: Client) -> None:
+    shop = outbox_at(URL)
+    path = f"/outboxes/{shop.pk}/edit"
+    form = form_on(admin.get(path), button="Save the settings")
+    assert form.values["url"] == ""
+
+    assert form.press(admin, window="9").status_code == 302
+
+    changed = Outbox.objects.get()
+    assert (changed.window, changed.url) == (9, shop.url)
+    assert set(form.values) >= {
+        each.name for each in SETTINGS if each.name != "is_paused"
+    }
+
+
+def test_it_is_paused_resumed_and_removed_with_a_reason(admin: Client) -> None:
+    shop = outbox_at(URL)
+    path = f"/outboxes/{shop.pk}"
+
+    admin.post(f"{path}/paused", {"paused": "1", "reason": "a bad release"})
+    assert Outbox.objects.get().is_paused
+    assert "Resume the sweeper" in get(admin, path)
+    admin.post(f"{path}/paused", {"paused": "0"})
+    assert not Outbox.objects.get().is_paused
+    assert "Its table stays" in words(get(admin, path))
+    assert admin.post(f"{path}/remove", {"reason": "over"}).status_code == 302
+    assert not Outbox.objects.exists()
+    reasons = list(
+        Entry.objects.filter(subject="outbox:shop")
+        .order_by("seq")
+        .values_list("reason", flat=True)
+    )
+    assert reasons == ["", "a bad release", "", "over"]
+
+
+def test_rows_are_filtered_and_decided(outbox: OutboxTables, anna: Client) -> None:
+    shop = outbox_at(outbox.dsn)
+    row, waiting = quarantined(outbox), outbox.put("m-2")
+    path = f"/outboxes/{shop.pk}/rows"
+
+    page = words(get(anna, f"{path}?state=quarantined"))
+
+    assert "two messages under one id" in page
+    assert "shop" in page
+    assert "m-2" not in page
+    question = words(get(anna, f"{path}/{row}/send"))
+    assert "Nothing has been done yet" in question
+    assert anna.post(f"{path}/{row}/send", {"reason": "r"}).status_code == 302
+    assert outbox.count("released_at IS NOT NULL") == 1
+    assert anna.post(f"{path}/{row}/drop", {}).status_code == 409
+    assert "is not quarantined: it is waiting" in words(
+        get(anna, f"{path}/{waiting}/drop")
+    )
+
+
+def test_rows_of_a_database_that_is_away_say_so(anna: Client) -> None:
+    shop = outbox_at(URL)
+
+    assert "did not answer" in words(get(anna, f"/outboxes/{shop.pk}/rows"))
+
+
+def test_viewers_decide_nothing(
+    outbox: OutboxTables, anna: Client, sign_in: SignIn
+) -> None:
+    shop = outbox_at(outbox.dsn)
+    row = quarantined(outbox)
+    viewer = sign_in(Role.VIEWER)
+
+    page = get(viewer, f"/outboxes/{shop.pk}/rows")
+
+    assert f"/rows/{row}/send" not in page
+    assert viewer.post(f"/outboxes/{shop.pk}/rows/{row}/send").status_code == 403
+    assert viewer.post(f"/outboxes/{shop.pk}/paused").status_code == 403
+    assert viewer.get(f"/outboxes/{shop.pk}/edit").status_code == 403
+
+
+def test_hostile_texts_are_shown_as_text(outbox: OutboxTables, anna: Client) -> None:
+    shop = outbox_at(outbox.dsn)
+    text = HOSTILE_TEXT.encode("utf-8", "replace").decode().replace("\0", "")
+    row = outbox.put(text[:255] or "x", topic=text[:255])
+    outbox.execute(
+        "UPDATE poisonguard_outbox SET quarantined_at = now(),"
+        " quarantine_reason = %s WHERE row_id = %s",
+        [text, row],
+    )
+    note(shop, error(text, text), state=SweeperState.BROKEN, detail=text)
+
+    for path in ("", "/rows", f"/rows/{row}/drop", f"/rows/{row}/send"):
+        page = get(anna, f"/outboxes/{shop.pk}{path}")
+        assert "<script>alert" not in page
