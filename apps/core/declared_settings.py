@@ -48,7 +48,7 @@ class Setting:
 def check_value(setting: Setting, value: Any) -> None:
     """Raise Invalid for a value that its setting alone does not allow.
 
-    Whoever declares LINES checks them.
+    LINES are checked where they are declared.
     """
     match setting.kind:
         case Kind.WHOLE | Kind.NUMBER:
