@@ -29,7 +29,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         kind=Kind.TEXT,
         group=OutboxGroup.DATABASE,
         label="Address",
-        help="postgresql://user:password@host:port/database?sslmode=require, or"
+        help="as postgresql://user:password@host:port/database?sslmode=require, or"
         " env:NAME for a variable of the environment that begins with BROKER_; it is"
         " stored sealed, and not shown again",
         most=URL_LIMIT,

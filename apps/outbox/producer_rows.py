@@ -113,7 +113,7 @@ SELECT entry.row_id::bigint, {_STATE} AS state,
     {_text("quarantine_cause")} AS cause, {_text("quarantine_reason")} AS reason,
     {_text("writer_user")} AS writer_user,
     {_text("writer_application")} AS writer_application,
-    {_text("writer_address")} AS writer_address,
+    split_part({_text("writer_address")}, '/', 1) AS writer_address,
     {_text("writer_transaction")} AS writer_transaction, {_moment("written_at")}
 FROM {{outbox}} AS entry
 WHERE {{condition}}

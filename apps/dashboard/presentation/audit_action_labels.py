@@ -29,6 +29,13 @@ GROUPS: Final[Mapping[str, Mapping[Action, str]]] = {
         Action.DELIVERIES_GIVEN_UP: "Gave up on deliveries",
         Action.DELIVERIES_RESTORED: "Restored deliveries",
     },
+    "Outboxes": {
+        Action.OUTBOX_ADDED: "Added an outbox",
+        Action.OUTBOX_ALTERED: "Changed an outbox",
+        Action.OUTBOX_REMOVED: "Removed an outbox",
+        Action.OUTBOX_ROW_RELEASED: "Let a row be sent",
+        Action.OUTBOX_ROW_DROPPED: "Dropped a row",
+    },
     "Brokers, topics and lanes": {
         Action.BROKER_REGISTERED: "Added a broker",
         Action.BROKER_ALTERED: "Changed a broker",

@@ -14,7 +14,7 @@ MOST_ROWS: Final = 50
 LONGEST_VALUE: Final = 500
 NO_CHANGE: Final = (None, None)
 # Actions whose details are pairs: [before, after].
-PAIRED: Final = {"topic.altered", "endpoint.altered"}
+PAIRED: Final = {"topic.altered", "endpoint.altered", "outbox.altered"}
 
 
 class FieldChange(NamedTuple):

@@ -444,6 +444,41 @@ def _endpoint_removed(facts: Facts) -> str:
     return f"{facts.who} removed the endpoint {facts.subject}"
 
 
+def _outbox_added(facts: Facts) -> str:
+    broker = facts.text("broker")
+    where = f" for {broker}" if broker else ""
+    return f"{facts.who} added the outbox {facts.subject}{where}"
+
+
+def _outbox_altered(facts: Facts) -> str:
+    changed = changes(facts.entry)
+    if len(changed) != 1:
+        number = f"{len(changed):,} settings"
+        return f"{facts.who} changed {number} of the outbox {facts.subject}"
+    ((name, old, new),) = changed
+    if name == "is_paused":
+        deed = "paused" if new == "yes" else "resumed"
+        return f"{facts.who} {deed} the outbox {facts.subject}"
+    values = f"from {cut(old) or 'none'} to {cut(new) or 'none'}"
+    return f"{facts.who} changed {cut(name)} of the outbox {facts.subject} {values}"
+
+
+def _outbox_removed(facts: Facts) -> str:
+    return f"{facts.who} removed the outbox {facts.subject}"
+
+
+def _outbox_row_released(facts: Facts) -> str:
+    return f"{facts.who} let {_outbox_row(facts)} be sent"
+
+
+def _outbox_row_dropped(facts: Facts) -> str:
+    return f"{facts.who} dropped {_outbox_row(facts)}"
+
+
+def _outbox_row(facts: Facts) -> str:
+    return f"row {facts.text('row_id')} of the outbox {facts.subject}"
+
+
 def _deliveries_retried(facts: Facts) -> str:
     return f"{facts.who} had {_deliveries(facts)} tried again at once"
 
@@ -508,6 +543,11 @@ SENTENCES: Final[Mapping[str, Callable[[Facts], str]]] = {
     Action.ENDPOINT_CREATED: _endpoint_created,
     Action.ENDPOINT_ALTERED: _endpoint_altered,
     Action.ENDPOINT_REMOVED: _endpoint_removed,
+    Action.OUTBOX_ADDED: _outbox_added,
+    Action.OUTBOX_ALTERED: _outbox_altered,
+    Action.OUTBOX_REMOVED: _outbox_removed,
+    Action.OUTBOX_ROW_RELEASED: _outbox_row_released,
+    Action.OUTBOX_ROW_DROPPED: _outbox_row_dropped,
     Action.DELIVERIES_RETRIED: _deliveries_retried,
     Action.DELIVERIES_GIVEN_UP: _deliveries_given_up,
     Action.DELIVERIES_RESTORED: _deliveries_restored,

@@ -22,6 +22,8 @@ from apps.outbox.producer_database import ProducerDatabase
 from apps.team.rights import Principal, Scope
 
 TOPIC_PREFIX = "outbox/"
+# In place of a changed address, which may be a secret.
+ANOTHER_ADDRESS = "another address"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
 
 
@@ -152,7 +154,8 @@ def _change(
     outbox.version += 1
     outbox.save()
     old, new = _readable(before), _readable(settings)
-    detail = {field: [old[field], new[field]] for field in new}
+    if before.url != settings.url:
+        new["url"] = ANOTHER_ADDRESS
     _record(
         Action.OUTBOX_ALTERED,
         outbox,
@@ -160,9 +163,7 @@ def _change(
         reason=reason,
         now=now,
         detail={
-            field: values
-            for field, values in detail.items()
-            if field in changes and (values[0] != values[1] or field == "url")
+            field: [old[field], new[field]] for field in new if old[field] != new[field]
         },
     )
     return outbox

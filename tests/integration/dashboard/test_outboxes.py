@@ -188,6 +188,31 @@ def test_it_is_paused_resumed_and_removed_with_a_reason(admin: Client) -> None:
     assert reasons == ["", "a bad release", "", "over"]
 
 
+def test_the_trail_says_what_was_decided(outbox: OutboxTables, admin: Client) -> None:
+    shop = outbox_at(outbox.dsn)
+    first, second = quarantined(outbox), quarantined(outbox, "m-2")
+    path = f"/outboxes/{shop.pk}"
+    admin.post(f"{path}/paused", {"paused": "1"})
+    admin.post(f"{path}/edit", form_values(admin, path) | {"window": "9"})
+    admin.post(f"{path}/rows/{first}/send", {})
+    admin.post(f"{path}/rows/{second}/drop", {})
+
+    page = words(get(admin, path))
+
+    for sentence in (
+        "added the outbox shop for events",
+        "paused the outbox shop",
+        "changed window of the outbox shop from 500 to 9",
+        f"let row {first} of the outbox shop be sent",
+        f"dropped row {second} of the outbox shop",
+    ):
+        assert sentence in page
+
+
+def form_values(admin: Client, path: str) -> dict[str, str]:
+    return form_on(admin.get(f"{path}/edit"), button="Save the settings").values
+
+
 def test_rows_are_filtered_and_decided(outbox: OutboxTables, anna: Client) -> None:
     shop = outbox_at(outbox.dsn)
     row, waiting = quarantined(outbox), outbox.put("m-2")

@@ -67,7 +67,7 @@ SELECT entry.row_id::bigint, left(entry.producer::text, {CUT}),
     extract(epoch FROM least(entry.quarantined_at, now()))::text,
     entry.quarantine_cause::text, left(entry.quarantine_reason::text, {REASON_LIMIT}),
     left(entry.writer_user::text, {CUT}), left(entry.writer_application::text, {CUT}),
-    entry.writer_address::text, entry.writer_transaction::text,
+    split_part(entry.writer_address::text, '/', 1), entry.writer_transaction::text,
     entry.written_at::text
 FROM fitting JOIN {{outbox}} AS entry USING (row_id)
 WHERE fitting.total <= %(bytes)s OR fitting.place = 1
