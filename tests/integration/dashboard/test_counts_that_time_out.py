@@ -32,6 +32,7 @@ from apps.bookmarks.models import BookmarkPosition, Mark
 from apps.brokers.models import Broker, Topic
 from apps.core.statement_timeouts import unless_slow
 from apps.dashboard.templatetags import shared_page_tags
+from apps.outbox.models import Outbox
 from apps.poison.models import Poison, Problem, Skip
 from apps.redelivery.models import Delivery, Endpoint
 from apps.redelivery.services.acceptance import accept
@@ -56,6 +57,8 @@ OBJECTS: dict[str, type[models.Model]] = {
     "broker_id": Broker,
     "delivery_id": Delivery,
     "endpoint_id": Endpoint,
+    "outbox_id": Outbox,
+    "row_id": Outbox,  # in another database: any number will do
     "key_id": ApiKey,
     "message_id": Poison,
     "operation_id": Operation,
