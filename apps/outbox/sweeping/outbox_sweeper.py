@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
@@ -143,7 +143,7 @@ class _NoteTaker:
         self._sent_count = self._duplicate_count = 0
         self._errors: dict[tuple[Stage, str], int] = {}
 
-    def take(self, health: SweeperHealth, slowed: dict[str, str] | Any) -> None:
+    def take(self, health: SweeperHealth, slowed: Mapping[str, str]) -> None:
         """Store a note, unless the last one is younger than a second."""
         now = monotonic()
         seconds = now - self._noted_at
@@ -198,7 +198,7 @@ class _NoteTaker:
 
 
 def _state_of(
-    health: SweeperHealth, slowed: dict[str, str] | Any
+    health: SweeperHealth, slowed: Mapping[str, str]
 ) -> tuple[SweeperState, str]:
     """Return the state of a sweeper, and why it is in it."""
     latest = health.errors[0] if health.errors and health.failures_in_a_row else None
