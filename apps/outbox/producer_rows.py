@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -18,10 +19,14 @@ from psycopg.rows import class_row
 from apps.core.errors import Refused, Unavailable
 from apps.outbox.models import Outbox
 from apps.outbox.producer_database import ProducerDatabase
+from poisonguard.locks.postgres_connection import cut_connection
+from poisonguard.outbox.sweeping.connection import AnswerWatch
 from poisonguard.outbox.sweeping.tables import Tables
 
 PURPOSE = "outbox pages"
 READ_MILLISECONDS = "2000"
+# Of all that is asked in one transaction.
+ANSWER_SECONDS = 10.0
 TEXT_LIMIT = 1_000
 
 
@@ -190,9 +195,10 @@ def session(outbox: Outbox) -> Iterator[psycopg.Connection[Any]]:
         "lock_timeout": READ_MILLISECONDS,
     }
     try:
-        with psycopg.connect(
+        connection = psycopg.connect(
             **database.parameters(purpose=PURPOSE, settings=settings)
-        ) as connection:
+        )
+        with _cut_when_silent(connection), connection:
             yield connection
     except psycopg.ProgrammingError as error:
         raise Refused(
@@ -203,6 +209,17 @@ def session(outbox: Outbox) -> Iterator[psycopg.Connection[Any]]:
         raise Unavailable(
             f"The database of the outbox {outbox.name} did not answer: {error}"
         ) from error
+
+
+@contextmanager
+def _cut_when_silent(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Break the connection of a database that is frozen: its own limits rest, too."""
+    watch = AnswerWatch(ANSWER_SECONDS, partial(cut_connection, connection))
+    try:
+        with watch:
+            yield
+    finally:
+        watch.close()
 
 
 def _filled(outbox: Outbox, statement: str) -> str:

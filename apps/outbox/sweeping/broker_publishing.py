@@ -13,7 +13,7 @@ from apps.brokers.adapter_contract import (
 )
 from apps.brokers.models import Broker
 from apps.brokers.services.topics_and_routing_publisher import settings_of
-from apps.core.errors import Invalid, Unavailable
+from apps.core.errors import Invalid, Refused, Unavailable
 from poisonguard.errors import Away
 from poisonguard.outbox.message import OutboxMessage
 from poisonguard.outbox.outcome import SendKind, SendOutcome
@@ -43,7 +43,7 @@ class BrokerPublishing:
             if self._publisher is None:
                 self._publisher = adapter.publisher(settings_of(self._broker))
             outcomes = self._publisher.publish(batch)
-        except (Unavailable, Invalid) as away:
+        except (Unavailable, Refused, Invalid) as away:
             self.close()
             raise Away(f"{self._broker.name}: {away}") from away
         return [_send_outcome(outcome) for outcome in outcomes]

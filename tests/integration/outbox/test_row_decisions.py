@@ -125,6 +125,23 @@ def test_a_row_that_others_have_locked_is_left_with_a_clear_error(
 
 
 @pytest.mark.django_db
+def test_a_database_that_falls_silent_is_given_up(
+    outbox: OutboxTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_rows, "READ_MILLISECONDS", "60000")
+    monkeypatch.setattr(producer_rows, "ANSWER_SECONDS", 0.5)
+    registered, row_id = outbox_at(outbox.dsn), quarantined(outbox)
+
+    with outbox.connection.transaction(), pytest.raises(Unavailable) as silence:
+        outbox.execute("SELECT FROM poisonguard_outbox FOR UPDATE")
+        decide(drop_row, registered, row_id)
+
+    # Else the limits of a database that is awake would have ended it.
+    assert "timeout" not in str(silence.value)
+    assert outbox.count("dropped_at IS NULL") == 1
+
+
+@pytest.mark.django_db
 def test_rows_are_listed_by_state_id_and_topic_whatever_their_columns_hold(
     outbox: OutboxTables,
 ) -> None:

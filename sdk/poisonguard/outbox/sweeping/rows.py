@@ -73,7 +73,7 @@ class ClaimedRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RefusedRow:
-    """A row that is not sent, with why; `identity` is None where it has no id.
+    """A row that is not sent, and the reason; `identity` is None without an id.
 
     `version` is "" where we have not claimed it.
     """
