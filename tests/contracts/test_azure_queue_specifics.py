@@ -652,7 +652,11 @@ def signed(stage: AzureStage, permission: str) -> str:
 
 
 def hidden_for(message: QueuedMessage, since: datetime) -> float:
-    """Return the seconds for which a message is hidden, since a moment."""
+    """Return the seconds for which a message is hidden, since a moment.
+
+    Azurite says its times in whole milliseconds, cut off: so is the moment.
+    """
+    since = since.replace(microsecond=since.microsecond // 1000 * 1000)
     return (datetime.fromisoformat(message.visible_at) - since).total_seconds()
 
 
