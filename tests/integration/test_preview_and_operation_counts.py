@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 
 from apps.brokers.models import Topic
 from apps.core.statement_timeouts import TooSlow
-from apps.dashboard.selectors import triage_operations
+from apps.dashboard.selectors import operation_previews, operation_progress
 from apps.poison.models import Poison
 from apps.poison.query_language import Query
 from apps.team.rights import Principal
@@ -145,7 +145,7 @@ def test_the_pages_of_an_operation_never_read_all_of_its_items(
     run(large, now)
     small = preview(operator, now, verb=Verb.RESTORE, ids=range(1, 1 + few))
     rows_of_page = rows_read(
-        lambda: triage_operations.progress(large.pk, operator, now=now)
+        lambda: operation_progress.progress(large.pk, operator, now=now)
     )
 
     assert small.total == few
@@ -154,7 +154,7 @@ def test_the_pages_of_an_operation_never_read_all_of_its_items(
 
 
 def pages_of(operation: Operation, who: Principal, now: datetime) -> None:
-    triage_operations.preview(str(operation.token), who, now=now)
+    operation_previews.preview(str(operation.token), who, now=now)
 
 
 def rows_read(work: Callable[[], object]) -> int:
@@ -193,7 +193,7 @@ def test_what_can_be_undone_is_what_was_dropped_and_is_still(
     at_first = undoable(dropping, operator, now)
     restore(operator, now, ids=(all_five[0].pk,))
     one_by_hand = undoable(dropping, operator, now)
-    monkeypatch.setattr(triage_operations, "MOST_LOOKED_UP", 4)
+    monkeypatch.setattr(operation_progress, "MOST_LOOKED_UP", 4)
     too_many = undoable(dropping, operator, now)
     monkeypatch.undo()
     restore(operator, now, dropped_by=dropping.pk)
@@ -241,7 +241,7 @@ def test_what_others_restore_while_an_undo_is_at_work_counts_too(
 
 
 def undoable(operation: Operation, who: Principal, now: datetime) -> int | TooSlow:
-    return triage_operations.progress(operation.pk, who, now=now).undoable
+    return operation_progress.progress(operation.pk, who, now=now).undoable
 
 
 def restore(who: Principal, now: datetime, **selection: Any) -> None:

@@ -12,8 +12,8 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from apps.core.errors import Invalid
 from apps.dashboard.forms.fields import Ids, ReasonField, require_valid
 from apps.dashboard.forms.operation_control import SendLimitsForm
-from apps.dashboard.selectors import triage_operations
-from apps.dashboard.selectors.triage_operations import PreviewDetail
+from apps.dashboard.selectors import operation_previews
+from apps.dashboard.selectors.operation_previews import PreviewDetail
 from apps.poison.query_language import Query, Term
 from apps.redelivery.delivery_filters import PARAMETERS
 from apps.redelivery.services import delivery_items
@@ -93,7 +93,7 @@ def parse_list(posted: QueryDict) -> SelectionRequest:
     if not chosen:
         raise Invalid("ids", "select at least one row first")
     if form.cleaned_data["of"] == "problems":
-        return triage_operations.selection_of_problems(
+        return operation_previews.selection_of_problems(
             verb, query=query, problems=chosen
         )
     return SelectionRequest(verb=verb, ids=chosen)

@@ -24,8 +24,13 @@ from apps.dashboard.forms.operation_control import shown_limits
 from apps.dashboard.forms.triage_operation import DecisionForm
 from apps.dashboard.keyset_pagination import ListCursor
 from apps.dashboard.presentation import curl
-from apps.dashboard.selectors import triage_operations
-from apps.dashboard.selectors.triage_operations import PreviewDetail, Tab
+from apps.dashboard.selectors import (
+    operation_previews,
+    operation_progress,
+    triage_operations,
+)
+from apps.dashboard.selectors.operation_previews import PreviewDetail
+from apps.dashboard.selectors.triage_operations import Tab
 from apps.team.rights import Scope
 from apps.triage import operation_enqueueing
 from apps.triage.errors import NotTaken, Stale
@@ -77,7 +82,9 @@ def preview(request: SignedIn) -> HttpResponse:
             selection=selection_request, principal=principal, now=now
         )
         return _to_preview(request, operation)
-    detail = triage_operations.preview(request.GET.get("token", ""), principal, now=now)
+    detail = operation_previews.preview(
+        request.GET.get("token", ""), principal, now=now
+    )
     if detail.operation.confirmed_at:
         return redirect("operation", detail.operation.pk)
     return _preview(request, detail)
@@ -91,7 +98,7 @@ def confirm(request: SignedIn) -> HttpResponse:
     if request.method != "POST":
         return redirect("messages")  # a reload of the page of a refusal
     principal, now = request.user.principal, clock.now()
-    detail = triage_operations.preview(
+    detail = operation_previews.preview(
         request.POST.get("token", ""), principal, now=now
     )
     try:
@@ -123,7 +130,9 @@ def confirm(request: SignedIn) -> HttpResponse:
 def detail(request: SignedIn, operation_id: int) -> HttpResponse:
     """Show the progress of an operation."""
     now = clock.now()
-    progress = triage_operations.progress(operation_id, request.user.principal, now=now)
+    progress = operation_progress.progress(
+        operation_id, request.user.principal, now=now
+    )
     context = {
         "progress": progress,
         "operation": progress.operation,
@@ -199,7 +208,7 @@ def _changed(
     if changed.new_preview is None:
         raise changed
     principal, now = request.user.principal, clock.now()
-    new_preview = triage_operations.previewed(changed.new_preview, principal, now=now)
+    new_preview = operation_previews.previewed(changed.new_preview, principal, now=now)
     confirmed = Operation.objects.confirmed().filter(pk=detail.operation.pk).first()
     before = PreviousPreview(confirmed=confirmed)
     return _preview(

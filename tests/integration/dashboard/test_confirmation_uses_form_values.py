@@ -17,7 +17,7 @@ from apps.audit.models import Entry
 from apps.bookmarks.models import Mark
 from apps.brokers.models import Broker, Topic
 from apps.capture.models import Lane
-from apps.dashboard.selectors import triage_operations
+from apps.dashboard.selectors import operation_previews
 from apps.poison.models import Skip
 from apps.poison.skip_list_changes import OVERBROAD_AFTER
 from apps.team.rights import Role
@@ -59,7 +59,7 @@ def requeue(admin: Client, parking: Topic, now: datetime) -> PageForm:
 
 @pytest.fixture
 def dropping(admin: Client, now: datetime, monkeypatch: pytest.MonkeyPatch) -> PageForm:
-    monkeypatch.setattr(triage_operations, "MANY", 1)
+    monkeypatch.setattr(operation_previews, "MANY", 1)
     ids = [poison.pk for poison in poisons(now, 2)]
     return preview_of(admin, "drop", ids=ids, button="Drop 2 messages")
 

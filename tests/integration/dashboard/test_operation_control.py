@@ -10,7 +10,7 @@ from redis import Redis
 
 from apps.brokers.models import Topic
 from apps.capture.models import Lane, LaneState
-from apps.dashboard.selectors import triage_operations
+from apps.dashboard.selectors import operation_previews
 from apps.poison.services import confirmations
 from apps.team.rights import Principal, Role
 from apps.triage.models import Operation
@@ -260,7 +260,7 @@ def test_a_preview_says_that_the_broker_is_away_and_how_long_the_rate_takes(
     )
     operation = preview(operator, now, rate=2)
 
-    detail = triage_operations.previewed(operation, operator, now=now)
+    detail = operation_previews.previewed(operation, operator, now=now)
 
     assert orders.broker
     assert detail.brokers_away == (orders.broker.name,)

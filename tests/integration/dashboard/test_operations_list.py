@@ -13,7 +13,7 @@ from django.test import Client
 from apps.core.actor import Actor
 from apps.core.errors import Absent
 from apps.dashboard.keyset_pagination import PAGE_SIZE
-from apps.dashboard.selectors import triage_operations
+from apps.dashboard.selectors import operation_progress, triage_operations
 from apps.dashboard.templatetags.shared_page_tags import PAST_VERBS
 from apps.poison.models import ItemWindow, Poison, Redrive
 from apps.team.rights import Principal, Role, Scope
@@ -353,10 +353,10 @@ def test_decisions_over_other_topics_are_not_there(now: datetime) -> None:
     rows = triage_operations.find(None, EU).rows
 
     assert [row.operation.pk for row in rows] == [ours.pk]
-    assert triage_operations.progress(ours.pk, EU, now=now).operation == ours
+    assert operation_progress.progress(ours.pk, EU, now=now).operation == ours
     for other in (theirs, everyones):
         with pytest.raises(Absent):
-            triage_operations.progress(other.pk, EU, now=now)
+            operation_progress.progress(other.pk, EU, now=now)
 
 
 def test_a_viewer_may_open_the_list(sign_in: SignIn, now: datetime) -> None:

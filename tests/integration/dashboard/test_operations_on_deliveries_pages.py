@@ -163,7 +163,7 @@ def test_a_wrong_selection_is_refused(anna: Client, form: dict[str, object]) -> 
 def test_a_large_give_up_asks_to_type_the_number(
     anna: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("apps.dashboard.selectors.triage_operations.MANY", 1)
+    monkeypatch.setattr("apps.dashboard.selectors.operation_previews.MANY", 1)
     stored(endpoint(), 2)
     preview = to_preview(anna, "/deliveries", "Give up on all that wait…", "give_up")
     form = form_on(anna.get(preview), button="Give up on 2 deliveries")

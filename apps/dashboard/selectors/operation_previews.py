@@ -1,0 +1,254 @@
+"""The data of the page of a preview: what an operation would do."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+
+from django.db.models import Exists, OuterRef
+
+from apps.brokers.adapter_contract import Ordering
+from apps.brokers.models import Topic
+from apps.brokers.services import topics_and_routing_publisher as brokers
+from apps.capture.models import Lane, LaneState
+from apps.core.errors import Absent, Unavailable
+from apps.core.statement_timeouts import TooSlow, unless_slow
+from apps.dashboard.selectors import message_skips
+from apps.dashboard.selectors.message_skips import Swallowed
+from apps.poison.models import Redrive
+from apps.poison.query_language import Query, Term
+from apps.redelivery.models import Delivery, DeliveryItem
+from apps.redelivery.services import delivery_items
+from apps.team.rights import Principal
+from apps.triage.errors import Stale
+from apps.triage.models import Operation
+from apps.triage.preview_breakdown import ItemBreakdown, Largest
+from apps.triage.services import previews
+from apps.triage.services.earlier_layout import convert_preview
+from apps.triage.services.operation_redirects import targets_of
+from apps.triage.services.previews import PreviewSummary, SelectionRequest
+from apps.triage.states import (
+    EXPLAINED,
+    SENDS,
+    UNDO_WINDOW,
+    Verb,
+)
+from poisonguard.contract import uuid_of
+
+MOST_COPIED = 50
+MOST_SAMPLES = 3
+# To drop or give up more than this, a person must type the number.
+MANY = 1_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreviewDetail:
+    operation: Operation
+    summary: PreviewSummary
+    breakdown: list[tuple[str, Largest]]
+    targets: list[str]
+    swallowed: Swallowed | TooSlow | None
+    may_order: bool = False
+    confirms: bool | TooSlow = False
+    brokers_away: tuple[str, ...] = ()
+    deliveries: tuple[Delivery, ...] = ()
+
+    @property
+    def seconds(self) -> int | None:
+        """Return how long sending takes at the chosen rate, at least; None without."""
+        rate = self.operation.rate
+        return rate and -(-self.summary.will_act // rate)
+
+    @property
+    def common(self) -> list[tuple[str, str]]:
+        """Return what all its messages have in common: title and value."""
+        return [
+            (title, largest.values[0][0])
+            for title, largest in self.breakdown
+            if largest.is_one_group
+        ]
+
+    @property
+    def divided(self) -> list[tuple[str, Largest]]:
+        """Return the breakdowns that have several groups."""
+        return [each for each in self.breakdown if not each[1].is_one_group]
+
+    @property
+    def api_body(self) -> dict[str, object]:
+        """Return the body of the same API call; with a bounded number of ids."""
+        body: dict[str, object] = {"verb": self.operation.verb}
+        if not self.operation.is_about_poisons:
+            body["deliveries"] = delivery_items.filter_of(self.operation)
+        elif self.operation.query is not None:
+            body["q"] = self.operation.query
+        else:
+            chosen = self.operation.items.values_list("poison_id", flat=True)
+            body["ids"] = list(chosen.order_by("pk")[:MOST_COPIED])
+        if self.operation.target_topic:
+            body["target_topic"] = self.operation.target_topic.name
+        if self.operation.ordered:
+            body["ordered"] = True
+        return body
+
+    @property
+    def must_type(self) -> bool:
+        """Return whether to type the number of items: for a large drop or give up."""
+        return self.must_say_why and self.summary.will_act > MANY
+
+    @property
+    def undo_days(self) -> int:
+        """Return for how many days a drop can be undone after its end."""
+        return UNDO_WINDOW.days
+
+    @property
+    def must_say_why(self) -> bool:
+        """Return whether a reason is required: for a drop or a give up."""
+        return self.operation.verb in EXPLAINED
+
+
+def preview(token: str, principal: Principal, *, now: datetime) -> PreviewDetail:
+    """Find a preview that this principal made; raises Stale otherwise."""
+    previews = Operation.objects.filter(token=_uuid(token), actor=str(principal.actor))
+    operation = previews.select_related("target_topic").first()
+    if operation is None:
+        raise Stale("This preview is gone: make a new one.", new_preview=None)
+    return previewed(convert_preview(operation), principal, now=now)
+
+
+def previewed(
+    operation: Operation, principal: Principal, *, now: datetime
+) -> PreviewDetail:
+    """Load all that the page of a preview shows."""
+    summary = previews.summarize(operation=operation)
+    if not operation.is_about_poisons:
+        return PreviewDetail(
+            operation=operation,
+            summary=summary,
+            breakdown=list(summary.breakdown.groups),
+            targets=[],
+            swallowed=None,
+            deliveries=_first_deliveries(operation),
+        )
+    topics = _topics_of(operation, summary.breakdown)
+    return PreviewDetail(
+        operation=operation,
+        summary=summary,
+        breakdown=[
+            ("topic", summary.topics),
+            ("consumer", summary.breakdown.consumers),
+            ("state", summary.breakdown.states),
+            ("age", summary.breakdown.ages),
+        ],
+        targets=_target_topics(principal) if operation.verb == Verb.REDRIVE else [],
+        swallowed=_swallowed(operation, topics, now=now),
+        confirms=operation.verb == Verb.REDRIVE and _have_confirmed(topics),
+        brokers_away=_brokers_away(operation, topics, now=now),
+        may_order=operation.verb == Verb.REDRIVE and _keep_order(operation, summary),
+    )
+
+
+def _first_deliveries(operation: Operation) -> tuple[Delivery, ...]:
+    """Load some deliveries that it will act on."""
+    skipped = operation.skipped.filter(number=OuterRef("number"))
+    items = DeliveryItem.objects.filter(~Exists(skipped), operation=operation)
+    first = list(
+        items.order_by("number").values_list("delivery", flat=True)[:MOST_SAMPLES]
+    )
+    rows = Delivery.objects.filter(pk__in=first).select_related("endpoint")
+    return tuple(rows.order_by("pk"))
+
+
+def _topics_of(operation: Operation, breakdown: ItemBreakdown) -> list[int]:
+    """List the ids of the topics of its messages; of too many, all it may act on."""
+    if breakdown.topic_ids is not None:
+        return list(breakdown.topic_ids)
+    allowed = Topic.objects.matching(operation.topics)
+    return list(allowed.values_list("pk", flat=True))
+
+
+def _brokers_away(
+    operation: Operation, topics: list[int], *, now: datetime
+) -> tuple[str, ...]:
+    """Name the brokers that it would send to, and that their lanes cannot reach."""
+    if operation.verb not in SENDS:
+        return ()
+    lanes = Lane.objects.filter(topic__in=targets_of(operation, topics))
+    away = lanes.filter(state=LaneState.AWAY).select_related("topic__broker")
+    return tuple(
+        sorted(
+            {
+                lane.topic.broker.name
+                for lane in away
+                if lane.topic.broker and lane.is_heard(now)
+            }
+        )
+    )
+
+
+def _have_confirmed(topics: list[int]) -> bool | TooSlow:
+    """Find whether consumers of the topics have ever confirmed a redrive."""
+    confirmed = Redrive.objects.filter(confirmed_at__isnull=False, topic__in=topics)
+    return unless_slow(confirmed.exists)
+
+
+def _keep_order(operation: Operation, summary: PreviewSummary) -> bool:
+    """Check that every target topic keeps some order."""
+    target = operation.target_topic
+    own = [summary.redirects.get(name, name) for name, _ in summary.by_topic]
+    names = [target.name] if target else own
+    topics = Topic.objects.filter(name__in=names).exclude(broker=None)
+    topic_list = list(topics.select_related("broker"))
+    try:
+        keep = [brokers.ordering_of(topic) is not Ordering.NONE for topic in topic_list]
+    except Unavailable:
+        return False  # the client of a broker is missing: nothing can be sent there
+    return bool(keep) and all(keep)
+
+
+def _swallowed(
+    operation: Operation, topics: list[int], *, now: datetime
+) -> Swallowed | TooSlow | None:
+    """Find messages that a skip would match again; None where nothing is sent."""
+    if operation.verb != Verb.REDRIVE:
+        return None
+    target = operation.target_topic_id
+    count = partial(
+        message_skips.swallowed,
+        partial(_last_items, operation),
+        operation.target_topic,
+        topics=topics if target is None else [target],
+        now=now,
+    )
+    return unless_slow(count)
+
+
+def _last_items(operation: Operation, most: int) -> list[int]:
+    """List the poisons of the last items that it acts on: those that failed last."""
+    acted_on = operation.items.not_skipped().order_by("-number")
+    return list(acted_on.values_list("poison_id", flat=True)[:most])
+
+
+def _uuid(text: str) -> uuid.UUID:
+    """Parse the token of a preview; raises Absent."""
+    token = uuid_of(text)
+    if token is None:
+        raise Absent("This is no preview's token.")
+    return token
+
+
+def _target_topics(principal: Principal) -> list[str]:
+    """List the topics that a redrive can be sent to."""
+    names = Topic.objects.exclude(broker=None).values_list("name", flat=True)
+    return [name for name in names.order_by("name") if principal.sees(name)]
+
+
+def selection_of_problems(
+    verb: Verb, *, query: Query, problems: tuple[int, ...]
+) -> SelectionRequest:
+    """Build the selection of these problems, narrowed by the query of their list."""
+    numbers = ",".join(str(number) for number in problems)
+    return SelectionRequest(
+        verb=verb, query=Query((*query.terms, Term("problem", numbers)))
+    )

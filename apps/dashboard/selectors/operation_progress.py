@@ -1,0 +1,246 @@
+"""The data of the page of one operation: what became of each message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TypedDict
+
+from apps.core.statement_timeouts import TOO_SLOW, TooSlow, unless_slow
+from apps.dashboard.presentation.outcome_chart import OutcomeChart, outcome_chart
+from apps.dashboard.selectors.problem_ranking import MOST_PROBLEMS, visible_topic_ids
+from apps.dashboard.selectors.triage_operations import OperationStatus
+from apps.poison import backlogs
+from apps.poison.query_language import Query
+from apps.poison.states import (
+    PoisonState,
+    RedriveOutcome,
+)
+from apps.team.rights import Principal
+from apps.triage.item_standings import ItemStanding, standings_of
+from apps.triage.models import Item, Operation
+from apps.triage.outcomes_over_time import outcomes_over_time
+from apps.triage.progress import ItemTally, Pace, all_counts, progress_of
+from apps.triage.ramps import Ramp
+from apps.triage.services import orphaned_operations_and_pruning
+from apps.triage.services.operation_redirects import names_of
+from apps.triage.states import (
+    NEXT,
+    SENDS,
+    ItemState,
+    OperationState,
+    Verb,
+)
+
+MOST_UNDONE = 10
+# They may be in as many windows, which are read then.
+MOST_EXCEPTIONS = 50
+# Messages whose states are looked up for a page.
+MOST_LOOKED_UP = 100_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AffectedProblem:
+    """The one problem whose messages an operation acts on, and how many are open."""
+
+    id: int
+    open: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress(OperationStatus):
+    silent: int
+    pace: Pace
+    undoable: int | TooSlow
+    is_undo_over: bool
+    undone_by: list[Operation]
+    given_back_to: str
+    redirects: Mapping[str, str]
+    exceptions: list[ItemStanding]
+    worker_missing_for: timedelta | None
+    problem: AffectedProblem | None
+    next_problem: int | None
+    outcomes: OutcomeChart | TooSlow | None
+
+    @property
+    def sends(self) -> bool:
+        """Tell whether it sends messages, so that it has a rate."""
+        return self.operation.verb in SENDS
+
+    @property
+    def holds(self) -> bool:
+        """Tell whether it first takes hold of its items: no other can act on them."""
+        return self.sends or not self.operation.is_about_poisons
+
+    @property
+    def is_taking_hold(self) -> bool:
+        """Tell whether it still decides which messages it can act on."""
+        operation = self.operation
+        is_at_work = operation.state in {OperationState.QUEUED, OperationState.RUNNING}
+        return is_at_work and operation.judged < operation.total
+
+    @property
+    def may_pause(self) -> bool:
+        return OperationState.PAUSED in NEXT[OperationState(self.operation.state)]
+
+    @property
+    def may_resume(self) -> bool:
+        return self.operation.state == OperationState.PAUSED
+
+    @property
+    def may_cancel(self) -> bool:
+        return OperationState.CANCELLING in NEXT[OperationState(self.operation.state)]
+
+    @property
+    def worst(self) -> str:
+        """Say the worst of a finished operation; "" if nothing went wrong."""
+        if self.is_running:
+            return ""
+        acted = self.tally.acted
+        if self.came_back:
+            return f"{self.came_back:,} of {acted:,} came back."
+        if self.tally.refused:
+            return f"{self.tally.refused:,} of {self.tally.acts_on:,} were refused."
+        if unknown := self.tally.counts[RedriveOutcome.UNKNOWN]:
+            return f"{unknown:,} are unknown: they may have been sent."
+        return f"{self.silent:,} of {acted:,} are silent." if self.silent else ""
+
+    @property
+    def retried(self) -> list[tuple[str, str, int]]:
+        """Return which messages can be tried again: name, label and number."""
+        if self.is_running or self.operation.verb != Verb.REDRIVE:
+            return []
+        numbers = (
+            ("refused", "refused", self.tally.refused),
+            ("recurred", "came back", self.came_back),
+            ("silent", "silent", self.silent),
+        )
+        return [each for each in numbers if each[2]]
+
+    @property
+    def ramp(self) -> str:
+        """Describe the ramp in words; "" without one."""
+        if not self.operation.ramp:
+            return ""
+        ramp = Ramp.from_json(self.operation.ramp)
+        steps = ", ".join(f"{step:,}" for step in ramp.steps)
+        asks = (
+            f"{ramp.confirmed} % are confirmed within {ramp.wait} s"
+            if ramp.confirmed is not None
+            else f"none came back within {ramp.wait} s"
+        )
+        return f"{steps}, then five times as many; each step only if {asks}"
+
+    @property
+    def exceptional(self) -> int:
+        """Count the items that were refused or skipped."""
+        return self.tally.refused + self.tally.skipped
+
+    @property
+    def seconds_left(self) -> int | None:
+        """Estimate the remaining time from the rate so far, once there is one."""
+        remaining = self.pace.remaining
+        return None if remaining is None else round(remaining.total_seconds())
+
+
+def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progress:
+    """Load a confirmed operation; raises Absent if it is not visible."""
+    current = progress_of(operation_id=operation_id, principal=principal, now=now)
+    operation = current.operation
+    undos = Operation.objects.visible_to(principal).filter(undo_of=operation)
+    return Progress(
+        operation=operation,
+        tally=current.tally,
+        silent=current.silent,
+        pace=current.pace,
+        undoable=_undoable_count(operation, current.tally, now=now),
+        is_undo_over=_is_undo_over(operation, now=now),
+        undone_by=list(undos.order_by("pk")[:MOST_UNDONE]),
+        given_back_to=operation.given_back_to,
+        redirects=names_of(operation),
+        exceptions=_exceptions(operation, principal),
+        outcomes=_outcomes(operation, now=now),
+        worker_missing_for=orphaned_operations_and_pruning.worker_missing_for(now=now),
+        **_problems_of(operation, principal),
+    )
+
+
+def _outcomes(operation: Operation, *, now: datetime) -> OutcomeChart | TooSlow | None:
+    """Chart the outcomes of an operation over time; None unless it sends messages."""
+    if operation.verb not in SENDS:
+        return None
+    return unless_slow(partial(_outcome_chart, operation, now=now))
+
+
+def _outcome_chart(operation: Operation, *, now: datetime) -> OutcomeChart | None:
+    """Chart what became of the sent messages by time; None if none was sent."""
+    outcomes = outcomes_over_time(operation, now=now)
+    if outcomes is None:
+        return None
+    return outcome_chart(outcomes, gives_back=operation.verb == Verb.GIVE_BACK)
+
+
+class _ProblemLinks(TypedDict):
+    problem: AffectedProblem | None
+    next_problem: int | None
+
+
+def _problems_of(operation: Operation, principal: Principal) -> _ProblemLinks:
+    """Find the problem that an operation was about, and the next one with open ones."""
+    text = operation.query if operation.is_about_poisons else None
+    number = Query.from_canonical(text or "").value_of("problem") or ""
+    if not number.isdigit():
+        return {"problem": None, "next_problem": None}
+    topics, problem = visible_topic_ids(principal), int(number)
+    latest = backlogs.open_by_problem(topics=topics, problems=MOST_PROBLEMS).problems
+    others = (each.problem for each in latest if each.open and each.problem != problem)
+    return {
+        "problem": AffectedProblem(
+            id=problem, open=backlogs.open_number(topics=topics, problem=problem)
+        ),
+        "next_problem": next(others, None),
+    }
+
+
+def _is_undo_over(operation: Operation, *, now: datetime) -> bool:
+    """Tell whether the time in which this drop could be undone is over."""
+    return operation.undo_ends_at is not None and operation.undo_ends_at <= now
+
+
+def _undoable_count(
+    operation: Operation, tally: ItemTally, *, now: datetime
+) -> int | TooSlow:
+    """Count the items that an undo would restore; 0 where none is possible.
+
+    Usually the counts of windows tell it. Where messages may have been restored, or
+    dropped again, by others, their states are looked at, unless they are very many.
+    """
+    if operation.undo_ends_at is None or operation.undo_ends_at <= now:
+        return 0
+    dropped = tally.counts[ItemState.DROPPED]
+    since = Operation.objects.confirmed().exclude(pk=operation.pk)
+    since = since.filter(confirmed_at__gte=operation.confirmed_at)
+    restores = list(since.filter(verb=Verb.RESTORE).order_by("confirmed_at")[:2])
+    if not restores or not dropped:
+        return dropped
+    undo = restores[0]
+    again = since.filter(verb=Verb.DROP, confirmed_at__gte=undo.confirmed_at)
+    is_by_undo = len(restores) == 1 and undo.undo_of_id == operation.pk
+    if is_by_undo and not again.exists():
+        return dropped - all_counts([undo])[undo.pk][ItemState.RESTORED]
+    if dropped > MOST_LOOKED_UP:
+        return TOO_SLOW
+    still = Item.objects.acted_on(operation.pk)
+    return unless_slow(still.filter(poison__state=PoisonState.DROPPED).count)
+
+
+def _exceptions(operation: Operation, principal: Principal) -> list[ItemStanding]:
+    """List the first refused and skipped items whose topics are visible."""
+    exceptional = standings_of(
+        operation,
+        standings=[RedriveOutcome.REFUSED, ItemState.SKIPPED],
+        limit=MOST_EXCEPTIONS,
+    )
+    return [item for item in exceptional if principal.sees(item.topic)]
