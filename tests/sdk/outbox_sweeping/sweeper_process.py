@@ -90,7 +90,7 @@ def plan_text(**plan: Any) -> str:
         "at": None,
         "is_late": False,
         "signal_number": int(signal.SIGKILL),
-        "seconds": 60.0,
+        "seconds": 600.0,
         "settings": {},
     }
     return json.dumps(defaults | plan)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from poisonguard.outbox.message import OutboxMessage
-from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
+from tests.sdk.outbox_sweeping.outbox_tables import CLAIMS_END, OutboxTables
 from tests.sdk.outbox_sweeping.sweeper_stage import (
     RecordingPublisher,
     RecordingReporter,
@@ -142,9 +142,10 @@ def test_rows_that_a_trigger_keeps_from_their_marks_are_sent_once(
         " FOR EACH ROW EXECUTE FUNCTION meddle()"
     )
     publisher = RecordingPublisher()
-    with sweeping(outbox.dsn, publisher, claim_seconds=0.6) as sweeper:
+    with sweeping(outbox.dsn, publisher) as sweeper:
         for _ in range(TURNS // 10):
             sweeper.work_once()
+        outbox.execute(CLAIMS_END)
         # A later look finds their ids among those that were sent.
         work_until(sweeper, lambda: outbox.count("duplicate_of = row_id") == 2)
         kinds = {error.kind for error in sweeper.errors.errors}

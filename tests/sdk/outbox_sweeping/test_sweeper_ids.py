@@ -119,7 +119,8 @@ def test_a_row_that_a_person_released_is_sent(article: OutboxTables) -> None:
     one, other = article.put("m", b"one"), article.put("m", b"other")
     send_all(article)
     article.execute(
-        "UPDATE poisonguard_outbox SET quarantined_at = NULL, released_at = now()"
+        "UPDATE poisonguard_outbox"
+        " SET quarantined_at = NULL, released_at = now(), due_at = now()"
         " WHERE row_id = %s",
         [other],
     )
@@ -182,12 +183,12 @@ def test_a_row_that_is_changed_while_it_is_sent_is_quarantined(
     outbox.put("n", b"two")
     publisher = RecordingPublisher()
     publisher.before = lambda batch: outbox.execute(
-        "UPDATE poisonguard_outbox SET body = 'other' WHERE row_id = %s"
-        " AND body = 'one'",
+        "UPDATE poisonguard_outbox SET body = 'other', due_at = now()"
+        " WHERE row_id = %s AND body = 'one'",
         [changed],
     )
 
-    with sweeping(outbox.dsn, publisher, claim_seconds=1.0) as sweeper:
+    with sweeping(outbox.dsn, publisher) as sweeper:
         work_until(sweeper, lambda: not outbox.waiting)
         kinds = {error.kind for error in sweeper.errors.errors}
 

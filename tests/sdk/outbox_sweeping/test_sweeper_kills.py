@@ -16,7 +16,7 @@ import pytest
 
 from tests import preloaded_fork_server
 from tests.sdk.outbox_sweeping import sweeper_process
-from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
+from tests.sdk.outbox_sweeping.outbox_tables import CLAIMS_END, OutboxTables
 from tests.sdk.outbox_sweeping.sweeper_process import (
     ERRORS_FILE,
     SENT_FILE,
@@ -115,9 +115,10 @@ def test_a_kill_in_the_middle_of_a_window_costs_at_most_its_rows(
         dsn=outbox.dsn,
         folder=str(tmp_path),
         at=MARK,
-        settings={"claim_seconds": 0.2, "window_rows": 25},
+        settings={"window_rows": 25},
     )
     start(plan).join(120)
+    outbox.execute(CLAIMS_END)
     publisher = RecordingPublisher()
     with sweeping(outbox.dsn, publisher) as sweeper:
         work_until(sweeper, lambda: not outbox.waiting)
@@ -151,7 +152,7 @@ def test_a_frozen_sweeper_sends_nothing_once_another_has_taken_over(
         connection.execute(END_LOCKS)
     publisher = RecordingPublisher()
 
-    with sweeping(outbox.dsn, publisher, claim_seconds=1.0) as sweeper:
+    with sweeping(outbox.dsn, publisher) as sweeper:
         work_until(sweeper, lambda: not outbox.waiting)
         os.kill(pid, signal.SIGCONT)
         errors = tmp_path / ERRORS_FILE
