@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from poisonguard.locks.postgres import PostgresLocks
 from poisonguard.outbox.message import OutboxMessage
 from poisonguard.outbox.outcome import SendKind, SendOutcome
@@ -17,6 +19,12 @@ from tests.sdk.outbox_sweeping.sweeper_stage import (
 )
 
 REFUSED = SendOutcome(kind=SendKind.REFUSED)
+# On a slow machine they would be due more often. What is quarantined is reported soon.
+ONCE: dict[str, Any] = {
+    "figures_every": 3_600.0,
+    "reports_every": 3_600.0,
+    "prune_every": 3_600.0,
+}
 
 
 def statements(outbox: OutboxTables) -> int:
@@ -33,7 +41,7 @@ def statements(outbox: OutboxTables) -> int:
         PostgresLocks(outbox.dsn),
         publisher,
         reporter=reporter,
-        settings=SweeperSettings(poll=0.001, reports_every=0.001),
+        settings=SweeperSettings(poll=0.001, **ONCE),
     )
     try:
         work_until(
@@ -75,8 +83,7 @@ def test_a_clean_window_is_three_statements(outbox: OutboxTables) -> None:
     few = statements(outbox)
     outbox.put_many(5_000, first=501)
 
-    # The figures and reports are due now and then as well.
-    assert statements(outbox) <= few + 9 * 3 + 25
+    assert statements(outbox) == few + 9 * 3
 
 
 def test_a_row_that_cannot_be_claimed_costs_a_bisection(outbox: OutboxTables) -> None:
