@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from multiprocessing.context import ForkServerProcess
@@ -193,8 +192,7 @@ def test_a_lower_fence_claims_nothing_and_is_told(outbox: OutboxTables) -> None:
         sweeper.work_once()
         outbox.execute("UPDATE poisonguard_outbox_sweeper SET fence = 1000")
         outbox.put_many(3)
-        deadline = time.monotonic() + 1
-        while time.monotonic() < deadline:
+        for _ in range(100):
             sweeper.work_once()
         assert publisher.sent_messages == []
         kinds = {error.kind for error in sweeper.errors.errors}
