@@ -18,7 +18,14 @@ from tests.sdk.outbox.executed_statements import ExecutedStatements
 
 FIGURES = """
 INSERT INTO poisonguard_outbox_figures
-VALUES (%s, %s, %s, now() - %s::interval, clock_timestamp() - %s::interval)
+VALUES (%s, %s, %s, clock_timestamp() - %s::interval, clock_timestamp() - %s::interval)
+"""
+# Postgres's clock stands still for a session: ages are what a test makes them.
+STOP_CLOCK = """
+CREATE SCHEMA IF NOT EXISTS stopped;
+CREATE OR REPLACE FUNCTION stopped.clock_timestamp() RETURNS timestamptz
+LANGUAGE sql AS $$ SELECT timestamptz '2026-11-26 12:00Z' $$;
+SET search_path = stopped, pg_catalog, public
 """
 ROWS = OutboxLimits(rows=3)
 
@@ -41,6 +48,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def connection(outbox_dsn: str, clock: Clock) -> Iterator[psycopg.Connection]:
     with psycopg.connect(outbox_dsn, autocommit=True) as connection:
+        connection.execute(STOP_CLOCK)
         yield connection
 
 
@@ -96,7 +104,8 @@ def test_the_age_of_the_oldest_row_is_limited(
     limits = OutboxLimits(each_topic=TopicLimits(age=timedelta(minutes=5)))
     assert put_until_full(outbox(limits), "orders", clock, most=2) == 2
     connection.execute(
-        "UPDATE poisonguard_outbox SET created_at = now() - interval '6 minutes'"
+        "UPDATE poisonguard_outbox"
+        " SET created_at = clock_timestamp() - interval '6 minutes'"
     )
     clock.now += 1
 
