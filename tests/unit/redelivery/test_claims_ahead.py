@@ -47,6 +47,23 @@ def _loopback_allowed() -> Iterator[None]:
         yield
 
 
+class SteadyClock:
+    """A clock that does not run while the machine stalls."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> SteadyClock:
+    clock = SteadyClock()
+    monkeypatch.setattr(endpoint_calls, "monotonic", clock)
+    return clock
+
+
 class Ledger:
     """Database work that keeps what is recorded, and what is given back."""
 
@@ -156,18 +173,20 @@ def ids(these: Sequence[ClaimedDelivery] | Sequence[EndedAttempt]) -> set[uuid.U
     }
 
 
-async def warm_up(stage: Stage, *, concurrency: int) -> None:
-    """Let as many calls succeed as open the whole window."""
+async def warm_up(stage: Stage, clock: SteadyClock, *, concurrency: int) -> None:
+    """Let as many calls end as open the whole window where they succeed."""
+    assert stage.calls.shortage() == (1, 0)
     while stage.calls.pace.window < concurrency:
         stage.calls.add(deliveries(concurrency))
         await stage.calls.wait()
-    await asyncio.sleep(endpoint_calls.AHEAD_SECONDS / 4)
+        clock.now += endpoint_calls.AHEAD_SECONDS / 4
 
 
-def test_more_is_claimed_ahead_once_calls_succeed_at_full_concurrency() -> None:
+def test_more_is_claimed_ahead_once_calls_succeed_at_full_concurrency(
+    clock: SteadyClock,
+) -> None:
     async def act(stage: Stage) -> None:
-        assert stage.calls.shortage() == (1, 0)
-        await warm_up(stage, concurrency=2)
+        await warm_up(stage, clock, concurrency=2)
         room, ahead = stage.calls.shortage()
         assert (room, ahead > 0) == (2, True)
 
@@ -192,10 +211,10 @@ def test_more_is_claimed_ahead_once_calls_succeed_at_full_concurrency() -> None:
     ],
 )
 def test_nothing_is_claimed_ahead_of_failures_a_rate_or_the_slow_start(
-    script: Script, settings: dict[str, Any]
+    clock: SteadyClock, script: Script, settings: dict[str, Any]
 ) -> None:
     async def act(stage: Stage) -> None:
-        await warm_up(stage, concurrency=4)
+        await warm_up(stage, clock, concurrency=4)
 
         assert stage.calls.shortage()[1] == 0
 
@@ -224,9 +243,8 @@ def test_what_a_stop_leaves_is_given_back_and_what_runs_is_recorded() -> None:
 
 
 def test_what_waits_too_long_for_a_call_to_end_is_given_back(
-    monkeypatch: pytest.MonkeyPatch,
+    clock: SteadyClock,
 ) -> None:
-    monkeypatch.setattr(endpoint_calls, "LONGEST_WAIT", 0.2)
     may_answer = threading.Event()
 
     def answer(visit: Visit, _: bytes) -> None:
@@ -236,7 +254,7 @@ def test_what_waits_too_long_for_a_call_to_end_is_given_back(
     async def act(stage: Stage) -> None:
         stage.calls.add(deliveries(1))
         stage.calls.add(deliveries(2))
-        await asyncio.sleep(0.3)
+        clock.now += endpoint_calls.LONGEST_WAIT + 0.1
         stage.calls.give_back_old()
         while not stage.ledger.given_back:
             await asyncio.sleep(0.001)
