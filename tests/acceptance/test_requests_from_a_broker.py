@@ -116,7 +116,11 @@ def test_each_request_has_its_effect_once_though_lanes_senders_and_service_are_k
             feed.service.start()
             feed.sender.start()
 
-    wait_until(lambda: Delivery.objects.filter(state="delivered").count() == NUMBER)
+    # What a killed sender had claimed waits until its claim ends.
+    wait_until(
+        lambda: Delivery.objects.filter(state="delivered").count() == NUMBER,
+        seconds=300,
+    )
 
     assert stream.xlen("quote-requests") == 0
     arrived = {each["key"]: each for each in feed.service.requests()}
