@@ -1,4 +1,4 @@
-"""Fixtures: a producer's database with an outbox of its own."""
+"""Fixtures: a producer's database with an outbox of its own, and time for its lock."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from poisonguard.locks import lock_server
 from tests.database_removal import drop_database
 from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
 
@@ -25,6 +26,12 @@ def outbox_database() -> Iterator[str]:
     finally:
         with psycopg.connect(url, autocommit=True) as server:
             drop_database(name, server)
+
+
+@pytest.fixture(autouse=True)
+def patient_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each turn of a sweeper have its lock, also while the machine stalls."""
+    monkeypatch.setattr(lock_server, "FIRST_ANSWER_SECONDS", 60.0)
 
 
 @pytest.fixture
