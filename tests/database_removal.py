@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+# DROP DATABASE itself waits 5 seconds for them: on a busy machine they may take longer.
 END_SESSIONS = """
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
 WHERE datname = %s AND backend_type = 'client backend'
 """
 
