@@ -167,6 +167,35 @@ def test_reads_an_entry_as_redis_py_returns_it() -> None:
     assert (reader.body(decoded), reader.redrive(decoded)) == (b"x", REDRIVE)
 
 
+@pytest.mark.parametrize(
+    ("fields", "message_id"),
+    [
+        ({b"message_id": "m-ü".encode()}, "m-ü"),
+        ({"message_id": "m-7"}, "m-7"),
+        ([(b"body", b"x"), (b"message_id", b"m-7")], "m-7"),
+        ({b"message_id": b""}, None),
+        ({b"message_id": b"\xff"}, None),
+        ({b"body": b"x"}, None),
+    ],
+    ids=str,
+)
+def test_an_entry_has_its_message_id_in_a_field(
+    fields: Any, message_id: str | None
+) -> None:
+    entry = (b"1700000000000-3", fields)
+
+    assert RedisStreamsReader().message_id(entry) == message_id
+    assert RedisStreamsReader(id_field=None).message_id(entry) is None
+    # Copies are entries of their own.
+    assert RedisStreamsReader().number(entry) == (1700000000000 << 20 | 3) + 1
+
+
+def test_the_field_of_the_message_id_can_be_another() -> None:
+    entry = (b"1-0", {b"message_id": b"m-7", b"order": b"o-7"})
+
+    assert RedisStreamsReader(id_field="order").message_id(entry) == "o-7"
+
+
 def test_a_producer_s_own_entry_id_has_a_number_and_no_time() -> None:
     reader = RedisStreamsReader()
     entry = (b"18446744073709551615-18446744073709551615", {b"a": b"b"})

@@ -27,7 +27,7 @@ from apps.brokers.adapters.rabbitmq import amqp_properties
 from apps.brokers.adapters.rabbitmq import amqp_table as tables
 from apps.brokers.adapters.sqs.messages import content_of, entry_of
 from poisonguard.errors import Misconfigured
-from poisonguard.readers import Reader, amqp
+from poisonguard.readers import Reader, amqp, number_of
 from poisonguard.readers.aio_pika import AioPikaReader
 from poisonguard.readers.azure_queue import AzureQueueReader
 from poisonguard.readers.celery import CeleryReader, TaskMessage
@@ -227,11 +227,40 @@ def test_the_mark_of_a_requeued_message_of_sqs_is_an_attribute() -> None:
     assert reader.body(of_a_resource) == b"x"
 
 
+@pytest.mark.parametrize(
+    ("attribute", "message_id"),
+    [
+        ({"DataType": "String", "StringValue": "m-ü"}, "m-ü"),
+        ({"DataType": "Number", "StringValue": "7"}, "7"),
+        ({"DataType": "Binary", "BinaryValue": b"m-7"}, "m-7"),
+        ({"DataType": "Binary", "BinaryValue": b"\xff"}, None),
+    ],
+    ids=str,
+)
+def test_a_message_of_sqs_has_its_own_id_in_an_attribute(
+    attribute: dict[str, Any], message_id: str | None
+) -> None:
+    attributes = {"message_id": attribute, "order": attribute}
+    message = {"MessageId": "s-1", "Body": "x", "MessageAttributes": attributes}
+    reader = SqsReader()
+
+    assert reader.message_id(message) == message_id
+    assert SqsReader(id_attribute="order").message_id(message) == message_id
+    assert SqsReader(id_attribute=None).message_id(message) is None
+    assert SqsReader(id_attribute="other").message_id(message) is None
+    # Copies are messages of their own.
+    assert reader.glance(message) == ("s-1", number_of("s-1"), False)
+    assert reader.numbering(frozenset())(message) == number_of("s-1")
+    again = reader.number_again(bookmark="s-1", message_id="m-7", seq=None)
+    assert again == number_of("s-1")
+
+
 def test_a_message_of_sqs_without_attributes_is_read() -> None:
     reader, message = SqsReader(), {"MessageId": "m-1", "Body": "x"}
 
     assert (reader.headers(message), reader.redrive(message)) == ((), None)
     assert (reader.enqueued_at(message), reader.dequeue_count(message)) == (None, None)
+    assert reader.message_id(message) is None
 
 
 def test_a_body_that_others_mark_as_base64_stays_what_it_is() -> None:

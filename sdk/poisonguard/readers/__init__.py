@@ -25,6 +25,10 @@ from typing import Any
 
 from poisonguard.contract import REDRIVE_HEADER
 
+# The name of a field, header or attribute with the message's own id, as an outbox
+# writes it.
+MESSAGE_ID = "message_id"
+
 Headers = tuple[tuple[bytes, bytes], ...]
 Glance = tuple[str, int, bool]  # the bookmark, the number, and whether it is redriven
 
@@ -187,6 +191,14 @@ def find_redrive(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
         if name == _REDRIVE_NAME:
             return value.decode("utf-8", "replace")
     return None
+
+
+def text_id(value: object) -> str | None:
+    """Return a message id as text; None for one that is empty, or no UTF-8."""
+    try:
+        return to_bytes(value).decode() or None
+    except UnicodeDecodeError:
+        return None
 
 
 def header_pairs(headers: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> Headers:

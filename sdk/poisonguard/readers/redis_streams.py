@@ -3,6 +3,9 @@
 One field is the body, and the others are the headers, in their order. The body's place
 is before them; an empty header of its name marks another place, so that an entry can be
 put together again exactly as it was.
+
+The field `message_id` is the message's own id, which an outbox writes: a window of a
+guard knows copies by it.
 """
 
 from __future__ import annotations
@@ -12,7 +15,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from poisonguard.contract import REDRIVE_HEADER
-from poisonguard.readers import Headers, Reader, header_pairs
+from poisonguard.readers import (
+    MESSAGE_ID,
+    Headers,
+    Reader,
+    header_pairs,
+    text_id,
+)
 
 SEQ_LIMIT = 2**63 - 2
 _MOST_LOW = 2**20 - 1
@@ -24,13 +33,23 @@ Entry = tuple[bytes | str, Mapping[Any, Any] | list[tuple[Any, Any]]]
 
 
 class RedisStreamsReader(Reader):
-    """Reads stream entries; pass `replays=True` where no consumer group is used."""
+    """Reads stream entries; pass `replays=True` where no consumer group is used.
+
+    Pass `id_field=None` where the values of the field `message_id` are not unique.
+    """
 
     bookmarks_are_places = True
 
-    def __init__(self, *, body_field: str = "body", replays: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        body_field: str = "body",
+        replays: bool = False,
+        id_field: str | None = MESSAGE_ID,
+    ) -> None:
         self.replays = replays
         self._body_field = body_field.encode()
+        self._id_names = () if id_field is None else (id_field.encode(), id_field)
 
     def numbering(self, skipped: Container[str]) -> Callable[[Entry], int]:
         """Return a fast numbering by entry id, 0 for skipped and redriven entries."""
@@ -83,6 +102,15 @@ class RedisStreamsReader(Reader):
         milliseconds, _, number = self.bookmark(message).partition("-")
         low = min(int(number or 0), _MOST_LOW)
         return min(int(milliseconds) << 20 | low, SEQ_LIMIT)
+
+    def message_id(self, message: Entry) -> str | None:
+        """Return the value of the id field; None if it is missing, empty or no text."""
+        fields = message[1]
+        by_name = fields if isinstance(fields, Mapping) else dict(fields)
+        for name in self._id_names:
+            if name in by_name:
+                return text_id(by_name[name])
+        return None
 
     def body(self, message: Entry) -> bytes:
         """Return the field that is the body, b"" without one."""

@@ -5,7 +5,8 @@ recognised:
 
     client.receive_message(QueueUrl=url, **ATTRIBUTES)
 
-A message keeps its id until it is deleted; sent again, it gets another. What is no
+A message keeps its id until it is deleted; sent again, it gets another. Its own id,
+which an outbox writes, is the attribute `message_id`. What is no
 attribute but belongs to the message stands among the headers as Poisonweb's lanes write
 it, `sqs:types`, `sqs:MessageGroupId` and `sqs:AWSTraceHeader`: requeued, it goes back
 as it came.
@@ -22,7 +23,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from poisonguard.contract import REDRIVE_HEADER
-from poisonguard.readers import Headers, Reader, number_of, to_bytes
+from poisonguard.readers import (
+    MESSAGE_ID,
+    Headers,
+    Reader,
+    number_of,
+    text_id,
+    to_bytes,
+)
 
 # Arguments of receive_message that request all attributes.
 ATTRIBUTES: dict[str, Any] = {
@@ -37,9 +45,15 @@ _ASIDE = ("MessageGroupId", "AWSTraceHeader", "DeadLetterQueueSourceArn")
 
 
 class SqsReader(Reader):
-    """Reads a message of `receive_message`, or a `Message` of a boto3 resource."""
+    """Reads a message of `receive_message`, or a `Message` of a boto3 resource.
+
+    Pass `id_attribute=None` where the values of `message_id` are not unique.
+    """
 
     bookmarks_are_places = True
+
+    def __init__(self, *, id_attribute: str | None = MESSAGE_ID) -> None:
+        self._id_attribute = id_attribute
 
     def numbering(self, skipped: Container[str]) -> Callable[[Any], int]:
         """Return a numbering by message id; 0 for a skipped or redriven message."""
@@ -59,6 +73,23 @@ class SqsReader(Reader):
     def bookmark(self, message: Any) -> str:
         """Return the id that SQS gave the message."""
         return str(_members(message)["MessageId"])
+
+    def number(self, message: Any) -> int:
+        """Hash the id that SQS gave it: copies are other messages to SQS."""
+        return number_of(self.bookmark(message))
+
+    def number_again(
+        self, *, bookmark: str, message_id: str | None, seq: int | None
+    ) -> int:
+        """Return the same as `number`, from the bookmark."""
+        return number_of(bookmark)
+
+    def message_id(self, message: Any) -> str | None:
+        """Return the value of the id's attribute; None if it is missing or no text."""
+        attributes = _members(message).get("MessageAttributes")
+        if not attributes or self._id_attribute not in attributes:
+            return None
+        return text_id(_type_and_value(attributes[self._id_attribute])[1])
 
     def body(self, message: Any) -> bytes:
         """Return the body, decoded where Poisonweb encoded it."""
