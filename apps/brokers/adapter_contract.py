@@ -9,7 +9,7 @@ password.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -17,6 +17,7 @@ from typing import Protocol
 
 Header = tuple[bytes, bytes]
 
+MESSAGE_ID = b"message_id"
 # Limits of a topic that some brokers leave to their readers.
 LIMITS = frozenset({"max_dequeue_count", "visibility_timeout"})
 # Size at which a batch of dead letters ends, whatever its limit.
@@ -59,6 +60,14 @@ class Counting(StrEnum):
     NONE = "none"
 
 
+def with_message_id_header(
+    headers: Sequence[Header], message_id: bytes
+) -> tuple[Header, ...]:
+    """Add the header `message_id`, in place of others of that name."""
+    others = (header for header in headers if header[0].lower() != MESSAGE_ID)
+    return (*others, (MESSAGE_ID, message_id))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capabilities:
     """What one kind of broker can do; sizes in bytes, times in seconds.
@@ -70,11 +79,11 @@ class Capabilities:
     queue is asked less and less often, down to once in so many seconds unless the topic
     sets another interval; 0 where waiting costs nothing. `seq_bits`: the `seq` of a
     bookmark is a time in milliseconds above so many bits of a counter; None where it is
-    no time. `message_id_header` is where consumers expect a message's own id; it does
-    nothing where there are no headers. `reserved` names headers that Poisonweb never
-    sends: they would steer the broker, or only the broker writes them. `limits` names
-    the limits of a topic that Poisonweb applies; the broker sets the others, or has
-    none.
+    no time. `with_message_id` adds a message's own id to its headers, where consumers
+    expect it; it adds nothing where there are no headers. `reserved` names headers that
+    Poisonweb never sends: they would steer the broker, or only the broker writes them.
+    `limits` names the limits of a topic that Poisonweb applies; the broker sets the
+    others, or has none.
     """
 
     max_message: int
@@ -93,7 +102,9 @@ class Capabilities:
     polling_interval: float = 0.0
     reserved: frozenset[bytes] = frozenset()
     seq_bits: int | None = None
-    message_id_header: bytes = b"message_id"
+    with_message_id: Callable[[Sequence[Header], bytes], tuple[Header, ...]] = (
+        with_message_id_header
+    )
     limits: frozenset[str] = LIMITS
 
 

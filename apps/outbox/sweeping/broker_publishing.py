@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from apps.brokers import adapters
 from apps.brokers.adapter_contract import (
+    Capabilities,
     Outbound,
     OutcomeKind,
     Publisher,
@@ -38,8 +39,7 @@ class BrokerPublishing:
         """Send messages in order; raise Away where none can have been sent."""
         try:
             adapter = adapters.adapter(self._broker.kind)
-            own = adapter.capabilities.message_id_header
-            batch = [_outbound(message, own) for message in messages]
+            batch = [_outbound(each, adapter.capabilities) for each in messages]
             if self._publisher is None:
                 self._publisher = adapter.publisher(settings_of(self._broker))
             outcomes = self._publisher.publish(batch)
@@ -55,13 +55,13 @@ class BrokerPublishing:
             publisher.close()
 
 
-def _outbound(message: OutboxMessage, id_header: bytes) -> Outbound:
+def _outbound(message: OutboxMessage, capabilities: Capabilities) -> Outbound:
     """Add the message id, by which consumers recognise a copy."""
-    others = (pair for pair in message.headers if pair[0].lower() != id_header)
+    message_id = message.message_id.encode()
     return Outbound(
         topic=message.topic,
         body=message.body,
-        headers=(*others, (id_header, message.message_id.encode())),
+        headers=capabilities.with_message_id(message.headers, message_id),
         dedupe=f"{message.producer}/{message.message_id}",
         key=message.key,
     )

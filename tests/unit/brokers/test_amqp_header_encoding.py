@@ -232,3 +232,27 @@ def test_the_message_id_is_the_property_and_no_header_of_that_name() -> None:
     assert properties.message_id([EVERY_PROPERTY[0], real]) == b"m-1"
     assert properties.message_id([OWN, real]) == b""
     assert properties.message_id([MARK, real]) == b""
+
+
+def test_a_message_id_is_a_property_wherever_the_others_stand() -> None:
+    headers = (
+        (b"name", b"v"),
+        (b"amqp.priority", b"high"),  # no number: AMQP cannot carry it
+        (b"amqp.app_id", b"shop"),
+        (b"amqp.message_id", b"m-6"),
+        (b"amqp.content_type", b"text/x"),
+        (b"amqp.content_type", b"text/y"),
+    )
+
+    arranged = properties.with_message_id(headers, b"m-7")
+
+    assert properties.message_id(arranged) == b"m-7"
+    assert arranged == (
+        (b"amqp.content_type", b"text/x"),
+        (b"amqp.message_id", b"m-7"),
+        (b"amqp.app_id", b"shop"),
+        (b"name", b"v"),
+        (b"amqp.priority", b"high"),
+        (b"amqp.content_type", b"text/y"),
+    )
+    assert properties.decode(properties.encode(arranged)) == arranged

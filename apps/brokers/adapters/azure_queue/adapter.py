@@ -54,6 +54,7 @@ CAPABILITIES = Capabilities(
     dead_letters_itself=False,
     delivered=False,
     polling_interval=USUAL_INTERVAL,
+    with_message_id=lambda headers, _: tuple(headers),
 )
 
 

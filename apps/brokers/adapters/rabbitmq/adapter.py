@@ -19,7 +19,10 @@ from apps.brokers.adapters.rabbitmq.address_and_queues import (
     RabbitAddress,
     RabbitQueues,
 )
-from apps.brokers.adapters.rabbitmq.amqp_properties import RESERVED
+from apps.brokers.adapters.rabbitmq.amqp_properties import (
+    RESERVED,
+    with_message_id,
+)
 from apps.brokers.adapters.rabbitmq.inspection import (
     RabbitBrokerAdmin,
     RabbitTopicAdmin,
@@ -46,7 +49,7 @@ CAPABILITIES = Capabilities(
     dead_letters_itself=True,
     delivered=True,
     reserved=RESERVED,
-    message_id_header=b"amqp.message_id",
+    with_message_id=with_message_id,
     # A queue has its own delivery limit, and hides a message while the connection
     # lasts.
     limits=frozenset(),

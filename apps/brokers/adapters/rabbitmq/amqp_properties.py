@@ -35,6 +35,7 @@ RESERVED = frozenset(
     {b"CC", b"BCC", DELIVERY_COUNT, PREFIX + b"expiration", PREFIX + b"user_id"}
 )
 
+_MESSAGE_ID = PREFIX + b"message_id"
 _FLAGS = struct.Struct(">H")
 _LENGTH = struct.Struct(">I")
 _TIMESTAMP = struct.Struct(">Q")
@@ -110,9 +111,24 @@ def encode(headers: Sequence[Header]) -> bytes:
 
 def message_id(headers: Sequence[Header]) -> bytes:
     """Return the message id that its producer set, b"" without one."""
-    key = PREFIX + b"message_id"
     pairs, _ = _split_own(headers)
-    return next((value for name, value in pairs if name == key), b"")
+    return next((value for name, value in pairs if name == _MESSAGE_ID), b"")
+
+
+def with_message_id(headers: Sequence[Header], message_id: bytes) -> tuple[Header, ...]:
+    """Set the property `message_id`, and move other properties before own headers.
+
+    So `encode` takes each for a property: the first of its name, if AMQP can carry it.
+    """
+    by_name = {
+        name: (name, value)
+        for name, value in reversed(headers)
+        if name in _INDEXES and _fits(value, _IN_ORDER[_INDEXES[name]].kind)
+    }
+    by_name[_MESSAGE_ID] = (_MESSAGE_ID, message_id)
+    pairs = [by_name[name] for name in _INDEXES if name in by_name]
+    own = [h for h in headers if h not in pairs and h[0] != _MESSAGE_ID]
+    return (*pairs, *own)
 
 
 def _split_own(
