@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from poisonguard.errors import Away, Misconfigured
 from poisonguard.outbox.message import OutboxMessage
 from poisonguard.outbox.outcome import SendKind, SendOutcome
+from poisonguard.outbox.sweeping import sweeper as sweeper_module
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
 from tests.sdk.outbox_sweeping.sweeper_stage import (
@@ -48,6 +50,174 @@ def test_rows_wait_behind_an_earlier_one_of_their_key(
     assert sent_ids.index("other") < sent_ids.index("m-1")
     assert sent_ids.index("elsewhere") < sent_ids.index("m-1")
     assert publisher.counts.total() == 4
+
+
+class OrderlyBroker:
+    """Refuses to be given a message before all earlier ones of its topic and key.
+
+    `answers` are of the first tries of a message; the last tries are successful.
+    """
+
+    def __init__(self, outbox: OutboxTables) -> None:
+        self._outbox = outbox
+        self.calls: list[list[str]] = []
+        self.answers: dict[str, list[SendOutcome | Exception]] = {}
+        self.done: list[str] = []
+
+    def __call__(self, batch: Sequence[OutboxMessage]) -> list[SendOutcome]:
+        self.calls.append([message.message_id for message in batch])
+        for place, message in enumerate(batch):
+            if message.key:
+                earlier = self._earlier(message)
+                assert earlier <= set(self.done), (message.message_id, earlier)
+                assert (message.topic, message.key) not in {
+                    (other.topic, other.key) for other in batch[:place]
+                }
+        outcomes = []
+        for message in batch:
+            answers = self.answers.get(message.message_id, [])
+            answer = answers.pop(0) if answers else SENT
+            if isinstance(answer, Exception):
+                raise answer
+            if answer.kind in {SendKind.SENT, SendKind.REFUSED}:
+                self.done.append(message.message_id)
+            outcomes.append(answer)
+        return outcomes
+
+    def _earlier(self, message: OutboxMessage) -> set[str]:
+        rows = self._outbox.execute(
+            "SELECT message_id FROM poisonguard_outbox WHERE topic = %s AND key = %s"
+            " AND row_id < (SELECT row_id FROM poisonguard_outbox"
+            "  WHERE message_id = %s)",
+            [message.topic, message.key, message.message_id],
+        )
+        return {message_id for (message_id,) in rows}
+
+
+REFUSED = SendOutcome(kind=SendKind.REFUSED, detail="too large")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [UNSENT, UNKNOWN, Away("gone"), ZeroDivisionError("a fault of the client")],
+    ids=["unsent", "unknown", "away", "client fails"],
+)
+def test_rows_of_a_key_go_one_after_another_also_in_one_window(
+    outbox: OutboxTables, answer: SendOutcome | Exception
+) -> None:
+    for number in range(1, 5):
+        outbox.put(f"k-{number}", key="k")
+        outbox.put(f"l-{number}", key="l")
+        outbox.put(f"bill-{number}", topic="invoices", key="k")
+    broker = OrderlyBroker(outbox)
+    broker.answers = {"k-1": [answer, answer], "l-3": [answer]}
+
+    with sweeping(outbox.dsn, broker, row_pause=0.05) as sweeper:
+        sweeper.work_once()
+        first_calls = len(broker.calls)
+        work_until(sweeper, lambda: not outbox.waiting)
+
+    assert broker.calls[0] == ["k-1", "l-1", "bill-1"]
+    assert first_calls == (1 if isinstance(answer, Exception) else 4)
+    for name in ("k", "l", "bill"):
+        done = [each for each in broker.done if each.startswith(name)]
+        assert list(dict.fromkeys(done)) == [f"{name}-{n}" for n in range(1, 5)]
+    # What waited behind another was not tried.
+    assert outbox.count("attempts <> 1 AND message_id IN ('k-2', 'l-4')") == 0
+
+
+def test_rows_behind_a_refused_one_of_their_key_are_sent(outbox: OutboxTables) -> None:
+    rows = [outbox.put(f"k-{number}", key="k") for number in range(1, 4)]
+    broker = OrderlyBroker(outbox)
+    broker.answers = {"k-1": [REFUSED]}
+
+    with sweeping(outbox.dsn, broker) as sweeper:
+        sweeper.work_once()
+
+    assert broker.calls == [["k-1"], ["k-2"], ["k-3"]]
+    assert outbox.reasons() == {rows[0]: "the broker refuses it: too large"}
+    assert outbox.waiting == 0
+
+
+def test_a_window_whose_keys_differ_is_one_call(outbox: OutboxTables) -> None:
+    outbox.put_many(40)
+    outbox.execute(
+        "UPDATE poisonguard_outbox SET key = CASE WHEN row_id % 2 = 0 THEN message_id"
+        " ELSE '' END"
+    )
+    broker = OrderlyBroker(outbox)
+
+    with sweeping(outbox.dsn, broker) as sweeper:
+        sweeper.work_once()
+
+    assert [len(call) for call in broker.calls] == [40]
+
+
+def test_rows_without_a_key_go_together_and_an_unsent_one_goes_later(
+    outbox: OutboxTables,
+) -> None:
+    outbox.put_many(4)
+    broker = OrderlyBroker(outbox)
+    broker.answers = {"m-2": [UNSENT]}
+
+    with sweeping(outbox.dsn, broker) as sweeper:
+        work_until(sweeper, lambda: not outbox.waiting)
+
+    assert broker.calls == [["m-1", "m-2", "m-3", "m-4"], ["m-2"]]
+
+
+def test_any_answers_leave_the_order_of_keys_as_it_is(outbox: OutboxTables) -> None:
+    ids = [f"m-{number}" for number in range(1, 81)]
+    for message_id in ids:
+        outbox.put(message_id, topic=random.choice("ab"), key=random.choice("xyz"))
+    broker = OrderlyBroker(outbox)
+    broker.answers = {
+        message_id: random.choices([UNSENT, UNKNOWN, REFUSED, Away("gone")], k=2)
+        for message_id in random.sample(ids, 20)
+    }
+
+    with sweeping(outbox.dsn, broker, window_rows=17) as sweeper:
+        work_until(sweeper, lambda: not outbox.waiting)
+
+    assert set(broker.done) == set(ids)
+    kinds = {error.kind for error in sweeper.errors.errors}
+    assert "AssertionError" not in kinds, sweeper.errors.errors
+
+
+def test_a_key_that_takes_long_leaves_its_rest_to_the_next_window(
+    outbox: OutboxTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeper_module, "ROUNDS_SECONDS", 0.0)
+    for number in range(1, 4):
+        outbox.put(f"k-{number}", key="k")
+    broker = OrderlyBroker(outbox)
+
+    with sweeping(outbox.dsn, broker) as sweeper:
+        sweeper.work_once()
+        assert broker.calls == [["k-1"]]
+        assert outbox.count("claim_token IS NOT NULL") == 0
+        work_until(sweeper, lambda: not outbox.waiting)
+
+    assert broker.done == ["k-1", "k-2", "k-3"]
+    assert outbox.count("attempts <> 1") == 0
+
+
+def test_a_row_that_another_transaction_locks_is_passed_over(
+    outbox: OutboxTables,
+) -> None:
+    outbox.put("k-1", key="k")
+    outbox.put("k-2", key="k")
+    publisher = RecordingPublisher()
+
+    with sweeping(outbox.dsn, publisher) as sweeper:
+        with outbox.connection.transaction():
+            outbox.execute(
+                "SELECT FROM poisonguard_outbox WHERE message_id = 'k-1' FOR UPDATE"
+            )
+            sweeper.work_once()
+        work_until(sweeper, lambda: not outbox.waiting)
+
+    assert [message.message_id for message in publisher.sent_messages] == ["k-2", "k-1"]
 
 
 def test_a_window_ends_at_its_bytes(outbox: OutboxTables) -> None:

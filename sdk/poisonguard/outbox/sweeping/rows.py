@@ -20,6 +20,7 @@ NAMES = ("producer", "message_id", "topic", "key")
 # Names are cut one character behind the limit, so that a long one is noticed.
 CUT = NAME_LIMIT + 1
 
+OrderKey = tuple[str, str]
 UNCHANGED = "a trigger or a rule of the table keeps the row from being changed"
 
 # In the order of `RawRow`.
@@ -69,6 +70,11 @@ class ClaimedRow:
     @property
     def identity(self) -> tuple[str, str]:
         return self.message.producer, self.message.message_id
+
+    @property
+    def order_key(self) -> OrderKey:
+        """Return topic and key, by which messages keep their order."""
+        return self.message.topic, self.message.key
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -37,10 +37,12 @@ READ_FENCE = "SELECT fence FROM {sweeper}"
 TAKEN_OVER = "Another sweeper has taken over this outbox, or its fence was changed."
 # A window that was claimed longer ago is not sent, for its claim may end meanwhile.
 SENDING_SHARE = 0.5
+# Rows of one key go one by one, for so long: the rest goes with the next window.
+ROUNDS_SECONDS = 2.0
 
 
 class Unanswered(GuardError):
-    """The broker answered to no message of a window: see whether it runs."""
+    """The broker took none of the messages of a call: see whether it runs."""
 
 
 class StopSignal(Protocol):
@@ -282,18 +284,37 @@ class Sweeper:
     def _send(
         self, session: Session, window: SendingWindow, rows: Sequence[ClaimedRow]
     ) -> None:
-        """Send rows, and divide them by their outcomes."""
+        """Send rows, and divide them by their outcomes.
+
+        A row of a topic and key goes once the broker has answered to the one before.
+        """
         self._enter(Stage.PUBLISH)
-        age = time.monotonic() - window.claimed_at
-        if self._ownership.fence is None or (
-            age > SENDING_SHARE * self._settings.claim_seconds
-        ):
+        window.to_send = list(rows)
+        if not self._may_send(window):
             # This process was frozen: others may send these rows, or have sent them.
-            window.return_all(rows)
             self._finish(session)
             self._enter(Stage.PUBLISH)
-            raise Fenced(f"A window was claimed {age:.0f} s ago, and was not sent.")
-        window.in_flight = list(rows)
+            raise Fenced(
+                f"A window was claimed {window.age:.0f} s ago, and was not sent."
+            )
+        is_answered, detail = self._send_round(session, window)
+        # Figures, reports and SIGTERM wait for the end of a window.
+        while is_answered and window.to_send and window.age <= ROUNDS_SECONDS:
+            if not self._may_send(window):
+                break
+            is_answered, detail = self._send_round(session, window)
+        has_progress = bool(window.sent_rows or window.refused)
+        self._finish(session)
+        if not (is_answered and has_progress):
+            self._enter(Stage.PUBLISH)
+            raise Unanswered(f"The broker took none of what it got last: {detail}")
+
+    def _send_round(self, session: Session, window: SendingWindow) -> tuple[bool, str]:
+        """Send what may go now; return whether it was answered, and with which words.
+
+        What an error leaves unsent is given back with the rest of the window.
+        """
+        rows = window.begin_round()
         try:
             outcomes = self._publish([row.message for row in rows])
         except Away:
@@ -303,12 +324,12 @@ class Sweeper:
             self._enter(Stage.PUBLISH)
             raise
         _check_outcomes(outcomes, len(rows))
-        is_answered = self._record.add_outcomes(window, outcomes)
-        has_progress = bool(window.sent_rows or window.refused)
-        self._finish(session)
-        if not (is_answered and has_progress):
-            self._enter(Stage.PUBLISH)
-            raise Unanswered(f"No message of a window was taken: {outcomes[0].detail}")
+        return self._record.add_outcomes(window, outcomes), outcomes[0].detail
+
+    def _may_send(self, window: SendingWindow) -> bool:
+        """Tell whether the rows of a window are still ours."""
+        most = SENDING_SHARE * self._settings.claim_seconds
+        return self._ownership.fence is not None and window.age <= most
 
     def _enter(self, stage: Stage) -> None:
         self._stage = stage

@@ -21,7 +21,7 @@ from poisonguard.outbox.sweeping.connection import OutboxConnection
 from poisonguard.outbox.sweeping.duplicates import DuplicateRow, Verdicts
 from poisonguard.outbox.sweeping.error_log import ErrorLog, Stage
 from poisonguard.outbox.sweeping.pace import LoneRows, WindowSize, row_pause
-from poisonguard.outbox.sweeping.rows import ClaimedRow, RefusedRow
+from poisonguard.outbox.sweeping.rows import ClaimedRow, OrderKey, RefusedRow
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from poisonguard.outbox.sweeping.unmarkable_rows import UnmarkableRows
 
@@ -42,23 +42,48 @@ Numbered = TypeVar("Numbered", bound=NumberedRow)
 class SendingWindow:
     """The rows of one claim, by what is left to do for them.
 
-    `is_claiming`: the answer to the claim has not come. `in_flight` were handed to the
-    broker's client, which has not returned.
+    `is_claiming`: the answer to the claim has not come. `to_send` were not handed to
+    the broker's client yet, and `in_flight` were, and it has not returned.
     """
 
     token: UUID = field(default_factory=uuid4)
     claimed_at: float = field(default_factory=time.monotonic)
     is_claiming: bool = True
+    to_send: list[ClaimedRow] = field(default_factory=list)
     in_flight: list[ClaimedRow] = field(default_factory=list)
     sent_rows: list[ClaimedRow] = field(default_factory=list)
     refused: list[RefusedRow] = field(default_factory=list)
     duplicates: list[DuplicateRow] = field(default_factory=list)
     returned: list[ReturnedRow] = field(default_factory=list)
 
+    @property
+    def age(self) -> float:
+        """Return the seconds since the claim began."""
+        return time.monotonic() - self.claimed_at
+
     def add(self, verdicts: Verdicts) -> None:
         """Note what is to be done besides sending."""
         self.refused += verdicts.refused
         self.duplicates += verdicts.duplicates
+
+    def begin_round(self) -> list[ClaimedRow]:
+        """Take what may be sent now: no row behind another one of its topic and key.
+
+        Rows without a key may go together.
+        """
+        rows, behind, keys = list[ClaimedRow](), list[ClaimedRow](), set[OrderKey]()
+        for row in self.to_send:
+            (behind if row.order_key in keys else rows).append(row)
+            if row.message.key:
+                keys.add(row.order_key)
+        self.in_flight, self.to_send = rows, behind
+        return rows
+
+    def end_round(self) -> None:
+        """Give back what is behind a row that was given back."""
+        keys = {each.row.order_key for each in self.returned}
+        self.return_all([row for row in self.to_send if row.order_key in keys])
+        self.to_send = [row for row in self.to_send if row.order_key not in keys]
 
     def return_all(self, rows: Sequence[ClaimedRow]) -> None:
         """Give rows back that were not sent, through no fault of theirs."""
@@ -89,6 +114,7 @@ class SendingRecord:
         self.lone_rows.note_answers(row_ids)
         for row, outcome in zip(rows, outcomes, strict=True):
             self._add_outcome(window, row, outcome)
+        window.end_round()
         return True
 
     def note_silence(
@@ -158,6 +184,8 @@ class WindowFinish:
             # The client of the broker raised what it should not: see the error log.
             rows, window.in_flight = window.in_flight, []
             self._record.note_silence(window, rows, "its client failed")
+        rows, window.to_send = window.to_send, []
+        window.return_all(rows)
         self._mark_sent(window)
         self._quarantine(window)
         self._mark_duplicates(window)
