@@ -1,6 +1,6 @@
 """A sweeper in a process of its own, which is killed or stopped at one of its calls.
 
-It writes each message that it sends as a line of a file, which is the broker.
+Its broker is a Redis, or a file, to which it writes each message as a line.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, TypedDict
 from poisonguard.locks.postgres import PostgresLocks
 from poisonguard.outbox.message import OutboxMessage
 from poisonguard.outbox.outcome import SendOutcome
+from poisonguard.outbox.publishers.redis_streams import RedisStreamsPublisher
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from poisonguard.outbox.sweeping.sweeper import Sweeper
 from tests.sdk.outbox_sweeping.faulty_ports import Faults, faulty_connect
@@ -29,6 +30,7 @@ class Plan(TypedDict):
 
     dsn: str
     folder: str
+    redis_url: str | None
     at: int | None
     is_late: bool
     signal_number: int
@@ -57,16 +59,20 @@ def main(text: str) -> None:
     plan: Plan = json.loads(text)
     folder, faults = Path(plan["folder"]), SignalAtCall(plan)
 
-    def publish(batch: Sequence[OutboxMessage]) -> list[SendOutcome]:
-        def write() -> list[SendOutcome]:
-            with (folder / SENT_FILE).open("a") as file:
-                for message in batch:
-                    file.write(f"{message.message_id}\n")
-                    # Half of a window may have been sent.
-                    file.flush()
-            return [SENT] * len(batch)
+    def write(batch: Sequence[OutboxMessage]) -> list[SendOutcome]:
+        with (folder / SENT_FILE).open("a") as file:
+            for message in batch:
+                file.write(f"{message.message_id}\n")
+                # Half of a window may have been sent.
+                file.flush()
+        return [SENT] * len(batch)
 
-        outcomes: list[SendOutcome] = faults.call("publish", write)
+    send: Callable[[Sequence[OutboxMessage]], list[SendOutcome]] = write
+    if plan["redis_url"] is not None:
+        send = RedisStreamsPublisher(plan["redis_url"])
+
+    def publish(batch: Sequence[OutboxMessage]) -> list[SendOutcome]:
+        outcomes: list[SendOutcome] = faults.call("publish", lambda: send(batch))
         return outcomes
 
     sweeper = Sweeper(
@@ -87,6 +93,7 @@ def main(text: str) -> None:
 
 def plan_text(**plan: Any) -> str:
     defaults: dict[str, Any] = {
+        "redis_url": None,
         "at": None,
         "is_late": False,
         "signal_number": int(signal.SIGKILL),

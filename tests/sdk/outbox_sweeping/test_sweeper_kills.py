@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import random
 import signal
@@ -9,12 +11,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
+import redis
 
+from poisonguard.outbox.publishers.redis_streams import RedisStreamsPublisher
 from tests import preloaded_fork_server
-from tests.sdk.outbox_sweeping import sweeper_process
+from tests.sdk.fake_poisonweb_server import Server
+from tests.sdk.outbox_sweeping import guarded_stream_consumer, sweeper_process
 from tests.sdk.outbox_sweeping.outbox_tables import CLAIMS_END, OutboxTables
 from tests.sdk.outbox_sweeping.sweeper_process import (
     ERRORS_FILE,
@@ -28,8 +35,12 @@ from tests.sdk.outbox_sweeping.sweeper_stage import (
 )
 from tests.waiting import wait_until
 
+preloaded_fork_server.of(guarded_stream_consumer.__name__)
+log = logging.getLogger(__name__)
 FORKS = preloaded_fork_server.of(sweeper_process.__name__)
 IS_SOAK = bool(os.environ.get("SOAK"))
+# A consumer is killed, too, after so many sweepers.
+KILLS_A_CONSUMER = 4
 KILLS, ROWS, WINDOW = (200, 100_000, 100) if IS_SOAK else (24, 2_000, 25)
 # Calls of a first window: connect, settings, schema, take-over, and then claim,
 # look-up, publish and mark. Those of the figures and of pruning follow.
@@ -66,24 +77,97 @@ def lines(folder: Path) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
 
 
+class GuardedStream:
+    """A stream that a guarded consumer reads; killed, another one takes its place."""
+
+    def __init__(self, dsn: str, url: str) -> None:
+        self.redis_url = os.environ["CELERY_BROKER_URL"].rsplit("/", 1)[0] + "/14"
+        self.topic = f"orders-{uuid4().hex}"
+        self.effects = guarded_stream_consumer.Effects(dsn)
+        self.effects.make()
+        self._redis: Any = redis.Redis.from_url(self.redis_url, protocol=2)
+        self._redis.xgroup_create(
+            self.topic, guarded_stream_consumer.GROUP, id="0", mkstream=True
+        )
+        self._place = json.dumps(
+            {
+                "topic": self.topic,
+                "redis_url": self.redis_url,
+                "dsn": dsn,
+                "url": url,
+            }
+        )
+        self.kills = 0
+        self._consumer = self._start()
+
+    def _start(self) -> ForkServerProcess:
+        process = FORKS.Process(target=guarded_stream_consumer.main, args=[self._place])
+        process.start()
+        return process
+
+    def kill_consumer(self) -> None:
+        assert self._consumer.is_alive()
+        self._consumer.kill()
+        self._consumer.join()
+        self.kills += 1
+        self._consumer = self._start()
+
+    def consume_all(self) -> None:
+        """Wait until all is settled, and end the consumer."""
+        wait_until(lambda: self._unsettled() == 0, seconds=1_800)
+        self._consumer.terminate()
+        self._consumer.join(60)
+        assert self._consumer.exitcode == 0
+
+    def _unsettled(self) -> int:
+        assert self._consumer.is_alive()
+        (group,) = self._redis.xinfo_groups(self.topic)
+        return int(group["lag"]) + int(group["pending"])
+
+    @property
+    def length(self) -> int:
+        return int(self._redis.xlen(self.topic))
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Count how often each message id was sent."""
+        entries = self._redis.xrange(self.topic)
+        return Counter(fields[b"message_id"].decode() for _, fields in entries)
+
+    def close(self) -> None:
+        self._consumer.kill()
+        self._consumer.join()
+        self._redis.delete(self.topic)
+        self._redis.close()
+        self.effects.drop()
+
+
+@pytest.fixture
+def stream(outbox: OutboxTables, server: Server) -> Iterator[GuardedStream]:
+    stream = GuardedStream(outbox.dsn, server.url)
+    yield stream
+    stream.close()
+
+
 @pytest.mark.timeout(3_600 if IS_SOAK else 900)
-def test_kills_between_claim_send_and_mark_lose_no_message(
-    outbox: OutboxTables, tmp_path: Path, start: Start
+def test_kills_between_claim_send_and_mark_lose_no_message_and_handle_none_twice(
+    outbox: OutboxTables, tmp_path: Path, start: Start, stream: GuardedStream
 ) -> None:
-    outbox.put_many(ROWS)
+    outbox.put_many(ROWS, topic=stream.topic)
     # So rows do not wait for the claims of the dead.
     outbox.execute("UPDATE poisonguard_outbox SET key = message_id")
     settings = {"claim_seconds": 2.0, "window_rows": WINDOW}
     places = [(at, late) for at in (CLAIM, LOOK_UP, PUBLISH, MARK) for late in (0, 1)]
 
     for number in range(KILLS):
-        before = len(lines(tmp_path))
+        before = stream.length
         at, is_late = places[number % len(places)]
         if number >= 2 * len(places):
             at, is_late = random.randint(0, LAST_CALL), random.randint(0, 1)
         plan = plan_text(
             dsn=outbox.dsn,
             folder=str(tmp_path),
+            redis_url=stream.redis_url,
             at=at,
             is_late=bool(is_late),
             settings=settings,
@@ -91,19 +175,30 @@ def test_kills_between_claim_send_and_mark_lose_no_message(
         process = start(plan)
         process.join(120)
         assert process.exitcode == -signal.SIGKILL
-        assert len(lines(tmp_path)) - before <= 5 * WINDOW
+        assert stream.length - before <= 5 * WINDOW
+        if number % KILLS_A_CONSUMER == 0:
+            stream.kill_consumer()
 
-    publisher = RecordingPublisher()
+    publisher = RedisStreamsPublisher(stream.redis_url)
     with sweeping(outbox.dsn, publisher, claim_seconds=2.0) as sweeper:
         work_until(sweeper, lambda: not outbox.waiting, seconds=300)
+    publisher.close()
+    stream.consume_all()
 
-    sent_ids = Counter(lines(tmp_path)) + publisher.counts
-    assert sent_ids.keys() == {f"m-{number}" for number in range(1, ROWS + 1)}
+    ids = {f"m-{number}" for number in range(1, ROWS + 1)}
+    sent_ids = stream.counts
+    effects = stream.effects.counts
+    log.info(
+        "%d kills of sweepers, %d of consumers: %d rows, %d messages, %d effects",
+        *(KILLS, stream.kills, ROWS, sent_ids.total(), sum(effects.values())),
+    )
+    assert sent_ids.keys() == ids
     assert sent_ids.total() - ROWS <= KILLS * WINDOW
     # At least one window was sent, and its marks were lost.
     assert sent_ids.total() > ROWS
     assert outbox.count("sent_at IS NOT NULL") == ROWS
     assert outbox.reasons() == {}
+    assert effects == dict.fromkeys(ids, 1)
 
 
 def test_a_kill_in_the_middle_of_a_window_costs_at_most_its_rows(
