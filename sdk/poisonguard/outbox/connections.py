@@ -185,10 +185,13 @@ class SqlAlchemyConnection:
 
 
 class SqlAlchemySession:
-    """A session of SQLAlchemy, which begins a transaction of its connection."""
+    """A session of SQLAlchemy, which begins a transaction of its connection.
+
+    Of a scoped session it is the one of this thread.
+    """
 
     def __init__(self, session: Any) -> None:
-        self._session = session
+        self._session = session() if hasattr(session, "registry") else session
 
     @property
     def _connection(self) -> SqlAlchemyConnection:
@@ -198,7 +201,10 @@ class SqlAlchemySession:
         return self._connection.fetch(statement, *values)
 
     def is_in_transaction(self) -> bool:
-        return bool(self._session.in_transaction())
+        """Tell it also of a transaction that the session takes part in."""
+        bind = self._session.get_bind()
+        is_joined = hasattr(bind, "in_transaction") and bind.in_transaction()
+        return bool(self._session.in_transaction() or is_joined)
 
     def commit(self) -> None:
         self._session.commit()
@@ -217,7 +223,7 @@ def _has(*names: str) -> Callable[[Any], bool]:
 KINDS: Sequence[tuple[Callable[[Any], bool], Callable[[Any], ProducerConnection]]] = (
     (_has("in_atomic_block", "vendor", "cursor"), DjangoConnection),
     (_has("exec_driver_sql", "in_transaction"), SqlAlchemyConnection),
-    (_has("get_bind", "connection", "in_transaction"), SqlAlchemySession),
+    (_has("get_bind", "connection", "begin_nested"), SqlAlchemySession),
     (_has("cursor", "info", "autocommit"), PsycopgConnection),
 )
 

@@ -59,15 +59,6 @@ def test_a_message_is_there_with_the_commit_whole(
     assert UUID(identity).version == 4
 
 
-def test_a_rolled_back_message_is_gone(
-    connection: psycopg.Connection, outbox: Outbox, outbox_dsn: str
-) -> None:
-    outbox.put("orders", b"one")
-    connection.rollback()
-
-    assert rows(outbox_dsn) == []
-
-
 def test_a_put_is_one_insert(connection: psycopg.Connection, outbox: Outbox) -> None:
     statements = ExecutedStatements(connection)
 
@@ -75,15 +66,6 @@ def test_a_put_is_one_insert(connection: psycopg.Connection, outbox: Outbox) -> 
 
     (text,) = statements.texts
     assert text.startswith("INSERT INTO poisonguard_outbox ")
-
-
-def test_a_connection_that_commits_by_itself_commits_the_message(
-    outbox_dsn: str,
-) -> None:
-    with psycopg.connect(outbox_dsn, autocommit=True) as connection:
-        identity = Outbox(connection, producer="shop").put("orders", b"one")
-
-        assert [row[1] for row in rows(outbox_dsn)] == [identity]
 
 
 @pytest.mark.parametrize(
