@@ -150,26 +150,26 @@ def psycopg_2(*, autocommit: bool, rows: Any = None) -> Calling:
     return calling
 
 
-def sqlalchemy_connection(driver: str, *, autocommit: bool = False) -> Calling:
+def sqlalchemy_connection(library: str, *, autocommit: bool = False) -> Calling:
     @contextmanager
     def calling(dsn: str) -> Iterator[Caller]:
-        with engine_of(dsn, driver, autocommit=autocommit).connect() as connection:
+        with engine_of(dsn, library, autocommit=autocommit).connect() as connection:
             yield SqlAlchemyCaller(connection, commits_by_itself=autocommit)
 
     return calling
 
 
-def sqlalchemy_session(driver: str) -> Calling:
+def sqlalchemy_session(library: str) -> Calling:
     @contextmanager
     def calling(dsn: str) -> Iterator[Caller]:
-        with Session(engine_of(dsn, driver)) as session:
+        with Session(engine_of(dsn, library)) as session:
             yield SqlAlchemyCaller(session)
 
     return calling
 
 
-def engine_of(dsn: str, driver: str, *, autocommit: bool = False) -> sqlalchemy.Engine:
-    url = urlsplit(dsn)._replace(scheme=f"postgresql+{driver}").geturl()
+def engine_of(dsn: str, library: str, *, autocommit: bool = False) -> sqlalchemy.Engine:
+    url = urlsplit(dsn)._replace(scheme=f"postgresql+{library}").geturl()
     options = {"isolation_level": "AUTOCOMMIT"} if autocommit else {}
     return sqlalchemy.create_engine(url, poolclass=NullPool, **options)
 

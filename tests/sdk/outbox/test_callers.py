@@ -299,12 +299,12 @@ def test_autocommit_commits_a_message_at_once_also_in_begin(
         assert ids(outbox_dsn) == [message_id]
 
 
-@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+@pytest.mark.parametrize("library", ["psycopg", "psycopg2"])
 def test_a_session_within_a_transaction_of_its_connection_is_inside_one(
-    outbox_dsn: str, driver: str
+    outbox_dsn: str, library: str
 ) -> None:
     broker = AnsweringBroker(outbox_dsn, SendKind.SENT)
-    with engine_of(outbox_dsn, driver).connect() as connection, connection.begin():
+    with engine_of(outbox_dsn, library).connect() as connection, connection.begin():
         connection.execute(sqlalchemy.text("SELECT 1"))
         with Session(connection) as session:
             outbox = Outbox(session, producer="shop")

@@ -264,6 +264,41 @@ def test_a_frozen_sweeper_sends_nothing_once_another_has_taken_over(
     assert lines(tmp_path) == [f"m-{number}" for number in range(81, 86)]
 
 
+@pytest.mark.parametrize(
+    ("key", "copies"), [("", 20), ("k", 1)], ids=["no keys", "one key"]
+)
+def test_a_sweeper_that_is_frozen_in_its_call_of_the_broker_sends_that_alone(
+    outbox: OutboxTables, tmp_path: Path, start: Start, key: str, copies: int
+) -> None:
+    """Nothing of ours runs between the broker's client and the broker."""
+    outbox.put_many(60, key=key)
+    plan = plan_text(
+        dsn=outbox.dsn,
+        folder=str(tmp_path),
+        at=PUBLISH,
+        signal_number=int(signal.SIGSTOP),
+        settings={"claim_seconds": 1.0, "window_rows": 20},
+    )
+    pid = start(plan).pid
+    assert pid is not None
+    wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] == "T")
+    with psycopg.connect(outbox.dsn, autocommit=True) as connection:
+        connection.execute(END_LOCKS)
+    publisher = RecordingPublisher()
+
+    with sweeping(outbox.dsn, publisher, claim_seconds=1.0) as sweeper:
+        work_until(sweeper, lambda: not outbox.waiting)
+        os.kill(pid, signal.SIGCONT)
+        wait_until((tmp_path / ERRORS_FILE).exists)
+        outbox.put_many(20, first=61, key=key)
+        work_until(sweeper, lambda: not outbox.waiting)
+
+    assert lines(tmp_path) == [f"m-{number}" for number in range(1, copies + 1)]
+    assert publisher.counts == {f"m-{number}": 1 for number in range(1, 81)}
+    assert outbox.count("sent_at IS NOT NULL") == 80
+    assert outbox.reasons() == {}
+
+
 def test_a_second_sweeper_waits_for_the_first(outbox: OutboxTables) -> None:
     outbox.put_many(10)
     one, other = RecordingPublisher(), RecordingPublisher()

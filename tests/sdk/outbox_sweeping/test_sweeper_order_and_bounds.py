@@ -126,6 +126,24 @@ def test_rows_of_a_key_go_one_after_another_also_in_one_window(
     assert outbox.count("attempts <> 1 AND message_id IN ('k-2', 'l-4')") == 0
 
 
+def test_silence_of_the_broker_ends_the_rounds_of_a_window(
+    outbox: OutboxTables,
+) -> None:
+    for number in range(1, 4):
+        outbox.put(f"k-{number}", key="k")
+    broker = OrderlyBroker(outbox)
+    broker.answers = {"k-2": [UNKNOWN]}
+
+    with sweeping(outbox.dsn, broker) as sweeper:
+        sweeper.work_once()
+        assert broker.calls == [["k-1"], ["k-2"]]
+        (error,) = [e for e in sweeper.errors.errors if e.kind == "Unanswered"]
+        assert error.last_text == "The broker took none of what it got last: closed"
+        work_until(sweeper, lambda: not outbox.waiting)
+
+    assert broker.done == ["k-1", "k-2", "k-3"]
+
+
 def test_rows_behind_a_refused_one_of_their_key_are_sent(outbox: OutboxTables) -> None:
     rows = [outbox.put(f"k-{number}", key="k") for number in range(1, 4)]
     broker = OrderlyBroker(outbox)
