@@ -113,7 +113,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
             "tests/random_seed_plugin.py:*_seed",
             "tests/postgres_and_redis_plugin.py:dont_write_bytecode",
         ),
-        *("tests/spark/conftest.py:isolation_level", "tests/dead_code.py:used_names"),
+        "tests/dead_code.py:used_names",
         "tests/integration/test_password_guessing_delays.py:algorithm",
     ),
     "Uvicorn and asyncio call these of protocols": (

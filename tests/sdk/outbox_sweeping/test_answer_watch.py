@@ -103,10 +103,11 @@ def test_a_sweeper_s_connection_is_watched_for_longer_than_its_statements_last(
     monkeypatch.setattr(connection_module, "SILENCE_SECONDS", SECONDS)
     settings = SweeperSettings(statement_seconds=0.5)
     connection = OutboxConnection(connecting_to(outbox.dsn), settings)
+    states = list[bool]()
     # Postgres ends it itself, and the connection stays.
     with pytest.raises(psycopg.errors.QueryCanceled):
         connection.execute("SELECT pg_sleep(60)")
-    assert connection.is_usable
+    states.append(connection.is_usable)
     # As a frozen server, it does not.
     connection.execute("SET statement_timeout = 0")
     began = time.monotonic()
@@ -114,5 +115,5 @@ def test_a_sweeper_s_connection_is_watched_for_longer_than_its_statements_last(
         connection.execute("SELECT pg_sleep(60)")
 
     assert time.monotonic() - began < 30
-    assert not connection.is_usable
+    assert [*states, connection.is_usable] == [True, False]
     connection.close()
