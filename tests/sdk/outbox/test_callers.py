@@ -319,12 +319,17 @@ def test_a_session_within_a_transaction_of_its_connection_is_inside_one(
 
 def test_a_session_of_a_thread_does_as_well(outbox_dsn: str) -> None:
     session = scoped_session(sessionmaker(engine_of(outbox_dsn, "psycopg")))
+    outbox = Outbox(session, producer="shop")
+    broker = AnsweringBroker(outbox_dsn, SendKind.UNSENT)
 
-    message_id = Outbox(session, producer="shop").put("orders", b"one")
+    first = outbox.put("orders", b"one")
+    with pytest.raises(Misconfigured, match="send_or_put inside a transaction"):
+        outbox.send_or_put(broker, "orders", b"two")
     session.commit()
+    second = outbox.send_or_put(broker, "bills", b"three")
     session.remove()
 
-    assert ids(outbox_dsn) == [message_id]
+    assert ids(outbox_dsn) == [first, second]
 
 
 def test_another_database_than_postgres_is_refused() -> None:
