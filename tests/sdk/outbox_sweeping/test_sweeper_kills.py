@@ -114,7 +114,7 @@ class GuardedStream:
 
     def consume_all(self) -> None:
         """Wait until all is settled, and end the consumer."""
-        wait_until(lambda: self._unsettled() == 0, seconds=1_800)
+        wait_until(lambda: self._unsettled() == 0, seconds=3_000)
         self._consumer.terminate()
         self._consumer.join(60)
         assert self._consumer.exitcode == 0
