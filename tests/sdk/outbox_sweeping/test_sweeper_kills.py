@@ -277,7 +277,7 @@ def test_a_sweeper_that_is_frozen_in_its_call_of_the_broker_sends_that_alone(
         folder=str(tmp_path),
         at=PUBLISH,
         signal_number=int(signal.SIGSTOP),
-        settings={"claim_seconds": 1.0, "window_rows": 20},
+        settings={"claim_seconds": 4.0, "window_rows": 20},
     )
     pid = start(plan).pid
     assert pid is not None
@@ -286,7 +286,7 @@ def test_a_sweeper_that_is_frozen_in_its_call_of_the_broker_sends_that_alone(
         connection.execute(END_LOCKS)
     publisher = RecordingPublisher()
 
-    with sweeping(outbox.dsn, publisher, claim_seconds=1.0) as sweeper:
+    with sweeping(outbox.dsn, publisher) as sweeper:
         work_until(sweeper, lambda: not outbox.waiting)
         os.kill(pid, signal.SIGCONT)
         wait_until((tmp_path / ERRORS_FILE).exists)
@@ -297,6 +297,28 @@ def test_a_sweeper_that_is_frozen_in_its_call_of_the_broker_sends_that_alone(
     assert publisher.counts == {f"m-{number}": 1 for number in range(1, 81)}
     assert outbox.count("sent_at IS NOT NULL") == 80
     assert outbox.reasons() == {}
+
+
+def test_a_sweeper_that_loses_its_lock_in_a_window_leaves_the_rest(
+    outbox: OutboxTables,
+) -> None:
+    outbox.put_many(3, key="k")
+    publisher = RecordingPublisher()
+
+    with sweeping(outbox.dsn, publisher) as sweeper:
+
+        def lose_lock(_: object) -> None:
+            publisher.before = lambda batch: None
+            outbox.execute(END_LOCKS)
+            wait_until(lambda: sweeper.health().fence is None)
+
+        publisher.before = lose_lock
+        sweeper.work_once()
+        assert publisher.counts == {"m-1": 1}
+        assert outbox.count("claim_token IS NOT NULL") == 0
+        work_until(sweeper, lambda: not outbox.waiting)
+
+    assert publisher.counts == {f"m-{number}": 1 for number in range(1, 4)}
 
 
 def test_a_second_sweeper_waits_for_the_first(outbox: OutboxTables) -> None:
