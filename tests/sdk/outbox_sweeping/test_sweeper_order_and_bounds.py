@@ -502,3 +502,27 @@ def test_pruning_deletes_what_was_sent_and_nothing_else(outbox: OutboxTables) ->
     assert outbox.execute("SELECT message_id FROM poisonguard_outbox_sent") == [
         ("sent",)
     ]
+
+
+def test_pruning_leaves_rows_of_other_partitions_alone(outbox: OutboxTables) -> None:
+    outbox.drop_unique_index()
+    outbox.put_many(10)
+    outbox.put_many(1)
+    publisher = RecordingPublisher()
+    with sweeping(outbox.dsn, publisher) as sweeper:
+        work_until(sweeper, lambda: not outbox.waiting)
+    outbox.execute(
+        "UPDATE poisonguard_outbox SET created_at = created_at - interval '8 days',"
+        " sent_at = sent_at - interval '8 days'"
+    )
+    # Its rows lie at the same places as those of the table itself.
+    outbox.execute("CREATE TABLE part () INHERITS (poisonguard_outbox)")
+    outbox.execute(
+        "INSERT INTO part (row_id, producer, message_id, topic, body, due_at)"
+        " SELECT 1000 + n, 'shop', 'p-' || n, 'later', '', now() + interval '1 day'"
+        " FROM generate_series(1, 100) AS n"
+    )
+    with sweeping(outbox.dsn, publisher, prune_every=0.01) as sweeper:
+        work_until(sweeper, lambda: not outbox.count("row_id < 1000"))
+
+    assert outbox.waiting == 100

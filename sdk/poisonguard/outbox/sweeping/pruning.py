@@ -10,10 +10,11 @@ BATCH = 1_000
 # In one go; what is left is deleted soon after.
 MOST_BATCHES = 10
 
-# A row that another program marked as sent, though no sweeper sent it, stays.
+# A row that another program marked as sent, though no sweeper sent it, stays. A ctid may
+# also be that of a waiting row, in another partition.
 SENT_ROWS = """
-DELETE FROM {outbox} WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM {outbox} AS entry
+DELETE FROM {outbox} WHERE sent_at < now() - %(age)s AND row_id = ANY (ARRAY(
+    SELECT row_id FROM {outbox} AS entry
     WHERE sent_at < now() - %(age)s AND EXISTS (
         SELECT FROM {sent} AS past
         WHERE past.producer = entry.producer::text
@@ -23,8 +24,8 @@ DELETE FROM {outbox} WHERE ctid = ANY (ARRAY(
 )) RETURNING 1
 """
 DUPLICATES = """
-DELETE FROM {outbox} WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM {outbox}
+DELETE FROM {outbox} WHERE duplicate_of IS NOT NULL AND row_id = ANY (ARRAY(
+    SELECT row_id FROM {outbox}
     WHERE duplicate_of IS NOT NULL AND coalesce(created_at, 'epoch') < now() - %(age)s
     LIMIT %(batch)s FOR UPDATE SKIP LOCKED
 )) RETURNING 1
