@@ -338,6 +338,25 @@ def test_a_second_sweeper_waits_for_the_first(outbox: OutboxTables) -> None:
         assert [*first.errors.errors, *second.errors.errors] == []
 
 
+def test_sweepers_with_other_search_paths_share_one_lock(outbox: OutboxTables) -> None:
+    outbox.execute("DROP SCHEMA IF EXISTS sweeper")
+    outbox.execute("CREATE SCHEMA sweeper")  # as a role of this name would find first
+    other_dsn = f"{outbox.dsn}?options=-csearch_path%3Dsweeper,public"
+    publisher = RecordingPublisher()
+    with (
+        sweeping(outbox.dsn, publisher) as first,
+        sweeping(other_dsn, publisher) as second,
+    ):
+        first.work_once()
+        for _ in range(3):
+            second.work_once()
+        assert second.health().fence is None
+        assert [*first.errors.errors, *second.errors.errors] == []
+    assert outbox.execute("SELECT name FROM poisonguard_lock_resources") == [
+        ("outbox:public",)
+    ]
+
+
 def test_a_lower_fence_claims_nothing_and_is_told(outbox: OutboxTables) -> None:
     publisher = RecordingPublisher()
     with sweeping(outbox.dsn, publisher) as sweeper:

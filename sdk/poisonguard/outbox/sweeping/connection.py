@@ -75,6 +75,11 @@ class OutboxConnection:
         self.execute(SET, {"names": [*milliseconds], "texts": texts})
 
     @property
+    def outbox_table(self) -> str:
+        """Return the table's name, as Postgres takes it for a regclass."""
+        return self._tables.outbox
+
+    @property
     def is_usable(self) -> bool:
         """Tell whether the next statement can run, in a transaction of its own."""
         connection = self._connection

@@ -14,7 +14,12 @@ from poisonguard.outbox.sweeping.connection import OutboxConnection
 
 log = logging.getLogger(__name__)
 
-READ_SCHEMA = "SELECT coalesce(%(schema)s, current_schema())::text"
+# As the catalog has it: the search paths of two sweepers may begin with other schemas.
+READ_SCHEMA = """
+SELECT nspname::text FROM pg_class JOIN pg_namespace AS schema
+  ON schema.oid = relnamespace
+WHERE pg_class.oid = %(table)s::regclass
+"""
 TAKE_OVER = """
 INSERT INTO {sweeper} AS now (fence) VALUES (%(fence)s)
 ON CONFLICT (only_row) DO UPDATE SET fence = EXCLUDED.fence
@@ -30,9 +35,8 @@ TOO_LOW = (
 class Ownership:
     """The lock of one outbox, and the grant while it is ours."""
 
-    def __init__(self, locks: LockServer, schema: str | None) -> None:
+    def __init__(self, locks: LockServer) -> None:
         self._locks = locks
-        self._schema = schema
         self._lock: ResourceLock | None = None
         self._grant: LockGrant | None = None
 
@@ -81,6 +85,7 @@ class Ownership:
 
     def _resource_lock(self, connection: OutboxConnection) -> ResourceLock:
         if self._lock is None:
-            ((schema,),) = connection.execute(READ_SCHEMA, {"schema": self._schema})
+            values = {"table": connection.outbox_table}
+            ((schema,),) = connection.execute(READ_SCHEMA, values)
             self._lock = ResourceLock(f"outbox:{schema}", self._locks)
         return self._lock

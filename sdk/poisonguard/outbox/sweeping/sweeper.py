@@ -108,7 +108,7 @@ class Sweeper:
         self._publish = publish
         self._slowed_topics = slowed_topics
         self._settings = settings = settings or SweeperSettings()
-        self._ownership = Ownership(locks, settings.schema)
+        self._ownership = Ownership(locks)
         self._record = SendingRecord(settings, self.errors)
         self._breaker = SweeperBreaker(
             limit=settings.breaker_errors,

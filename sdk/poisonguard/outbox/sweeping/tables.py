@@ -25,6 +25,7 @@ class Tables:
             word: sql.Identifier(*parts, name).as_string(None)
             for word, name in NAMES.items()
         }
+        self.outbox = self._names["outbox"]
         self._names["waiting"] = WAITING
 
     def fill(self, statement: str) -> str:
