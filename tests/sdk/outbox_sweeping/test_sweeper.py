@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from poisonguard.outbox.outcome import SendKind, SendOutcome
+from poisonguard.outbox.postgres_schema import schema
 from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
 from tests.sdk.outbox_sweeping.sweeper_stage import (
     RecordingPublisher,
@@ -28,6 +29,20 @@ def test_messages_are_sent_in_their_order_and_marked(outbox: OutboxTables) -> No
     assert (first.body, first.headers) == (b"\x00\xff", ((b"name", b"\xfe"),))
     assert [len(window) for window in publisher.windows] == [500, 500, 201]
     assert sweeper.errors.errors == []
+
+
+def test_the_schema_of_the_tables_may_have_any_name(outbox: OutboxTables) -> None:
+    name = "100% {outbox} %(row_ids)s 'shop'"
+    outbox.execute(f'CREATE SCHEMA "{name}"')
+    outbox.execute(f'SET search_path = "{name}"')
+    outbox.connection.execute(schema())
+    outbox.put_many(3)
+    publisher = RecordingPublisher()
+    with sweeping(outbox.dsn, publisher, schema=name) as sweeper:
+        work_until(sweeper, lambda: not outbox.waiting)
+        assert sweeper.errors.errors == []
+    assert len(publisher.sent_messages) == 3
+    outbox.execute(f'DROP SCHEMA "{name}" CASCADE')
 
 
 def test_four_bad_rows_of_a_thousand_block_no_other(outbox: OutboxTables) -> None:

@@ -95,7 +95,9 @@ class OutboxConnection:
     def execute(self, statement: str, values: Values | None = None) -> list[Any]:
         """Run a statement; return its rows as Python values."""
         with self._watch:
-            cursor = self._connection.execute(self._tables.fill(statement), values)
+            cursor = self._connection.execute(
+                self._tables.fill(statement), values or {}
+            )
             return cursor.fetchall() if cursor.description else []
 
     def execute_within(self, seconds: float, statement: str) -> list[Any]:
@@ -106,7 +108,7 @@ class OutboxConnection:
                 "SELECT set_config('statement_timeout', %(most)s, true)",
                 {"most": milliseconds},
             )
-            cursor = self._connection.execute(self._tables.fill(statement))
+            cursor = self._connection.execute(self._tables.fill(statement), {})
             return cursor.fetchall() if cursor.description else []
 
     def columns(self, statement: str, values: Values) -> list[Column]:

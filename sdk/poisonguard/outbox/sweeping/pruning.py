@@ -10,8 +10,8 @@ BATCH = 1_000
 # In one go; what is left is deleted soon after.
 MOST_BATCHES = 10
 
-# A row that another program marked as sent, though no sweeper sent it, stays. By numbers:
-# a ctid may also be that of a waiting row, in another partition.
+# A row that another program marked as sent, though no sweeper sent it, stays. A ctid
+# may also be that of a waiting row, in another partition.
 SENT_ROWS = """
 DELETE FROM {outbox} WHERE sent_at < now() - %(age)s AND row_id = ANY (ARRAY(
     SELECT row_id FROM {outbox} AS entry

@@ -21,13 +21,15 @@ class Tables:
 
     def __init__(self, schema: str | None) -> None:
         parts = [] if schema is None else [schema]
-        self._names = {
+        names = {
             word: sql.Identifier(*parts, name).as_string(None)
             for word, name in NAMES.items()
         }
-        self.outbox = self._names["outbox"]
+        self.outbox = names["outbox"]
+        # psycopg takes a single one for the beginning of a placeholder.
+        self._names = {word: name.replace("%", "%%") for word, name in names.items()}
         self._names["waiting"] = WAITING
 
     def fill(self, statement: str) -> str:
-        """Replace `{outbox}`, `{sent}` and the like in a statement of ours."""
+        """Replace `{outbox}` and the like in a statement, which then needs values."""
         return statement.format(**self._names)
