@@ -15,6 +15,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from poisonguard.outbox.sweeping.connection import connecting_to
 from poisonguard.outbox.sweeping.sweeper import Sweeper
 from poisonweb.embedded import postgres, processes
 from poisonweb.embedded.free_ports import free_port
@@ -274,3 +275,25 @@ def test_a_database_that_hangs_is_given_up_and_found_again(
         work_until(sweeper, lambda: not outbox.waiting)
     blocker.close()
     assert publisher.counts == {f"m-{number}": 1 for number in range(1, 21)}
+
+
+def test_a_session_that_ends_at_its_first_statement_leaves_nothing_open(
+    outbox: OutboxTables,
+) -> None:
+    connections = list[psycopg.Connection[Any]]()
+
+    def connect() -> psycopg.Connection[Any]:
+        connection = connecting_to(outbox.dsn)()
+        outbox.execute(
+            "SELECT pg_terminate_backend(%s, 60000)", [connection.info.backend_pid]
+        )
+        connections.append(connection)
+        return connection
+
+    threads = {*threading.enumerate()}
+    with sweeping(outbox.dsn, RecordingPublisher(), connect=connect) as sweeper:
+        for _ in range(3):
+            sweeper.work_once()
+        assert {error.stage for error in sweeper.errors.errors} == {"connect"}
+    assert {*threading.enumerate()} <= threads
+    assert [connection.closed for connection in connections] == [True] * 3

@@ -470,6 +470,19 @@ def test_figures_follow_what_waits(outbox: OutboxTables) -> None:
         )
 
 
+def test_figures_are_read_whatever_style_of_dates_the_database_has(
+    outbox: OutboxTables,
+) -> None:
+    outbox.put("later", topic="later")
+    outbox.execute("UPDATE poisonguard_outbox SET due_at = now() + interval '1 day'")
+    dsn = f"{outbox.dsn}?options=-cdatestyle%3DGerman"
+    with sweeping(dsn, RecordingPublisher()) as sweeper:
+        sweeper.work_once()
+        assert sweeper.errors.errors == []
+        oldest_at = sweeper.health().backlog.oldest_at
+    assert oldest_at == outbox.column("created_at", 101)
+
+
 def test_pruning_deletes_what_was_sent_and_nothing_else(outbox: OutboxTables) -> None:
     outbox.drop_unique_index()
     outbox.put("sent", b"one")

@@ -67,12 +67,16 @@ class OutboxConnection:
             settings.statement_seconds + SILENCE_SECONDS,
             partial(cut_connection, self._connection),
         )
-        milliseconds = {
-            "lock_timeout": int(settings.lock_seconds * 1000),
-            "statement_timeout": int(settings.statement_seconds * 1000),
+        texts = {
+            "lock_timeout": str(int(settings.lock_seconds * 1000)),
+            "statement_timeout": str(int(settings.statement_seconds * 1000)),
+            "datestyle": "ISO",  # psycopg reads no other
         }
-        texts = [str(number) for number in milliseconds.values()]
-        self.execute(SET, {"names": [*milliseconds], "texts": texts})
+        try:
+            self.execute(SET, {"names": [*texts], "texts": [*texts.values()]})
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def outbox_table(self) -> str:
