@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from poisonguard.outbox.postgres_schema import schema
+from poisonguard.outbox.sweeping import inspection
 from poisonguard.outbox.sweeping.connection import connecting_to
 from poisonguard.outbox.sweeping.inspection import Finding, FindingKind, inspect
 from poisonguard.outbox.sweeping.settings import SweeperSettings
@@ -154,6 +155,33 @@ def test_missing_rights_are_named_with_their_grant(outbox: OutboxTables) -> None
     (finding,) = results
     assert finding.kind is FindingKind.MISSING_RIGHT
     assert finding.sql == "GRANT UPDATE ON poisonguard_outbox TO inspected;"
+
+
+def test_rows_that_a_policy_may_hide_are_a_finding(outbox: OutboxTables) -> None:
+    outbox.execute("ALTER TABLE poisonguard_outbox ENABLE ROW LEVEL SECURITY")
+    assert findings(outbox) == []  # of another role: an owner sees all rows
+    outbox.execute("ALTER TABLE poisonguard_outbox FORCE ROW LEVEL SECURITY")
+
+    (finding,) = findings(outbox)
+
+    assert finding.is_blocking
+    assert "row security of poisonguard_outbox may hide rows" in finding.detail
+    assert finding.sql.endswith("BYPASSRLS;")
+
+
+def test_a_table_too_large_to_count_doubled_ids_has_its_finding(
+    outbox: OutboxTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox.drop_unique_index()
+    outbox.put_many(20_000)
+    monkeypatch.setattr(inspection, "COUNT_SECONDS", 0.001)
+
+    (finding,) = findings(outbox)
+
+    assert finding.kind is FindingKind.MISSING_UNIQUE_INDEX
+    assert "could not be counted in time" in finding.detail
+    assert finding.doubled_ids is None
+    assert "HAVING count(*) > 1" in finding.sql
 
 
 def test_a_database_that_is_away_is_a_finding(outbox: OutboxTables) -> None:

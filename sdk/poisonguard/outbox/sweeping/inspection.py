@@ -69,6 +69,9 @@ SELECT name, "right", has_table_privilege(to_regclass(name), "right"),
     quote_ident(current_user)
 FROM unnest(%(tables)s::text[]) AS name, unnest(%(rights)s::text[]) AS "right"
 """
+READ_ROW_SECURITY = """
+SELECT quote_ident(current_user), row_security_active(%(table)s::regclass)
+"""
 READ_NAMES = """
 SELECT name, to_regclass(name) IS NOT NULL FROM unnest(%(tables)s::text[]) AS name
 """
@@ -122,7 +125,7 @@ class Finding:
     """One thing that is wrong, and the remedy: a sentence, or SQL in `sql`.
 
     `doubled_ids` counts ids of more than one row, up to 10,000, where these keep an
-    index from being made.
+    index from being made; None also where they could not be counted.
     """
 
     kind: FindingKind
@@ -176,6 +179,7 @@ class Inspection:
         columns = dict(self._connection.execute(READ_COLUMNS, {"table": self._table}))
         yield from self._wrong_columns(columns)
         yield from self._missing_rights()
+        yield from self._hidden_rows()
         yield from self._missing_triggers()
         if {"row_id", "producer", "message_id"} <= columns.keys():
             yield from self._missing_indexes()
@@ -231,6 +235,18 @@ class Inspection:
                     sql=f"GRANT {right} ON {name} TO {role};",
                 )
 
+    def _hidden_rows(self) -> Iterator[Finding]:
+        """Find out whether a policy may hide rows: they would wait without a word."""
+        values = {"table": self._table}
+        ((role, is_active),) = self._connection.execute(READ_ROW_SECURITY, values)
+        if is_active:
+            yield Finding(
+                kind=FindingKind.MISSING_RIGHT,
+                detail=f"the row security of {self._table} may hide rows from {role}",
+                remedy="let this role see all rows, as a superuser",
+                sql=f"ALTER ROLE {role} BYPASSRLS;",
+            )
+
     def _missing_triggers(self) -> Iterator[Finding]:
         rows = self._connection.execute(READ_TRIGGERS, {"table": self._table})
         for name in TRIGGERS:
@@ -261,7 +277,7 @@ class Inspection:
             yield self._missing_unique_index([name for name, _ in ours])
 
     def _missing_unique_index(self, invalid: list[str]) -> Finding:
-        ((doubled,),) = self._connection.execute_within(COUNT_SECONDS, COUNT_DOUBLED)
+        doubled = self._doubled_ids()
         drop = "".join(
             f'DROP INDEX CONCURRENTLY {self._prefix}"{name}";\n' for name in invalid
         )
@@ -269,13 +285,26 @@ class Inspection:
             kind=FindingKind.INVALID_UNIQUE_INDEX
             if invalid
             else FindingKind.MISSING_UNIQUE_INDEX,
-            detail=f"ids may come twice, and {doubled:,} do",
+            detail="ids may come twice, and "
+            + (
+                "those that do could not be counted in time"
+                if doubled is None
+                else f"{doubled:,} do"
+            ),
             remedy="make the index; until then each window reads the whole table",
-            sql=(DOUBLED_SQL.format(table=self._table) if doubled else "")
+            sql=("" if doubled == 0 else DOUBLED_SQL.format(table=self._table))
             + drop
             + UNIQUE_SQL.format(table=self._table),
             doubled_ids=doubled,
         )
+
+    def _doubled_ids(self) -> int | None:
+        """Count ids of more than one row; None where that takes too long."""
+        try:
+            rows = self._connection.execute_within(COUNT_SECONDS, COUNT_DOUBLED)
+        except psycopg.errors.QueryCanceled:
+            return None
+        return int(rows[0][0])
 
 
 def _long_name(definition: str) -> str:
