@@ -95,6 +95,7 @@ class ProducerDatabase:
             "connect_timeout": CONNECT_SECONDS,
             "application_name": f"poisonweb {purpose}",
             "options": session_options(settings),
+            "client_encoding": "UTF8",  # the sweeper reads the bytes of texts
             "keepalives_idle": 5,
             "keepalives_interval": 2,
             "keepalives_count": 3,
