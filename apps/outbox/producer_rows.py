@@ -193,6 +193,7 @@ def session(outbox: Outbox) -> Iterator[psycopg.Connection[Any]]:
     settings = {
         "statement_timeout": READ_MILLISECONDS,
         "lock_timeout": READ_MILLISECONDS,
+        "datestyle": "ISO",  # psycopg reads no other
     }
     try:
         connection = psycopg.connect(

@@ -58,3 +58,17 @@ def test_names_are_sent_whatever_the_encoding_of_the_database(
     assert (sent.topic, sent.key, sent.dedupe) == ("Aufträge", "Ã©", "shop/m-é")
     assert row.message_id == "m-é"
     assert locks == [("outbox:public",)]  # as other sweepers have it
+
+
+def test_rows_are_read_whatever_style_of_dates_the_database_has(
+    outbox: OutboxTables,
+) -> None:
+    registered = outbox_at(outbox.dsn)
+    outbox.put("m-1")
+    name = urlsplit(outbox.dsn).path.removeprefix("/")
+    outbox.execute(f"ALTER DATABASE {name} SET datestyle = 'German'")
+    try:
+        (row,) = producer_rows.find(registered, RowFilter(), most=9)
+    finally:
+        outbox.execute(f"ALTER DATABASE {name} RESET datestyle")
+    assert row.created_at == outbox.column("created_at", row.row_id)
