@@ -1,8 +1,8 @@
 """The sweeper process: a thread for each outbox that is not paused.
 
-Every second it reads all outboxes: one that was changed is swept with its new settings,
-once its last window is marked. Another sweeper process waits for the lock of each
-outbox, which is in the producer's database.
+Every second it reads all outboxes: one that was changed, or whose broker was, is swept
+with the new settings, once its last window is marked. Another sweeper process waits for
+the lock of each outbox, which is in the producer's database.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from datetime import datetime
 from time import monotonic
 
 from django.db import DatabaseError
+from django.forms.models import model_to_dict
 
 from apps.core.postgres_connections import borrow
 from apps.outbox.models import Outbox
@@ -71,7 +72,7 @@ class SweeperProcess:
                 pk
                 for pk, sweeper in self._sweepers.items()
                 if pk not in active
-                or active[pk].version != sweeper.outbox.version
+                or not _are_alike(active[pk], sweeper.outbox)
                 or not sweeper.is_alive
             ]
         )
@@ -101,3 +102,10 @@ class SweeperProcess:
                     errors=(),
                     now=self._clock(),
                 )
+
+
+def _are_alike(one: Outbox, other: Outbox) -> bool:
+    """Tell whether an outbox has the settings, also of its broker, that it had."""
+    return one.version == other.version and (
+        model_to_dict(one.broker) == model_to_dict(other.broker)
+    )

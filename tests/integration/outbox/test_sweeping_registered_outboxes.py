@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +17,7 @@ from apps.brokers.adapter_contract import (
     OutcomeKind,
     PublishOutcome,
 )
-from apps.brokers.models import Topic
+from apps.brokers.models import Broker, Topic
 from apps.core import clock
 from apps.outbox.models import Outbox, OutboxActivity, OutboxError
 from apps.outbox.services.outboxes import change_outbox
@@ -190,6 +191,30 @@ def test_consumers_far_behind_slow_their_topic_only(
         broker.consumers = []
         wait_until(lambda: len(broker.published) == 3)
         assert process is not None
+
+
+def test_a_broker_that_is_changed_gets_messages_at_its_new_address(
+    outbox: OutboxTables, broker: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox_at(outbox.dsn)
+    outbox.put_many(1)
+    with sweeping():
+        wait_until(lambda: len(broker.published) == 1)
+        Broker.objects.update(url="env:BROKER_ELSEWHERE")
+        wait_until(is_away_once_written_to(outbox))
+        monkeypatch.setenv("BROKER_ELSEWHERE", "redis://127.0.0.1:1/1")
+        wait_until(lambda: not outbox.waiting)
+
+
+def is_away_once_written_to(outbox: OutboxTables) -> Callable[[], bool]:
+    """Put messages until the variable that the broker's address is in is missed."""
+    numbers = itertools.count(2)
+
+    def put() -> bool:
+        outbox.put_many(1, first=next(numbers))
+        return OutboxError.objects.filter(message__contains="ELSEWHERE").exists()
+
+    return put
 
 
 def test_a_paused_outbox_is_not_swept_until_it_is_resumed(
