@@ -186,3 +186,25 @@ def test_rows_that_cannot_be_claimed_are_left_out_and_reported(
     assert "keeps the row from being changed" in reports[ignored].reason
     assert reports[ignored].writer.application == "shop"
     assert len(reporter.rows) == 2
+
+
+def test_many_rows_that_cannot_be_claimed_block_no_later_row(
+    outbox: OutboxTables,
+) -> None:
+    outbox.put_many(20, topic="locked")
+    outbox.put_many(5, first=21)
+    outbox.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " RAISE 'not mine to change'; END $$"
+    )
+    outbox.execute(
+        "CREATE TRIGGER refuse BEFORE UPDATE ON poisonguard_outbox FOR EACH ROW"
+        " WHEN (OLD.topic = 'locked') EXECUTE FUNCTION refuse()"
+    )
+    publisher = RecordingPublisher()
+    with sweeping(outbox.dsn, publisher) as sweeper:
+        work_until(sweeper, lambda: outbox.waiting == 20)
+        left_out = sweeper.health().left_out
+
+    assert publisher.counts == {f"m-{number}": 1 for number in range(21, 26)}
+    assert len(left_out) == 20

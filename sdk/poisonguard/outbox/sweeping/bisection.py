@@ -10,7 +10,8 @@ from poisonguard.outbox.sweeping.claims import is_of_row
 from poisonguard.outbox.sweeping.psycopg_client import psycopg
 
 Row = TypeVar("Row")
-# So many rows that fail alone while none passes: their table is at fault, not they.
+# So many rows that fail alone while none passes, nor one farther on: their table is at
+# fault, not they.
 MOST_FAILURES = 8
 
 
@@ -42,8 +43,31 @@ def bisect(rows: Sequence[Row], run: Callable[[Sequence[Row]], None]) -> Bisecti
                 parts += [part[half:], part[:half]]
                 continue
             result.failed.append((part[0], error))
-            if len(result.failed) >= MOST_FAILURES and not result.passed:
+            if (
+                len(result.failed) >= MOST_FAILURES
+                and not result.passed
+                and not _passes_farther_on(parts, run, result)
+            ):
                 raise
         else:
             result.passed += part
     return result
+
+
+def _passes_farther_on(
+    parts: list[Sequence[Row]],
+    run: Callable[[Sequence[Row]], None],
+    result: Bisection[Row],
+) -> bool:
+    """Run the statement for the last row of each part, until it passes for one."""
+    for place, part in enumerate(parts):
+        try:
+            run(part[-1:])
+        except psycopg.Error as error:
+            if not is_of_row(error):
+                raise
+        else:
+            result.passed += part[-1:]
+            parts[place] = part[:-1]
+            return True
+    return False
