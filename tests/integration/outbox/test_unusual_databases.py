@@ -18,6 +18,12 @@ from tests.in_memory_queue_broker import Queues
 from tests.integration.outbox.outbox_builders import outbox_at
 from tests.integration.outbox.test_sweeping_registered_outboxes import sweeping
 from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
+from tests.sdk.outbox_sweeping.sweeper_stage import (
+    RecordingPublisher,
+    RecordingReporter,
+    work_until,
+)
+from tests.sdk.outbox_sweeping.sweeper_stage import sweeping as sdk_sweeping
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -58,6 +64,31 @@ def test_names_are_sent_whatever_the_encoding_of_the_database(
     assert (sent.topic, sent.key, sent.dedupe) == ("Aufträge", "Ã©", "shop/m-é")
     assert row.message_id == "m-é"
     assert locks == [("outbox:public",)]  # as other sweepers have it
+
+
+def test_a_row_that_cannot_be_read_keeps_no_other_from_its_report() -> None:
+    publisher, reporter = RecordingPublisher(), RecordingReporter()
+    with tables_in("SQL_ASCII") as (_, tables):
+        tables.allow_nulls()
+        waiting = tables.put("m-1", topic="orders")
+        quarantined = tables.put("m-2", topic="orders")
+        tables.execute(
+            "UPDATE poisonguard_outbox"
+            " SET message_id = message_id || convert_from(%s, 'SQL_ASCII'),"
+            " quarantined_at = CASE WHEN row_id = %s THEN now() END",
+            [b"\xff", quarantined],
+        )
+        null = tables.put(None)
+        tables.put("m-4", topic="invoices")
+        with sdk_sweeping(tables.dsn, publisher, reporter=reporter) as sweeper:
+            work_until(sweeper, lambda: len(reporter.by_row()) == 3)
+
+    assert publisher.counts == {"m-4": 1}
+    reports = reporter.by_row()
+    assert reports.keys() == {waiting, quarantined, null}
+    assert "invalid byte sequence" in reports[waiting].reason
+    assert "invalid byte sequence" in reports[quarantined].reason
+    assert reports[null].reason == "message_id is NULL"
 
 
 def test_rows_are_read_whatever_style_of_dates_the_database_has(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from poisonguard.contract import Cause
 from poisonguard.outbox.message import Header
+from poisonguard.outbox.sweeping.claims import is_of_row
 from poisonguard.outbox.sweeping.connection import Column, OutboxConnection
 from poisonguard.outbox.sweeping.psycopg_client import adapt, pq, psycopg
 from poisonguard.outbox.sweeping.rows import (
@@ -73,6 +75,7 @@ FROM fitting JOIN {{outbox}} AS entry USING (row_id)
 WHERE fitting.total <= %(bytes)s OR fitting.place = 1
 ORDER BY entry.row_id
 """  # noqa: S608 - made of constants
+SELECT_NUMBERS = "SELECT row_id FROM fitting ORDER BY row_id"
 MARK_REPORTED = """
 UPDATE {outbox} AS entry SET reported_at = now()
 WHERE entry.row_id = ANY (%(row_ids)s::bigint[])
@@ -160,15 +163,20 @@ def unreported(
         "rows": REPORTED_AT_ONCE,
         "bytes": REPORT_BYTES,
     }
-    return list(_rows(connection.columns(UNREPORTED + SELECT, values)))
+    try:
+        return list(_rows(connection.columns(UNREPORTED + SELECT, values)))
+    except psycopg.Error as error:
+        if not is_of_row(error):
+            raise
+    rows = connection.execute(UNREPORTED + SELECT_NUMBERS, values)
+    return rows_by_id(connection, [row_id for (row_id,) in rows])
 
 
 def rows_by_id(
     connection: OutboxConnection, row_ids: Sequence[int]
 ) -> list[QuarantinedRow]:
-    """Read rows that cannot be marked as quarantined."""
-    values = {"row_ids": list(row_ids), "bytes": REPORT_BYTES}
-    return list(_rows(connection.columns(BY_ID + SELECT, values)))
+    """Read rows one by one; of a row that cannot be read there is only its number."""
+    return [row for row_id in row_ids for row in _row_by_id(connection, row_id)]
 
 
 def mark_reported(connection: OutboxConnection, row_ids: Sequence[int]) -> None:
@@ -179,6 +187,35 @@ def mark_reported(connection: OutboxConnection, row_ids: Sequence[int]) -> None:
 def clean(text: str) -> str:
     """Return a text that Postgres can store and a log line can show."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def _row_by_id(connection: OutboxConnection, row_id: int) -> list[QuarantinedRow]:
+    values = {"row_ids": [row_id], "bytes": REPORT_BYTES}
+    try:
+        return list(_rows(connection.columns(BY_ID + SELECT, values)))
+    except psycopg.Error as error:
+        if not is_of_row(error):
+            raise
+        return [_unreadable(row_id, error)]
+
+
+def _unreadable(row_id: int, error: Exception) -> QuarantinedRow:
+    """Stand for a row on a damaged page, or of texts in another encoding."""
+    return QuarantinedRow(
+        row_id=row_id,
+        producer="",
+        message_id="",
+        topic="",
+        body=b"",
+        body_size=0,
+        body_digest=None,
+        headers=(),
+        attempts=0,
+        quarantined_at=datetime.fromtimestamp(time.time(), UTC),
+        cause=Cause.UNDECODABLE,
+        reason=clean(f"it cannot be read: {error}")[:REASON_LIMIT],
+        writer=Writer("", "", "", "", ""),
+    )
 
 
 def _rows(columns: Sequence[Column]) -> Iterator[QuarantinedRow]:
