@@ -11,7 +11,7 @@ import pytest
 from poisonguard.errors import Away
 from poisonguard.outbox.message import OutboxMessage
 from poisonguard.outbox.outcome import SendKind
-from poisonguard.outbox.publishers.pika import PikaPublisher
+from poisonguard.outbox.publishers.pika import PikaPublisher, unfit
 from poisonweb.embedded.free_ports import free_port
 
 pytestmark = pytest.mark.needs("rabbitmq")
@@ -75,6 +75,13 @@ def test_a_window_is_confirmed_and_each_message_has_its_outcome(
     assert (properties.message_id, body) == ("last", b"\x00\xff")
     assert (properties.content_type, properties.delivery_mode) == ("text/x", 2)
     assert properties.headers == {"name": "v", "raw": b"\xfe"}
+
+
+def test_headers_whose_names_become_one_are_refused() -> None:
+    names_that_are_no_text = ((b"\xfe", b"1"), (b"\xff", b"2"))
+    assert "a name comes twice" in unfit(
+        message("m", "orders", headers=names_that_are_no_text)
+    )
 
 
 def test_a_connection_that_was_closed_meanwhile_is_opened_again(

@@ -205,7 +205,7 @@ def properties(message: OutboxMessage) -> Any:
     """Return the properties and headers of a message."""
     own, standard = dict[str, object](), dict[str, str]()
     for name_bytes, value in message.headers:
-        name, text = name_bytes.decode("utf-8", "replace"), _text(value)
+        name, text = _name(name_bytes), _text(value)
         member = name.removeprefix(PREFIX)
         if name.startswith(PREFIX) and member in PROPERTIES and isinstance(text, str):
             standard[member] = text
@@ -225,13 +225,17 @@ def unfit(message: OutboxMessage) -> str:
     texts = [message.topic.encode(), message.message_id.encode(), *names]
     if any(len(text) > SHORT_TEXT for text in texts):
         return f"AMQP takes {SHORT_TEXT} bytes of a queue's name, an id or a header"
-    if len(set(names)) < len(names):
+    if len({_name(name) for name in names}) < len(names):
         return "AMQP takes one header of a name, and a name comes twice"
     try:
         b"".join(properties(message).encode())
     except (AMQPError, ValueError, TypeError, OverflowError) as error:
         return f"AMQP cannot carry it: {error!r}"
     return ""
+
+
+def _name(name: bytes) -> str:
+    return name.decode("utf-8", "replace")
 
 
 def _text(value: bytes) -> str | bytes:
