@@ -109,8 +109,11 @@ def _conninfo(options: Namespace) -> str:
         search_path = f'-csearch_path="{path}",public'.replace(" ", "\\ ")
         before = values.get("options") or ""
         return make_conninfo(options.dsn, options=f"{before} {search_path}".strip())
-    except psycopg.ProgrammingError as error:
-        raise Misconfigured(f"--dsn cannot be used: {error}") from error
+    except psycopg.ProgrammingError:
+        # Its text quotes the address, with the password.
+        raise Misconfigured(
+            "--dsn cannot be used: give postgresql://USER:PASSWORD@HOST/DATABASE."
+        ) from None
 
 
 def _publisher(options: Namespace) -> Publish:

@@ -121,6 +121,7 @@ def test_it_looks_for_its_tables_in_a_schema(
     [
         ((), "Give --dsn, or set POISONGUARD_OUTBOX_DSN."),
         (("--dsn", "no address"), "--dsn cannot be used"),
+        (("--dsn", "postgres//shop:secret@db/shop"), "--dsn cannot be used"),
         (("--dsn", "dbname=shop"), "Give either --broker or --publish."),
         (("--dsn", "", "--broker", "kafka://x"), "neither amqp:// nor redis://"),
         (("--dsn", "", "--publish", "os:missing"), "give module:function"),
@@ -146,6 +147,7 @@ def test_wrong_arguments_are_refused_with_a_remedy(
     assert done.returncode == 2
     assert remedy in done.stderr
     assert "Traceback" not in done.stderr
+    assert "secret" not in done.stderr
 
 
 def test_reports_wait_while_poisonweb_is_away_and_sending_goes_on(
