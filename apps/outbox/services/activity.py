@@ -71,7 +71,7 @@ def note(
         sent_count=F("sent_count") + note.newly_sent,
         duplicate_count=F("duplicate_count") + note.newly_duplicate,
         sent_per_second=note.sent_per_second,
-        slowed={storable(topic): why for topic, why in note.slowed.items()},
+        slowed={storable(topic): storable(why) for topic, why in note.slowed.items()},
     )
     if not noted or not errors:
         return

@@ -114,6 +114,22 @@ def test_what_sweepers_note_is_shown_with_errors(admin: Caller) -> None:
     assert silent["activity"]["state"] == "silent"
 
 
+def test_a_consumer_of_any_name_slows_a_topic(admin: Caller) -> None:
+    registered = outbox_at("postgresql://sweeper:x@127.0.0.1/shop")
+    slowed = {"orders": "consumer \0\ud800 is 9 messages behind"}
+    activity.note(
+        outbox_id=registered.pk,
+        note=SweeperNote(state=SweeperState.SLOWED, slowed=slowed),
+        errors=[],
+        now=clock.now(),
+    )
+
+    answer = admin.get(f"outboxes/{registered.pk}").json
+
+    assert answer["activity"]["state"] == "slowed"
+    assert answer["activity"]["slowed"]["orders"].endswith("9 messages behind")
+
+
 def test_rows_are_listed_and_decided_once(
     outbox: OutboxTables, operator: Caller
 ) -> None:
