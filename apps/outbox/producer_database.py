@@ -54,6 +54,8 @@ class ProducerDatabase:
         name = unquote(parts.path.removeprefix("/"))
         if not name or "/" in name:
             raise _invalid("it names no database")
+        if "\0" in unquote(address):  # libpq would take nothing behind it
+            raise _invalid("it has a zero byte")
         return cls(
             host=HostPort.of(address).host,
             port=port,

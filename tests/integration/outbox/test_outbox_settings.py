@@ -111,6 +111,7 @@ def test_a_removed_outbox_leaves_its_topic() -> None:
         "sealed:nonsense",
         "env:HOME",
         "postgresql://a:b@127.0.0.1/shop\n",
+        "postgresql://a%00:b@127.0.0.1/shop",
         "postgresql://" + "a" * 4_001,
     ],
 )
