@@ -110,6 +110,18 @@ class ProducerDatabase:
         )
 
 
+def search_path_to(schema: str) -> dict[str, str]:
+    """Return the setting by which the tables of the lock are found; {} without one.
+
+    They may be in the schema of the outbox: `python -m poisonguard.sweeper` looks there
+    first, and two locks would let both work.
+    """
+    if not schema:
+        return {}
+    quoted = schema.replace('"', '""').replace("\\", "\\\\").replace(" ", "\\ ")
+    return {"search_path": f'"{quoted}",public'}
+
+
 def _ssl_mode(query: str) -> str:
     """Return the only option that an address may have."""
     options = dict(parse_qsl(query, keep_blank_values=True))

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from apps.core.errors import PoisonwebError
-from apps.outbox.producer_database import ProducerDatabase
+from apps.outbox.producer_database import ProducerDatabase, search_path_to
 from poisonguard.outbox.sweeping.inspection import Finding, FindingKind, inspect
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 
@@ -26,7 +26,9 @@ def findings(*, url: str, schema: str) -> list[Finding]:
     )
     try:
         database = ProducerDatabase.read(url)
-        parameters = database.parameters(purpose=PURPOSE, settings={})
+        parameters = database.parameters(
+            purpose=PURPOSE, settings=search_path_to(schema)
+        )
     except PoisonwebError as refusal:
         remedy = "check the address, and where it leads"
         return [Finding(kind=FindingKind.AWAY, detail=str(refusal), remedy=remedy)]

@@ -15,7 +15,7 @@ from django.db import DatabaseError, connections
 from apps.core.errors import PoisonwebError
 from apps.core.postgres_connections import borrow
 from apps.outbox.models import Outbox
-from apps.outbox.producer_database import ProducerDatabase
+from apps.outbox.producer_database import ProducerDatabase, search_path_to
 from apps.outbox.services import activity
 from apps.outbox.services.activity import NewErrors, SweeperNote
 from apps.outbox.states import SweeperState
@@ -110,7 +110,9 @@ class OutboxSweeper:
         """Look the database up again, as its address may have moved."""
         try:
             database = ProducerDatabase.read(self.outbox.url)
-            return database.parameters(purpose=PURPOSE, settings={})
+            return database.parameters(
+                purpose=PURPOSE, settings=search_path_to(self.outbox.schema)
+            )
         except PoisonwebError as refusal:
             raise Away(str(refusal)) from refusal
 

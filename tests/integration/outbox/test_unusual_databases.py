@@ -11,8 +11,9 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from apps.outbox import producer_rows
+from apps.outbox import producer_rows, table_inspection
 from apps.outbox.producer_rows import RowFilter
+from poisonguard.outbox.postgres_schema import schema
 from tests.database_removal import drop_database
 from tests.in_memory_queue_broker import Queues
 from tests.integration.outbox.outbox_builders import outbox_at
@@ -103,3 +104,24 @@ def test_rows_are_read_whatever_style_of_dates_the_database_has(
     finally:
         outbox.execute(f"ALTER DATABASE {name} RESET datestyle")
     assert row.created_at == outbox.column("created_at", row.row_id)
+
+
+def test_the_lock_is_that_of_the_schema_of_the_outbox(
+    outbox: OutboxTables, broker: Queues
+) -> None:
+    name = "the shop's \\"
+    outbox.execute(f'CREATE SCHEMA "{name}"')
+    outbox.execute(f'SET search_path = "{name}"')
+    outbox.connection.execute(schema())
+    outbox.put_many(1)
+    registered = outbox_at(outbox.dsn, schema=name)
+
+    assert table_inspection.findings(url=registered.url, schema=name) == []
+    with sweeping():
+        wait_until(lambda: not outbox.waiting)
+
+    locks = "SELECT name FROM poisonguard_lock_resources"
+    assert outbox.execute(locks) == [(f"outbox:{name}",)]
+    outbox.execute("SET search_path = public")
+    assert outbox.execute(locks) == []
+    outbox.execute(f'DROP SCHEMA "{name}" CASCADE')
