@@ -29,16 +29,21 @@ SELECT EXISTS (
     WHERE (topic, key) = (%s::text, %s::text) AND {WAITING}
 )
 """  # noqa: S608 - made of constants
-# Topics, with how old the oldest row and the figures are in seconds.
+# Topics, with how old the oldest row and the figures are in seconds. Before its release
+# 17 Postgres fails to subtract an infinite time, and with it the transaction.
 READ_FIGURES = """
 SELECT topic, waiting_rows, waiting_bytes,
-    extract(epoch FROM clock_timestamp() - oldest_at)::float8,
+    CASE WHEN isfinite(oldest_at)
+         THEN extract(epoch FROM clock_timestamp() - oldest_at)::float8 END,
     extract(epoch FROM clock_timestamp() - measured_at)::float8
 FROM {0}poisonguard_outbox_figures
 """
 COUNT = f"""
 SELECT topic, count(*), sum(body_bytes)::bigint,
-    extract(epoch FROM clock_timestamp() - min(created_at))::float8
+    extract(
+        epoch FROM clock_timestamp()
+        - min(created_at) FILTER (WHERE isfinite(created_at))
+    )::float8
 FROM (
     SELECT topic, body_bytes, created_at FROM {{0}}poisonguard_outbox
     WHERE {WAITING} ORDER BY row_id LIMIT {COUNTED_ROWS}

@@ -118,6 +118,25 @@ def test_the_age_of_the_oldest_row_is_limited(
     outbox(limits).put("bills", b"one")
 
 
+@pytest.mark.parametrize("is_measured", [True, False], ids=["measured", "counted"])
+def test_a_row_of_no_age_ends_no_transaction(
+    connection: psycopg.Connection,
+    outbox: Callable[[OutboxLimits], Outbox],
+    is_measured: bool,
+) -> None:
+    limits = OutboxLimits(age=timedelta(minutes=5))
+    outbox(OutboxLimits(rows=None, bytes=None)).put("orders", b"one")
+    connection.execute("UPDATE poisonguard_outbox SET created_at = '-infinity'")
+    if is_measured:
+        connection.execute(FIGURES, ["orders", 1, 3, "0", "0"])
+        connection.execute(
+            "UPDATE poisonguard_outbox_figures SET oldest_at = '-infinity'"
+        )
+
+    # Postgres 16 cannot subtract such a time at all; later ones find it too long ago.
+    outbox(limits).put("orders", b"two")
+
+
 @pytest.mark.parametrize(
     "mark", ["sent_at = now()", "duplicate_of = 7", "quarantined_at = now()"]
 )
