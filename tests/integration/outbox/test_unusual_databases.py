@@ -61,8 +61,12 @@ def test_names_are_sent_whatever_the_encoding_of_the_database(
         (row,) = producer_rows.find(registered, RowFilter(topic="Aufträge"), most=9)
         locks = tables.execute("SELECT name FROM poisonguard_lock_resources")
 
-    (sent,) = broker.published
-    assert (sent.topic, sent.key, sent.dedupe) == ("Aufträge", "Ã©", "shop/m-é")
+    (message,) = broker.published
+    assert (message.topic, message.key, message.dedupe) == (
+        "Aufträge",
+        "Ã©",
+        "shop/m-é",
+    )
     assert row.message_id == "m-é"
     assert locks == [("outbox:public",)]  # as other sweepers have it
 
