@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from poisonguard.outbox.outcome import SendKind, SendOutcome
+from poisonguard.outbox.sweeping import figures
+from poisonguard.outbox.sweeping.connection import OutboxConnection
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from poisonguard.outbox.sweeping.sweeper import Sweeper
 from tests.sdk.outbox_sweeping.faulty_ports import (
@@ -121,3 +123,13 @@ def test_a_fault_at_each_call_is_counted_and_loses_no_message(
         assert max(publisher.counts.values()) <= 2, (place, name)
         assert len(outbox.reasons()) == 4
         assert outbox.count("duplicate_of IS NOT NULL") == 1
+
+
+def test_a_fault_before_a_transaction_begins_ends_its_connection(
+    outbox: OutboxTables,
+) -> None:
+    faults = Faults(2, is_late=False)  # behind the connect and its settings
+    connection = OutboxConnection(faulty_connect(outbox.dsn, faults), SweeperSettings())
+    with pytest.raises(InjectedFault):
+        figures.write(connection)
+    assert not connection.is_usable

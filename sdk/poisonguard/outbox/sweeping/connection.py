@@ -106,14 +106,20 @@ class OutboxConnection:
 
     def execute_within(self, seconds: float, statement: str) -> list[Any]:
         """Run a statement under a statement time-out of its own."""
-        with self._watch, self._connection.transaction():
-            milliseconds = str(int(seconds * 1000))
-            self._connection.execute(
-                "SELECT set_config('statement_timeout', %(most)s, true)",
-                {"most": milliseconds},
-            )
-            cursor = self._connection.execute(self._tables.fill(statement), {})
-            return cursor.fetchall() if cursor.description else []
+        try:
+            with self._watch, self._connection.transaction():
+                self._connection.execute(
+                    "SELECT set_config('statement_timeout', %(most)s, true)",
+                    {"most": str(int(seconds * 1000))},
+                )
+                cursor = self._connection.execute(self._tables.fill(statement), {})
+                return cursor.fetchall() if cursor.description else []
+        except psycopg.Error:
+            raise
+        except BaseException:
+            # What fails before BEGIN leaves psycopg's count of transactions wrong.
+            self.close()
+            raise
 
     def columns(self, statement: str, values: Values) -> list[Column]:
         """Run a statement; return its columns as the bytes that Postgres sent.
