@@ -38,7 +38,9 @@ CREATE TABLE IF NOT EXISTS poisonguard_outbox (
         AND length(topic) BETWEEN 1 AND 255 AND length(key) <= 255
     ),
     CONSTRAINT poisonguard_outbox_header_pairs CHECK (cardinality(headers) % 2 = 0)
-);
+-- A claim and a mark write each row again: on its own page that is half the WAL, and a
+-- smaller table in the end.
+) WITH (fillfactor = 50);
 
 -- What is neither sent, nor a duplicate, nor quarantined.
 CREATE INDEX IF NOT EXISTS poisonguard_outbox_waiting

@@ -86,6 +86,17 @@ def test_a_clean_window_is_three_statements(outbox: OutboxTables) -> None:
     assert statements(outbox) == few + 9 * 3
 
 
+def test_rows_are_claimed_and_marked_on_their_own_pages(outbox: OutboxTables) -> None:
+    outbox.put_many(2_000)
+    statements(outbox)
+
+    ((size, live),) = outbox.execute(
+        "SELECT pg_relation_size('poisonguard_outbox'), sum(pg_column_size(entry))"
+        " FROM poisonguard_outbox AS entry"
+    )
+    assert size < 2.7 * float(live)
+
+
 def test_a_row_that_cannot_be_claimed_costs_a_bisection(outbox: OutboxTables) -> None:
     outbox.put_many(500)
     clean = statements(outbox)

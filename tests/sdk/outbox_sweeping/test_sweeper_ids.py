@@ -176,6 +176,23 @@ def test_the_ids_of_sent_messages_are_noted_with_their_digests(
     assert rows == [("shop", "m", digest(message))]
 
 
+def test_ids_of_any_characters_are_noted_and_noticed(article: OutboxTables) -> None:
+    ids = ['"', "\\", '\\"', "{a,b}", "NULL", "it's", " ", "\n\t", "ü ∑ 𝄞", "$1 %s"]
+    first = {message_id: article.put(message_id) for message_id in ids}
+    send_all(article)
+    copies = {message_id: article.put(message_id) for message_id in ids}
+
+    publisher = send_all(article)
+
+    noted = article.execute("SELECT message_id FROM poisonguard_outbox_sent")
+    assert sorted(message_id for (message_id,) in noted) == sorted(ids)
+    assert publisher.sent_messages == []
+    assert {
+        message_id: article.column("duplicate_of", copy)
+        for message_id, copy in copies.items()
+    } == first
+
+
 def test_a_row_that_is_changed_while_it_is_sent_is_quarantined(
     outbox: OutboxTables,
 ) -> None:

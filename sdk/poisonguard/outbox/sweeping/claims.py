@@ -38,15 +38,24 @@ SIZE = """(
 )::bigint"""
 FENCE_IS_OURS = "EXISTS (SELECT FROM {sweeper} WHERE fence = %(fence)s)"
 # NOT IN is hashed; a join would compare each pair, for few are expected in `put_off`.
+# `put_off` has two parts, because an OR of both would read all that waits; its order
+# has the index of due_at read, also in a table without statistics.
 NEXT = f"""
 WITH put_off AS MATERIALIZED (
-    SELECT coalesce(topic::text, '') AS topic, coalesce(key::text, '') AS key,
-        min(row_id) AS row_id
-    FROM {{outbox}} AS entry
-    WHERE {{waiting}} AND row_id <> ALL (%(left_out)s::bigint[])
-      AND (due_at > now() AND due_at <= now() + %(most_delay)s
-           AND (row_id <> ALL (%(passed_by)s::bigint[]) OR key::text <> '')
-           OR row_id = ANY (%(passed_by)s::bigint[]) AND key::text <> '')
+    SELECT topic, key, min(row_id) AS row_id FROM (
+        (SELECT coalesce(topic::text, '') AS topic, coalesce(key::text, '') AS key,
+            row_id
+        FROM {{outbox}} AS entry
+        WHERE {{waiting}} AND row_id <> ALL (%(left_out)s::bigint[])
+          AND due_at > now() AND due_at <= now() + %(most_delay)s
+          AND (row_id <> ALL (%(passed_by)s::bigint[]) OR key::text <> '')
+        ORDER BY due_at)
+        UNION ALL
+        SELECT coalesce(topic::text, ''), coalesce(key::text, ''), row_id
+        FROM {{outbox}} AS entry
+        WHERE {{waiting}} AND row_id <> ALL (%(left_out)s::bigint[])
+          AND row_id = ANY (%(passed_by)s::bigint[]) AND key::text <> ''
+    ) AS earlier
     GROUP BY 1, 2
 ), next AS (
     SELECT row_id, {SIZE} AS size FROM {{outbox}} AS entry
@@ -77,7 +86,8 @@ WITH fitting AS (
     FOR UPDATE OF entry SKIP LOCKED
 )
 """  # noqa: S608
-# A trigger of others can keep a row from being changed: then only its number comes.
+# A trigger of others can keep a row from being changed: then only its number comes. A
+# join would compare each pair, for `fitting` is expected to be small; this is hashed.
 CLAIM = f"""
 , claimed ({", ".join(RawRow._fields)}) AS (
 UPDATE {{outbox}} AS entry
@@ -90,8 +100,10 @@ FROM fitting
 WHERE entry.row_id = fitting.row_id
 RETURNING {COLUMNS}
 )
-SELECT fitting.row_id, {", ".join(RawRow._fields[1:])}
-FROM fitting LEFT JOIN claimed USING (row_id)
+SELECT * FROM claimed
+UNION ALL
+SELECT row_id::bigint, {", ".join(["NULL"] * (len(RawRow._fields) - 1))} FROM fitting
+WHERE (row_id IN (SELECT row_id FROM claimed)) IS NOT TRUE
 """  # noqa: S608
 LIST_NEXT = f"{NEXT} SELECT row_id FROM fitting ORDER BY row_id"  # noqa: S608
 GIVE_BACK = """

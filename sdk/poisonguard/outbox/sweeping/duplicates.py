@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from poisonguard.contract import Cause
+from poisonguard.outbox.sweeping.array_literals import text_array
 from poisonguard.outbox.sweeping.connection import OutboxConnection
 from poisonguard.outbox.sweeping.rows import ClaimedRow, RefusedRow
 
@@ -17,7 +18,8 @@ from poisonguard.outbox.sweeping.rows import ClaimedRow, RefusedRow
 MOST_ROWS, MOST_NAMED = 1_000, 10
 Identity = tuple[str, str]
 
-# The first row that was claimed of an id stands for the message of this id.
+# The first row that was claimed of an id stands for the message of this id. What was
+# sent is looked up id by id: a join would sort all that was sent in the last 30 days.
 LOOK_UP = f"""
 WITH given AS MATERIALIZED (
     SELECT * FROM unnest(
@@ -45,11 +47,14 @@ SELECT place, min(row_id) FILTER (WHERE is_sent),
     NULL::bytea[], NULL::text
 FROM others GROUP BY place
 UNION ALL
-SELECT given.place, NULL, NULL, NULL, NULL, NULL,
-    (array_agg(past.digest))[:{MOST_ROWS}], min(past.sent_at)::text
-FROM given JOIN {{sent}} AS past
-  ON past.producer = given.producer AND past.message_id = given.message_id
-GROUP BY given.place
+SELECT given.place, NULL, NULL, NULL, NULL, NULL, past.digests, past.sent_at
+FROM given CROSS JOIN LATERAL (
+    SELECT (array_agg(digest))[:{MOST_ROWS}] AS digests,
+        min(sent_at)::text AS sent_at
+    FROM {{sent}} AS past
+    WHERE past.producer = given.producer AND past.message_id = given.message_id
+) AS past
+WHERE past.digests IS NOT NULL
 UNION ALL
 SELECT -1, fence, NULL, NULL, NULL, NULL, NULL, NULL FROM {{sweeper}}
 """  # noqa: S608 - made of constants
@@ -117,8 +122,8 @@ def look_up(
     identities = list(first)
     values = {
         "places": list(range(len(identities))),
-        "producers": [producer for producer, _ in identities],
-        "message_ids": [message_id for _, message_id in identities],
+        "producers": text_array(producer for producer, _ in identities),
+        "message_ids": text_array(message_id for _, message_id in identities),
         "row_ids": list(first.values()),
         "claimed": [row.row_id for row in rows],
     }
