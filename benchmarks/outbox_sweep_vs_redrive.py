@@ -125,20 +125,20 @@ def measure(outbox: ProducerOutbox, *, kind: str, url: str, queue: str) -> None:
 
     topic = redrives.topic_on(kind=kind, url=url, queue=queue)
     assert topic.broker is not None
-    sweep = sweeping(outbox, name=kind, broker=topic.broker.name)
-    sweeps, redrivings = list[Times](), list[Times]()
+    empty = sweeping(outbox, name=kind, broker=topic.broker.name)
+    our_times, redrive_times = list[Times](), list[Times]()
     for turn in range(ROUNDS + 1):
         redrive = redrives.redrive_next_of(
             [redrives.queue_redrive(topic, number=NUMBER)]
         )
         outbox.put_all(queue=queue)
-        for times, work in ((redrivings, redrive), (sweeps, sweep)):
-            taken = measured(outbox, work)
+        for times, work in ((redrive_times, redrive), (our_times, empty)):
+            both = measured(outbox, work)
             if turn:
-                times.append(taken)
+                times.append(both)
     for place, what in enumerate(("time", "processor time")):
-        mine = statistics.median(taken[place] for taken in sweeps)
-        theirs = statistics.median(taken[place] for taken in redrivings)
+        mine = statistics.median(both[place] for both in our_times)
+        theirs = statistics.median(both[place] for both in redrive_times)
         print(
             f"{kind}, {what}: sweep {NUMBER / mine:,.0f}/s, redrive"
             f" {NUMBER / theirs:,.0f}/s, ratio {theirs / mine:.2f} (at least {LEAST})"
@@ -170,7 +170,7 @@ def sweeping(outbox: ProducerOutbox, *, name: str, broker: str) -> Callable[[], 
         name=name, settings=settings, principal=PRINCIPAL, now=clock.now()
     )
 
-    def sweep() -> None:
+    def empty() -> None:
         sweeper = OutboxSweeper(registered, clock=clock.now)
         sweeper.start()
         outbox.wait_until_sent()
@@ -178,7 +178,7 @@ def sweeping(outbox: ProducerOutbox, *, name: str, broker: str) -> Callable[[], 
         if not sweeper.join(30.0):
             raise AssertionError("the sweeper does not end")
 
-    return sweep
+    return empty
 
 
 if __name__ == "__main__":
