@@ -17,6 +17,7 @@ from apps.dashboard.keyset_pagination import BoundedCount, bounded_count
 from apps.dashboard.selectors import (
     consumer_guard_states,
     health,
+    outboxes_in_need,
     problems,
     topics,
     triage_operations,
@@ -24,6 +25,7 @@ from apps.dashboard.selectors import (
 from apps.dashboard.selectors.consumer_guard_states import IdleGuards
 from apps.dashboard.selectors.health import Alarm, ComponentStatus, NightlyReport
 from apps.dashboard.selectors.messages import last_failed_at
+from apps.dashboard.selectors.outboxes_in_need import OutboxesInNeed
 from apps.dashboard.selectors.problem_ranking import (
     MOST_PROBLEMS,
     Ranking,
@@ -90,6 +92,7 @@ class Overview:
     operations: list[OperationStatus]
     idle: IdleGuards
     oversize: list[Topic]
+    outboxes: OutboxesInNeed
     statuses: list[ComponentStatus]
     nightly_report: NightlyReport
     open: int | TooSlow
@@ -125,9 +128,14 @@ def find(since: datetime | None, principal: Principal, *, now: datetime) -> Over
     visible = Topic.objects.matching(principal.topics)
     report, system = health.nightly_report(now=now), health.check(principal, now=now)
     guards = consumer_guard_states.statuses(visible, now=now)
+    outboxes = outboxes_in_need.find(principal, now=now)
     running = triage_operations.running(principal)
     return Overview(
-        alarms=[*system.alarms, *health.nightly_report_alarms(report)],
+        alarms=[
+            *system.alarms,
+            *outboxes.alarms,
+            *health.nightly_report_alarms(report),
+        ],
         needs=needs(ranking, rows, since or now - DAY, principal, now=now),
         topics=topics.worst_first(hours, listed, now=now),
         more_topics=more,
@@ -135,7 +143,8 @@ def find(since: datetime | None, principal: Principal, *, now: datetime) -> Over
         operations=triage_operations.latest(running, principal, most=MOST_OPERATIONS),
         idle=_idle_guards(visible, guards, now=now),
         oversize=oversize(visible),
-        statuses=[*system.statuses, *guards],
+        outboxes=outboxes,
+        statuses=[*system.statuses, *outboxes.statuses, *guards],
         nightly_report=report,
         open=ranking if isinstance(ranking, TooSlow) else ranking.open,
         last_failed_at=None if rows else last_failed_at(principal),

@@ -1,0 +1,139 @@
+"""The outboxes that need a person: sick ones, and those with quarantined rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+
+from django.db.models import Count, Q
+from django.urls import reverse
+from django.utils.text import Truncator
+
+from apps.core.statement_timeouts import TooSlow, unless_slow
+from apps.dashboard.presentation.plurals import counted_noun
+from apps.dashboard.selectors.health import MOST_NAMED, Alarm, ComponentStatus
+from apps.outbox.models import SWEEPER_LIVES, Outbox
+from apps.outbox.querysets import OutboxQuerySet
+from apps.outbox.states import SweeperState
+from apps.outbox.sweeper_state import SILENT, state_of
+from apps.team.rights import Principal, Scope
+
+SICK = (SweeperState.BROKEN, SweeperState.UNREACHABLE)
+LONGEST_REASON = 160
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutboxesInNeed:
+    """The outboxes on the overview; all is empty where a principal sees no outbox.
+
+    `quarantined` are those with quarantined rows, most of them first, and `others` how
+    many more there are. Without `is_whole`, Postgres took too long to look.
+    """
+
+    statuses: list[ComponentStatus] = field(default_factory=list)
+    alarms: list[Alarm] = field(default_factory=list)
+    quarantined: list[Outbox] = field(default_factory=list)
+    others: int = 0
+    is_whole: bool = True
+
+
+def find(principal: Principal, *, now: datetime) -> OutboxesInNeed:
+    """Find the outboxes that need a person, among those that the principal sees."""
+    if not principal.may(Scope.BROKERS_READ):
+        return OutboxesInNeed()
+    if not Outbox.objects.exists():  # often, and quick to tell
+        return OutboxesInNeed()
+    outboxes = unless_slow(partial(_find, principal, now=now))
+    if isinstance(outboxes, TooSlow):
+        return OutboxesInNeed(is_whole=False)
+    return outboxes
+
+
+def _find(principal: Principal, *, now: datetime) -> OutboxesInNeed:
+    visible = Outbox.objects.matching(principal.topics)
+    is_sick, has_quarantined = _is_sick(now), Q(activity__quarantined__gt=0)
+    counts = visible.aggregate(
+        total=Count("pk"),
+        paused=Count("pk", filter=Q(is_paused=True)),
+        sick=Count("pk", filter=is_sick),
+        quarantined=Count("pk", filter=has_quarantined),
+    )
+    if not counts["total"]:
+        return OutboxesInNeed()
+    quarantined = _first(visible.filter(has_quarantined), "-activity__quarantined")
+    return OutboxesInNeed(
+        statuses=[_status(counts)],
+        alarms=_alarms(visible.filter(is_sick), counts["sick"], now=now),
+        quarantined=quarantined,
+        others=counts["quarantined"] - len(quarantined),
+    )
+
+
+def _is_sick(now: datetime) -> Q:
+    """Match what `state_of` calls broken, unreachable or silent.
+
+    The sweeper of an outbox that was just added has not had the time to note anything.
+    """
+    last_note = now - SWEEPER_LIVES
+    is_silent = Q(activity__noted_at__lt=last_note) | Q(
+        activity__noted_at=None, created_at__lt=last_note
+    )
+    is_failing = Q(activity__noted_at__isnull=False, activity__state__in=SICK)
+    return Q(is_paused=False) & (is_silent | is_failing)
+
+
+def _first(outboxes: OutboxQuerySet, *order: str) -> list[Outbox]:
+    related = outboxes.select_related("activity")
+    return list(related.order_by(*order, "name")[:MOST_NAMED])
+
+
+def _status(counts: dict[str, int]) -> ComponentStatus:
+    """Count the outboxes that are swept; a paused one is not expected to be."""
+    expected = counts["total"] - counts["paused"]
+    swept = expected - counts["sick"]
+    detail = f"{swept} of {counts['total']} are swept"
+    if counts["paused"]:
+        detail += f", {counts['paused']} paused"
+    if not expected:
+        return ComponentStatus(component="Outboxes", state="resting", detail=detail)
+    state = "up" if swept == expected else "partly up" if swept else "stopped"
+    return ComponentStatus(component="Outboxes", state=state, detail=detail)
+
+
+def _alarms(sick: OutboxQuerySet, number: int, *, now: datetime) -> list[Alarm]:
+    """Return an alarm for each of the first sick outboxes; count the others."""
+    if not number:
+        return []
+    alarms = [_alarm(outbox, now=now) for outbox in _first(sick)]
+    if others := number - len(alarms):
+        alarms.append(
+            Alarm(
+                component="Outboxes",
+                state=SweeperState.BROKEN,
+                detail=f"{others} more are on the page of outboxes",
+                href=reverse("outboxes"),
+            )
+        )
+    return alarms
+
+
+def _alarm(outbox: Outbox, *, now: datetime) -> Alarm:
+    """Say why an outbox is sick, how many rows wait in it, and since when."""
+    state, activity = state_of(outbox, now=now), outbox.activity
+    reason = Truncator(activity.detail).chars(LONGEST_REASON).rstrip(".")
+    if state == SILENT:
+        reason = "no sweeper has noted anything of it"
+    if activity.oldest_at is None:
+        detail = f"{reason}; no row waits" if activity.noted_at else f"{reason} yet"
+    else:
+        waiting = counted_noun(activity.waiting, "row")
+        verb = "waits" if activity.waiting == 1 else "wait"
+        detail = f"{reason}; {waiting} {verb}, the oldest was written"
+    return Alarm(
+        component=f"Outbox {outbox.name}",
+        state=state,
+        detail=detail,
+        at=activity.oldest_at,
+        href=reverse("outbox", args=[outbox.pk]),
+    )
