@@ -1,7 +1,7 @@
 """The embedded Postgres: the binaries of a package, in our folder and on our port.
 
 Its superuser exists for emergencies only; the product signs in as `poisonweb`, which
-owns only the database of that name.
+owns only the database of that name, and that of the sample's shop.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from poisonweb.embedded.processes import Identity, Program
 from poisonweb.embedded.secrets import secret
 
 ROLE = "poisonweb"
+SHOP = "sample_shop"
 ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC", "PATH": os.environ.get("PATH", os.defpath)}
 RECOVERY_SECONDS = 10.0
 
@@ -62,6 +63,8 @@ FIRST_STATEMENTS = Template(
     f"CREATE ROLE {ROLE} LOGIN $rights PASSWORD '$password'\n"
     f"CREATE DATABASE {ROLE} OWNER {ROLE}\n"
     f"REVOKE ALL ON DATABASE {ROLE} FROM PUBLIC\n"
+    f"CREATE DATABASE {SHOP} OWNER {ROLE}\n"
+    f"REVOKE ALL ON DATABASE {SHOP} FROM PUBLIC\n"
 )
 
 
@@ -129,9 +132,9 @@ def program(folder: Path, *, port: int, durable: bool = True) -> Program:
     )
 
 
-def url(folder: Path, *, port: int) -> str:
-    """Return the URL of the database, with its password."""
-    return f"postgresql://{ROLE}:{_password(folder)}@{LOOPBACK}:{port}/{ROLE}"
+def url(folder: Path, *, port: int, database: str = ROLE) -> str:
+    """Return the URL of a database, with its password."""
+    return f"postgresql://{ROLE}:{_password(folder)}@{LOOPBACK}:{port}/{database}"
 
 
 @contextmanager

@@ -57,7 +57,9 @@ def make(
     The usual port of the gateway is the one above the port of the web.
     """
     servers: list[Program] = []
-    database_url = env.database_url or _add_postgres(env.var / "postgres", servers)
+    database_url, shop_url = env.database_url, None
+    if database_url is None:
+        database_url, shop_url = _add_postgres(env.var / "postgres", servers)
     celery_broker_url, redis_url = env.celery_broker_url, env.redis_url
     if celery_broker_url is None:
         celery_broker_url, ours = _add_redis(env.var / "redis", servers)
@@ -66,6 +68,7 @@ def make(
         database_url=database_url,
         celery_broker_url=celery_broker_url,
         redis_url=redis_url,
+        shop_url=shop_url,
     )
     demo = _demo(env, addresses, is_requested=bool(environ.get("POISONWEB_DEMO")))
     quote_port = stock_quote_port.choose(env.var) if demo else None
@@ -98,13 +101,17 @@ def make(
     )
 
 
-def _add_postgres(folder: Path, servers: list[Program]) -> str:
-    """Prepare an embedded Postgres, add it to `servers`, and return its URL."""
+def _add_postgres(folder: Path, servers: list[Program]) -> tuple[str, str]:
+    """Prepare an embedded Postgres, and add it to `servers`.
+
+    Return the URLs of our database and of that of the sample's shop.
+    """
     # This takes seconds, in which another program could take a free port.
     postgres.prepare(folder)
     port = free_port()
     servers.append(postgres.program(folder, port=port))
-    return postgres.url(folder, port=port)
+    shop = postgres.url(folder, port=port, database=postgres.SHOP)
+    return postgres.url(folder, port=port), f"{shop}?sslmode=disable"
 
 
 def _add_redis(folder: Path, servers: list[Program]) -> tuple[str, str]:

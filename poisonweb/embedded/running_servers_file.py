@@ -15,6 +15,8 @@ REMEDY = (
 )
 
 
+# Where the sample's shop has its outbox.
+SHOP_VARIABLE = "BROKER_SAMPLE_SHOP"
 # People try the product with brokers on the same machine.
 LOOPBACK_BROKERS = {"POISONWEB_LOOPBACK_BROKERS": "1"}
 
@@ -28,6 +30,7 @@ class Servers:
     database_url: str
     celery_broker_url: str
     redis_url: str | None
+    shop_url: str | None = None
 
     def environment(self) -> dict[str, str]:
         """Return the addresses as the settings of every process of ours."""
@@ -35,6 +38,7 @@ class Servers:
             "DATABASE_URL": self.database_url,
             "CELERY_BROKER_URL": self.celery_broker_url,
             "POISONWEB_REDIS_URL": self.redis_url,
+            SHOP_VARIABLE: self.shop_url,
         }
         return {name: value for name, value in settings.items() if value}
 

@@ -18,12 +18,14 @@ from functools import partial
 from typing import Protocol
 
 from apps.core.stop_event import StopEvent
+from poisonguard.outbox.publishers.redis_streams import RedisStreamsPublisher
 from poisonweb.env import BadEnvironment
 from poisonweb.sample.consumer import SampleConsumer
 from poisonweb.sample.consumers_and_their_topics import BILLING, CONTENT
 from poisonweb.sample.handlers import Billing, Payments, Superstitious
 from poisonweb.sample.producer import Producer
 from poisonweb.sample.program_setup import SampleContext
+from poisonweb.sample.shop import Shop
 from poisonweb.sample.stock_quote_client import StockQuoteClient, calls_to
 from poisonweb.sample.stock_quote_service import StockQuoteService
 
@@ -96,7 +98,12 @@ def _parts(
         stop=stop,
     )
     consumers = [consumer(CONTENT, Superstitious()), consumer(BILLING, billing)]
-    return [producer, *consumers, *_quote_parts(options, context, stop)]
+    return [
+        producer,
+        *consumers,
+        *_quote_parts(options, context, stop),
+        *_shop_parts(context, stop),
+    ]
 
 
 def _quote_parts(
@@ -110,6 +117,14 @@ def _quote_parts(
         StockQuoteService(port=options.quote_port, stop=stop),
         StockQuoteClient(call, stop=stop),
     ]
+
+
+def _shop_parts(context: SampleContext, stop: threading.Event) -> list[Part]:
+    """Build the shop, where it has a database."""
+    if context.shop_url is None:
+        return []
+    publish = RedisStreamsPublisher(context.redis_url)
+    return [Shop(context.shop_url, context.redis, publish, stop=stop)]
 
 
 def _run(parts: Sequence[Part], stop: threading.Event) -> int:

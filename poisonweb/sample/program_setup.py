@@ -1,4 +1,4 @@
-"""What every program of the sample starts with: Redis, ledger and guards."""
+"""What every program of the sample starts with: Redis, ledger, guards and the shop."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from poisonweb import env as settings
+from poisonweb.embedded.running_servers_file import SHOP_VARIABLE
 from poisonweb.sample.event_ledger import Ledger
 from poisonweb.sample.guards import Guards
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleContext:
+    """`shop_url` is the database of the shop, if there is one."""
+
     redis: Redis
+    redis_url: str
+    shop_url: str | None
     ledger: Ledger
     guards: Guards
 
@@ -33,6 +38,8 @@ class SampleContext:
         )
         return cls(
             redis=_connect_redis(env.redis_url),
+            redis_url=env.redis_url,
+            shop_url=environ.get(SHOP_VARIABLE),
             ledger=Ledger(env.var / "sample-ledger.jsonl"),
             guards=Guards(port=int(environ.get("PORT") or "8000"), var=env.var),
         )

@@ -16,12 +16,18 @@ from pytest_django import Settings
 from apps.audit.models import Entry
 from apps.brokers.models import Broker, Topic
 from apps.core.actor import Actor
+from apps.outbox import table_inspection
+from apps.outbox.models import Outbox
 from apps.redelivery.models import Endpoint
 from apps.team import services as team
 from apps.team.models import ApiKey, User
+from poisonguard.outbox.sweeping.inspection import FindingKind
 from poisonweb.embedded.free_ports import LOOPBACK
 from poisonweb.sample import stock_quote_port
 from tests.fast_password_hasher import ONE_ROUND
+from tests.sdk.outbox_sweeping.conftest import outbox_database
+
+__all__ = ["outbox_database"]
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -117,6 +123,32 @@ def test_the_sample_has_an_endpoint_where_its_service_is(
         assert (endpoint.retries, endpoint.interval) == (10, 3.0)
     # Only another port is a change.
     assert Endpoint.objects.get().version == 2
+
+
+def test_the_sample_has_an_outbox_where_its_shop_has_a_database(
+    outbox_database: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.POISONWEB_LOOPBACK_BROKERS = True
+    monkeypatch.setattr("poisonweb.management.commands.prepare.SHOP", "not_there")
+    monkeypatch.setenv("BROKER_SAMPLE_SHOP", f"{outbox_database}?sslmode=disable")
+    prepare()
+    assert not Outbox.objects.exists()
+    name = outbox_database.rpartition("/")[2]
+    monkeypatch.setattr("poisonweb.management.commands.prepare.SHOP", name)
+
+    prepare()
+    prepare()
+
+    shop = Outbox.objects.get()
+    assert (shop.name, shop.url, shop.broker.name) == (
+        "sample-shop",
+        "env:BROKER_SAMPLE_SHOP",
+        "sample",
+    )
+    assert shop.version == 1
+    findings = table_inspection.findings(url=shop.url, schema=shop.schema)
+    # As the table of the article: its page has the SQL that mends it.
+    assert [finding.kind for finding in findings] == [FindingKind.MISSING_UNIQUE_INDEX]
 
 
 def test_the_port_of_the_sample_service_stays(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ same time take turns.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,9 @@ from apps.core import advisory_locks, clock, schema_changes
 from apps.core.actor import Actor
 from apps.core.errors import Invalid, Refused
 from apps.core.text_cleaning import one_line
+from apps.outbox.models import Outbox
+from apps.outbox.outbox_settings import OutboxSettings
+from apps.outbox.services import outboxes
 from apps.redelivery.endpoint_settings import PRESETS, EndpointSettings
 from apps.redelivery.models import Endpoint
 from apps.redelivery.services import endpoints
@@ -38,8 +42,10 @@ from apps.team import services as team
 from apps.team.models import ApiKey, User
 from apps.team.rights import Principal, Role, Scope
 from poisonweb import application_role
+from poisonweb.embedded.postgres import SHOP
+from poisonweb.embedded.running_servers_file import SHOP_VARIABLE
 from poisonweb.embedded.secrets import secret, write_private
-from poisonweb.sample import stock_quote_port
+from poisonweb.sample import shop_tables, stock_quote_port
 from poisonweb.sample.stock_quote_client import ENDPOINT as STOCK_QUOTES
 
 SET_UP = Actor.system("set-up")
@@ -49,6 +55,7 @@ SETTER_UP = Principal(
 ADMIN = "admin"
 SAMPLE_BROKER = "sample"
 SAMPLE_URL = f"{sealed_addresses.FROM_ENVIRONMENT}{sealed_addresses.SAMPLE_VARIABLE}"
+SAMPLE_OUTBOX = "sample-shop"
 SAMPLE_TOPICS = ("ContentTopic", "orders", "shipments")
 SAMPLE_SCOPES = (Scope.CAPTURE_WRITE, Scope.SKIPS_READ, Scope.GATEWAY_CALL)
 SAMPLE_KEY = "sample consumers"
@@ -180,6 +187,7 @@ def _make_sample(key_file: Path) -> None:
                 now=clock.now(),
             )
     _make_stock_quote_endpoint(stock_quote_port.read(settings.POISONWEB_VAR))
+    _make_outbox(os.environ.get(SHOP_VARIABLE), broker)
     if not _is_usable(key_file):
         write_private(key_file, _new_key())
 
@@ -204,6 +212,32 @@ def _make_stock_quote_endpoint(port: int | None) -> None:
             principal=SETTER_UP,
             now=clock.now(),
         )
+
+
+def _make_outbox(url: str | None, broker: Broker) -> None:
+    """Make the tables of the sample's shop, and add its outbox if it is missing."""
+    # The embedded Postgres of an earlier release has no database for it.
+    if url is None or not _is_database(SHOP):
+        return
+    shop_tables.make(url)
+    if not Outbox.objects.filter(name=SAMPLE_OUTBOX).exists():
+        outboxes.add_outbox(
+            name=SAMPLE_OUTBOX,
+            settings=OutboxSettings(
+                url=f"{sealed_addresses.FROM_ENVIRONMENT}{SHOP_VARIABLE}",
+                broker=broker.name,
+                sent_rows_days=1,
+                sent_ids_days=1,
+            ),
+            principal=SETTER_UP,
+            now=clock.now(),
+        )
+
+
+def _is_database(name: str) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT FROM pg_database WHERE datname = %s", [name])
+        return cursor.fetchone() is not None
 
 
 def _sample_broker() -> Broker:

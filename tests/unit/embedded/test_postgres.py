@@ -31,6 +31,14 @@ def test_the_role_owns_its_database_and_is_no_superuser(tmp_path: Path) -> None:
         assert column(url, rights) == ["postgres"]
 
 
+def test_the_shop_of_the_sample_has_a_database_of_its_own(tmp_path: Path) -> None:
+    with postgres.temporary(tmp_path) as url:
+        shop = url.removesuffix("poisonweb") + postgres.SHOP
+        assert column(shop, "SELECT current_database()") == ["sample_shop"]
+        query = "SELECT datacl::text FROM pg_database WHERE datname = 'sample_shop'"
+        assert "{=" not in str(column(url, query))
+
+
 def test_a_connection_without_the_password_is_refused(tmp_path: Path) -> None:
     with (
         postgres.temporary(tmp_path) as url,

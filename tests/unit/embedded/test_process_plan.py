@@ -59,6 +59,21 @@ def test_starts_no_server_that_is_given(tmp_path: Path) -> None:
     assert installation.addresses.environment() == DATABASE | BROKER
 
 
+def test_the_shop_of_the_sample_is_beside_an_embedded_database_only(
+    tmp_path: Path,
+) -> None:
+    ours = planned(tmp_path)
+    demo = {"POISONWEB_DEMO": "1"}
+    yours = planned(tmp_path, DATABASE, demo)
+
+    addresses = [
+        {each.environment.get("BROKER_SAMPLE_SHOP") for each in plan.processes}
+        for plan in (ours, yours)
+    ]
+    assert addresses == [{ours.addresses.shop_url}, {None}]
+    assert "/sample_shop?sslmode=disable" in str(ours.addresses.shop_url)
+
+
 def test_runs_no_sample_on_a_database_of_yours_unasked(tmp_path: Path) -> None:
     demo = {"POISONWEB_DEMO": "1"}
 
