@@ -56,6 +56,7 @@ class Story:
 
     seconds_to_first_problem: float
     problems: list[dict[str, Any]]
+    set_aside: Seen
     content_before: Seen
     content_after: Seen
     orders_before: Seen
@@ -208,6 +209,7 @@ def tell(product: Product, town: Town) -> Story:
     return Story(
         seconds_to_first_problem=first_problem,
         problems=problems,
+        set_aside=by_id(visitor, "topic:outbox/sample-shop"),
         content_before=content_before,
         content_after=by_id(visitor, "topic:ContentTopic", but=town.past()),
         orders_before=orders_before,
@@ -247,7 +249,17 @@ def test_problems_appear_by_themselves_within_seconds(story: Story) -> None:
         ("orders", "ValueError"),
         ("orders", "ZeroDivisionError"),
         ("shipments", "ProcessDied"),
+        ("outbox/sample-shop", "QuarantinedOutboxRow"),
     }
+
+
+def test_the_row_that_a_script_corrupted_is_set_aside_with_its_name(
+    story: Story,
+) -> None:
+    set_aside = [poison["error_message"] for poison in story.set_aside.values()]
+
+    assert any("receipt-correction.sh" in text for text in set_aside)
+    assert all("two messages under one id" in text for text in set_aside)
 
 
 def test_there_are_four_weeks_of_a_past_and_it_is_settled(story: Story) -> None:
