@@ -135,6 +135,11 @@ OUTBOXES = {
         "rows that are not sent, because they cannot be read, the broker refuses them,"
         " or another message has their id",
     ),
+    "outbox breaker": Definition(
+        "Breaker, of a sweeper",
+        "open after one error came several times in a row: the sweeper tries less often"
+        " until a try works",
+    ),
     "sent a second": Definition(
         "Sent a second", "messages that the sweeper sent in the last second or so"
     ),

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from apps.audit.models import Entry
 from apps.brokers.models import Broker
 from apps.core.errors import Absent, Refused, Unavailable
+from apps.core.statement_timeouts import TooSlow, unless_slow
 from apps.outbox import producer_rows
 from apps.outbox.models import Outbox, OutboxError
 from apps.outbox.producer_rows import ProducerRow, RowFilter
 from apps.outbox.querysets import OutboxQuerySet
 from apps.outbox.sweeper_state import state_of
-from apps.team.rights import Principal
+from apps.poison.models import Poison, Problem
+from apps.team.rights import Principal, Scope
 
 PAGE_SIZE = 50
 ROWS_SIZE = 50
 MOST_NAMES = 200
 MOST_SHOWN = 20
+MOST_QUARANTINED = 5
+# Rows with one reason and writer are one problem.
+MOST_PROBLEMS = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,12 +58,17 @@ class OutboxList:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutboxPage:
-    """What the page of an outbox shows, without its rows."""
+    """What the page of an outbox shows, without its rows.
+
+    `quarantined` are the messages of the rows that were quarantined last: their texts
+    name the writers.
+    """
 
     outbox: Outbox
     state: str
     errors: list[OutboxError]
     entries: list[Entry]
+    quarantined: list[Poison] | TooSlow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +110,7 @@ def one(outbox_id: int, principal: Principal, *, now: datetime) -> OutboxPage:
         state=state_of(outbox, now=now),
         errors=list(errors[:MOST_SHOWN]),
         entries=list(entries.order_by("-seq")[:MOST_SHOWN]),
+        quarantined=_quarantined(outbox, principal),
     )
 
 
@@ -130,6 +142,23 @@ def broker_names() -> list[str]:
 def _visible(principal: Principal) -> OutboxQuerySet:
     outboxes = Outbox.objects.matching(principal.topics)
     return outboxes.select_related("topic", "broker", "activity")
+
+
+def _quarantined(outbox: Outbox, principal: Principal) -> list[Poison] | TooSlow:
+    """List the last quarantined rows as messages, whose consumer is the outbox.
+
+    They are in our own database: the producer's may be away.
+    """
+    if not principal.may(Scope.POISONS_READ):
+        return []
+    return unless_slow(partial(_messages_of, outbox.topic.name, principal))
+
+
+def _messages_of(consumer_group: str, principal: Principal) -> list[Poison]:
+    problems = Problem.objects.on_topics(principal.topics).recent_first()
+    ids = problems.filter(consumer_group=consumer_group).values_list("pk", flat=True)
+    poisons = Poison.objects.filter(problem__in=list(ids[:MOST_PROBLEMS]))
+    return list(poisons.recent_first()[:MOST_QUARANTINED])
 
 
 def _latest_errors(outboxes: list[Outbox]) -> dict[int, OutboxError]:

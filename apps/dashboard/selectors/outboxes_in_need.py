@@ -92,7 +92,7 @@ def _status(counts: dict[str, int]) -> ComponentStatus:
     """Count the outboxes that are swept; a paused one is not expected to be."""
     expected = counts["total"] - counts["paused"]
     swept = expected - counts["sick"]
-    detail = f"{swept} of {counts['total']} are swept"
+    detail = f"{swept} of {counts['total']} swept"
     if counts["paused"]:
         detail += f", {counts['paused']} paused"
     if not expected:

@@ -9,13 +9,17 @@ import pytest
 from django.test import Client
 
 from apps.audit.models import Entry
+from apps.brokers.models import Topic
 from apps.core import clock
 from apps.outbox.models import Outbox, OutboxActivity
 from apps.outbox.outbox_fields import SETTINGS
 from apps.outbox.services import activity
 from apps.outbox.services.activity import NewErrors, SweeperNote
 from apps.outbox.states import SweeperState
+from apps.outbox.sweeping.quarantine_capture import capture_quarantined
 from apps.team.rights import Role
+from poisonguard.contract import Cause
+from poisonguard.outbox.sweeping.quarantine import QuarantinedRow, Writer
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.page_forms import form_on
 from tests.integration.dashboard.pages import get, words
@@ -231,6 +235,69 @@ def test_rows_are_filtered_and_decided(outbox: OutboxTables, anna: Client) -> No
     assert "is not quarantined: it is waiting" in words(
         get(anna, f"{path}/{waiting}/drop")
     )
+
+
+def test_the_page_names_the_writers_of_quarantined_rows(
+    outbox: OutboxTables, anna: Client
+) -> None:
+    shop = outbox_at(outbox.dsn)
+    path = f"/outboxes/{shop.pk}"
+    assert "No row yet" in words(get(anna, path))
+    Topic.objects.create(name="orders", native_name="orders", broker=events())
+    for number, topic in ((105, "orders"), (107, "receipts")):
+        row = QuarantinedRow(
+            row_id=number,
+            producer="shop",
+            message_id=f"m-{number}",
+            topic=topic,
+            headers=(),
+            body=b"body",
+            body_size=4,
+            body_digest=None,
+            attempts=1,
+            cause=Cause.MANUAL,
+            reason="two messages under one id",
+            quarantined_at=clock.now(),
+            writer=Writer("bob", "nightly.sh", "10.1.2.3", "71", "12:00"),
+        )
+        capture_quarantined(outbox=shop, rows=[row], now=clock.now())
+    note(shop, quarantined=2)
+
+    page = words(get(anna, path))
+
+    # A row of a registered topic is a message of that topic.
+    for number in (105, 107):
+        assert (
+            f"m-{number} two messages under one id. Row {number}, written by:"
+            " user bob, application nightly.sh"
+        ) in page
+    assert "Decide about 2 rows" in page
+
+
+@pytest.mark.parametrize(
+    ("state", "breaker"),
+    [(SweeperState.BROKEN, "open"), (SweeperState.SWEEPING, "closed")],
+)
+def test_the_page_has_the_breaker(
+    anna: Client, state: SweeperState, breaker: str
+) -> None:
+    shop = outbox_at(URL)
+    note(shop, state=state)
+
+    page = get(anna, f"/outboxes/{shop.pk}")
+
+    assert f"Breaker</a></dt><dd>{breaker}</dd>" in page
+
+
+def test_rows_that_are_not_there_say_why(outbox: OutboxTables, anna: Client) -> None:
+    shop = outbox_at(outbox.dsn)
+
+    page = get(anna, f"/outboxes/{shop.pk}/rows")
+    filtered = get(anna, f"/outboxes/{shop.pk}/rows?state=sent")
+
+    assert "No row yet" in page
+    assert "No row matches" in filtered
+    assert "Clear the filter" in filtered
 
 
 def test_rows_of_a_database_that_is_away_say_so(anna: Client) -> None:

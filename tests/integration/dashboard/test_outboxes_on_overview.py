@@ -126,7 +126,7 @@ def test_health_counts_the_outboxes_that_are_swept(anna: Client, now: datetime) 
 
     health = words(get(anna, "/")).partition("Health")[2]
 
-    assert "Outboxes 1 of 3 are swept, 1 paused" in health
+    assert "Outboxes 1 of 3 swept, 1 paused" in health
 
 
 def test_quarantined_rows_wait_for_a_decision(anna: Client, now: datetime) -> None:
