@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import ClassVar
 
@@ -20,7 +21,7 @@ from apps.outbox import producer_rows, table_inspection
 from apps.outbox.models import Outbox as OutboxModel
 from apps.outbox.services import outboxes as services
 from apps.outbox.services import row_decisions
-from apps.team.rights import Scope
+from apps.team.rights import Principal, Scope
 
 MOST_ROWS = 200
 REFUSED_CHANGE = (
@@ -169,16 +170,8 @@ class SendRow(View):
     )
     def post(self, request: Request, outbox_id: int, row_id: int) -> Response:
         """The sweeper sends it, whatever else has its message id; twice is a 409."""
-        ask = serializers.RowDecision.parse(request.data)
         outbox = outboxes.visible(outbox_id, self.principal)
-        row_decisions.send_row(
-            outbox=outbox,
-            row_id=row_id,
-            principal=self.principal,
-            now=clock.now(),
-            **ask,
-        )
-        return _row(outbox, row_id)
+        return _decide(row_decisions.send_row, request, self.principal, outbox, row_id)
 
 
 class DropRow(View):
@@ -193,19 +186,22 @@ class DropRow(View):
     )
     def post(self, request: Request, outbox_id: int, row_id: int) -> Response:
         """It stays in its table, and is not sent; twice is a 409."""
-        ask = serializers.RowDecision.parse(request.data)
         outbox = outboxes.visible(outbox_id, self.principal)
-        row_decisions.drop_row(
-            outbox=outbox,
-            row_id=row_id,
-            principal=self.principal,
-            now=clock.now(),
-            **ask,
-        )
-        return _row(outbox, row_id)
+        return _decide(row_decisions.drop_row, request, self.principal, outbox, row_id)
 
 
-def _row(outbox: OutboxModel, row_id: int) -> Response:
+def _decide(
+    decide: Callable[..., None],
+    request: Request,
+    principal: Principal,
+    outbox: OutboxModel,
+    row_id: int,
+) -> Response:
+    """Decide about a row; answer with what it is now."""
+    decision = serializers.RowDecision.parse(request.data)
+    decide(
+        outbox=outbox, row_id=row_id, principal=principal, now=clock.now(), **decision
+    )
     row = producer_rows.one(outbox, row_id)
     if row is None:
         raise Absent(f"There is no row {row_id} of {outbox} any more.")

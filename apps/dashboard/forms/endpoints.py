@@ -11,13 +11,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
-from django import forms
 from django.http import QueryDict
 
 from apps.dashboard.forms import declared_settings as declared
 from apps.dashboard.forms.declared_settings import SettingField, version_in
 from apps.dashboard.forms.fields import reason_in
-from apps.dashboard.selectors.endpoints import EndpointFilter
 from apps.redelivery.endpoint_fields import SETTINGS
 from apps.redelivery.endpoint_settings import PRESETS, EndpointSettings
 from apps.redelivery.models import Endpoint
@@ -26,20 +24,6 @@ from apps.team.rights import Principal
 
 # It has buttons of its own on the endpoint's page.
 _OF_THE_FORM = [setting for setting in SETTINGS if setting.name != "is_enabled"]
-
-
-class EndpointsForm(forms.Form):
-    """Filter endpoints by part of a name; the page begins after the name `after`."""
-
-    name = forms.CharField(required=False)
-    after = forms.CharField(required=False, strip=False)
-
-    @property
-    def as_filter(self) -> EndpointFilter:
-        """Return the filter; an invalid form filters nothing."""
-        if not self.is_valid():
-            return EndpointFilter()
-        return EndpointFilter(**self.cleaned_data)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,7 +20,6 @@ from apps.dashboard.forms import declared_settings as declared
 from apps.dashboard.forms.declared_settings import SettingField, version_in
 from apps.dashboard.forms.fields import reason_in
 from apps.dashboard.keyset_pagination import MAX_ID
-from apps.dashboard.selectors.outboxes import OutboxFilter
 from apps.outbox import table_inspection
 from apps.outbox.models import Outbox
 from apps.outbox.outbox_fields import SETTINGS
@@ -33,20 +32,6 @@ from poisonguard.outbox.sweeping.inspection import Finding
 
 # It has buttons of its own on the outbox's page.
 _OF_THE_FORM = [setting for setting in SETTINGS if setting.name != "is_paused"]
-
-
-class OutboxesForm(forms.Form):
-    """Filter outboxes by part of a name; the page begins after the name `after`."""
-
-    name = forms.CharField(required=False)
-    after = forms.CharField(required=False, strip=False)
-
-    @property
-    def as_filter(self) -> OutboxFilter:
-        """Return the filter; an invalid form filters nothing."""
-        if not self.is_valid():
-            return OutboxFilter()
-        return OutboxFilter(**self.cleaned_data)
 
 
 class RowsForm(forms.Form):

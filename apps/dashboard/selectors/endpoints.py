@@ -10,6 +10,7 @@ from apps.audit.models import Entry
 from apps.brokers.models import Topic
 from apps.core.errors import Absent
 from apps.core.statement_timeouts import TooSlow, unless_slow
+from apps.dashboard.selectors.name_filter import NameFilter
 from apps.redelivery import endpoint_figures
 from apps.redelivery.endpoint_figures import CallHours, DeliveryBacklog
 from apps.redelivery.models import Delivery, Endpoint
@@ -21,20 +22,6 @@ from apps.team.rights import Principal
 PAGE_SIZE = 50
 MOST_NAMES = 200
 MOST_SHOWN = 20
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EndpointFilter:
-    """A filter: endpoints whose name contains `name` and sorts behind `after`."""
-
-    name: str = ""
-    after: str = ""
-
-    def of(self, endpoints: EndpointQuerySet) -> EndpointQuerySet:
-        """Narrow endpoints to this filter."""
-        if self.name:
-            endpoints = endpoints.filter(name__icontains=self.name)
-        return endpoints.filter(name__gt=self.after)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,9 +65,7 @@ class EndpointPage:
     has_deliveries: bool
 
 
-def find(
-    filters: EndpointFilter, principal: Principal, *, now: datetime
-) -> EndpointList:
+def find(filters: NameFilter, principal: Principal, *, now: datetime) -> EndpointList:
     """List a page of the endpoints that match the filter and are visible."""
     rows = filters.of(_visible(principal)).order_by("name")[: PAGE_SIZE + 1]
     endpoints = list(rows)

@@ -10,6 +10,7 @@ from apps.audit.models import Entry
 from apps.brokers.models import Broker
 from apps.core.errors import Absent, Refused, Unavailable
 from apps.core.statement_timeouts import TooSlow, unless_slow
+from apps.dashboard.selectors.name_filter import NameFilter
 from apps.outbox import producer_rows
 from apps.outbox.models import Outbox, OutboxError
 from apps.outbox.producer_rows import ProducerRow, RowFilter
@@ -25,20 +26,6 @@ MOST_SHOWN = 20
 MOST_QUARANTINED = 5
 # Rows with one reason and writer are one problem.
 MOST_PROBLEMS = 100
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OutboxFilter:
-    """A filter: outboxes whose name contains `name` and sorts behind `after`."""
-
-    name: str = ""
-    after: str = ""
-
-    def of(self, outboxes: OutboxQuerySet) -> OutboxQuerySet:
-        """Narrow outboxes to this filter."""
-        if self.name:
-            outboxes = outboxes.filter(name__icontains=self.name)
-        return outboxes.filter(name__gt=self.after)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +70,7 @@ class RowList:
     trouble: str = ""
 
 
-def find(filters: OutboxFilter, principal: Principal, *, now: datetime) -> OutboxList:
+def find(filters: NameFilter, principal: Principal, *, now: datetime) -> OutboxList:
     """List a page of the outboxes that match the filter and are visible."""
     rows = filters.of(_visible(principal)).order_by("name")[: PAGE_SIZE + 1]
     outboxes = list(rows)

@@ -15,8 +15,9 @@ from apps.core import clock
 from apps.core.errors import Invalid, Refused
 from apps.dashboard.decorators import SignedIn, needs, show
 from apps.dashboard.domain_error_pages import status_of
-from apps.dashboard.forms.endpoints import EndpointForm, EndpointsForm
+from apps.dashboard.forms.endpoints import EndpointForm
 from apps.dashboard.forms.fields import field_of, reason_in
+from apps.dashboard.forms.name_filter import NamesForm
 from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import endpoints
 from apps.redelivery.endpoint_settings import PRESETS
@@ -33,7 +34,7 @@ PRESET_LABELS = {"article": "The article", "async-caller": "Async Caller"}
 @require_safe
 @needs(Scope.BROKERS_READ)
 def index(request: SignedIn) -> HttpResponse:
-    filters = EndpointsForm(request.GET).as_filter
+    filters = NamesForm(request.GET).as_filter
     principal = request.user.principal
     context = {
         "endpoints": endpoints.find(filters, principal, now=clock.now()),

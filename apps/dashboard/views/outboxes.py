@@ -18,7 +18,8 @@ from apps.core.errors import Invalid, PoisonwebError, Refused, Unavailable
 from apps.dashboard.decorators import SignedIn, needs, show
 from apps.dashboard.domain_error_pages import status_of
 from apps.dashboard.forms.fields import field_of, reason_in
-from apps.dashboard.forms.outboxes import OutboxesForm, OutboxForm, RowsForm
+from apps.dashboard.forms.name_filter import NamesForm
+from apps.dashboard.forms.outboxes import OutboxForm, RowsForm
 from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import outboxes
 from apps.outbox import table_inspection
@@ -41,7 +42,7 @@ DECIDED = {
 @require_safe
 @needs(Scope.BROKERS_READ)
 def index(request: SignedIn) -> HttpResponse:
-    filters = OutboxesForm(request.GET).as_filter
+    filters = NamesForm(request.GET).as_filter
     principal = request.user.principal
     context = {
         "outboxes": outboxes.find(filters, principal, now=clock.now()),
