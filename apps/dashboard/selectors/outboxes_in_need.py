@@ -13,7 +13,7 @@ from django.utils.text import Truncator
 from apps.core.statement_timeouts import TooSlow, unless_slow
 from apps.dashboard.presentation.plurals import counted_noun
 from apps.dashboard.selectors.health import MOST_NAMED, Alarm, ComponentStatus
-from apps.outbox.models import SWEEPER_LIVES, Outbox
+from apps.outbox.models import SWEEPER_LIVES, Outbox, OutboxActivity
 from apps.outbox.querysets import OutboxQuerySet
 from apps.outbox.states import SweeperState
 from apps.outbox.sweeper_state import SILENT, state_of
@@ -119,21 +119,28 @@ def _alarms(sick: OutboxQuerySet, number: int, *, now: datetime) -> list[Alarm]:
 
 
 def _alarm(outbox: Outbox, *, now: datetime) -> Alarm:
-    """Say why an outbox is sick, how many rows wait in it, and since when."""
+    """Say why an outbox is sick, how many rows wait in it, and since when.
+
+    Without an oldest row nothing is certain: its database may never have answered.
+    """
     state, activity = state_of(outbox, now=now), outbox.activity
-    reason = Truncator(activity.detail).chars(LONGEST_REASON).rstrip(".")
-    if state == SILENT:
-        reason = "no sweeper has noted anything of it"
-    if activity.oldest_at is None:
-        detail = f"{reason}; no row waits" if activity.noted_at else f"{reason} yet"
-    else:
-        waiting = counted_noun(activity.waiting, "row")
+    detail, at = _reason(state, activity), activity.oldest_at
+    if at is not None:
         verb = "waits" if activity.waiting == 1 else "wait"
-        detail = f"{reason}; {waiting} {verb}, the oldest was written"
+        rows = f"{counted_noun(activity.waiting, 'row')} {verb}"
+        detail = f"{detail}; {rows}, the oldest was written"
+    elif state == SILENT and activity.noted_at is not None:
+        detail, at = "the last note of its sweeper was", activity.noted_at
     return Alarm(
         component=f"Outbox {outbox.name}",
         state=state,
         detail=detail,
-        at=activity.oldest_at,
+        at=at,
         href=reverse("outbox", args=[outbox.pk]),
     )
+
+
+def _reason(state: str, activity: OutboxActivity) -> str:
+    if state != SILENT:
+        return Truncator(activity.detail).chars(LONGEST_REASON).rstrip(".")
+    return "its sweeper notes nothing" + ("" if activity.noted_at else " yet")

@@ -242,7 +242,7 @@ def test_the_page_names_the_writers_of_quarantined_rows(
 ) -> None:
     shop = outbox_at(outbox.dsn)
     path = f"/outboxes/{shop.pk}"
-    assert "No row yet" in words(get(anna, path))
+    assert "No row has been quarantined yet" in words(get(anna, path))
     Topic.objects.create(name="orders", native_name="orders", broker=events())
     for number, topic in ((105, "orders"), (107, "receipts")):
         row = QuarantinedRow(

@@ -78,13 +78,27 @@ def test_a_sick_outbox_is_above_all_with_its_link_and_what_waits(
 def test_an_outbox_that_no_sweeper_empties_is_silent(
     anna: Client, now: datetime
 ) -> None:
-    noted(now, noted_at=now - timedelta(minutes=1))
+    minutes = [now - timedelta(minutes=number) for number in range(10)]
+    noted(now, noted_at=minutes[1])
     noted(now, "second", noted_at=None)
+    noted(now, "third", noted_at=minutes[1], waiting=1, oldest_at=minutes[7])
 
     alarms = strip(get(anna, "/"))
 
-    assert "Outbox shop no sweeper has noted anything of it; no row waits" in alarms
-    assert "Outbox second no sweeper has noted anything of it yet" in alarms
+    assert "Outbox shop the last note of its sweeper was 1m ago" in alarms
+    assert "Outbox second its sweeper notes nothing yet" in alarms
+    assert (
+        "Outbox third its sweeper notes nothing; 1 row waits, the oldest was written"
+        " 7m ago" in alarms
+    )
+
+
+def test_an_outbox_whose_database_never_answered_is_not_called_empty(
+    anna: Client, now: datetime
+) -> None:
+    noted(now, state=SweeperState.UNREACHABLE.value, detail="connection refused")
+
+    assert "row" not in strip(get(anna, "/"))
 
 
 def test_an_outbox_that_was_just_added_is_not_silent_yet(
