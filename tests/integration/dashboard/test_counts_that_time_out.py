@@ -43,11 +43,16 @@ from apps.triage.states import Verb
 from tests import published_reports
 from tests.failure_report_builders import capture, count_up, counter, failure, poisons
 from tests.integration.dashboard.conftest import SignIn
+from tests.integration.outbox.conftest import broker_address, outbox, outbox_database
+from tests.integration.outbox.outbox_builders import outbox_at
 from tests.integration.redelivery import endpoint_and_delivery_builders as redelivery
+from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
 from tests.skip_builders_and_list_mirror import added
 from tests.triage_operation_runner import confirm, preview, run
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+__all__ = ["broker_address", "outbox", "outbox_database"]
 
 APPS = Path(__file__).resolve().parents[3] / "apps"
 HINT = str(shared_page_tags.took_too_long())
@@ -191,9 +196,17 @@ def delivery(db: None, now: datetime) -> None:
 
 
 @pytest.fixture
+def registered_outbox(
+    db: None, broker: object, broker_address: None, outbox: OutboxTables
+) -> None:
+    outbox_at(outbox.dsn)
+
+
+@pytest.fixture
 def lived_in(
     admin: Client,
     delivery: None,
+    registered_outbox: None,
     orders: Topic,
     stream: Redis,
     operator: Principal,
