@@ -1,4 +1,7 @@
-"""What a requeue writes of each message, read back from the write-ahead log."""
+"""What a requeue writes of each message, and how often it looks the message up.
+
+What it writes is read back from the write-ahead log.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from redis import Redis
 
 from apps.brokers.models import Topic
+from apps.core.queryset_sql import read_by_index
 from apps.team.rights import Principal
+from apps.triage.services import outbound
 from tests.failure_report_builders import poisons
 from tests.postgres_and_redis_plugin import FOLDER
 from tests.triage_operation_runner import confirm, counts_of, preview, run
@@ -105,6 +110,33 @@ def test_a_requeue_writes_few_rows_and_index_entries_of_each_message(
     assert 1 <= writes["delete"] <= 1 + SHARE_OF_ALL
     # Six of them are the poison's: its state stands in one of its indexes.
     assert 0 < writes["index entry"] <= 13 + SHARE_OF_ALL
+
+
+def test_a_message_is_looked_up_once_to_be_sent(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 200)
+    operation = confirm(operator, preview(operator, now), now)
+
+    with transaction.atomic():
+        read_by_index()
+        before = poisons_read()
+        items = outbound.read(
+            operation=operation.pk, first=0, end=200, most=150, unmarked=(), now=now
+        )
+        read = poisons_read() - before
+
+    assert (len(items.messages), read) == (150, 150)
+
+
+def poisons_read() -> int:
+    """Count the poisons that this transaction has looked up so far."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables"
+            " WHERE relname = 'poison_poison'"
+        )
+        return int(cursor.fetchone()[0])
 
 
 def test_no_poison_is_looked_up_for_a_foreign_key_of_what_is_inserted(

@@ -72,13 +72,15 @@ class _Row(NamedTuple):
 # OFFSET 0 makes Postgres take the items in their order, and look up each of the others.
 _READ = """
 SELECT held.item, held.poison_id, held.n, held.redrive, held.topic_id, held.queue,
-       known.id, known.outcome, known.copies, poison.state,
-       poison.state = 'open'
-       OR poison.state = 'redriven' AND poison.sent_at < %(silent_before)s,
-       poison.topic_id, poison.digest, body.content, body.headers
+       known.id, known.outcome, known.copies, held.state, held.is_sendable,
+       held.came_from, held.digest, body.content, body.headers
 FROM (
     SELECT * FROM (
-        SELECT hold.*, sum(poison.size) OVER (ORDER BY hold.item) - poison.size AS ahead
+        SELECT hold.*, poison.state, poison.topic_id AS came_from, poison.digest,
+               poison.state = 'open' OR poison.state = 'redriven'
+               AND poison.sent_at < %(silent_before)s AS is_sendable,
+               (poison.captured_at AT TIME ZONE 'UTC')::date AS day,
+               sum(poison.size) OVER (ORDER BY hold.item) - poison.size AS ahead
         FROM (SELECT * FROM poison_hold
               WHERE operation = %(operation)s
                 AND item >= %(first)s AND item < %(end)s
@@ -87,9 +89,7 @@ FROM (
     ) sized
     WHERE ahead < %(bytes)s OFFSET 0
 ) held
-JOIN poison_poison poison ON poison.id = held.poison_id
-JOIN poison_body body ON body.poison_id = poison.id
-     AND body.day = (poison.captured_at AT TIME ZONE 'UTC')::date
+JOIN poison_body body ON body.poison_id = held.poison_id AND body.day = held.day
 LEFT JOIN poison_redrive known ON known.poison_id = held.poison_id AND known.n = held.n
 ORDER BY held.item
 """
