@@ -92,6 +92,8 @@ def leaving(headers: Sequence[Header]) -> tuple[Header, ...]:
     failure_headers = (
         _cached_failure_headers(names) if is_usual else _failure_headers(names)
     )
+    if not failure_headers:
+        return tuple(headers)
     return tuple(
         header for header in headers if header[0].lower() not in failure_headers
     )

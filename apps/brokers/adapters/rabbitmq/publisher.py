@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, takewhile
 from uuid import uuid4
 
 from pika import spec
@@ -195,7 +195,8 @@ class RabbitChannel:
         if not multiple:
             return [tag] if tag in self._waiting else []
         last = tag or self._last
-        return [one for one in self._waiting if one <= last]
+        # They wait in the order of their tags: those behind it are not looked at.
+        return list(takewhile(last.__ge__, self._waiting))
 
     def _take_return(self, arrival: RabbitArrival) -> None:
         """Record the first message in flight that equals the returned one."""
