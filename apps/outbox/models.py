@@ -14,6 +14,8 @@ from apps.outbox.states import SweeperState
 OUTBOX_NAME_LIMIT = 100
 SCHEMA_LIMIT = 63  # characters; Postgres cuts longer names
 MOST_WINDOW = 10_000
+# A process sweeps all of them: two threads and two sessions each.
+MOST_OUTBOXES = 200
 # Sweepers note what they do every second.
 SWEEPER_LIVES = timedelta(seconds=15)
 
@@ -24,7 +26,8 @@ class Outbox(models.Model):
     `url` is sealed or env:NAME, never in the clear. `schema` is that of the table; ""
     leaves it to the search path of the user. `topic` has the quarantined messages of
     topics that are not registered here. A message for a topic waits while that topic's
-    slowest consumer is `most_lag` messages behind.
+    slowest consumer is `most_lag` messages behind, or its queue at the broker has
+    `most_depth`.
     """
 
     name = models.CharField(max_length=OUTBOX_NAME_LIMIT, unique=True)
@@ -36,6 +39,7 @@ class Outbox(models.Model):
     schema = models.CharField(max_length=SCHEMA_LIMIT, default="")
     window = models.PositiveIntegerField(help_text="messages sent at once, at most")
     most_lag = models.PositiveBigIntegerField(null=True, help_text="null: no limit")
+    most_depth = models.PositiveBigIntegerField(null=True, help_text="null: no limit")
     sent_rows_days = models.PositiveIntegerField(
         help_text="how long rows that were sent stay"
     )

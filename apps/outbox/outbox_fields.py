@@ -12,7 +12,8 @@ from apps.outbox.models import MOST_WINDOW, SCHEMA_LIMIT
 
 URL_LIMIT = 4_000
 MOST_DAYS = 3_650
-MOST_LAG = 2**53
+# Of messages that are counted: what JSON has exactly.
+MOST_MESSAGES = 2**53
 
 
 class OutboxGroup(StrEnum):
@@ -78,7 +79,19 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         " none: they do not wait",
         unit="messages",
         least=1,
-        most=MOST_LAG,
+        most=MOST_MESSAGES,
+        is_optional=True,
+    ),
+    Setting(
+        name="most_depth",
+        kind=Kind.WHOLE,
+        group=OutboxGroup.BROKER,
+        label="Most in the broker",
+        help="messages for a topic wait while its queue at the broker has so many; of a"
+        " stream, those that were read count, too; none: they do not wait",
+        unit="messages",
+        least=1,
+        most=MOST_MESSAGES,
         is_optional=True,
     ),
     Setting(

@@ -24,6 +24,7 @@ class OutboxSettings:
     is_paused: bool = False
     window: int = 500
     most_lag: int | None = None
+    most_depth: int | None = None
     sent_rows_days: int = 7
     sent_ids_days: int = 30
 

@@ -14,14 +14,22 @@ from apps.audit.services import Action
 from apps.brokers import sealed_addresses
 from apps.brokers.models import Broker, Topic
 from apps.brokers.services import topics_and_routing_publisher as brokers
+from apps.core.advisory_locks import wait_for
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
-from apps.outbox.models import OUTBOX_NAME_LIMIT, Outbox, OutboxActivity
+from apps.outbox.models import (
+    MOST_OUTBOXES,
+    OUTBOX_NAME_LIMIT,
+    Outbox,
+    OutboxActivity,
+)
 from apps.outbox.outbox_fields import URL_LIMIT
 from apps.outbox.outbox_settings import OutboxSettings
 from apps.outbox.producer_database import ProducerDatabase
 from apps.team.rights import Principal, Scope
 
 TOPIC_PREFIX = "outbox/"
+# Two of them at the same time would be one too many.
+COUNTING = "the number of outboxes"
 # In place of a changed address, which may be a secret.
 ANOTHER_ADDRESS = "another address"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
@@ -59,7 +67,8 @@ def add_outbox(
     """Add an outbox with its topic; sweepers begin within a second.
 
     It looks the host of the database up, so never call it in a transaction. Raises
-    Invalid for an unusable setting, and Refused for a name that is in use.
+    Invalid for an unusable setting, and Refused for a name that is in use or where
+    there are too many.
     """
     principal.require(Scope.BROKERS_WRITE)
     if not _NAME.fullmatch(name) or len(name) > OUTBOX_NAME_LIMIT:
@@ -86,6 +95,12 @@ def _add(
     now: datetime,
 ) -> Outbox:
     """Insert an outbox, its topic and its activity."""
+    wait_for(COUNTING)
+    if Outbox.objects.count() >= MOST_OUTBOXES:
+        raise Refused(
+            f"There are {MOST_OUTBOXES} outboxes already, as many as a sweeper empties:"
+            " remove one that is not needed."
+        )
     if Outbox.objects.filter(name=name).exists():
         raise Refused(f"There is an outbox {name} already: choose another name.")
     outbox = Outbox.objects.create(

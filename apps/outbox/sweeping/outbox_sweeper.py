@@ -20,7 +20,7 @@ from apps.outbox.services import activity
 from apps.outbox.services.activity import NewErrors, SweeperNote
 from apps.outbox.states import SweeperState
 from apps.outbox.sweeping.broker_publishing import BrokerPublishing
-from apps.outbox.sweeping.consumer_lag import LagWatch
+from apps.outbox.sweeping.broker_watch import BrokerWatch
 from apps.outbox.sweeping.quarantine_capture import capture_quarantined
 from poisonguard.errors import Away
 from poisonguard.locks.postgres import PostgresLocks
@@ -45,14 +45,14 @@ class OutboxSweeper:
         self.outbox = outbox
         self._clock = clock
         self._stop = threading.Event()
-        self._lag = LagWatch(outbox.broker, most_lag=outbox.most_lag)
+        self._watch = BrokerWatch(outbox)
         self._publishing = BrokerPublishing(outbox.broker)
         self._sweeper = Sweeper(
             self._connect,
             PostgresLocks(self._conninfo),
             self._publish,
             reporter=self,
-            slowed_topics=self._lag.look,
+            slowed_topics=self._watch.slowed,
             settings=_settings_of(outbox),
         )
         self._notes = _NoteTaker(outbox.pk, clock)
@@ -66,6 +66,7 @@ class OutboxSweeper:
 
     def start(self) -> None:
         """Begin to send."""
+        self._watch.start()
         self._thread.start()
 
     def stop(self) -> None:
@@ -91,11 +92,12 @@ class OutboxSweeper:
         try:
             self._sweeper.run(_NotedStop(self._stop, self._note))
         finally:
+            self._watch.stop()
             self._publishing.close()
             connections.close_all()  # those of this thread
 
     def _publish(self, messages: Sequence[OutboxMessage]) -> list[SendOutcome]:
-        self._lag.note({message.topic for message in messages})
+        self._watch.note({message.topic for message in messages})
         return self._publishing(messages)
 
     def _connect(self) -> psycopg.Connection[Any]:
@@ -117,7 +119,11 @@ class OutboxSweeper:
             raise Away(str(refusal)) from refusal
 
     def _note(self) -> None:
-        self._notes.take(self._sweeper.health(), self._lag.slowed)
+        self._notes.take(
+            self._sweeper.health(),
+            slowed=self._watch.slowed(),
+            watch_errors=self._watch.errors,
+        )
 
 
 class _NotedStop:
@@ -145,7 +151,13 @@ class _NoteTaker:
         self._sent_count = self._duplicate_count = 0
         self._errors: dict[tuple[Stage, str], int] = {}
 
-    def take(self, health: SweeperHealth, slowed: Mapping[str, str]) -> None:
+    def take(
+        self,
+        health: SweeperHealth,
+        *,
+        slowed: Mapping[str, str],
+        watch_errors: Sequence[LoggedError],
+    ) -> None:
         """Store a note, unless the last one is younger than a second."""
         now = monotonic()
         seconds = now - self._noted_at
@@ -153,6 +165,7 @@ class _NoteTaker:
             return
         self._noted_at = now
         state, detail = _state_of(health, slowed)
+        errors = [*health.errors, *watch_errors]
         note = SweeperNote(
             state=state,
             detail=detail,
@@ -170,7 +183,7 @@ class _NoteTaker:
                 activity.note(
                     outbox_id=self._outbox_id,
                     note=note,
-                    errors=self._new_errors(health.errors),
+                    errors=self._new_errors(errors),
                     now=self._clock(),
                 )
         except DatabaseError as away:
@@ -181,7 +194,7 @@ class _NoteTaker:
             health.sent_count,
             health.duplicate_count,
         )
-        self._errors = {(each.stage, each.kind): each.count for each in health.errors}
+        self._errors = {(each.stage, each.kind): each.count for each in errors}
 
     def _new_errors(self, errors: Sequence[LoggedError]) -> list[NewErrors]:
         return [

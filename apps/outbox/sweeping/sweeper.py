@@ -30,8 +30,6 @@ READ_SECONDS = 1.0
 STOP_SECONDS = 12.0
 # Of our own Postgres, for notes and quarantined rows.
 MOST_SESSIONS = 4
-# A thread and two sessions each.
-MOST_OUTBOXES = 200
 
 
 class SweeperProcess:
@@ -78,7 +76,7 @@ class SweeperProcess:
         )
         self._ending = [sweeper for sweeper in self._ending if sweeper.is_alive]
         busy = {sweeper.outbox.pk for sweeper in self._ending}
-        for pk, outbox in list(active.items())[:MOST_OUTBOXES]:
+        for pk, outbox in active.items():
             if pk not in self._sweepers and pk not in busy:
                 self._begin(outbox)
 

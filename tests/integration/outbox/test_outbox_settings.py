@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from django.db import connections, transaction
 from django.test import override_settings
 
 from apps.audit.models import Entry
@@ -15,6 +17,7 @@ from apps.core.errors import Absent, Forbidden, Invalid, Refused
 from apps.outbox.models import Outbox
 from apps.outbox.outbox_settings import OutboxSettings
 from apps.outbox.producer_database import ProducerDatabase
+from apps.outbox.services import outboxes
 from apps.outbox.services.outboxes import (
     add_outbox,
     change_outbox,
@@ -91,6 +94,51 @@ def test_a_removed_outbox_leaves_its_topic() -> None:
     assert Entry.objects.order_by("-seq")[0].reason == "over"
 
 
+def test_more_outboxes_than_a_sweeper_empties_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outboxes, "MOST_OUTBOXES", 2)
+    add(name="one")
+    add(name="two", is_paused=True)
+
+    with pytest.raises(Refused, match="There are 2 outboxes already"):
+        add(name="three")
+
+    assert not Topic.objects.filter(name="outbox/three").exists()
+    remove_outbox(name="one", principal=ADMIN, now=NOW)
+    add(name="three")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_adds_the_last_outbox_at_the_same_time_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outboxes, "MOST_OUTBOXES", 1)
+    others = ThreadPoolExecutor(1)
+
+    def add_two() -> str:
+        try:
+            add(name="two")
+        except Refused as refusal:
+            return str(refusal)
+        finally:
+            connections.close_all()
+        return "added"
+
+    with others, transaction.atomic():
+        events()
+        add_outbox(
+            name="one",
+            settings=OutboxSettings(url=f"{URL}?sslmode=disable", broker="events"),
+            principal=ADMIN,
+            now=NOW,
+        )
+        second = others.submit(add_two)
+        with pytest.raises(TimeoutError):
+            second.result(timeout=0.5)
+    assert "1 outboxes already" in second.result()
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -148,6 +196,8 @@ def test_this_machine_needs_the_permission_of_the_operator() -> None:
         ("window", 10_001),
         ("most_lag", 0),
         ("most_lag", 2**53 + 1),
+        ("most_depth", 0),
+        ("most_depth", 2**53 + 1),
         ("sent_rows_days", 0),
         ("sent_ids_days", 6),
         ("schema", "x" * 64),
