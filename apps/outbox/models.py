@@ -9,7 +9,8 @@ from django.db.models import Q
 
 from apps.brokers.models import Broker, Topic
 from apps.outbox.querysets import OutboxQuerySet
-from apps.outbox.states import SweeperState
+from apps.outbox.states import AsideState, SweeperState
+from apps.poison.models import Poison
 
 OUTBOX_NAME_LIMIT = 100
 SCHEMA_LIMIT = 63  # characters; Postgres cuts longer names
@@ -96,6 +97,12 @@ class OutboxActivity(models.Model):
     slowed = models.JSONField(
         default=dict, help_text="topics that are slowed, each with its reason"
     )
+    flood_rows = models.PositiveIntegerField(
+        default=0,
+        db_default=0,
+        help_text="rows of one writer that were set aside within ten minutes",
+    )
+    flood_writer = models.TextField(default="", db_default="", help_text="who it is")
 
     class Meta:
         db_table = "outbox_activity"
@@ -132,3 +139,54 @@ class OutboxError(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} at {self.step}: {self.count}"
+
+
+class SetAsideRow(models.Model):
+    """A row that was quarantined, its message here, and what was decided about it.
+
+    `poison` is None until it is captured; `redrives` is how often it had been sent
+    then, so that a later send counts for the row. `is_settled`: the row in the
+    producer's database agrees, as far as was decided when it was looked at.
+    """
+
+    outbox = models.ForeignKey(
+        Outbox, on_delete=models.CASCADE, related_name="set_aside", db_index=False
+    )
+    row_id = models.BigIntegerField()
+    # A poison may be deleted after its retention: the row stays as it was decided.
+    poison = models.ForeignKey(
+        Poison,
+        null=True,
+        on_delete=models.DO_NOTHING,
+        related_name="+",
+        db_constraint=False,
+        db_index=False,
+    )
+    redrives = models.PositiveIntegerField(default=0)
+    state = models.CharField(max_length=20, default=AsideState.QUARANTINED.value)
+    is_settled = models.BooleanField(default=True)
+    quarantined_at = models.DateTimeField()
+    decided_at = models.DateTimeField(null=True)
+    writer_user = models.TextField(default="")
+    writer_application = models.TextField(default="")
+    writer_address = models.TextField(default="")
+
+    class Meta:
+        db_table = "outbox_set_aside_row"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["outbox", "row_id"], name="outbox_set_aside_row_once"
+            ),
+            models.CheckConstraint(
+                name="outbox_set_aside_row_state_is_known",
+                condition=Q(state__in=[state.value for state in AsideState]),
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["outbox", "quarantined_at"], name="outbox_set_aside_by_time"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"row {self.row_id} of {self.outbox_id}: {self.state}"

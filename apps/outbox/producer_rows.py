@@ -6,7 +6,7 @@ Other programs write these rows: every column is read as text, and cut.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -51,7 +51,7 @@ _CONDITIONS = {
         "entry.quarantined_at IS NOT NULL AND entry.dropped_at IS NOT NULL"
     ),
 }
-_STATE = """
+STATE = """
 CASE WHEN entry.sent_at IS NOT NULL THEN 'sent'
      WHEN entry.duplicate_of IS NOT NULL THEN 'duplicate'
      WHEN entry.quarantined_at IS NULL THEN 'waiting'
@@ -108,7 +108,7 @@ def _moment(column: str) -> str:
 
 
 _ROWS = f"""
-SELECT entry.row_id::bigint, {_STATE} AS state,
+SELECT entry.row_id::bigint, {STATE} AS state,
     {_text("producer")} AS producer, {_text("message_id")} AS message_id,
     {_text("topic")} AS topic, {_text("key")} AS key,
     coalesce(octet_length(entry.body), 0)::bigint AS size,
@@ -127,18 +127,32 @@ WHERE {{condition}}
   AND (%(before)s::bigint IS NULL OR entry.row_id < %(before)s)
 ORDER BY entry.row_id DESC LIMIT %(most)s
 """  # noqa: S608 - made of constants
-_RELEASE = """
-UPDATE {outbox} AS entry
+_QUARANTINED = """
+quarantined AS (
+    SELECT entry.row_id,
+        greatest(least(entry.quarantined_at, now()), 'epoch') AS quarantined_at
+    FROM {outbox} AS entry
+    WHERE entry.row_id = %(row_id)s
+      AND entry.quarantined_at IS NOT NULL AND entry.dropped_at IS NULL
+    FOR UPDATE
+)
+"""
+RELEASE = f"""
+WITH {_QUARANTINED}
+UPDATE {{outbox}} AS entry
 SET quarantined_at = NULL, released_at = now(), reported_at = NULL,
     claim_token = NULL, claimed_until = NULL, due_at = now()
-WHERE entry.row_id = %(row_id)s
-  AND entry.quarantined_at IS NOT NULL AND entry.dropped_at IS NULL
-"""
-_DROP = """
-UPDATE {outbox} AS entry SET dropped_at = now()
-WHERE entry.row_id = %(row_id)s
-  AND entry.quarantined_at IS NOT NULL AND entry.dropped_at IS NULL
-"""
+FROM quarantined
+WHERE entry.row_id = quarantined.row_id
+  AND quarantined.quarantined_at <= coalesce(%(until)s, 'infinity'::timestamptz)
+RETURNING quarantined.quarantined_at
+"""  # noqa: S608 - made of constants
+_DROP = f"""
+WITH {_QUARANTINED}
+UPDATE {{outbox}} AS entry SET dropped_at = now()
+FROM quarantined WHERE entry.row_id = quarantined.row_id
+RETURNING quarantined.quarantined_at
+"""  # noqa: S608
 
 
 def find(outbox: Outbox, filters: RowFilter, *, most: int) -> list[ProducerRow]:
@@ -148,7 +162,7 @@ def find(outbox: Outbox, filters: RowFilter, *, most: int) -> list[ProducerRow]:
         cursor = connection.cursor(row_factory=class_row(ProducerRow))
         statement = _ROWS.replace("{condition}", condition)
         cursor.execute(
-            _filled(outbox, statement),
+            filled(outbox, statement),
             {
                 "message_id": filters.message_id,
                 "topic": filters.topic,
@@ -165,21 +179,26 @@ def one(outbox: Outbox, row_id: int) -> ProducerRow | None:
     return rows[0] if rows and rows[0].row_id == row_id else None
 
 
-def release(outbox: Outbox, connection: psycopg.Connection[Any], row_id: int) -> bool:
-    """Let the sweeper send a quarantined row; tell whether it was quarantined."""
-    return _decide(outbox, connection, _RELEASE, row_id)
+def release(
+    outbox: Outbox, connection: psycopg.Connection[Any], row_id: int
+) -> datetime | None:
+    """Let the sweeper send a row; return when it was quarantined, None if it is not."""
+    return _decide(outbox, connection, RELEASE, row_id)
 
 
-def drop(outbox: Outbox, connection: psycopg.Connection[Any], row_id: int) -> bool:
-    """Let a quarantined row never be sent; tell whether it was quarantined."""
+def drop(
+    outbox: Outbox, connection: psycopg.Connection[Any], row_id: int
+) -> datetime | None:
+    """Let a row never be sent; return when it was quarantined, None if it is not."""
     return _decide(outbox, connection, _DROP, row_id)
 
 
 def _decide(
     outbox: Outbox, connection: psycopg.Connection[Any], statement: str, row_id: int
-) -> bool:
-    cursor = connection.execute(_filled(outbox, statement), {"row_id": row_id})
-    return cursor.rowcount == 1
+) -> datetime | None:
+    values = {"row_id": row_id, "until": None}
+    row = connection.execute(filled(outbox, statement), values).fetchone()
+    return None if row is None else row[0]
 
 
 @contextmanager
@@ -199,7 +218,8 @@ def session(outbox: Outbox) -> Iterator[psycopg.Connection[Any]]:
         connection = psycopg.connect(
             **database.parameters(purpose=PURPOSE, settings=settings)
         )
-        with _cut_when_silent(connection), connection:
+        # psycopg closes none whose commit fails.
+        with closing(connection), _cut_when_silent(connection), connection:
             yield connection
     except psycopg.ProgrammingError as error:
         raise Refused(
@@ -223,5 +243,6 @@ def _cut_when_silent(connection: psycopg.Connection[Any]) -> Iterator[None]:
         watch.close()
 
 
-def _filled(outbox: Outbox, statement: str) -> str:
+def filled(outbox: Outbox, statement: str) -> str:
+    """Write the names of an outbox's tables into a statement of ours."""
     return Tables(outbox.schema or None).fill(statement)

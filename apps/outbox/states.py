@@ -18,3 +18,19 @@ class SweeperState(StrEnum):
     UNREACHABLE = "unreachable"
     BROKEN = "broken"
     PAUSED = "paused"
+
+
+class AsideState(StrEnum):
+    """What a row became that was set aside, as far as it was decided here.
+
+    Released: its outbox sends it. Sent: its message was sent from triage instead.
+    """
+
+    QUARANTINED = "quarantined"
+    DROPPED = "dropped"
+    RELEASED = "released"
+    SENT = "sent"
+
+
+# No later decision about its message concerns the row.
+FINAL = (AsideState.RELEASED.value, AsideState.SENT.value)

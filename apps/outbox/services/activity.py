@@ -10,7 +10,7 @@ from django.db import connection, transaction
 from django.db.models import F
 
 from apps.core.text_cleaning import storable
-from apps.outbox.models import OutboxActivity
+from apps.outbox.models import Outbox, OutboxActivity
 from apps.outbox.states import SweeperState
 
 DETAIL_LIMIT, STACK_LIMIT = 1_000, 20_000
@@ -73,7 +73,14 @@ def note(
         sent_per_second=note.sent_per_second,
         slowed={storable(topic): storable(why) for topic, why in note.slowed.items()},
     )
-    if not noted or not errors:
+    if noted:
+        add_errors(outbox_id=outbox_id, errors=errors)
+
+
+@transaction.atomic
+def add_errors(*, outbox_id: int, errors: Sequence[NewErrors]) -> None:
+    """Add errors to those of an outbox; nothing where it was removed."""
+    if not errors or not Outbox.objects.filter(pk=outbox_id).exists():
         return
     with connection.cursor() as cursor:
         cursor.executemany(

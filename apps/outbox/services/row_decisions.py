@@ -7,15 +7,18 @@ from datetime import datetime
 from typing import Any
 
 import psycopg
+from django.db import transaction
 
 from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.core.errors import Refused
 from apps.outbox import producer_rows
 from apps.outbox.models import Outbox
+from apps.outbox.services import set_aside_rows
+from apps.outbox.states import AsideState
 from apps.team.rights import Principal, Scope
 
-Decide = Callable[[Outbox, psycopg.Connection[Any], int], bool]
+Decide = Callable[[Outbox, psycopg.Connection[Any], int], datetime | None]
 
 
 def send_row(
@@ -29,10 +32,12 @@ def send_row(
     """Let the sweeper send a quarantined row, whatever else has its message id.
 
     Never call it in a transaction: it waits for the producer's database. Raises Refused
-    where the row is not quarantined, and Unavailable where the database is away.
+    where the row is not quarantined, or triage has acted on its message, and
+    Unavailable where the database is away.
     """
     _decide(
         producer_rows.release,
+        AsideState.RELEASED,
         Action.OUTBOX_ROW_RELEASED,
         outbox,
         row_id,
@@ -53,6 +58,7 @@ def drop_row(
     """Let a quarantined row never be sent; it stays in its table. See `send_row`."""
     _decide(
         producer_rows.drop,
+        AsideState.DROPPED,
         Action.OUTBOX_ROW_DROPPED,
         outbox,
         row_id,
@@ -64,6 +70,7 @@ def drop_row(
 
 def _decide(
     decide: Decide,
+    state: AsideState,
     action: Action,
     outbox: Outbox,
     row_id: int,
@@ -74,20 +81,30 @@ def _decide(
 ) -> None:
     """Change the row, record the decision, and only then commit the change.
 
-    A decision that is not recorded is never carried out. One that is recorded may be
-    lost with the producer's database: then the person gets Unavailable.
+    A decision that is not recorded is never carried out. Where the producer's database
+    goes away at the commit, the person gets Unavailable, and the sweeper process
+    carries the decision out when it is back.
     """
     principal.require(Scope.OPERATIONS_WRITE)
     reason = audit.clean_reason(reason)
     with producer_rows.session(outbox) as connection:
-        if not decide(outbox, connection, row_id):
+        quarantined_at = decide(outbox, connection, row_id)
+        if quarantined_at is None:
             raise Refused(f"Row {row_id} of {outbox} is not quarantined: look again.")
-        audit.record(
-            action=action,
-            subject=f"outbox:{outbox.name}",
-            actor=principal.actor,
-            source=principal.source,
-            reason=reason,
-            now=now,
-            detail={"row_id": row_id},
-        )
+        with transaction.atomic():
+            set_aside_rows.decide(
+                outbox=outbox,
+                row_id=row_id,
+                quarantined_at=quarantined_at,
+                state=state,
+                now=now,
+            )
+            audit.record(
+                action=action,
+                subject=f"outbox:{outbox.name}",
+                actor=principal.actor,
+                source=principal.source,
+                reason=reason,
+                now=now,
+                detail={"row_id": row_id},
+            )

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 from apps.brokers.models import Topic
 from apps.capture.intake import services as capture
 from apps.capture.intake.services import CaptureAnswer, CaptureStatus
 from apps.core.actor import Actor
 from apps.outbox.models import Outbox
+from apps.outbox.services import set_aside_rows
+from apps.outbox.services.set_aside_rows import CapturedRow
 from apps.team.rights import Principal
 from poisonguard.contract import FailureReport
 from poisonguard.outbox.sweeping.poisonweb_reports import failure_of
@@ -24,20 +27,36 @@ def capture_quarantined(
 ) -> list[ReportAnswer]:
     """Store rows as failures of their topics, or of the outbox's own; answer in order.
 
-    The same row with the same reason counts once.
+    The same row with the same reason counts once, until it is quarantined again.
     """
     topics = _registered_topics(outbox, {row.topic for row in rows})
     reports = [
         replace(
             failure_of(row, outbox=outbox.topic.name),
             topic=topics.get(row.topic, outbox.topic.name),
+            report_id=_report_id(row, outbox),
         )
         for row in rows
     ]
     answers = capture.capture(
         members=[report.to_wire() for report in reports], principal=SWEEPER, now=now
     )
+    captured = [
+        CapturedRow(row=row, poison=answer.poison)
+        for row, answer in zip(rows, answers, strict=True)
+        if answer.poison is not None
+    ]
+    set_aside_rows.note(outbox=outbox, rows=captured, now=now)
     return [_answer(each, to) for each, to in zip(answers, reports, strict=True)]
+
+
+def _report_id(row: QuarantinedRow, outbox: Outbox) -> UUID:
+    """Name this quarantine of a row: released, it may be quarantined once more.
+
+    A row that a sweeper cannot mark has no time.
+    """
+    name = (outbox.topic.name, str(row.row_id), row.reason, str(row.quarantined_at))
+    return uuid5(NAMESPACE_OID, ":".join(name))
 
 
 def _registered_topics(outbox: Outbox, natives: set[str]) -> dict[str, str]:

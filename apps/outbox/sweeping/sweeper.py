@@ -22,6 +22,7 @@ from apps.outbox.services import activity
 from apps.outbox.services.activity import SweeperNote
 from apps.outbox.states import SweeperState
 from apps.outbox.sweeping.outbox_sweeper import OutboxSweeper
+from apps.outbox.sweeping.settlement import Settlement
 
 log = logging.getLogger(__name__)
 
@@ -39,19 +40,24 @@ class SweeperProcess:
         self._clock = clock
         self._sweepers: dict[int, OutboxSweeper] = {}
         self._ending: list[OutboxSweeper] = []
+        self._settlement = Settlement(clock=clock)
 
     def run(self, stop: threading.Event) -> None:
         """Sweep until `stop`; then let what is being sent end."""
+        self._settlement.start()
         try:
             while not stop.is_set():
                 self._read()
                 stop.wait(READ_SECONDS)
         finally:
             self._end(self._sweepers)
+            self._settlement.stop()
             until = monotonic() + STOP_SECONDS
             for sweeper in self._ending:
                 if not sweeper.join(max(0.0, until - monotonic())):
                     log.error("%s was still being swept at the end", sweeper.outbox)
+            if not self._settlement.join(max(0.0, until - monotonic())):
+                log.error("rows were still being settled at the end")
 
     def _read(self) -> None:
         """Read all outboxes; begin and end their sweepers."""

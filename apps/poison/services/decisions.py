@@ -1,4 +1,7 @@
-"""Drop poisons, and restore them. What an operation may still send stays as it is."""
+"""Drop poisons, restore them, or give one back to where it came from.
+
+What an operation may still send stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,37 @@ UPDATE poison_poison SET state = 'open', dropped_at = NULL
 WHERE id = ANY(%(poisons)s) AND state = 'dropped' RETURNING id
 """
 
+# No answer will come: it is sent from there, without the mark of a redrive.
+_GIVE_BACK = """
+WITH sent AS (
+    UPDATE poison_poison SET state = 'moved', moved_to_id = topic_id,
+        redrives = redrives + 1, sent_at = %(now)s
+    WHERE id = ANY(%(poisons)s) AND state = 'open'
+      AND NOT EXISTS (SELECT FROM poison_hold WHERE poison_id = poison_poison.id)
+    RETURNING id, redrives, topic_id
+)
+INSERT INTO poison_redrive (id, poison_id, n, topic_id, queue, outcome, detail,
+    bookmark, epoch, copies, claimed_at, sent_at)
+SELECT gen_random_uuid(), id, redrives, topic_id, %(source)s, 'moved', %(detail)s, '',
+    0, 1, %(now)s, %(now)s
+FROM sent RETURNING poison_id
+"""
+
+# It did not fail again: no consumer had it.
+_TAKE_BACK = """
+WITH back AS (
+    UPDATE poison_redrive SET outcome = 'recurred', answered_at = %(now)s
+    FROM poison_poison
+    WHERE poison_poison.id = ANY(%(poisons)s) AND poison_poison.state = 'moved'
+      AND poison_redrive.poison_id = poison_poison.id
+      AND poison_redrive.n = poison_poison.redrives
+      AND poison_redrive.outcome = 'moved' AND poison_redrive.queue = %(source)s
+    RETURNING poison_id
+)
+UPDATE poison_poison SET state = 'open', moved_to_id = NULL
+FROM back WHERE poison_poison.id = back.poison_id RETURNING poison_poison.id
+"""
+
 
 def drop(*, poisons: Sequence[int], now: datetime) -> set[int]:
     """Drop those that may be dropped; return them. Call it inside a transaction."""
@@ -38,6 +72,25 @@ def drop(*, poisons: Sequence[int], now: datetime) -> set[int]:
 def restore(*, poisons: Sequence[int]) -> set[int]:
     """Open those that are dropped; return them. Call it inside a transaction."""
     return _transition(_RESTORE, poisons, {})
+
+
+def give_back(
+    *, poisons: Sequence[int], source: str, detail: str, now: datetime
+) -> set[int]:
+    """Record that open ones are sent from where they came from; return these.
+
+    Call it inside a transaction.
+    """
+    values = {"source": source, "detail": detail, "now": now}
+    return _transition(_GIVE_BACK, poisons, values)
+
+
+def take_back(*, poisons: Sequence[int], source: str, now: datetime) -> set[int]:
+    """Open those that were given back there and came again; return these.
+
+    Call it inside a transaction.
+    """
+    return _transition(_TAKE_BACK, poisons, {"source": source, "now": now})
 
 
 def _transition(

@@ -9,6 +9,13 @@ _SENT = """
         WHEN poison_poison.state = 'confirmed' THEN 'already handled'
         WHEN poison_poison.state = 'moved'
              AND poison_poison.moved_to_id = poison_poison.topic_id
+             AND EXISTS (
+                 SELECT FROM poison_redrive
+                 WHERE poison_id = poison_poison.id AND n = poison_poison.redrives
+                   AND queue LIKE 'outbox/%%')
+        THEN 'its outbox sends it: a requeue makes a second copy'
+        WHEN poison_poison.state = 'moved'
+             AND poison_poison.moved_to_id = poison_poison.topic_id
         THEN 'given back: its dead-letter queue has it, a requeue makes a second copy'
         WHEN poison_poison.state = 'moved' THEN 'sent to another topic'
         WHEN poison_poison.state = 'redriving' OR poison_poison.state = 'redriven'

@@ -1,0 +1,227 @@
+"""Rows that were set aside and their messages: who decides about one, decides of both.
+
+The message decides (docs/adr/0034): whoever acts on the row locks its poison, and is
+refused where triage acted on it first. Triage, which does not know of rows, finds the
+poison decided. What it decided is carried out on the row later: see `settlement`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Value, When
+
+from apps.core.errors import Refused
+from apps.core.text_cleaning import storable
+from apps.outbox.models import Outbox, SetAsideRow
+from apps.outbox.states import FINAL, AsideState
+from apps.poison.models import Hold, Poison, Redrive
+from apps.poison.services import decisions
+from apps.poison.services.locking import lock
+from apps.poison.states import PoisonState, RedriveOutcome
+from poisonguard.outbox.sweeping.quarantine import QuarantinedRow
+
+WRITER_LIMIT = 255
+SENT_OUTCOMES = (
+    RedriveOutcome.SENT.value,
+    RedriveOutcome.MOVED.value,
+    RedriveOutcome.CONFIRMED.value,
+    RedriveOutcome.RECURRED.value,
+)
+
+# What was decided about this very quarantine, or a later one, stays decided.
+_NOTE = """
+INSERT INTO outbox_set_aside_row AS row (outbox_id, row_id, poison_id, redrives, state,
+    is_settled, quarantined_at, writer_user, writer_application, writer_address)
+SELECT %(outbox)s, one.row_id, one.poison, poison.redrives, 'quarantined', true,
+       one.quarantined_at, one.user, one.application, one.address
+FROM unnest(%(row_ids)s::int8[], %(poisons)s::int8[], %(times)s::timestamptz[],
+            %(users)s::text[], %(applications)s::text[], %(addresses)s::text[])
+     AS one(row_id, poison, quarantined_at, "user", application, address)
+JOIN poison_poison poison ON poison.id = one.poison
+ON CONFLICT (outbox_id, row_id) DO UPDATE
+SET poison_id = excluded.poison_id,
+    redrives = CASE WHEN row.poison_id = excluded.poison_id
+                     AND row.quarantined_at >= excluded.quarantined_at
+                    THEN row.redrives ELSE excluded.redrives END,
+    writer_user = excluded.writer_user,
+    writer_application = excluded.writer_application,
+    writer_address = excluded.writer_address,
+    state = CASE WHEN row.quarantined_at < excluded.quarantined_at
+                 THEN 'quarantined' ELSE row.state END,
+    is_settled = row.is_settled OR row.quarantined_at < excluded.quarantined_at,
+    quarantined_at = greatest(row.quarantined_at, excluded.quarantined_at)
+RETURNING row.row_id, row.poison_id, row.state
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CapturedRow:
+    """A quarantined row, and the poison that its capture made or found."""
+
+    row: QuarantinedRow
+    poison: int
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedRow:
+    """A row as it was read, and the state that it should have."""
+
+    row: SetAsideRow
+    target: AsideState
+
+
+@transaction.atomic
+def note(*, outbox: Outbox, rows: Sequence[CapturedRow], now: datetime) -> None:
+    """Note which messages are those of rows; the outbox may have been removed.
+
+    Where a person decided about a row before its message was here, that is carried out
+    on the message. A message whose row was released is open again.
+    """
+    if not rows or not Outbox.objects.filter(pk=outbox.pk).exists():
+        return
+    by_id = {each.row.row_id: each for each in rows}
+    with connection.cursor() as cursor:
+        cursor.execute(_NOTE, _columns(outbox, [by_id[key] for key in sorted(by_id)]))
+        noted = cursor.fetchall()
+    again = [poison for _, poison, state in noted if state == AsideState.QUARANTINED]
+    decisions.take_back(poisons=again, source=outbox.topic.name, now=now)
+    for row_id, poison, state in noted:
+        if state == AsideState.RELEASED:
+            _give_back(outbox, row_id, poison, now=now)
+        elif state == AsideState.DROPPED:
+            decisions.drop(poisons=[poison], now=now)
+
+
+def decide(
+    *,
+    outbox: Outbox,
+    row_id: int,
+    quarantined_at: datetime,
+    state: AsideState,
+    now: datetime,
+) -> None:
+    """Record what a person decided about a quarantined row, on its message as well.
+
+    Raises Refused where triage was first. Call it inside a transaction.
+    """
+    rows = SetAsideRow.objects.select_for_update().filter(outbox=outbox, row_id=row_id)
+    row = rows.first()
+    if row is not None and row.poison_id is not None and row.state not in FINAL:
+        lock([row.poison_id])
+        _refuse_unless_open(row_id, row.poison_id)
+        if state is AsideState.RELEASED:
+            _give_back(outbox, row_id, row.poison_id, now=now)
+        else:
+            decisions.drop(poisons=[row.poison_id], now=now)
+    SetAsideRow.objects.update_or_create(
+        outbox=outbox,
+        row_id=row_id,
+        defaults={
+            "state": state.value,
+            "is_settled": False,
+            "quarantined_at": quarantined_at,
+            "decided_at": now,
+        },
+    )
+
+
+def unsettled() -> QuerySet[SetAsideRow]:
+    """Select the rows that are not as was decided; `target` is what they should be."""
+    sends = Redrive.objects.filter(
+        poison=OuterRef("poison"), n__gt=OuterRef("redrives"), outcome__in=SENT_OUTCOMES
+    )
+    rows = SetAsideRow.objects.annotate(
+        target=Case(
+            When(state__in=FINAL, then=F("state")),
+            When(
+                Q(poison__redrives__gt=F("redrives")) & Exists(sends),
+                then=Value(AsideState.SENT.value),
+            ),
+            When(
+                poison__state=PoisonState.OPEN.value,
+                then=Value(AsideState.QUARANTINED.value),
+            ),
+            When(
+                poison__state=PoisonState.DROPPED.value,
+                then=Value(AsideState.DROPPED.value),
+            ),
+            default=F("state"),
+        )
+    )
+    return rows.filter(Q(is_settled=False) | ~Q(target=F("state")))
+
+
+def first_unsettled(
+    outbox: Outbox, *, passed_by: Sequence[int], most: int
+) -> list[DecidedRow]:
+    """List the first rows of an outbox that are not as was decided."""
+    rows = unsettled().filter(outbox=outbox).exclude(pk__in=passed_by)
+    return [
+        DecidedRow(row, AsideState(row.target))  # type: ignore[attr-defined]
+        for row in rows.order_by("pk")[:most]
+    ]
+
+
+@transaction.atomic
+def store(
+    *, outbox: Outbox, decided: DecidedRow, state: AsideState, now: datetime
+) -> None:
+    """Note the state that a row has now, unless it was decided again meanwhile.
+
+    Where the row was sent all the same, its message is not to be sent once more.
+    """
+    row = decided.row
+    as_read = SetAsideRow.objects.filter(
+        pk=row.pk,
+        state=row.state,
+        is_settled=row.is_settled,
+        quarantined_at=row.quarantined_at,
+    )
+    is_sent = state is AsideState.SENT and decided.target is not AsideState.SENT
+    if as_read.update(state=state.value, is_settled=True) and is_sent and row.poison_id:
+        _give_back(outbox, row.row_id, row.poison_id, now=now)
+
+
+def _refuse_unless_open(row_id: int, poison: int) -> None:
+    """Raise Refused where triage has acted on the message of a row, or is about to."""
+    hold = Hold.objects.filter(poison=poison).first()
+    if hold is not None:
+        raise Refused(
+            f"Operation {hold.operation} has the message {poison} of row {row_id}:"
+            " cancel it, or wait for its end."
+        )
+    state = Poison.objects.filter(pk=poison).values_list("state", flat=True).first()
+    if state in {None, PoisonState.OPEN.value}:  # it may be deleted by its retention
+        return
+    if state == PoisonState.DROPPED.value:
+        raise Refused(
+            f"The message {poison} of row {row_id} was dropped: restore it first."
+        )
+    raise Refused(
+        f"The message {poison} of row {row_id} was requeued: the row is marked as sent"
+        " within seconds."
+    )
+
+
+def _give_back(outbox: Outbox, row_id: int, poison: int, *, now: datetime) -> None:
+    detail = f"row {row_id} is sent by the outbox {outbox.name}"
+    source = outbox.topic.name
+    decisions.give_back(poisons=[poison], source=source, detail=detail, now=now)
+
+
+def _columns(outbox: Outbox, rows: Sequence[CapturedRow]) -> Mapping[str, Any]:
+    writers = [each.row.writer for each in rows]
+    return {
+        "outbox": outbox.pk,
+        "row_ids": [each.row.row_id for each in rows],
+        "poisons": [each.poison for each in rows],
+        "times": [each.row.quarantined_at for each in rows],
+        "users": [storable(each.user)[:WRITER_LIMIT] for each in writers],
+        "applications": [storable(each.application)[:WRITER_LIMIT] for each in writers],
+        "addresses": [storable(each.address)[:WRITER_LIMIT] for each in writers],
+    }

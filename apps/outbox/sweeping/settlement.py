@@ -1,0 +1,170 @@
+"""Carries decisions about messages out on their rows, in a thread of its own.
+
+It waits for producers' databases, and sweeping does not wait for it: until a row is
+settled it stays quarantined or dropped, so that no sweeper sends it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from time import monotonic
+
+import psycopg
+from django.db import DatabaseError, connections
+
+from apps.core.postgres_connections import borrow
+from apps.outbox import producer_row_settlement, producer_rows
+from apps.outbox.models import Outbox
+from apps.outbox.services import activity, set_aside_rows
+from apps.outbox.services.activity import NewErrors
+from apps.outbox.services.set_aside_rows import DecidedRow
+from apps.outbox.states import AsideState
+from poisonguard.outbox.sweeping.claims import is_of_row
+
+log = logging.getLogger(__name__)
+
+STEP = "settle rows"
+LOOK_SECONDS = 5.0
+# Each look reads all rows that were set aside: it may take so much of the time.
+LOOK_SHARE = 0.05
+# Rows of one transaction in a producer's database.
+AT_ONCE = 100
+# So long an outbox or a row is left alone after an error.
+AFTER_ERROR = timedelta(seconds=60)
+
+
+class Settlement:
+    """Settles the rows of all outboxes; its errors are shown with the sweepers'."""
+
+    def __init__(self, *, clock: Callable[[], datetime]) -> None:
+        self._clock = clock
+        self._left_alone: dict[tuple[str, int], datetime] = {}
+        self._thread = threading.Thread(
+            target=self._run, name="settlement of rows", daemon=True
+        )
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        """Begin to settle rows."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Begin no other transaction; `join` waits for the present one."""
+        self._stop.set()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the end; tell whether it has come."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def settle_all(self) -> None:
+        """Settle what was decided; return when nothing more can be done now."""
+        while outboxes := self._unsettled_outboxes():
+            for outbox in outboxes:
+                if self._stop.is_set():
+                    return
+                self._settle(outbox)
+
+    def _run(self) -> None:
+        pause = LOOK_SECONDS
+        try:
+            while not self._stop.wait(pause):
+                began = monotonic()
+                try:
+                    self.settle_all()
+                except DatabaseError as away:
+                    log.warning("no rows of outboxes are settled: %s", away)
+                pause = max(LOOK_SECONDS, (monotonic() - began) / LOOK_SHARE)
+        finally:
+            connections.close_all()  # those of this thread
+
+    def _unsettled_outboxes(self) -> list[Outbox]:
+        with borrow():
+            rows = set_aside_rows.unsettled().exclude(pk__in=self._left("row"))
+            outboxes = Outbox.objects.filter(pk__in=rows.values("outbox"))
+            listed = outboxes.exclude(pk__in=self._left("outbox")).order_by("pk")
+            return list(listed.select_related("topic"))
+
+    def _settle(self, outbox: Outbox) -> None:
+        """Settle some rows of an outbox; an error leaves it, or a row, for later."""
+        with borrow():
+            listed = set_aside_rows.first_unsettled(
+                outbox, passed_by=self._left("row"), most=AT_ONCE
+            )
+        if not listed:
+            return
+        try:
+            states = self._settle_rows(outbox, listed)
+        except Exception as error:  # noqa: BLE001 - counted, and shown with its stack
+            self._leave("outbox", outbox.pk)
+            self._note_error(outbox, error)
+            return
+        with borrow():
+            for decided, state in states:
+                set_aside_rows.store(
+                    outbox=outbox, decided=decided, state=state, now=self._clock()
+                )
+
+    def _settle_rows(
+        self, outbox: Outbox, rows: Sequence[DecidedRow]
+    ) -> list[tuple[DecidedRow, AsideState]]:
+        """Bring rows into their states, in one transaction; return what they have."""
+        states = list[tuple[DecidedRow, AsideState]]()
+        with producer_rows.session(outbox) as connection:
+            connection.execute(producer_row_settlement.LOCK_LIMIT)
+            for decided in rows:
+                row = decided.row
+                try:
+                    with connection.transaction():
+                        state = producer_row_settlement.settle(
+                            outbox,
+                            connection,
+                            row_id=row.row_id,
+                            target=decided.target,
+                            quarantined_at=row.quarantined_at,
+                        )
+                except psycopg.Error as error:
+                    if not (is_of_row(error) or is_locked(error)):
+                        raise
+                    self._leave("row", row.pk)
+                    self._note_error(outbox, error)
+                    continue
+                if state is None:
+                    self._leave("row", row.pk)
+                else:
+                    states.append((decided, state))
+        return states
+
+    def _left(self, what: str) -> list[int]:
+        """Return the keys of outboxes or rows that are left alone now."""
+        now = self._clock()
+        for key in [key for key, until in self._left_alone.items() if until <= now]:
+            del self._left_alone[key]
+        return [pk for kind, pk in self._left_alone if kind == what]
+
+    def _leave(self, what: str, pk: int) -> None:
+        self._left_alone[what, pk] = self._clock() + AFTER_ERROR
+
+    def _note_error(self, outbox: Outbox, error: Exception) -> None:
+        now = self._clock()
+        log.warning("rows of %s are not settled: %s", outbox, error)
+        new = NewErrors(
+            step=STEP,
+            kind=type(error).__name__,
+            count=1,
+            first_at=now,
+            last_at=now,
+            message=str(error),
+            first_stack="".join(traceback.format_exception(error)),
+        )
+        with borrow():
+            activity.add_errors(outbox_id=outbox.pk, errors=[new])
+
+
+def is_locked(error: psycopg.Error) -> bool:
+    """Tell whether somebody else has the lock of a row."""
+    return isinstance(error, psycopg.errors.LockNotAvailable)

@@ -1,0 +1,537 @@
+"""A decision about a row is one about its message, and the other way round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+
+from apps.audit.models import Entry
+from apps.brokers.models import Topic
+from apps.core import clock
+from apps.core.errors import Refused, Unavailable
+from apps.outbox import producer_rows
+from apps.outbox.models import Outbox, OutboxError, SetAsideRow
+from apps.outbox.services.outboxes import remove_outbox
+from apps.outbox.services.row_decisions import drop_row, send_row
+from apps.outbox.sweeping import settlement
+from apps.outbox.sweeping.quarantine_capture import capture_quarantined
+from apps.outbox.sweeping.settlement import Settlement
+from apps.poison.models import Poison, Redrive
+from apps.triage.models import Operation
+from apps.triage.states import Verb
+from poisonguard.outbox.message import OutboxMessage, digest
+from poisonguard.outbox.sweeping import quarantine
+from poisonguard.outbox.sweeping.connection import OutboxConnection, connecting_to
+from poisonguard.outbox.sweeping.quarantine import QuarantinedRow
+from poisonguard.outbox.sweeping.settings import SweeperSettings
+from tests.in_memory_queue_broker import Queues
+from tests.integration.outbox.outbox_builders import ADMIN, events, outbox_at
+from tests.integration.outbox.test_row_decisions import QUARANTINE, decide
+from tests.integration.outbox.test_sweeping_registered_outboxes import sweeping
+from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
+from tests.triage_operation_runner import (
+    AwayPublisher,
+    confirm,
+    preview,
+    redriven,
+    run,
+)
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def registered(outbox: OutboxTables, broker: Queues) -> Outbox:
+    made = outbox_at(outbox.dsn)
+    Topic.objects.create(name="orders", broker=events(), native_name="orders")
+    return made
+
+
+@pytest.fixture
+def settling() -> Iterator[Settlement]:
+    return Settlement(clock=clock.now)
+
+
+def set_aside(outbox: OutboxTables, message_id: str = "m-1", body: bytes = b"b") -> int:
+    """Put a row, and quarantine it as a sweeper does, up to its report."""
+    row_id = outbox.put(message_id, body, headers=[b"name", b"\xff"])
+    outbox.execute(
+        QUARANTINE.replace("reported_at = now()", "reported_at = NULL"), [row_id]
+    )
+    return row_id
+
+
+def unreported(outbox: OutboxTables) -> list[QuarantinedRow]:
+    connection = OutboxConnection(connecting_to(outbox.dsn), SweeperSettings())
+    try:
+        rows = quarantine.unreported(connection, [])
+        quarantine.mark_reported(connection, [row.row_id for row in rows])
+        return rows
+    finally:
+        connection.close()
+
+
+def report(outbox: OutboxTables, registered: Outbox) -> None:
+    rows = unreported(outbox)
+    capture_quarantined(outbox=registered, rows=rows, now=clock.now())
+
+
+def act(verb: Verb, *poisons: Poison, **selection: Any) -> Operation:
+    now = clock.now()
+    ids = [poison.pk for poison in poisons]
+    asked = preview(ADMIN, now, verb=verb, ids=ids, **selection)
+    operation = confirm(ADMIN, asked, now)
+    run(operation, now)
+    return operation
+
+
+def state(registered: Outbox, row_id: int) -> str:
+    row = producer_rows.one(registered, row_id)
+    assert row is not None
+    return row.state
+
+
+def test_a_message_that_is_requeued_sends_its_row_for_good(
+    outbox: OutboxTables, broker: Queues, registered: Outbox, settling: Settlement
+) -> None:
+    row_id, other = set_aside(outbox), set_aside(outbox, "m-2")
+    report(outbox, registered)
+    writer = outbox.column("writer_application", row_id)
+
+    act(Verb.REDRIVE, Poison.objects.get(message_id="m-1"))
+    assert state(registered, row_id) == "quarantined"
+    settling.settle_all()
+
+    assert state(registered, row_id) == "sent"
+    assert state(registered, other) == "quarantined"
+    assert outbox.count("quarantined_at IS NOT NULL") == 1
+    assert outbox.column("writer_application", row_id) == writer
+    sent = OutboxMessage(
+        producer="shop",
+        message_id="m-1",
+        topic="orders",
+        body=b"b",
+        headers=((b"name", b"\xff"),),
+    )
+    assert outbox.execute("SELECT * FROM poisonguard_outbox_sent")[0][:3] == (
+        "shop",
+        "m-1",
+        digest(sent),
+    )
+    assert len(broker.published) == 1
+    with sweeping():
+        outbox.put("m-3")
+        wait_until(lambda: len(broker.published) == 2)
+    for decision in (send_row, drop_row):
+        with pytest.raises(Refused, match="not quarantined"):
+            decide(decision, registered, row_id)
+
+
+def test_a_message_that_is_dropped_and_restored_takes_its_row_along(
+    outbox: OutboxTables, registered: Outbox, settling: Settlement
+) -> None:
+    row_id = set_aside(outbox)
+    report(outbox, registered)
+    poison = Poison.objects.get()
+    entries = Entry.objects.filter(subject="outbox:shop").count()
+
+    act(Verb.DROP, poison)
+    settling.settle_all()
+    assert state(registered, row_id) == "dropped"
+    act(Verb.RESTORE, poison)
+    settling.settle_all()
+    assert state(registered, row_id) == "quarantined"
+    act(Verb.DROP, poison)
+    act(Verb.RESTORE, poison)
+    act(Verb.REDRIVE, poison)
+    settling.settle_all()
+    assert state(registered, row_id) == "sent"
+    assert Entry.objects.filter(subject="outbox:shop").count() == entries
+
+
+def test_a_row_that_is_sent_gives_its_message_back(
+    outbox: OutboxTables, broker: Queues, registered: Outbox
+) -> None:
+    row_id = set_aside(outbox)
+    report(outbox, registered)
+    poison = Poison.objects.get()
+
+    decide(send_row, registered, row_id)
+
+    poison.refresh_from_db()
+    assert poison.label == "given back"
+    redrive = Redrive.objects.get()
+    assert (redrive.queue, redrive.n) == ("outbox/shop", 1)
+    assert redrive.detail == f"row {row_id} is sent by the outbox shop"
+    for verb in (Verb.REDRIVE, Verb.DROP):
+        with pytest.raises(Refused, match="its outbox sends it: a requeue makes a"):
+            act(verb, poison)
+    with pytest.raises(Refused, match="not dropped"):
+        act(Verb.RESTORE, poison)
+    with sweeping():
+        wait_until(lambda: broker.published)
+    assert len(broker.published) == 1
+
+
+def test_a_row_that_is_dropped_drops_its_message_until_triage_restores_it(
+    outbox: OutboxTables, registered: Outbox, settling: Settlement
+) -> None:
+    row_id = set_aside(outbox)
+    report(outbox, registered)
+    poison = Poison.objects.get()
+
+    decide(drop_row, registered, row_id)
+
+    poison.refresh_from_db()
+    assert poison.state == "dropped"
+    settling.settle_all()
+    assert state(registered, row_id) == "dropped"
+    act(Verb.RESTORE, poison)
+    settling.settle_all()
+    assert state(registered, row_id) == "quarantined"
+
+
+def test_a_released_row_that_is_quarantined_again_opens_its_message(
+    outbox: OutboxTables, registered: Outbox, settling: Settlement
+) -> None:
+    row_id = set_aside(outbox)
+    report(outbox, registered)
+    decide(send_row, registered, row_id)
+    outbox.execute(
+        QUARANTINE.replace("reported_at = now()", "reported_at = NULL"), [row_id]
+    )
+    settling.settle_all()
+    assert state(registered, row_id) == "quarantined"
+
+    report(outbox, registered)
+
+    poison = Poison.objects.get()
+    assert (poison.state, poison.failures) == ("open", 2)
+    act(Verb.REDRIVE, poison)
+    settling.settle_all()
+    assert state(registered, row_id) == "sent"
+
+
+@pytest.mark.parametrize(
+    ("decision", "label"), [(send_row, "given back"), (drop_row, "dropped")]
+)
+def test_a_decision_before_the_message_is_here_is_one_about_the_message(
+    outbox: OutboxTables,
+    registered: Outbox,
+    settling: Settlement,
+    decision: Callable[..., None],
+    label: str,
+) -> None:
+    row_id = set_aside(outbox)
+    in_flight = unreported(outbox)
+    decide(decision, registered, row_id)
+    settling.settle_all()
+
+    capture_quarantined(outbox=registered, rows=in_flight, now=clock.now())
+    capture_quarantined(outbox=registered, rows=in_flight, now=clock.now())
+
+    assert Poison.objects.get().label == label
+    settling.settle_all()
+    expected = "waiting" if decision is send_row else "dropped"
+    assert state(registered, row_id) == expected
+
+
+@pytest.mark.parametrize("decision", [send_row, drop_row])
+@pytest.mark.parametrize(
+    ("verb", "sentence"),
+    [(Verb.REDRIVE, "was requeued"), (Verb.DROP, "was dropped: restore it first")],
+)
+def test_who_decides_about_the_row_after_triage_is_refused(
+    outbox: OutboxTables,
+    registered: Outbox,
+    decision: Callable[..., None],
+    verb: Verb,
+    sentence: str,
+) -> None:
+    row_id = set_aside(outbox)
+    report(outbox, registered)
+    act(verb, Poison.objects.get())
+
+    with pytest.raises(Refused, match=sentence):
+        decide(decision, registered, row_id)
+
+    assert state(registered, row_id) == "quarantined"
+    assert not Entry.objects.filter(action__startswith="outbox.row_").exists()
+
+
+@pytest.mark.parametrize("decision", [send_row, drop_row])
+def test_who_decides_about_the_row_while_triage_sends_is_refused(
+    outbox: OutboxTables, registered: Outbox, decision: Callable[..., None]
+) -> None:
+    row_id, now = set_aside(outbox), clock.now()
+    report(outbox, registered)
+    poison = Poison.objects.get()
+    operation = confirm(ADMIN, preview(ADMIN, now, ids=[poison.pk]), now)
+    run(operation, now, by=AwayPublisher)
+
+    with pytest.raises(Refused, match=f"Operation {operation.pk} has the message"):
+        decide(decision, registered, row_id)
+
+    assert state(registered, row_id) == "quarantined"
+
+
+def test_of_a_person_at_the_row_and_one_in_triage_the_first_wins(
+    outbox: OutboxTables, broker: Queues, registered: Outbox
+) -> None:
+    row_id, now = set_aside(outbox), clock.now()
+    report(outbox, registered)
+    poison = Poison.objects.get()
+    asked = preview(ADMIN, now, ids=[poison.pk])
+
+    def send() -> str:
+        try:
+            decide(send_row, registered, row_id)
+        except Refused as refusal:
+            return str(refusal)
+        finally:
+            connections.close_all()
+        return "sent"
+
+    with ThreadPoolExecutor(1) as others, transaction.atomic():
+        operation = confirm(ADMIN, asked, now)
+        at_the_row = others.submit(send)
+        with pytest.raises(TimeoutError):
+            at_the_row.result(timeout=0.5)
+        assert outbox.count("quarantined_at IS NULL") == 0
+    assert f"Operation {operation.pk} has the message" in at_the_row.result()
+    run(operation, now)
+    assert len(broker.published) == 1
+
+
+def test_a_decision_whose_commit_is_lost_is_carried_out_later(
+    outbox: OutboxTables, registered: Outbox, settling: Settlement
+) -> None:
+    row_id = set_aside(outbox)
+    report(outbox, registered)
+    # The trigger of a stranger, which fails the commit.
+    outbox.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE 'no'; END $$"
+    )
+    outbox.execute(
+        "CREATE CONSTRAINT TRIGGER refusal AFTER UPDATE ON poisonguard_outbox"
+        " DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()"
+    )
+    with pytest.raises((Unavailable, Refused)):
+        decide(send_row, registered, row_id)
+    assert state(registered, row_id) == "quarantined"
+    assert Poison.objects.get().label == "given back"
+
+    settling.settle_all()
+    assert state(registered, row_id) == "quarantined"
+    assert OutboxError.objects.get().step == "settle rows"
+    outbox.execute("DROP TRIGGER refusal ON poisonguard_outbox")
+    Settlement(clock=clock.now).settle_all()
+
+    assert state(registered, row_id) == "waiting"
+
+
+def test_a_message_that_failed_again_after_its_requeue_leaves_its_row_sent(
+    outbox: OutboxTables, registered: Outbox, settling: Settlement
+) -> None:
+    row_id = set_aside(outbox)
+    report(outbox, registered)
+    poison = Poison.objects.get()
+    redriven(poison, clock.now())
+    Redrive.objects.update(outcome="recurred", answered_at=clock.now())
+    Poison.objects.update(state="open")
+
+    settling.settle_all()
+
+    assert state(registered, row_id) == "sent"
+    assert Poison.objects.get().state == "open"
+
+
+def test_a_send_that_was_refused_leaves_the_row_quarantined(
+    outbox: OutboxTables, registered: Outbox, settling: Settlement
+) -> None:
+    row_id = set_aside(outbox)
+    report(outbox, registered)
+    redriven(Poison.objects.get(), clock.now())
+    Redrive.objects.update(outcome="refused", sent_at=None)
+    Poison.objects.update(state="open")
+
+    settling.settle_all()
+
+    assert state(registered, row_id) == "quarantined"
+    assert not SetAsideRow.objects.exclude(state="quarantined").exists()
+
+
+@pytest.mark.parametrize(("claimed", "expected"), [(True, "waiting"), (False, "sent")])
+def test_a_row_that_waits_all_the_same_is_marked_unless_it_is_being_sent(
+    outbox: OutboxTables,
+    registered: Outbox,
+    settling: Settlement,
+    claimed: bool,
+    expected: str,
+) -> None:
+    row_id = set_aside(outbox)
+    report(outbox, registered)
+    outbox.execute(
+        "UPDATE poisonguard_outbox SET quarantined_at = NULL, claim_token ="
+        " CASE WHEN %s THEN gen_random_uuid() END",
+        [claimed],
+    )
+    act(Verb.REDRIVE, Poison.objects.get())
+
+    settling.settle_all()
+    assert state(registered, row_id) == expected
+    assert SetAsideRow.objects.get().state == ("quarantined" if claimed else "sent")
+
+    outbox.execute("UPDATE poisonguard_outbox SET sent_at = now()")
+    Settlement(clock=clock.now).settle_all()
+    assert SetAsideRow.objects.get().state == "sent"
+
+
+def test_a_dropped_row_that_waits_all_the_same_is_not_sent(
+    outbox: OutboxTables, registered: Outbox, settling: Settlement
+) -> None:
+    row_id = set_aside(outbox)
+    report(outbox, registered)
+    outbox.execute("UPDATE poisonguard_outbox SET quarantined_at = NULL")
+    act(Verb.DROP, Poison.objects.get())
+
+    settling.settle_all()
+
+    assert state(registered, row_id) == "dropped"
+
+
+def test_a_restored_message_whose_row_was_sent_is_not_open(
+    outbox: OutboxTables, registered: Outbox, settling: Settlement
+) -> None:
+    set_aside(outbox)
+    report(outbox, registered)
+    poison = Poison.objects.get()
+    act(Verb.DROP, poison)
+    settling.settle_all()
+    outbox.execute("UPDATE poisonguard_outbox SET sent_at = now()")
+    act(Verb.RESTORE, poison)
+
+    settling.settle_all()
+
+    poison.refresh_from_db()
+    assert poison.label == "given back"
+
+
+def test_a_row_that_is_locked_is_left_for_later_and_the_others_are_settled(
+    outbox: OutboxTables, registered: Outbox, settling: Settlement
+) -> None:
+    first, second = set_aside(outbox), set_aside(outbox, "m-2")
+    report(outbox, registered)
+    act(Verb.DROP, *Poison.objects.all())
+
+    with outbox.connection.transaction():
+        outbox.execute(
+            "SELECT FROM poisonguard_outbox WHERE row_id = %s FOR UPDATE", [first]
+        )
+        settling.settle_all()
+
+    assert state(registered, first) == "quarantined"
+    assert state(registered, second) == "dropped"
+    assert OutboxError.objects.get().kind == "LockNotAvailable"
+    settling.settle_all()  # a minute has not passed
+    assert state(registered, first) == "quarantined"
+    Settlement(clock=lambda: clock.now() + timedelta(minutes=2)).settle_all()
+    assert state(registered, first) == "dropped"
+
+
+def test_a_database_that_is_away_does_not_keep_others_from_being_settled(
+    outbox: OutboxTables, broker: Queues, settling: Settlement
+) -> None:
+    away = outbox_at("postgresql://a:b@127.0.0.1:1/none", name="away")
+    later = outbox_at(outbox.dsn, name="later")
+    row_id = set_aside(outbox)
+    report(outbox, later)
+    SetAsideRow.objects.create(
+        outbox=away,
+        row_id=7,
+        state="dropped",
+        is_settled=False,
+        quarantined_at=clock.now(),
+    )
+    act(Verb.DROP, Poison.objects.get())
+
+    settling.settle_all()
+
+    assert state(later, row_id) == "dropped"
+    assert OutboxError.objects.get().outbox_id == away.pk
+
+
+def test_rows_are_settled_in_parts(
+    outbox: OutboxTables,
+    registered: Outbox,
+    settling: Settlement,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(settlement, "AT_ONCE", 2)
+    for number in range(5):
+        set_aside(outbox, f"m-{number}")
+    report(outbox, registered)
+    act(Verb.DROP, *Poison.objects.all())
+
+    settling.settle_all()
+
+    assert outbox.count("dropped_at IS NOT NULL") == 5
+    assert SetAsideRow.objects.filter(state="dropped", is_settled=True).count() == 5
+
+
+def test_a_row_that_cannot_be_digested_is_marked_as_sent_all_the_same(
+    outbox: OutboxTables,
+    registered: Outbox,
+    settling: Settlement,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outbox.allow_nulls()
+    rows = [set_aside(outbox, f"m-{number}") for number in range(2)]
+    report(outbox, registered)
+    outbox.execute(
+        "UPDATE poisonguard_outbox SET body = NULL WHERE row_id = %s", [rows[0]]
+    )
+    outbox.execute(
+        "UPDATE poisonguard_outbox SET headers = ARRAY[NULL, NULL]::bytea[]"
+        " WHERE row_id = %s",
+        [rows[1]],
+    )
+    act(Verb.REDRIVE, *Poison.objects.all())
+
+    settling.settle_all()
+
+    assert [state(registered, row_id) for row_id in rows] == ["sent", "sent"]
+    assert outbox.execute("SELECT * FROM poisonguard_outbox_sent") == []
+    assert not OutboxError.objects.exists()
+
+
+def test_the_sweeper_process_settles_rows(
+    outbox: OutboxTables, registered: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settlement, "LOOK_SECONDS", 0.05)
+    outbox.allow_nulls()
+    row_id = outbox.put("m-1", None)
+
+    with sweeping():
+        wait_until(Poison.objects.exists)
+        act(Verb.DROP, Poison.objects.get())
+        wait_until(lambda: state(registered, row_id) == "dropped")
+
+
+def test_a_report_of_an_outbox_that_was_removed_is_captured(
+    outbox: OutboxTables, registered: Outbox
+) -> None:
+    set_aside(outbox)
+    remove_outbox(name="shop", principal=ADMIN, now=clock.now())
+
+    report(outbox, registered)
+
+    assert Poison.objects.get().state == "open"
+    assert not SetAsideRow.objects.exists()
