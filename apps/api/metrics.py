@@ -27,7 +27,7 @@ from apps.core import clock
 from apps.core.statement_timeouts import TooSlow, unless_slow
 from apps.outbox.models import Outbox, OutboxError
 from apps.outbox.states import SweeperState
-from apps.outbox.sweeper_state import state_of
+from apps.outbox.sweeper_state import SILENT, state_of
 from apps.poison import backlogs
 from apps.poison.models import PoisonCountCheck
 from apps.poison.states import DisplayState
@@ -214,6 +214,9 @@ def _outboxes(principal: Principal, now: datetime) -> list[Metric]:
     sweeping = gauge(
         "outbox_sweeping", "1 while a sweeper sends what waits, slowed or not."
     )
+    breaker = gauge("outbox_breaker_open", "1 while equal errors make it pause.")
+    up = gauge("outbox_sweeper_up", "0 while no sweeper notes anything.")
+    flood = gauge("outbox_flood_rows", "Rows of one writer set aside in 10 minutes.")
     errors = CounterMetricFamily(
         "outbox_errors", "Errors of the sweeper.", labels=["outbox", "step"]
     )
@@ -226,11 +229,16 @@ def _outboxes(principal: Principal, now: datetime) -> list[Metric]:
         age = (now - (activity.oldest_at or now)).total_seconds()
         oldest.add_metric(label, max(0.0, age))
         quarantined.add_metric(label, activity.quarantined)
-        sweeping.add_metric(label, float(state_of(each, now=now) in SENDING))
+        state = state_of(each, now=now)
+        sweeping.add_metric(label, float(state in SENDING))
+        breaker.add_metric(label, float(state == SweeperState.BROKEN))
+        up.add_metric(label, float(state != SILENT))
+        flood.add_metric(label, activity.flood_rows)
         messages.add_metric(label, activity.sent_count)
         for step, count in counts.get(each.pk, {}).items():
             errors.add_metric([*label, step], count)
-    return [waiting, oldest, quarantined, sweeping, errors, messages]
+    gauges = [waiting, oldest, quarantined, sweeping, breaker, up, flood]
+    return [*gauges, errors, messages]
 
 
 def _visible_outboxes(principal: Principal) -> list[Outbox]:

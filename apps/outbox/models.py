@@ -166,7 +166,7 @@ class SetAsideRow(models.Model):
     state = models.CharField(max_length=20, default=AsideState.QUARANTINED.value)
     is_settled = models.BooleanField(default=True)
     quarantined_at = models.DateTimeField()
-    decided_at = models.DateTimeField(null=True)
+    noted_at = models.DateTimeField(help_text="when it was captured or decided")
     writer_user = models.TextField(default="")
     writer_application = models.TextField(default="")
     writer_address = models.TextField(default="")
@@ -184,7 +184,7 @@ class SetAsideRow(models.Model):
         ]
         indexes = [
             models.Index(
-                fields=["outbox", "quarantined_at"], name="outbox_set_aside_by_time"
+                fields=["outbox", "noted_at"], name="outbox_set_aside_by_time"
             ),
         ]
 

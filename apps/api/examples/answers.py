@@ -401,6 +401,8 @@ OUTBOX: Final[Value] = {
         "duplicate_count": 1,
         "sent_per_second": 55.0,
         "slowed": {"orders": "consumer billing is 12,000 messages behind"},
+        "flood_rows": 1,
+        "flood_writer": "user shop, application repair script, address 10.0.0.7",
     },
     "sweeper_errors": [
         {

@@ -150,6 +150,14 @@ class SweeperActivity(Schema):
         child=Text(),
         help_text="topics that are slowed, each with its reason",
     )
+    flood_rows = Number(
+        source="activity.flood_rows",
+        help_text="rows of one writer that were set aside within ten minutes",
+    )
+    flood_writer = Text(
+        source="activity.flood_writer",
+        help_text="who it is: user, application and address; empty if no row was",
+    )
 
 
 class Outbox(Schema):

@@ -59,7 +59,12 @@ class Migration(LockTimeoutMigration):
                         ),
                         ("is_settled", models.BooleanField(default=True)),
                         ("quarantined_at", models.DateTimeField()),
-                        ("decided_at", models.DateTimeField(null=True)),
+                        (
+                            "noted_at",
+                            models.DateTimeField(
+                                help_text="when it was captured or decided"
+                            ),
+                        ),
                         ("writer_user", models.TextField(default="")),
                         ("writer_application", models.TextField(default="")),
                         ("writer_address", models.TextField(default="")),
@@ -88,7 +93,7 @@ class Migration(LockTimeoutMigration):
                         "db_table": "outbox_set_aside_row",
                         "indexes": [
                             models.Index(
-                                fields=["outbox", "quarantined_at"],
+                                fields=["outbox", "noted_at"],
                                 name="outbox_set_aside_by_time",
                             )
                         ],

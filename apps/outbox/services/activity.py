@@ -14,6 +14,8 @@ from apps.outbox.models import Outbox, OutboxActivity
 from apps.outbox.states import SweeperState
 
 DETAIL_LIMIT, STACK_LIMIT = 1_000, 20_000
+# Of one writer within ten minutes: people are told whose rows they are.
+FLOOD_ROWS = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,9 +62,10 @@ def note(
     *, outbox_id: int, note: SweeperNote, errors: Sequence[NewErrors], now: datetime
 ) -> None:
     """Store a note, and add the errors; nothing where the outbox was removed."""
+    details = [note.detail, _flood_of(outbox_id)]
     noted = OutboxActivity.objects.filter(outbox=outbox_id).update(
         state=note.state.value,
-        detail=storable(note.detail)[:DETAIL_LIMIT],
+        detail=storable(". ".join(filter(None, details)))[:DETAIL_LIMIT],
         noted_at=now,
         waiting=note.waiting,
         waiting_bytes=note.waiting_bytes,
@@ -75,6 +78,18 @@ def note(
     )
     if noted:
         add_errors(outbox_id=outbox_id, errors=errors)
+
+
+def _flood_of(outbox_id: int) -> str:
+    """Say whose rows are set aside in great numbers; "" where nobody's are."""
+    flooded = OutboxActivity.objects.filter(
+        outbox=outbox_id, flood_rows__gte=FLOOD_ROWS
+    )
+    row = flooded.values_list("flood_rows", "flood_writer").first()
+    if row is None:
+        return ""
+    count, writer = row
+    return f"{count:,} rows of one writer were set aside within ten minutes: {writer}"
 
 
 @transaction.atomic

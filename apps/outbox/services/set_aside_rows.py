@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connection, transaction
-from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Value, When
+from django.db.models import Case, Count, Exists, F, OuterRef, Q, QuerySet, Value, When
 
 from apps.core.errors import Refused
 from apps.core.text_cleaning import storable
-from apps.outbox.models import Outbox, SetAsideRow
+from apps.outbox.models import Outbox, OutboxActivity, SetAsideRow
 from apps.outbox.states import FINAL, AsideState
 from apps.poison.models import Hold, Poison, Redrive
 from apps.poison.services import decisions
@@ -25,7 +25,11 @@ from apps.poison.services.locking import lock
 from apps.poison.states import PoisonState, RedriveOutcome
 from poisonguard.outbox.sweeping.quarantine import QuarantinedRow
 
+WRITER = ("writer_user", "writer_application", "writer_address")
 WRITER_LIMIT = 255
+FLOOD_TIME = timedelta(minutes=10)
+# A report may be on its way while a person decides.
+FINAL_FOR = timedelta(days=1)
 SENT_OUTCOMES = (
     RedriveOutcome.SENT.value,
     RedriveOutcome.MOVED.value,
@@ -36,9 +40,10 @@ SENT_OUTCOMES = (
 # What was decided about this very quarantine, or a later one, stays decided.
 _NOTE = """
 INSERT INTO outbox_set_aside_row AS row (outbox_id, row_id, poison_id, redrives, state,
-    is_settled, quarantined_at, writer_user, writer_application, writer_address)
+    is_settled, quarantined_at, noted_at, writer_user, writer_application,
+    writer_address)
 SELECT %(outbox)s, one.row_id, one.poison, poison.redrives, 'quarantined', true,
-       one.quarantined_at, one.user, one.application, one.address
+       one.quarantined_at, %(now)s, one.user, one.application, one.address
 FROM unnest(%(row_ids)s::int8[], %(poisons)s::int8[], %(times)s::timestamptz[],
             %(users)s::text[], %(applications)s::text[], %(addresses)s::text[])
      AS one(row_id, poison, quarantined_at, "user", application, address)
@@ -54,6 +59,8 @@ SET poison_id = excluded.poison_id,
     state = CASE WHEN row.quarantined_at < excluded.quarantined_at
                  THEN 'quarantined' ELSE row.state END,
     is_settled = row.is_settled OR row.quarantined_at < excluded.quarantined_at,
+    noted_at = CASE WHEN row.quarantined_at < excluded.quarantined_at
+                    THEN excluded.noted_at ELSE row.noted_at END,
     quarantined_at = greatest(row.quarantined_at, excluded.quarantined_at)
 RETURNING row.row_id, row.poison_id, row.state
 """
@@ -86,7 +93,8 @@ def note(*, outbox: Outbox, rows: Sequence[CapturedRow], now: datetime) -> None:
         return
     by_id = {each.row.row_id: each for each in rows}
     with connection.cursor() as cursor:
-        cursor.execute(_NOTE, _columns(outbox, [by_id[key] for key in sorted(by_id)]))
+        in_order = [by_id[row_id] for row_id in sorted(by_id)]
+        cursor.execute(_NOTE, {**_columns(outbox, in_order), "now": now})
         noted = cursor.fetchall()
     again = [poison for _, poison, state in noted if state == AsideState.QUARANTINED]
     decisions.take_back(poisons=again, source=outbox.topic.name, now=now)
@@ -95,6 +103,7 @@ def note(*, outbox: Outbox, rows: Sequence[CapturedRow], now: datetime) -> None:
             _give_back(outbox, row_id, poison, now=now)
         elif state == AsideState.DROPPED:
             decisions.drop(poisons=[poison], now=now)
+    note_flood(outbox_id=outbox.pk, now=now)
 
 
 def decide(
@@ -125,7 +134,7 @@ def decide(
             "state": state.value,
             "is_settled": False,
             "quarantined_at": quarantined_at,
-            "decided_at": now,
+            "noted_at": now,
         },
     )
 
@@ -185,6 +194,40 @@ def store(
     is_sent = state is AsideState.SENT and decided.target is not AsideState.SENT
     if as_read.update(state=state.value, is_settled=True) and is_sent and row.poison_id:
         _give_back(outbox, row.row_id, row.poison_id, now=now)
+
+
+def note_flood(*, outbox_id: int, now: datetime) -> None:
+    """Note whose rows of an outbox were set aside most often within ten minutes."""
+    rows = SetAsideRow.objects.filter(outbox=outbox_id, noted_at__gt=now - FLOOD_TIME)
+    writers = rows.values_list(*WRITER)
+    first = writers.annotate(rows=Count("pk")).order_by("-rows", *WRITER).first()
+    *writer, count = first or ("", "", "", 0)
+    OutboxActivity.objects.filter(outbox=outbox_id).update(
+        flood_rows=count, flood_writer=_words_of(*writer) if count else ""
+    )
+
+
+def note_ends_of_floods(*, now: datetime) -> None:
+    """Look again at the outboxes whose rows were set aside lately."""
+    flooded = OutboxActivity.objects.filter(flood_rows__gt=0)
+    for outbox_id in flooded.values_list("outbox", flat=True):
+        note_flood(outbox_id=outbox_id, now=now)
+
+
+def forget(*, now: datetime) -> None:
+    """Delete what no later report or decision needs."""
+    rows = SetAsideRow.objects.filter(state__in=FINAL, is_settled=True)
+    rows.filter(noted_at__lt=now - FINAL_FOR).delete()
+
+
+def _words_of(user: str, application: str, address: str) -> str:
+    """Describe a writer in a sentence."""
+    if not (user or application or address):
+        return "a writer that no trigger noted"
+    return (
+        f"user {user}, application {application or '(no name)'}, address"
+        f" {address or '(local)'}"
+    )
 
 
 def _refuse_unless_open(row_id: int, poison: int) -> None:

@@ -63,6 +63,9 @@ class Settlement:
 
     def settle_all(self) -> None:
         """Settle what was decided; return when nothing more can be done now."""
+        with borrow():
+            set_aside_rows.forget(now=self._clock())
+            set_aside_rows.note_ends_of_floods(now=self._clock())
         while outboxes := self._unsettled_outboxes():
             for outbox in outboxes:
                 if self._stop.is_set():

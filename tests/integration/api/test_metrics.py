@@ -26,12 +26,14 @@ from apps.triage.services import previews
 from apps.triage.services.previews import SelectionRequest
 from apps.triage.states import STANDINGS, Verb
 from tests.failure_report_builders import capture, drop, failure
+from tests.in_memory_queue_broker import Queues
 from tests.integration.api.schema_checking_client import (
     Caller,
     anonymous,
     person,
     program,
 )
+from tests.integration.outbox.outbox_builders import outbox_at
 from tests.integration.redelivery.endpoint_and_delivery_builders import (
     DOWN,
     endpoint,
@@ -312,10 +314,11 @@ def test_every_rule_is_complete_and_explained() -> None:
 
 
 def test_every_rule_uses_existing_metrics_and_labels(
-    reader: Caller, orders: Topic, now: datetime
+    reader: Caller, orders: Topic, broker: Queues, now: datetime
 ) -> None:
     Lane.objects.update(state="running", seen_at=now, depth=7)
     accept(endpoint=endpoint(), new=request(), now=now)
+    outbox_at("postgresql://sweeper:x@127.0.0.1/shop")
     response = reader.client.get("/metrics", headers=reader.headers)
     exported = set(
         re.findall(r"^# TYPE (\w+)", response.content.decode(), re.MULTILINE)

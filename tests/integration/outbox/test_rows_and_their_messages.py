@@ -459,6 +459,7 @@ def test_a_database_that_is_away_does_not_keep_others_from_being_settled(
         state="dropped",
         is_settled=False,
         quarantined_at=clock.now(),
+        noted_at=clock.now(),
     )
     act(Verb.DROP, Poison.objects.get())
 
@@ -523,6 +524,24 @@ def test_the_sweeper_process_settles_rows(
         wait_until(Poison.objects.exists)
         act(Verb.DROP, Poison.objects.get())
         wait_until(lambda: state(registered, row_id) == "dropped")
+
+
+def test_a_row_that_was_sent_or_released_is_forgotten_after_a_day(
+    outbox: OutboxTables, registered: Outbox
+) -> None:
+    first, second = set_aside(outbox), set_aside(outbox, "m-2")
+    set_aside(outbox, "m-3")
+    report(outbox, registered)
+    decide(send_row, registered, first)
+    decide(drop_row, registered, second)
+    day = timedelta(days=1)
+
+    Settlement(clock=lambda: clock.now() + day - timedelta(minutes=1)).settle_all()
+    assert SetAsideRow.objects.count() == 3
+    Settlement(clock=lambda: clock.now() + day).settle_all()
+
+    left = SetAsideRow.objects.order_by("row_id").values_list("state", flat=True)
+    assert list(left) == ["dropped", "quarantined"]
 
 
 def test_a_report_of_an_outbox_that_was_removed_is_captured(
