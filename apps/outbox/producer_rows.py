@@ -17,6 +17,7 @@ import psycopg
 from psycopg.rows import class_row
 
 from apps.core.errors import Refused, Unavailable
+from apps.outbox.error_texts import ErrorTexts
 from apps.outbox.models import Outbox
 from apps.outbox.producer_database import ProducerDatabase
 from poisonguard.locks.postgres_connection import cut_connection
@@ -208,27 +209,30 @@ def session(outbox: Outbox) -> Iterator[psycopg.Connection[Any]]:
     Raises Unavailable where it is away, or an answer takes longer than two seconds, and
     Refused where its tables are not as they should be.
     """
-    database = ProducerDatabase.read(outbox.url)
+    database, texts = ProducerDatabase.read(outbox.url), ErrorTexts(outbox.url)
     settings = {
         "statement_timeout": READ_MILLISECONDS,
         "lock_timeout": READ_MILLISECONDS,
         "datestyle": "ISO",  # psycopg reads no other
     }
     try:
-        connection = psycopg.connect(
-            **database.parameters(purpose=PURPOSE, settings=settings)
-        )
+        parameters = database.parameters(purpose=PURPOSE, settings=settings)
+    except Unavailable as away:
+        raise Unavailable(texts.clean(str(away))) from away
+    try:
+        connection = psycopg.connect(**parameters)
         # psycopg closes none whose commit fails.
         with closing(connection), _cut_when_silent(connection), connection:
             yield connection
     except psycopg.ProgrammingError as error:
         raise Refused(
             f"The tables of the outbox {outbox.name} are not as they should be; check"
-            f" them: {error}"
+            f" them: {texts.clean(str(error))}"
         ) from error
     except psycopg.Error as error:
         raise Unavailable(
-            f"The database of the outbox {outbox.name} did not answer: {error}"
+            f"The database of the outbox {outbox.name} did not answer:"
+            f" {texts.clean(str(error))}"
         ) from error
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import psycopg
 
 from apps.core.errors import PoisonwebError
+from apps.outbox.error_texts import ErrorTexts
 from apps.outbox.producer_database import ProducerDatabase, search_path_to
 from poisonguard.outbox.sweeping.inspection import Finding, FindingKind, inspect
 from poisonguard.outbox.sweeping.settings import SweeperSettings
@@ -16,10 +18,11 @@ PURPOSE = "outbox inspection"
 STATEMENT_SECONDS = 10.0
 
 
-def findings(*, url: str, schema: str) -> list[Finding]:
+def findings(*, url: str, schema: str, for_manager: bool) -> list[Finding]:
     """Return what is wrong with the tables, the worst first; [] if nothing is.
 
-    `url` is as it is stored. Never call it in a transaction: it waits for the database.
+    `url` is as it is stored; only a manager sees its host and its user. Never call it
+    in a transaction: it waits for the database.
     """
     settings = SweeperSettings(
         schema=schema or None, statement_seconds=STATEMENT_SECONDS
@@ -29,10 +32,18 @@ def findings(*, url: str, schema: str) -> list[Finding]:
         parameters = database.parameters(
             purpose=PURPOSE, settings=search_path_to(schema)
         )
+        listed = inspect(partial(_connect, parameters), settings)
     except PoisonwebError as refusal:
         remedy = "check the address, and where it leads"
-        return [Finding(kind=FindingKind.AWAY, detail=str(refusal), remedy=remedy)]
-    return inspect(partial(_connect, parameters), settings)
+        listed = [Finding(kind=FindingKind.AWAY, detail=str(refusal), remedy=remedy)]
+    return listed if for_manager else [_cleaned(each, url) for each in listed]
+
+
+def _cleaned(finding: Finding, url: str) -> Finding:
+    texts = ErrorTexts(url)
+    return replace(
+        finding, detail=texts.clean(finding.detail), sql=texts.clean(finding.sql)
+    )
 
 
 def _connect(parameters: dict[str, Any]) -> psycopg.Connection[Any]:

@@ -154,7 +154,11 @@ class Findings(View):
     def get(self, _: Request, outbox_id: int) -> Response:
         """Looks at tables, columns, rights, unique index, trigger and connection."""
         outbox = outboxes.visible(outbox_id, self.principal)
-        answer = table_inspection.findings(url=outbox.url, schema=outbox.schema)
+        answer = table_inspection.findings(
+            url=outbox.url,
+            schema=outbox.schema,
+            for_manager=self.principal.may(Scope.BROKERS_WRITE),
+        )
         return Response(serializers.TableFindings({"findings": answer}).data)
 
 

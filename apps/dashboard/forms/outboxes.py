@@ -97,7 +97,9 @@ class OutboxForm:
         settings.check()
         url = outboxes.storable_url(settings.url)
         outboxes.check_address(url)
-        return table_inspection.findings(url=url, schema=settings.schema)
+        return table_inspection.findings(
+            url=url, schema=settings.schema, for_manager=True
+        )
 
     @property
     def sections(self) -> Iterator[tuple[StrEnum, list[SettingField]]]:

@@ -84,7 +84,11 @@ def inspect(request: SignedIn, outbox_id: int) -> HttpResponse:
     outbox = outboxes.visible(outbox_id, request.user.principal)
     context = {
         "outbox": outbox,
-        "findings": table_inspection.findings(url=outbox.url, schema=outbox.schema),
+        "findings": table_inspection.findings(
+            url=outbox.url,
+            schema=outbox.schema,
+            for_manager=request.user.principal.may(Scope.BROKERS_WRITE),
+        ),
         "curl": curl.get(request, f"{API}/{outbox.pk}/findings"),
     }
     return render(request, "outboxes/inspect.html", context)

@@ -14,6 +14,7 @@ from django.db import DatabaseError, connections
 
 from apps.core.errors import PoisonwebError
 from apps.core.postgres_connections import borrow
+from apps.outbox.error_texts import ErrorTexts
 from apps.outbox.models import Outbox
 from apps.outbox.producer_database import ProducerDatabase, search_path_to
 from apps.outbox.services import activity
@@ -55,7 +56,7 @@ class OutboxSweeper:
             slowed_topics=self._watch.slowed,
             settings=_settings_of(outbox),
         )
-        self._notes = _NoteTaker(outbox.pk, clock)
+        self._notes = _NoteTaker(outbox, clock)
         self._thread = threading.Thread(
             target=self._run, name=f"sweeper of {outbox.name}", daemon=True
         )
@@ -144,8 +145,9 @@ class _NotedStop:
 class _NoteTaker:
     """Stores once a second what a sweeper did since the last note."""
 
-    def __init__(self, outbox_id: int, clock: Callable[[], datetime]) -> None:
-        self._outbox_id = outbox_id
+    def __init__(self, outbox: Outbox, clock: Callable[[], datetime]) -> None:
+        self._outbox_id = outbox.pk
+        self._texts = ErrorTexts(outbox.url)
         self._clock = clock
         self._noted_at = float("-inf")
         self._sent_count = self._duplicate_count = 0
@@ -168,7 +170,7 @@ class _NoteTaker:
         errors = [*health.errors, *watch_errors]
         note = SweeperNote(
             state=state,
-            detail=detail,
+            detail=self._texts.clean(detail),
             waiting=health.backlog.rows,
             waiting_bytes=health.backlog.bytes,
             oldest_at=health.backlog.oldest_at,
@@ -204,8 +206,8 @@ class _NoteTaker:
                 count=new,
                 first_at=datetime.fromtimestamp(each.first_at, UTC),
                 last_at=datetime.fromtimestamp(each.last_at, UTC),
-                message=each.last_text,
-                first_stack=each.first_stack,
+                message=self._texts.clean(each.last_text),
+                first_stack=self._texts.clean(each.first_stack),
             )
             for each in errors
             if (new := each.count - self._errors.get((each.stage, each.kind), 0))

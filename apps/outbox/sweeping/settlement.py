@@ -18,6 +18,7 @@ from django.db import DatabaseError, connections
 
 from apps.core.postgres_connections import borrow
 from apps.outbox import producer_row_settlement, producer_rows
+from apps.outbox.error_texts import ErrorTexts
 from apps.outbox.models import Outbox
 from apps.outbox.services import activity, set_aside_rows
 from apps.outbox.services.activity import NewErrors
@@ -153,7 +154,7 @@ class Settlement:
         self._left_alone[what, pk] = self._clock() + AFTER_ERROR
 
     def _note_error(self, outbox: Outbox, error: Exception) -> None:
-        now = self._clock()
+        now, texts = self._clock(), ErrorTexts(outbox.url)
         log.warning("rows of %s are not settled: %s", outbox, error)
         new = NewErrors(
             step=STEP,
@@ -161,8 +162,8 @@ class Settlement:
             count=1,
             first_at=now,
             last_at=now,
-            message=str(error),
-            first_stack="".join(traceback.format_exception(error)),
+            message=texts.clean(str(error)),
+            first_stack=texts.clean("".join(traceback.format_exception(error))),
         )
         with borrow():
             activity.add_errors(outbox_id=outbox.pk, errors=[new])
