@@ -90,7 +90,7 @@ def test_sql_that_mends_a_right_names_the_user_to_managers_only(
         shown = table_inspection.findings(url=url, schema="", for_manager=True)
         cleaned = table_inspection.findings(url=url, schema="", for_manager=False)
     finally:
-        outbox.execute(f"DROP OWNED BY {name}")
+        outbox.execute(f"REVOKE USAGE ON SCHEMA public FROM {name}")
         outbox.execute(f"DROP ROLE {name}")
 
     assert any(f"TO {name};" in each.sql for each in shown)
