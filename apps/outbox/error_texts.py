@@ -1,8 +1,8 @@
 """Errors of producers' databases as pages and the API show them.
 
-Whoever sees an outbox sees its errors, and the address of its database is a secret: its
-host, user and password are left out of every text here. The log has whole texts. Only
-what is wrong with tables is shown to managers as it is: who may change the address.
+People who see an outbox see its errors, and the address of its database is a secret:
+its host, user and password are left out of every text here. The log has whole texts.
+Only what is wrong with tables is shown as it is to people who may change the address.
 """
 
 from __future__ import annotations

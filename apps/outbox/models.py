@@ -144,6 +144,7 @@ class OutboxError(models.Model):
 class SetAsideRow(models.Model):
     """A row that was quarantined, its message here, and what was decided about it.
 
+    The row is that of `message_id`: an outbox may get the address of another database.
     `poison` is None until it is captured; `redrives` is how often it had been sent
     then, so that a later send counts for the row. `is_settled`: the row in the
     producer's database agrees, as far as was decided when it was looked at.
@@ -153,6 +154,7 @@ class SetAsideRow(models.Model):
         Outbox, on_delete=models.CASCADE, related_name="set_aside", db_index=False
     )
     row_id = models.BigIntegerField()
+    message_id = models.TextField(default="")
     # A poison may be deleted after its retention: the row stays as it was decided.
     poison = models.ForeignKey(
         Poison,

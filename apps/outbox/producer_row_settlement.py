@@ -6,14 +6,20 @@ waits for long: a row that is locked is left for later.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psycopg
 
 from apps.outbox.models import Outbox
-from apps.outbox.producer_rows import RELEASE, STATE, RowState, filled
+from apps.outbox.producer_rows import (
+    MESSAGE_ID,
+    RELEASE,
+    STATE,
+    Quarantine,
+    RowState,
+    filled,
+)
 from apps.outbox.states import AsideState
 from poisonguard.outbox.message import OutboxMessage, digest
 from poisonguard.outbox.sweeping.rows import UnreadableColumn, header_pairs
@@ -23,8 +29,10 @@ READ_BYTES = 16 * 2**20
 LOCK_LIMIT = "SET LOCAL lock_timeout = '200ms'"
 
 # A row that a sweeper cannot mark waits, and is reported as quarantined all the same.
-_UNSENT = """
-entry.row_id = %(row_id)s AND entry.sent_at IS NULL AND entry.duplicate_of IS NULL
+# The outbox may have another database by now: a row has a message id, too.
+_IS_IT = f"entry.row_id = %(row_id)s AND {MESSAGE_ID} = %(message_id)s"
+_UNSENT = f"""
+{_IS_IT} AND entry.sent_at IS NULL AND entry.duplicate_of IS NULL
 AND (entry.quarantined_at IS NOT NULL OR entry.claim_token IS NULL)
 """
 _SEND = f"""
@@ -48,13 +56,13 @@ SET dropped_at = now(), quarantined_at = coalesce(entry.quarantined_at, now()),
 WHERE {_UNSENT} AND entry.dropped_at IS NULL
 RETURNING entry.row_id
 """  # noqa: S608
-_RESTORE = """
-UPDATE {outbox} AS entry SET dropped_at = NULL
-WHERE entry.row_id = %(row_id)s AND entry.sent_at IS NULL
+_RESTORE = f"""
+UPDATE {{outbox}} AS entry SET dropped_at = NULL
+WHERE {_IS_IT} AND entry.sent_at IS NULL
   AND entry.quarantined_at IS NOT NULL AND entry.dropped_at IS NOT NULL
 RETURNING entry.row_id
-"""
-_LOOK = f"SELECT {STATE} FROM {{outbox}} AS entry WHERE entry.row_id = %(row_id)s"  # noqa: S608
+"""  # noqa: S608
+_LOOK = f"SELECT {STATE} FROM {{outbox}} AS entry WHERE {_IS_IT}"  # noqa: S608
 _STATEMENTS = {
     AsideState.SENT: _SEND,
     AsideState.DROPPED: _DROP,
@@ -69,28 +77,35 @@ def settle(
     *,
     row_id: int,
     target: AsideState,
-    quarantined_at: datetime,
+    quarantine: Quarantine,
 ) -> AsideState | None:
     """Bring a row into a state; return the one that it has, None to try again later.
 
-    A row that was quarantined again after `quarantined_at` is not released.
+    A row that was quarantined again after this quarantine is not released.
     """
-    values = {"row_id": row_id, "until": quarantined_at}
+    values = {
+        "row_id": row_id,
+        "until": quarantine.quarantined_at,
+        "message_id": quarantine.message_id,
+    }
     statement = filled(outbox, _STATEMENTS[target])
     row = connection.execute(statement, values).fetchone()
     if row is None:
-        return _found(outbox, connection, row_id, target)
+        return _became(outbox, connection, values, target)
     if target is AsideState.SENT:
         _note_id(outbox, connection, row)
     return target
 
 
-def _found(
-    outbox: Outbox, connection: psycopg.Connection[Any], row_id: int, target: AsideState
+def _became(
+    outbox: Outbox,
+    connection: psycopg.Connection[Any],
+    values: Mapping[str, Any],
+    target: AsideState,
 ) -> AsideState | None:
     """Return what became of a row that could not be changed."""
-    found = connection.execute(filled(outbox, _LOOK), {"row_id": row_id}).fetchone()
-    state = RowState.SENT if found is None else RowState(found[0])
+    row = connection.execute(filled(outbox, _LOOK), values).fetchone()
+    state = RowState.SENT if row is None else RowState(row[0])
     if target is AsideState.RELEASED:
         return target
     if state in {RowState.SENT, RowState.DUPLICATE}:

@@ -96,6 +96,14 @@ class ProducerRow:
     written_at: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """When a row was quarantined, and the id by which it is recognised."""
+
+    quarantined_at: datetime
+    message_id: str
+
+
 def _text(column: str) -> str:
     return f"coalesce(left(entry.{column}::text, {TEXT_LIMIT}), '')"
 
@@ -128,16 +136,18 @@ WHERE {{condition}}
   AND (%(before)s::bigint IS NULL OR entry.row_id < %(before)s)
 ORDER BY entry.row_id DESC LIMIT %(most)s
 """  # noqa: S608 - made of constants
-_QUARANTINED = """
+MESSAGE_ID = f"coalesce(left(entry.message_id::text, {TEXT_LIMIT}), '')"
+_QUARANTINED = f"""
 quarantined AS (
     SELECT entry.row_id,
-        greatest(least(entry.quarantined_at, now()), 'epoch') AS quarantined_at
-    FROM {outbox} AS entry
+        greatest(least(entry.quarantined_at, now()), 'epoch') AS quarantined_at,
+        {MESSAGE_ID} AS message_id
+    FROM {{outbox}} AS entry
     WHERE entry.row_id = %(row_id)s
       AND entry.quarantined_at IS NOT NULL AND entry.dropped_at IS NULL
     FOR UPDATE
 )
-"""
+"""  # noqa: S608 - made of constants
 RELEASE = f"""
 WITH {_QUARANTINED}
 UPDATE {{outbox}} AS entry
@@ -146,13 +156,14 @@ SET quarantined_at = NULL, released_at = now(), reported_at = NULL,
 FROM quarantined
 WHERE entry.row_id = quarantined.row_id
   AND quarantined.quarantined_at <= coalesce(%(until)s, 'infinity'::timestamptz)
-RETURNING quarantined.quarantined_at
+  AND quarantined.message_id = coalesce(%(message_id)s, quarantined.message_id)
+RETURNING quarantined.quarantined_at, quarantined.message_id
 """  # noqa: S608 - made of constants
 _DROP = f"""
 WITH {_QUARANTINED}
 UPDATE {{outbox}} AS entry SET dropped_at = now()
 FROM quarantined WHERE entry.row_id = quarantined.row_id
-RETURNING quarantined.quarantined_at
+RETURNING quarantined.quarantined_at, quarantined.message_id
 """  # noqa: S608
 
 
@@ -182,24 +193,24 @@ def one(outbox: Outbox, row_id: int) -> ProducerRow | None:
 
 def release(
     outbox: Outbox, connection: psycopg.Connection[Any], row_id: int
-) -> datetime | None:
-    """Let the sweeper send a row; return when it was quarantined, None if it is not."""
+) -> Quarantine | None:
+    """Let the sweeper send a row; return how it was quarantined, None if it is not."""
     return _decide(outbox, connection, RELEASE, row_id)
 
 
 def drop(
     outbox: Outbox, connection: psycopg.Connection[Any], row_id: int
-) -> datetime | None:
-    """Let a row never be sent; return when it was quarantined, None if it is not."""
+) -> Quarantine | None:
+    """Let a row never be sent; return how it was quarantined, None if it is not."""
     return _decide(outbox, connection, _DROP, row_id)
 
 
 def _decide(
     outbox: Outbox, connection: psycopg.Connection[Any], statement: str, row_id: int
-) -> datetime | None:
-    values = {"row_id": row_id, "until": None}
+) -> Quarantine | None:
+    values = {"row_id": row_id, "until": None, "message_id": None}
     row = connection.execute(filled(outbox, statement), values).fetchone()
-    return None if row is None else row[0]
+    return None if row is None else Quarantine(*row)
 
 
 @contextmanager

@@ -52,6 +52,7 @@ class Migration(LockTimeoutMigration):
                             ),
                         ),
                         ("row_id", models.BigIntegerField()),
+                        ("message_id", models.TextField(default="")),
                         ("redrives", models.PositiveIntegerField(default=0)),
                         (
                             "state",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from django.db import connection, transaction
-from django.db.models import F
+from django.db.models import F, Q, QuerySet
 
 from apps.core.text_cleaning import storable
-from apps.outbox.models import Outbox, OutboxActivity
+from apps.outbox.models import SWEEPER_LIVES, Outbox, OutboxActivity
 from apps.outbox.states import SweeperState
 
 DETAIL_LIMIT, STACK_LIMIT = 1_000, 20_000
@@ -20,11 +21,15 @@ FLOOD_ROWS = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweeperNote:
-    """What a sweeper did since its last note; `slowed` is topics with reasons."""
+    """What a sweeper did since its last note; `slowed` is topics with reasons.
+
+    `waiting` is None where this sweeper has not looked: then the last counts of rows
+    stay.
+    """
 
     state: SweeperState
     detail: str = ""
-    waiting: int = 0
+    waiting: int | None = None
     waiting_bytes: int = 0
     oldest_at: datetime | None = None
     quarantined: int = 0
@@ -63,25 +68,44 @@ def note(
 ) -> None:
     """Store a note, and add the errors; nothing where the outbox was removed."""
     details = [note.detail, _flood_of(outbox_id)]
-    noted = OutboxActivity.objects.filter(outbox=outbox_id).update(
+    counts: dict[str, Any] = {}
+    if note.waiting is not None:
+        counts = {
+            "waiting": note.waiting,
+            "waiting_bytes": note.waiting_bytes,
+            "oldest_at": note.oldest_at,
+            "quarantined": note.quarantined,
+        }
+    OutboxActivity.objects.filter(outbox=outbox_id).update(
+        sent_count=F("sent_count") + note.newly_sent,
+        duplicate_count=F("duplicate_count") + note.newly_duplicate,
+    )
+    _rows_for(outbox_id, note.state, now).update(
         state=note.state.value,
         detail=storable(". ".join(filter(None, details)))[:DETAIL_LIMIT],
         noted_at=now,
-        waiting=note.waiting,
-        waiting_bytes=note.waiting_bytes,
-        oldest_at=note.oldest_at,
-        quarantined=note.quarantined,
-        sent_count=F("sent_count") + note.newly_sent,
-        duplicate_count=F("duplicate_count") + note.newly_duplicate,
         sent_per_second=note.sent_per_second,
         slowed={storable(topic): storable(why) for topic, why in note.slowed.items()},
+        **counts,
     )
-    if noted:
-        add_errors(outbox_id=outbox_id, errors=errors)
+    add_errors(outbox_id=outbox_id, errors=errors)
+
+
+def _rows_for(
+    outbox_id: int, state: SweeperState, now: datetime
+) -> QuerySet[OutboxActivity]:
+    """Select the row to write a note to: who waits writes over no note of who works."""
+    rows = OutboxActivity.objects.filter(outbox=outbox_id)
+    if state is not SweeperState.WAITING:
+        return rows
+    return rows.exclude(
+        ~Q(state__in=[SweeperState.WAITING.value, SweeperState.PAUSED.value]),
+        noted_at__gte=now - SWEEPER_LIVES,
+    )
 
 
 def _flood_of(outbox_id: int) -> str:
-    """Say whose rows are set aside in great numbers; "" where nobody's are."""
+    """Say whose rows are set aside in great numbers; "" where they are few."""
     flooded = OutboxActivity.objects.filter(
         outbox=outbox_id, flood_rows__gte=FLOOD_ROWS
     )

@@ -14,11 +14,12 @@ from apps.audit.services import Action
 from apps.core.errors import Refused
 from apps.outbox import producer_rows
 from apps.outbox.models import Outbox
+from apps.outbox.producer_rows import Quarantine
 from apps.outbox.services import set_aside_rows
 from apps.outbox.states import AsideState
 from apps.team.rights import Principal, Scope
 
-Decide = Callable[[Outbox, psycopg.Connection[Any], int], datetime | None]
+Decide = Callable[[Outbox, psycopg.Connection[Any], int], Quarantine | None]
 
 
 def send_row(
@@ -88,14 +89,14 @@ def _decide(
     principal.require(Scope.OPERATIONS_WRITE)
     reason = audit.clean_reason(reason)
     with producer_rows.session(outbox) as connection:
-        quarantined_at = decide(outbox, connection, row_id)
-        if quarantined_at is None:
+        quarantine = decide(outbox, connection, row_id)
+        if quarantine is None:
             raise Refused(f"Row {row_id} of {outbox} is not quarantined: look again.")
         with transaction.atomic():
             set_aside_rows.decide(
                 outbox=outbox,
                 row_id=row_id,
-                quarantined_at=quarantined_at,
+                quarantine=quarantine,
                 state=state,
                 now=now,
             )

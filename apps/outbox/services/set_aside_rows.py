@@ -1,6 +1,6 @@
 """Rows that were set aside and their messages: who decides about one, decides of both.
 
-The message decides (docs/adr/0034): whoever acts on the row locks its poison, and is
+The message decides (docs/adr/0034): a decision about the row locks its poison, and is
 refused where triage acted on it first. Triage, which does not know of rows, finds the
 poison decided. What it decided is carried out on the row later: see `settlement`.
 """
@@ -18,6 +18,7 @@ from django.db.models import Case, Count, Exists, F, OuterRef, Q, QuerySet, Valu
 from apps.core.errors import Refused
 from apps.core.text_cleaning import storable
 from apps.outbox.models import Outbox, OutboxActivity, SetAsideRow
+from apps.outbox.producer_rows import Quarantine
 from apps.outbox.states import FINAL, AsideState
 from apps.poison.models import Hold, Poison, Redrive
 from apps.poison.services import decisions
@@ -37,33 +38,38 @@ SENT_OUTCOMES = (
     RedriveOutcome.RECURRED.value,
 )
 
-# What was decided about this very quarantine, or a later one, stays decided.
-_NOTE = """
-INSERT INTO outbox_set_aside_row AS row (outbox_id, row_id, poison_id, redrives, state,
-    is_settled, quarantined_at, noted_at, writer_user, writer_application,
-    writer_address)
-SELECT %(outbox)s, one.row_id, one.poison, poison.redrives, 'quarantined', true,
-       one.quarantined_at, %(now)s, one.user, one.application, one.address
-FROM unnest(%(row_ids)s::int8[], %(poisons)s::int8[], %(times)s::timestamptz[],
-            %(users)s::text[], %(applications)s::text[], %(addresses)s::text[])
-     AS one(row_id, poison, quarantined_at, "user", application, address)
+_IS_NEW = """
+(row.message_id <> excluded.message_id OR row.quarantined_at < excluded.quarantined_at)
+"""
+# What was decided about this very quarantine, or a later one, stays decided; but not
+# where it was a row of another database, which the outbox had before.
+_NOTE = f"""
+INSERT INTO outbox_set_aside_row AS row (outbox_id, row_id, message_id, poison_id,
+    redrives, state, is_settled, quarantined_at, noted_at, writer_user,
+    writer_application, writer_address)
+SELECT %(outbox)s, one.row_id, one.message_id, one.poison, poison.redrives,
+       'quarantined', true, one.quarantined_at, %(now)s, one.user, one.application,
+       one.address
+FROM unnest(%(row_ids)s::int8[], %(message_ids)s::text[], %(poisons)s::int8[],
+            %(times)s::timestamptz[], %(users)s::text[], %(applications)s::text[],
+            %(addresses)s::text[])
+     AS one(row_id, message_id, poison, quarantined_at, "user", application, address)
 JOIN poison_poison poison ON poison.id = one.poison
 ON CONFLICT (outbox_id, row_id) DO UPDATE
 SET poison_id = excluded.poison_id,
-    redrives = CASE WHEN row.poison_id = excluded.poison_id
-                     AND row.quarantined_at >= excluded.quarantined_at
+    redrives = CASE WHEN row.poison_id = excluded.poison_id AND NOT {_IS_NEW}
                     THEN row.redrives ELSE excluded.redrives END,
     writer_user = excluded.writer_user,
     writer_application = excluded.writer_application,
     writer_address = excluded.writer_address,
-    state = CASE WHEN row.quarantined_at < excluded.quarantined_at
-                 THEN 'quarantined' ELSE row.state END,
-    is_settled = row.is_settled OR row.quarantined_at < excluded.quarantined_at,
-    noted_at = CASE WHEN row.quarantined_at < excluded.quarantined_at
-                    THEN excluded.noted_at ELSE row.noted_at END,
-    quarantined_at = greatest(row.quarantined_at, excluded.quarantined_at)
+    state = CASE WHEN {_IS_NEW} THEN 'quarantined' ELSE row.state END,
+    is_settled = row.is_settled OR {_IS_NEW},
+    noted_at = CASE WHEN {_IS_NEW} THEN excluded.noted_at ELSE row.noted_at END,
+    quarantined_at = CASE WHEN {_IS_NEW} THEN excluded.quarantined_at
+                          ELSE row.quarantined_at END,
+    message_id = excluded.message_id
 RETURNING row.row_id, row.poison_id, row.state
-"""
+"""  # noqa: S608 - made of constants
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,7 +116,7 @@ def decide(
     *,
     outbox: Outbox,
     row_id: int,
-    quarantined_at: datetime,
+    quarantine: Quarantine,
     state: AsideState,
     now: datetime,
 ) -> None:
@@ -133,7 +139,8 @@ def decide(
         defaults={
             "state": state.value,
             "is_settled": False,
-            "quarantined_at": quarantined_at,
+            "quarantined_at": quarantine.quarantined_at,
+            "message_id": storable(quarantine.message_id),
             "noted_at": now,
         },
     )
@@ -262,6 +269,7 @@ def _columns(outbox: Outbox, rows: Sequence[CapturedRow]) -> Mapping[str, Any]:
     return {
         "outbox": outbox.pk,
         "row_ids": [each.row.row_id for each in rows],
+        "message_ids": [storable(each.row.message_id) for each in rows],
         "poisons": [each.poison for each in rows],
         "times": [each.row.quarantined_at for each in rows],
         "users": [storable(each.user)[:WRITER_LIMIT] for each in writers],

@@ -171,7 +171,7 @@ class _NoteTaker:
         note = SweeperNote(
             state=state,
             detail=self._texts.clean(detail),
-            waiting=health.backlog.rows,
+            waiting=None if health.fence is None else health.backlog.rows,
             waiting_bytes=health.backlog.bytes,
             oldest_at=health.backlog.oldest_at,
             quarantined=health.backlog.quarantined,

@@ -20,6 +20,7 @@ from apps.core.postgres_connections import borrow
 from apps.outbox import producer_row_settlement, producer_rows
 from apps.outbox.error_texts import ErrorTexts
 from apps.outbox.models import Outbox
+from apps.outbox.producer_rows import Quarantine
 from apps.outbox.services import activity, set_aside_rows
 from apps.outbox.services.activity import NewErrors
 from apps.outbox.services.set_aside_rows import DecidedRow
@@ -88,16 +89,16 @@ class Settlement:
 
     def _unsettled_outboxes(self) -> list[Outbox]:
         with borrow():
-            rows = set_aside_rows.unsettled().exclude(pk__in=self._left("row"))
+            rows = set_aside_rows.unsettled().exclude(pk__in=self._passed_by("row"))
             outboxes = Outbox.objects.filter(pk__in=rows.values("outbox"))
-            listed = outboxes.exclude(pk__in=self._left("outbox")).order_by("pk")
+            listed = outboxes.exclude(pk__in=self._passed_by("outbox")).order_by("pk")
             return list(listed.select_related("topic"))
 
     def _settle(self, outbox: Outbox) -> None:
         """Settle some rows of an outbox; an error leaves it, or a row, for later."""
         with borrow():
             listed = set_aside_rows.first_unsettled(
-                outbox, passed_by=self._left("row"), most=AT_ONCE
+                outbox, passed_by=self._passed_by("row"), most=AT_ONCE
             )
         if not listed:
             return
@@ -129,7 +130,7 @@ class Settlement:
                             connection,
                             row_id=row.row_id,
                             target=decided.target,
-                            quarantined_at=row.quarantined_at,
+                            quarantine=Quarantine(row.quarantined_at, row.message_id),
                         )
                 except psycopg.Error as error:
                     if not (is_of_row(error) or is_locked(error)):
@@ -143,7 +144,7 @@ class Settlement:
                     states.append((decided, state))
         return states
 
-    def _left(self, what: str) -> list[int]:
+    def _passed_by(self, what: str) -> list[int]:
         """Return the keys of outboxes or rows that are left alone now."""
         now = self._clock()
         for key in [key for key, until in self._left_alone.items() if until <= now]:
@@ -170,5 +171,5 @@ class Settlement:
 
 
 def is_locked(error: psycopg.Error) -> bool:
-    """Tell whether somebody else has the lock of a row."""
+    """Tell whether another session has the lock of a row."""
     return isinstance(error, psycopg.errors.LockNotAvailable)

@@ -39,9 +39,9 @@ class ObstinateQueues(Queues):
     def publisher(self, broker: BrokerSettings) -> Publisher:
         if self.at_connection is not None:
             raise self.at_connection
-        made = ObstinatePublisher(self)
-        self.publishers.append(made)
-        return made
+        publisher = ObstinatePublisher(self)
+        self.publishers.append(publisher)
+        return publisher
 
 
 @dataclass(slots=True)

@@ -35,13 +35,13 @@ from tests.waiting import wait_until
 class CountedQueues(Queues):
     """Queues that note which topics were asked about, and hang for one of them."""
 
-    asked: list[str] = field(default_factory=list)
+    topics: list[str] = field(default_factory=list)
     hanging: str = ""
     answer_comes: threading.Event = field(default_factory=threading.Event)
     is_broken: bool = False
 
     def topic_admin(self, broker: BrokerSettings, topic: TopicSettings) -> Admin:
-        self.asked.append(topic.topic)
+        self.topics.append(topic.topic)
         if topic.topic == self.hanging:
             self.answer_comes.wait()
         if self.is_broken:
@@ -91,16 +91,16 @@ def reason(**limits: Any) -> str:
     return watch.slowed().get("orders", "")
 
 
-@pytest.mark.parametrize(("depth", "most", "slowed"), [(4, 5, False), (5, 5, True)])
+@pytest.mark.parametrize(("depth", "most", "is_slowed"), [(4, 5, False), (5, 5, True)])
 def test_a_queue_of_the_broker_that_is_too_long_slows_its_topic(
-    queues: CountedQueues, depth: int, most: int, slowed: bool
+    queues: CountedQueues, depth: int, most: int, is_slowed: bool
 ) -> None:
     for _ in range(depth):
         queues.put("orders", b"body")
 
     why = reason(most_depth=most)
 
-    assert why == ("the broker has 5 messages in its queue" if slowed else "")
+    assert why == ("the broker has 5 messages in its queue" if is_slowed else "")
 
 
 def test_a_queue_that_does_not_exist_yet_has_nothing_in_it(
@@ -230,13 +230,13 @@ def test_a_broker_that_hangs_makes_nobody_wait(
     watch.note(["orders"])
     watch.start()
     try:
-        wait_until(lambda: queues.asked)
+        wait_until(lambda: queues.topics)
 
         watch.note(["invoices"])
         assert watch.slowed() == {}  # and not for ever
         queues.answer_comes.set()
         wait_until(lambda: set(watch.slowed()) == {"orders"})
-        wait_until(lambda: "invoices" in queues.asked)
+        wait_until(lambda: "invoices" in queues.topics)
     finally:
         watch.stop()
 
@@ -264,7 +264,7 @@ def test_rows_are_sent_while_the_broker_does_not_say_how_many_it_has(
 
     with sweeping():
         outbox.put_many(1)
-        wait_until(lambda: queues.asked)
+        wait_until(lambda: queues.topics)
         outbox.put_many(5, first=2)
         wait_until(lambda: len(queues.published) == 6)
 

@@ -40,8 +40,8 @@ def address(outbox: OutboxTables, **parts: str) -> str:
     return f"postgresql://stranger:sesame@127.0.0.1:{port}{path}"
 
 
-def assert_clean(shown: Any) -> None:
-    text = shown if isinstance(shown, str) else json.dumps(shown, default=str)
+def assert_clean(answer: Any) -> None:
+    text = answer if isinstance(answer, str) else json.dumps(answer, default=str)
     assert [secret for secret in SECRETS if secret in text] == [], text
 
 
@@ -87,13 +87,13 @@ def test_sql_that_mends_a_right_names_the_user_to_managers_only(
     outbox.execute(f"GRANT USAGE ON SCHEMA public TO {name}")
     url = storable_url(address(outbox).replace("stranger", name) + "?sslmode=disable")
     try:
-        shown = table_inspection.findings(url=url, schema="", for_manager=True)
+        whole = table_inspection.findings(url=url, schema="", for_manager=True)
         cleaned = table_inspection.findings(url=url, schema="", for_manager=False)
     finally:
         outbox.execute(f"REVOKE USAGE ON SCHEMA public FROM {name}")
         outbox.execute(f"DROP ROLE {name}")
 
-    assert any(f"TO {name};" in each.sql for each in shown)
+    assert any(f"TO {name};" in each.sql for each in whole)
     assert any("TO (not shown);" in each.sql for each in cleaned)
     assert name not in json.dumps([asdict(each) for each in cleaned])
 

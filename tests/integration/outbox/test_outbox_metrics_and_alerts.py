@@ -35,7 +35,7 @@ def shop(broker: Queues) -> Outbox:
     return outbox_at("postgresql://sweeper:x@127.0.0.1/shop")
 
 
-def noted(**changes: object) -> None:
+def note_activity(**changes: object) -> None:
     OutboxActivity.objects.update(
         **{"state": "sweeping", "noted_at": clock.now()} | changes
     )
@@ -47,7 +47,7 @@ def samples() -> Samples:
 
 def alerts(now: Samples, before: Samples | None = None) -> set[str]:
     """Name the alerts that these samples raise; `before` are earlier ones."""
-    raised = set()
+    names = set()
     for name, rule in OF_OUTBOXES.items():
         match = RULE.fullmatch(rule["expr"])
         assert match, rule["expr"]
@@ -55,13 +55,13 @@ def alerts(now: Samples, before: Samples | None = None) -> set[str]:
         for labels, value in now[metric].items():
             then = (before or now)[metric][labels] if delta else 0.0
             if COMPARISONS[comparison](value - then, float(limit)):
-                raised.add(name)
-    return raised
+                names.add(name)
+    return names
 
 
 def test_what_the_sweeper_noted_is_measured(shop: Outbox) -> None:
     now = clock.now()
-    noted(
+    note_activity(
         waiting=7,
         oldest_at=now - timedelta(seconds=90),
         quarantined=3,
@@ -72,11 +72,11 @@ def test_what_the_sweeper_noted_is_measured(shop: Outbox) -> None:
         outbox=shop, step="publish", kind="Away", count=4, first_at=now, last_at=now
     )
 
-    measured = samples()
+    answer = samples()
 
     shop_only = {
         name.removeprefix("outbox_"): values.get(("shop",))
-        for name, values in measured.items()
+        for name, values in answer.items()
         if name.startswith("outbox_")
     }
     assert shop_only.pop("oldest_seconds") == pytest.approx(90, abs=30)
@@ -90,11 +90,11 @@ def test_what_the_sweeper_noted_is_measured(shop: Outbox) -> None:
         "sent_total": 11,
         "errors_total": None,
     }
-    assert measured["outbox_errors_total"] == {("shop", "publish"): 4}
+    assert answer["outbox_errors_total"] == {("shop", "publish"): 4}
 
 
 def test_an_outbox_that_is_well_raises_no_alert(shop: Outbox) -> None:
-    noted(
+    note_activity(
         waiting=7,
         oldest_at=clock.now() - timedelta(seconds=590),
         quarantined=20,
@@ -102,7 +102,7 @@ def test_an_outbox_that_is_well_raises_no_alert(shop: Outbox) -> None:
     )
 
     assert alerts(samples()) == set()
-    noted(state="slowed")
+    note_activity(state="slowed")
     assert alerts(samples()) == set()
 
 
@@ -120,7 +120,7 @@ def test_what_is_wrong_raises_its_alert_and_no_other(
     shop: Outbox, changes: dict[str, object], alert: str
 ) -> None:
     now = clock.now()
-    noted(
+    note_activity(
         **{
             name: now + value if isinstance(value, timedelta) else value
             for name, value in changes.items()
@@ -131,22 +131,22 @@ def test_what_is_wrong_raises_its_alert_and_no_other(
 
 
 def test_quarantined_rows_that_grow_raise_an_alert(shop: Outbox) -> None:
-    noted(quarantined=1)
+    note_activity(quarantined=1)
     before = samples()
-    noted(quarantined=21)
+    note_activity(quarantined=21)
     assert alerts(samples(), before) == set()
-    noted(quarantined=22)
+    note_activity(quarantined=22)
     assert alerts(samples(), before) == {"OutboxRowsAreSetAside"}
 
 
 def test_a_paused_outbox_has_a_sweeper_and_sends_nothing(shop: Outbox) -> None:
     Outbox.objects.update(is_paused=True)
-    noted(noted_at=None)
+    note_activity(noted_at=None)
 
-    measured = samples()
+    answer = samples()
 
-    assert measured["outbox_sweeper_up"] == {("shop",): 1}
-    assert measured["outbox_sweeping"] == {("shop",): 0}
+    assert answer["outbox_sweeper_up"] == {("shop",): 1}
+    assert answer["outbox_sweeping"] == {("shop",): 0}
 
 
 def test_every_alert_of_outboxes_is_raised_by_a_test() -> None:

@@ -48,9 +48,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def registered(outbox: OutboxTables, broker: Queues) -> Outbox:
-    made = outbox_at(outbox.dsn)
+    shop = outbox_at(outbox.dsn)
     Topic.objects.create(name="orders", broker=events(), native_name="orders")
-    return made
+    return shop
 
 
 @pytest.fixture
@@ -85,8 +85,9 @@ def report(outbox: OutboxTables, registered: Outbox) -> None:
 def act(verb: Verb, *poisons: Poison, **selection: Any) -> Operation:
     now = clock.now()
     ids = [poison.pk for poison in poisons]
-    asked = preview(ADMIN, now, verb=verb, ids=ids, **selection)
-    operation = confirm(ADMIN, asked, now)
+    operation = confirm(
+        ADMIN, preview(ADMIN, now, verb=verb, ids=ids, **selection), now
+    )
     run(operation, now)
     return operation
 
@@ -112,7 +113,7 @@ def test_a_message_that_is_requeued_sends_its_row_for_good(
     assert state(registered, other) == "quarantined"
     assert outbox.count("quarantined_at IS NOT NULL") == 1
     assert outbox.column("writer_application", row_id) == writer
-    sent = OutboxMessage(
+    message = OutboxMessage(
         producer="shop",
         message_id="m-1",
         topic="orders",
@@ -122,7 +123,7 @@ def test_a_message_that_is_requeued_sends_its_row_for_good(
     assert outbox.execute("SELECT * FROM poisonguard_outbox_sent")[0][:3] == (
         "shop",
         "m-1",
-        digest(sent),
+        digest(message),
     )
     assert len(broker.published) == 1
     with sweeping():
@@ -287,7 +288,7 @@ def test_of_a_person_at_the_row_and_one_in_triage_the_first_wins(
     row_id, now = set_aside(outbox), clock.now()
     report(outbox, registered)
     poison = Poison.objects.get()
-    asked = preview(ADMIN, now, ids=[poison.pk])
+    draft = preview(ADMIN, now, ids=[poison.pk])
 
     def send() -> str:
         try:
@@ -299,7 +300,7 @@ def test_of_a_person_at_the_row_and_one_in_triage_the_first_wins(
         return "sent"
 
     with ThreadPoolExecutor(1) as others, transaction.atomic():
-        operation = confirm(ADMIN, asked, now)
+        operation = confirm(ADMIN, draft, now)
         at_the_row = others.submit(send)
         with pytest.raises(TimeoutError):
             at_the_row.result(timeout=0.5)
@@ -368,12 +369,14 @@ def test_a_send_that_was_refused_leaves_the_row_quarantined(
     assert not SetAsideRow.objects.exclude(state="quarantined").exists()
 
 
-@pytest.mark.parametrize(("claimed", "expected"), [(True, "waiting"), (False, "sent")])
+@pytest.mark.parametrize(
+    ("is_claimed", "expected"), [(True, "waiting"), (False, "sent")]
+)
 def test_a_row_that_waits_all_the_same_is_marked_unless_it_is_being_sent(
     outbox: OutboxTables,
     registered: Outbox,
     settling: Settlement,
-    claimed: bool,
+    is_claimed: bool,
     expected: str,
 ) -> None:
     row_id = set_aside(outbox)
@@ -381,13 +384,13 @@ def test_a_row_that_waits_all_the_same_is_marked_unless_it_is_being_sent(
     outbox.execute(
         "UPDATE poisonguard_outbox SET quarantined_at = NULL, claim_token ="
         " CASE WHEN %s THEN gen_random_uuid() END",
-        [claimed],
+        [is_claimed],
     )
     act(Verb.REDRIVE, Poison.objects.get())
 
     settling.settle_all()
     assert state(registered, row_id) == expected
-    assert SetAsideRow.objects.get().state == ("quarantined" if claimed else "sent")
+    assert SetAsideRow.objects.get().state == ("quarantined" if is_claimed else "sent")
 
     outbox.execute("UPDATE poisonguard_outbox SET sent_at = now()")
     Settlement(clock=clock.now).settle_all()
@@ -469,6 +472,42 @@ def test_a_database_that_is_away_does_not_keep_others_from_being_settled(
     assert OutboxError.objects.get().outbox_id == away.pk
 
 
+def test_rows_of_the_database_that_an_outbox_had_before_are_left_alone(
+    outbox: OutboxTables, registered: Outbox, settling: Settlement
+) -> None:
+    rows = [set_aside(outbox, f"m-{number}") for number in range(3)]
+    report(outbox, registered)
+    for poison, verb in zip(
+        Poison.objects.order_by("message_id"), [Verb.REDRIVE, Verb.DROP], strict=False
+    ):
+        act(verb, poison)
+    outbox.execute("UPDATE poisonguard_outbox SET message_id = 'new' || message_id")
+    SetAsideRow.objects.filter(row_id=rows[2]).update(
+        state="released", is_settled=False
+    )
+
+    settling.settle_all()
+
+    assert [state(registered, row_id) for row_id in rows] == ["quarantined"] * 3
+
+
+def test_a_row_of_another_database_with_the_same_number_is_not_decided(
+    outbox: OutboxTables, registered: Outbox
+) -> None:
+    row_id = set_aside(outbox)
+    report(outbox, registered)
+    decide(send_row, registered, row_id)
+    outbox.execute(
+        "UPDATE poisonguard_outbox SET message_id = 'other', body = 'other',"
+        " quarantined_at = now() - interval '1 day', reported_at = NULL"
+    )
+
+    report(outbox, registered)
+
+    assert Poison.objects.get(message_id="other").state == "open"
+    assert SetAsideRow.objects.get().state == "quarantined"
+
+
 def test_rows_are_settled_in_parts(
     outbox: OutboxTables,
     registered: Outbox,
@@ -540,8 +579,8 @@ def test_a_row_that_was_sent_or_released_is_forgotten_after_a_day(
     assert SetAsideRow.objects.count() == 3
     Settlement(clock=lambda: clock.now() + day).settle_all()
 
-    left = SetAsideRow.objects.order_by("row_id").values_list("state", flat=True)
-    assert list(left) == ["dropped", "quarantined"]
+    states = SetAsideRow.objects.order_by("row_id").values_list("state", flat=True)
+    assert list(states) == ["dropped", "quarantined"]
 
 
 def test_a_report_of_an_outbox_that_was_removed_is_captured(

@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -20,7 +21,10 @@ from apps.brokers.adapter_contract import (
 from apps.brokers.models import Broker, Topic
 from apps.core import clock
 from apps.outbox.models import Outbox, OutboxActivity, OutboxError
+from apps.outbox.services import activity as notes
+from apps.outbox.services.activity import SweeperNote
 from apps.outbox.services.outboxes import change_outbox
+from apps.outbox.states import SweeperState
 from apps.outbox.sweeping.sweeper import SweeperProcess
 from apps.poison.models import Body, Failure, Poison
 from tests.in_memory_queue_broker import Queues
@@ -229,6 +233,51 @@ def test_a_paused_outbox_is_not_swept_until_it_is_resumed(
         assert broker.published == []
         change(is_paused=False)
         wait_until(lambda: len(broker.published) == 1)
+
+
+def test_a_pause_leaves_the_counts_of_what_waits(
+    outbox: OutboxTables, broker: Queues
+) -> None:
+    registered = outbox_at(outbox.dsn)
+    outbox.put_many(3)
+    outbox.execute("UPDATE poisonguard_outbox SET due_at = now() + interval '1 hour'")
+
+    with sweeping():
+        wait_until(lambda: activity(registered).waiting == 3)
+        change(is_paused=True)
+        wait_until(lambda: is_in_state(registered, "paused"))
+
+    note = activity(registered)
+    assert (note.waiting, note.waiting_bytes > 0) == (3, True)
+    assert note.oldest_at is not None
+
+
+def test_a_sweeper_that_waits_writes_over_no_note_of_one_that_works(
+    outbox: OutboxTables, broker: Queues
+) -> None:
+    registered = outbox_at(outbox.dsn)
+    waiting = SweeperNote(state=SweeperState.WAITING, newly_sent=1, newly_duplicate=2)
+    now = clock.now()
+
+    def store(note: SweeperNote, seconds: float) -> str:
+        at = now + timedelta(seconds=seconds)
+        notes.note(outbox_id=registered.pk, note=note, errors=(), now=at)
+        return activity(registered).state
+
+    assert store(waiting, 0) == "waiting"
+    assert store(waiting, 1) == "waiting"
+    assert activity(registered).noted_at == now + timedelta(seconds=1)
+    works = SweeperNote(state=SweeperState.SWEEPING, waiting=7)
+    assert store(works, 2) == "sweeping"
+    assert store(waiting, 3) == "sweeping"
+    assert store(waiting, 17) == "sweeping"
+    assert activity(registered).noted_at == now + timedelta(seconds=2)
+    assert store(waiting, 17.1) == "waiting"
+    assert activity(registered).waiting == 7
+    assert store(SweeperNote(state=SweeperState.PAUSED), 18) == "paused"
+    assert store(waiting, 18.1) == "waiting"
+    note = activity(registered)  # what it had sent before counts all the same
+    assert (note.sent_count, note.duplicate_count) == (6, 12)
 
 
 def test_two_processes_never_send_one_message_twice(
