@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -54,7 +54,7 @@ def registered(outbox: OutboxTables, broker: Queues) -> Outbox:
 
 
 @pytest.fixture
-def settling() -> Iterator[Settlement]:
+def settling() -> Settlement:
     return Settlement(clock=clock.now)
 
 
