@@ -102,7 +102,8 @@ def note(*, outbox: Outbox, rows: Sequence[CapturedRow], now: datetime) -> None:
         in_order = [by_id[row_id] for row_id in sorted(by_id)]
         cursor.execute(_NOTE, {**_columns(outbox, in_order), "now": now})
         noted = cursor.fetchall()
-    again = [poison for _, poison, state in noted if state == AsideState.QUARANTINED]
+    unsent = (AsideState.QUARANTINED, AsideState.DROPPED)
+    again = [poison for _, poison, state in noted if state in unsent]
     decisions.take_back(poisons=again, source=outbox.topic.name, now=now)
     for row_id, poison, state in noted:
         if state == AsideState.RELEASED:

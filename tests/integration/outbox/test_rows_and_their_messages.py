@@ -16,8 +16,10 @@ from apps.core import clock
 from apps.core.errors import Refused, Unavailable
 from apps.outbox import producer_rows
 from apps.outbox.models import Outbox, OutboxError, SetAsideRow
+from apps.outbox.services import set_aside_rows
 from apps.outbox.services.outboxes import remove_outbox
 from apps.outbox.services.row_decisions import drop_row, send_row
+from apps.outbox.states import AsideState
 from apps.outbox.sweeping import settlement
 from apps.outbox.sweeping.quarantine_capture import capture_quarantined
 from apps.outbox.sweeping.settlement import Settlement
@@ -505,6 +507,54 @@ def test_a_row_of_another_database_with_the_same_number_is_not_decided(
     report(outbox, registered)
 
     assert Poison.objects.get(message_id="other").state == "open"
+    assert SetAsideRow.objects.get().state == "quarantined"
+
+
+def test_a_refused_send_after_a_release_does_not_count_as_one(
+    outbox: OutboxTables, registered: Outbox, settling: Settlement
+) -> None:
+    row_id = set_aside(outbox)
+    report(outbox, registered)
+    decide(send_row, registered, row_id)
+    outbox.execute(QUARANTINE.replace("= now() W", "= NULL W"), [row_id])
+    report(outbox, registered)
+    redriven(Poison.objects.get(), clock.now())
+    Redrive.objects.filter(n=2).update(outcome="refused", sent_at=None)
+    Poison.objects.update(state="open")
+
+    settling.settle_all()
+
+    assert state(registered, row_id) == "quarantined"
+
+
+def test_a_row_that_is_quarantined_again_is_decided_before_its_report(
+    outbox: OutboxTables, registered: Outbox
+) -> None:
+    row_id = set_aside(outbox)
+    report(outbox, registered)
+    decide(send_row, registered, row_id)
+    outbox.execute(QUARANTINE.replace("= now() W", "= NULL W"), [row_id])
+
+    decide(drop_row, registered, row_id)
+
+    assert state(registered, row_id) == "dropped"
+    report(outbox, registered)
+    assert Poison.objects.get().state == "dropped"
+
+
+def test_what_was_quarantined_again_meanwhile_is_not_stored_as_settled(
+    outbox: OutboxTables, registered: Outbox
+) -> None:
+    set_aside(outbox)
+    report(outbox, registered)
+    act(Verb.REDRIVE, Poison.objects.get())
+    [decided] = set_aside_rows.first_unsettled(registered, passed_by=[], most=9)
+    SetAsideRow.objects.update(quarantined_at=clock.now())
+
+    set_aside_rows.store(
+        outbox=registered, decided=decided, state=AsideState.SENT, now=clock.now()
+    )
+
     assert SetAsideRow.objects.get().state == "quarantined"
 
 
