@@ -76,10 +76,11 @@ def note(
             "oldest_at": note.oldest_at,
             "quarantined": note.quarantined,
         }
-    OutboxActivity.objects.filter(outbox=outbox_id).update(
-        sent_count=F("sent_count") + note.newly_sent,
-        duplicate_count=F("duplicate_count") + note.newly_duplicate,
-    )
+    if note.newly_sent or note.newly_duplicate:
+        OutboxActivity.objects.filter(outbox=outbox_id).update(
+            sent_count=F("sent_count") + note.newly_sent,
+            duplicate_count=F("duplicate_count") + note.newly_duplicate,
+        )
     _rows_for(outbox_id, note.state, now).update(
         state=note.state.value,
         detail=storable(". ".join(filter(None, details)))[:DETAIL_LIMIT],
