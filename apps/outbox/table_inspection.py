@@ -18,7 +18,7 @@ PURPOSE = "outbox inspection"
 STATEMENT_SECONDS = 10.0
 
 
-def findings(*, url: str, schema: str, for_manager: bool) -> list[Finding]:
+def findings(*, url: str, schema: str, for_manager: bool = False) -> list[Finding]:
     """Return what is wrong with the tables, the worst first; [] if nothing is.
 
     `url` is as it is stored; only a manager sees its host and its user. Never call it

@@ -23,13 +23,14 @@ FLOOD_ROWS = 100
 class SweeperNote:
     """What a sweeper did since its last note; `slowed` is topics with reasons.
 
-    `waiting` is None where this sweeper has not looked: then the last counts of rows
-    stay.
+    The last counts of rows stay where this sweeper has not looked at them:
+    `has_counts` is false.
     """
 
     state: SweeperState
     detail: str = ""
-    waiting: int | None = None
+    has_counts: bool = True
+    waiting: int = 0
     waiting_bytes: int = 0
     oldest_at: datetime | None = None
     quarantined: int = 0
@@ -69,7 +70,7 @@ def note(
     """Store a note, and add the errors; nothing where the outbox was removed."""
     details = [note.detail, _flood_of(outbox_id)]
     counts: dict[str, Any] = {}
-    if note.waiting is not None:
+    if note.has_counts:
         counts = {
             "waiting": note.waiting,
             "waiting_bytes": note.waiting_bytes,

@@ -171,7 +171,8 @@ class _NoteTaker:
         note = SweeperNote(
             state=state,
             detail=self._texts.clean(detail),
-            waiting=None if health.fence is None else health.backlog.rows,
+            has_counts=health.fence is not None,
+            waiting=health.backlog.rows,
             waiting_bytes=health.backlog.bytes,
             oldest_at=health.backlog.oldest_at,
             quarantined=health.backlog.quarantined,

@@ -102,7 +102,7 @@ class SweeperProcess:
             if outbox.is_paused:
                 activity.note(
                     outbox_id=outbox.pk,
-                    note=SweeperNote(state=SweeperState.PAUSED),
+                    note=SweeperNote(state=SweeperState.PAUSED, has_counts=False),
                     errors=(),
                     now=self._clock(),
                 )

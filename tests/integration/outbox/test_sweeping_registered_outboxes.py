@@ -256,7 +256,9 @@ def test_a_sweeper_that_waits_writes_over_no_note_of_one_that_works(
     outbox: OutboxTables, broker: Queues
 ) -> None:
     registered = outbox_at(outbox.dsn)
-    waiting = SweeperNote(state=SweeperState.WAITING, newly_sent=1, newly_duplicate=2)
+    waiting = SweeperNote(
+        state=SweeperState.WAITING, has_counts=False, newly_sent=1, newly_duplicate=2
+    )
     now = clock.now()
 
     def store(note: SweeperNote, seconds: float) -> str:
@@ -274,7 +276,9 @@ def test_a_sweeper_that_waits_writes_over_no_note_of_one_that_works(
     assert activity(registered).noted_at == now + timedelta(seconds=2)
     assert store(waiting, 17.1) == "waiting"
     assert activity(registered).waiting == 7
-    assert store(SweeperNote(state=SweeperState.PAUSED), 18) == "paused"
+    assert (
+        store(SweeperNote(state=SweeperState.PAUSED, has_counts=False), 18) == "paused"
+    )
     assert store(waiting, 18.1) == "waiting"
     note = activity(registered)  # what it had sent before counts all the same
     assert (note.sent_count, note.duplicate_count) == (6, 12)
