@@ -168,7 +168,7 @@ OUTBOX_SETTINGS: Final[Value] = {
     "broker": "events",
     "window": 500,
     "most_lag": 10_000,
-    "most_depth": None,
+    "most_depth": 100_000,
     "sent_rows_days": 7,
     "sent_ids_days": 30,
 }
