@@ -52,6 +52,33 @@ def test_rows_wait_behind_an_earlier_one_of_their_key(
     assert publisher.counts.total() == 4
 
 
+@pytest.mark.parametrize("key", ["", "k"], ids=["without a key", "with a key"])
+def test_rows_do_not_wait_behind_one_that_is_due_later(
+    outbox: OutboxTables, key: str
+) -> None:
+    late = outbox.put("late", key=key)
+    outbox.execute("UPDATE poisonguard_outbox SET due_at = now() + interval '29 days'")
+    for number in range(1, 4):
+        outbox.put(f"m-{number}", key=key)
+    publisher = RecordingPublisher()
+
+    with sweeping(
+        outbox.dsn, publisher, row_pause=60.0, longest_row_pause=60.0
+    ) as sweeper:
+        sweeper.work_once()
+        assert publisher.counts == {"m-1": 1, "m-2": 1, "m-3": 1}
+        outbox.execute("UPDATE poisonguard_outbox SET due_at = now()")
+        publisher.answer = lambda message: UNSENT
+        sweeper.work_once()
+        assert outbox.column("attempts", late) == 1
+        # It was tried: now it has its place.
+        outbox.put("m-4", key=key)
+        publisher.answer = lambda message: SENT
+        sweeper.work_once()
+
+    assert publisher.counts["m-4"] == 0
+
+
 class OrderlyBroker:
     """Refuses to be given a message before all earlier ones of its topic and key.
 

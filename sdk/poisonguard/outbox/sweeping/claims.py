@@ -1,9 +1,10 @@
 """Claims rows for one window, and gives them back.
 
 A claim is `due_at` in the future: what a dead sweeper has claimed is due again by
-itself. Rows of one topic and key keep their order: while an earlier one is not due, the
-others wait. An earlier row without a key may be alone in its trouble with the broker
-(`passed_by`): then the others do not wait for it.
+itself. Rows of one topic and key keep their order: while an earlier one that was tried
+is not due, the others wait. One that was not tried has a date of its own, and takes its
+place in the order when that comes. An earlier row without a key may be alone in its
+trouble with the broker (`passed_by`): then the others do not wait for it.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ WITH put_off AS MATERIALIZED (
         FROM {{outbox}} AS entry
         WHERE {{waiting}} AND row_id <> ALL (%(left_out)s::bigint[])
           AND due_at > now() AND due_at <= now() + %(most_delay)s
+          AND coalesce(attempts, 0) > 0
           AND (row_id <> ALL (%(passed_by)s::bigint[]) OR key::text <> '')
         ORDER BY due_at)
         UNION ALL
