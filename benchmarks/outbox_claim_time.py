@@ -40,7 +40,7 @@ class Outbox:
     def __init__(self, dsn: str, name: str, *, rows: int, ids: int) -> None:
         self._settings = SweeperSettings(schema=name, window_rows=WINDOW)
         self._connection = OutboxConnection(connecting_to(dsn), self._settings)
-        sql = schema().replace("{", "{{").replace("}", "}}")
+        sql = schema().replace("{", "{{").replace("}", "}}").replace("%", "%%")
         for statement in (f"CREATE SCHEMA {name}", f"SET search_path = {name}", sql):
             self._connection.execute(statement)
         for table in TABLES:

@@ -10,7 +10,10 @@ import pytest
 from poisonguard.errors import Away, Misconfigured
 from poisonguard.outbox.message import OutboxMessage
 from poisonguard.outbox.outcome import SendKind, SendOutcome
+from poisonguard.outbox.sweeping import quarantine
 from poisonguard.outbox.sweeping import sweeper as sweeper_module
+from poisonguard.outbox.sweeping.connection import OutboxConnection, connecting_to
+from poisonguard.outbox.sweeping.quarantine import QuarantinedRow
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
 from tests.sdk.outbox_sweeping.sweeper_stage import (
@@ -277,6 +280,48 @@ def test_a_window_ends_at_its_bytes(outbox: OutboxTables) -> None:
 
     sizes = [len(window) for window in publisher.windows]
     assert sizes == [2, 2, 2, 1, 1]
+
+
+def test_headers_are_measured_as_they_are_read_not_as_they_are_stored(
+    outbox: OutboxTables,
+) -> None:
+    put = (
+        "INSERT INTO poisonguard_outbox (producer, message_id, topic, body, headers)"
+        " SELECT 'shop', %s || '-' || n, 'orders', 'bad',"
+        " ARRAY['a', convert_to(%s || repeat('x', %s), 'UTF8')]"
+        " FROM generate_series(1, %s) AS n"
+    )
+    outbox.execute(put, ["bomb", "", 20_000_000, 2])
+    outbox.execute(put, ["dense", "", 900_000, 30])
+    outbox.execute(put, ["loose", random.randbytes(16_000).hex(), 900_000, 30])
+    ((stored,),) = outbox.execute(
+        "SELECT sum(pg_column_size(headers)) FROM poisonguard_outbox"
+    )
+    assert stored < 3 * 2**20
+    publisher = RecordingPublisher()
+    publisher.answer = lambda message: SendOutcome(kind=SendKind.REFUSED)
+
+    with sweeping(outbox.dsn, publisher) as sweeper:
+        work_until(sweeper, lambda: not outbox.waiting)
+
+    assert [*outbox.reasons().values()][:2] == [
+        "headers take 20,000,041 bytes: too many"
+    ] * 2
+    sizes = [header_bytes(window) for window in publisher.windows]
+    assert sum(sizes) > 60 * 900_000
+    assert max(sizes) <= 16 * 2**20
+
+    connection = OutboxConnection(connecting_to(outbox.dsn), SweeperSettings())
+    passed_by: list[int] = []
+    while rows := quarantine.unreported(connection, passed_by):
+        assert header_bytes(rows) <= 16 * 2**20
+        passed_by += [row.row_id for row in rows]
+    connection.close()
+    assert len(passed_by) == 62
+
+
+def header_bytes(rows: Sequence[OutboxMessage | QuarantinedRow]) -> int:
+    return sum(len(value) for row in rows for _, value in row.headers)
 
 
 def test_rows_beyond_all_bounds_are_quarantined_unread(outbox: OutboxTables) -> None:

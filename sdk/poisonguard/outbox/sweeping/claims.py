@@ -17,6 +17,7 @@ from poisonguard.outbox.sweeping.connection import Column, OutboxConnection
 from poisonguard.outbox.sweeping.psycopg_client import psycopg
 from poisonguard.outbox.sweeping.rows import (
     COLUMNS,
+    HEADERS_SHARE,
     ClaimedRow,
     RawRow,
     RefusedRow,
@@ -30,12 +31,11 @@ IS_DUE = """(
     OR entry.due_at > now() + %(most_delay)s
 )"""
 # As much of a row as it is read.
-SIZE = """(
+SIZE = f"""(
     1000
     + CASE WHEN octet_length(entry.body) <= %(row_bytes)s
            THEN octet_length(entry.body) ELSE 0 END
-    + CASE WHEN pg_column_size(entry.headers) <= %(header_bytes)s
-           THEN pg_column_size(entry.headers) ELSE 0 END
+    + {HEADERS_SHARE}
 )::bigint"""
 FENCE_IS_OURS = "EXISTS (SELECT FROM {sweeper} WHERE fence = %(fence)s)"
 # NOT IN is hashed; a join would compare each pair, for few are expected in `put_off`.

@@ -16,6 +16,8 @@ from poisonguard.outbox.sweeping.psycopg_client import adapt, pq, psycopg
 from poisonguard.outbox.sweeping.rows import (
     BYTEA_ARRAY,
     CUT,
+    HEADERS_SHARE,
+    HEADERS_SIZE,
     RefusedRow,
     UnreadableColumn,
     header_pairs,
@@ -23,8 +25,8 @@ from poisonguard.outbox.sweeping.rows import (
 
 REASON_LIMIT = 1_000
 REPORTED_AT_ONCE = 100
-# Of the bodies of one report; a larger one is reported without its bytes.
-REPORT_BYTES = 16 * 2**20
+# Of the rows of one report; a larger body, or larger headers, are left out of it.
+REPORT_BYTES, HEADER_BYTES = 16 * 2**20, 2**20
 
 MARK = """
 UPDATE {outbox} AS entry
@@ -39,10 +41,11 @@ WHERE entry.row_id = given.row_id
   AND entry.row_id = ANY (%(row_ids)s::bigint[]) AND {waiting}
   AND (given.version = '' OR entry.xmin::text = given.version)
 """
-UNREPORTED = """
+UNREPORTED = f"""
 WITH unreported AS (
-    SELECT row_id, coalesce(octet_length(entry.body), 0) AS size
-    FROM {outbox} AS entry
+    SELECT row_id,
+        coalesce(octet_length(entry.body), 0)::bigint + {HEADERS_SHARE} AS size
+    FROM {{outbox}} AS entry
     WHERE entry.quarantined_at IS NOT NULL AND entry.reported_at IS NULL
       AND entry.row_id <> ALL (%(passed_by)s::bigint[])
     ORDER BY row_id LIMIT %(rows)s
@@ -51,7 +54,7 @@ WITH unreported AS (
         row_number() OVER (ORDER BY row_id) AS place
     FROM unreported
 )
-"""
+"""  # noqa: S608 - made of constants
 BY_ID = """
 WITH fitting AS (
     SELECT row_id, 0 AS total, 1 AS place
@@ -64,7 +67,7 @@ SELECT entry.row_id::bigint, left(entry.producer::text, {CUT}),
     CASE WHEN octet_length(entry.body) <= %(bytes)s THEN entry.body END,
     octet_length(entry.body)::bigint,
     CASE WHEN octet_length(entry.body) > %(bytes)s THEN sha256(entry.body) END,
-    CASE WHEN pg_column_size(entry.headers) <= 1048576 THEN entry.headers END,
+    CASE WHEN {HEADERS_SIZE} <= %(header_bytes)s THEN entry.headers END,
     coalesce(entry.attempts, 0)::bigint,
     extract(epoch FROM least(entry.quarantined_at, now()))::text,
     entry.quarantine_cause::text, left(entry.quarantine_reason::text, {REASON_LIMIT}),
@@ -162,6 +165,7 @@ def unreported(
         "passed_by": list(passed_by),
         "rows": REPORTED_AT_ONCE,
         "bytes": REPORT_BYTES,
+        "header_bytes": HEADER_BYTES,
     }
     try:
         return list(_rows(connection.columns(UNREPORTED + SELECT, values)))
@@ -190,7 +194,11 @@ def clean(text: str) -> str:
 
 
 def _row_by_id(connection: OutboxConnection, row_id: int) -> list[QuarantinedRow]:
-    values = {"row_ids": [row_id], "bytes": REPORT_BYTES}
+    values = {
+        "row_ids": [row_id],
+        "bytes": REPORT_BYTES,
+        "header_bytes": HEADER_BYTES,
+    }
     try:
         return list(_rows(connection.columns(BY_ID + SELECT, values)))
     except psycopg.Error as error:

@@ -23,6 +23,24 @@ CUT = NAME_LIMIT + 1
 OrderKey = tuple[str, str]
 UNCHANGED = "a trigger or a rule of the table keeps the row from being changed"
 
+# As they are sent here. Compressed they may be stored in a 255th of that, so those are
+# measured; what is too large even so is not unpacked.
+HEADERS_SIZE = """(
+    CASE WHEN pg_column_compression(entry.headers) IS NULL
+           OR pg_column_size(entry.headers) > %(header_bytes)s
+         THEN pg_column_size(entry.headers)
+         ELSE octet_length(record_send(ROW(entry.headers))) END
+)"""
+# The most of them that is read. A claim unpacks large ones only where it reads them: in
+# few rows, for each counts as much as may be read.
+MEASURED_BYTES = 16_384
+HEADERS_SHARE = f"""(
+    CASE WHEN pg_column_compression(entry.headers) IS NOT NULL
+           AND pg_column_size(entry.headers) > {MEASURED_BYTES}
+         THEN %(header_bytes)s
+         WHEN {HEADERS_SIZE} <= %(header_bytes)s THEN {HEADERS_SIZE}
+         ELSE 0 END
+)"""
 # In the order of `RawRow`.
 COLUMNS = f"""
     entry.row_id::bigint,
@@ -30,8 +48,8 @@ COLUMNS = f"""
     left(entry.topic::text, {CUT}), left(entry.key::text, {CUT}),
     CASE WHEN octet_length(entry.body) <= %(row_bytes)s THEN entry.body END,
     octet_length(entry.body)::bigint,
-    CASE WHEN pg_column_size(entry.headers) <= %(header_bytes)s THEN entry.headers END,
-    pg_column_size(entry.headers)::bigint,
+    CASE WHEN {HEADERS_SIZE} <= %(header_bytes)s THEN entry.headers END,
+    {HEADERS_SIZE}::bigint,
     coalesce(entry.attempts, 0)::bigint, (entry.released_at IS NOT NULL)::text,
     coalesce(entry.due_at > now() + %(most_delay)s, false)::text,
     pg_current_xact_id()::xid::text

@@ -14,8 +14,8 @@ class SweeperSettings:
 
     A window, which is what is claimed and sent at once, ends at `window_rows` or
     `window_bytes`. A body of more than `row_bytes`, or headers of more than
-    `header_bytes` as they are stored, are quarantined unread. A row whose `due_at` is
-    more than `most_delay` ahead is quarantined: a clock was wrong.
+    `header_bytes`, are quarantined unread. A row whose `due_at` is more than
+    `most_delay` ahead is quarantined: a clock was wrong.
 
     A row waits between tries from `row_pause` up to `longest_row_pause`, the loop after
     errors from `pause` up to `longest_pause`. After `breaker_errors` equal errors in a
