@@ -208,3 +208,30 @@ def test_many_rows_that_cannot_be_claimed_block_no_later_row(
 
     assert publisher.counts == {f"m-{number}": 1 for number in range(21, 26)}
     assert len(left_out) == 20
+
+
+def test_whole_windows_that_cannot_be_claimed_hold_up_no_row_behind_them(
+    outbox: OutboxTables,
+) -> None:
+    outbox.put_many(1_200)
+    outbox.put("k-1", key="k")
+    outbox.put_many(30, first=1_201)
+    outbox.put("k-2", key="k")
+    outbox.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " IF NEW.row_id <= 1300 THEN RAISE 'not this tenant'; END IF; RETURN NEW;"
+        " END $$"
+    )
+    outbox.execute(
+        "CREATE TRIGGER refuse BEFORE UPDATE ON poisonguard_outbox"
+        " FOR EACH ROW EXECUTE FUNCTION refuse()"
+    )
+    publisher, reporter = RecordingPublisher(), RecordingReporter()
+    with sweeping(outbox.dsn, publisher, reporter=reporter, window_rows=100) as sweeper:
+        work_until(sweeper, lambda: outbox.waiting == 1_200)
+
+        assert len(sweeper.health().left_out) == 1_200
+        kinds = {error.kind for error in sweeper.errors.errors}
+    ids = [message.message_id for message in publisher.sent_messages]
+    assert ids == ["k-1", *(f"m-{n}" for n in range(1_201, 1_231)), "k-2"]
+    assert "row left out" in kinds

@@ -10,8 +10,8 @@ from poisonguard.outbox.sweeping.claims import is_of_row
 from poisonguard.outbox.sweeping.psycopg_client import psycopg
 
 Row = TypeVar("Row")
-# So many rows that fail alone while none passes, nor one farther on: their table is at
-# fault, not they.
+# So many rows that fail alone while none passes, nor one farther on or elsewhere: their
+# table is at fault, not they.
 MOST_FAILURES = 8
 
 
@@ -23,10 +23,15 @@ class Bisection(Generic[Row]):
     failed: list[tuple[Row, Exception]] = field(default_factory=list)
 
 
-def bisect(rows: Sequence[Row], run: Callable[[Sequence[Row]], None]) -> Bisection[Row]:
+def bisect(
+    rows: Sequence[Row],
+    run: Callable[[Sequence[Row]], None],
+    passes_elsewhere: Callable[[], bool] = lambda: False,
+) -> Bisection[Row]:
     """Run a statement for all rows; where it fails, for halves, down to single rows.
 
-    Raises what is no fault of single rows.
+    Raises what is no fault of single rows. Where all seem to fail, `passes_elsewhere`
+    is asked whether the statement passes for a row that is not among these.
     """
     result, parts = Bisection[Row](), [rows]
     while parts:
@@ -44,9 +49,9 @@ def bisect(rows: Sequence[Row], run: Callable[[Sequence[Row]], None]) -> Bisecti
                 continue
             result.failed.append((part[0], error))
             if (
-                len(result.failed) >= MOST_FAILURES
+                len(result.failed) == MOST_FAILURES
                 and not result.passed
-                and not _passes_farther_on(parts, run, result)
+                and not (_passes_farther_on(parts, run, result) or passes_elsewhere())
             ):
                 raise
         else:

@@ -64,6 +64,7 @@ WITH put_off AS MATERIALIZED (
     WHERE {{waiting}} AND {IS_DUE} AND {FENCE_IS_OURS}
       AND row_id <> ALL (%(left_out)s::bigint[])
       AND row_id <> ALL (%(passed_by)s::bigint[])
+      AND (%(behind)s::bigint IS NULL OR row_id > %(behind)s)
       AND coalesce(entry.topic::text, '') <> ALL (%(slowed_topics)s::text[])
       AND (
           (coalesce(topic::text, ''), coalesce(key::text, ''))
@@ -152,6 +153,7 @@ class ClaimOrder:
     left_out: Collection[int] = ()
     passed_by: Collection[int] = ()
     slowed_topics: Collection[str] = ()
+    behind: int | None = None  # claim only rows with higher numbers
 
 
 class Claims:
@@ -206,6 +208,7 @@ class Claims:
             "left_out": list(order.left_out),
             "passed_by": list(order.passed_by),
             "slowed_topics": list(order.slowed_topics),
+            "behind": order.behind,
         }
 
     def _read(self, columns: Sequence[Column]) -> list[ClaimedRow | RefusedRow]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
+from uuid import uuid4
 
 from poisonguard.errors import Away, Fenced, GuardError, Misconfigured
 from poisonguard.locks import LockServer
@@ -37,6 +38,8 @@ READ_FENCE = "SELECT fence FROM {sweeper}"
 TAKEN_OVER = "Another sweeper has taken over this outbox, or its fence was changed."
 # A window that was claimed longer ago is not sent, for its claim may end meanwhile.
 SENDING_SHARE = 0.5
+# Where all rows of a window cannot be claimed, so many behind it are looked at.
+WINDOWS_BEHIND = 20
 # Rows of one key go one by one, for so long: the rest goes with the next window.
 ROUNDS_SECONDS = 2.0
 
@@ -268,7 +271,12 @@ class Sweeper:
         def claim(part: Sequence[int]) -> None:
             rows.extend(session.claims.claim_by_id(part, order))
 
-        result = bisect(session.claims.list_next(order), claim)
+        row_ids = session.claims.list_next(order)
+        result = bisect(
+            row_ids,
+            claim,
+            lambda: _can_claim_behind(session.claims, order, row_ids[-1]),
+        )
         for row_id, error in result.failed:
             self._record.leave_out(
                 row_id, Stage.CLAIM, f"it cannot be claimed: {error}"
@@ -333,6 +341,34 @@ class Sweeper:
 
     def _enter(self, stage: Stage) -> None:
         self._stage = stage
+
+
+def _can_claim_behind(claims: Claims, order: ClaimOrder, row_id: int) -> bool:
+    """Tell whether a row of the windows behind a row can be claimed.
+
+    It is given back: earlier ones of its topic and key may have to go before it.
+    """
+    probe = replace(order, token=uuid4(), behind=row_id)
+    for _ in range(WINDOWS_BEHIND):
+        row_ids = claims.list_next(probe)
+        if not row_ids:
+            return False
+        for chosen in {row_ids[0], row_ids[-1]}:
+            if _can_claim(claims, probe, chosen):
+                claims.give_back_all(probe.token)
+                return True
+        probe = replace(probe, behind=row_ids[-1])
+    return False
+
+
+def _can_claim(claims: Claims, order: ClaimOrder, row_id: int) -> bool:
+    try:
+        rows = claims.claim_by_id([row_id], order)
+    except psycopg.Error as error:
+        if not is_of_row(error):
+            raise
+        return False
+    return any(row.version for row in rows)
 
 
 def _check_outcomes(outcomes: Sequence[SendOutcome], count: int) -> None:

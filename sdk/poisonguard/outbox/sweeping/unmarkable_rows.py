@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-MOST_ROWS = 1_000
+MOST_ROWS = 10_000
 LEFT_OUT_SECONDS = 600.0
 REASON_LIMIT = 1_000
 
