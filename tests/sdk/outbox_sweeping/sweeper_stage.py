@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -86,6 +86,7 @@ def sweeping(
     *,
     reporter: QuarantineReporter | None = None,
     connect: Connect | None = None,
+    slowed_topics: Callable[[], Collection[str]] = tuple,
     **settings: Any,
 ) -> Iterator[Sweeper]:
     sweeper = Sweeper(
@@ -93,6 +94,7 @@ def sweeping(
         PostgresLocks(dsn),
         publish,
         reporter=reporter,
+        slowed_topics=slowed_topics,
         settings=SweeperSettings(**(FAST | settings)),
     )
     try:

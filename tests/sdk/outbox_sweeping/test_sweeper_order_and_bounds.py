@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -322,6 +323,76 @@ def test_headers_are_measured_as_they_are_read_not_as_they_are_stored(
 
 def header_bytes(rows: Sequence[OutboxMessage | QuarantinedRow]) -> int:
     return sum(len(value) for row in rows for _, value in row.headers)
+
+
+def test_a_row_alone_waits_too_while_its_topic_is_slowed(outbox: OutboxTables) -> None:
+    outbox.put("alone")
+    publisher = RecordingPublisher()
+    publisher.answer = lambda message: UNKNOWN
+    slowed_topics: list[str] = []
+
+    with sweeping(
+        outbox.dsn, publisher, slowed_topics=lambda: slowed_topics
+    ) as sweeper:
+        sweeper.work_once()
+        slowed_topics.append("orders")
+        outbox.execute("UPDATE poisonguard_outbox SET due_at = now()")
+        time.sleep(0.1)  # more than the longest pause of a row
+        for _ in range(4):
+            sweeper.work_once()
+        assert len(publisher.windows) == 1
+        publisher.answer = lambda message: SENT
+        slowed_topics.clear()
+        work_until(sweeper, lambda: not outbox.waiting)
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="of Linux")
+def test_a_window_is_not_sent_after_its_machine_slept(
+    outbox: OutboxTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox.put_many(3)
+    publisher = RecordingPublisher()
+    read_clock, slept = time.clock_gettime, [0.0]
+
+    def read_moved_clock(clock: int) -> float:
+        moved = slept[0] if clock == time.CLOCK_BOOTTIME else 0.0
+        return read_clock(clock) + moved
+
+    def sleep_an_hour() -> list[str]:
+        """Stop the machine within the claim: only one clock goes on."""
+        slept[0] += 3_600
+        return []
+
+    monkeypatch.setattr(time, "clock_gettime", read_moved_clock)
+    with sweeping(outbox.dsn, publisher, slowed_topics=sleep_an_hour) as sweeper:
+        sweeper.work_once()
+        assert publisher.windows == []
+        (error,) = sweeper.errors.errors
+        assert error.kind == "Fenced"
+
+
+def test_calls_to_a_slow_broker_get_small_enough_for_a_claim(
+    outbox: OutboxTables,
+) -> None:
+    outbox.put_many(1_500)
+    publisher = RecordingPublisher()
+    publisher.before = lambda batch: time.sleep(len(batch) * 0.005)
+
+    with sweeping(
+        outbox.dsn, publisher, claim_seconds=6.0, window_rows=2_000
+    ) as sweeper:
+        work_until(sweeper, lambda: outbox.waiting <= 500)
+        slow_calls = len(publisher.windows)
+        publisher.before = lambda batch: None
+        outbox.put_many(2_000, first=1_501)
+        work_until(sweeper, lambda: not outbox.waiting)
+
+    sizes = [len(window) for window in publisher.windows]
+    # The first took 2.5 s or more, and 1.5 s is a quarter of the claim.
+    assert sizes[0] == 500
+    assert 0 < max(sizes[1:slow_calls]) <= 300
+    assert max(sizes[slow_calls:]) > 500
+    assert publisher.counts.total() == 3_500
 
 
 def test_rows_beyond_all_bounds_are_quarantined_unread(outbox: OutboxTables) -> None:

@@ -86,6 +86,7 @@ BY_ID = f"""
 WITH fitting AS (
     SELECT row_id FROM {{outbox}} AS entry
     WHERE row_id = ANY (%(row_ids)s::bigint[]) AND {{waiting}} AND {FENCE_IS_OURS}
+      AND coalesce(entry.topic::text, '') <> ALL (%(slowed_topics)s::text[])
     FOR UPDATE OF entry SKIP LOCKED
 )
 """  # noqa: S608

@@ -11,6 +11,8 @@ from poisonguard.policy import doubled
 # A window without answers is followed by ones of a quarter, until a row is alone.
 SHRINK = 4
 MOST_LONE_ROWS = 100
+# The share of a claim that one call to the broker may take, and the rows of the first.
+CALL_SHARE, FIRST_CALL_ROWS = 0.25, 500
 
 
 def row_pause(attempts: int, settings: SweeperSettings) -> float:
@@ -37,6 +39,25 @@ class WindowSize:
         doubtful = self._doubtful_up_to
         if doubtful is None or max(row_ids) >= doubtful:
             self._doubtful_up_to = None
+            self.rows = min(self._most, self.rows * 2)
+
+
+class CallSize:
+    """The most rows of one call to the broker, so that it ends well before their claim.
+
+    It begins with few, and doubles while calls are fast.
+    """
+
+    def __init__(self, settings: SweeperSettings) -> None:
+        self._most = settings.window_rows
+        self._longest = CALL_SHARE * settings.claim_seconds
+        self.rows = min(FIRST_CALL_ROWS, self._most)
+
+    def note_call(self, rows: int, seconds: float) -> None:
+        """Note how long a call took."""
+        if seconds > self._longest:
+            self.rows = max(1, int(rows * self._longest / seconds))
+        elif seconds < self._longest / 2 and rows == self.rows:
             self.rows = min(self._most, self.rows * 2)
 
 

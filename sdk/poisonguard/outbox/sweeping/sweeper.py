@@ -322,7 +322,8 @@ class Sweeper:
 
         What an error leaves unsent is given back with the rest of the window.
         """
-        rows = window.begin_round()
+        rows = window.begin_round(self._record.call_size.rows)
+        begin = time.monotonic()
         try:
             outcomes = self._publish([row.message for row in rows])
         except Away:
@@ -332,6 +333,7 @@ class Sweeper:
             self._enter(Stage.PUBLISH)
             raise
         _check_outcomes(outcomes, len(rows))
+        self._record.call_size.note_call(len(rows), time.monotonic() - begin)
         return self._record.add_outcomes(window, outcomes), outcomes[0].detail
 
     def _may_send(self, window: SendingWindow) -> bool:

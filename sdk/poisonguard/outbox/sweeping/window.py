@@ -20,12 +20,18 @@ from poisonguard.outbox.sweeping.claims import Claims, ReturnedRow
 from poisonguard.outbox.sweeping.connection import OutboxConnection
 from poisonguard.outbox.sweeping.duplicates import DuplicateRow, Verdicts
 from poisonguard.outbox.sweeping.error_log import ErrorLog, Stage
-from poisonguard.outbox.sweeping.pace import LoneRows, WindowSize, row_pause
+from poisonguard.outbox.sweeping.pace import CallSize, LoneRows, WindowSize, row_pause
 from poisonguard.outbox.sweeping.rows import ClaimedRow, OrderKey, RefusedRow
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from poisonguard.outbox.sweeping.unmarkable_rows import UnmarkableRows
 
 SILENT = "the broker gave no answer {} times while the row was alone: {}"
+
+
+def seconds_since_boot() -> float:
+    """Return a time that goes on while the machine sleeps, where the system has one."""
+    clock: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime(clock)
 
 
 class NumberedRow(Protocol):
@@ -47,7 +53,7 @@ class SendingWindow:
     """
 
     token: UUID = field(default_factory=uuid4)
-    claimed_at: float = field(default_factory=time.monotonic)
+    claimed_at: float = field(default_factory=seconds_since_boot)
     is_claiming: bool = True
     to_send: list[ClaimedRow] = field(default_factory=list)
     in_flight: list[ClaimedRow] = field(default_factory=list)
@@ -59,21 +65,22 @@ class SendingWindow:
     @property
     def age(self) -> float:
         """Return the seconds since the claim began."""
-        return time.monotonic() - self.claimed_at
+        return seconds_since_boot() - self.claimed_at
 
     def add(self, verdicts: Verdicts) -> None:
         """Note what is to be done besides sending."""
         self.refused += verdicts.refused
         self.duplicates += verdicts.duplicates
 
-    def begin_round(self) -> list[ClaimedRow]:
+    def begin_round(self, most: int) -> list[ClaimedRow]:
         """Take what may be sent now: no row behind another one of its topic and key.
 
         Rows without a key may go together.
         """
         rows, behind, keys = list[ClaimedRow](), list[ClaimedRow](), set[OrderKey]()
         for row in self.to_send:
-            (behind if row.order_key in keys else rows).append(row)
+            must_wait = row.order_key in keys or len(rows) == most
+            (behind if must_wait else rows).append(row)
             if row.message.key:
                 keys.add(row.order_key)
         self.in_flight, self.to_send = rows, behind
@@ -95,6 +102,7 @@ class SendingRecord:
 
     def __init__(self, settings: SweeperSettings, errors: ErrorLog) -> None:
         self.size = WindowSize(settings.window_rows)
+        self.call_size = CallSize(settings)
         self.lone_rows = LoneRows(settings)
         self.unmarkable = UnmarkableRows()
         self.sent_count = self.refused_count = self.duplicate_count = 0
