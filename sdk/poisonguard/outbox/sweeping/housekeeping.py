@@ -12,13 +12,12 @@ from poisonguard.outbox.sweeping import figures, pruning, quarantine
 from poisonguard.outbox.sweeping.connection import OutboxConnection
 from poisonguard.outbox.sweeping.error_log import ErrorLog, Stage
 from poisonguard.outbox.sweeping.quarantine import QuarantinedRow, QuarantineReporter
+from poisonguard.outbox.sweeping.rejected_reports import RejectedReports
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from poisonguard.outbox.sweeping.unmarkable_rows import UnmarkableRows
 
 # The figures read all waiting rows: they may take so much of the time.
 FIGURES_SHARE = 0.05
-REJECTED_FOR = 3_600.0
-MOST_REJECTED = 1_000
 
 
 class Timer:
@@ -64,7 +63,8 @@ class Housekeeping:
         self._figures = Timer(settings.figures_every, settings)
         self._reports = Timer(settings.reports_every, settings)
         self._pruning = Timer(settings.prune_every, settings)
-        self._rejected: dict[int, float] = {}
+        self._rejected = RejectedReports()
+        self._rejected_left_out = RejectedReports()
         self.backlog = figures.OutboxBacklog()
 
     def run(self, connection: OutboxConnection) -> None:
@@ -95,20 +95,26 @@ class Housekeeping:
     def _report(
         self, connection: OutboxConnection, reporter: QuarantineReporter
     ) -> None:
-        rows = quarantine.unreported(connection, self._rejected_rows())
+        rows = self._rejected.unreported(connection)
         left_out = list(self._left_out_rows(connection))
         try:
-            accepted = self._accepted(rows, reporter)
+            accepted = self._accepted(rows, reporter, self._rejected)
             if accepted:
                 quarantine.mark_reported(connection, accepted)
-            self._unmarkable.note_report(self._accepted(left_out, reporter))
+            self._unmarkable.note_report(
+                self._accepted(left_out, reporter, self._rejected_left_out)
+            )
         except (Away, Refused) as error:
             self._errors.note(Stage.REPORT, error)
             return
-        self._reports.end(0.0 if rows else None)
+        # Where all are rejected, there is no hurry: so may be all that come next.
+        self._reports.end(0.0 if accepted else None)
 
     def _accepted(
-        self, rows: Sequence[QuarantinedRow], reporter: QuarantineReporter
+        self,
+        rows: Sequence[QuarantinedRow],
+        reporter: QuarantineReporter,
+        rejected: RejectedReports,
     ) -> list[int]:
         """Report rows; return those that were accepted."""
         if not rows:
@@ -118,26 +124,15 @@ class Housekeeping:
             if answer.is_accepted:
                 accepted.append(row.row_id)
                 continue
-            self._rejected[row.row_id] = time.monotonic() + REJECTED_FOR
+            rejected.add(row.row_id)
             text = f"row {row.row_id}: {answer.detail}"
             self._errors.note_event(Stage.REPORT, "report rejected", text)
-        while len(self._rejected) > MOST_REJECTED:
-            del self._rejected[next(iter(self._rejected))]
         return accepted
-
-    def _rejected_rows(self) -> list[int]:
-        """Return the rows whose reports were rejected in the last hour."""
-        now = time.monotonic()
-        for row_id in [i for i, until in self._rejected.items() if until <= now]:
-            del self._rejected[row_id]
-        return list(self._rejected)
 
     def _left_out_rows(self, connection: OutboxConnection) -> Iterator[QuarantinedRow]:
         """Yield rows that cannot be marked, with the reason for it."""
-        reasons = self._unmarkable.unreported
-        row_ids = [i for i in reasons if i not in self._rejected]
-        if not row_ids:
-            return
+        reasons, rejected = self._unmarkable.unreported, self._rejected_left_out
+        row_ids = [i for i in sorted(reasons) if not rejected.has(i)]
         listed = row_ids[: quarantine.REPORTED_AT_ONCE]
         for row in quarantine.rows_by_id(connection, listed):
             yield replace(row, cause=Cause.REJECTED, reason=reasons[row.row_id])

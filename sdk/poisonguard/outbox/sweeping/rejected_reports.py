@@ -1,0 +1,80 @@
+"""Quarantined rows whose reports were rejected: they are not reported again for long.
+
+An API key that may not report a topic rejects all its rows, however many these are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+
+from poisonguard.outbox.sweeping import quarantine
+from poisonguard.outbox.sweeping.connection import OutboxConnection
+from poisonguard.outbox.sweeping.quarantine import QuarantinedRow
+
+REJECTED_SECONDS = 3_600.0
+MOST_ROWS = 1_000
+LIST_BEHIND = f"""
+SELECT row_id FROM {{outbox}} AS entry
+WHERE entry.quarantined_at IS NOT NULL AND entry.reported_at IS NULL
+  AND entry.row_id > %(last)s AND entry.row_id <> ALL (%(passed_by)s::bigint[])
+ORDER BY entry.row_id LIMIT {quarantine.REPORTED_AT_ONCE}
+"""  # noqa: S608 - made of constants
+
+
+class RejectedReports:
+    """The rows, in memory; of too many all up to the last one are passed by."""
+
+    def __init__(self, *, timer: Callable[[], float] = time.monotonic) -> None:
+        self._timer = timer
+        self._until: dict[int, float] = {}
+        self._last_row: int | None = None
+        self._last_row_until = 0.0
+
+    def add(self, row_id: int) -> None:
+        """Pass a row by from now on; rows come in the order of their numbers."""
+        until = self._timer() + REJECTED_SECONDS
+        self._until[row_id] = until
+        if len(self._until) <= MOST_ROWS:
+            return
+        if self._last_row is None:
+            self._last_row_until = until
+        self._last_row = row_id
+        self._until = {i: end for i, end in self._until.items() if i > row_id}
+
+    def has(self, row_id: int) -> bool:
+        """Tell whether a row is passed by."""
+        self._end()
+        last = self._last_row
+        return row_id in self._until or (last is not None and row_id <= last)
+
+    def unreported(self, connection: OutboxConnection) -> list[QuarantinedRow]:
+        """Read the first quarantined rows that are to be reported."""
+        self._end()
+        passed_by = list(self._until)
+        if self._last_row is None:
+            return quarantine.unreported(connection, passed_by)
+        values = {"last": self._last_row, "passed_by": passed_by}
+        listed = connection.execute(LIST_BEHIND, values)
+        return _read_some(connection, [row_id for (row_id,) in listed])
+
+    def _end(self) -> None:
+        """Forget what was rejected an hour ago."""
+        now = self._timer()
+        self._until = {i: end for i, end in self._until.items() if end > now}
+        if now >= self._last_row_until:
+            self._last_row = None
+
+
+def _read_some(
+    connection: OutboxConnection, row_ids: Collection[int]
+) -> list[QuarantinedRow]:
+    """Read rows one by one, until their bodies fill a report."""
+    rows, size = list[QuarantinedRow](), 0
+    for row_id in row_ids:
+        read = quarantine.rows_by_id(connection, [row_id])
+        size += sum(len(row.body) for row in read)
+        if rows and size > quarantine.REPORT_BYTES:
+            break
+        rows += read
+    return rows
