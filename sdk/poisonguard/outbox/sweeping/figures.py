@@ -12,7 +12,10 @@ from poisonguard.outbox.sweeping.connection import OutboxConnection
 MOST_TOPICS = 1_000
 SECONDS = 5.0
 MOST_QUARANTINED = 100_000
+# As long as a topic of which nothing waits stays in the table: `put` reads all of it.
+EMPTY_SECONDS = 60
 
+# Where nothing waits, one figure is written all the same: it shows a sweeper at work.
 WRITE = f"""
 WITH waiting AS (
     SELECT left(coalesce(entry.topic::text, ''), {NAME_LIMIT}) AS topic,
@@ -21,11 +24,23 @@ WITH waiting AS (
     FROM {{outbox}} AS entry WHERE {{waiting}}
     GROUP BY 1 ORDER BY 2 DESC LIMIT {MOST_TOPICS}
 ), empty AS (
+    SELECT topic, waiting_rows, measured_at, NOT EXISTS (SELECT FROM waiting)
+        AND topic = (SELECT min(topic) FROM {{figures}}) AS is_only_fresh
+    FROM {{figures}}
+    WHERE topic NOT IN (SELECT topic FROM waiting)
+), emptied AS (
     UPDATE {{figures}} AS figure
     SET waiting_rows = 0, waiting_bytes = 0, oldest_at = NULL, measured_at = now()
-    WHERE NOT EXISTS (SELECT FROM waiting WHERE waiting.topic = figure.topic)
-)
-, written AS (
+    FROM empty
+    WHERE figure.topic = empty.topic
+      AND (empty.waiting_rows <> 0 OR empty.is_only_fresh)
+), deleted AS (
+    DELETE FROM {{figures}} AS figure
+    USING empty
+    WHERE figure.topic = empty.topic
+      AND empty.waiting_rows = 0 AND NOT empty.is_only_fresh
+      AND empty.measured_at < now() - interval '{EMPTY_SECONDS} seconds'
+), written AS (
 INSERT INTO {{figures}} AS figure
     (topic, waiting_rows, waiting_bytes, oldest_at, measured_at)
 SELECT topic, rows, bytes, oldest_at, now() FROM waiting
@@ -62,7 +77,7 @@ class OutboxBacklog:
 def write(connection: OutboxConnection) -> OutboxBacklog:
     """Write the figures of all topics, and return their sum.
 
-    Those of topics of which nothing waits go to 0.
+    Those of topics of which nothing waits go to 0, and are deleted after a minute.
     """
     ((rows, size, oldest_at, quarantined),) = connection.execute_within(SECONDS, WRITE)
     return OutboxBacklog(

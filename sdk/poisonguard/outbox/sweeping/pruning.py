@@ -10,8 +10,8 @@ BATCH = 1_000
 # In one go; what is left is deleted soon after.
 MOST_BATCHES = 10
 
-# A row that another program marked as sent, though no sweeper sent it, stays. A ctid
-# may also be that of a waiting row, in another partition.
+# A row that another program marked as sent, or as a duplicate, though no sweeper sent
+# its message, stays. A ctid may also be that of a waiting row, in another partition.
 SENT_ROWS = """
 DELETE FROM {outbox} WHERE sent_at < now() - %(age)s AND row_id = ANY (ARRAY(
     SELECT row_id FROM {outbox} AS entry
@@ -25,15 +25,36 @@ DELETE FROM {outbox} WHERE sent_at < now() - %(age)s AND row_id = ANY (ARRAY(
 """
 DUPLICATES = """
 DELETE FROM {outbox} WHERE duplicate_of IS NOT NULL AND row_id = ANY (ARRAY(
-    SELECT row_id FROM {outbox}
+    SELECT row_id FROM {outbox} AS entry
     WHERE duplicate_of IS NOT NULL AND coalesce(created_at, 'epoch') < now() - %(age)s
-    LIMIT %(batch)s FOR UPDATE SKIP LOCKED
+      AND (
+          EXISTS (
+              SELECT FROM {sent} AS past
+              WHERE past.producer = entry.producer::text
+                AND past.message_id = entry.message_id::text
+          )
+          OR EXISTS (
+              SELECT FROM {outbox} AS original
+              WHERE original.row_id = entry.duplicate_of
+                AND original.row_id <> entry.row_id
+                AND original.producer::text = entry.producer::text
+                AND original.message_id::text = entry.message_id::text
+          )
+      )
+    LIMIT %(batch)s FOR UPDATE OF entry SKIP LOCKED
 )) RETURNING 1
 """
+# As long as there are duplicates, their ids say that they are some.
 IDS = """
 DELETE FROM {sent} WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM {sent} WHERE sent_at < now() - %(age)s
-    ORDER BY sent_at LIMIT %(batch)s FOR UPDATE SKIP LOCKED
+    SELECT ctid FROM {sent} AS past
+    WHERE sent_at < now() - %(age)s AND NOT EXISTS (
+        SELECT FROM {outbox} AS entry
+        WHERE entry.duplicate_of IS NOT NULL
+          AND entry.producer::text = past.producer
+          AND entry.message_id::text = past.message_id
+    )
+    ORDER BY sent_at LIMIT %(batch)s FOR UPDATE OF past SKIP LOCKED
 )) RETURNING 1
 """
 
