@@ -82,8 +82,8 @@ def _sweeper(options: Namespace) -> tuple[Sweeper, Connect, SweeperSettings]:
         schema=options.schema,
         window_rows=options.window,
         poll=options.poll,
-        rows_for=timedelta(days=options.rows_for),
-        ids_for=timedelta(days=options.ids_for),
+        rows_for=_days("--rows-for", options.rows_for),
+        ids_for=_days("--ids-for", options.ids_for),
     )
     conninfo = _conninfo(options)
     connect = connecting_to(conninfo)
@@ -95,6 +95,13 @@ def _sweeper(options: Namespace) -> tuple[Sweeper, Connect, SweeperSettings]:
         settings=settings,
     )
     return sweeper, connect, settings
+
+
+def _days(option: str, days: float) -> timedelta:
+    try:
+        return timedelta(days=days)
+    except (ValueError, OverflowError):
+        raise Misconfigured(f"{option} is {days}: give a number of days.") from None
 
 
 def _conninfo(options: Namespace) -> str:
@@ -121,11 +128,15 @@ def _publisher(options: Namespace) -> Publish:
         raise Misconfigured("Give either --broker or --publish.")
     if options.publish is not None:
         return _function(options.publish)
-    scheme = urlsplit(options.broker).scheme
     try:
-        return _built_in(scheme, options.broker)
-    except ValueError as error:
-        raise Misconfigured(f"--broker cannot be used: {error}") from error
+        return _built_in(urlsplit(options.broker).scheme, options.broker)
+    except ValueError:
+        # Its text quotes parts of the address, also of the password.
+        raise Misconfigured(
+            "--broker cannot be used: give amqp://USER:PASSWORD@HOST:PORT/VHOST or"
+            " redis://USER:PASSWORD@HOST:PORT/NUMBER, in a password with / as %2F, @ as"
+            " %40 and so on."
+        ) from None
 
 
 def _built_in(scheme: str, url: str) -> Publish:
@@ -168,7 +179,7 @@ def _reporter(options: Namespace, conninfo: str) -> PoisonwebReports | None:
 
 
 def _log_findings(connect: Connect, settings: SweeperSettings) -> None:
-    """Say what is wrong with the tables; the sweeper waits until it is mended."""
+    """Say what is wrong with the tables: statements may fail until it is mended."""
     for finding in inspect(connect, settings):
         log.log(
             logging.ERROR if finding.is_blocking else logging.WARNING,

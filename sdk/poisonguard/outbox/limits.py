@@ -12,6 +12,8 @@ from poisonguard.errors import Misconfigured
 MAX_BODY = 64 * 2**20
 WAITING_ROWS = 100_000
 WAITING_BYTES = 2**30
+# A sweeper takes a message that is due later for one of a wrong clock.
+MOST_DELAY = timedelta(days=30)
 
 
 def _check(limits: TopicLimits | OutboxLimits, name: str) -> None:

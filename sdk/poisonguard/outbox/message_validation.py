@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from itertools import islice
@@ -15,6 +16,7 @@ from poisonguard.contract import (
     is_name,
 )
 from poisonguard.errors import Refused
+from poisonguard.outbox.limits import MOST_DELAY
 from poisonguard.outbox.message import Header
 
 # Of names and values together. Brokers take much less.
@@ -96,6 +98,8 @@ def check_due(value: object) -> datetime | None:
         raise _wrong("due_at", value, "give a datetime, or None to send at once")
     if value.utcoffset() is None:
         raise _wrong("due_at", value, "it has no time zone: give one")
+    if value.timestamp() - time.time() > MOST_DELAY.total_seconds():
+        raise _wrong("due_at", value, f"give at most {MOST_DELAY.days} days from now")
     return value
 
 

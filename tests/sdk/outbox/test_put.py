@@ -253,6 +253,8 @@ NOT_CLEAN = "control character or half a surrogate"
         ("due_at", "2026-11-27", "give a datetime"),
         ("due_at", 7.5, "give a datetime"),
         ("due_at", datetime(2026, 11, 26, 12), "no time zone"),  # noqa: DTZ001
+        ("due_at", datetime.max.replace(tzinfo=UTC), "at most 30 days from now"),
+        ("due_at", datetime.now(UTC) + timedelta(days=31), "at most 30 days from now"),
     ],
     ids=lambda value: repr(value)[:30],
 )
@@ -289,7 +291,7 @@ def test_ten_thousand_headers_and_other_bytes_do(
 
     outbox.put("orders", bytearray(b"one"), headers=headers)
     outbox.put("orders", memoryview(b"two"), headers=iter([("h", "")]))
-    outbox.put("orders", b"", due_at=datetime.max.replace(tzinfo=UTC))
+    outbox.put("orders", b"", due_at=datetime.now(UTC) + timedelta(days=29))
 
     bodies, headers_of = zip(
         *[(row[4], row[5]) for row in connection.execute(ROWS)], strict=True

@@ -124,9 +124,15 @@ def test_it_looks_for_its_tables_in_a_schema(
         (("--dsn", "postgres//shop:secret@db/shop"), "--dsn cannot be used"),
         (("--dsn", "dbname=shop"), "Give either --broker or --publish."),
         (("--dsn", "", "--broker", "kafka://x"), "neither amqp:// nor redis://"),
+        (("--dsn", "", "--broker", "amqp://u:se/cret@h"), "--broker cannot be used"),
+        (("--dsn", "", "--broker", "amqp://u:secret@[h"), "--broker cannot be used"),
+        (("--dsn", "", "--broker", "redis://h:secret"), "--broker cannot be used"),
         (("--dsn", "", "--publish", "os:missing"), "give module:function"),
         (("--dsn", "", "--publish", "missing_module:x"), "missing_module"),
         (("--dsn", "", "--publish", PUBLISH, "--window", "0"), "more than 0"),
+        (("--dsn", "", "--publish", PUBLISH, "--poll", "inf"), "poll is over 100"),
+        (("--dsn", "", "--publish", PUBLISH, "--rows-for", "nan"), "a number of days"),
+        (("--dsn", "", "--publish", PUBLISH, "--ids-for", "inf"), "a number of days"),
         (
             ("--dsn", "", "--publish", PUBLISH, "--server", "http://x"),
             "Give --key, or set POISONGUARD_API_KEY.",
@@ -148,6 +154,7 @@ def test_wrong_arguments_are_refused_with_a_remedy(
     assert remedy in done.stderr
     assert "Traceback" not in done.stderr
     assert "secret" not in done.stderr
+    assert "'se'" not in done.stderr
 
 
 def test_reports_wait_while_poisonweb_is_away_and_sending_goes_on(

@@ -11,8 +11,8 @@ from typing import Any
 try:
     import redis
     from redis.backoff import NoBackoff
+    from redis.exceptions import AskError, RedisError, ResponseError
     from redis.exceptions import ConnectionError as RedisAway
-    from redis.exceptions import RedisError, ResponseError
     from redis.exceptions import TimeoutError as RedisSilent
     from redis.retry import Retry
 except ImportError as missing:
@@ -89,5 +89,7 @@ def _outcome(reply: object) -> SendOutcome:
     if not isinstance(reply, ResponseError):
         return SendOutcome(kind=SendKind.UNKNOWN, detail=text)
     code = getattr(reply, "status_code", None) or str(reply).partition(" ")[0]
-    kind = SendKind.UNSENT if code in PASSING else SendKind.REFUSED
+    # MOVED is an AskError, too: the stream is at another node of a cluster.
+    is_passing = code in PASSING or isinstance(reply, AskError)
+    kind = SendKind.UNSENT if is_passing else SendKind.REFUSED
     return SendOutcome(kind=kind, detail=text)

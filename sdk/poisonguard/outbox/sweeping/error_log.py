@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from poisonguard.outbox.sweeping.quarantine import clean
 from poisonguard.policy import doubled
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,8 @@ class ErrorLog:
 
     def note(self, stage: Stage, error: Exception) -> None:
         """Count an error."""
-        stack = "".join(traceback.format_exception(error))[-STACK_LIMIT:]
+        lines = "".join(traceback.format_exception(error)).splitlines()
+        stack = "\n".join(clean(line) for line in lines)[-STACK_LIMIT:]
         self._note(stage, kind_of(error), str(error), stack)
 
     def note_event(self, stage: Stage, kind: str, text: str) -> None:
@@ -85,7 +87,7 @@ class ErrorLog:
         key = stage, kind
         if key not in self._errors and len(self._errors) >= MOST_KINDS:
             key = stage, OTHER_KINDS
-        now, text = self._clock(), " ".join(text.split())[:TEXT_LIMIT]
+        now, text = self._clock(), one_line(text)
         before = self._errors.get(key)
         self._errors[key] = (
             LoggedError(
@@ -137,7 +139,7 @@ class SweeperBreaker:
         self._equal_errors = self._equal_errors + 1 if key == self._last else 1
         self._last = key
         self.errors_in_a_row += 1
-        self.reason = f"failed to {stage}: {error}"[:TEXT_LIMIT]
+        self.reason = one_line(f"failed to {stage}: {error}")
         if self._equal_errors >= self._limit and not self.is_open:
             self.opened_at = time.time()
             log.error(
@@ -153,6 +155,11 @@ class SweeperBreaker:
             log.warning("The sweeper works again: it %s before", self.reason)
         self._last, self._equal_errors, self.errors_in_a_row = None, 0, 0
         self.opened_at, self.reason = None, ""
+
+
+def one_line(text: str) -> str:
+    """Return a text of others as a log can show it, with no control characters."""
+    return " ".join(clean(text).split())[:TEXT_LIMIT]
 
 
 def kind_of(error: Exception) -> str:

@@ -6,6 +6,10 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 
 from poisonguard.errors import Misconfigured
+from poisonguard.outbox.limits import MOST_DELAY
+
+# A hundred years: threads, `timedelta` and Postgres take no endless times.
+LONGEST_SECONDS = 100 * 365 * 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +36,7 @@ class SweeperSettings:
     window_bytes: int = 16 * 2**20
     row_bytes: int = 128 * 2**20
     header_bytes: int = 2**20
-    most_delay: timedelta = timedelta(days=30)
+    most_delay: timedelta = MOST_DELAY
     claim_seconds: float = 60.0
     poll: float = 1.0
     row_pause: float = 1.0
@@ -57,6 +61,8 @@ class SweeperSettings:
                 value = value.total_seconds()
             if isinstance(value, int | float) and not value > 0:
                 raise Misconfigured(f"Sweeper: {field.name} must be more than 0.")
+            if field.type in {"float", "timedelta"} and value > LONGEST_SECONDS:
+                raise Misconfigured(f"Sweeper: {field.name} is over 100 years.")
         if self.ids_for < self.rows_for:
             raise Misconfigured(
                 "Sweeper: ids_for is shorter than rows_for: the ids of sent messages"

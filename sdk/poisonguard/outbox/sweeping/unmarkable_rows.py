@@ -30,10 +30,9 @@ class UnmarkableRows:
                 del rows[next(iter(rows))]
 
     def left_out(self, now: float) -> list[int]:
-        """Return the rows that are not claimed now."""
-        for row_id in [i for i, until in self._until.items() if until <= now]:
-            del self._until[row_id]
-        return list(self._until)
+        """Return the rows that are not claimed now; any thread may ask."""
+        # `list` is one step: meanwhile no other thread changes the dictionary.
+        return [row_id for row_id, until in list(self._until.items()) if until > now]
 
     @property
     def unreported(self) -> Mapping[int, str]:
