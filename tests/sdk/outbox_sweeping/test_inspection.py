@@ -105,6 +105,16 @@ def test_an_index_of_other_columns_does_not_count(
     assert [f.kind for f in findings(outbox)] == [FindingKind.MISSING_UNIQUE_INDEX]
 
 
+def test_an_index_may_include_other_columns(outbox: OutboxTables) -> None:
+    outbox.drop_unique_index()
+    outbox.execute(
+        "ALTER TABLE poisonguard_outbox DROP CONSTRAINT poisonguard_outbox_pkey"
+    )
+    for on in ("(producer, message_id) INCLUDE (topic)", "(row_id) INCLUDE (topic)"):
+        outbox.execute(f"CREATE UNIQUE INDEX ON poisonguard_outbox {on}")
+    assert findings(outbox) == []
+
+
 def test_columns_triggers_and_keys_are_compared(outbox: OutboxTables) -> None:
     outbox.execute("ALTER TABLE poisonguard_outbox DROP reported_at")
     outbox.execute("ALTER TABLE poisonguard_outbox ALTER attempts TYPE bigint")

@@ -54,7 +54,8 @@ WHERE attrelid = to_regclass(%(table)s) AND attnum > 0 AND NOT attisdropped
 READ_INDEXES = """
 SELECT relation.relname, pg_index.indisvalid,
     ARRAY(SELECT attname::text FROM pg_attribute
-          WHERE attrelid = indrelid AND attnum = ANY (indkey::int2[])
+          WHERE attrelid = indrelid
+            AND attnum = ANY ((indkey::int2[])[0:indnkeyatts - 1])
           ORDER BY attname)
 FROM pg_index JOIN pg_class AS relation ON relation.oid = indexrelid
 WHERE indrelid = to_regclass(%(table)s) AND indisunique
