@@ -155,6 +155,7 @@ SET quarantined_at = NULL, released_at = now(), reported_at = NULL,
     claim_token = NULL, claimed_until = NULL, due_at = now()
 FROM quarantined
 WHERE entry.row_id = quarantined.row_id
+  AND entry.sent_at IS NULL AND entry.duplicate_of IS NULL
   AND quarantined.quarantined_at <= coalesce(%(until)s, 'infinity'::timestamptz)
   AND quarantined.message_id = coalesce(%(message_id)s, quarantined.message_id)
 RETURNING quarantined.quarantined_at, quarantined.message_id

@@ -93,6 +93,19 @@ def test_waiting_sent_and_absent_rows_cannot_be_decided(outbox: OutboxTables) ->
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize("mark", ["sent_at = now()", "duplicate_of = row_id"])
+def test_a_quarantined_row_with_another_mark_is_not_said_to_be_sent_soon(
+    outbox: OutboxTables, mark: str
+) -> None:
+    registered, row_id = outbox_at(outbox.dsn), quarantined(outbox)
+    outbox.execute(f"UPDATE poisonguard_outbox SET {mark}")
+
+    with pytest.raises(Refused, match="not quarantined"):
+        decide(send_row, registered, row_id)
+    assert outbox.column("quarantined_at", row_id) is not None
+
+
+@pytest.mark.django_db
 def test_a_decision_that_is_not_recorded_is_not_carried_out(
     outbox: OutboxTables,
 ) -> None:
