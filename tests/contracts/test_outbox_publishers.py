@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
@@ -75,6 +76,31 @@ def test_a_window_is_confirmed_and_each_message_has_its_outcome(
     assert (properties.message_id, body) == ("last", b"\x00\xff")
     assert (properties.content_type, properties.delivery_mode) == ("text/x", 2)
     assert properties.headers == {"name": "v", "raw": b"\xfe"}
+
+
+def test_equal_messages_without_a_queue_are_refused_each(
+    publisher: PikaPublisher, queue: str
+) -> None:
+    window = [message(f"m-{n % 7}", f"{queue}-missing") for n in range(100)]
+
+    outcomes = publisher(window)
+
+    assert {o.kind for o in outcomes} == {SendKind.REFUSED}
+
+
+def test_a_large_window_without_a_queue_costs_as_much_for_each_message(
+    publisher: PikaPublisher, queue: str
+) -> None:
+    def cost(count: int) -> float:
+        window = [message(f"m-{n}", f"{queue}-missing") for n in range(count)]
+        began = time.process_time()
+        outcomes = publisher(window)
+        assert {o.kind for o in outcomes} == {SendKind.REFUSED}
+        return (time.process_time() - began) / count
+
+    cost(500)
+    small = min(cost(500) for _ in range(3))
+    assert cost(10_000) < 3 * small
 
 
 def test_headers_whose_names_become_one_are_refused() -> None:

@@ -7,6 +7,7 @@ names begin with `amqp.` are properties, as `poisonguard.readers.amqp` writes th
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ PROPERTIES = frozenset(
     }
 )
 PERSISTENT = 2
+MessageKey = tuple[str, str, bytes]
 SENT = SendOutcome(kind=SendKind.SENT)
 # The loop does not run between windows, so nothing would answer heartbeats.
 TCP_OPTIONS = {
@@ -93,6 +95,7 @@ class ConfirmingChannel:
         self._outcomes: dict[int, SendOutcome] = {}
         self._messages: list[OutboxMessage] = []
         self._returned: dict[int, str] = {}
+        self._places: dict[MessageKey, deque[int]] = {}
         self._is_closing = False
         self._first_tag = 1
         self._is_done: Callable[[], bool] = lambda: False
@@ -115,6 +118,7 @@ class ConfirmingChannel:
     def publish(self, batch: Sequence[OutboxMessage]) -> list[SendOutcome]:
         """Send messages; return what became of each."""
         self._messages, self._outcomes, self._returned = list(batch), {}, {}
+        self._places = {}
         for message in batch:
             self._channel.basic_publish(
                 "", message.topic, message.body, properties(message), mandatory=True
@@ -173,16 +177,22 @@ class ConfirmingChannel:
         self, _channel: Any, method: Any, properties_: Any, body: bytes
     ) -> None:
         """Note which message has no queue: its confirm comes next."""
-        for place, message in enumerate(self._messages):
-            is_answered = place in self._outcomes or place in self._returned
-            if not is_answered and (
-                (message.topic, message.message_id, message.body)
-                == (method.routing_key, properties_.message_id, body)
-            ):
-                self._returned[place] = (
-                    f"RabbitMQ has no queue {message.topic}: {method.reply_text}"
-                )
+        key = method.routing_key, properties_.message_id, body
+        places = self._places_by_message().get(key, deque())
+        while places:
+            place = places.popleft()
+            if place not in self._outcomes:
+                text = f"RabbitMQ has no queue {key[0]}: {method.reply_text}"
+                self._returned[place] = text
                 return
+
+    def _places_by_message(self) -> dict[MessageKey, deque[int]]:
+        """Return the places of each message that was not returned yet."""
+        if not self._places:
+            for place, message in enumerate(self._messages):
+                key = message.topic, message.message_id, message.body
+                self._places.setdefault(key, deque()).append(place)
+        return self._places
 
     def _take_confirm(self, frame: Any) -> None:
         last = frame.method.delivery_tag - self._first_tag
