@@ -131,8 +131,8 @@ class Housekeeping:
 
     def _left_out_rows(self, connection: OutboxConnection) -> Iterator[QuarantinedRow]:
         """Yield rows that cannot be marked, with the reason for it."""
-        reasons, rejected = self._unmarkable.unreported, self._rejected_left_out
-        row_ids = [i for i in sorted(reasons) if not rejected.has(i)]
+        reasons = self._unmarkable.unreported
+        row_ids = self._rejected_left_out.others(reasons)
         listed = row_ids[: quarantine.REPORTED_AT_ONCE]
         for row in quarantine.rows_by_id(connection, listed):
             yield replace(row, cause=Cause.REJECTED, reason=reasons[row.row_id])

@@ -6,7 +6,7 @@ An API key that may not report a topic rejects all its rows, however many these 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 from poisonguard.outbox.sweeping import quarantine
 from poisonguard.outbox.sweeping.connection import OutboxConnection
@@ -42,11 +42,15 @@ class RejectedReports:
         self._last_row = row_id
         self._until = {i: end for i, end in self._until.items() if i > row_id}
 
-    def has(self, row_id: int) -> bool:
-        """Tell whether a row is passed by."""
+    def others(self, row_ids: Iterable[int]) -> list[int]:
+        """Return those of some rows that are not passed by, in their order."""
         self._end()
         last = self._last_row
-        return row_id in self._until or (last is not None and row_id <= last)
+        return sorted(
+            row_id
+            for row_id in row_ids
+            if row_id not in self._until and (last is None or row_id > last)
+        )
 
     def unreported(self, connection: OutboxConnection) -> list[QuarantinedRow]:
         """Read the first quarantined rows that are to be reported."""
@@ -69,11 +73,12 @@ class RejectedReports:
 def _read_some(
     connection: OutboxConnection, row_ids: Collection[int]
 ) -> list[QuarantinedRow]:
-    """Read rows one by one, until their bodies fill a report."""
+    """Read rows one by one, until their bodies and headers fill a report."""
     rows, size = list[QuarantinedRow](), 0
     for row_id in row_ids:
         read = quarantine.rows_by_id(connection, [row_id])
         size += sum(len(row.body) for row in read)
+        size += sum(len(part) for row in read for pair in row.headers for part in pair)
         if rows and size > quarantine.REPORT_BYTES:
             break
         rows += read
