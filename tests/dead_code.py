@@ -168,8 +168,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "The log shows all fields of these": (
         *(
-            "tests/acceptance/test_consumers_during_floods.py:after_mib",
-            "*/test_consumers_during_floods.py:well_after",
+            "tests/acceptance/test_request_and_dead_letter_floods.py:after_mib",
+            "*/test_request_and_dead_letter_floods.py:well_after",
         ),
     ),
 }

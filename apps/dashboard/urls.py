@@ -12,7 +12,6 @@ from apps.dashboard.views import (
     consumer_positions,
     deliveries,
     endpoints,
-    lanes,
     message_skips,
     messages,
     nightly_reports,
@@ -27,6 +26,7 @@ from apps.dashboard.views import (
     second_factor,
     sign_in,
     single_sign_on,
+    topic_settings,
     topics,
     triage_operations,
 )
@@ -88,11 +88,13 @@ urlpatterns = [
     path("brokers/<int:broker_id>/observe", brokers.observe, name="broker-observe"),
     path("topics", topics.index, name="topics"),
     path("topics/<int:topic_id>", topics.detail, name="topic"),
-    path("topics/<int:topic_id>/mode", lanes.mode, name="topic-mode"),
-    path("topics/<int:topic_id>/pause", lanes.pause, name="topic-pause"),
-    path("topics/<int:topic_id>/policies", lanes.policies, name="topic-policies"),
+    path("topics/<int:topic_id>/mode", topic_settings.mode, name="topic-mode"),
+    path("topics/<int:topic_id>/pause", topic_settings.pause, name="topic-pause"),
+    path(
+        "topics/<int:topic_id>/policies", topic_settings.policies, name="topic-policies"
+    ),
     path("topics/<int:topic_id>/remove", removals.topic, name="topic-remove"),
-    path("topics/<int:topic_id>/samples", lanes.sampled, name="topic-samples"),
+    path("topics/<int:topic_id>/samples", topic_settings.sampled, name="topic-samples"),
     path("endpoints", endpoints.index, name="endpoints"),
     path("endpoints/new", endpoints.new, name="endpoint-new"),
     path("endpoints/<int:endpoint_id>", endpoints.detail, name="endpoint"),

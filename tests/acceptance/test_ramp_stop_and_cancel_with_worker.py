@@ -29,7 +29,7 @@ from tests.acceptance.answering_consumer import Consumer, capture_many
 from tests.acceptance.api_client import Client
 from tests.acceptance.celery_processes import StartWorker
 from tests.acceptance.web_server_process import Web, api_key
-from tests.brokers.redis import Server
+from tests.brokers.redis_server import Server
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.django_db(transaction=True)]

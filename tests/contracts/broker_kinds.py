@@ -69,7 +69,7 @@ KINDS = {
     for kind in (
         Kind(
             name="redis_streams",
-            server="tests.brokers.redis:Server",
+            server="tests.brokers.redis_server:Server",
             stage="tests.contracts.redis_streams_topic_fixture:RedisStage",
         ),
         Kind(

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from poisonguard.testing import FakePoisonweb
-from tests.brokers.redis import Server
+from tests.brokers.redis_server import Server
 from tests.contracts import broker_kinds
 from tests.contracts.broker_kinds import BrokerServer
 from tests.contracts.in_memory_topic_fixture import MemoryStage

@@ -30,8 +30,8 @@ from apps.triage.ramps import Ramp
 from apps.triage.services import (
     control,
     orphaned_operations_and_pruning,
-    outbound,
     previews,
+    redrive_messages,
     running,
 )
 from apps.triage.services.confirm_and_undo import JUDGED_AT_ONCE
@@ -42,7 +42,7 @@ from apps.triage.services.control import (
     ControlStep,
     OperationOver,
 )
-from apps.triage.services.outbound import ReadItems
+from apps.triage.services.redrive_messages import ReadItems
 from apps.triage.services.running import SliceEnd
 from apps.triage.states import Verb
 from tests.failure_report_builders import capture, failure, poisons
@@ -120,7 +120,7 @@ def test_answers_are_recorded_although_the_session_of_the_run_has_ended(
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         (session,) = cursor.fetchone()
-    ended, reads, read = Event(), count(), outbound.read
+    ended, reads, read = Event(), count(), redrive_messages.read
 
     def end_session() -> None:
         with connection.cursor() as cursor:
@@ -132,7 +132,7 @@ def test_answers_are_recorded_although_the_session_of_the_run_has_ended(
         assert not is_second or ended.wait(60)
         return read(**values)
 
-    monkeypatch.setattr(outbound, "read", read_after_the_end)
+    monkeypatch.setattr(redrive_messages, "read", read_after_the_end)
     with pytest.raises(OperationalError):
         run(operation, now, by=publisher_that(end_session), most=2)
     recorded = counts_of(operation)

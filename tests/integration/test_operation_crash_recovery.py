@@ -24,11 +24,11 @@ from apps.triage.item_standings import standings_of
 from apps.triage.models import Operation
 from apps.triage.services import (
     orphaned_operations_and_pruning,
-    outbound,
     previews,
+    redrive_messages,
     running,
 )
-from apps.triage.services.outbound import ReadItems
+from apps.triage.services.redrive_messages import ReadItems
 from apps.triage.services.running import SliceEnd
 from tests.failure_report_builders import capture, failure, poisons
 from tests.triage_operation_runner import (
@@ -326,7 +326,7 @@ def test_a_published_window_is_marked_although_the_next_could_not_be_read(
 ) -> None:
     poisons(now, 4)
     operation = confirm(operator, preview(operator, now), now)
-    read = outbound.read
+    read = redrive_messages.read
 
     def read_once(*, first: int, **arguments: Any) -> ReadItems:
         if first:
@@ -334,7 +334,7 @@ def test_a_published_window_is_marked_although_the_next_could_not_be_read(
         return read(first=first, **arguments)
 
     with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
-        patched.setattr(outbound, "read", read_once)
+        patched.setattr(redrive_messages, "read", read_once)
         run(operation, now, most=2)
     between = counts_of(operation)
     ended = run(operation, now + MINUTE, most=2)

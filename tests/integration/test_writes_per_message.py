@@ -18,7 +18,7 @@ from redis import Redis
 from apps.brokers.models import Topic
 from apps.core.queryset_sql import read_by_index
 from apps.team.rights import Principal
-from apps.triage.services import outbound
+from apps.triage.services import redrive_messages
 from tests.failure_report_builders import poisons
 from tests.postgres_and_redis_plugin import FOLDER
 from tests.triage_operation_runner import confirm, counts_of, preview, run
@@ -121,7 +121,7 @@ def test_a_message_is_looked_up_once_to_be_sent(
     with transaction.atomic():
         read_by_index()
         before = poisons_read()
-        items = outbound.read(
+        items = redrive_messages.read(
             operation=operation.pk, first=0, end=200, most=150, unmarked=(), now=now
         )
         read = poisons_read() - before

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sdk import start_killed_at_each_step
+from tests.sdk import consumer_start_killed_at_each_step
 from tests.sdk.consumer_processes import Consumers, program
 
 KILLS = 30
@@ -67,7 +67,7 @@ def test_random_kills_are_all_charged_to_the_right_messages(
 def test_a_kill_between_any_two_steps_charges_each_death_once(
     tmp_path: Path,
 ) -> None:
-    said = program(start_killed_at_each_step.__file__, tmp_path)
+    said = program(consumer_start_killed_at_each_step.__file__, tmp_path)
 
     lines = said.splitlines()
     assert len(lines) > FEWEST_STEPS

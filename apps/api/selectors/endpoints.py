@@ -15,7 +15,7 @@ from apps.redelivery.endpoint_settings import EndpointSettings
 from apps.redelivery.models import Endpoint, EndpointActivity
 from apps.redelivery.querysets import EndpointQuerySet
 from apps.redelivery.services.breaker import breaker_state
-from apps.redelivery.topic_requests.feeding_topics import feeding_topics
+from apps.redelivery.topic_requests.topics_that_call_endpoints import topics_that_call
 from apps.team.rights import Principal
 
 
@@ -61,7 +61,7 @@ def _details(
     endpoints: Sequence[Endpoint], principal: Principal, *, now: datetime
 ) -> list[EndpointDetail]:
     """Add the topics that feed each endpoint, its breaker and its figures."""
-    topics = feeding_topics(endpoints, principal)
+    topics = topics_that_call(endpoints, principal)
     ids = [endpoint.pk for endpoint in endpoints]
     backlogs = unless_slow(lambda: endpoint_figures.backlogs(ids))
     calls = unless_slow(lambda: endpoint_figures.call_hours(ids, now=now))

@@ -16,7 +16,7 @@ from apps.redelivery.endpoint_figures import CallHours, DeliveryBacklog
 from apps.redelivery.models import Delivery, Endpoint
 from apps.redelivery.querysets import EndpointQuerySet
 from apps.redelivery.services.breaker import breaker_state
-from apps.redelivery.topic_requests.feeding_topics import feeding_topics
+from apps.redelivery.topic_requests.topics_that_call_endpoints import topics_that_call
 from apps.team.rights import Principal
 
 PAGE_SIZE = 50
@@ -80,7 +80,7 @@ def one(endpoint_id: int, principal: Principal, *, now: datetime) -> EndpointPag
     entries = Entry.objects.filter(subject=f"endpoint:{endpoint.name}")
     return EndpointPage(
         row=_rows([endpoint], now=now)[0],
-        topics=feeding_topics([endpoint], principal)[endpoint.pk],
+        topics=topics_that_call([endpoint], principal)[endpoint.pk],
         entries=list(entries.order_by("-seq")[:MOST_SHOWN]),
         has_deliveries=has_deliveries(endpoint),
     )

@@ -18,7 +18,7 @@ from apps.core.errors import Invalid
 from apps.core.streaming_responses import response_chunks
 from apps.dashboard.decorators import SignedIn, needs, show
 from apps.dashboard.domain_error_pages import status_of
-from apps.dashboard.forms.delivery_decision import DeliveryDecisionForm
+from apps.dashboard.forms.decision_about_deliveries import DeliveriesDecisionForm
 from apps.dashboard.forms.fields import field_of
 from apps.dashboard.forms.triage_operation import back_url
 from apps.dashboard.keyset_pagination import ListCursor
@@ -112,7 +112,7 @@ def decide(request: SignedIn) -> HttpResponse:
     """Show what a decision would do; carry it out when it is confirmed."""
     if request.method != "POST":
         return redirect("deliveries")  # a reload of the question
-    decision = DeliveryDecisionForm.read(request.POST)
+    decision = DeliveriesDecisionForm.read(request.POST)
     if "confirm" not in request.POST:
         return _question(request, decision)
     try:
@@ -125,7 +125,7 @@ def decide(request: SignedIn) -> HttpResponse:
 
 
 def _question(
-    request: SignedIn, decision: DeliveryDecisionForm, *, wrong: Invalid | None = None
+    request: SignedIn, decision: DeliveriesDecisionForm, *, wrong: Invalid | None = None
 ) -> HttpResponse:
     """Render what a decision would do, with the form that confirms it."""
     preview = deliveries.preview(decision.act, decision.ids, request.user.principal)
@@ -140,7 +140,9 @@ def _question(
         "curl": curl.post(request, call, {**body, "reason": decision.reason}),
     }
     status = status_of(wrong) if wrong else 200
-    return render(request, "deliveries/decide.html", context, status=status)
+    return render(
+        request, "deliveries/decision_confirmation.html", context, status=status
+    )
 
 
 def _page(request: SignedIn, detail: DeliveryPage) -> HttpResponse:

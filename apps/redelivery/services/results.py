@@ -25,8 +25,11 @@ from apps.redelivery.retry_plan import (
     NoMoreTries,
     after_failure,
 )
-from apps.redelivery.services import breaker, call_counts, ends, plain_results
-from apps.redelivery.services.plain_results import PlainResult
+from apps.redelivery.services import breaker, call_counts, ends, successes_and_retries
+from apps.redelivery.services.successes_and_retries import (
+    DETAIL_LIMIT,
+    SuccessOrRetry,
+)
 from apps.redelivery.states import AttemptOutcome, DeliveryState
 from poisonguard.contract import Cause
 
@@ -138,13 +141,13 @@ def end_attempt(
         outcome=result.outcome.value,
         ended_at=ended_at,
         status=result.status,
-        detail=storable(result.detail, limit=plain_results.DETAIL_LIMIT),
+        detail=storable(result.detail, limit=DETAIL_LIMIT),
         answer_headers=[part for header in result.headers for part in header],
         answer=result.body,
         is_answer_cut=result.is_cut,
     )
     delivery.last_status = result.status
-    delivery.last_error = storable(result.detail, limit=plain_results.DETAIL_LIMIT)
+    delivery.last_error = storable(result.detail, limit=DETAIL_LIMIT)
     delivery.claim = delivery.fence = delivery.claimed_until = None
     succeeded = result.outcome is AttemptOutcome.SUCCEEDED
     if succeeded:
@@ -168,7 +171,7 @@ def _end_attempts(
         for attempt in attempts
         if (result := _plain(attempt, locked[_claim_of(attempt)], endpoint))
     }
-    plain_results.record(list(plain.values()))
+    successes_and_retries.record(list(plain.values()))
     rest = Delivery.objects.in_bulk(
         [each.delivery for each in attempts if each.delivery not in plain]
     )
@@ -251,14 +254,14 @@ def _claim_of(attempt: EndedAttempt) -> _Claim:
 
 def _plain(
     attempt: EndedAttempt, delivery: _LockedDelivery, endpoint: Endpoint
-) -> PlainResult | None:
+) -> SuccessOrRetry | None:
     """Return a result that changes nothing but its delivery; None for another."""
     if attempt.result.outcome is AttemptOutcome.SUCCEEDED:
         is_plain = endpoint.response_hook_id is None and not delivery.is_requeued
-        return PlainResult(attempt=attempt, following=None) if is_plain else None
+        return SuccessOrRetry(attempt=attempt, following=None) if is_plain else None
     following = _following(delivery, endpoint, attempt.result, now=attempt.ended_at)
     if isinstance(following, NextTry):
-        return PlainResult(attempt=attempt, following=following)
+        return SuccessOrRetry(attempt=attempt, following=following)
     return None
 
 

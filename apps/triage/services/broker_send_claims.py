@@ -26,9 +26,9 @@ from apps.poison.services.sends import Send
 from apps.poison.states import RedriveOutcome, WindowState
 from apps.triage.item_kinds import DatabaseAct, kind_of
 from apps.triage.models import Operation, SkippedItem
-from apps.triage.services import outbound
+from apps.triage.services import redrive_messages
 from apps.triage.services.fencing import Orders, fence
-from apps.triage.services.outbound import OutboundMessage, ReadItems, to_send
+from apps.triage.services.redrive_messages import OutboundMessage, ReadItems, to_send
 from apps.triage.states import ItemState
 
 
@@ -151,7 +151,7 @@ class Windows:
         There may be none.
         """
         for window in self._unfinished().filter(first__gte=self._first_of(after)):
-            items = outbound.read(
+            items = redrive_messages.read(
                 operation=self.operation.pk,
                 first=max(window.first, after),
                 end=window.first + window.items,
@@ -189,7 +189,7 @@ class Windows:
         orders = self._fence()
         recorded, unsent = list[Send](), list[OutboundMessage]()
         for message, outcome in zip(messages, outcomes, strict=True):
-            if outbound.is_unsent(message, outcome):
+            if redrive_messages.is_unsent(message, outcome):
                 unsent.append(message)
             else:
                 recorded.append(

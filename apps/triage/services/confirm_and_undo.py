@@ -21,7 +21,7 @@ from apps.triage.progress import counts_of
 from apps.triage.services import operation_redirects, previews
 from apps.triage.services.audit_details import audit_detail, single_item
 from apps.triage.services.earlier_layout import convert_preview, require_converted
-from apps.triage.services.item_judging import judge
+from apps.triage.services.item_holds_and_decisions import judge
 from apps.triage.services.previews import Route, SelectionRequest, SendLimits
 from apps.triage.states import (
     CONFIRMED,

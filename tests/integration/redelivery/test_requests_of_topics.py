@@ -25,7 +25,7 @@ from apps.poison.models import Body, Failure, Poison
 from apps.poison.query_language import Query
 from apps.redelivery.models import Delivery, Endpoint
 from apps.redelivery.services.endpoints import change_endpoint, remove_endpoint
-from apps.redelivery.topic_requests.feeding_topics import feeding_topics
+from apps.redelivery.topic_requests.topics_that_call_endpoints import topics_that_call
 from apps.team.rights import Principal, Scope
 from tests.in_memory_queue_broker import Queues, adapted
 from tests.integration.redelivery.endpoint_and_delivery_builders import (
@@ -570,8 +570,8 @@ def test_an_endpoint_knows_the_topics_that_feed_it(
         actor=Actor.key("ci"), scopes=frozenset(Scope), topics=("gateway/*",)
     )
 
-    assert feeding_topics([quotes, other], ADMIN) == {
+    assert topics_that_call([quotes, other], ADMIN) == {
         quotes.pk: [requests],
         other.pk: [],
     }
-    assert feeding_topics([quotes], few) == {quotes.pk: []}
+    assert topics_that_call([quotes], few) == {quotes.pk: []}

@@ -48,14 +48,14 @@ FROM ended WHERE delivery.id = ended.delivery
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PlainResult:
+class SuccessOrRetry:
     """An attempt, and the next try that follows its failure; None for a success."""
 
     attempt: EndedAttempt
     following: NextTry | None
 
 
-def record(results: Sequence[PlainResult]) -> None:
+def record(results: Sequence[SuccessOrRetry]) -> None:
     """End these attempts, whose deliveries the transaction has locked."""
     if not results:
         return
@@ -64,7 +64,7 @@ def record(results: Sequence[PlainResult]) -> None:
         cursor.execute(_RECORD, [document])
 
 
-def _row(plain: PlainResult) -> Mapping[str, Any]:
+def _row(plain: SuccessOrRetry) -> Mapping[str, Any]:
     attempt, result = plain.attempt, plain.attempt.result
     row = {
         "delivery": str(attempt.delivery),

@@ -14,8 +14,8 @@ from redis import Redis
 from poisonguard import Away
 from poisonguard.outbox import OutboxMessage, SendOutcome
 from poisonguard.outbox.publishers.redis_streams import RedisStreamsPublisher
-from poisonweb.sample import shop, shop_tables
-from poisonweb.sample.shop import Shop
+from poisonweb.sample import shop_tables, shop_with_outbox
+from poisonweb.sample.shop_with_outbox import Shop
 from tests.sdk.outbox_sweeping.conftest import outbox, outbox_database
 from tests.sdk.outbox_sweeping.outbox_tables import DROP_ALL, OutboxTables
 from tests.sdk.outbox_sweeping.sweeper_stage import (
@@ -48,7 +48,7 @@ def away(batch: Sequence[OutboxMessage]) -> list[SendOutcome]:
 def test_the_tables_are_made_once_and_stay_as_a_person_mended_them(
     tables: OutboxTables,
 ) -> None:
-    number = shop.sell(tables.connection, cents=100)
+    number = shop_with_outbox.sell(tables.connection, cents=100)
     tables.execute(MEND)
 
     shop_tables.make(tables.dsn)
@@ -63,9 +63,9 @@ def test_the_tables_are_made_once_and_stay_as_a_person_mended_them(
 
 
 def test_a_sale_and_its_receipt_are_one_transaction(tables: OutboxTables) -> None:
-    number = shop.sell(tables.connection, cents=1_250)
+    number = shop_with_outbox.sell(tables.connection, cents=1_250)
     with pytest.raises(ZeroDivisionError), tables.connection.transaction():
-        shop.sell(tables.connection, cents=499)
+        shop_with_outbox.sell(tables.connection, cents=499)
         raise ZeroDivisionError
 
     assert tables.execute("SELECT number, cents FROM sale") == [(number, 1_250)]
@@ -80,12 +80,12 @@ def test_a_price_is_sent_at_once_and_written_while_redis_is_away(
     tables: OutboxTables, redis: Redis, redis_url: str
 ) -> None:
     publish = RedisStreamsPublisher(redis_url)
-    shop.announce_price(tables.connection, publish, cents=499)
+    shop_with_outbox.announce_price(tables.connection, publish, cents=499)
     entries: Any = redis.xrange("prices")
     assert [json.loads(fields[b"body"]) for _, fields in entries] == [{"cents": 499}]
     assert tables.count() == 0
 
-    shop.announce_price(tables.connection, away, cents=1_250)
+    shop_with_outbox.announce_price(tables.connection, away, cents=1_250)
 
     assert tables.waiting == 1
     publish.close()
@@ -94,10 +94,10 @@ def test_a_price_is_sent_at_once_and_written_while_redis_is_away(
 def test_a_corrected_receipt_is_set_aside_with_the_script_as_its_writer(
     tables: OutboxTables,
 ) -> None:
-    number = shop.sell(tables.connection, cents=100)
+    number = shop_with_outbox.sell(tables.connection, cents=100)
     with sweeping(tables.dsn, RecordingPublisher()) as sweeper:
         work_until(sweeper, lambda: not tables.waiting)
-        shop.correct_receipt(tables.dsn, number)
+        shop_with_outbox.correct_receipt(tables.dsn, number)
         work_until(sweeper, tables.reasons)
 
     [(row, reason)] = tables.reasons().items()
@@ -109,22 +109,22 @@ def test_a_corrected_receipt_is_set_aside_with_the_script_as_its_writer(
 def test_a_script_corrupts_no_more_than_a_person_can_decide(
     tables: OutboxTables,
 ) -> None:
-    number = shop.sell(tables.connection, cents=100)
-    for _ in range(3 * shop.MOST_SET_ASIDE):
-        shop.correct_receipt(tables.dsn, number)
+    number = shop_with_outbox.sell(tables.connection, cents=100)
+    for _ in range(3 * shop_with_outbox.MOST_SET_ASIDE):
+        shop_with_outbox.correct_receipt(tables.dsn, number)
         tables.execute("UPDATE poisonguard_outbox SET quarantined_at = now()")
 
-    assert tables.count() == shop.MOST_SET_ASIDE == 5
+    assert tables.count() == shop_with_outbox.MOST_SET_ASIDE == 5
 
 
 def test_a_script_is_refused_by_a_table_that_was_mended(
     tables: OutboxTables, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    number = shop.sell(tables.connection, cents=100)
+    number = shop_with_outbox.sell(tables.connection, cents=100)
     tables.execute(MEND)
 
-    shop.correct_receipt(tables.dsn, number)
+    shop_with_outbox.correct_receipt(tables.dsn, number)
 
     assert tables.count() == 1
     assert "receipt-correction.sh is refused" in caplog.text
@@ -140,8 +140,8 @@ def test_it_sells_a_lot_at_first_and_tidies_up(
     )
     tables.put("old")
     tables.execute("UPDATE poisonguard_outbox SET sent_at = now() - '2h'::interval")
-    monkeypatch.setattr(shop, "TIDY_EVERY", 0.0)
-    monkeypatch.setattr(shop, "MOST_ENTRIES", 10)
+    monkeypatch.setattr(shop_with_outbox, "TIDY_EVERY", 0.0)
+    monkeypatch.setattr(shop_with_outbox, "MOST_ENTRIES", 10)
     for _ in range(200):
         redis.xadd("prices", {"body": b"1"})
     stop = threading.Event()

@@ -246,7 +246,13 @@ class Crowd:
         self._ready = threading.Semaphore(0)
         self._crowd = [
             subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.skip_latency", role, *what],
+                [
+                    sys.executable,
+                    "-m",
+                    "benchmarks.skip_commit_to_consumers",
+                    role,
+                    *what,
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

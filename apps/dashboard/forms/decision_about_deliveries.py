@@ -38,7 +38,7 @@ MOST_IDS = decisions.MOST_AT_ONCE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DeliveryDecisionForm:
+class DeliveriesDecisionForm:
     """What a person decides about which deliveries."""
 
     act: str

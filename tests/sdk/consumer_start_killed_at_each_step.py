@@ -1,8 +1,8 @@
 """Start a consumer that has a death to settle, and kill it one step later each time.
 
-`python start_killed_at_each_step.py FOLDER` prints, for each step, how often the dead
-process's message is charged after the next start. A step is a call of the operating
-system or of the database, or the return from one.
+`python consumer_start_killed_at_each_step.py FOLDER` prints, for each step, how often
+the dead process's message is charged after the next start. A step is a call of the
+operating system or of the database, or the return from one.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from apps.team.rights import Principal
 MOST = 1_000
 
 
-def feeding_topics(
+def topics_that_call(
     endpoints: Sequence[Endpoint], principal: Principal
 ) -> dict[int, list[Topic]]:
     """Return the visible topics that may call each endpoint, with their lanes."""
