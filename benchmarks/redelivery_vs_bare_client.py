@@ -223,8 +223,8 @@ def processor_seconds(process: subprocess.Popen[bytes]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-async def call_in_bare_loop(url: str, concurrency: int) -> tuple[float, float]:
-    """Return how long the calls took, and the processor time of it."""
+async def time_http_client_calls(url: str, concurrency: int) -> tuple[float, float]:
+    """Call a back end by our HTTP client alone; return wall and processor time."""
     from apps.redelivery.outbound.http_caller import EndpointRequest, HttpCaller
     from apps.redelivery.outbound.target_url import EndpointTarget
 
@@ -255,6 +255,6 @@ if __name__ == "__main__":
             import django
 
             django.setup()
-            print(*asyncio.run(call_in_bare_loop(url, int(concurrency))))
+            print(*asyncio.run(time_http_client_calls(url, int(concurrency))))
         case _:
             main()

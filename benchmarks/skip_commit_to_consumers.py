@@ -1,4 +1,4 @@
-"""The time from a skip's commit until it takes effect, against a bare NOTIFY.
+"""The time from a skip's commit until all consumers apply it, against a bare NOTIFY.
 
 Targets: with 50 consumers p99 at most 10 x that of an INSERT with a NOTIFY, in two of
 three runs, also where they are in ten processes of their own and the time begins before

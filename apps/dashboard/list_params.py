@@ -37,7 +37,7 @@ class ListParams:
         text = request.GET.get("q", default)
         query, wrong = _query_or_error(text)
         if query is None:
-            query = _last_good(request, default)
+            query = _query_of_page_before(request, default)
         return cls(
             query=query,
             text=text,
@@ -133,8 +133,8 @@ def _query_or_error(text: str) -> tuple[Query | None, str]:
         return None, reason.remedy
 
 
-def _last_good(request: HttpRequest, default: str) -> Query:
-    """Return the query of the page that led here, or the default."""
+def _query_of_page_before(request: HttpRequest, default: str) -> Query:
+    """Return the valid query of the page that led here, or the default."""
     parts = urlsplit(request.META.get("HTTP_REFERER", ""))
     before = _first(parse_qs(parts.query)) if parts.path == request.path else default
     query, _ = _query_or_error(before)

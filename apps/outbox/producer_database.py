@@ -1,4 +1,4 @@
-"""The address of a producer's database, and which ones may be dialled.
+"""The address of a producer's database: parse it, check its host, give its parameters.
 
 The rules for hosts are those of brokers (`apps.brokers.address_policy`): the address is
 written as a URL with one host, and no option of libpq can lead elsewhere.

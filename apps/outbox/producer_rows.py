@@ -187,7 +187,7 @@ def find(outbox: Outbox, filters: RowFilter, *, most: int) -> list[ProducerRow]:
 
 
 def one(outbox: Outbox, row_id: int) -> ProducerRow | None:
-    """Return a row by its id; None for an unknown id."""
+    """Read one row of a producer's outbox table by its id; None without one."""
     rows = find(outbox, RowFilter(before=row_id + 1), most=1)
     return rows[0] if rows and rows[0].row_id == row_id else None
 

@@ -1,4 +1,4 @@
-"""What a sweeper does at an outbox."""
+"""`SweeperState`, and what other states an outbox and its rows can have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of an outbox, as its sweeper noted it last."""
+"""Read an outbox's current `SweeperState`, or `silent` if no sweeper noted one."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def usable_keys(*, now: datetime) -> list[ApiKey]:
 
 
 def note_use(*, names: Iterable[str], now: datetime) -> None:
-    """Store that keys were used, for those whose last use is a minute ago or more."""
+    """Store when API keys were last used, where the stored time is a minute old."""
     stale = Q(last_used_at=None) | Q(last_used_at__lt=now - LAST_USE_IS_EXACT_TO)
     ApiKey.objects.filter(stale, name__in=names).update(last_used_at=now)
 

@@ -1,4 +1,4 @@
-"""A shop with an outbox in its database, as a team that uses one writes it.
+"""A shop that writes messages to an outbox in its database, as a team writes it.
 
 A sale and its receipt are one transaction: `put`. Prices belong to no transaction: they
 are sent at once, and written to the outbox while Redis is away: `send_or_put`. Now and

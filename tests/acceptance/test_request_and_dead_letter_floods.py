@@ -1,4 +1,4 @@
-"""Floods from one machine: consumers are answered, and all is well soon after.
+"""Floods of requests and dead letters: consumers are answered, and recovery is quick.
 
 `make soak` holds the product to the written bounds, on a machine with nothing else to
 do. Beside other tests a flood is short, and how long an answer takes says little: there

@@ -1,4 +1,4 @@
-"""A Redis that can be killed and started again without losing what it stored."""
+"""A Redis server that tests kill, and start again with all that it stored."""
 
 from __future__ import annotations
 

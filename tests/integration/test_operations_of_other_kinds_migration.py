@@ -78,7 +78,7 @@ def test_on_the_way_back_operations_on_deliveries_go_and_their_deeds_stay() -> N
     stock = endpoint()
     accept(endpoint=stock, new=request(DOWN), now=NOW)
     accept(endpoint=stock, new=request(DOWN), now=NOW)
-    selection = delivery_items.requested(Verb.TRY_NOW, {})
+    selection = delivery_items.selection_of_matches(Verb.TRY_NOW, {})
     finished = previews.preview(selection=selection, principal=ADMIN, now=now)
     confirm_and_undo.confirm(token=finished.token, reason="", principal=ADMIN, now=now)
     run(finished, now)

@@ -42,7 +42,7 @@ def find(
 
 
 def one(outbox_id: int, principal: Principal, *, now: datetime) -> OutboxDetail:
-    """Find an outbox that this principal may see; raises Absent otherwise."""
+    """Return an outbox with state and errors; raises Absent if it is not visible."""
     return _detail(visible(outbox_id, principal), now=now)
 
 

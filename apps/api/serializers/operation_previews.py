@@ -112,7 +112,9 @@ class Ask(RequestSchema[SelectionRequest]):
         params = selection.pop("deliveries", None)
         if params is None:
             return SelectionRequest(**selection)
-        return delivery_items.requested(selection.pop("verb"), params, **selection)
+        return delivery_items.selection_of_matches(
+            selection.pop("verb"), params, **selection
+        )
 
 
 class PreviewParams(QuerySchema[uuid.UUID]):

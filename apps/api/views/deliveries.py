@@ -41,7 +41,7 @@ class Deliveries(View):
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> Response:
-        """A request that succeeded at its first try leaves no delivery."""
+        """Lists deliveries. A request that succeeds at its first try leaves none."""
         window = PageWindow.parse(request, name="deliveries")
         filters = DeliveryFilter.parse(request.query_params)
         page = deliveries.matching(filters, window, self.principal)
@@ -58,7 +58,7 @@ class SingleDelivery(View):
         refusals=[HTTPStatus.NOT_FOUND],
     )
     def get(self, _: Request, delivery_id: uuid.UUID) -> Response:
-        """Shows only the names of its headers: values are as secret as the body."""
+        """Shows a delivery with its headers' names: values are secret like the body."""
         detail = deliveries.one(delivery_id, self.principal)
         return Response(serializers.DeliveryDetail(detail).data)
 
@@ -73,7 +73,7 @@ class DeliveryBody(PostedBySessions):
         refusals=[HTTPStatus.NOT_FOUND],
     )
     def get(self, request: Request, delivery_id: uuid.UUID) -> StreamingHttpResponse:
-        """Writes an audit entry. With a session it is a 403: POST instead."""
+        """Sends the body, and audits it. With a session it is a 403: POST instead."""
         return self._download(request, delivery_id)
 
     @described(
@@ -83,7 +83,7 @@ class DeliveryBody(PostedBySessions):
         refusals=[HTTPStatus.NOT_FOUND],
     )
     def post(self, request: Request, delivery_id: uuid.UUID) -> StreamingHttpResponse:
-        """Writes an audit entry."""
+        """Sends the body, and writes an audit entry."""
         return self._download(request, delivery_id)
 
     def _download(

@@ -38,7 +38,7 @@ class Endpoints(View):
         refusals=[HTTPStatus.BAD_REQUEST],
     )
     def get(self, request: Request) -> Response:
-        """A key sees an endpoint if it is for the topic `gateway/NAME`."""
+        """Lists endpoints. A key sees those whose topic `gateway/NAME` it is for."""
         window = PageWindow.parse(request, name="endpoints")
         page, details = endpoints.find(window, self.principal, now=clock.now())
         return list_response(page, serializers.Endpoint(details, many=True).data)

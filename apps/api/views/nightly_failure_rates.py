@@ -28,7 +28,7 @@ class FailureRates(View):
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> Response:
-        """A missing day was not reported, or nothing happened on it."""
+        """Lists failure rates. A missing day was not reported, or nothing happened."""
         window = PageWindow.parse(request, name="failure-rates")
         query = serializers.RateQuery.parse_query(request.query_params)
         days = nightly_failure_rates.period(
@@ -49,7 +49,7 @@ class EndpointDays(View):
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> Response:
-        """A missing day was not reported, or the endpoint had nothing to do on it."""
+        """Lists endpoints' days. A missing one was not reported, or had no calls."""
         window = PageWindow.parse(request, name="endpoint-days")
         query = serializers.EndpointDayQuery.parse_query(request.query_params)
         days = nightly_failure_rates.period(

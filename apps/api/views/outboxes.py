@@ -42,7 +42,7 @@ class Outboxes(View):
         refusals=[HTTPStatus.BAD_REQUEST],
     )
     def get(self, request: Request) -> Response:
-        """A key sees an outbox if it is for the topic `outbox/NAME`."""
+        """Lists outboxes. A key sees those whose topic `outbox/NAME` it is for."""
         window = PageWindow.parse(request, name="outboxes")
         page, details = outboxes.find(window, self.principal, now=clock.now())
         return list_response(page, serializers.Outbox(details, many=True).data)
@@ -55,7 +55,7 @@ class Outboxes(View):
         refusals=REFUSED_CHANGE,
     )
     def post(self, request: Request) -> Response:
-        """A sweeper begins within a second. A name that is in use is a 409."""
+        """Adds an outbox. A sweeper begins within a second; a name in use is a 409."""
         new, now = serializers.NewOutbox.parse(request.data), clock.now()
         outbox = services.add_outbox(**new, principal=self.principal, now=now)
         detail = outboxes.one(outbox.pk, self.principal, now=now)

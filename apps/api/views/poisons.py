@@ -67,7 +67,7 @@ class Body(PostedBySessions):
         refusals=[HTTPStatus.NOT_FOUND],
     )
     def get(self, request: Request, poison_id: int) -> StreamingHttpResponse:
-        """Writes an audit entry. With a session it is a 403: POST instead."""
+        """Sends the body, and audits it. With a session it is a 403: POST instead."""
         return self._download(request, poison_id)
 
     @described(
@@ -77,7 +77,7 @@ class Body(PostedBySessions):
         refusals=[HTTPStatus.NOT_FOUND],
     )
     def post(self, request: Request, poison_id: int) -> StreamingHttpResponse:
-        """Writes an audit entry."""
+        """Sends the body, and writes an audit entry."""
         return self._download(request, poison_id)
 
     def _download(self, request: Request, poison_id: int) -> StreamingHttpResponse:

@@ -1,4 +1,4 @@
-"""The form of a decision about deliveries: retry now, give up, restore."""
+"""The form of one decision about many deliveries: retry now, give up, restore."""
 
 from __future__ import annotations
 

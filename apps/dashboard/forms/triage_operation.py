@@ -74,7 +74,7 @@ def parse_list(posted: QueryDict) -> SelectionRequest:
     if posted.get("of") == "deliveries":
         chosen_verb = DeliverySelectionForm(posted)
         require_valid(chosen_verb)
-        return delivery_items.requested(
+        return delivery_items.selection_of_matches(
             Verb(chosen_verb.cleaned_data["verb"]),
             {name: posted.get(name, "").strip() for name in PARAMETERS},
         )

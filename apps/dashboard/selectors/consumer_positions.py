@@ -57,7 +57,7 @@ class PositionRow:
 
     @property
     def state(self) -> str:
-        """Return never, unknown, behind, current or unread."""
+        """Compare position and topic: never, unknown, behind, current or unread."""
         if self.mark is None or self.mark.processed < 0:
             return "never"
         if self.position.source == PositionSource.BROKER:

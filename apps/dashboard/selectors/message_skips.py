@@ -191,14 +191,14 @@ def of_message(message: Poison, *, now: datetime) -> list[SkipRow]:
     return [SkipRow.of(skip, now=now) for skip in [*exact, *by_rule]]
 
 
-def swallowed(
+def messages_skipped_again(
     last: Callable[[int], list[int]],
     target: Topic | None,
     *,
     topics: list[int],
     now: datetime,
 ) -> Swallowed:
-    """Find the poisons that consumers would skip if they were requeued now.
+    """List the poisons that a requeue would be in vain for: consumers would skip them.
 
     `topics` are those they would be sent to; `last` lists the last of the poisons.
     """

@@ -142,7 +142,7 @@ def previewed(
             ("age", summary.breakdown.ages),
         ],
         targets=_target_topics(principal) if operation.verb == Verb.REDRIVE else [],
-        swallowed=_swallowed(operation, topics, now=now),
+        swallowed=_messages_skipped_again(operation, topics, now=now),
         confirms=operation.verb == Verb.REDRIVE and _have_confirmed(topics),
         brokers_away=_brokers_away(operation, topics, now=now),
         may_order=operation.verb == Verb.REDRIVE and _keep_order(operation, summary),
@@ -207,15 +207,15 @@ def _keep_order(operation: Operation, summary: PreviewSummary) -> bool:
     return bool(keep) and all(keep)
 
 
-def _swallowed(
+def _messages_skipped_again(
     operation: Operation, topics: list[int], *, now: datetime
 ) -> Swallowed | TooSlow | None:
-    """Find messages that a skip would match again; None where nothing is sent."""
+    """List messages that consumers would skip again; None if the verb sends nothing."""
     if operation.verb != Verb.REDRIVE:
         return None
     target = operation.target_topic_id
     count = partial(
-        message_skips.swallowed,
+        message_skips.messages_skipped_again,
         partial(_last_items, operation),
         operation.target_topic,
         topics=topics if target is None else [target],

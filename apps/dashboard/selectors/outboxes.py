@@ -88,7 +88,7 @@ def find(filters: NameFilter, principal: Principal, *, now: datetime) -> OutboxL
 
 
 def one(outbox_id: int, principal: Principal, *, now: datetime) -> OutboxPage:
-    """Load an outbox for its page; raises Absent if it is not visible."""
+    """Load an outbox with state, errors and audit entries; raises Absent."""
     outbox = visible(outbox_id, principal)
     entries = Entry.objects.filter(subject=f"outbox:{outbox.name}")
     errors = OutboxError.objects.filter(outbox=outbox).order_by("-last_at")

@@ -21,7 +21,7 @@ from apps.triage.states import RETRIED, STANDINGS
 @require_safe
 @needs(Scope.OPERATIONS_READ)
 def index(request: SignedIn, operation_id: int) -> HttpResponse:
-    """List the messages of an operation, of one standing or all."""
+    """List an operation's messages or deliveries, of one standing or all."""
     standing = request.GET.get("standing", "")
     if standing and standing not in STANDINGS:
         raise Invalid("standing", f"give one of {', '.join(STANDINGS)}, or none")

@@ -133,7 +133,7 @@ def edit(request: SignedIn, outbox_id: int) -> HttpResponse:
 @require_POST
 @needs(Scope.BROKERS_WRITE)
 def paused(request: SignedIn, outbox_id: int) -> HttpResponse:
-    """Pause or resume the sweeper of an outbox."""
+    """Pause or resume an outbox's sweeper, as the form's `paused` says."""
     outbox = outboxes.visible(outbox_id, request.user.principal)
     try:
         services.change_outbox(

@@ -1,4 +1,4 @@
-"""The pages of a topic's lane, its samples and its policies."""
+"""Change a topic's capture mode, pause and policies, and show its samples."""
 
 from __future__ import annotations
 

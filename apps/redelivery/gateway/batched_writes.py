@@ -44,7 +44,7 @@ class BatchedWrites:
         self._successes[endpoint_id, minute] += 1
 
     def note_use(self, key: str) -> None:
-        """Note that the key of this name was used."""
+        """Remember that an API key was used: the next batch stores when."""
         self._keys.add(key)
 
     def notify(self, endpoint_id: int) -> None:

@@ -93,7 +93,7 @@ class GatewayDatabaseThreads:
             outcome: Any = None
             error: BaseException | None = None
             try:
-                self._check_session(idle_since)
+                self._ensure_session(idle_since)
                 with session_ends_as_absence():
                     outcome = call.work()
             except (OperationalError, InterfaceError) as problem:
@@ -104,8 +104,8 @@ class GatewayDatabaseThreads:
             idle_since = time.monotonic()
         connections.close_all()
 
-    def _check_session(self, idle_since: float) -> None:
-        """Have a session that works; raise DatabaseAway without one."""
+    def _ensure_session(self, idle_since: float) -> None:
+        """Connect to Postgres unless the thread's session works; raise DatabaseAway."""
         if connection.connection is not None:
             is_idle = time.monotonic() - idle_since > IDLE_SECONDS
             if not is_idle or connection.is_usable():

@@ -125,7 +125,7 @@ def check_head(
 def with_body(
     head: CheckedHead, incoming: IncomingRequest, body: bytes
 ) -> EndpointCall:
-    """Return the call with its body; raise GatewayRefusal for what is no HTTP."""
+    """Build the call to the back end; raise GatewayRefusal for what is no HTTP."""
     request = EndpointRequest(
         method=incoming.method.encode("ascii"),
         target=head.target,

@@ -210,7 +210,7 @@ class FirstTries:
     async def _attempt(
         self, call: EndpointCall, caller: CallerConnection
     ) -> _HeldAnswer | _Failure | None:
-        """Call the back end; return None for a success that was streamed."""
+        """Call the back end once; None for a success, streamed to the caller."""
         loop = asyncio.get_running_loop()
         endpoint, begun_at = call.endpoint, clock.now()
         until = loop.time() + endpoint.attempt_timeout

@@ -121,7 +121,7 @@ def fault(
 
 
 def _add_members(parent: ET.Element, members: Mapping[str, Any]) -> None:
-    """Add members, and members of members, as elements."""
+    """Add members to a SOAP element; a member of members becomes nested elements."""
     for name, value in members.items():
         element = ET.SubElement(parent, f"{{{_OURS}}}{name}")
         if isinstance(value, Mapping):

@@ -192,7 +192,7 @@ class HttpCaller:
                     async with asyncio.timeout_at(until):
                         answer_head = await connection.read_head()
                 except TimeoutError:
-                    unknown, is_late = self._timed_out(connection, late_for)
+                    unknown, is_late = self._start_late_reader(connection, late_for)
                     raise unknown from None
                 yield EndpointAnswer(answer_head, connection, until=until)
             finally:
@@ -264,10 +264,10 @@ class HttpCaller:
             self._tls = ssl.create_default_context()
         return self._tls
 
-    def _timed_out(
+    def _start_late_reader(
         self, connection: BackEndConnection, late_for: float
     ) -> tuple[OutcomeUnknown, bool]:
-        """Return the error, and whether a late answer is awaited on the connection."""
+        """Start a reader of the late answer, if wanted; return the error, and if so."""
         reason = "The back end did not answer within the time limit."
         if late_for <= 0 or len(self._late_readers) >= MOST_LATE_ANSWERS:
             return OutcomeUnknown(reason), False

@@ -74,7 +74,7 @@ class BackEndConnection(asyncio.Protocol):
     # What the caller calls.
 
     def write(self, request: h11.Request, body: bytes) -> None:
-        """Write a request with its body; from here on, its outcome may be unknown."""
+        """Send a request and its body; from here on, its outcome may be unknown."""
         head = self._h11.send(request) or b""
         data = self._h11.send(h11.Data(data=body)) if body else b""
         end = self._h11.send(h11.EndOfMessage()) or b""

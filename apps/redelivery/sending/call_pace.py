@@ -1,4 +1,4 @@
-"""How many calls of an endpoint may begin now."""
+"""How many calls of an endpoint may begin now: concurrency, rate, and slow start."""
 
 from __future__ import annotations
 

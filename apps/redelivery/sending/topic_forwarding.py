@@ -1,4 +1,4 @@
-"""Sends to an endpoint's topic what is not tried again, beside its calls."""
+"""Publish ended deliveries to their endpoint's topic, beside its calls."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TopicForwarding:
         return {self._task} if self._task is not None else set()
 
     def begin(self) -> None:
-        """Forward in the background, unless that is under way."""
+        """Publish ended deliveries to the topic in a task, unless one does already."""
         if self._task is None:
             self._task = asyncio.create_task(self._forward())
 

@@ -91,7 +91,7 @@ def claim(
     claimed, its probe, once an interval. Raises EndpointTaken where a sender with a
     newer fence was here.
     """
-    probes = _probes(endpoint, fence, now=now)
+    probes = _store_fence_and_count_probes(endpoint, fence, now=now)
     if probes is not None:
         most, ahead = min(most, probes), 0
     most = min(most, endpoint.concurrency)
@@ -158,8 +158,13 @@ def give_back(*, deliveries: Sequence[ClaimedDelivery]) -> int:
     return number
 
 
-def _probes(endpoint: Endpoint, fence: int, *, now: datetime) -> int | None:
-    """Check the fence; return how many probes an open breaker lets through now."""
+def _store_fence_and_count_probes(
+    endpoint: Endpoint, fence: int, *, now: datetime
+) -> int | None:
+    """Store a newer fence; return how many probes an open breaker lets through now.
+
+    None without an open breaker. Raises EndpointTaken when a newer fence is stored.
+    """
     activity = EndpointActivity.objects.select_for_update().get(endpoint=endpoint)
     if activity.fence > fence:
         raise EndpointTaken

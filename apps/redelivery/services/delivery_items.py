@@ -113,10 +113,10 @@ SELECT reason, count(*) FROM triage_skipped_item WHERE operation_id = %s GROUP B
 """
 
 
-def requested(
+def selection_of_matches(
     verb: Verb, params: Mapping[str, str], **members: Any
 ) -> SelectionRequest:
-    """Request a verb for all deliveries that match; raises Invalid.
+    """Build the selection of all deliveries that match, for a preview; raises Invalid.
 
     `members` are others of a `SelectionRequest`.
     """
@@ -150,7 +150,10 @@ def _selection_of(operation: Operation) -> SelectionRequest:
 
 
 def _count(operation: Operation, *, now: datetime) -> ItemBreakdown:
-    """Count the items of an operation, some thousands in each statement."""
+    """Count an operation's deliveries by endpoint, last answer and age.
+
+    Each statement reads some thousands.
+    """
     endpoints, answers, ages = Counter[str](), Counter[str](), Counter[int]()
     bounds = {f"age{i}": now - age for i, (_, age) in enumerate(AGES[:-1])}
     with connection.cursor() as cursor:
@@ -211,6 +214,7 @@ class _Act:
     def __call__(
         self, keys: Mapping[int, uuid.UUID], *, now: datetime
     ) -> Mapping[int, str]:
+        """Lock and decide about deliveries; return why some were left alone."""
         locked = LockedDeliveries(keys.values())
         match self.verb:
             case Verb.TRY_NOW:
@@ -243,8 +247,8 @@ def _clauses(verb: Verb) -> str:
 _SUBJECT = re.compile(r"delivery:([0-9a-f-]{36})", re.ASCII)
 
 
-def _key_in_subject(subject: str) -> str | None:
-    """Return the id that the subject of an audit entry names."""
+def _id_in_subject(subject: str) -> str | None:
+    """Parse the delivery's id in the subject of an audit entry; None without one."""
     match = _SUBJECT.fullmatch(subject)
     return match and match[1]
 
@@ -276,7 +280,7 @@ DELIVERIES = ItemKind(
     count=_count,
     count_newer=_count_newer,
     free=_free,
-    key_in_subject=_key_in_subject,
+    key_in_subject=_id_in_subject,
     problem_detail=_no_problems,
     single_item_detail=_single_item_detail,
 )

@@ -36,7 +36,7 @@ class PendingWork:
 
 
 def pending_work(*, endpoint_ids: Sequence[int]) -> dict[int, PendingWork]:
-    """Return what there is to do for each of these endpoints."""
+    """Return each endpoint's next due time and end of a claim, and if it forwards."""
     with connection.cursor() as cursor:
         cursor.execute(_PENDING, [list(endpoint_ids)])
         return {

@@ -1,6 +1,6 @@
-"""Record results that change nothing but their delivery, however many by one statement.
+"""Record successes, and failures to be retried: however many, by one statement.
 
-These are successes, and failures after which a delivery is tried again.
+Their results change nothing but their delivery.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def _members(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _text(document: Mapping[str, Any], name: str, *, usual: str | None = "") -> str:
-    """Return a member that is text; None as the usual value demands it."""
+    """Return a member, which must be text; None as `usual`: it may not be missing."""
     value = document.get(name, usual)
     if not isinstance(value, str):
         raise Invalid(name, "send text.")

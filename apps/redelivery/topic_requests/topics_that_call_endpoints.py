@@ -1,4 +1,4 @@
-"""Which topics feed an endpoint with requests."""
+"""Find the topics whose messages may call an endpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Give every open poison of a topic back to its dead-letter queue.
+"""Start the operation that gives a topic's open poisons back to its dead-letter queue.
 
 The messages go there as they were captured, with nothing added and nothing left out, in
 the order of capture. It is an operation like any other: when a run dies, the next one
@@ -22,7 +22,7 @@ from apps.triage.states import Verb
 def give_back(
     *, topic: Topic, reason: str, principal: Principal, now: datetime
 ) -> Operation | None:
-    """Queue the operation, or return the unfinished one; None if nothing is open."""
+    """Start the operation, or return the unfinished one; None if nothing is open."""
     if topic.broker_id is None or not topic.dead_letter_queue:
         raise Refused(
             f"the topic {topic.name} has no dead-letter queue to give back to"

@@ -1,8 +1,8 @@
-"""Take the items of a confirmed operation: hold those to send, or decide at once.
+"""Hold, drop, restore or skip the items of a confirmed operation.
 
-Both go through the items in order, some windows in each transaction. What cannot be
-acted on any more is skipped, with the reason: another operation holds it, or it was
-decided since the preview.
+Those to send are held, others are decided at once: in order, some windows in each
+transaction. What cannot be acted on any more is skipped, with the reason: another
+operation holds it, or it was decided since the preview.
 
 A small operation is judged when it is confirmed, so that the next person who confirms
 the same items learns it at once. What a run acts on later is held. Poisons are dropped

@@ -198,8 +198,8 @@ _ACTED = "count(*) FILTER (WHERE NOT skip)"
 _SUBJECT = re.compile(r"poison:(\d{1,18})", re.ASCII)
 
 
-def _key_in_subject(subject: str) -> str | None:
-    """Return the id that the subject of an audit entry names."""
+def _id_in_subject(subject: str) -> str | None:
+    """Parse the poison's id in the subject of an audit entry; None without one."""
     match = _SUBJECT.fullmatch(subject)
     return match and match[1]
 
@@ -229,7 +229,7 @@ POISONS = ItemKind(
     count=preview_breakdown_counting.count,
     count_newer=_count_newer,
     free=sends.give_up,
-    key_in_subject=_key_in_subject,
+    key_in_subject=_id_in_subject,
     problem_detail=_problem_detail,
     single_item_detail=_single_item_detail,
 )

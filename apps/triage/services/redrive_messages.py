@@ -1,4 +1,4 @@
-"""Build the messages that redrives send, and translate the brokers' answers."""
+"""Build the messages that redrives publish, and translate the brokers' answers."""
 
 from __future__ import annotations
 

@@ -304,7 +304,7 @@ class OperationRun:
     def _publish(
         self, messages: Sequence[OutboundMessage], ordered_sends: OrderedSends | None
     ) -> Outcomes:
-        """Publish messages, in order if that was asked for; return outcomes."""
+        """Publish messages to their brokers, in order if the operation keeps it."""
         if ordered_sends is not None:
             return ordered_sends.publish(messages)
         return self.publisher.publish([each.addressed for each in messages])

@@ -213,7 +213,7 @@ class Outbox:
         return bool(is_waiting)
 
     def _explain_conflict(self, message: OutboxMessage) -> MessageIdTaken | Refused:
-        """Return the error for a message that was not written."""
+        """Compare a message with the row of its id; return the error for the caller."""
         rows = self._connection.fetch(
             self._statements.compare,
             *(*_contents(message), message.producer, message.message_id),

@@ -1,4 +1,4 @@
-"""The conformance script against the real server, and against faulty servers."""
+"""The conformance script passes the real server, and finds the fault of others."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def preview(
     rate: int | None = None,
     **params: str,
 ) -> Operation:
-    selection = delivery_items.requested(verb, params, rate=rate)
+    selection = delivery_items.selection_of_matches(verb, params, rate=rate)
     return previews.preview(
         selection=selection, principal=ADMIN, now=now, at_once=at_once
     )
@@ -93,7 +93,7 @@ def preview(
 def confirmed(
     verb: Verb, now: datetime = AT, *, rate: int | None = None, **params: str
 ) -> Operation:
-    selection = delivery_items.requested(verb, params, rate=rate)
+    selection = delivery_items.selection_of_matches(verb, params, rate=rate)
     return confirm(previews.preview(selection=selection, principal=ADMIN, now=now), now)
 
 
@@ -191,7 +191,7 @@ def test_a_worker_takes_a_large_preview() -> None:
 def test_a_preview_of_one_who_sees_no_endpoint_is_empty() -> None:
     waiting(endpoint())
     stranger = replace(ADMIN, topics=("orders",))
-    selection = delivery_items.requested(Verb.GIVE_UP, {})
+    selection = delivery_items.selection_of_matches(Verb.GIVE_UP, {})
 
     operation = previews.preview(selection=selection, principal=stranger, now=AT)
 
@@ -218,7 +218,7 @@ def test_a_preview_of_one_who_sees_no_endpoint_is_empty() -> None:
 )
 def test_a_hostile_filter_is_refused(params: dict[str, str]) -> None:
     with pytest.raises(Invalid):
-        delivery_items.requested(Verb.GIVE_UP, params)
+        delivery_items.selection_of_matches(Verb.GIVE_UP, params)
 
 
 @pytest.mark.parametrize("name", ["%(now)s", "'; DROP TABLE x --", "a=b&state=dropped"])
@@ -321,7 +321,7 @@ def test_a_reason_is_needed_to_give_up() -> None:
 
 
 def test_only_who_may_decide_previews() -> None:
-    selection = delivery_items.requested(Verb.TRY_NOW, {})
+    selection = delivery_items.selection_of_matches(Verb.TRY_NOW, {})
     reader = replace(ADMIN, scopes=frozenset())
 
     with pytest.raises(Forbidden):

@@ -1,4 +1,4 @@
-"""Rows with one id: equal ones are sent once, different ones not at all."""
+"""Rows with a repeated message id: equal ones are sent once, others not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many calls may begin: concurrency, rate, and the slow start."""
+"""How many calls of an endpoint may begin: concurrency, rate, and the slow start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gateway that ends before it served: its threads do not keep its process."""
+"""Idle database threads let the gateway's process exit, also before it served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Headers that go to a back end, and those that come back."""
+"""Headers both ways through the gateway: to the back end, and back to the caller."""
 
 from __future__ import annotations
 

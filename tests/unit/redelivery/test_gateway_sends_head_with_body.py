@@ -1,4 +1,4 @@
-"""The head of an answer of the gateway leaves with the first piece of its body."""
+"""The gateway sends the head of an answer and the first piece of its body together."""
 
 from __future__ import annotations
 

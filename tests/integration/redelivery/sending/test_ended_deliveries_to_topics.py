@@ -1,4 +1,4 @@
-"""What is not tried again goes to a topic, once the broker has it."""
+"""Ended deliveries go to a topic, and are forwarded once the broker has them."""
 
 from __future__ import annotations
 
