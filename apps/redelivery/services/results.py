@@ -166,14 +166,14 @@ def _end_attempts(
     now: datetime,
 ) -> list[bool]:
     """End attempts of locked deliveries, and count them; return their successes."""
-    plain = {
+    results = {
         attempt.delivery: result
         for attempt in attempts
-        if (result := _plain(attempt, locked[_claim_of(attempt)], endpoint))
+        if (result := _success_or_retry(attempt, locked[_claim_of(attempt)], endpoint))
     }
-    successes_and_retries.record(list(plain.values()))
+    successes_and_retries.record(list(results.values()))
     rest = Delivery.objects.in_bulk(
-        [each.delivery for each in attempts if each.delivery not in plain]
+        [each.delivery for each in attempts if each.delivery not in results]
     )
     outcomes, counts = list[bool](), Counter[str]()
     for attempt in attempts:
@@ -182,7 +182,7 @@ def _end_attempts(
             succeeded = _end_claimed(delivery, endpoint, attempt)
             counts += call_counts.counts_of(delivery, succeeded=succeeded)
         else:
-            succeeded = plain[attempt.delivery].following is None
+            succeeded = results[attempt.delivery].following is None
             success = call_counts.success_at(attempt.attempt)
             counts[success if succeeded else call_counts.FAILED] += 1
         outcomes.append(succeeded)
@@ -252,13 +252,13 @@ def _claim_of(attempt: EndedAttempt) -> _Claim:
     return attempt.delivery, attempt.claim
 
 
-def _plain(
+def _success_or_retry(
     attempt: EndedAttempt, delivery: _LockedDelivery, endpoint: Endpoint
 ) -> SuccessOrRetry | None:
     """Return a result that changes nothing but its delivery; None for another."""
     if attempt.result.outcome is AttemptOutcome.SUCCEEDED:
-        is_plain = endpoint.response_hook_id is None and not delivery.is_requeued
-        return SuccessOrRetry(attempt=attempt, following=None) if is_plain else None
+        is_alone = endpoint.response_hook_id is None and not delivery.is_requeued
+        return SuccessOrRetry(attempt=attempt, following=None) if is_alone else None
     following = _following(delivery, endpoint, attempt.result, now=attempt.ended_at)
     if isinstance(following, NextTry):
         return SuccessOrRetry(attempt=attempt, following=following)

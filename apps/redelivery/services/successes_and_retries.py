@@ -64,8 +64,8 @@ def record(results: Sequence[SuccessOrRetry]) -> None:
         cursor.execute(_RECORD, [document])
 
 
-def _row(plain: SuccessOrRetry) -> Mapping[str, Any]:
-    attempt, result = plain.attempt, plain.attempt.result
+def _row(ended: SuccessOrRetry) -> Mapping[str, Any]:
+    attempt, result = ended.attempt, ended.attempt.result
     row = {
         "delivery": str(attempt.delivery),
         "number": attempt.attempt,
@@ -80,12 +80,12 @@ def _row(plain: SuccessOrRetry) -> Mapping[str, Any]:
         "state": DeliveryState.DELIVERED.value,
         "failures": 0,
     }
-    if plain.following is not None:
+    if ended.following is not None:
         row |= {
             "state": DeliveryState.WAITING.value,
             "failures": 1,
-            "due_at": plain.following.due_at.isoformat(),
-            "wait": _seconds(plain.following.due_at, since=attempt.ended_at),
+            "due_at": ended.following.due_at.isoformat(),
+            "wait": _seconds(ended.following.due_at, since=attempt.ended_at),
         }
     return row
 
