@@ -129,7 +129,7 @@ class BrokerWatch:
                 self._figures[topic] = _Figure(reason, asked_at)
 
     def _reason(self, topic: str) -> str:
-        """Say why a topic gets nothing more just now; "" where it does."""
+        """Ask the broker how full a topic is; return why to slow it, or "" if not."""
         # As a topic that is read itself, its own queue is the one that is counted.
         itself = Topic(
             broker=self._outbox.broker,
