@@ -45,6 +45,9 @@ class GatewayH11(BoundedH11):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        # The server cancels what is in its own set at the end of a stop: first tries
+        # go on, and the application waits for them.
+        self.tasks = set()
         self.app_state = dict(self.app_state)
         self.conn = _ConnectionWithRawHeaders(self.app_state)
         self._is_refused = False

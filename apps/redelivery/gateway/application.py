@@ -53,7 +53,7 @@ from apps.redelivery.gateway.key_and_endpoint_cache import (
     KeyAndEndpointCache,
 )
 from apps.redelivery.gateway.refusals import GatewayRefusal, busy
-from apps.redelivery.gateway.soap_envelopes import SoapVersion, declared_version
+from apps.redelivery.gateway.soap_envelopes import declared_version
 from apps.redelivery.models import Endpoint
 from apps.redelivery.outbound.forwarded_headers import OWN_PREFIX
 from apps.redelivery.outbound.http_caller import HttpCaller
@@ -72,6 +72,8 @@ CLOSE_SECONDS = 15.0
 BODY_MEMORY = 256 * 1024 * 1024
 # An endpoint has its own limit of calls at once.
 CONNECTIONS_PER_TARGET = 1_000
+# A key and an endpoint are checked again where a body took longer.
+QUICK_BODY_SECONDS = 0.1
 # Refused keys that wait to be noted; more are not.
 MOST_NOTES = 100
 
@@ -84,7 +86,7 @@ class GatewayApplication:
     def __init__(
         self, *, monotonic: Callable[[], float] = time.monotonic, http: HttpCaller
     ) -> None:
-        self._http = http
+        self._monotonic, self._http = monotonic, http
         self._storing = GatewayDatabaseThreads(STORING_SESSIONS)
         self._upkeep = GatewayDatabaseThreads(UPKEEP_SESSIONS)
         self._cache = KeyAndEndpointCache(self._upkeep, monotonic=monotonic)
@@ -127,28 +129,29 @@ class GatewayApplication:
     async def __call__(
         self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend
     ) -> None:
-        """Answer one request."""
+        """Answer one request; who cancels its task ends a first try, too."""
         if scope["type"] != "http":
             raise NotImplementedError(scope["type"])
-        caller = CallerConnection(scope, receive, send, memory=self._memory)
-        soap = declared_version(caller.headers)
-        # In a task of its own, which goes on when the caller's is cancelled.
-        task = asyncio.create_task(self._answer(caller, soap))
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine of this event loop
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        await asyncio.shield(task)
+        caller = CallerConnection(scope, receive, send, memory=self._memory)
+        try:
+            await self._answer(caller)
+        finally:
+            caller.close()
+            self._tasks.discard(task)
 
-    async def _answer(self, caller: CallerConnection, soap: SoapVersion | None) -> None:
+    async def _answer(self, caller: CallerConnection) -> None:
         try:
             await self._route(caller)
         except GatewayRefusal as refusal:
-            await caller.refuse(refusal, soap)
+            await caller.refuse(refusal, declared_version(caller.headers))
         except Unavailable as problem:
-            await caller.refuse(busy(str(problem), seconds=5), soap)
+            refusal = busy(str(problem), seconds=5)
+            await caller.refuse(refusal, declared_version(caller.headers))
         except CallerGone:
             log.info("a caller hung up before its request was whole")
-        finally:
-            caller.close()
 
     async def _route(self, caller: CallerConnection) -> None:
         if caller.raw_path == b"/healthz":
@@ -164,6 +167,7 @@ class GatewayApplication:
 
     async def _take_call(self, caller: CallerConnection) -> None:
         """Check a call, and then try or store it."""
+        checked_at = self._monotonic()
         encoded, slash, rest = caller.raw_path[len(PREFIX) :].partition(b"/")
         name = encoded.decode("ascii")
         key, endpoint = await self._permitted(caller, name)
@@ -183,7 +187,8 @@ class GatewayApplication:
         with self._place(endpoint):
             body = await caller.read_body(settings.POISONWEB_REQUEST_LIMIT)
             # A body may take a minute, in which a key may end.
-            await self._permitted(caller, name)
+            if self._monotonic() - checked_at > QUICK_BODY_SECONDS:
+                await self._permitted(caller, name)
             call = with_body(head, caller, body)
             await self._make(call, caller)
 

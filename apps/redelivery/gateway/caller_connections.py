@@ -66,21 +66,22 @@ class CallerConnection:
         self.query: bytes = scope["query_string"]
         self.address: str = (scope.get("client") or ("",))[0]
         self.headers: list[Header] = state.get("raw_headers") or scope["headers"]
+        # The first of each name, which is in small letters here.
+        self._values = {name.lower(): value for name, value in reversed(self.headers)}
         self.has_answer = False
         self._abort: Callable[[], None] | None = state.get("abort")
         self._receive = receive
         self._send = send
         self._memory = memory
         self._size = 0
-        self._has_more = any(
-            self.header(name) is not None
-            for name in (b"content-length", b"transfer-encoding")
+        self._has_more = (
+            b"content-length" in self._values or b"transfer-encoding" in self._values
         )
         self._departure: asyncio.Task[None] | None = None
 
     def header(self, name: bytes) -> bytes | None:
         """Return the value of the first header of this name, in small letters."""
-        return next((value for key, value in self.headers if key.lower() == name), None)
+        return self._values.get(name)
 
     async def read_body(self, limit: int) -> bytes:
         """Read the body; raise GatewayRefusal above the limit, CallerGone at its end.

@@ -37,26 +37,39 @@ class EndpointCall:
     caller: str
     path: bytes
     request: EndpointRequest
-    stored_headers: list[Header]
-    idempotency_key: str
-    is_repeatable: bool
+    callers_key: bytes
     order_key: bytes | None
     soap: SoapVersion | None
 
     def delivery(self, first_try: FirstTry | None = None) -> NewDelivery:
         """Return what is stored of it."""
+        method = self.request.method.decode("ascii")
+        headers = self._stored_headers()
         return NewDelivery(
             id=self.id,
-            method=self.request.method.decode("ascii"),
+            method=method,
             path=self.path,
-            headers=self.stored_headers,
+            headers=headers,
             body=self.request.body,
             caller=self.caller,
-            idempotency_key=self.idempotency_key,
-            is_repeatable=self.is_repeatable,
+            idempotency_key=(
+                self.callers_key.decode("latin-1") if self.callers_key else str(self.id)
+            ),
+            is_repeatable=is_repeatable(self.endpoint, method=method, headers=headers),
             order_key=self.order_key,
             first_try=first_try,
         )
+
+    def _stored_headers(self) -> list[Header]:
+        """Return what a delivery keeps: the caller's headers, and the count of hops.
+
+        Each attempt gets its own of the others, from the delivery's columns.
+        """
+        ours = {forwarded_headers.DELIVERY}
+        if not self.callers_key:
+            ours.add(forwarded_headers.IDEMPOTENCY_KEY.lower())
+        headers = self.request.headers
+        return [header for header in headers if header[0].lower() not in ours]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,32 +151,16 @@ def with_body(
         soap = version_of(head.headers, body)
     except Invalid as problem:
         raise _bad_request(problem) from None
-    stored_headers = _stored_headers(head)
     return EndpointCall(
         id=head.id,
         endpoint=head.endpoint,
         caller=head.caller,
         path=head.path,
         request=request,
-        stored_headers=stored_headers,
-        idempotency_key=(head.callers_key or str(head.id).encode()).decode("latin-1"),
-        is_repeatable=is_repeatable(
-            head.endpoint, method=incoming.method, headers=stored_headers
-        ),
+        callers_key=head.callers_key,
         order_key=head.order_key,
         soap=soap,
     )
-
-
-def _stored_headers(head: CheckedHead) -> list[Header]:
-    """Return what a delivery keeps: the caller's headers, and the count of hops.
-
-    Each attempt gets its own of the others, from the delivery's columns.
-    """
-    ours = {forwarded_headers.DELIVERY}
-    if not head.callers_key:
-        ours.add(forwarded_headers.IDEMPOTENCY_KEY.lower())
-    return [header for header in head.headers if header[0].lower() not in ours]
 
 
 def _check_size(headers: Sequence[Header]) -> None:
@@ -183,8 +180,10 @@ def _check_size(headers: Sequence[Header]) -> None:
 
 def _is_allowed(path: bytes, patterns: Sequence[str]) -> bool:
     """Tell whether an endpoint takes a path, by its patterns; without any, it does."""
+    if not patterns:
+        return True
     text = unquote(path.decode("ascii")) or "/"
-    return not patterns or any(matches(pattern, text) for pattern in patterns)
+    return any(matches(pattern, text) for pattern in patterns)
 
 
 def _bad_request(problem: Invalid) -> GatewayRefusal:

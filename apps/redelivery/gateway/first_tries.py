@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from http import HTTPStatus
+from types import TracebackType
 
 from django.db import DatabaseError, InterfaceError
 
@@ -83,13 +83,38 @@ class _HeldAnswer:
     body: bytes
 
 
-class _NoSlot(Enum):
-    """All calls at once of an endpoint are in use."""
+class _UntilCut:
+    """A block with a limit, which is among `limits` until the end of the block."""
 
-    NO_SLOT = ""
+    def __init__(
+        self,
+        limit: asyncio.Timeout,
+        limits: set[asyncio.Timeout],
+        *,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self._limit, self._limits = limit, limits
+        self._is_stopping = is_stopping
 
+    async def __aenter__(self) -> None:
+        """Begin the block."""
+        await self._limit.__aenter__()
+        self._limits.add(self._limit)
 
-_NO_SLOT = _NoSlot.NO_SLOT
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Raise what the limit makes of the end of the block."""
+        self._limits.discard(self._limit)
+        try:
+            await self._limit.__aexit__(kind, error, trace)
+        except TimeoutError:
+            if self._is_stopping():
+                raise _Stopped from None
+            raise
 
 
 class FirstTries:
@@ -133,13 +158,17 @@ class FirstTries:
         if why:
             await self._store_untried(call, caller, why)
             return
-        async with self._slot(call.endpoint) as is_free:
-            outcome = await self._attempt(call, caller) if is_free else _NO_SLOT
-        if outcome is _NO_SLOT:
+        slots = self._slots_of(call.endpoint)
+        if not await self._has_slot(slots, call.endpoint):
             number = call.endpoint.concurrency
             why = f"All {number} calls of its endpoint are in use, so it was not tried."
             await self._store_untried(call, caller, why)
-        elif isinstance(outcome, _Failure):
+            return
+        try:
+            outcome = await self._attempt(call, caller)
+        finally:
+            slots.release()
+        if isinstance(outcome, _Failure):
             await self._store_failure(call, caller, outcome, breaker)
         else:
             await self._note_success(call, breaker)
@@ -166,16 +195,19 @@ class FirstTries:
             log.warning("breaker and order are not checked: %s", problem)
             return "" if call.order_key is None else ORDER_UNKNOWN
 
-    @asynccontextmanager
-    async def _slot(self, endpoint: Endpoint) -> AsyncIterator[bool]:
-        """Wait for one of the endpoint's calls at once; give False if none is free.
+    def _slots_of(self, endpoint: Endpoint) -> asyncio.Semaphore:
+        """Return the slots of an endpoint's calls at once."""
+        size, slots = self._slots.get(endpoint.pk, (0, None))
+        if slots is None or size != endpoint.concurrency:
+            slots = asyncio.Semaphore(endpoint.concurrency)
+            self._slots[endpoint.pk] = (endpoint.concurrency, slots)
+        return slots
+
+    async def _has_slot(self, slots: asyncio.Semaphore, endpoint: Endpoint) -> bool:
+        """Wait for one of the endpoint's calls at once, and take it.
 
         The wait and the attempt end before the caller gives up.
         """
-        size, slots = self._slots.get(endpoint.pk, (0, asyncio.Semaphore(0)))
-        if size != endpoint.concurrency:
-            slots = asyncio.Semaphore(endpoint.concurrency)
-            self._slots[endpoint.pk] = (endpoint.concurrency, slots)
         spare = endpoint.client_timeout - endpoint.attempt_timeout
         try:
             if slots.locked() or self._is_stopping:
@@ -184,28 +216,13 @@ class FirstTries:
             else:
                 await slots.acquire()  # at once
         except (_Stopped, TimeoutError):
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            slots.release()
+            return False
+        return True
 
-    @asynccontextmanager
-    async def _until_cut(self, seconds: float | None = None) -> AsyncIterator[None]:
+    def _until_cut(self, seconds: float | None = None) -> _UntilCut:
         """Limit a block; raise TimeoutError, or _Stopped when `cut` ends it."""
         limit = asyncio.timeout(0 if self._is_stopping else seconds)
-        try:
-            async with limit:
-                self._limits.add(limit)
-                try:
-                    yield
-                finally:
-                    self._limits.discard(limit)
-        except TimeoutError:
-            if limit.expired() and self._is_stopping:
-                raise _Stopped from None
-            raise
+        return _UntilCut(limit, self._limits, is_stopping=lambda: self._is_stopping)
 
     async def _attempt(
         self, call: EndpointCall, caller: CallerConnection
@@ -215,7 +232,7 @@ class FirstTries:
         endpoint, begun_at = call.endpoint, clock.now()
         until = loop.time() + endpoint.attempt_timeout
         unknown = None
-        is_written = asyncio.Event()
+        writes = list[bool]()
         try:
             async with (
                 self._until_cut(),
@@ -223,7 +240,7 @@ class FirstTries:
                     call.request,
                     seconds=endpoint.attempt_timeout,
                     late_for=endpoint.claim_timeout - endpoint.attempt_timeout,
-                    on_write=is_written.set,
+                    on_write=partial(writes.append, True),  # noqa: FBT003
                 ) as answer,
             ):
                 result = await self._receive(answer, endpoint, caller)
@@ -235,9 +252,7 @@ class FirstTries:
         except _Stopped:
             if caller.has_answer:
                 caller.break_off()
-            outcome = (
-                AttemptOutcome.UNKNOWN if is_written.is_set() else AttemptOutcome.FAILED
-            )
+            outcome = AttemptOutcome.UNKNOWN if writes else AttemptOutcome.FAILED
             result = CallResult(outcome=outcome, detail=STOPPED)
         if not isinstance(result, CallResult):
             return result

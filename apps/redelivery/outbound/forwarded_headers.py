@@ -35,8 +35,10 @@ HOP_BY_HOP = frozenset(
     }
 )
 FRAMING = frozenset({b"host", b"content-length", b"expect"})
+_ENDING = HOP_BY_HOP | FRAMING
 
 _NAME = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
+_NAME_CHARACTERS = bytes(each for each in range(256) if _NAME.fullmatch(bytes([each])))
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _OWN_KEY = re.compile(rb"\s*bearer\s+pw_", re.IGNORECASE)
 
@@ -52,7 +54,7 @@ def request_headers(inbound: Iterable[Header], *, delivery_id: str) -> list[Head
     hops = hop_count(headers) + 1
     if hops > MOST_HOPS:
         raise GatewayLoop
-    removed = HOP_BY_HOP | FRAMING | _named_by_connection(headers)
+    removed = _ENDING | _named_by_connection(headers)
     outbound = [
         (name, value)
         for name, value in _without_own_cookies(headers, b"cookie")
@@ -90,14 +92,26 @@ def answer_headers(headers: Iterable[Header]) -> list[Header]:
 def checked_headers(headers: Iterable[Header]) -> list[Header]:
     """Return headers without blanks around their values; raise Invalid for others."""
     checked = [(name, value.strip(b" \t")) for name, value in headers]
-    size = sum(len(name) + len(value) + 4 for name, value in checked)
+    names = b"".join([name for name, _ in checked])
+    values = b"".join([value for _, value in checked])
+    size = len(names) + len(values) + 4 * len(checked)
     if len(checked) > MOST_HEADERS or size > MOST_HEADER_BYTES:
         raise Invalid(
             "headers",
             f"there are {len(checked)} of {size} bytes: send at most {MOST_HEADERS} of "
             f"{MOST_HEADER_BYTES} bytes in all.",
         )
-    for name, value in checked:
+    # All at once: each of them is looked at only where one is wrong.
+    if names.translate(None, _NAME_CHARACTERS) or _CONTROL.search(values):
+        _refuse(checked)
+    if not all(name for name, _ in checked):
+        _refuse(checked)
+    return checked
+
+
+def _refuse(headers: Iterable[Header]) -> None:
+    """Raise Invalid for the first header that is none."""
+    for name, value in headers:
         if not _NAME.fullmatch(name):
             raise Invalid("headers", f"{name[:40]!r} is not the name of a header.")
         if _CONTROL.search(value):
@@ -106,7 +120,6 @@ def checked_headers(headers: Iterable[Header]) -> list[Header]:
                 f"{name[:40].decode()} has a control character: remove CR, LF, NUL and "
                 "the like.",
             )
-    return checked
 
 
 def hop_count(headers: Iterable[Header]) -> int:
@@ -169,11 +182,12 @@ def _cookie_name(pair: bytes) -> bytes:
 
 def _without_own_cookies(headers: Iterable[Header], header: bytes) -> Iterable[Header]:
     """Yield the headers; cut the session of our pages out of those of this name."""
-    own = _own_cookies()
     for name, value in headers:
-        if name.lower() != header or own.isdisjoint(
-            map(_cookie_name, value.split(b";"))
-        ):
+        if name.lower() != header:
+            yield name, value
+            continue
+        own = _own_cookies()
+        if own.isdisjoint(map(_cookie_name, value.split(b";"))):
             yield name, value
             continue
         others = [part for part in value.split(b";") if _cookie_name(part) not in own]

@@ -16,10 +16,13 @@ from apps.redelivery.models import Endpoint, EndpointActivity
 def note(*, endpoint: Endpoint, outcomes: Sequence[bool], now: datetime) -> None:
     """Count these calls, True for a success, in their order; open or close.
 
-    Call it inside a transaction: it locks the row of the endpoint's activity.
+    Call it inside a transaction: it locks the row of the endpoint's activity, but not
+    for successes alone, which need not wait for a claim that is being made.
     """
-    if not endpoint.breaker_failures:
-        # It may have had one until its last change.
+    if not outcomes:
+        return
+    if not endpoint.breaker_failures or all(outcomes):
+        # An endpoint without a breaker may have had one until its last change.
         close_after_success(endpoint_id=endpoint.pk)
         return
     activity = EndpointActivity.objects.select_for_update().get(endpoint=endpoint)

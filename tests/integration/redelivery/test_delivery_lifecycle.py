@@ -7,8 +7,9 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Any, cast
 
+import psycopg
 import pytest
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 
 from apps.core.actor import Actor
 from apps.poison.models import Body, Failure, Poison
@@ -368,6 +369,34 @@ def test_a_dead_back_end_costs_one_probe_an_interval() -> None:
 
     assert len(claim(stock, at=21)) == 4
     assert EndpointActivity.objects.get(endpoint=stock).opened_at is None
+
+
+def test_a_success_that_lost_its_claim_closes_no_breaker() -> None:
+    stock = endpoint(retries=100, breaker_failures=1)
+    for _ in range(2):
+        accept(endpoint=stock, new=request(), now=NOW)
+    late, failed = claim(stock)
+    end(stock, failed, DOWN)
+
+    assert not end(stock, replace(late, claim=uuid.uuid4()), SUCCESS)
+
+    assert EndpointActivity.objects.get(endpoint=stock).open_until is not None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_successes_do_not_wait_for_a_claim_that_is_being_made() -> None:
+    stock = endpoint(breaker_failures=3)
+    accept(endpoint=stock, new=request(), now=NOW)
+    [claimed] = claim(stock)
+
+    with psycopg.connect(**connection.get_connection_params()) as other:
+        other.execute("SELECT FROM redelivery_endpoint_activity FOR UPDATE")
+        with connection.cursor() as cursor:
+            cursor.execute("SET lock_timeout = '5s'")
+        try:
+            assert end(stock, claimed, SUCCESS)
+        finally:
+            connection.close()
 
 
 def test_an_open_breaker_that_its_endpoint_has_no_more_is_ignored_and_closed() -> None:
