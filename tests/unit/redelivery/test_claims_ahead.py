@@ -20,7 +20,7 @@ from apps.redelivery.calls import ClaimedDelivery, EndedAttempt
 from apps.redelivery.endpoint_settings import EndpointSettings
 from apps.redelivery.models import Endpoint
 from apps.redelivery.outbound.http_caller import HttpCaller
-from apps.redelivery.sending import endpoint_calls
+from apps.redelivery.sending import endpoint_calls, result_recorder
 from apps.redelivery.sending.endpoint_calls import CallsUnderWay
 from apps.redelivery.sending.result_recorder import ResultRecorder
 from apps.redelivery.sending.sender_tools import SenderTools
@@ -219,6 +219,41 @@ def test_nothing_is_claimed_ahead_of_failures_a_rate_or_the_slow_start(
         assert stage.calls.shortage()[1] == 0
 
     play(act, script=script, **{"concurrency": 4, **settings})
+
+
+def has_no_more(stage: Stage, _: pytest.MonkeyPatch) -> None:
+    stage.calls.claims_ahead = False
+
+
+def is_full(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint_calls, "MOST_BYTES_IN_FLIGHT", 0)
+
+
+def is_behind(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_recorder, "MOST_BEHIND", 0)
+
+
+def is_stopping(stage: Stage, _: pytest.MonkeyPatch) -> None:
+    stage.calls.stop()
+
+
+@pytest.mark.parametrize("stops", [has_no_more, is_full, is_behind, is_stopping])
+def test_nothing_is_claimed_ahead_of_a_stop_or_beyond_what_can_be_handled(
+    clock: SteadyClock,
+    stops: Callable[[Stage, pytest.MonkeyPatch], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(endpoint_calls, "MOST_AHEAD", 3)
+
+    async def act(stage: Stage) -> None:
+        await warm_up(stage, clock, concurrency=2)
+        assert stage.calls.shortage()[1] == endpoint_calls.MOST_AHEAD
+
+        stops(stage, monkeypatch)
+
+        assert stage.calls.shortage()[1] == 0
+
+    play(act, script=answering(OK), concurrency=2)
 
 
 def test_an_outage_gives_back_what_was_claimed_ahead() -> None:
