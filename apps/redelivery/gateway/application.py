@@ -148,8 +148,8 @@ class GatewayApplication:
         except GatewayRefusal as refusal:
             await caller.refuse(refusal, declared_version(caller.headers))
         except Unavailable as problem:
-            refusal = busy(str(problem), seconds=5)
-            await caller.refuse(refusal, declared_version(caller.headers))
+            away = busy(str(problem), seconds=5)
+            await caller.refuse(away, declared_version(caller.headers))
         except CallerGone:
             log.info("a caller hung up before its request was whole")
 

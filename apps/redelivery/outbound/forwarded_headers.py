@@ -110,7 +110,7 @@ def checked_headers(headers: Iterable[Header]) -> list[Header]:
 
 
 def _refuse(headers: Iterable[Header]) -> None:
-    """Raise Invalid for the first header that is none."""
+    """Raise Invalid for the first header that is not valid."""
     for name, value in headers:
         if not _NAME.fullmatch(name):
             raise Invalid("headers", f"{name[:40]!r} is not the name of a header.")

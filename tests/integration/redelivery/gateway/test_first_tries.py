@@ -25,6 +25,7 @@ from apps.redelivery.models import (
 from apps.redelivery.services.ends import headers_of
 from tests.integration.redelivery import endpoint_and_delivery_builders as builders
 from tests.integration.redelivery.gateway.gateway_in_a_thread import (
+    Answer,
     Gateway,
     endpoint_of,
     key,
@@ -87,6 +88,25 @@ def hang(visit: Visit, _: bytes) -> object:
     """Answer nothing until the caller hangs up."""
     visit.has_hung_up()
     return END
+
+
+def test_a_first_try_goes_on_though_the_server_cancels_its_tasks(
+    gateway: Gateway,
+) -> None:
+    gate = Gate(ok(b"at last"))
+    answers = list[Answer]()
+    with endpoint_of(gate) as (endpoint, back_end):
+        caller = threading.Thread(
+            target=lambda: answers.append(gateway.call(f"/gateway/{endpoint}/"))
+        )
+        caller.start()
+        wait_until(lambda: back_end.requests)
+        for task in gateway.server.server_state.tasks:
+            task.get_loop().call_soon_threadsafe(task.cancel)
+        gate.open()
+        caller.join()
+
+    assert [answer.body for answer in answers] == [b"at last"]
 
 
 def test_a_success_is_passed_on_and_leaves_a_count(gateway: Gateway) -> None:
