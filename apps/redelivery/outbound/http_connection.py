@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import cast
 
 import h11
 
@@ -52,8 +53,8 @@ class BackEndConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - as create_connection makes it
-        self._transport = transport
+        # That of uvloop, which uvicorn takes where it is installed, is no subclass.
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         """Keep what came; a back end that speaks unasked loses its connection."""

@@ -10,6 +10,7 @@ import time
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 import pytest
 from django.test import override_settings
@@ -24,7 +25,10 @@ from apps.redelivery.outbound.http_caller import (
     EndpointRequest,
     HttpCaller,
 )
-from apps.redelivery.outbound.http_connection import MOST_INTERIM_ANSWERS
+from apps.redelivery.outbound.http_connection import (
+    MOST_INTERIM_ANSWERS,
+    BackEndConnection,
+)
 from apps.redelivery.outbound.target_url import EndpointTarget
 from poisonweb.embedded.free_ports import free_port
 from tests.unit.redelivery.scripted_back_end import (
@@ -876,3 +880,23 @@ def test_late_answers_take_no_connection_from_other_calls_and_end_with_the_calle
         asyncio.run(call())
         for _ in range(MOST_LATE_ANSWERS):
             assert hung_up.acquire(timeout=30)
+
+
+class _ForeignTransport:
+    """A transport as uvloop has it: like that of asyncio, but no subclass of it."""
+
+    def __init__(self) -> None:
+        self.written = b""
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+
+def test_a_transport_of_another_event_loop_is_taken() -> None:
+    transport = _ForeignTransport()
+    connection = BackEndConnection()
+    connection.connection_made(cast(asyncio.BaseTransport, transport))
+
+    connection.write(request_to("http://127.0.0.1:9").head(), b"")
+
+    assert transport.written.endswith(b"\r\n\r\n")
