@@ -245,6 +245,28 @@ def test_a_revoked_key_and_a_disabled_endpoint_are_refused_within_two_seconds(
         assert "is disabled" in gateway.call(address).document["detail"]
 
 
+def test_a_key_that_is_revoked_while_the_body_arrives_is_refused(
+    gateway: Gateway,
+) -> None:
+    secret = key(name="shop")
+    with endpoint_of(answering(ok())) as (endpoint, server):
+        address = f"/gateway/{endpoint}/"
+        head = (
+            f"POST {address} HTTP/1.1\nHost: x\nX-Poisonweb-Key: {secret}\n"
+            "Content-Length: 10\nConnection: close\n\n"
+        )
+        with gateway.open(head, b"a q") as sock:
+            # Its head is accepted before the key ends.
+            wait_until(lambda: ApiKey.objects.get(name="shop").last_used_at)
+            revoke_api_key(name="shop", actor=Actor.system("test"), now=clock.now())
+            wait_until(lambda: gateway.call(address, secret=secret).status == 401)
+            calls = len(server.requests)
+            sock.sendall(b"uote IB")
+            assert sock.recv(1000).startswith(b"HTTP/1.1 401 ")
+
+        assert len(server.requests) == calls
+
+
 def test_a_key_has_a_number_of_calls_a_minute() -> None:
     with (
         running_gateway(POISONWEB_GATEWAY_CALLS_PER_MINUTE=2) as gateway,
