@@ -128,7 +128,7 @@ class OutboxSweeper:
 
 
 class _NotedStop:
-    """A stop signal that takes a note whenever the sweeper looks at it."""
+    """A stop signal that takes a note whenever the sweeper looks at it, or waits."""
 
     def __init__(self, stop: threading.Event, note: Callable[[], None]) -> None:
         self._stop = stop
@@ -138,8 +138,14 @@ class _NotedStop:
         self._note()
         return self._stop.is_set()
 
-    def wait(self, timeout: float | None = None) -> bool:
-        return self._stop.wait(timeout)
+    def wait(self, timeout: float) -> bool:
+        """Wait for the stop; a sweeper that waits for long is not silent meanwhile."""
+        until = monotonic() + timeout
+        while (left := until - monotonic()) > 0:
+            if self._stop.wait(min(left, NOTE_SECONDS)):
+                return True
+            self._note()
+        return self._stop.is_set()
 
 
 class _NoteTaker:

@@ -25,6 +25,7 @@ from apps.outbox.services import activity as notes
 from apps.outbox.services.activity import SweeperNote
 from apps.outbox.services.outboxes import change_outbox
 from apps.outbox.states import SweeperState
+from apps.outbox.sweeping import outbox_sweeper
 from apps.outbox.sweeping.sweeper import SweeperProcess
 from apps.poison.models import Body, Failure, Poison
 from tests.in_memory_queue_broker import Queues
@@ -295,3 +296,20 @@ def test_two_processes_never_send_one_message_twice(
 
     bodies = [each.body for each in broker.published]
     assert len(bodies) == len(set(bodies)) == 100
+
+
+def test_notes_are_taken_while_a_sweeper_waits_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outbox_sweeper, "NOTE_SECONDS", 0.001)
+    stop, notes_taken = threading.Event(), list[bool]()
+
+    def note() -> None:
+        notes_taken.append(stop.is_set())
+        if len(notes_taken) == 3:
+            stop.set()
+
+    is_stopped = outbox_sweeper._NotedStop(stop, note).wait(60)
+
+    assert is_stopped
+    assert len(notes_taken) == 3
