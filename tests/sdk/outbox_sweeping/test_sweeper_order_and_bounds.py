@@ -474,6 +474,7 @@ def test_rows_wait_while_the_broker_is_away_and_are_sent_when_it_returns(
         work_until(sweeper, lambda: sweeper.health().breaker_opened_at)
         assert outbox.count("claim_token IS NOT NULL") == 0
         assert sweeper.health().breaker_reason == "failed to publish: no broker"
+        assert sweeper.health().backlog.rows == 30
         publisher.before = lambda batch: None
         work_until(sweeper, lambda: not outbox.waiting)
 

@@ -180,7 +180,13 @@ class Sweeper:
         fence = self._ownership.acquire(session.connection, seconds=self._settings.poll)
         if fence is None:
             return 0.0
-        has_sent = self._send_window(session, fence)
+        try:
+            has_sent = self._send_window(session, fence)
+        except (Away, Unanswered):
+            # The broker is away, and the database is not: say how much waits.
+            self._housekeeping.run(session.connection)
+            self._enter(Stage.PUBLISH)
+            raise
         self._housekeeping.run(session.connection)
         return 0.0 if has_sent else self._settings.poll
 
