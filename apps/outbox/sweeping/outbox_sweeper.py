@@ -141,8 +141,8 @@ class _NotedStop:
     def wait(self, timeout: float) -> bool:
         """Wait for the stop; a sweeper that waits for long is not silent meanwhile."""
         until = monotonic() + timeout
-        while (left := until - monotonic()) > 0:
-            if self._stop.wait(min(left, NOTE_SECONDS)):
+        while (seconds := until - monotonic()) > 0:
+            if self._stop.wait(min(seconds, NOTE_SECONDS)):
                 return True
             self._note()
         return self._stop.is_set()

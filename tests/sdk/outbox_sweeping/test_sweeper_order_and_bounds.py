@@ -140,8 +140,12 @@ def test_rows_of_a_key_go_one_after_another_also_in_one_window(
         outbox.put(f"k-{number}", key="k")
         outbox.put(f"l-{number}", key="l")
         outbox.put(f"bill-{number}", topic="invoices", key="k")
+    # It is one more try of each row of its call, whatever its key.
+    is_of_call = isinstance(answer, Exception)
     broker = OrderlyBroker(outbox)
-    broker.answers = {"k-1": [answer, answer], "l-3": [answer]}
+    broker.answers = {"k-1": [answer, answer]}
+    if not is_of_call:
+        broker.answers["l-3"] = [answer]
 
     with sweeping(outbox.dsn, broker, row_pause=0.05) as sweeper:
         sweeper.work_once()
@@ -149,12 +153,13 @@ def test_rows_of_a_key_go_one_after_another_also_in_one_window(
         work_until(sweeper, lambda: not outbox.waiting)
 
     assert broker.calls[0] == ["k-1", "l-1", "bill-1"]
-    assert first_calls == (1 if isinstance(answer, Exception) else 4)
+    assert first_calls == (1 if is_of_call else 4)
     for name in ("k", "l", "bill"):
         done = [each for each in broker.done if each.startswith(name)]
         assert list(dict.fromkeys(done)) == [f"{name}-{n}" for n in range(1, 5)]
     # What waited behind another was not tried.
-    assert outbox.count("attempts <> 1 AND message_id IN ('k-2', 'l-4')") == 0
+    assert outbox.count("attempts <> 1 AND message_id = 'k-2'") == 0
+    assert is_of_call or outbox.count("attempts <> 1 AND message_id = 'l-4'") == 0
 
 
 def test_silence_of_the_broker_ends_the_rounds_of_a_window(
