@@ -6,17 +6,11 @@ export UV_PYTHON_DOWNLOADS = never
 # Many programs start here: keep their compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-# The system's Python is asked first: distributions compile theirs with profiles; what a
-# version manager compiles may take half as long again, in the tests as in the product.
-PYTHONS = /usr/bin/python3 python3 python3.13 python3.12 python3.11
 FITS = import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 MISFIT = Poisonweb needs Python 3.11, 3.12 or 3.13; here is: $(shell python3 -V 2>&1)
-# The first that fits and can make a `.venv`; else one that only fits, which says so.
 PYTHON = $(or $(shell \
-	for fits in 'import ensurepip, venv; $(FITS)' '$(FITS)'; do \
-		for python in $(PYTHONS); do \
-			"$$python" -c "$$fits" 2>/dev/null && echo "$$python" && exit; \
-		done; \
+	for python in python3 python3.13 python3.12 python3.11; do \
+		"$$python" -c '$(FITS)' 2>/dev/null && echo "$$python" && break; \
 	done),$(error $(MISFIT)))
 INSTALL = $(PYTHON) -P poisonweb/embedded/set_up_venv.py
 PYTEST = .venv/bin/python -m pytest
