@@ -105,9 +105,10 @@ def _became(
 ) -> AsideState | None:
     """Return what became of a row that could not be changed."""
     row = connection.execute(filled(outbox, _LOOK), values).fetchone()
-    state = RowState.SENT if row is None else RowState(row[0])
-    if target is AsideState.RELEASED:
+    if row is None or target is AsideState.RELEASED:
+        # That a row was deleted does not say that it was sent.
         return target
+    state = RowState(row[0])
     if state in {RowState.SENT, RowState.DUPLICATE}:
         return AsideState.SENT
     if target is AsideState.QUARANTINED or state.value == target.value:

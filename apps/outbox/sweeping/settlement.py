@@ -83,6 +83,9 @@ class Settlement:
                     self.settle_all()
                 except DatabaseError as away:
                     log.warning("no rows of outboxes are settled: %s", away)
+                except Exception:
+                    # The thread goes on: the next look may find what this one did not.
+                    log.exception("no rows of outboxes are settled")
                 pause = max(LOOK_SECONDS, (monotonic() - began) / LOOK_SHARE)
         finally:
             connections.close_all()  # those of this thread

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -429,6 +429,24 @@ def test_a_restored_message_whose_row_was_sent_is_not_open(
     assert poison.label == "given back"
 
 
+def test_a_restored_message_whose_row_was_deleted_stays_open(
+    outbox: OutboxTables, registered: Outbox, settling: Settlement
+) -> None:
+    set_aside(outbox)
+    report(outbox, registered)
+    poison = Poison.objects.get()
+    act(Verb.DROP, poison)
+    settling.settle_all()
+    outbox.execute("DELETE FROM poisonguard_outbox")
+    act(Verb.RESTORE, poison)
+
+    settling.settle_all()
+
+    poison.refresh_from_db()
+    assert poison.state == "open"
+    assert not set_aside_rows.unsettled().exists()
+
+
 def test_a_row_that_is_locked_is_left_for_later_and_the_others_are_settled(
     outbox: OutboxTables, registered: Outbox, settling: Settlement
 ) -> None:
@@ -613,6 +631,26 @@ def test_the_sweeper_process_settles_rows(
         wait_until(Poison.objects.exists)
         act(Verb.DROP, Poison.objects.get())
         wait_until(lambda: state(registered, row_id) == "dropped")
+
+
+def test_a_fault_of_a_look_ends_no_thread(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(settlement, "LOOK_SECONDS", 0.01)
+    looks = list[int]()
+
+    def fail(**_: datetime) -> None:
+        looks.append(1)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(set_aside_rows, "forget", fail)
+    thread = Settlement(clock=clock.now)
+    thread.start()
+    wait_until(lambda: len(looks) > 2)
+    thread.stop()
+
+    assert thread.join(60)
+    assert "ZeroDivisionError" in caplog.text
 
 
 def test_a_row_that_was_sent_or_released_is_forgotten_after_a_day(
