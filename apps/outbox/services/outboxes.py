@@ -156,7 +156,7 @@ def _change(
     now: datetime,
 ) -> Outbox:
     """Update an outbox under its lock."""
-    outbox = Outbox.objects.select_for_update(of=("self",)).get(name=name)
+    outbox = _locked_outbox(name)
     if version is not None and version != outbox.version:
         raise Refused(f"The outbox {name} was changed meanwhile: look again.")
     before = OutboxSettings.of(outbox)
@@ -191,7 +191,7 @@ def remove_outbox(
     """Remove an outbox; its table, its topic and its messages stay."""
     principal.require(Scope.BROKERS_WRITE)
     visible_outbox(name=name, principal=principal)
-    outbox = Outbox.objects.select_for_update(of=("self",)).get(name=name)
+    outbox = _locked_outbox(name)
     subject = f"outbox:{name}"
     outbox.delete()
     audit.record(
@@ -202,6 +202,14 @@ def remove_outbox(
         reason=reason,
         now=now,
     )
+
+
+def _locked_outbox(name: str) -> Outbox:
+    """Lock an outbox that was there a moment ago; raise Absent if it was removed."""
+    outbox = Outbox.objects.select_for_update(of=("self",)).filter(name=name).first()
+    if outbox is None:
+        raise Absent(f"There is no outbox {name} here.")
+    return outbox
 
 
 def _columns(settings: OutboxSettings) -> dict[str, Any]:

@@ -183,7 +183,7 @@ def _change(
 ) -> Endpoint:
     """Update an endpoint under its lock."""
     advisory_locks.wait_for(LINKS_LOCK)
-    endpoint = Endpoint.objects.select_for_update().get(name=name)
+    endpoint = _locked_endpoint(name)
     if version is not None and version != endpoint.version:
         raise Refused(f"The endpoint {name} was changed meanwhile: look again.")
     before = EndpointSettings.of(endpoint)
@@ -220,7 +220,7 @@ def remove_endpoint(
     with connection.cursor() as cursor:
         # Deliveries that are being stored are waited for, and later ones are refused.
         cursor.execute("LOCK TABLE redelivery_delivery IN SHARE ROW EXCLUSIVE MODE")
-    endpoint = Endpoint.objects.select_for_update().get(name=name)
+    endpoint = _locked_endpoint(name)
     if endpoint.deliveries.exists():
         raise Refused(
             f"The endpoint {name} has deliveries, whose history would be lost: disable"
@@ -241,6 +241,14 @@ def remove_endpoint(
         reason=reason,
         now=now,
     )
+
+
+def _locked_endpoint(name: str) -> Endpoint:
+    """Lock an endpoint that was there a moment ago; raise Absent if it was removed."""
+    endpoint = Endpoint.objects.select_for_update().filter(name=name).first()
+    if endpoint is None:
+        raise Absent(f"There is no endpoint {name} here.")
+    return endpoint
 
 
 def _columns(

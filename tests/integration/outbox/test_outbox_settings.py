@@ -26,6 +26,8 @@ from apps.outbox.services.outboxes import (
 )
 from apps.team.rights import Principal, Scope
 from tests.integration.outbox.outbox_builders import ADMIN, NOW, events, outbox_at
+from tests.postgres_connection_limit_and_lock_waits import waits_for_a_lock
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db
 
@@ -137,6 +139,27 @@ def test_who_adds_the_last_outbox_at_the_same_time_is_refused(
         with pytest.raises(TimeoutError):
             second.result(timeout=0.5)
     assert "1 outboxes already" in second.result()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_changes_what_another_person_removes_meanwhile_is_told_so() -> None:
+    add()
+
+    def change() -> str:
+        try:
+            change_outbox(name="shop", changes={"window": 7}, principal=ADMIN, now=NOW)
+        except Absent as absent:
+            return str(absent)
+        finally:
+            connections.close_all()
+        return "changed"
+
+    with ThreadPoolExecutor(1) as others:
+        with transaction.atomic():
+            remove_outbox(name="shop", principal=ADMIN, now=NOW)
+            changed = others.submit(change)
+            wait_until(waits_for_a_lock)
+        assert changed.result() == "There is no outbox shop here."
 
 
 @pytest.mark.parametrize(

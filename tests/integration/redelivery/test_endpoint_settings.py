@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 import pytest
+from django.db import connections, transaction
 
 from apps.brokers.adapter_contract import OutcomeKind
 from apps.brokers.services.topics_and_routing_publisher import RoutedMessage
 from apps.core import postgres_connections
 from apps.core.advisory_locks import names_locked
-from apps.core.errors import Forbidden, Invalid, Refused
+from apps.core.errors import Absent, Forbidden, Invalid, Refused
 from apps.redelivery.endpoint_settings import PRESETS, EndpointSettings
 from apps.redelivery.gateway import delivery_store
 from apps.redelivery.gateway.delivery_store import EndpointAway
@@ -34,6 +36,8 @@ from tests.integration.redelivery.endpoint_and_delivery_builders import (
     endpoint,
     request,
 )
+from tests.postgres_connection_limit_and_lock_waits import waits_for_a_lock
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db
 
@@ -160,6 +164,29 @@ def test_deliveries_never_go_round() -> None:
             principal=ADMIN,
             now=NOW,
         )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_changes_what_another_person_removes_meanwhile_is_told_so() -> None:
+    stock = endpoint()
+
+    def change() -> str:
+        try:
+            change_endpoint(
+                name=stock.name, changes={"retries": 7}, principal=ADMIN, now=NOW
+            )
+        except Absent as absent:
+            return str(absent)
+        finally:
+            connections.close_all()
+        return "changed"
+
+    with ThreadPoolExecutor(1) as others:
+        with transaction.atomic():
+            remove_endpoint(name=stock.name, principal=ADMIN, now=NOW)
+            changed = others.submit(change)
+            wait_until(waits_for_a_lock)
+        assert changed.result() == f"There is no endpoint {stock.name} here."
 
 
 def test_nothing_is_stored_for_an_endpoint_that_was_removed() -> None:
