@@ -29,6 +29,8 @@ READ_MILLISECONDS = "2000"
 # Of all that is asked in one transaction.
 ANSWER_SECONDS = 10.0
 TEXT_LIMIT = 1_000
+# Numbers of rows are bigints.
+MOST_ROW_ID = 2**63 - 1
 
 
 class RowState(StrEnum):
@@ -179,7 +181,7 @@ def find(outbox: Outbox, filters: RowFilter, *, most: int) -> list[ProducerRow]:
             {
                 "message_id": filters.message_id,
                 "topic": filters.topic,
-                "before": filters.before,
+                "before": filters.before and min(filters.before, MOST_ROW_ID),
                 "most": most,
             },
         )

@@ -25,12 +25,11 @@ from apps.api.serializers.declared_settings import SettingFields, sourced
 from apps.outbox.models import OUTBOX_NAME_LIMIT
 from apps.outbox.outbox_fields import SETTINGS
 from apps.outbox.outbox_settings import OutboxSettings
-from apps.outbox.producer_rows import RowFilter, RowState
+from apps.outbox.producer_rows import MOST_ROW_ID, RowFilter, RowState
 from apps.outbox.states import SweeperState
 from apps.outbox.sweeper_state import SILENT
 
 LARGEST_VERSION = 2**31 - 1
-LARGEST_ROW_ID = 2**63 - 1
 
 setting_fields = SettingFields("Outbox", SETTINGS)
 SweeperStateName = choice(
@@ -46,7 +45,7 @@ class RowNumber(Text):
 
     def to_internal_value(self, data: object) -> Any:
         text = super().to_internal_value(data)
-        if not text.isascii() or not text.isdigit() or int(text) > LARGEST_ROW_ID:
+        if not text.isascii() or not text.isdigit() or int(text) > MOST_ROW_ID:
             self.fail("number")
         return text
 

@@ -300,6 +300,18 @@ def test_rows_that_are_not_there_say_why(outbox: OutboxTables, anna: Client) -> 
     assert "Clear the filter" in filtered
 
 
+@pytest.mark.parametrize("number", [7, 2**63 - 1, 10**30])
+def test_a_row_of_any_number_that_is_not_there_is_not_found(
+    outbox: OutboxTables, anna: Client, number: int
+) -> None:
+    shop = outbox_at(outbox.dsn)
+
+    page = words(get(anna, f"/outboxes/{shop.pk}/rows/{number}/send"))
+
+    assert f"Row {number}" in page
+    assert "did not answer" not in page
+
+
 def test_rows_of_a_database_that_is_away_say_so(anna: Client) -> None:
     shop = outbox_at(URL)
 
