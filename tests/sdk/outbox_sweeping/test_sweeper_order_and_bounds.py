@@ -351,7 +351,6 @@ def test_a_row_alone_waits_too_while_its_topic_is_slowed(outbox: OutboxTables) -
         work_until(sweeper, lambda: not outbox.waiting)
 
 
-@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="of Linux")
 def test_a_window_is_not_sent_after_its_machine_slept(
     outbox: OutboxTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
