@@ -232,7 +232,7 @@ class FirstTries:
         endpoint, begun_at = call.endpoint, clock.now()
         until = loop.time() + endpoint.attempt_timeout
         unknown = None
-        writes = list[bool]()
+        is_written = asyncio.Event()
         try:
             async with (
                 self._until_cut(),
@@ -240,7 +240,7 @@ class FirstTries:
                     call.request,
                     seconds=endpoint.attempt_timeout,
                     late_for=endpoint.claim_timeout - endpoint.attempt_timeout,
-                    on_write=partial(writes.append, True),  # noqa: FBT003
+                    on_write=is_written.set,
                 ) as answer,
             ):
                 result = await self._receive(answer, endpoint, caller)
@@ -252,7 +252,9 @@ class FirstTries:
         except _Stopped:
             if caller.has_answer:
                 caller.break_off()
-            outcome = AttemptOutcome.UNKNOWN if writes else AttemptOutcome.FAILED
+            outcome = (
+                AttemptOutcome.UNKNOWN if is_written.is_set() else AttemptOutcome.FAILED
+            )
             result = CallResult(outcome=outcome, detail=STOPPED)
         if not isinstance(result, CallResult):
             return result
