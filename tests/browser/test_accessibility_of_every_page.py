@@ -167,6 +167,16 @@ def test_what_opens_over_a_page_can_be_used_by_everybody(
     assert (chosen, menu, keys) == ([], [], [])
 
 
+def test_the_list_of_keys_can_be_scrolled_without_a_mouse(open_page: Open) -> None:
+    page = open_page("/messages", viewport={"width": 844, "height": 390})
+    await_rows(page, 1)
+
+    page.locator("header details.menu summary").click()
+    page.get_by_role("button", name="Show the keys").click()
+
+    assert faults(page) == []
+
+
 def test_a_revealed_body_can_be_used_by_everybody(
     open_page: Open, size: dict[str, int]
 ) -> None:
