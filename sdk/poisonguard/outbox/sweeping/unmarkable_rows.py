@@ -6,7 +6,7 @@ and are tried again after a while.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
 
 MOST_ROWS = 10_000
 LEFT_OUT_SECONDS = 600.0
@@ -14,31 +14,39 @@ REASON_LIMIT = 1_000
 
 
 class UnmarkableRows:
-    """The rows, with the reason of each, in memory; the oldest of too many go."""
+    """The rows, with the reason of each, in memory; the oldest of too many go.
+
+    Any thread may ask for them while the sweeper adds some.
+    """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._until: dict[int, float] = {}
         self._unreported: dict[int, str] = {}
 
     def add(self, row_id: int, reason: str, *, now: float) -> None:
         """Leave a row out from now on."""
-        self._until.pop(row_id, None)
-        self._until[row_id] = now + LEFT_OUT_SECONDS
-        self._unreported[row_id] = " ".join(reason.split())[:REASON_LIMIT]
-        for rows in (self._until, self._unreported):
-            while len(rows) > MOST_ROWS:
-                del rows[next(iter(rows))]
+        with self._lock:
+            self._until.pop(row_id, None)
+            self._until[row_id] = now + LEFT_OUT_SECONDS
+            self._unreported[row_id] = " ".join(reason.split())[:REASON_LIMIT]
+            for rows in (self._until, self._unreported):
+                while len(rows) > MOST_ROWS:
+                    del rows[next(iter(rows))]
 
     def left_out(self, now: float) -> list[int]:
-        """Return the rows that are not claimed now; any thread may ask."""
-        # `list` is one step: meanwhile no other thread changes the dictionary.
-        return [row_id for row_id, until in list(self._until.items()) if until > now]
+        """Return the rows that are not claimed now."""
+        with self._lock:
+            return [row_id for row_id, until in self._until.items() if until > now]
 
     @property
-    def unreported(self) -> Mapping[int, str]:
-        return self._unreported
+    def unreported(self) -> dict[int, str]:
+        """Return the reasons that were not reported yet, by row."""
+        with self._lock:
+            return dict(self._unreported)
 
     def note_report(self, row_ids: list[int]) -> None:
         """Note that rows were reported."""
-        for row_id in row_ids:
-            self._unreported.pop(row_id, None)
+        with self._lock:
+            for row_id in row_ids:
+                self._unreported.pop(row_id, None)
