@@ -18,7 +18,7 @@ import redis
 from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
 from django.test import TransactionTestCase
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from apps.brokers.models import Topic
 from apps.brokers.services import topics_and_routing_publisher as brokers
@@ -33,7 +33,12 @@ from tests.registered_brokers import SYSTEM, broker_named
 from tests.template_database import migrated
 
 # A busy machine is no failure; and what a run finds, its seed repeats.
-settings.register_profile("patient", deadline=None, database=None)
+settings.register_profile(
+    "patient",
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("patient")
 
 # A shell's background job is deaf to Ctrl-C, and so would be all that tests start.

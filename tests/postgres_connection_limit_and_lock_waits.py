@@ -14,6 +14,8 @@ LIMIT = "ALTER DATABASE {name} CONNECTION LIMIT {most}"
 def sessions_left(number: int) -> Iterator[int]:
     """Leave this many sessions free in the test database; yield the limit."""
     with connection.cursor() as cursor:
+        # Otherwise one transaction would always see the same sessions.
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity"
             " WHERE datname = current_database() AND backend_type = 'client backend'"

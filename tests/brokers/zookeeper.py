@@ -37,7 +37,7 @@ dataDir={folder}/data
 clientPort={port}
 clientPortAddress=127.0.0.1
 admin.enableServer=false
-maxSessionTimeout=60000
+maxSessionTimeout=600000
 maxClientCnxns=0
 4lw.commands.whitelist=ruok,srvr,wchs
 """

@@ -271,7 +271,7 @@ def test_who_may_read_reports(path: str) -> None:
     max_examples=60,
     deadline=None,
     derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     query=st.dictionaries(
