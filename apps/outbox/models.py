@@ -9,7 +9,7 @@ from django.db.models import Q
 
 from apps.brokers.models import Broker, Topic
 from apps.outbox.querysets import OutboxQuerySet
-from apps.outbox.states import AsideState, SweeperState
+from apps.outbox.sweeper_and_row_states import AsideState, SweeperState
 from apps.poison.models import Poison
 
 OUTBOX_NAME_LIMIT = 100

@@ -17,9 +17,9 @@ import psycopg
 from psycopg.rows import class_row
 
 from apps.core.errors import Refused, Unavailable
-from apps.outbox.error_texts import ErrorTexts
+from apps.outbox.database_error_texts import ErrorTexts
 from apps.outbox.models import Outbox
-from apps.outbox.producer_database import ProducerDatabase
+from apps.outbox.producer_database_url import ProducerDatabase
 from poisonguard.locks.postgres_connection import cut_connection
 from poisonguard.outbox.sweeping.connection import AnswerWatch
 from poisonguard.outbox.sweeping.tables import Tables

@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 
 from apps.core.errors import PoisonwebError
-from apps.outbox.error_texts import ErrorTexts
-from apps.outbox.producer_database import ProducerDatabase, search_path_to
+from apps.outbox.database_error_texts import ErrorTexts
+from apps.outbox.producer_database_url import ProducerDatabase, search_path_to
 from poisonguard.outbox.sweeping.inspection import Finding, FindingKind, inspect
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 

@@ -12,10 +12,10 @@ from apps.core.errors import Absent, Refused, Unavailable
 from apps.core.statement_timeouts import TooSlow, unless_slow
 from apps.dashboard.selectors.name_filter import NameFilter
 from apps.outbox import producer_rows
+from apps.outbox.current_sweeper_state import state_of
 from apps.outbox.models import Outbox, OutboxError
 from apps.outbox.producer_rows import ProducerRow, RowFilter
 from apps.outbox.querysets import OutboxQuerySet
-from apps.outbox.sweeper_state import state_of
 from apps.poison.models import Poison, Problem
 from apps.team.rights import Principal, Scope
 

@@ -24,7 +24,7 @@ from apps.outbox.models import (
 )
 from apps.outbox.outbox_fields import URL_LIMIT
 from apps.outbox.outbox_settings import OutboxSettings
-from apps.outbox.producer_database import ProducerDatabase
+from apps.outbox.producer_database_url import ProducerDatabase
 from apps.team.rights import Principal, Scope
 
 TOPIC_PREFIX = "outbox/"

@@ -15,8 +15,8 @@ from apps.core.errors import Refused
 from apps.outbox import producer_rows
 from apps.outbox.models import Outbox
 from apps.outbox.producer_rows import Quarantine
-from apps.outbox.services import set_aside_rows
-from apps.outbox.states import AsideState
+from apps.outbox.services import quarantined_rows_and_messages
+from apps.outbox.sweeper_and_row_states import AsideState
 from apps.team.rights import Principal, Scope
 
 Decide = Callable[[Outbox, psycopg.Connection[Any], int], Quarantine | None]
@@ -93,7 +93,7 @@ def _decide(
         if quarantine is None:
             raise Refused(f"Row {row_id} of {outbox} is not quarantined: look again.")
         with transaction.atomic():
-            set_aside_rows.decide(
+            quarantined_rows_and_messages.decide(
                 outbox=outbox,
                 row_id=row_id,
                 quarantine=quarantine,

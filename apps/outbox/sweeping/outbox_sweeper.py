@@ -14,15 +14,15 @@ from django.db import DatabaseError, connections
 
 from apps.core.errors import PoisonwebError
 from apps.core.postgres_connections import borrow
-from apps.outbox.error_texts import ErrorTexts
+from apps.outbox.database_error_texts import ErrorTexts
 from apps.outbox.models import Outbox
-from apps.outbox.producer_database import ProducerDatabase, search_path_to
-from apps.outbox.services import activity
-from apps.outbox.services.activity import NewErrors, SweeperNote
-from apps.outbox.states import SweeperState
+from apps.outbox.producer_database_url import ProducerDatabase, search_path_to
+from apps.outbox.services import sweeper_activity
+from apps.outbox.services.sweeper_activity import NewErrors, SweeperNote
+from apps.outbox.sweeper_and_row_states import SweeperState
 from apps.outbox.sweeping.broker_publishing import BrokerPublishing
-from apps.outbox.sweeping.broker_watch import BrokerWatch
 from apps.outbox.sweeping.quarantine_capture import capture_quarantined
+from apps.outbox.sweeping.topic_backlog_watch import BrokerWatch
 from poisonguard.errors import Away
 from poisonguard.locks.postgres import PostgresLocks
 from poisonguard.outbox.message import OutboxMessage
@@ -189,7 +189,7 @@ class _NoteTaker:
         )
         try:
             with borrow():
-                activity.note(
+                sweeper_activity.note(
                     outbox_id=self._outbox_id,
                     note=note,
                     errors=self._new_errors(errors),

@@ -12,8 +12,8 @@ from apps.capture.intake import services as capture
 from apps.capture.intake.services import CaptureAnswer, CaptureStatus
 from apps.core.actor import Actor
 from apps.outbox.models import Outbox
-from apps.outbox.services import set_aside_rows
-from apps.outbox.services.set_aside_rows import CapturedRow
+from apps.outbox.services import quarantined_rows_and_messages
+from apps.outbox.services.quarantined_rows_and_messages import CapturedRow
 from apps.team.rights import Principal
 from poisonguard.contract import FailureReport
 from poisonguard.outbox.sweeping.poisonweb_reports import failure_of
@@ -46,7 +46,7 @@ def capture_quarantined(
         for row, answer in zip(rows, answers, strict=True)
         if answer.poison is not None
     ]
-    set_aside_rows.note(outbox=outbox, rows=captured, now=now)
+    quarantined_rows_and_messages.note(outbox=outbox, rows=captured, now=now)
     return [_answer(each, to) for each, to in zip(answers, reports, strict=True)]
 
 

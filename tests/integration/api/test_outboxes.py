@@ -10,9 +10,9 @@ import pytest
 from apps.audit.models import Entry
 from apps.core import clock
 from apps.outbox.models import Outbox, OutboxActivity
-from apps.outbox.services import activity
-from apps.outbox.services.activity import NewErrors, SweeperNote
-from apps.outbox.states import SweeperState
+from apps.outbox.services import sweeper_activity
+from apps.outbox.services.sweeper_activity import NewErrors, SweeperNote
+from apps.outbox.sweeper_and_row_states import SweeperState
 from apps.team.rights import Scope
 from tests.integration.api.schema_checking_client import Caller, Reply, program
 from tests.integration.outbox.conftest import broker_address, outbox, outbox_database
@@ -52,7 +52,7 @@ def note(outbox: Outbox, state: SweeperState = SweeperState.SWEEPING) -> None:
         message="refused",
         first_stack="Traceback",
     )
-    activity.note(
+    sweeper_activity.note(
         outbox_id=outbox.pk,
         note=SweeperNote(state=state, waiting=7, newly_sent=5),
         errors=[error],
@@ -117,7 +117,7 @@ def test_what_sweepers_note_is_shown_with_errors(admin: Caller) -> None:
 def test_a_consumer_of_any_name_slows_a_topic(admin: Caller) -> None:
     registered = outbox_at("postgresql://sweeper:x@127.0.0.1/shop")
     slowed = {"orders": "consumer \0\ud800 is 9 messages behind"}
-    activity.note(
+    sweeper_activity.note(
         outbox_id=registered.pk,
         note=SweeperNote(state=SweeperState.SLOWED, slowed=slowed),
         errors=[],

@@ -13,9 +13,9 @@ from apps.brokers.models import Topic
 from apps.core import clock
 from apps.outbox.models import Outbox, OutboxActivity
 from apps.outbox.outbox_fields import SETTINGS
-from apps.outbox.services import activity
-from apps.outbox.services.activity import NewErrors, SweeperNote
-from apps.outbox.states import SweeperState
+from apps.outbox.services import sweeper_activity
+from apps.outbox.services.sweeper_activity import NewErrors, SweeperNote
+from apps.outbox.sweeper_and_row_states import SweeperState
 from apps.outbox.sweeping.quarantine_capture import capture_quarantined
 from apps.team.rights import Role
 from poisonguard.contract import Cause
@@ -40,7 +40,7 @@ URL = "postgresql://sweeper:sesame@127.0.0.1:1/shop"
 
 def note(outbox: Outbox, *errors: NewErrors, **note: Any) -> None:
     values = {"state": SweeperState.SWEEPING} | note
-    activity.note(
+    sweeper_activity.note(
         outbox_id=outbox.pk, note=SweeperNote(**values), errors=errors, now=clock.now()
     )
 

@@ -10,11 +10,11 @@ import pytest
 
 from apps.core import clock
 from apps.outbox.models import Outbox, OutboxActivity
-from apps.outbox.services import activity as notes
-from apps.outbox.services import set_aside_rows
-from apps.outbox.services.activity import FLOOD_ROWS, SweeperNote
-from apps.outbox.states import SweeperState
-from apps.outbox.sweeping import settlement
+from apps.outbox.services import quarantined_rows_and_messages
+from apps.outbox.services import sweeper_activity as notes
+from apps.outbox.services.sweeper_activity import FLOOD_ROWS, SweeperNote
+from apps.outbox.sweeper_and_row_states import SweeperState
+from apps.outbox.sweeping import decision_writeback_thread
 from tests.in_memory_queue_broker import Queues
 from tests.integration.outbox.outbox_builders import outbox_at
 from tests.integration.outbox.test_rows_and_their_messages import report
@@ -80,10 +80,12 @@ def test_a_flood_is_over_after_ten_minutes(
     now = clock.now()
     assert activity(registered).flood_rows == 3
 
-    set_aside_rows.note_ends_of_floods(now=now + timedelta(minutes=9, seconds=50))
+    quarantined_rows_and_messages.note_ends_of_floods(
+        now=now + timedelta(minutes=9, seconds=50)
+    )
     assert activity(registered).flood_rows == 3
     later = now + timedelta(minutes=10)
-    settlement.Settlement(clock=lambda: later).settle_all()
+    decision_writeback_thread.Settlement(clock=lambda: later).settle_all()
 
     note = activity(registered)
     assert (note.flood_rows, note.flood_writer) == (0, "")
@@ -109,7 +111,7 @@ def test_the_flood_of_one_outbox_is_not_that_of_another(
     outbox.execute(SET_ASIDE)
     report(outbox, registered)
 
-    set_aside_rows.note_flood(outbox_id=other.pk, now=clock.now())
+    quarantined_rows_and_messages.note_flood(outbox_id=other.pk, now=clock.now())
 
     assert activity(other).flood_rows == 0
     assert activity(registered).flood_rows == 2

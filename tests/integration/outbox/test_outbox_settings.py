@@ -16,7 +16,7 @@ from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
 from apps.outbox.models import Outbox
 from apps.outbox.outbox_settings import OutboxSettings
-from apps.outbox.producer_database import ProducerDatabase
+from apps.outbox.producer_database_url import ProducerDatabase
 from apps.outbox.services import outboxes
 from apps.outbox.services.outboxes import (
     add_outbox,

@@ -16,13 +16,13 @@ from apps.core import clock
 from apps.core.errors import Refused, Unavailable
 from apps.outbox import producer_rows
 from apps.outbox.models import Outbox, OutboxError, SetAsideRow
-from apps.outbox.services import set_aside_rows
+from apps.outbox.services import quarantined_rows_and_messages
 from apps.outbox.services.outboxes import remove_outbox
 from apps.outbox.services.row_decisions import drop_row, send_row
-from apps.outbox.states import AsideState
-from apps.outbox.sweeping import settlement
+from apps.outbox.sweeper_and_row_states import AsideState
+from apps.outbox.sweeping import decision_writeback_thread
+from apps.outbox.sweeping.decision_writeback_thread import Settlement
 from apps.outbox.sweeping.quarantine_capture import capture_quarantined
-from apps.outbox.sweeping.settlement import Settlement
 from apps.poison.models import Poison, Redrive
 from apps.triage.models import Operation
 from apps.triage.states import Verb
@@ -444,7 +444,7 @@ def test_a_restored_message_whose_row_was_deleted_stays_open(
 
     poison.refresh_from_db()
     assert poison.state == "open"
-    assert not set_aside_rows.unsettled().exists()
+    assert not quarantined_rows_and_messages.unsettled().exists()
 
 
 def test_a_row_that_is_locked_is_left_for_later_and_the_others_are_settled(
@@ -566,10 +566,12 @@ def test_what_was_quarantined_again_meanwhile_is_not_stored_as_settled(
     set_aside(outbox)
     report(outbox, registered)
     act(Verb.REDRIVE, Poison.objects.get())
-    [decided] = set_aside_rows.first_unsettled(registered, passed_by=[], most=9)
+    [decided] = quarantined_rows_and_messages.first_unsettled(
+        registered, passed_by=[], most=9
+    )
     SetAsideRow.objects.update(quarantined_at=clock.now())
 
-    set_aside_rows.store(
+    quarantined_rows_and_messages.store(
         outbox=registered, decided=decided, state=AsideState.SENT, now=clock.now()
     )
 
@@ -582,7 +584,7 @@ def test_rows_are_settled_in_parts(
     settling: Settlement,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(settlement, "AT_ONCE", 2)
+    monkeypatch.setattr(decision_writeback_thread, "AT_ONCE", 2)
     for number in range(5):
         set_aside(outbox, f"m-{number}")
     report(outbox, registered)
@@ -623,7 +625,7 @@ def test_a_row_that_cannot_be_digested_is_marked_as_sent_all_the_same(
 def test_the_sweeper_process_settles_rows(
     outbox: OutboxTables, registered: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settlement, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(decision_writeback_thread, "LOOK_SECONDS", 0.05)
     outbox.allow_nulls()
     row_id = outbox.put("m-1", None)
 
@@ -636,14 +638,14 @@ def test_the_sweeper_process_settles_rows(
 def test_a_fault_of_a_look_ends_no_thread(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(settlement, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(decision_writeback_thread, "LOOK_SECONDS", 0.01)
     looks = list[int]()
 
     def fail(**_: datetime) -> None:
         looks.append(1)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(set_aside_rows, "forget", fail)
+    monkeypatch.setattr(quarantined_rows_and_messages, "forget", fail)
     thread = Settlement(clock=clock.now)
     thread.start()
     wait_until(lambda: len(looks) > 2)

@@ -21,12 +21,12 @@ from apps.brokers.adapter_contract import (
 from apps.brokers.models import Broker, Topic
 from apps.core import clock
 from apps.outbox.models import Outbox, OutboxActivity, OutboxError
-from apps.outbox.services import activity as notes
-from apps.outbox.services.activity import SweeperNote
+from apps.outbox.services import sweeper_activity as notes
 from apps.outbox.services.outboxes import change_outbox
-from apps.outbox.states import SweeperState
+from apps.outbox.services.sweeper_activity import SweeperNote
+from apps.outbox.sweeper_and_row_states import SweeperState
 from apps.outbox.sweeping import outbox_sweeper
-from apps.outbox.sweeping.sweeper import SweeperProcess
+from apps.outbox.sweeping.sweeper_process import SweeperProcess
 from apps.poison.models import Body, Failure, Poison
 from tests.in_memory_queue_broker import Queues
 from tests.integration.outbox.outbox_builders import ADMIN, events, outbox_at

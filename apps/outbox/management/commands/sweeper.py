@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from apps.core import clock, postgres_connections
-from apps.outbox.sweeping import sweeper
+from apps.outbox.sweeping import sweeper_process
 
 
 class Command(BaseCommand):
@@ -22,7 +22,7 @@ class Command(BaseCommand):
             signal.signal(number, lambda *_: stop.set())
         with postgres_connections.shared(
             "sweeper",
-            most=sweeper.MOST_SESSIONS,
+            most=sweeper_process.MOST_SESSIONS,
             idle_in_transaction_session_timeout=postgres_connections.IDLE_TRANSACTION,
         ):
-            sweeper.SweeperProcess(clock=clock.now).run(stop)
+            sweeper_process.SweeperProcess(clock=clock.now).run(stop)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from apps.outbox.models import SWEEPER_LIVES, Outbox
-from apps.outbox.states import SweeperState
+from apps.outbox.sweeper_and_row_states import SweeperState
 
 # Instead of what the sweeper noted last, once it notes nothing any more.
 SILENT = "silent"

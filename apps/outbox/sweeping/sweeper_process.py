@@ -18,11 +18,11 @@ from django.forms.models import model_to_dict
 
 from apps.core.postgres_connections import borrow
 from apps.outbox.models import Outbox
-from apps.outbox.services import activity
-from apps.outbox.services.activity import SweeperNote
-from apps.outbox.states import SweeperState
+from apps.outbox.services import sweeper_activity
+from apps.outbox.services.sweeper_activity import SweeperNote
+from apps.outbox.sweeper_and_row_states import SweeperState
+from apps.outbox.sweeping.decision_writeback_thread import Settlement
 from apps.outbox.sweeping.outbox_sweeper import OutboxSweeper
-from apps.outbox.sweeping.settlement import Settlement
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class SweeperProcess:
     def _note_paused(self, outboxes: Iterable[Outbox]) -> None:
         for outbox in outboxes:
             if outbox.is_paused:
-                activity.note(
+                sweeper_activity.note(
                     outbox_id=outbox.pk,
                     note=SweeperNote(state=SweeperState.PAUSED, has_counts=False),
                     errors=(),

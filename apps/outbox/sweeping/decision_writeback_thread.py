@@ -17,14 +17,14 @@ import psycopg
 from django.db import DatabaseError, connections
 
 from apps.core.postgres_connections import borrow
-from apps.outbox import producer_row_settlement, producer_rows
-from apps.outbox.error_texts import ErrorTexts
+from apps.outbox import decision_writeback, producer_rows
+from apps.outbox.database_error_texts import ErrorTexts
 from apps.outbox.models import Outbox
 from apps.outbox.producer_rows import Quarantine
-from apps.outbox.services import activity, set_aside_rows
-from apps.outbox.services.activity import NewErrors
-from apps.outbox.services.set_aside_rows import DecidedRow
-from apps.outbox.states import AsideState
+from apps.outbox.services import quarantined_rows_and_messages, sweeper_activity
+from apps.outbox.services.quarantined_rows_and_messages import DecidedRow
+from apps.outbox.services.sweeper_activity import NewErrors
+from apps.outbox.sweeper_and_row_states import AsideState
 from poisonguard.outbox.sweeping.claims import is_of_row
 
 log = logging.getLogger(__name__)
@@ -66,8 +66,8 @@ class Settlement:
     def settle_all(self) -> None:
         """Settle what was decided; return when nothing more can be done now."""
         with borrow():
-            set_aside_rows.forget(now=self._clock())
-            set_aside_rows.note_ends_of_floods(now=self._clock())
+            quarantined_rows_and_messages.forget(now=self._clock())
+            quarantined_rows_and_messages.note_ends_of_floods(now=self._clock())
         while outboxes := self._unsettled_outboxes():
             for outbox in outboxes:
                 if self._stop.is_set():
@@ -92,7 +92,9 @@ class Settlement:
 
     def _unsettled_outboxes(self) -> list[Outbox]:
         with borrow():
-            rows = set_aside_rows.unsettled().exclude(pk__in=self._passed_by("row"))
+            rows = quarantined_rows_and_messages.unsettled().exclude(
+                pk__in=self._passed_by("row")
+            )
             outboxes = Outbox.objects.filter(pk__in=rows.values("outbox"))
             listed = outboxes.exclude(pk__in=self._passed_by("outbox")).order_by("pk")
             return list(listed.select_related("topic"))
@@ -100,7 +102,7 @@ class Settlement:
     def _settle(self, outbox: Outbox) -> None:
         """Settle some rows of an outbox; an error leaves it, or a row, for later."""
         with borrow():
-            listed = set_aside_rows.first_unsettled(
+            listed = quarantined_rows_and_messages.first_unsettled(
                 outbox, passed_by=self._passed_by("row"), most=AT_ONCE
             )
         if not listed:
@@ -113,7 +115,7 @@ class Settlement:
             return
         with borrow():
             for decided, state in states:
-                set_aside_rows.store(
+                quarantined_rows_and_messages.store(
                     outbox=outbox, decided=decided, state=state, now=self._clock()
                 )
 
@@ -123,12 +125,12 @@ class Settlement:
         """Bring rows into their states, in one transaction; return what they have."""
         states = list[tuple[DecidedRow, AsideState]]()
         with producer_rows.session(outbox) as connection:
-            connection.execute(producer_row_settlement.LOCK_LIMIT)
+            connection.execute(decision_writeback.LOCK_LIMIT)
             for decided in rows:
                 row = decided.row
                 try:
                     with connection.transaction():
-                        state = producer_row_settlement.settle(
+                        state = decision_writeback.settle(
                             outbox,
                             connection,
                             row_id=row.row_id,
@@ -170,7 +172,7 @@ class Settlement:
             first_stack=texts.clean("".join(traceback.format_exception(error))),
         )
         with borrow():
-            activity.add_errors(outbox_id=outbox.pk, errors=[new])
+            sweeper_activity.add_errors(outbox_id=outbox.pk, errors=[new])
 
 
 def is_locked(error: psycopg.Error) -> bool:

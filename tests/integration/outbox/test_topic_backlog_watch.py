@@ -13,8 +13,8 @@ from apps.brokers.adapter_contract import ConsumerPosition
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.models import Broker
 from apps.outbox.models import Outbox, OutboxError
-from apps.outbox.sweeping import broker_watch
-from apps.outbox.sweeping.broker_watch import (
+from apps.outbox.sweeping import topic_backlog_watch
+from apps.outbox.sweeping.topic_backlog_watch import (
     FRESH_SECONDS,
     LOOK_SECONDS,
     MOST_TOPICS,
@@ -205,8 +205,8 @@ def test_a_broker_that_is_away_slows_nothing_and_is_counted(
 def test_a_fault_of_an_adapter_does_not_end_the_watch(
     queues: CountedQueues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_watch, "TICK_SECONDS", 0.01)
-    monkeypatch.setattr(broker_watch, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(topic_backlog_watch, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(topic_backlog_watch, "LOOK_SECONDS", 0.01)
     queues.is_broken = True
     watch = BrokerWatch(outbox_with(most_lag=1))
     watch.note(["orders"])
@@ -223,7 +223,7 @@ def test_a_fault_of_an_adapter_does_not_end_the_watch(
 def test_a_broker_that_hangs_makes_nobody_wait(
     queues: CountedQueues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_watch, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(topic_backlog_watch, "TICK_SECONDS", 0.01)
     queues.hanging = "orders"
     queues.put("orders", b"body")
     watch = BrokerWatch(outbox_with(most_depth=1))
@@ -244,7 +244,7 @@ def test_a_broker_that_hangs_makes_nobody_wait(
 def test_without_a_limit_no_broker_is_asked(
     queues: CountedQueues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_watch, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(topic_backlog_watch, "TICK_SECONDS", 0.01)
     names = {thread.name for thread in threading.enumerate()}
     watch = BrokerWatch(outbox_with())
     watch.note(["orders"])
@@ -273,7 +273,7 @@ def test_rows_are_sent_while_the_broker_does_not_say_how_many_it_has(
 def test_rows_wait_until_their_queue_is_shorter(
     outbox: OutboxTables, queues: CountedQueues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_watch, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(topic_backlog_watch, "LOOK_SECONDS", 0.1)
     registered = outbox_at(outbox.dsn, most_depth=3)
 
     with sweeping():

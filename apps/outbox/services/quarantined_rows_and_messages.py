@@ -19,7 +19,7 @@ from apps.core.errors import Refused
 from apps.core.text_cleaning import storable
 from apps.outbox.models import Outbox, OutboxActivity, SetAsideRow
 from apps.outbox.producer_rows import Quarantine
-from apps.outbox.states import FINAL, AsideState
+from apps.outbox.sweeper_and_row_states import FINAL, AsideState
 from apps.poison.models import Hold, Poison, Redrive
 from apps.poison.services import decisions
 from apps.poison.services.locking import lock

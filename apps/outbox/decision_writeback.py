@@ -20,7 +20,7 @@ from apps.outbox.producer_rows import (
     RowState,
     filled,
 )
-from apps.outbox.states import AsideState
+from apps.outbox.sweeper_and_row_states import AsideState
 from poisonguard.outbox.message import OutboxMessage, digest
 from poisonguard.outbox.sweeping.rows import UnreadableColumn, header_pairs
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 
 from apps.core.errors import PoisonwebError
-from apps.outbox.producer_database import ProducerDatabase
+from apps.outbox.producer_database_url import ProducerDatabase
 
 NOT_SHOWN = "(not shown)"
 # As libpq, Postgres and psycopg write them: in quotes, maybe with an address behind.

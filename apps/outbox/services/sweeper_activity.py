@@ -12,7 +12,7 @@ from django.db.models import F, Q, QuerySet
 
 from apps.core.text_cleaning import storable
 from apps.outbox.models import SWEEPER_LIVES, Outbox, OutboxActivity
-from apps.outbox.states import SweeperState
+from apps.outbox.sweeper_and_row_states import SweeperState
 
 DETAIL_LIMIT, STACK_LIMIT = 1_000, 20_000
 # Of one writer within ten minutes: people are told whose rows they are.

@@ -13,11 +13,11 @@ import pytest
 from apps.core import clock
 from apps.core.errors import Refused, Unavailable
 from apps.outbox import producer_rows, table_inspection
-from apps.outbox.error_texts import ErrorTexts
+from apps.outbox.database_error_texts import ErrorTexts
 from apps.outbox.models import OutboxActivity, OutboxError, SetAsideRow
 from apps.outbox.producer_rows import RowFilter
 from apps.outbox.services.outboxes import storable_url
-from apps.outbox.sweeping.settlement import Settlement
+from apps.outbox.sweeping.decision_writeback_thread import Settlement
 from apps.team.rights import Scope
 from tests.integration.api.schema_checking_client import program
 from tests.integration.outbox.outbox_builders import outbox_at
