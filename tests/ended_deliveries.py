@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from apps.redelivery.delivery_ids import new_delivery_id
+from apps.redelivery.endpoint_and_delivery_choices import FINISHED
 from apps.redelivery.models import CallCount, Delivery, Endpoint
-from apps.redelivery.states import FINISHED
 
 # Of poisons that no test reads: deliveries have no foreign key to them.
 _POISON = 4711

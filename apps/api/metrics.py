@@ -31,9 +31,9 @@ from apps.outbox.sweeper_and_row_states import SweeperState
 from apps.poison import backlogs
 from apps.poison.models import PoisonCountCheck
 from apps.poison.states import DisplayState
-from apps.redelivery import backlogs as deliveries
+from apps.redelivery import endpoint_backlog_queries as deliveries
 from apps.redelivery.models import Endpoint
-from apps.redelivery.services.breaker import is_open
+from apps.redelivery.services.circuit_breaker import is_open
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Operation
 from apps.triage.progress import all_counts

@@ -14,10 +14,10 @@ class RedeliveryConfig(AppConfig):
     def ready(self) -> None:
         """Let operations requeue and act on what is here, and lanes take requests."""
         topics_without_broker = import_module("apps.brokers.topics_without_broker")
-        requeues = import_module("apps.redelivery.services.requeues")
+        requeues = import_module("apps.redelivery.services.message_requeues")
         topics_without_broker.register(requeues.send)
         request_messages = import_module("apps.capture.intake.request_messages")
-        acceptance = import_module("apps.redelivery.topic_requests.acceptance")
+        acceptance = import_module("apps.redelivery.topic_requests.delivery_creation")
         request_messages.register(acceptance.take)
         item_kinds = import_module("apps.triage.item_kinds")
         delivery_items = import_module("apps.redelivery.services.delivery_items")

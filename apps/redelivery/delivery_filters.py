@@ -13,9 +13,9 @@ from apps.core.moment_parsing import parse_moment
 from apps.core.statement_timeouts import search_timeout
 from apps.core.text_cleaning import storable
 from apps.redelivery.delivery_ids import first_id_at, last_id_at
+from apps.redelivery.endpoint_and_delivery_choices import DeliveryState
 from apps.redelivery.models import Delivery
 from apps.redelivery.querysets import DeliveryQuerySet
-from apps.redelivery.states import DeliveryState
 from apps.team.rights import Principal
 from poisonguard.contract import NAME_LIMIT, Cause
 

@@ -7,10 +7,16 @@ from enum import StrEnum
 from typing import Final
 
 from apps.core.declared_settings import Kind, Setting
+from apps.redelivery.endpoint_and_delivery_choices import (
+    AtEnd,
+    CallMode,
+    IntervalGrowth,
+    Jitter,
+    Repeatable,
+)
 from apps.redelivery.models.endpoints import ENDPOINT_NAME_LIMIT
 from apps.redelivery.outbound.target_url import LONGEST_URL
 from apps.redelivery.retry_plan import LONGEST_WAIT, SHORTEST_WAIT
-from apps.redelivery.states import AtEnd, CallMode, IntervalGrowth, Jitter, Repeatable
 from poisonguard.contract import NAME_LIMIT
 
 MOST_RETRIES = 10_000

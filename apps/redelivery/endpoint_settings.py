@@ -10,6 +10,13 @@ from typing import Any, Self
 
 from apps.core.declared_settings import check_value
 from apps.core.errors import Invalid
+from apps.redelivery.endpoint_and_delivery_choices import (
+    AtEnd,
+    CallMode,
+    IntervalGrowth,
+    Jitter,
+    Repeatable,
+)
 from apps.redelivery.endpoint_fields import (
     MOST_PATHS,
     PATH_LIMIT,
@@ -18,7 +25,6 @@ from apps.redelivery.endpoint_fields import (
 from apps.redelivery.models import Endpoint
 from apps.redelivery.outbound.target_url import EndpointTarget
 from apps.redelivery.retry_plan import LONGEST_WAIT
-from apps.redelivery.states import AtEnd, CallMode, IntervalGrowth, Jitter, Repeatable
 
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 LAST_STATUS = 599

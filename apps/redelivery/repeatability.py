@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from apps.brokers.adapter_contract import Header
+from apps.redelivery.endpoint_and_delivery_choices import Repeatable
 from apps.redelivery.models import Endpoint
-from apps.redelivery.states import Repeatable
 
 # RFC 9110 9.2.2, less TRACE.
 IDEMPOTENT_METHODS = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS"})

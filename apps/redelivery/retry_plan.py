@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 
-from apps.redelivery.states import IntervalGrowth, Jitter
+from apps.redelivery.endpoint_and_delivery_choices import IntervalGrowth, Jitter
 from poisonguard.contract import Cause
 
 SHORTEST_WAIT = 1.0

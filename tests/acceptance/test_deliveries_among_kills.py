@@ -20,7 +20,7 @@ from pytest_django.plugin import DjangoDbBlocker
 from apps.core import clock
 from apps.poison.models import Poison
 from apps.redelivery.models import Attempt, Delivery, Endpoint
-from apps.redelivery.services.acceptance import accept_all
+from apps.redelivery.services.request_acceptance import accept_all
 from poisonweb.embedded import postgres, processes
 from poisonweb.embedded.free_ports import free_port
 from tests.delivery_back_end import BackEnd, back_end_in

@@ -17,8 +17,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from apps.poison.models import Poison
+from apps.redelivery.endpoint_and_delivery_choices import AtEnd
 from apps.redelivery.models import CallCount, Delivery
-from apps.redelivery.states import AtEnd
 from apps.team.rights import Scope
 from poisonweb.embedded.free_ports import LOOPBACK, free_port
 from tests.acceptance.gateway_process import gateway_process

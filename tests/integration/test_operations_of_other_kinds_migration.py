@@ -10,7 +10,7 @@ from django.db import connection
 
 from apps.core.schema_changes import migrate
 from apps.redelivery.services import delivery_items
-from apps.redelivery.services.acceptance import accept
+from apps.redelivery.services.request_acceptance import accept
 from apps.triage.models import Operation
 from apps.triage.services import confirm_and_undo, previews
 from apps.triage.states import Verb

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from apps.redelivery.states import FINISHED
+from apps.redelivery.endpoint_and_delivery_choices import FINISHED
 from tests.spark.fact_rows import NOON, Facts, of_endpoints
 
 pytestmark = pytest.mark.spark

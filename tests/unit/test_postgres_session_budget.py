@@ -7,7 +7,7 @@ import re
 from apps.capture.management.commands.lanes import MOST_SESSIONS
 from apps.outbox.sweeping import sweeper_process as sweeping
 from apps.redelivery.gateway.application import STORING_SESSIONS, UPKEEP_SESSIONS
-from apps.redelivery.sending import sender as sending
+from apps.redelivery.sending import sender_process as sending
 from poisonweb.costly_request_process import MOST_DATABASE_SESSIONS
 from tests.template_database import ROOT
 

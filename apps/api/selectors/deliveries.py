@@ -11,7 +11,7 @@ from apps.core.statement_timeouts import TooSlow
 from apps.core.text_cleaning import readable
 from apps.redelivery.delivery_filters import DeliveryFilter, delivery_list_timeout
 from apps.redelivery.models import Attempt, Delivery
-from apps.redelivery.services import delivery_contents
+from apps.redelivery.services import delivery_content_access
 from apps.team.rights import Principal, Scope
 
 LONGEST_NAME = 1024
@@ -40,12 +40,14 @@ def matching(
 
 def one(delivery_id: uuid.UUID, principal: Principal) -> DeliveryWithHistory:
     """Find a delivery and its history; raises Absent if the principal sees none."""
-    delivery = delivery_contents.visible(delivery_id=delivery_id, principal=principal)
-    headers = delivery_contents.first_headers(delivery)
+    delivery = delivery_content_access.visible(
+        delivery_id=delivery_id, principal=principal
+    )
+    headers = delivery_content_access.first_headers(delivery)
     return DeliveryWithHistory(
         delivery=delivery,
         header_names=[readable(name[:LONGEST_NAME]) for name, _ in headers],
-        attempt_list=delivery_contents.attempts(delivery),
+        attempt_list=delivery_content_access.attempts(delivery),
         entries=_entries(delivery, principal),
     )
 
@@ -53,5 +55,5 @@ def one(delivery_id: uuid.UUID, principal: Principal) -> DeliveryWithHistory:
 def _entries(delivery: Delivery, principal: Principal) -> list[Entry] | None:
     if not principal.may(Scope.AUDIT_READ):
         return None
-    entries = delivery_contents.entries(delivery)
+    entries = delivery_content_access.entries(delivery)
     return None if isinstance(entries, TooSlow) else entries

@@ -14,7 +14,7 @@ from apps.redelivery.endpoint_figures import CallHours, DeliveryBacklog
 from apps.redelivery.endpoint_settings import EndpointSettings
 from apps.redelivery.models import Endpoint, EndpointActivity
 from apps.redelivery.querysets import EndpointQuerySet
-from apps.redelivery.services.breaker import breaker_state
+from apps.redelivery.services.circuit_breaker import breaker_state
 from apps.redelivery.topic_requests.topics_that_call_endpoints import topics_that_call
 from apps.team.rights import Principal
 

@@ -24,8 +24,8 @@ from apps.api.serializers.base import (
     within,
 )
 from apps.core.text_cleaning import readable
-from apps.redelivery.services.decisions import MOST_AT_ONCE
-from apps.redelivery.states import AttemptOutcome, DeliveryState
+from apps.redelivery.endpoint_and_delivery_choices import AttemptOutcome, DeliveryState
+from apps.redelivery.services.delivery_decisions import MOST_AT_ONCE
 
 DeliveryStateName = choice("DeliveryState", DeliveryState)
 AttemptOutcomeName = choice("AttemptOutcome", AttemptOutcome)

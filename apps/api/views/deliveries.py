@@ -26,7 +26,7 @@ from apps.api.views.base import PostedBySessions, View, list_response
 from apps.core import clock
 from apps.core.streaming_responses import response_chunks
 from apps.redelivery.delivery_filters import DeliveryFilter
-from apps.redelivery.services import decisions, delivery_contents
+from apps.redelivery.services import delivery_content_access, delivery_decisions
 from apps.team.rights import Scope
 
 
@@ -89,7 +89,7 @@ class DeliveryBody(PostedBySessions):
     def _download(
         self, request: Request, delivery_id: uuid.UUID
     ) -> StreamingHttpResponse:
-        delivery, chunks = delivery_contents.download(
+        delivery, chunks = delivery_content_access.download(
             delivery_id=delivery_id, principal=self.principal, now=clock.now()
         )
         name = f"delivery-{delivery.pk}.bin"
@@ -119,7 +119,9 @@ class RetryDeliveries(View):
     def post(self, request: Request) -> Response:
         """Their plan stays the same. An open breaker still holds them."""
         ask = serializers.DeliveryDecision.parse(request.data)
-        number = decisions.retry_now(**ask, principal=self.principal, now=clock.now())
+        number = delivery_decisions.retry_now(
+            **ask, principal=self.principal, now=clock.now()
+        )
         return _answer(ask["ids"], number)
 
 
@@ -138,7 +140,9 @@ class GiveUpDeliveries(View):
     def post(self, request: Request) -> Response:
         """They go to triage, are dropped, or are forwarded, with the cause `manual`."""
         ask = serializers.DeliveryDecision.parse(request.data)
-        number = decisions.give_up(**ask, principal=self.principal, now=clock.now())
+        number = delivery_decisions.give_up(
+            **ask, principal=self.principal, now=clock.now()
+        )
         return _answer(ask["ids"], number)
 
 
@@ -157,7 +161,9 @@ class RestoreDeliveries(View):
     def post(self, request: Request) -> Response:
         """They are due at once, with all of their retries."""
         ask = serializers.DeliveryDecision.parse(request.data)
-        number = decisions.restore(**ask, principal=self.principal, now=clock.now())
+        number = delivery_decisions.restore(
+            **ask, principal=self.principal, now=clock.now()
+        )
         return _answer(ask["ids"], number)
 
 

@@ -12,7 +12,7 @@ from django.http import QueryDict
 
 from apps.core.errors import Invalid
 from apps.dashboard.forms.fields import reason_in
-from apps.redelivery.services import decisions
+from apps.redelivery.services import delivery_decisions
 from apps.team.rights import Principal
 from poisonguard.contract import uuid_of
 
@@ -29,12 +29,12 @@ class _Decide(Protocol):
 
 
 _DECISIONS: Final[Mapping[str, _Decide]] = {
-    "retry": decisions.retry_now,
-    "give_up": decisions.give_up,
-    "restore": decisions.restore,
+    "retry": delivery_decisions.retry_now,
+    "give_up": delivery_decisions.give_up,
+    "restore": delivery_decisions.restore,
 }
 # How many deliveries a form of the list can have: one page of them.
-MOST_IDS = decisions.MOST_AT_ONCE
+MOST_IDS = delivery_decisions.MOST_AT_ONCE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,10 +27,10 @@ from apps.dashboard.selectors.messages import (
 )
 from apps.poison.message_contents import FirstHeaders
 from apps.redelivery.delivery_filters import DeliveryFilter, delivery_list_timeout
+from apps.redelivery.endpoint_and_delivery_choices import DeliveryState
 from apps.redelivery.models import Attempt, Delivery
-from apps.redelivery.services import delivery_contents
-from apps.redelivery.services.delivery_contents import RevealedDelivery
-from apps.redelivery.states import DeliveryState
+from apps.redelivery.services import delivery_content_access
+from apps.redelivery.services.delivery_content_access import RevealedDelivery
 from apps.team.rights import Principal
 from apps.triage.states import Verb
 
@@ -137,14 +137,16 @@ def verbs_for_all(
 
 def one(delivery_id: uuid.UUID, principal: Principal) -> DeliveryPage:
     """Load a delivery without its contents; raises Absent if it is not visible."""
-    delivery = delivery_contents.visible(delivery_id=delivery_id, principal=principal)
-    attempts = delivery_contents.attempts(delivery)
+    delivery = delivery_content_access.visible(
+        delivery_id=delivery_id, principal=principal
+    )
+    attempts = delivery_content_access.attempts(delivery)
     return DeliveryPage(
         delivery=delivery,
         headers=HeaderRows.of(_first_headers(delivery), unrevealed_value),
         attempts=[AttemptRow(attempt=attempt) for attempt in attempts],
         time_line=TimeLine.of(attempts),
-        entries=delivery_contents.entries(delivery),
+        entries=delivery_content_access.entries(delivery),
     )
 
 
@@ -157,7 +159,7 @@ def opened(revealed: RevealedDelivery) -> DeliveryPage:
         headers=HeaderRows.of(headers, revealed_value),
         attempts=[_with_answer(attempt) for attempt in revealed.attempts],
         time_line=TimeLine.of(revealed.attempts),
-        entries=delivery_contents.entries(delivery),
+        entries=delivery_content_access.entries(delivery),
         body=view(revealed.content, size=delivery.size),
         content_type=next((kind.decode("latin-1") for kind in kinds), None),
     )
@@ -197,7 +199,7 @@ def _with_answer(attempt: Attempt) -> AttemptRow:
 def _answer(stored: bytes | memoryview, *, is_cut: bool) -> BodyView:
     """Render the start of an answer, of which more was received than is shown."""
     content = bytes(stored)
-    head = content[: delivery_contents.SHOWN_BYTES_OF_ANSWER]
+    head = content[: delivery_content_access.SHOWN_BYTES_OF_ANSWER]
     return view(head, size=len(content) + is_cut)
 
 
@@ -207,7 +209,7 @@ def _first_headers(delivery: Delivery) -> FirstHeaders:
 
 def _pairs(flat: Sequence[bytes | memoryview]) -> FirstHeaders:
     """Pair the first names and values that alternate."""
-    parts = [bytes(part) for part in flat[: 2 * delivery_contents.SHOWN_HEADERS]]
+    parts = [bytes(part) for part in flat[: 2 * delivery_content_access.SHOWN_HEADERS]]
     return FirstHeaders(
         pairs=tuple(zip(parts[::2], parts[1::2], strict=True)), total=len(flat) // 2
     )

@@ -15,7 +15,7 @@ from apps.redelivery import endpoint_figures
 from apps.redelivery.endpoint_figures import CallHours, DeliveryBacklog
 from apps.redelivery.models import Delivery, Endpoint
 from apps.redelivery.querysets import EndpointQuerySet
-from apps.redelivery.services.breaker import breaker_state
+from apps.redelivery.services.circuit_breaker import breaker_state
 from apps.redelivery.topic_requests.topics_that_call_endpoints import topics_that_call
 from apps.team.rights import Principal
 

@@ -32,7 +32,7 @@ from apps.poison.message_contents import FailureExcerpt, FirstHeaders, RevealedM
 from apps.poison.models import Failure, Poison, Redrive
 from apps.poison.query_language import Query, Term
 from apps.poison.states import DisplayState
-from apps.redelivery.services import delivery_contents
+from apps.redelivery.services import delivery_content_access
 from apps.team.rights import Principal, Scope
 from apps.triage.services.message_audit_filter import operations_on
 
@@ -218,7 +218,7 @@ def _detail(
         else [],
         neighbours=neighbours(same_problem, message, field="last_failed_at"),
         origin=origin_queue_mismatch.of(message.pk, topic=message.topic.native_name),
-        delivery=delivery_contents.of_message(
+        delivery=delivery_content_access.of_message(
             message.topic.name, message.bookmark_text, principal
         ),
         body=body,

@@ -27,8 +27,8 @@ from apps.dashboard.presentation.plurals import counted_noun
 from apps.dashboard.selectors import deliveries
 from apps.dashboard.selectors.deliveries import DeliveryPage
 from apps.redelivery.delivery_filters import PARAMETERS, DeliveryFilter
-from apps.redelivery.services import delivery_contents
-from apps.redelivery.states import DeliveryState
+from apps.redelivery.endpoint_and_delivery_choices import DeliveryState
+from apps.redelivery.services import delivery_content_access
 from apps.team.rights import Scope
 from poisonguard.contract import Cause
 
@@ -84,7 +84,7 @@ def reveal(request: SignedIn, delivery_id: uuid.UUID) -> HttpResponse:
     """Show a delivery with its contents, and record that in the audit trail."""
     if request.method != "POST":
         return redirect("delivery", delivery_id)  # a reload of the revealed page
-    revealed = delivery_contents.reveal(
+    revealed = delivery_content_access.reveal(
         delivery_id=delivery_id, principal=request.user.principal, now=clock.now()
     )
     return _page(request, deliveries.opened(revealed))
@@ -94,7 +94,7 @@ def reveal(request: SignedIn, delivery_id: uuid.UUID) -> HttpResponse:
 @needs(Scope.BODIES_READ)
 def download(request: SignedIn, delivery_id: uuid.UUID) -> StreamingHttpResponse:
     """Send the bytes of a body, and record that in the audit trail."""
-    delivery, chunks = delivery_contents.download(
+    delivery, chunks = delivery_content_access.download(
         delivery_id=delivery_id, principal=request.user.principal, now=clock.now()
     )
     response = StreamingHttpResponse(

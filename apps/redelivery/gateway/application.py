@@ -25,6 +25,7 @@ from django.db import DatabaseError, InterfaceError
 from apps.brokers.adapter_contract import Header
 from apps.core import clock
 from apps.core.errors import Unavailable
+from apps.redelivery.endpoint_and_delivery_choices import CallMode
 from apps.redelivery.gateway import delivery_store
 from apps.redelivery.gateway.batched_writes import BatchedWrites
 from apps.redelivery.gateway.call_rate_limits import CallRateLimits
@@ -46,18 +47,17 @@ from apps.redelivery.gateway.delivery_answers import (
     status_address,
 )
 from apps.redelivery.gateway.delivery_store import PerhapsStored
-from apps.redelivery.gateway.endpoint_calls import EndpointCall, check_head, with_body
 from apps.redelivery.gateway.first_tries import FirstTries
 from apps.redelivery.gateway.key_and_endpoint_cache import (
     CachedKey,
     KeyAndEndpointCache,
 )
 from apps.redelivery.gateway.refusals import GatewayRefusal, busy
+from apps.redelivery.gateway.request_checks import EndpointCall, check_head, with_body
 from apps.redelivery.gateway.soap_envelopes import declared_version
 from apps.redelivery.models import Endpoint
-from apps.redelivery.outbound.forwarded_headers import OWN_PREFIX
 from apps.redelivery.outbound.http_caller import HttpCaller
-from apps.redelivery.states import CallMode
+from apps.redelivery.outbound.request_and_answer_headers import OWN_PREFIX
 from apps.team import refused_keys
 from apps.team.rights import Scope
 

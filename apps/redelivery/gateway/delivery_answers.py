@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
 
-from apps.redelivery.calls import CallResult
+from apps.redelivery.call_and_delivery_dataclasses import CallResult
+from apps.redelivery.endpoint_and_delivery_choices import DeliveryState
 from apps.redelivery.gateway.refusals import GatewayRefusal
 from apps.redelivery.models import Attempt, Delivery, Endpoint
-from apps.redelivery.states import DeliveryState
 
 STATUS_PATH = "/gateway/-/deliveries/"
 _WHAT_FOLLOWS = {

@@ -14,13 +14,13 @@ from apps.core import clock
 from apps.core.errors import Unavailable
 from apps.core.postgres_connections import session_ends_as_absence
 from apps.core.postgres_errors import refuses_value
-from apps.redelivery.calls import CallResult, NewDelivery
+from apps.redelivery.call_and_delivery_dataclasses import CallResult, NewDelivery
+from apps.redelivery.endpoint_and_delivery_choices import UNFINISHED
 from apps.redelivery.gateway.database_threads import DatabaseAway
 from apps.redelivery.gateway.delivery_answers import delivery_status
 from apps.redelivery.models import Attempt, Delivery, Endpoint, EndpointActivity
-from apps.redelivery.services import breaker, ends, results
-from apps.redelivery.services.acceptance import accept
-from apps.redelivery.states import UNFINISHED
+from apps.redelivery.services import attempt_results, circuit_breaker, delivery_endings
+from apps.redelivery.services.request_acceptance import accept
 from apps.team.rights import Principal
 
 
@@ -75,19 +75,19 @@ def may_try(endpoint: Endpoint, order_key: bytes | None, *, is_open: bool) -> st
         )
         if earlier.exists():
             return "An earlier request of its order key waits, so it was not tried."
-    if is_open and not breaker.may_probe(endpoint=endpoint, now=clock.now()):
+    if is_open and not circuit_breaker.may_probe(endpoint=endpoint, now=clock.now()):
         return "Its endpoint's last calls failed, so the back end was not called."
     return ""
 
 
 def close_breaker(endpoint: Endpoint) -> None:
     """Note a success at the first try after failures."""
-    breaker.close_after_success(endpoint_id=endpoint.pk)
+    circuit_breaker.close_after_success(endpoint_id=endpoint.pk)
 
 
 def keep_late_answer(delivery: uuid.UUID, result: CallResult) -> None:
     """Keep an answer that came after the time of the first try."""
-    results.keep_late_answer(
+    attempt_results.keep_late_answer(
         delivery=delivery, number=1, result=result, now=clock.now()
     )
 
@@ -104,7 +104,7 @@ def status(delivery: uuid.UUID, principal: Principal) -> dict[str, object] | Non
     attempts = Attempt.objects.filter(delivery=row).defer(
         "answer", "answer_headers", "late_answer"
     )
-    newest = attempts.order_by("-number")[: ends.MOST_ATTEMPTS]
+    newest = attempts.order_by("-number")[: delivery_endings.MOST_ATTEMPTS]
     return delivery_status(row, reversed(newest))
 
 

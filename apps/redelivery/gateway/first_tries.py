@@ -20,7 +20,12 @@ from django.db import DatabaseError, InterfaceError
 from apps.brokers.adapter_contract import Header
 from apps.core import clock
 from apps.core.errors import Unavailable
-from apps.redelivery.calls import KEPT_ANSWER, CallResult, FirstTry
+from apps.redelivery.call_and_delivery_dataclasses import (
+    KEPT_ANSWER,
+    CallResult,
+    FirstTry,
+)
+from apps.redelivery.endpoint_and_delivery_choices import AttemptOutcome
 from apps.redelivery.endpoint_settings import is_failure
 from apps.redelivery.gateway import delivery_store
 from apps.redelivery.gateway.batched_writes import BatchedWrites
@@ -35,13 +40,12 @@ from apps.redelivery.gateway.delivery_answers import (
     stored_failure,
 )
 from apps.redelivery.gateway.delivery_store import PerhapsStored, StoredDelivery
-from apps.redelivery.gateway.endpoint_calls import EndpointCall
 from apps.redelivery.gateway.key_and_endpoint_cache import CachedBreaker
+from apps.redelivery.gateway.request_checks import EndpointCall
 from apps.redelivery.models import Endpoint
 from apps.redelivery.outbound.errors import OutcomeUnknown, RequestNotSent
-from apps.redelivery.outbound.forwarded_headers import answer_headers
 from apps.redelivery.outbound.http_caller import EndpointAnswer, HttpCaller
-from apps.redelivery.states import AttemptOutcome
+from apps.redelivery.outbound.request_and_answer_headers import answer_headers
 
 MIB = 1024 * 1024
 # An answer up to this size is read whole before its status is sent.

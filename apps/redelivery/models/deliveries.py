@@ -6,14 +6,14 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 
-from apps.redelivery.models.endpoints import Endpoint
-from apps.redelivery.querysets import DeliveryQuerySet
-from apps.redelivery.states import (
+from apps.redelivery.endpoint_and_delivery_choices import (
     FINISHED,
     UNFINISHED,
     AttemptOutcome,
     DeliveryState,
 )
+from apps.redelivery.models.endpoints import Endpoint
+from apps.redelivery.querysets import DeliveryQuerySet
 
 
 class Delivery(models.Model):

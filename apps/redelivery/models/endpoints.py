@@ -9,9 +9,15 @@ from django.db import models
 from django.db.models import F, Q
 
 from apps.brokers.models import Topic
+from apps.redelivery.endpoint_and_delivery_choices import (
+    AtEnd,
+    CallMode,
+    IntervalGrowth,
+    Jitter,
+    Repeatable,
+)
 from apps.redelivery.querysets import EndpointQuerySet
 from apps.redelivery.retry_plan import LONGEST_WAIT, SHORTEST_WAIT, RetryPlan
-from apps.redelivery.states import AtEnd, CallMode, IntervalGrowth, Jitter, Repeatable
 
 ENDPOINT_NAME_LIMIT = 100
 # Senders send a heartbeat every 5 seconds.

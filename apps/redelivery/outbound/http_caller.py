@@ -26,8 +26,8 @@ from apps.brokers.adapter_contract import Header
 from apps.core.errors import Invalid
 from apps.redelivery.outbound.address_rules import HostLookUps
 from apps.redelivery.outbound.errors import LateAnswer, OutcomeUnknown, RequestNotSent
-from apps.redelivery.outbound.forwarded_headers import checked_headers
 from apps.redelivery.outbound.http_connection import AnswerHead, BackEndConnection
+from apps.redelivery.outbound.request_and_answer_headers import checked_headers
 from apps.redelivery.outbound.target_url import EndpointTarget
 
 # Many servers close idle connections after 5 seconds; some after 2.

@@ -15,7 +15,7 @@ import h11
 
 from apps.brokers.adapter_contract import Header
 from apps.redelivery.outbound.errors import OutcomeUnknown
-from apps.redelivery.outbound.forwarded_headers import (
+from apps.redelivery.outbound.request_and_answer_headers import (
     MOST_HEADER_BYTES,
     MOST_HEADERS,
 )

@@ -12,22 +12,26 @@ from functools import lru_cache
 
 from apps.brokers.adapter_contract import Header
 from apps.core.errors import Invalid
-from apps.redelivery.calls import KEPT_ANSWER, CallResult, ClaimedDelivery
+from apps.redelivery.call_and_delivery_dataclasses import (
+    KEPT_ANSWER,
+    CallResult,
+    ClaimedDelivery,
+)
+from apps.redelivery.endpoint_and_delivery_choices import AttemptOutcome
 from apps.redelivery.endpoint_settings import is_failure
 from apps.redelivery.models import Endpoint
 from apps.redelivery.outbound.errors import LateAnswer, OutcomeUnknown, RequestNotSent
-from apps.redelivery.outbound.forwarded_headers import (
-    DELIVERY,
-    HOPS,
-    IDEMPOTENCY_KEY,
-)
 from apps.redelivery.outbound.http_caller import (
     EndpointAnswer,
     EndpointRequest,
     HttpCaller,
 )
+from apps.redelivery.outbound.request_and_answer_headers import (
+    DELIVERY,
+    HOPS,
+    IDEMPOTENCY_KEY,
+)
 from apps.redelivery.outbound.target_url import EndpointTarget
-from apps.redelivery.states import AttemptOutcome
 
 log = logging.getLogger(__name__)
 

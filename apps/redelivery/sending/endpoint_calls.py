@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from time import monotonic
 
-from apps.redelivery.calls import ClaimedDelivery, EndedAttempt
+from apps.redelivery.call_and_delivery_dataclasses import ClaimedDelivery, EndedAttempt
+from apps.redelivery.endpoint_and_delivery_choices import AttemptOutcome
 from apps.redelivery.models import Endpoint
 from apps.redelivery.sending import delivery_call
 from apps.redelivery.sending.call_pace import CallPace, CallThroughput
 from apps.redelivery.sending.database_threads import POSTGRES_AWAY
 from apps.redelivery.sending.delivery_call import DeliveryCall
 from apps.redelivery.sending.result_recorder import ResultRecorder
-from apps.redelivery.sending.sender_tools import SenderTools
-from apps.redelivery.services import results
-from apps.redelivery.states import AttemptOutcome
+from apps.redelivery.sending.shared_sender_resources import SenderTools
+from apps.redelivery.services import attempt_results
 
 log = logging.getLogger(__name__)
 
@@ -221,7 +221,7 @@ class CallsUnderWay:
         if late is None:
             return
         work = partial(
-            results.keep_late_answer,
+            attempt_results.keep_late_answer,
             delivery=delivery.id,
             number=delivery.attempt,
             result=delivery_call.of_late_answer(late),

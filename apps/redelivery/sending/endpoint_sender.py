@@ -17,11 +17,11 @@ from apps.redelivery.models import Endpoint
 from apps.redelivery.sending.database_threads import POSTGRES_AWAY
 from apps.redelivery.sending.endpoint_calls import CallsUnderWay, size_of
 from apps.redelivery.sending.result_recorder import ResultRecorder
-from apps.redelivery.sending.sender_tools import SenderTools
+from apps.redelivery.sending.shared_sender_resources import SenderTools
 from apps.redelivery.sending.topic_forwarding import TopicForwarding
-from apps.redelivery.services import claims, results
-from apps.redelivery.services.claims import EndpointTaken
-from apps.redelivery.services.pending_work import PendingWork
+from apps.redelivery.services import attempt_results, delivery_claims
+from apps.redelivery.services.delivery_claims import EndpointTaken
+from apps.redelivery.services.pending_sender_work import PendingWork
 from poisonguard.errors import GuardError, Stopping
 from poisonguard.locks import LockGrant, ResourceLock
 
@@ -171,7 +171,7 @@ class EndpointSender:
         now = self._tools.clock()
         # Results that wait for Postgres are better than what a rescue would assume.
         if _is_past(work.next_claim_end, now) and self._recorder.is_idle:
-            await self._repeat(results.rescue)
+            await self._repeat(attempt_results.rescue)
         if _is_past(work.next_due, now):
             self._is_due = True
             await self._end_expired()
@@ -182,7 +182,7 @@ class EndpointSender:
         began = monotonic()
         if began < self._search_expired_at:
             return
-        await self._repeat(results.end_expired)
+        await self._repeat(attempt_results.end_expired)
         took = monotonic() - began
         self._search_expired_at = monotonic() + took / EXPIRY_SHARE
 
@@ -212,7 +212,7 @@ class EndpointSender:
             self._is_due, began = False, monotonic()
             claimed = await self._tools.threads.run(
                 partial(
-                    claims.claim,
+                    delivery_claims.claim,
                     endpoint=self.endpoint,
                     fence=fence,
                     most=most,
@@ -225,7 +225,10 @@ class EndpointSender:
         if self.grant is None:
             self._calls.give_back()
         # Fewer than it asked for may be all there is, or all that may be claimed ahead.
-        is_full = len(claimed) == most + ahead or size_of(claimed) >= claims.MOST_BYTES
+        is_full = (
+            len(claimed) == most + ahead
+            or size_of(claimed) >= delivery_claims.MOST_BYTES
+        )
         self._calls.claims_ahead = is_full
         if is_full or ahead:
             self._is_due = True

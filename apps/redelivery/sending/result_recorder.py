@@ -9,10 +9,10 @@ from datetime import datetime
 from functools import partial
 
 from apps.core import back_off
-from apps.redelivery.calls import ClaimedDelivery, EndedAttempt
+from apps.redelivery.call_and_delivery_dataclasses import ClaimedDelivery, EndedAttempt
 from apps.redelivery.models import Endpoint
 from apps.redelivery.sending.database_threads import POSTGRES_AWAY, RunsWork
-from apps.redelivery.services import claims, results
+from apps.redelivery.services import attempt_results, delivery_claims
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class ResultRecorder:
             await self._do_surely(partial(self._record, batch))
             del self._waiting[: len(batch)]
         if uncalled := self._uncalled[:]:
-            give_back = partial(claims.give_back, deliveries=uncalled)
+            give_back = partial(delivery_claims.give_back, deliveries=uncalled)
             await self._do_surely(partial(self._threads.run, give_back))
             del self._uncalled[: len(uncalled)]
 
@@ -122,7 +122,10 @@ class ResultRecorder:
     async def _record(self, batch: Sequence[EndedAttempt]) -> None:
         """Record a batch; one that cannot be recorded must not hold up the others."""
         work = partial(
-            results.record, endpoint=self._endpoint(), attempts=batch, now=self._clock()
+            attempt_results.record,
+            endpoint=self._endpoint(),
+            attempts=batch,
+            now=self._clock(),
         )
         try:
             await self._threads.run(work)

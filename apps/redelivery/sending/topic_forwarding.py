@@ -9,8 +9,8 @@ from functools import partial
 
 from apps.redelivery.models import Endpoint
 from apps.redelivery.sending.database_threads import POSTGRES_AWAY
-from apps.redelivery.sending.sender_tools import SenderTools
-from apps.redelivery.services import forwarding
+from apps.redelivery.sending.shared_sender_resources import SenderTools
+from apps.redelivery.services import topic_forwarding
 
 log = logging.getLogger(__name__)
 
@@ -64,15 +64,19 @@ class TopicForwarding:
         """Forward a batch; tell whether there may be more to forward now."""
         run, endpoint = self._tools.threads.run, self._endpoint()
         batch = await run(
-            partial(forwarding.next_forwards, endpoint=endpoint, most=FORWARDED_AT_ONCE)
+            partial(
+                topic_forwarding.next_forwards,
+                endpoint=endpoint,
+                most=FORWARDED_AT_ONCE,
+            )
         )
-        sending = self._tools.publishers.start(partial(forwarding.publish, batch))
+        sending = self._tools.publishers.start(partial(topic_forwarding.publish, batch))
         if not batch or sending is None:
             return False
         outcomes = await asyncio.wrap_future(sending)
         ended = await run(
             partial(
-                forwarding.record_forwards,
+                topic_forwarding.record_forwards,
                 endpoint=endpoint,
                 outcomes=list(zip(batch, outcomes, strict=True)),
                 now=self._tools.clock(),

@@ -8,8 +8,8 @@ from datetime import datetime
 
 from django.db import connection
 
+from apps.redelivery.endpoint_and_delivery_choices import DeliveryState
 from apps.redelivery.models import Delivery
-from apps.redelivery.states import DeliveryState
 
 SUCCEEDED_AT_FIRST = "succeeded_at_first"
 SUCCEEDED_LATER = "succeeded_later"

@@ -15,10 +15,10 @@ from django.db import connection
 
 from apps.core.queryset_sql import read_by_index
 from apps.redelivery.delivery_filters import PARAMETERS, DeliveryFilter
+from apps.redelivery.endpoint_and_delivery_choices import DeliveryState
 from apps.redelivery.models import DeliveryHold, DeliveryItem
 from apps.redelivery.querysets import DeliveryQuerySet
-from apps.redelivery.services.delivery_acts import LockedDeliveries
-from apps.redelivery.states import DeliveryState
+from apps.redelivery.services.delivery_state_changes import LockedDeliveries
 from apps.triage.item_kinds import DatabaseAct, ItemKind, Judging
 from apps.triage.models import Operation
 from apps.triage.preview_breakdown import ItemBreakdown, Largest, Shares

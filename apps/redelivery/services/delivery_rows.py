@@ -9,9 +9,9 @@ from typing import Any
 from django.db import connection
 
 from apps.brokers.adapter_contract import Header
-from apps.redelivery.calls import NewDelivery
+from apps.redelivery.call_and_delivery_dataclasses import NewDelivery
+from apps.redelivery.endpoint_and_delivery_choices import DeliveryState
 from apps.redelivery.models import Delivery, Endpoint
-from apps.redelivery.states import DeliveryState
 
 # One statement, so one round trip and one commit for each request.
 _INSERT = """

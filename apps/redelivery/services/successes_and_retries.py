@@ -14,9 +14,9 @@ from typing import Any
 from django.db import connection
 
 from apps.core.text_cleaning import storable
-from apps.redelivery.calls import EndedAttempt
+from apps.redelivery.call_and_delivery_dataclasses import EndedAttempt
+from apps.redelivery.endpoint_and_delivery_choices import DeliveryState
 from apps.redelivery.retry_plan import NextTry
-from apps.redelivery.states import DeliveryState
 
 DETAIL_LIMIT = 2_000
 

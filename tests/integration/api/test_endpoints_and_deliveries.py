@@ -14,8 +14,8 @@ from apps.audit.models import Entry
 from apps.core import clock
 from apps.redelivery.endpoint_settings import EndpointSettings
 from apps.redelivery.models import Delivery, Endpoint
-from apps.redelivery.services.acceptance import accept
 from apps.redelivery.services.endpoints import visible_endpoint
+from apps.redelivery.services.request_acceptance import accept
 from apps.team.rights import Role, Scope
 from tests.integration.api.schema_checking_client import Caller, Reply, person, program
 from tests.integration.redelivery.endpoint_and_delivery_builders import (

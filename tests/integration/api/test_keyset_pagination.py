@@ -18,7 +18,7 @@ from apps.core import clock
 from apps.core.actor import Actor
 from apps.outbox.models import Outbox
 from apps.redelivery.models import Endpoint
-from apps.redelivery.services.acceptance import accept
+from apps.redelivery.services.request_acceptance import accept
 from apps.triage.models import Operation
 from tests.failure_report_builders import poisons
 from tests.integration.api.schema_checking_client import ROOT, Caller, program

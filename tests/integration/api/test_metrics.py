@@ -19,7 +19,7 @@ from apps.poison import backlogs
 from apps.poison.models import Poison
 from apps.poison.query_language import Query
 from apps.redelivery.models import CallCount, EndpointActivity
-from apps.redelivery.services.acceptance import accept
+from apps.redelivery.services.request_acceptance import accept
 from apps.team.rights import Principal, Scope
 from apps.triage import operation_enqueueing
 from apps.triage.services import previews

@@ -8,7 +8,7 @@ import pytest
 
 from apps.core import clock
 from apps.redelivery.models import Delivery, Endpoint
-from apps.redelivery.services.acceptance import accept
+from apps.redelivery.services.request_acceptance import accept
 from apps.team.rights import Scope
 from apps.triage.models import Operation
 from tests.integration.api.schema_checking_client import Caller, program

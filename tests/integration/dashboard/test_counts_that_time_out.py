@@ -35,7 +35,7 @@ from apps.dashboard.templatetags import shared_page_tags
 from apps.outbox.models import Outbox
 from apps.poison.models import Poison, Problem, Skip
 from apps.redelivery.models import Delivery, Endpoint
-from apps.redelivery.services.acceptance import accept
+from apps.redelivery.services.request_acceptance import accept
 from apps.team.models import ApiKey, User
 from apps.team.rights import Principal, Role
 from apps.triage.models import Operation

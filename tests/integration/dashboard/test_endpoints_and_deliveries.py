@@ -13,12 +13,12 @@ from django.test import Client
 
 from apps.audit.models import Entry
 from apps.core import clock
-from apps.redelivery.calls import CallResult
+from apps.redelivery.call_and_delivery_dataclasses import CallResult
+from apps.redelivery.endpoint_and_delivery_choices import AttemptOutcome
 from apps.redelivery.endpoint_fields import SETTINGS
 from apps.redelivery.models import Delivery, Endpoint
-from apps.redelivery.services import call_counts, results
-from apps.redelivery.services.acceptance import accept
-from apps.redelivery.states import AttemptOutcome
+from apps.redelivery.services import attempt_results, call_counts
+from apps.redelivery.services.request_acceptance import accept
 from apps.team.rights import Role
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.page_forms import form_on
@@ -246,7 +246,7 @@ def test_a_delivery_shows_its_attempts_and_hides_what_is_secret(
         body=b"<fault>" + b"no quotes " * 1000,
         is_cut=True,
     )
-    results.keep_late_answer(
+    attempt_results.keep_late_answer(
         delivery=delivery.pk, number=1, result=answer, now=later(2)
     )
     end(stock, claimed, answer, at=3.25)

@@ -11,7 +11,7 @@ from django.test import Client
 
 from apps.core import clock
 from apps.redelivery.models import Delivery, Endpoint
-from apps.redelivery.services.acceptance import accept
+from apps.redelivery.services.request_acceptance import accept
 from apps.team.rights import Role
 from apps.triage.models import Operation
 from tests.integration.dashboard.conftest import SignIn

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from apps.core.actor import Actor
-from apps.redelivery.calls import (
+from apps.redelivery.call_and_delivery_dataclasses import (
     CallResult,
     ClaimedDelivery,
     EndedAttempt,
@@ -14,11 +14,11 @@ from apps.redelivery.calls import (
     NewDelivery,
 )
 from apps.redelivery.delivery_ids import new_delivery_id
+from apps.redelivery.endpoint_and_delivery_choices import AttemptOutcome
 from apps.redelivery.endpoint_settings import EndpointSettings
 from apps.redelivery.models import Endpoint
-from apps.redelivery.services import claims, results
+from apps.redelivery.services import attempt_results, delivery_claims
 from apps.redelivery.services.endpoints import create_endpoint, visible_endpoint
-from apps.redelivery.states import AttemptOutcome
 from apps.team.rights import Principal, Scope
 
 NOW = datetime(2026, 5, 18, 12, 0, tzinfo=UTC)
@@ -68,7 +68,7 @@ def request(result: CallResult | None = None, **changes: Any) -> NewDelivery:
 def claim(
     of: Endpoint, *, fence: int = 1, at: float = 0.0, most: int = 100
 ) -> list[ClaimedDelivery]:
-    return claims.claim(endpoint=of, fence=fence, most=most, now=later(at))
+    return delivery_claims.claim(endpoint=of, fence=fence, most=most, now=later(at))
 
 
 def end(
@@ -82,4 +82,4 @@ def end(
         ended_at=later(at),
         result=result,
     )
-    return results.record(endpoint=of, attempts=[attempt], now=later(at))[0]
+    return attempt_results.record(endpoint=of, attempts=[attempt], now=later(at))[0]

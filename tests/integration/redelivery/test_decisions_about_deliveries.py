@@ -14,8 +14,8 @@ from apps.audit.models import Entry
 from apps.core.errors import Forbidden, Invalid
 from apps.poison.models import Poison
 from apps.redelivery.models import CallCount, Delivery
-from apps.redelivery.services import decisions
-from apps.redelivery.services.acceptance import accept
+from apps.redelivery.services import delivery_decisions
+from apps.redelivery.services.request_acceptance import accept
 from tests.integration.redelivery.endpoint_and_delivery_builders import (
     ADMIN,
     DOWN,
@@ -46,7 +46,7 @@ def test_a_waiting_delivery_is_tried_now() -> None:
     assert claim(stock, at=1) == []
 
     assert (
-        decisions.retry_now(
+        delivery_decisions.retry_now(
             ids=[new.id], principal=ADMIN, reason="it is back", now=later(1)
         )
         == 1
@@ -62,7 +62,7 @@ def test_giving_up_ends_deliveries_as_their_endpoint_says() -> None:
         accept(endpoint=each, new=request(), now=NOW)
     ids = list(Delivery.objects.values_list("pk", flat=True))
 
-    assert decisions.give_up(ids=ids, principal=ADMIN, now=NOW) == 2
+    assert delivery_decisions.give_up(ids=ids, principal=ADMIN, now=NOW) == 2
 
     assert Delivery.objects.get(endpoint=triage).state == "given_up"
     assert Poison.objects.get().cause == "manual"
@@ -77,7 +77,7 @@ def test_many_that_are_given_up_are_counted_at_the_end_once_for_each_endpoint() 
     ids = list(Delivery.objects.values_list("pk", flat=True))
 
     with CaptureQueriesContext(connection) as queries:
-        decisions.give_up(ids=ids, principal=ADMIN, now=NOW)
+        delivery_decisions.give_up(ids=ids, principal=ADMIN, now=NOW)
 
     statements = [query["sql"].lstrip().split(" AS count")[0] for query in queries]
     number = statements.count("INSERT INTO redelivery_call_count")
@@ -92,7 +92,9 @@ def test_a_dropped_delivery_is_restored_with_its_whole_plan() -> None:
     new = request(DOWN)
     accept(endpoint=stock, new=new, now=NOW)
 
-    assert decisions.restore(ids=[new.id], principal=ADMIN, now=later(100)) == 1
+    assert (
+        delivery_decisions.restore(ids=[new.id], principal=ADMIN, now=later(100)) == 1
+    )
 
     delivery = Delivery.objects.get()
     assert (delivery.state, delivery.retry_count) == ("waiting", 0)
@@ -106,7 +108,11 @@ def test_what_is_being_tried_or_is_over_stays_as_it_is() -> None:
     accept(endpoint=stock, new=new, now=NOW)
     claim(stock)
 
-    for decide in (decisions.retry_now, decisions.give_up, decisions.restore):
+    for decide in (
+        delivery_decisions.retry_now,
+        delivery_decisions.give_up,
+        delivery_decisions.restore,
+    ):
         assert decide(ids=[new.id], principal=ADMIN, now=NOW) == 0
 
     assert Delivery.objects.get().state == "trying"
@@ -118,12 +124,12 @@ def test_others_deliveries_are_out_of_reach() -> None:
     accept(endpoint=endpoint(), new=new, now=NOW)
     stranger = replace(ADMIN, topics=("orders",))
 
-    assert decisions.give_up(ids=[new.id], principal=stranger, now=NOW) == 0
+    assert delivery_decisions.give_up(ids=[new.id], principal=stranger, now=NOW) == 0
     with pytest.raises(Forbidden):
-        decisions.give_up(
+        delivery_decisions.give_up(
             ids=[new.id], principal=replace(ADMIN, scopes=frozenset()), now=NOW
         )
     with pytest.raises(Invalid, match="1 to 1,000"):
-        decisions.give_up(
+        delivery_decisions.give_up(
             ids=[uuid.uuid4() for _ in range(1_001)], principal=ADMIN, now=NOW
         )

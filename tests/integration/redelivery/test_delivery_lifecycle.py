@@ -13,7 +13,8 @@ from django.db import IntegrityError, connection, transaction
 
 from apps.core.actor import Actor
 from apps.poison.models import Body, Failure, Poison
-from apps.redelivery.calls import EndedAttempt
+from apps.redelivery.call_and_delivery_dataclasses import EndedAttempt
+from apps.redelivery.endpoint_and_delivery_choices import AtEnd, IntervalGrowth
 from apps.redelivery.gateway import delivery_store
 from apps.redelivery.gateway.key_and_endpoint_cache import _breakers
 from apps.redelivery.models import (
@@ -24,11 +25,10 @@ from apps.redelivery.models import (
     EndpointActivity,
 )
 from apps.redelivery.order_keys import order_key_of
-from apps.redelivery.services import claims, ends, results
-from apps.redelivery.services.acceptance import accept, accept_all
-from apps.redelivery.services.claims import EndpointTaken, next_due
+from apps.redelivery.services import attempt_results, delivery_claims, delivery_endings
+from apps.redelivery.services.delivery_claims import EndpointTaken, next_due
 from apps.redelivery.services.endpoints import change_endpoint, remove_endpoint
-from apps.redelivery.states import AtEnd, IntervalGrowth
+from apps.redelivery.services.request_acceptance import accept, accept_all
 from poisonguard.contract import Cause
 from tests.integration.redelivery.endpoint_and_delivery_builders import (
     ADMIN,
@@ -119,7 +119,7 @@ def test_what_is_given_up_is_a_poison_with_every_attempt() -> None:
 def test_a_report_has_the_newest_attempts_without_their_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("apps.redelivery.services.ends.MOST_ATTEMPTS", 1)
+    monkeypatch.setattr("apps.redelivery.services.delivery_endings.MOST_ATTEMPTS", 1)
     stock = endpoint(retries=1)
     accept(endpoint=stock, new=request(replace(BROKEN, body=b"secret")), now=NOW)
     [claimed] = claim(stock, at=3)
@@ -142,7 +142,7 @@ def test_what_is_given_up_leaves_no_body_in_memory() -> None:
     accept(endpoint=stock, new=request(), now=NOW)
     delivery = stored()
 
-    ends.end(delivery, stock, cause=Cause.MANUAL, now=NOW)
+    delivery_endings.end(delivery, stock, cause=Cause.MANUAL, now=NOW)
 
     assert not Delivery.body.is_cached(delivery)
 
@@ -189,7 +189,7 @@ def test_without_retries_a_delivery_ends_at_its_expiry() -> None:
 
     assert stored().due_at == later(10)
     assert claim(stock, at=10) == []
-    assert results.end_expired(endpoint=stock, most=10, now=later(10)) == 1
+    assert attempt_results.end_expired(endpoint=stock, most=10, now=later(10)) == 1
     assert (stored().state, stored().cause) == ("given_up", "expired")
     assert Poison.objects.get().cause == Cause.EXPIRED
 
@@ -264,7 +264,7 @@ def test_a_hook_gets_what_it_needs_to_read_an_answer_and_to_count_hops() -> None
 
     end(stock, claimed, replace(SUCCESS, headers=of_content, is_cut=True))
 
-    headers = ends.headers_of(stored(endpoint=hook))
+    headers = delivery_endings.headers_of(stored(endpoint=hook))
     assert [*headers[:2], *headers[-2:]] == [
         *of_content,
         (b"x-poisonweb-answer-is-cut", b"1"),
@@ -297,7 +297,7 @@ def test_a_sender_that_lost_its_claim_changes_nothing() -> None:
     stock = endpoint(claim_timeout=20.0)
     accept(endpoint=stock, new=request(), now=NOW)
     [frozen] = claim(stock, fence=1)
-    assert results.rescue(endpoint=stock, most=10, now=later(21)) == 1
+    assert attempt_results.rescue(endpoint=stock, most=10, now=later(21)) == 1
     [owned] = claim(stock, fence=2, at=24)
 
     assert not end(stock, frozen, SUCCESS, at=25)
@@ -329,7 +329,7 @@ def test_no_delivery_is_rescued_before_its_claim_ends() -> None:
     accept(endpoint=stock, new=request(), now=NOW)
     claim(stock)
 
-    assert results.rescue(endpoint=stock, most=10, now=later(19)) == 0
+    assert attempt_results.rescue(endpoint=stock, most=10, now=later(19)) == 0
 
 
 def test_deliveries_of_one_key_are_claimed_one_after_the_other() -> None:
@@ -421,7 +421,7 @@ def test_a_result_without_its_claim_does_not_end_the_next_attempt() -> None:
     stock = endpoint(claim_timeout=20.0)
     accept(endpoint=stock, new=request(), now=NOW)
     [lost] = claim(stock)
-    results.rescue(endpoint=stock, most=10, now=later(21))
+    attempt_results.rescue(endpoint=stock, most=10, now=later(21))
     [owned] = claim(stock, at=24)
     both = [
         EndedAttempt(
@@ -434,7 +434,7 @@ def test_a_result_without_its_claim_does_not_end_the_next_attempt() -> None:
         for each, result in ((lost, DOWN), (owned, SUCCESS))
     ]
 
-    recorded = results.record(endpoint=stock, attempts=both, now=later(25))
+    recorded = attempt_results.record(endpoint=stock, attempts=both, now=later(25))
 
     assert recorded == [False, True]
     assert (stored().state, stored().attempts) == ("delivered", 2)
@@ -447,10 +447,10 @@ def test_only_what_may_be_repeated_is_claimed_ahead() -> None:
     for each in new:
         accept(endpoint=stock, new=each, now=NOW)
 
-    claimed = claims.claim(endpoint=stock, fence=1, most=2, ahead=3, now=NOW)
+    claimed = delivery_claims.claim(endpoint=stock, fence=1, most=2, ahead=3, now=NOW)
 
     assert {each.id for each in claimed} == {new[n].id for n in (0, 1, 2, 4)}
-    claimed = claims.claim(endpoint=stock, fence=1, most=0, ahead=5, now=NOW)
+    claimed = delivery_claims.claim(endpoint=stock, fence=1, most=0, ahead=5, now=NOW)
     assert [each.id for each in claimed] == [new[5].id]
     [late] = claim(stock, most=1)
     assert late.id == new[3].id
@@ -464,7 +464,9 @@ def test_nothing_is_claimed_ahead_behind_an_open_breaker() -> None:
     end(stock, first, DOWN)
 
     for at, number in ((9.0, 0), (10.0, 1), (10.0, 0)):
-        claimed = claims.claim(endpoint=stock, fence=1, most=2, ahead=3, now=later(at))
+        claimed = delivery_claims.claim(
+            endpoint=stock, fence=1, most=2, ahead=3, now=later(at)
+        )
         assert len(claimed) == number
 
 
@@ -476,7 +478,7 @@ def test_what_is_given_back_was_never_called() -> None:
     end(stock, ended, SUCCESS, at=3)
     Delivery.objects.filter(pk=lost.id).update(claim=uuid.UUID(int=13))
 
-    assert claims.give_back(deliveries=[ours, lost, ended]) == 1
+    assert delivery_claims.give_back(deliveries=[ours, lost, ended]) == 1
 
     states = dict(Delivery.objects.values_list("pk", "state"))
     assert states == {ours.id: "waiting", lost.id: "trying", ended.id: "delivered"}
@@ -511,7 +513,9 @@ def test_failures_that_are_tried_again_take_as_many_statements_as_one(
     for attempts in (results_of[:1], results_of[1:]):
         # With those that begin and end the transaction.
         with django_assert_num_queries(7):
-            assert all(results.record(endpoint=stock, attempts=attempts, now=later(1)))
+            assert all(
+                attempt_results.record(endpoint=stock, attempts=attempts, now=later(1))
+            )
 
     assert Delivery.objects.filter(state="waiting", retry_count=1).count() == 30
     delivery = stored(pk=claimed[13].id)
@@ -547,7 +551,7 @@ def test_the_next_due_delivery_of_each_endpoint_is_known() -> None:
 def test_large_deliveries_are_claimed_a_few_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("apps.redelivery.services.claims.MOST_BYTES", 10)
+    monkeypatch.setattr("apps.redelivery.services.delivery_claims.MOST_BYTES", 10)
     stock = endpoint()
     for _ in range(3):
         accept(endpoint=stock, new=request(body=b"x" * 8), now=NOW)

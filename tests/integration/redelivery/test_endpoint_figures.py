@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 
 from apps.redelivery.endpoint_figures import DeliveryBacklog, backlogs
 from apps.redelivery.models import Delivery
-from apps.redelivery.services.acceptance import accept
+from apps.redelivery.services.request_acceptance import accept
 from tests.integration.redelivery.endpoint_and_delivery_builders import (
     NOW,
     claim,

@@ -18,15 +18,15 @@ from apps.redelivery.endpoint_settings import PRESETS, EndpointSettings
 from apps.redelivery.gateway import delivery_store
 from apps.redelivery.gateway.delivery_store import EndpointAway
 from apps.redelivery.models import Delivery, Endpoint
-from apps.redelivery.requeued_requests import METHOD
-from apps.redelivery.services import requeues
-from apps.redelivery.services.acceptance import accept
+from apps.redelivery.request_message_headers import METHOD
+from apps.redelivery.services import message_requeues
 from apps.redelivery.services.endpoints import (
     LINKS_LOCK,
     change_endpoint,
     create_endpoint,
     remove_endpoint,
 )
+from apps.redelivery.services.request_acceptance import accept
 from apps.team.rights import Principal
 from tests.audit_entries import entries
 from tests.integration.redelivery.endpoint_and_delivery_builders import (
@@ -204,7 +204,7 @@ def test_nothing_is_stored_for_an_endpoint_that_was_removed() -> None:
     message = RoutedMessage(
         topic=stock.topic, body=b"", headers=((METHOD, b"POST"),), dedupe="1"
     )
-    [outcome] = requeues._send(stored_at, [message])
+    [outcome] = message_requeues._send(stored_at, [message])
     assert outcome.kind is OutcomeKind.REFUSED
     assert outcome.detail == "the endpoint stock-quote was removed"
     assert not Delivery.objects.exists()

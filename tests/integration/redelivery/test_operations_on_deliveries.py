@@ -25,9 +25,13 @@ from apps.redelivery.models import (
     DeliveryItem,
     Endpoint,
 )
-from apps.redelivery.services import decisions, delivery_contents, delivery_items
-from apps.redelivery.services.acceptance import accept
-from apps.redelivery.services.delivery_acts import LockedDeliveries
+from apps.redelivery.services import (
+    delivery_content_access,
+    delivery_decisions,
+    delivery_items,
+)
+from apps.redelivery.services.delivery_state_changes import LockedDeliveries
+from apps.redelivery.services.request_acceptance import accept
 from apps.triage.errors import Stale
 from apps.triage.item_standings import standings_of
 from apps.triage.models import Operation
@@ -425,7 +429,9 @@ def test_the_key_of_a_hold_keeps_two_operations_apart() -> None:
         )
 
 
-@pytest.mark.parametrize("decide", [decisions.retry_now, decisions.give_up])
+@pytest.mark.parametrize(
+    "decide", [delivery_decisions.retry_now, delivery_decisions.give_up]
+)
 def test_a_single_decision_leaves_what_an_operation_has(
     decide: Callable[..., int],
 ) -> None:
@@ -688,7 +694,7 @@ def test_the_trail_of_a_delivery_has_the_operations_on_it() -> None:
 
     assert trail_filter.operations == (f"operation:{operation.pk}",)
     delivery = Delivery.objects.get(pk=pk)
-    entries = delivery_contents.entries(delivery)
+    entries = delivery_content_access.entries(delivery)
     assert [each.subject for each in entries] == [f"operation:{operation.pk}"]
 
 

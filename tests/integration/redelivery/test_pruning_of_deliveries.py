@@ -7,11 +7,11 @@ from datetime import timedelta
 import pytest
 
 from apps.brokers.models import Topic
-from apps.redelivery.calls import CallResult
+from apps.redelivery.call_and_delivery_dataclasses import CallResult
 from apps.redelivery.delivery_ids import first_id_at, new_delivery_id
 from apps.redelivery.models import Attempt, CallCount, Delivery, DeliveryBody, Endpoint
-from apps.redelivery.services.acceptance import accept
 from apps.redelivery.services.pruning import prune
+from apps.redelivery.services.request_acceptance import accept
 from tests.ended_deliveries import delivery
 from tests.integration.redelivery.endpoint_and_delivery_builders import (
     BROKEN,

@@ -7,10 +7,10 @@ from django.utils.timezone import now as real_now
 
 from apps.poison.models import Poison
 from apps.poison.query_language import Query
-from apps.redelivery.calls import CallResult, EndedAttempt
+from apps.redelivery.call_and_delivery_dataclasses import CallResult, EndedAttempt
 from apps.redelivery.models import Delivery, Endpoint
-from apps.redelivery.services import claims, results
-from apps.redelivery.services.acceptance import accept
+from apps.redelivery.services import attempt_results, delivery_claims
+from apps.redelivery.services.request_acceptance import accept
 from tests.integration.redelivery.endpoint_and_delivery_builders import (
     ADMIN,
     BROKEN,
@@ -44,7 +44,7 @@ def requeue() -> dict[str, int]:
 def deliver(stock: Endpoint, result: CallResult) -> None:
     """Let a sender make the one call that is due."""
     now = real_now()
-    [claimed] = claims.claim(endpoint=stock, fence=1, most=10, now=now)
+    [claimed] = delivery_claims.claim(endpoint=stock, fence=1, most=10, now=now)
     attempt = EndedAttempt(
         delivery=claimed.id,
         claim=claimed.claim,
@@ -52,7 +52,7 @@ def deliver(stock: Endpoint, result: CallResult) -> None:
         ended_at=now,
         result=result,
     )
-    assert results.record(endpoint=stock, attempts=[attempt], now=now) == [True]
+    assert attempt_results.record(endpoint=stock, attempts=[attempt], now=now) == [True]
 
 
 def test_a_requeue_makes_the_same_request_again(stock: Endpoint) -> None:

@@ -8,10 +8,10 @@ from http import HTTPStatus
 import pytest
 
 from apps.core import clock
+from apps.redelivery.endpoint_and_delivery_choices import DeliveryState
 from apps.redelivery.endpoint_settings import FAILURE_STATUSES, is_failure
 from apps.redelivery.gateway.delivery_answers import stored_failure
 from apps.redelivery.models import Delivery, Endpoint
-from apps.redelivery.states import DeliveryState
 
 
 @pytest.mark.parametrize("state", [DeliveryState.TRYING, DeliveryState.DELIVERED])

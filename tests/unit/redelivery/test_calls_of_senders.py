@@ -16,16 +16,16 @@ import pytest
 from django.test import override_settings
 
 from apps.core.bounded_threads import BoundedThreads
-from apps.redelivery.calls import ClaimedDelivery, EndedAttempt
+from apps.redelivery.call_and_delivery_dataclasses import ClaimedDelivery, EndedAttempt
+from apps.redelivery.endpoint_and_delivery_choices import AttemptOutcome
 from apps.redelivery.endpoint_settings import EndpointSettings
 from apps.redelivery.models import Endpoint
 from apps.redelivery.outbound.http_caller import HttpCaller
 from apps.redelivery.sending import delivery_call
 from apps.redelivery.sending.endpoint_sender import EndpointSender
-from apps.redelivery.sending.sender import _without_lock
-from apps.redelivery.sending.sender_tools import SenderTools
-from apps.redelivery.services import claims
-from apps.redelivery.states import AttemptOutcome
+from apps.redelivery.sending.sender_process import _without_lock
+from apps.redelivery.sending.shared_sender_resources import SenderTools
+from apps.redelivery.services import delivery_claims
 from poisonguard.locks.postgres import PostgresLocks
 from tests.unit.redelivery.scripted_back_end import (
     LOOPBACK,
@@ -117,7 +117,7 @@ class SlowClaims:
     async def run(self, work: Callable[[], T]) -> T:
         """Give one delivery to a claim; keep the attempts of a record."""
         assert isinstance(work, partial)
-        if work.func is not claims.claim:
+        if work.func is not delivery_claims.claim:
             self.ended += work.keywords["attempts"]
             return cast(T, [True])
         self.has_begun.set()

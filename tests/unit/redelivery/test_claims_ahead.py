@@ -16,15 +16,15 @@ import pytest
 from django.test import override_settings
 
 from apps.core.bounded_threads import BoundedThreads
-from apps.redelivery.calls import ClaimedDelivery, EndedAttempt
+from apps.redelivery.call_and_delivery_dataclasses import ClaimedDelivery, EndedAttempt
 from apps.redelivery.endpoint_settings import EndpointSettings
 from apps.redelivery.models import Endpoint
 from apps.redelivery.outbound.http_caller import HttpCaller
 from apps.redelivery.sending import endpoint_calls, result_recorder
 from apps.redelivery.sending.endpoint_calls import CallsUnderWay
 from apps.redelivery.sending.result_recorder import ResultRecorder
-from apps.redelivery.sending.sender_tools import SenderTools
-from apps.redelivery.services import claims, results
+from apps.redelivery.sending.shared_sender_resources import SenderTools
+from apps.redelivery.services import attempt_results, delivery_claims
 from poisonguard.locks.postgres import PostgresLocks
 from tests.unit.redelivery.scripted_back_end import (
     LOOPBACK,
@@ -73,10 +73,10 @@ class Ledger:
 
     async def run(self, work: Callable[[], T]) -> T:
         assert isinstance(work, partial)
-        if work.func is results.record:
+        if work.func is attempt_results.record:
             self.ended += work.keywords["attempts"]
         else:
-            assert work.func is claims.give_back
+            assert work.func is delivery_claims.give_back
             self.given_back += work.keywords["deliveries"]
         return cast(T, None)
 

@@ -10,7 +10,7 @@ import pytest
 
 from apps.brokers.adapter_contract import Header
 from apps.core.errors import Invalid
-from apps.redelivery.topic_requests.envelopes import RequestEnvelope, parse
+from apps.redelivery.topic_requests.request_envelopes import RequestEnvelope, parse
 
 ODD = bytes(range(256))
 

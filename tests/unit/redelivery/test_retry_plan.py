@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apps.redelivery.delivery_ids import new_delivery_id
+from apps.redelivery.endpoint_and_delivery_choices import IntervalGrowth, Jitter
 from apps.redelivery.retry_plan import (
     LONGEST_WAIT,
     SHORTEST_WAIT,
     RetryPlan,
     retry_after_seconds,
 )
-from apps.redelivery.states import IntervalGrowth, Jitter
 
 NOW = datetime(2026, 5, 18, 12, 0, tzinfo=UTC)
 

@@ -11,7 +11,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from apps.core import clock, postgres_connections
-from apps.redelivery.sending import sender
+from apps.redelivery.sending import sender_process
 
 
 class Command(BaseCommand):
@@ -31,7 +31,7 @@ def sessions() -> AbstractContextManager[None]:
     """Share the sessions of a sender; what is frozen must not keep its rows."""
     return postgres_connections.shared(
         "sender",
-        most=sender.MOST_SESSIONS,
+        most=sender_process.MOST_SESSIONS,
         idle_in_transaction_session_timeout=postgres_connections.IDLE_TRANSACTION,
     )
 
@@ -40,4 +40,4 @@ async def _serve() -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await sender.serve(stop=stop, clock=clock.now)
+    await sender_process.serve(stop=stop, clock=clock.now)

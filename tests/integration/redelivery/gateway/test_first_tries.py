@@ -22,7 +22,7 @@ from apps.redelivery.models import (
     DeliveryBody,
     EndpointActivity,
 )
-from apps.redelivery.services.ends import headers_of
+from apps.redelivery.services.delivery_endings import headers_of
 from tests.integration.redelivery import endpoint_and_delivery_builders as builders
 from tests.integration.redelivery.gateway.gateway_in_a_thread import (
     Answer,

@@ -7,8 +7,8 @@ import pytest
 from apps.brokers.adapter_contract import OutcomeKind, PublishOutcome
 from apps.poison.models import Failure, Poison
 from apps.redelivery.models import Delivery, Endpoint
-from apps.redelivery.services import forwarding
-from apps.redelivery.services.acceptance import accept
+from apps.redelivery.services import topic_forwarding
+from apps.redelivery.services.request_acceptance import accept
 from tests.in_memory_queue_broker import Queues
 from tests.integration.redelivery.endpoint_and_delivery_builders import (
     DOWN,
@@ -30,9 +30,11 @@ def stock(broker: Queues) -> Endpoint:
 
 def forward(of: Endpoint) -> int:
     """Forward as a sender does; return how many ended."""
-    batch = forwarding.next_forwards(endpoint=of, most=10)
-    outcomes = list(zip(batch, forwarding.publish(batch), strict=True))
-    return forwarding.record_forwards(endpoint=of, outcomes=outcomes, now=later(1))
+    batch = topic_forwarding.next_forwards(endpoint=of, most=10)
+    outcomes = list(zip(batch, topic_forwarding.publish(batch), strict=True))
+    return topic_forwarding.record_forwards(
+        endpoint=of, outcomes=outcomes, now=later(1)
+    )
 
 
 def test_a_delivery_reaches_its_topic_byte_for_byte(
@@ -105,7 +107,7 @@ def test_an_endpoint_that_forwards_no_more_gives_to_triage(stock: Endpoint) -> N
 def test_a_batch_is_bounded_by_its_bytes(
     stock: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forwarding, "MOST_BYTES", 10)
+    monkeypatch.setattr(topic_forwarding, "MOST_BYTES", 10)
     for _ in range(3):
         accept(endpoint=stock, new=request(DOWN, body=b"x" * 8), now=NOW)
 

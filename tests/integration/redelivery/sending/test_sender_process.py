@@ -14,7 +14,7 @@ from django.db import connection
 
 from apps.core import clock
 from apps.redelivery.models import Attempt, Delivery, Endpoint, EndpointActivity
-from apps.redelivery.services.acceptance import accept_all
+from apps.redelivery.services.request_acceptance import accept_all
 from tests.delivery_back_end import BackEnd, back_end_in
 from tests.integration.redelivery.endpoint_and_delivery_builders import (
     endpoint,

@@ -7,9 +7,9 @@ from django.conf import settings
 
 from apps.brokers.adapter_contract import Header
 from apps.core.errors import Invalid
-from apps.redelivery.outbound import forwarded_headers
+from apps.redelivery.outbound import request_and_answer_headers
 from apps.redelivery.outbound.errors import GatewayLoop
-from apps.redelivery.outbound.forwarded_headers import (
+from apps.redelivery.outbound.request_and_answer_headers import (
     MOST_HEADER_BYTES,
     MOST_HEADERS,
     answer_headers,
@@ -121,7 +121,7 @@ def test_hops_are_counted_and_a_loop_is_refused() -> None:
 @pytest.mark.parametrize("values", [[b""], [b"-1"], [b"x"], [b"1" * 3], [b"1", b"1"]])
 def test_an_unreadable_hop_count_is_refused(values: list[bytes]) -> None:
     with pytest.raises(Invalid, match="not one number from 0 to 99"):
-        outbound(*((forwarded_headers.HOPS, value) for value in values))
+        outbound(*((request_and_answer_headers.HOPS, value) for value in values))
 
 
 @pytest.mark.parametrize(

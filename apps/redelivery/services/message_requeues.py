@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from apps.brokers.adapter_contract import Header, OutcomeKind, PublishOutcome
 from apps.brokers.services.topics_and_routing_publisher import RoutedMessage
 from apps.core import clock
-from apps.redelivery.calls import NewDelivery
+from apps.redelivery.call_and_delivery_dataclasses import NewDelivery
 from apps.redelivery.delivery_ids import new_delivery_id
 from apps.redelivery.models import Endpoint
 from apps.redelivery.order_keys import order_key_of
 from apps.redelivery.repeatability import is_repeatable
-from apps.redelivery.requeued_requests import IDEMPOTENCY_KEY, METHOD, OURS, PATH
-from apps.redelivery.services.acceptance import accept_all
+from apps.redelivery.request_message_headers import IDEMPOTENCY_KEY, METHOD, OURS, PATH
+from apps.redelivery.services.request_acceptance import accept_all
 
 _CALLER = "system:requeue"
 

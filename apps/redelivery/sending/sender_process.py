@@ -23,8 +23,8 @@ from apps.redelivery.outbound.http_caller import HttpCaller
 from apps.redelivery.sending.database_threads import POSTGRES_AWAY, DatabaseThreads
 from apps.redelivery.sending.due_listener import listen
 from apps.redelivery.sending.endpoint_sender import EndpointSender
-from apps.redelivery.sending.sender_tools import SenderTools
-from apps.redelivery.services.pending_work import (
+from apps.redelivery.sending.shared_sender_resources import SenderTools
+from apps.redelivery.services.pending_sender_work import (
     PendingWork,
     pending_work,
     send_heartbeat,

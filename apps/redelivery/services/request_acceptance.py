@@ -8,10 +8,10 @@ from datetime import datetime
 
 from django.db import transaction
 
-from apps.redelivery.calls import FirstTry, NewDelivery
+from apps.redelivery.call_and_delivery_dataclasses import FirstTry, NewDelivery
 from apps.redelivery.due_notices import notify_due
 from apps.redelivery.models import Delivery, Endpoint
-from apps.redelivery.services import breaker, call_counts, results
+from apps.redelivery.services import attempt_results, call_counts, circuit_breaker
 from apps.redelivery.services.delivery_rows import insert
 
 
@@ -45,11 +45,11 @@ def accept_all(
 
 def _add_first_try(delivery: Delivery, endpoint: Endpoint, first: FirstTry) -> None:
     """Record the try that was made before the delivery was stored."""
-    results.add_attempt(delivery, begun_at=first.begun_at)
-    succeeded = results.end_attempt(
+    attempt_results.add_attempt(delivery, begun_at=first.begun_at)
+    succeeded = attempt_results.end_attempt(
         delivery, endpoint, first.result, ended_at=first.ended_at
     )
-    breaker.note(endpoint=endpoint, outcomes=[succeeded], now=first.ended_at)
+    circuit_breaker.note(endpoint=endpoint, outcomes=[succeeded], now=first.ended_at)
     call_counts.add(
         endpoint_id=endpoint.pk,
         counts=call_counts.counts_of(delivery, succeeded=succeeded),

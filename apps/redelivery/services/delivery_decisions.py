@@ -17,9 +17,9 @@ from django.db.models import Exists, OuterRef
 from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.core.errors import Invalid
+from apps.redelivery.endpoint_and_delivery_choices import DeliveryState
 from apps.redelivery.models import Delivery, DeliveryHold, Endpoint
-from apps.redelivery.services.delivery_acts import LockedDeliveries
-from apps.redelivery.states import DeliveryState
+from apps.redelivery.services.delivery_state_changes import LockedDeliveries
 from apps.team.rights import Principal, Scope
 
 MOST_AT_ONCE = 1_000

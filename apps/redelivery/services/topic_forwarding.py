@@ -21,10 +21,16 @@ from apps.brokers.services.topics_and_routing_publisher import (
     RoutingPublisher,
 )
 from apps.core.text_cleaning import storable
+from apps.redelivery.endpoint_and_delivery_choices import DeliveryState
 from apps.redelivery.models import Delivery, Endpoint
-from apps.redelivery.requeued_requests import DELIVERY, METHOD, OURS, PATH, REDRIVE
-from apps.redelivery.services import ends
-from apps.redelivery.states import DeliveryState
+from apps.redelivery.request_message_headers import (
+    DELIVERY,
+    METHOD,
+    OURS,
+    PATH,
+    REDRIVE,
+)
+from apps.redelivery.services import delivery_endings
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +116,9 @@ def _message(delivery: Delivery, endpoint: Endpoint) -> RoutedMessage | None:
         return None
     removed = OURS | {REDRIVE}
     headers = [
-        pair for pair in ends.headers_of(delivery) if pair[0].lower() not in removed
+        pair
+        for pair in delivery_endings.headers_of(delivery)
+        if pair[0].lower() not in removed
     ]
     return RoutedMessage(
         topic=endpoint.forward_topic,
@@ -133,4 +141,4 @@ def _give_back(
     log.warning("delivery %s cannot be forwarded: %s", delivery.pk, reason)
     error = f"{delivery.last_error}; not forwarded: {reason}".removeprefix("; ")
     delivery.last_error = storable(error, limit=_DETAIL_LIMIT)
-    ends.give_to_triage(delivery, endpoint, now=now)
+    delivery_endings.give_to_triage(delivery, endpoint, now=now)

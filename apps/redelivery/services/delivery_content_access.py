@@ -19,7 +19,7 @@ from apps.brokers.topic_policies import ENDPOINT_TOPICS
 from apps.core.errors import Absent
 from apps.core.statement_timeouts import TooSlow, unless_slow
 from apps.redelivery.models import Attempt, Delivery
-from apps.redelivery.services.ends import headers_of
+from apps.redelivery.services.delivery_endings import headers_of
 from apps.team.rights import Principal, Scope
 from apps.triage.services.message_audit_filter import operations_on
 from apps.triage.states import ItemKindName

@@ -29,9 +29,11 @@ from typing import Any
 
 from apps.brokers.adapter_contract import Header
 from apps.core.errors import Invalid
-from apps.redelivery.outbound.forwarded_headers import HOPS
-from apps.redelivery.outbound.forwarded_headers import IDEMPOTENCY_KEY as KEY_OF_HTTP
-from apps.redelivery.requeued_requests import IDEMPOTENCY_KEY, METHOD, PATH
+from apps.redelivery.outbound.request_and_answer_headers import HOPS
+from apps.redelivery.outbound.request_and_answer_headers import (
+    IDEMPOTENCY_KEY as KEY_OF_HTTP,
+)
+from apps.redelivery.request_message_headers import IDEMPOTENCY_KEY, METHOD, PATH
 
 VERSION = 1
 ENDPOINT = b"x-poisonweb-endpoint"

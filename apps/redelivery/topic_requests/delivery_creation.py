@@ -13,17 +13,17 @@ from apps.capture.intake.request_messages import RequestMessage, RequestRefusal
 from apps.core.errors import Invalid
 from apps.core.wildcard_patterns import matches
 from apps.poison.services import confirmations
-from apps.redelivery.calls import NewDelivery
+from apps.redelivery.call_and_delivery_dataclasses import NewDelivery
 from apps.redelivery.due_notices import notify_due
 from apps.redelivery.gateway.caller_connections import too_large
-from apps.redelivery.gateway.endpoint_calls import check_head, with_body
 from apps.redelivery.gateway.refusals import GatewayRefusal
+from apps.redelivery.gateway.request_checks import check_head, with_body
 from apps.redelivery.models import Endpoint
-from apps.redelivery.requeued_requests import REDRIVE
+from apps.redelivery.request_message_headers import REDRIVE
 from apps.redelivery.services.delivery_rows import insert
 from apps.redelivery.services.endpoints import is_endpoint_name
-from apps.redelivery.topic_requests import envelopes
-from apps.redelivery.topic_requests.envelopes import RequestEnvelope
+from apps.redelivery.topic_requests import request_envelopes
+from apps.redelivery.topic_requests.request_envelopes import RequestEnvelope
 from poisonguard.contract import Cause
 
 
@@ -73,7 +73,7 @@ def _envelope_of(
     if len(letter.body) > 2 * settings.POISONWEB_REQUEST_LIMIT:
         return _refusal(too_large(settings.POISONWEB_REQUEST_LIMIT).detail)
     try:
-        envelope = envelopes.parse(letter.body, letter.headers)
+        envelope = request_envelopes.parse(letter.body, letter.headers)
     except Invalid as problem:
         return RequestRefusal(cause=Cause.UNDECODABLE, reason=str(problem))
     if not is_endpoint_name(envelope.endpoint):

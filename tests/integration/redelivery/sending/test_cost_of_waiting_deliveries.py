@@ -12,8 +12,8 @@ from django.db import connection
 
 from apps.core import clock
 from apps.redelivery.models import Endpoint
-from apps.redelivery.sending import sender
-from apps.redelivery.services import claims, pending_work
+from apps.redelivery.sending import sender_process
+from apps.redelivery.services import delivery_claims, pending_sender_work
 from tests.integration.redelivery.endpoint_and_delivery_builders import endpoint, later
 
 pytestmark = pytest.mark.django_db
@@ -63,7 +63,7 @@ def reads_of_deliveries(statement: str, values: Any) -> Iterator[tuple[str, int]
 def test_a_look_for_work_reads_one_entry_of_an_index_for_each_question(
     stock: Endpoint,
 ) -> None:
-    reads = list(reads_of_deliveries(pending_work._PENDING, [[stock.pk]]))
+    reads = list(reads_of_deliveries(pending_sender_work._PENDING, [[stock.pk]]))
 
     assert {kind.removesuffix(" Backward") for kind, _ in reads} <= {
         *("Index Scan", "Index Only Scan")
@@ -79,10 +79,10 @@ def test_a_claim_reads_no_delivery_that_sleeps(stock: Endpoint) -> None:
         "claimed_until": later(20),
         "most": 10,
         "ahead": 10,
-        "bytes": claims.MOST_BYTES,
+        "bytes": delivery_claims.MOST_BYTES,
         "now": later(1),
     }
-    reads = list(reads_of_deliveries(claims._CLAIM, values))
+    reads = list(reads_of_deliveries(delivery_claims._CLAIM, values))
 
     assert any(kind == "Index Scan" for kind, _ in reads)
     assert sum(rows for _, rows in reads) == 0
@@ -94,9 +94,9 @@ def test_a_look_takes_two_statements_for_all_endpoints(
     ids = [stock.pk, *(endpoint(f"e-{number}").pk for number in range(5))]
 
     with django_assert_num_queries(2):
-        endpoints, pending = sender._read(ids, beat_at=None)
+        endpoints, pending = sender_process._read(ids, beat_at=None)
     with django_assert_num_queries(3):
-        sender._read(ids, beat_at=clock.now())
+        sender_process._read(ids, beat_at=clock.now())
 
     assert sorted(endpoints) == sorted(pending) == sorted(ids)
     assert pending[stock.pk].next_due == later(61)

@@ -15,14 +15,15 @@ from apps.capture.intake.occurrence import from_report
 from apps.core import content_ids
 from apps.core.text_cleaning import readable
 from apps.poison.services import confirmations
-from apps.redelivery.calls import CallResult, NewDelivery
+from apps.redelivery.call_and_delivery_dataclasses import CallResult, NewDelivery
 from apps.redelivery.delivery_ids import new_delivery_id
 from apps.redelivery.due_notices import notify_due
+from apps.redelivery.endpoint_and_delivery_choices import AtEnd, DeliveryState
 from apps.redelivery.models import Attempt, Delivery, DeliveryBody, Endpoint
 from apps.redelivery.order_keys import order_key_of
-from apps.redelivery.outbound.forwarded_headers import HOPS
+from apps.redelivery.outbound.request_and_answer_headers import HOPS
 from apps.redelivery.repeatability import is_repeatable
-from apps.redelivery.requeued_requests import (
+from apps.redelivery.request_message_headers import (
     DELIVERY,
     IDEMPOTENCY_KEY,
     METHOD,
@@ -30,7 +31,6 @@ from apps.redelivery.requeued_requests import (
     REDRIVE,
 )
 from apps.redelivery.services.delivery_rows import insert
-from apps.redelivery.states import AtEnd, DeliveryState
 from poisonguard.contract import Cause, FailureReport, Raised
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from django.db import connection, transaction
 
 from apps.core.errors import Refused
 from apps.core.queryset_sql import binary_rows
-from apps.redelivery.calls import ClaimedDelivery
+from apps.redelivery.call_and_delivery_dataclasses import ClaimedDelivery
 from apps.redelivery.models import Endpoint, EndpointActivity
 
 MOST_BYTES = 64 * 2**20

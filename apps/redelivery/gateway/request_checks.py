@@ -13,13 +13,13 @@ from urllib.parse import unquote
 from apps.brokers.adapter_contract import Header
 from apps.core.errors import Invalid
 from apps.core.wildcard_patterns import matches
-from apps.redelivery.calls import FirstTry, NewDelivery
+from apps.redelivery.call_and_delivery_dataclasses import FirstTry, NewDelivery
 from apps.redelivery.delivery_ids import new_delivery_id
 from apps.redelivery.gateway.refusals import GatewayRefusal
 from apps.redelivery.gateway.soap_envelopes import SoapVersion, version_of
 from apps.redelivery.models import Endpoint
 from apps.redelivery.order_keys import order_key_of
-from apps.redelivery.outbound import forwarded_headers
+from apps.redelivery.outbound import request_and_answer_headers
 from apps.redelivery.outbound.errors import GatewayLoop
 from apps.redelivery.outbound.http_caller import EndpointRequest
 from apps.redelivery.outbound.target_url import EndpointTarget
@@ -65,9 +65,9 @@ class EndpointCall:
 
         Each attempt gets its own of the others, from the delivery's columns.
         """
-        ours = {forwarded_headers.DELIVERY}
+        ours = {request_and_answer_headers.DELIVERY}
         if not self.callers_key:
-            ours.add(forwarded_headers.IDEMPOTENCY_KEY.lower())
+            ours.add(request_and_answer_headers.IDEMPOTENCY_KEY.lower())
         headers = self.request.headers
         return [header for header in headers if header[0].lower() not in ours]
 
@@ -107,10 +107,10 @@ def check_head(
     _check_size(request.headers)
     try:
         url_path = target.url_path(path, request.query)
-        headers = forwarded_headers.request_headers(
+        headers = request_and_answer_headers.request_headers(
             request.headers, delivery_id=str(id_)
         )
-        callers_key = forwarded_headers.callers_key(request.headers)
+        callers_key = request_and_answer_headers.callers_key(request.headers)
     except Invalid as problem:
         raise _bad_request(problem) from None
     except GatewayLoop as loop:
@@ -167,8 +167,8 @@ def _check_size(headers: Sequence[Header]) -> None:
     """Refuse too many headers, or too large ones."""
     size = sum(len(name) + len(value) + 4 for name, value in headers)
     most, most_bytes = (
-        forwarded_headers.MOST_HEADERS,
-        forwarded_headers.MOST_HEADER_BYTES,
+        request_and_answer_headers.MOST_HEADERS,
+        request_and_answer_headers.MOST_HEADER_BYTES,
     )
     if len(headers) > most or size > most_bytes:
         raise GatewayRefusal(

@@ -14,9 +14,9 @@ from datetime import datetime
 from django.db import connection
 
 from apps.redelivery.due_notices import notify_due
+from apps.redelivery.endpoint_and_delivery_choices import DeliveryState
 from apps.redelivery.models import Delivery
-from apps.redelivery.services import call_counts, ends
-from apps.redelivery.states import DeliveryState
+from apps.redelivery.services import call_counts, delivery_endings
 from poisonguard.contract import Cause
 
 _LOCK = """
@@ -67,7 +67,9 @@ class LockedDeliveries:
             "endpoint", "endpoint__topic", "endpoint__forward_endpoint"
         )
         for delivery in deliveries.order_by("pk"):
-            ends.end(delivery, delivery.endpoint, cause=Cause.MANUAL, now=now)
+            delivery_endings.end(
+                delivery, delivery.endpoint, cause=Cause.MANUAL, now=now
+            )
             delivery.save()
         self._given_up = self._endpoints_of(ids)
         # For what is forwarded.

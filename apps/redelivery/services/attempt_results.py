@@ -16,21 +16,26 @@ from typing import NamedTuple
 from django.db import connection, transaction
 
 from apps.core.text_cleaning import storable
-from apps.redelivery.calls import CallResult, EndedAttempt
+from apps.redelivery.call_and_delivery_dataclasses import CallResult, EndedAttempt
+from apps.redelivery.endpoint_and_delivery_choices import AttemptOutcome, DeliveryState
 from apps.redelivery.models import Attempt, Delivery, Endpoint
-from apps.redelivery.requeued_requests import REDRIVE
+from apps.redelivery.request_message_headers import REDRIVE
 from apps.redelivery.retry_plan import (
     FailedTry,
     NextTry,
     NoMoreTries,
     after_failure,
 )
-from apps.redelivery.services import breaker, call_counts, ends, successes_and_retries
+from apps.redelivery.services import (
+    call_counts,
+    circuit_breaker,
+    delivery_endings,
+    successes_and_retries,
+)
 from apps.redelivery.services.successes_and_retries import (
     DETAIL_LIMIT,
     SuccessOrRetry,
 )
-from apps.redelivery.states import AttemptOutcome, DeliveryState
 from poisonguard.contract import Cause
 
 log = logging.getLogger(__name__)
@@ -77,7 +82,7 @@ def record(
     locked = _lock(attempts)
     ours = [attempt for attempt in attempts if _claim_of(attempt) in locked]
     outcomes = _end_attempts(endpoint, ours, locked, now=now)
-    breaker.note(endpoint=endpoint, outcomes=outcomes, now=now)
+    circuit_breaker.note(endpoint=endpoint, outcomes=outcomes, now=now)
     for attempt in attempts:
         if _claim_of(attempt) not in locked:
             _keep_late_answer(attempt, now=now)
@@ -118,7 +123,7 @@ def end_expired(*, endpoint: Endpoint, most: int, now: datetime) -> int:
     )
     rows = list(expired.select_for_update(skip_locked=True).order_by("due_at")[:most])
     for delivery in rows:
-        ends.end(delivery, endpoint, cause=Cause.EXPIRED, now=now)
+        delivery_endings.end(delivery, endpoint, cause=Cause.EXPIRED, now=now)
         delivery.save(update_fields=_RESULT_COLUMNS)
     counts = {call_counts.GIVEN_UP: len(rows)}
     call_counts.add(endpoint_id=endpoint.pk, counts=counts, now=now)
@@ -151,7 +156,7 @@ def end_attempt(
     delivery.claim = delivery.fence = delivery.claimed_until = None
     succeeded = result.outcome is AttemptOutcome.SUCCEEDED
     if succeeded:
-        ends.deliver(delivery, endpoint, result, now=ended_at)
+        delivery_endings.deliver(delivery, endpoint, result, now=ended_at)
     else:
         _fail(delivery, endpoint, result, now=ended_at)
     delivery.save(update_fields=_RESULT_COLUMNS)
@@ -210,7 +215,7 @@ def _fail(
         delivery.due_at = following.due_at
         delivery.last_wait = (following.due_at - now).total_seconds()
     else:
-        ends.end(delivery, endpoint, cause=following.cause, now=now)
+        delivery_endings.end(delivery, endpoint, cause=following.cause, now=now)
 
 
 def _following(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from apps.brokers.adapter_contract import Header
+from apps.redelivery.endpoint_and_delivery_choices import AttemptOutcome
 from apps.redelivery.retry_plan import retry_after_seconds
-from apps.redelivery.states import AttemptOutcome
 
 # How much of an answer its attempt keeps, in bytes.
 KEPT_ANSWER = 64 * 1024
