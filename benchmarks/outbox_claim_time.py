@@ -15,9 +15,9 @@ from uuid import uuid4
 
 from benchmarks._benchmark_harness import compare
 from poisonguard.outbox.postgres_schema import schema
-from poisonguard.outbox.sweeping import duplicates
-from poisonguard.outbox.sweeping.claims import ClaimOrder, Claims
+from poisonguard.outbox.sweeping import repeated_message_ids
 from poisonguard.outbox.sweeping.connection import OutboxConnection, connecting_to
+from poisonguard.outbox.sweeping.row_claims import ClaimOrder, Claims
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from poisonweb.embedded import postgres
 
@@ -60,7 +60,7 @@ class Outbox:
         claims, token = Claims(self._connection, self._settings), uuid4()
         rows = claims.claim_next(ClaimOrder(token=token, fence=1, rows=WINDOW))
         assert len(rows) == WINDOW
-        duplicates.look_up(self._connection, rows)
+        repeated_message_ids.look_up(self._connection, rows)
         claims.give_back_all(token)
 
     def processor_seconds(self) -> float:

@@ -14,10 +14,10 @@ from uuid import uuid4
 
 from benchmarks._benchmark_harness import compare
 from poisonguard.outbox.postgres_schema import schema
-from poisonguard.outbox.sweeping import marks
-from poisonguard.outbox.sweeping.claims import ClaimOrder, Claims
+from poisonguard.outbox.sweeping import sent_marks
 from poisonguard.outbox.sweeping.connection import OutboxConnection, connecting_to
-from poisonguard.outbox.sweeping.rows import ClaimedRow
+from poisonguard.outbox.sweeping.row_claims import ClaimOrder, Claims
+from poisonguard.outbox.sweeping.row_reading import ClaimedRow
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from poisonweb.embedded import postgres, processes
 from poisonweb.embedded.free_ports import free_port
@@ -55,11 +55,11 @@ def run(dsn: str) -> None:
 
     def at_once() -> None:
         rows = windows.pop()
-        assert len(marks.mark_sent(connection, token, rows)) == NUMBER
+        assert len(sent_marks.mark_sent(connection, token, rows)) == NUMBER
 
     def row_by_row() -> None:
         for row in windows.pop():
-            marks.mark_sent(connection, token, [row])
+            sent_marks.mark_sent(connection, token, [row])
 
     def bare_row_by_row() -> None:
         for row in windows.pop():

@@ -22,7 +22,7 @@ from apps.outbox.models import Outbox
 from apps.outbox.producer_database_url import ProducerDatabase
 from poisonguard.locks.postgres_connection import cut_connection
 from poisonguard.outbox.sweeping.connection import AnswerWatch
-from poisonguard.outbox.sweeping.tables import Tables
+from poisonguard.outbox.sweeping.table_names import Tables
 
 PURPOSE = "outbox pages"
 READ_MILLISECONDS = "2000"

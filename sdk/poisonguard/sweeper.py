@@ -24,7 +24,7 @@ from poisonguard.outbox.outcome import Publish
 from poisonguard.outbox.sweeping.connection import Connect, connecting_to
 from poisonguard.outbox.sweeping.inspection import inspect
 from poisonguard.outbox.sweeping.poisonweb_reports import PoisonwebReports
-from poisonguard.outbox.sweeping.psycopg_client import (
+from poisonguard.outbox.sweeping.psycopg_import import (
     conninfo_to_dict,
     make_conninfo,
     psycopg,

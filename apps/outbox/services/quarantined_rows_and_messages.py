@@ -24,7 +24,7 @@ from apps.poison.models import Hold, Poison, Redrive
 from apps.poison.services import decisions
 from apps.poison.services.locking import lock
 from apps.poison.states import PoisonState, RedriveOutcome
-from poisonguard.outbox.sweeping.quarantine import QuarantinedRow
+from poisonguard.outbox.sweeping.row_quarantine_and_report import QuarantinedRow
 
 WRITER = ("writer_user", "writer_application", "writer_address")
 WRITER_LIMIT = 255

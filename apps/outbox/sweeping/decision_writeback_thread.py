@@ -25,7 +25,7 @@ from apps.outbox.services import quarantined_rows_and_messages, sweeper_activity
 from apps.outbox.services.quarantined_rows_and_messages import DecidedRow
 from apps.outbox.services.sweeper_activity import NewErrors
 from apps.outbox.sweeper_and_row_states import AsideState
-from poisonguard.outbox.sweeping.claims import is_of_row
+from poisonguard.outbox.sweeping.row_claims import is_of_row
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,10 @@ from poisonguard.locks.postgres import PostgresLocks
 from poisonguard.outbox.message import OutboxMessage
 from poisonguard.outbox.outcome import SendOutcome
 from poisonguard.outbox.sweeping.error_log import LoggedError, Stage
-from poisonguard.outbox.sweeping.quarantine import QuarantinedRow, ReportAnswer
+from poisonguard.outbox.sweeping.row_quarantine_and_report import (
+    QuarantinedRow,
+    ReportAnswer,
+)
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from poisonguard.outbox.sweeping.sweeper import Sweeper, SweeperHealth
 

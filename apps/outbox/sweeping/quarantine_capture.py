@@ -17,7 +17,10 @@ from apps.outbox.services.quarantined_rows_and_messages import CapturedRow
 from apps.team.rights import Principal
 from poisonguard.contract import FailureReport
 from poisonguard.outbox.sweeping.poisonweb_reports import failure_of
-from poisonguard.outbox.sweeping.quarantine import QuarantinedRow, ReportAnswer
+from poisonguard.outbox.sweeping.row_quarantine_and_report import (
+    QuarantinedRow,
+    ReportAnswer,
+)
 
 SWEEPER = Principal(actor=Actor.system("sweeper"), scopes=frozenset(), source="system")
 

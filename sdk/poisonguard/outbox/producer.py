@@ -10,6 +10,12 @@ from uuid import UUID
 
 from poisonguard.contract import is_name
 from poisonguard.errors import Away, MessageIdTaken, Misconfigured, OutboxFull, Refused
+from poisonguard.outbox.backlog_size import (
+    CacheKey,
+    Measurement,
+    check_room,
+    measurement,
+)
 from poisonguard.outbox.connections import connection_of, own_transaction
 from poisonguard.outbox.limits import OutboxLimits
 from poisonguard.outbox.message import OutboxMessage
@@ -24,13 +30,7 @@ from poisonguard.outbox.message_validation import (
     check_name,
 )
 from poisonguard.outbox.outcome import Publish, SendKind, SendOutcome
-from poisonguard.outbox.statements import statements_in
-from poisonguard.outbox.waiting_figures import (
-    CacheKey,
-    Measurement,
-    check_room,
-    measurement,
-)
+from poisonguard.outbox.producer_statements import statements_in
 
 DEFAULT_LIMITS = OutboxLimits()
 # In seconds, between two looks of `wait_for_room`.

@@ -19,7 +19,7 @@ from apps.outbox.sweeper_and_row_states import SweeperState
 from apps.outbox.sweeping.quarantine_capture import capture_quarantined
 from apps.team.rights import Role
 from poisonguard.contract import Cause
-from poisonguard.outbox.sweeping.quarantine import QuarantinedRow, Writer
+from poisonguard.outbox.sweeping.row_quarantine_and_report import QuarantinedRow, Writer
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.page_forms import form_on
 from tests.integration.dashboard.pages import get, words

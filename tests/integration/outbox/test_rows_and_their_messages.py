@@ -27,9 +27,9 @@ from apps.poison.models import Poison, Redrive
 from apps.triage.models import Operation
 from apps.triage.states import Verb
 from poisonguard.outbox.message import OutboxMessage, digest
-from poisonguard.outbox.sweeping import quarantine
+from poisonguard.outbox.sweeping import row_quarantine_and_report
 from poisonguard.outbox.sweeping.connection import OutboxConnection, connecting_to
-from poisonguard.outbox.sweeping.quarantine import QuarantinedRow
+from poisonguard.outbox.sweeping.row_quarantine_and_report import QuarantinedRow
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from tests.in_memory_queue_broker import Queues
 from tests.integration.outbox.outbox_builders import ADMIN, events, outbox_at
@@ -72,8 +72,10 @@ def set_aside(outbox: OutboxTables, message_id: str = "m-1", body: bytes = b"b")
 def unreported(outbox: OutboxTables) -> list[QuarantinedRow]:
     connection = OutboxConnection(connecting_to(outbox.dsn), SweeperSettings())
     try:
-        rows = quarantine.unreported(connection, [])
-        quarantine.mark_reported(connection, [row.row_id for row in rows])
+        rows = row_quarantine_and_report.unreported(connection, [])
+        row_quarantine_and_report.mark_reported(
+            connection, [row.row_id for row in rows]
+        )
         return rows
     finally:
         connection.close()

@@ -10,7 +10,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from poisonguard.outbox import waiting_figures
+from poisonguard.outbox import backlog_size
 from poisonguard.outbox.postgres_schema import schema
 from tests.database_removal import drop_database
 
@@ -42,7 +42,7 @@ def outbox_database() -> Iterator[str]:
 @pytest.fixture
 def outbox_dsn(outbox_database: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Empty the tables; return the address of the database."""
-    monkeypatch.setattr(waiting_figures, "_cache", {})
+    monkeypatch.setattr(backlog_size, "_cache", {})
     with psycopg.connect(outbox_database) as connection:
         connection.execute(EMPTY)
     return outbox_database

@@ -15,7 +15,7 @@ from poisonguard.outbox import (
     OutboxMessage,
     SendKind,
     SendOutcome,
-    waiting_figures,
+    backlog_size,
 )
 from tests.sdk.outbox.executed_statements import ExecutedStatements
 
@@ -219,7 +219,7 @@ def test_what_can_be_neither_sent_nor_written_is_told_with_its_id(
     limits = OutboxLimits(rows=1)
     outbox = Outbox(connection, producer="shop", limits=limits)
     outbox.send_or_put(Broker(Away()).publish, "bills", b"one")
-    waiting_figures._cache.clear()
+    backlog_size._cache.clear()
     broker = Broker(SendOutcome(kind=SendKind.UNKNOWN, detail="no answer"))
 
     with pytest.raises(OutboxFull) as full:

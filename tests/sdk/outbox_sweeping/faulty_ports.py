@@ -15,7 +15,7 @@ from poisonguard.locks.postgres import PostgresLocks
 from poisonguard.outbox.message import OutboxMessage
 from poisonguard.outbox.outcome import SendOutcome
 from poisonguard.outbox.sweeping.connection import Connect, connecting_to
-from poisonguard.outbox.sweeping.quarantine import QuarantinedRow
+from poisonguard.outbox.sweeping.row_quarantine_and_report import QuarantinedRow
 from tests.sdk.outbox_sweeping.sweeper_stage import (
     RecordingPublisher,
     RecordingReporter,

@@ -12,7 +12,7 @@ from poisonguard.locks.postgres import PostgresLocks
 from poisonguard.outbox.message import OutboxMessage
 from poisonguard.outbox.outcome import Publish, SendKind, SendOutcome
 from poisonguard.outbox.sweeping.connection import Connect, connecting_to
-from poisonguard.outbox.sweeping.quarantine import (
+from poisonguard.outbox.sweeping.row_quarantine_and_report import (
     QuarantinedRow,
     QuarantineReporter,
     ReportAnswer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from poisonguard.outbox.outcome import SendKind, SendOutcome
-from poisonguard.outbox.sweeping import figures
+from poisonguard.outbox.sweeping import backlog_measurement
 from poisonguard.outbox.sweeping.connection import OutboxConnection
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from poisonguard.outbox.sweeping.sweeper import Sweeper
@@ -131,5 +131,5 @@ def test_a_fault_before_a_transaction_begins_ends_its_connection(
     faults = Faults(2, is_late=False)  # behind the connect and its settings
     connection = OutboxConnection(faulty_connect(outbox.dsn, faults), SweeperSettings())
     with pytest.raises(InjectedFault):
-        figures.write(connection)
+        backlog_measurement.write(connection)
     assert not connection.is_usable

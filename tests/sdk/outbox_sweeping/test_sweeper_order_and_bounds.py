@@ -11,10 +11,10 @@ import pytest
 from poisonguard.errors import Away, Misconfigured
 from poisonguard.outbox.message import OutboxMessage
 from poisonguard.outbox.outcome import SendKind, SendOutcome
-from poisonguard.outbox.sweeping import quarantine
+from poisonguard.outbox.sweeping import row_quarantine_and_report
 from poisonguard.outbox.sweeping import sweeper as sweeper_module
 from poisonguard.outbox.sweeping.connection import OutboxConnection, connecting_to
-from poisonguard.outbox.sweeping.quarantine import QuarantinedRow
+from poisonguard.outbox.sweeping.row_quarantine_and_report import QuarantinedRow
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
 from tests.sdk.outbox_sweeping.sweeper_stage import (
@@ -319,7 +319,7 @@ def test_headers_are_measured_as_they_are_read_not_as_they_are_stored(
 
     connection = OutboxConnection(connecting_to(outbox.dsn), SweeperSettings())
     passed_by: list[int] = []
-    while rows := quarantine.unreported(connection, passed_by):
+    while rows := row_quarantine_and_report.unreported(connection, passed_by):
         assert header_bytes(rows) <= 16 * 2**20
         passed_by += [row.row_id for row in rows]
     connection.close()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from poisonguard.outbox.sweeping import quarantine, rejected_reports
+from poisonguard.outbox.sweeping import rejected_reports, row_quarantine_and_report
 from poisonguard.outbox.sweeping.connection import OutboxConnection, connecting_to
-from poisonguard.outbox.sweeping.quarantine import QuarantinedRow
 from poisonguard.outbox.sweeping.rejected_reports import RejectedReports
+from poisonguard.outbox.sweeping.row_quarantine_and_report import QuarantinedRow
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
 from tests.sdk.outbox_sweeping.sweeper_stage import (
@@ -91,7 +91,7 @@ def test_many_large_rows_behind_rejected_ones_are_read_a_part_at_a_time(
     outbox: OutboxTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rejected_reports, "MOST_ROWS", 0)
-    monkeypatch.setattr(quarantine, "REPORT_BYTES", 100)
+    monkeypatch.setattr(row_quarantine_and_report, "REPORT_BYTES", 100)
     outbox.put_many(1)
     outbox.execute(
         "INSERT INTO poisonguard_outbox (producer, message_id, topic, body, headers)"

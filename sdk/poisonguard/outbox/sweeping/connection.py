@@ -18,9 +18,9 @@ from poisonguard.locks.postgres_connection import (
     ENCODING,
     cut_connection,
 )
-from poisonguard.outbox.sweeping.psycopg_client import conninfo_to_dict, pq, psycopg
+from poisonguard.outbox.sweeping.psycopg_import import conninfo_to_dict, pq, psycopg
 from poisonguard.outbox.sweeping.settings import SweeperSettings
-from poisonguard.outbox.sweeping.tables import Tables
+from poisonguard.outbox.sweeping.table_names import Tables
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[[], Connection]

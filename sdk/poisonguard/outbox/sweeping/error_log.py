@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from poisonguard.outbox.sweeping.quarantine import clean
+from poisonguard.outbox.sweeping.row_quarantine_and_report import clean
 from poisonguard.policy import doubled
 
 log = logging.getLogger(__name__)

@@ -8,11 +8,18 @@ from dataclasses import replace
 
 from poisonguard.contract import Cause
 from poisonguard.errors import Away, Refused
-from poisonguard.outbox.sweeping import figures, pruning, quarantine
+from poisonguard.outbox.sweeping import (
+    backlog_measurement,
+    pruning,
+    row_quarantine_and_report,
+)
 from poisonguard.outbox.sweeping.connection import OutboxConnection
 from poisonguard.outbox.sweeping.error_log import ErrorLog, Stage
-from poisonguard.outbox.sweeping.quarantine import QuarantinedRow, QuarantineReporter
 from poisonguard.outbox.sweeping.rejected_reports import RejectedReports
+from poisonguard.outbox.sweeping.row_quarantine_and_report import (
+    QuarantinedRow,
+    QuarantineReporter,
+)
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from poisonguard.outbox.sweeping.unmarkable_rows import UnmarkableRows
 
@@ -65,13 +72,13 @@ class Housekeeping:
         self._pruning = Timer(settings.prune_every, settings)
         self._rejected = RejectedReports()
         self._rejected_left_out = RejectedReports()
-        self.backlog = figures.OutboxBacklog()
+        self.backlog = backlog_measurement.OutboxBacklog()
 
     def run(self, connection: OutboxConnection) -> None:
         if self._figures.is_due:
             self._enter(Stage.FIGURES)
             began = self._figures.begin()
-            self.backlog = figures.write(connection)
+            self.backlog = backlog_measurement.write(connection)
             seconds = (time.monotonic() - began) / FIGURES_SHARE
             self._figures.end(max(self._settings.figures_every, seconds))
         if self._reporter is not None and self._reports.is_due:
@@ -100,7 +107,7 @@ class Housekeeping:
         try:
             accepted = self._accepted(rows, reporter, self._rejected)
             if accepted:
-                quarantine.mark_reported(connection, accepted)
+                row_quarantine_and_report.mark_reported(connection, accepted)
             self._unmarkable.note_report(
                 self._accepted(left_out, reporter, self._rejected_left_out)
             )
@@ -133,6 +140,6 @@ class Housekeeping:
         """Yield rows that cannot be marked, with the reason for it."""
         reasons = self._unmarkable.unreported
         row_ids = self._rejected_left_out.others(reasons)
-        listed = row_ids[: quarantine.REPORTED_AT_ONCE]
-        for row in quarantine.rows_by_id(connection, listed):
+        listed = row_ids[: row_quarantine_and_report.REPORTED_AT_ONCE]
+        for row in row_quarantine_and_report.rows_by_id(connection, listed):
             yield replace(row, cause=Cause.REJECTED, reason=reasons[row.row_id])

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from poisonguard.outbox.sweeping.connection import Connect, OutboxConnection
-from poisonguard.outbox.sweeping.psycopg_client import psycopg, sql
+from poisonguard.outbox.sweeping.psycopg_import import psycopg, sql
 from poisonguard.outbox.sweeping.settings import SweeperSettings
-from poisonguard.outbox.sweeping.tables import NAMES
+from poisonguard.outbox.sweeping.table_names import NAMES
 
 OUTBOX = NAMES["outbox"]
 # What a missing column is added as; the first type is the one that is compared.

@@ -13,7 +13,10 @@ from poisonguard.contract import (
     Raised,
     is_name,
 )
-from poisonguard.outbox.sweeping.quarantine import QuarantinedRow, ReportAnswer
+from poisonguard.outbox.sweeping.row_quarantine_and_report import (
+    QuarantinedRow,
+    ReportAnswer,
+)
 from poisonguard.server.http_client import Client
 from poisonguard.server.report_batch_sender import Sender
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable
 
-from poisonguard.outbox.sweeping import quarantine
+from poisonguard.outbox.sweeping import row_quarantine_and_report
 from poisonguard.outbox.sweeping.connection import OutboxConnection
-from poisonguard.outbox.sweeping.quarantine import QuarantinedRow
+from poisonguard.outbox.sweeping.row_quarantine_and_report import QuarantinedRow
 
 REJECTED_SECONDS = 3_600.0
 MOST_ROWS = 1_000
@@ -18,7 +18,7 @@ LIST_BEHIND = f"""
 SELECT row_id FROM {{outbox}} AS entry
 WHERE entry.quarantined_at IS NOT NULL AND entry.reported_at IS NULL
   AND entry.row_id > %(last)s AND entry.row_id <> ALL (%(passed_by)s::bigint[])
-ORDER BY entry.row_id LIMIT {quarantine.REPORTED_AT_ONCE}
+ORDER BY entry.row_id LIMIT {row_quarantine_and_report.REPORTED_AT_ONCE}
 """  # noqa: S608 - made of constants
 
 
@@ -57,7 +57,7 @@ class RejectedReports:
         self._end()
         passed_by = list(self._until)
         if self._last_row is None:
-            return quarantine.unreported(connection, passed_by)
+            return row_quarantine_and_report.unreported(connection, passed_by)
         values = {"last": self._last_row, "passed_by": passed_by}
         listed = connection.execute(LIST_BEHIND, values)
         return _read_some(connection, [row_id for (row_id,) in listed])
@@ -76,10 +76,10 @@ def _read_some(
     """Read rows one by one, until their bodies and headers fill a report."""
     rows, size = list[QuarantinedRow](), 0
     for row_id in row_ids:
-        read = quarantine.rows_by_id(connection, [row_id])
+        read = row_quarantine_and_report.rows_by_id(connection, [row_id])
         size += sum(len(row.body) for row in read)
         size += sum(len(part) for row in read for pair in row.headers for part in pair)
-        if rows and size > quarantine.REPORT_BYTES:
+        if rows and size > row_quarantine_and_report.REPORT_BYTES:
             break
         rows += read
     return rows

@@ -11,9 +11,13 @@ from uuid import uuid4
 from poisonguard.errors import Away, Fenced, GuardError, Misconfigured
 from poisonguard.locks import LockServer
 from poisonguard.outbox.outcome import Publish, SendOutcome
-from poisonguard.outbox.sweeping import duplicates
-from poisonguard.outbox.sweeping.bisection import bisect
-from poisonguard.outbox.sweeping.claims import ClaimOrder, Claims, is_of_row
+from poisonguard.outbox.sweeping import repeated_message_ids
+from poisonguard.outbox.sweeping.backlog_measurement import OutboxBacklog
+from poisonguard.outbox.sweeping.claimed_window import (
+    SendingRecord,
+    SendingWindow,
+    WindowFinish,
+)
 from poisonguard.outbox.sweeping.connection import Connect, OutboxConnection
 from poisonguard.outbox.sweeping.error_log import (
     ErrorLog,
@@ -21,18 +25,14 @@ from poisonguard.outbox.sweeping.error_log import (
     Stage,
     SweeperBreaker,
 )
-from poisonguard.outbox.sweeping.figures import OutboxBacklog
+from poisonguard.outbox.sweeping.failing_row_bisection import bisect
 from poisonguard.outbox.sweeping.housekeeping import Housekeeping
-from poisonguard.outbox.sweeping.ownership import Ownership
-from poisonguard.outbox.sweeping.psycopg_client import psycopg
-from poisonguard.outbox.sweeping.quarantine import QuarantineReporter
-from poisonguard.outbox.sweeping.rows import ClaimedRow, RefusedRow
+from poisonguard.outbox.sweeping.psycopg_import import psycopg
+from poisonguard.outbox.sweeping.row_claims import ClaimOrder, Claims, is_of_row
+from poisonguard.outbox.sweeping.row_quarantine_and_report import QuarantineReporter
+from poisonguard.outbox.sweeping.row_reading import ClaimedRow, RefusedRow
 from poisonguard.outbox.sweeping.settings import SweeperSettings
-from poisonguard.outbox.sweeping.window import (
-    SendingRecord,
-    SendingWindow,
-    WindowFinish,
-)
+from poisonguard.outbox.sweeping.sweeper_lock import Ownership
 
 READ_FENCE = "SELECT fence FROM {sweeper}"
 TAKEN_OVER = "Another sweeper has taken over this outbox, or its fence was changed."
@@ -230,11 +230,11 @@ class Sweeper:
             self._check_fence(session, fence)
             return False
         self._enter(Stage.IDS)
-        others = duplicates.look_up(session.connection, rows)
+        others = repeated_message_ids.look_up(session.connection, rows)
         if others.fence != fence:
             self._ownership.release()
             raise Fenced(TAKEN_OVER)
-        verdicts = duplicates.judge(rows, others.by_identity)
+        verdicts = repeated_message_ids.judge(rows, others.by_identity)
         window.add(verdicts)
         window.is_claiming = False
         if verdicts.to_send:

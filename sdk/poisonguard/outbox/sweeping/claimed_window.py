@@ -14,16 +14,25 @@ from uuid import UUID, uuid4
 
 from poisonguard.contract import Cause
 from poisonguard.outbox.outcome import SendKind, SendOutcome
-from poisonguard.outbox.sweeping import duplicates, marks, quarantine
-from poisonguard.outbox.sweeping.bisection import Bisection, bisect
-from poisonguard.outbox.sweeping.claims import Claims, ReturnedRow
+from poisonguard.outbox.sweeping import (
+    repeated_message_ids,
+    row_quarantine_and_report,
+    sent_marks,
+)
 from poisonguard.outbox.sweeping.connection import OutboxConnection
-from poisonguard.outbox.sweeping.duplicates import DuplicateRow, Verdicts
 from poisonguard.outbox.sweeping.error_log import ErrorLog, Stage
-from poisonguard.outbox.sweeping.pace import CallSize, LoneRows, WindowSize, row_pause
-from poisonguard.outbox.sweeping.rows import ClaimedRow, OrderKey, RefusedRow
+from poisonguard.outbox.sweeping.failing_row_bisection import Bisection, bisect
+from poisonguard.outbox.sweeping.repeated_message_ids import DuplicateRow, Verdicts
+from poisonguard.outbox.sweeping.row_claims import Claims, ReturnedRow
+from poisonguard.outbox.sweeping.row_reading import ClaimedRow, OrderKey, RefusedRow
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from poisonguard.outbox.sweeping.unmarkable_rows import UnmarkableRows
+from poisonguard.outbox.sweeping.window_size_and_retry_delay import (
+    CallSize,
+    LoneRows,
+    WindowSize,
+    row_pause,
+)
 
 SILENT = "the broker gave no answer {} times while the row was alone: {}"
 
@@ -214,7 +223,7 @@ class WindowFinish:
         marked = set[int]()
 
         def run(part: Sequence[ClaimedRow]) -> None:
-            marked.update(marks.mark_sent(self._connection, window.token, part))
+            marked.update(sent_marks.mark_sent(self._connection, window.token, part))
 
         result = bisect(window.sent_rows, run)
         # Not twice where the next statement fails.
@@ -226,9 +235,9 @@ class WindowFinish:
         self._leave_out(result, Stage.MARK)
 
     def _note_unmarked(self, rows: Sequence[ClaimedRow]) -> None:
-        row_ids = marks.note_sent(self._connection, rows)
+        row_ids = sent_marks.note_sent(self._connection, rows)
         if row_ids:
-            names = ", ".join(map(str, row_ids[: duplicates.MOST_NAMED]))
+            names = ", ".join(map(str, row_ids[: repeated_message_ids.MOST_NAMED]))
             self._errors.note_event(
                 Stage.MARK,
                 "rows changed while they were sent",
@@ -244,7 +253,9 @@ class WindowFinish:
                 self._record.leave_out(row.row_id, Stage.CLAIM, row.reason)
         rows = [row for row in window.refused if not row.is_unchangeable]
         window.refused = rows
-        result = bisect(rows, lambda part: quarantine.mark(self._connection, part))
+        result = bisect(
+            rows, lambda part: row_quarantine_and_report.mark(self._connection, part)
+        )
         self._record.refused_count += len(result.passed)
         window.refused = []
         for row in result.passed:
@@ -257,7 +268,8 @@ class WindowFinish:
             return
         self._enter(Stage.IDS)
         result = bisect(
-            window.duplicates, lambda part: duplicates.mark(self._connection, part)
+            window.duplicates,
+            lambda part: repeated_message_ids.mark(self._connection, part),
         )
         self._record.duplicate_count += len(result.passed)
         window.duplicates = []

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from poisonguard.errors import OutboxFull
 from poisonguard.outbox.connections import ProducerConnection, Row
 from poisonguard.outbox.limits import OutboxLimits, TopicLimits
-from poisonguard.outbox.statements import COUNTED_ROWS, ProducerStatements
+from poisonguard.outbox.producer_statements import COUNTED_ROWS, ProducerStatements
 
 VALID_SECONDS = 1.0
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from poisonguard.outbox.sweeping.connection import Column, OutboxConnection
-from poisonguard.outbox.sweeping.psycopg_client import psycopg
-from poisonguard.outbox.sweeping.rows import (
+from poisonguard.outbox.sweeping.psycopg_import import psycopg
+from poisonguard.outbox.sweeping.row_reading import (
     COLUMNS,
     HEADERS_SHARE,
     ClaimedRow,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from poisonguard.contract import NAME_LIMIT, Cause
 from poisonguard.outbox.message import Header, OutboxMessage, digest
 from poisonguard.outbox.sweeping.connection import Column
-from poisonguard.outbox.sweeping.psycopg_client import adapt, pq, psycopg
+from poisonguard.outbox.sweeping.psycopg_import import adapt, pq, psycopg
 
 BYTEA, BYTEA_ARRAY = 17, 1001
 BODY_TYPES = frozenset({BYTEA, 25, 1042, 1043, 114})  # and texts, and json

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from poisonguard.outbox.sweeping import figures, pruning
+from poisonguard.outbox.sweeping import backlog_measurement, pruning
 from poisonguard.outbox.sweeping.connection import OutboxConnection, connecting_to
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
@@ -37,13 +37,13 @@ def test_figures_of_empty_topics_are_deleted_after_a_minute(
         " SELECT 'shop', 'm-' || n, 'reply-' || n, '' FROM generate_series(1, 50) AS n"
     )
     outbox.put("stays", topic="reply-7")
-    figures.write(connection)
+    backlog_measurement.write(connection)
     outbox.execute("DELETE FROM poisonguard_outbox WHERE message_id <> 'stays'")
 
-    figures.write(connection)
+    backlog_measurement.write(connection)
     assert len(outbox.execute(FIGURES)) == 50
     outbox.execute(AGE)
-    figures.write(connection)
+    backlog_measurement.write(connection)
 
     assert outbox.execute(FIGURES) == [("reply-7", 1, True)]
 
@@ -53,16 +53,16 @@ def test_an_empty_outbox_has_one_fresh_figure(
 ) -> None:
     for topic in ("a", "b"):
         outbox.put(topic, topic=topic)
-    figures.write(connection)
+    backlog_measurement.write(connection)
     outbox.execute("DELETE FROM poisonguard_outbox")
-    figures.write(connection)
+    backlog_measurement.write(connection)
     for _ in range(2):
         outbox.execute(AGE)
-        figures.write(connection)
+        backlog_measurement.write(connection)
         assert outbox.execute(FIGURES) == [("a", 0, True)]
 
     outbox.put("again", topic="b")
-    figures.write(connection)
+    backlog_measurement.write(connection)
     assert outbox.execute(FIGURES) == [("a", 0, True), ("b", 1, True)]
 
 

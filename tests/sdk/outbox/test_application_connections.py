@@ -18,9 +18,9 @@ from poisonguard.outbox import (
     OutboxMessage,
     SendKind,
     SendOutcome,
-    waiting_figures,
+    backlog_size,
 )
-from tests.sdk.outbox.callers import (
+from tests.sdk.outbox.application_connections import (
     CALLERS,
     WITHOUT_TRANSACTIONS,
     Caller,
@@ -173,7 +173,7 @@ def test_a_full_outbox_leaves_the_transaction_as_it_is(
     outbox = Outbox(caller.connection, producer="shop", limits=LIMITS)
     with caller.begin():
         outbox.put("orders", b"one", message_id="m-7")
-        waiting_figures._cache.clear()
+        backlog_size._cache.clear()
         with pytest.raises(OutboxFull, match="has 1 rows waiting, and its limit is 1"):
             outbox.put("orders", b"two")
         assert caller.execute("SELECT 42") == [(42,)]
@@ -281,7 +281,7 @@ def test_waiting_for_room_leaves_no_transaction_open(
     assert open_transactions(outbox_dsn) == 0
     outbox.put("orders", b"one")
     any_caller.commit()
-    waiting_figures._cache.clear()
+    backlog_size._cache.clear()
 
     assert not outbox.wait_for_room("orders", 0.1)
     assert open_transactions(outbox_dsn) == 0

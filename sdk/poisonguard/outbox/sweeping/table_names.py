@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poisonguard.outbox.sweeping.psycopg_client import sql
+from poisonguard.outbox.sweeping.psycopg_import import sql
 
 NAMES = {
     "outbox": "poisonguard_outbox",

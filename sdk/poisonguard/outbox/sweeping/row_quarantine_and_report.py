@@ -10,10 +10,10 @@ from typing import NamedTuple, Protocol
 
 from poisonguard.contract import Cause
 from poisonguard.outbox.message import Header
-from poisonguard.outbox.sweeping.claims import is_of_row
 from poisonguard.outbox.sweeping.connection import Column, OutboxConnection
-from poisonguard.outbox.sweeping.psycopg_client import adapt, pq, psycopg
-from poisonguard.outbox.sweeping.rows import (
+from poisonguard.outbox.sweeping.psycopg_import import adapt, pq, psycopg
+from poisonguard.outbox.sweeping.row_claims import is_of_row
+from poisonguard.outbox.sweeping.row_reading import (
     BYTEA_ARRAY,
     CUT,
     HEADERS_SHARE,

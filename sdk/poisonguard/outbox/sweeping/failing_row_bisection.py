@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from poisonguard.outbox.sweeping.claims import is_of_row
-from poisonguard.outbox.sweeping.psycopg_client import psycopg
+from poisonguard.outbox.sweeping.psycopg_import import psycopg
+from poisonguard.outbox.sweeping.row_claims import is_of_row
 
 Row = TypeVar("Row")
 # So many rows that fail alone while none passes, nor one farther on or elsewhere: their

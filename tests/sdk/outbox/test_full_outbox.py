@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from poisonguard import Misconfigured, OutboxFull
-from poisonguard.outbox import Outbox, OutboxLimits, TopicLimits, waiting_figures
+from poisonguard.outbox import Outbox, OutboxLimits, TopicLimits, backlog_size
 from poisonguard.outbox.postgres_schema import schema
 from tests.sdk.outbox.executed_statements import ExecutedStatements
 
@@ -41,7 +41,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(waiting_figures, "clock", clock)
+    monkeypatch.setattr(backlog_size, "clock", clock)
     return clock
 
 
@@ -188,7 +188,7 @@ def test_a_count_that_was_cut_short_does_not_hide_former_figures(
     clock: Clock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(waiting_figures, "COUNTED_ROWS", 2)
+    monkeypatch.setattr(backlog_size, "COUNTED_ROWS", 2)
     connection.execute(FIGURES, ["orders", 1_000, 10, "1s", "1 hour"])
     outbox(OutboxLimits(rows=900)).put("orders", b"one")
     clock.now += 1
@@ -353,7 +353,7 @@ def test_waiting_ends_when_a_row_is_sent(outbox_dsn: str) -> None:
         limits = OutboxLimits(rows=1)
         outbox = Outbox(connection, producer="shop", limits=limits)
         outbox.put("orders", b"one")
-        waiting_figures._cache.clear()
+        backlog_size._cache.clear()
         assert not outbox.wait_for_room("orders", 0)
         answers = list[bool]()
         thread = threading.Thread(
@@ -372,7 +372,7 @@ def test_waiting_ends_with_its_time(outbox_dsn: str) -> None:
     with psycopg.connect(outbox_dsn, autocommit=True) as connection:
         outbox = Outbox(connection, producer="shop", limits=OutboxLimits(rows=1))
         outbox.put("orders", b"one")
-        waiting_figures._cache.clear()
+        backlog_size._cache.clear()
         began = time.monotonic()
 
         assert not outbox.wait_for_room("orders", 0.2)
