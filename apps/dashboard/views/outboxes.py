@@ -91,7 +91,7 @@ def inspect(request: SignedIn, outbox_id: int) -> HttpResponse:
         ),
         "curl": curl.get(request, f"{API}/{outbox.pk}/findings"),
     }
-    return render(request, "outboxes/inspect.html", context)
+    return render(request, "outboxes/table_inspection.html", context)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -283,7 +283,9 @@ def _decide(
         "curl": curl.post(request, f"{API}/{outbox.pk}/rows/{row_id}/{act}", {}),
     }
     status = status_of(wrong) if wrong else 200
-    return render(request, "outboxes/decide.html", context, status=status)
+    return render(
+        request, "outboxes/decision_confirmation.html", context, status=status
+    )
 
 
 def _params(filters: RowFilter) -> dict[str, str]:
