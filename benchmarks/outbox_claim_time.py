@@ -60,7 +60,7 @@ class Outbox:
         claims, token = Claims(self._connection, self._settings), uuid4()
         rows = claims.claim_next(ClaimOrder(token=token, fence=1, rows=WINDOW))
         assert len(rows) == WINDOW
-        repeated_message_ids.look_up(self._connection, rows)
+        repeated_message_ids.read_same_ids(self._connection, rows)
         claims.give_back_all(token)
 
     def processor_seconds(self) -> float:

@@ -12,7 +12,7 @@ SILENT = "silent"
 
 
 def state_of(outbox: Outbox, *, now: datetime) -> str:
-    """Return the noted state, or `silent` where no sweeper notes anything."""
+    """Return the sweeper's state of an outbox; `silent` where no sweeper notes one."""
     activity = outbox.activity
     if outbox.is_paused:
         return SweeperState.PAUSED.value

@@ -29,7 +29,7 @@ class ErrorTexts:
         self._secrets = _pattern_of(_secrets_of(url))
 
     def clean(self, text: str) -> str:
-        """Return a text without host, user and password."""
+        """Return an error text without the database's host, user and password."""
         text = _QUOTED.sub(rf"\1\2{NOT_SHOWN}", text)
         return self._secrets.sub(NOT_SHOWN, text) if self._secrets else text
 
@@ -43,7 +43,7 @@ def _secrets_of(url: str) -> Iterable[str]:
 
 
 def _pattern_of(secrets: Iterable[str]) -> re.Pattern[str] | None:
-    """Return what finds these as whole words: a user may be named `a`."""
+    """Compile a regex of secret words, each as a whole word: a user may be `a`."""
     words = sorted({each for each in secrets if each}, key=len, reverse=True)
     if not words:
         return None

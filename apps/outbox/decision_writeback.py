@@ -79,7 +79,7 @@ def settle(
     target: AsideState,
     quarantine: Quarantine,
 ) -> AsideState | None:
-    """Bring a row into a state; return the one that it has, None to try again later.
+    """Update an outbox row to a state; return the one it has, None to try later.
 
     A row that was quarantined again after this quarantine is not released.
     """
@@ -103,7 +103,7 @@ def _became(
     values: Mapping[str, Any],
     target: AsideState,
 ) -> AsideState | None:
-    """Return what became of a row that could not be changed."""
+    """Return the state of an outbox row that could not be changed."""
     row = connection.execute(filled(outbox, _LOOK), values).fetchone()
     if row is None or target is AsideState.RELEASED:
         # That a row was deleted does not say that it was sent.

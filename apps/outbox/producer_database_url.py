@@ -38,7 +38,7 @@ class ProducerDatabase:
 
     @classmethod
     def read(cls, url: str) -> Self:
-        """Parse a stored address; raise Invalid where it cannot be one.
+        """Parse a stored database URL; raise Invalid where it cannot be one.
 
         Raises Unavailable where it is sealed with another key, or its variable is not
         set.
@@ -67,7 +67,7 @@ class ProducerDatabase:
         )
 
     def check(self, *, resolve: bool) -> None:
-        """Raise Invalid where it leads to a forbidden host now.
+        """Raise Invalid where the database's host is forbidden now.
 
         `resolve` looks the name up: never use it in a transaction.
         """
@@ -123,7 +123,7 @@ def search_path_to(schema: str) -> dict[str, str]:
 
 
 def _ssl_mode(query: str) -> str:
-    """Return the only option that an address may have."""
+    """Return the `sslmode` of a database URL, the only option it may have."""
     options = dict(parse_qsl(query, keep_blank_values=True))
     mode = options.pop("sslmode", "require")
     if options:

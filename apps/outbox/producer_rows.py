@@ -171,7 +171,7 @@ RETURNING quarantined.quarantined_at, quarantined.message_id
 
 
 def find(outbox: Outbox, filters: RowFilter, *, most: int) -> list[ProducerRow]:
-    """List rows, the newest first; raise Unavailable where the database is away."""
+    """List rows of a producer's outbox table, the newest first; may be Unavailable."""
     condition = "true" if filters.state is None else _CONDITIONS[filters.state]
     with session(outbox) as connection:
         cursor = connection.cursor(row_factory=class_row(ProducerRow))
@@ -197,14 +197,14 @@ def one(outbox: Outbox, row_id: int) -> ProducerRow | None:
 def release(
     outbox: Outbox, connection: psycopg.Connection[Any], row_id: int
 ) -> Quarantine | None:
-    """Let the sweeper send a row; return how it was quarantined, None if it is not."""
+    """Set a quarantined outbox row to be sent; return its `Quarantine`, or None."""
     return _decide(outbox, connection, RELEASE, row_id)
 
 
 def drop(
     outbox: Outbox, connection: psycopg.Connection[Any], row_id: int
 ) -> Quarantine | None:
-    """Let a row never be sent; return how it was quarantined, None if it is not."""
+    """Set a quarantined outbox row to dropped; return its `Quarantine`, or None."""
     return _decide(outbox, connection, _DROP, row_id)
 
 
@@ -252,7 +252,7 @@ def session(outbox: Outbox) -> Iterator[psycopg.Connection[Any]]:
 
 @contextmanager
 def _cut_when_silent(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """Break the connection of a database that is frozen: its own limits rest, too."""
+    """Cut the connection to a frozen database, whose own time-outs stand still."""
     watch = AnswerWatch(ANSWER_SECONDS, partial(cut_connection, connection))
     try:
         with watch:

@@ -47,7 +47,7 @@ class DeliveryFilter:
 
     @classmethod
     def parse(cls, params: Mapping[str, str]) -> Self:
-        """Parse the parameters of a request; raises Invalid for the first bad one."""
+        """Parse request parameters into a delivery filter, or raise Invalid."""
         return cls(
             endpoint=_endpoint(params.get("endpoint")),
             state=_word("state", params.get("state"), list(DeliveryState)),
@@ -95,7 +95,7 @@ def _endpoint(value: str | None) -> str | None:
 
 
 def _word(name: str, value: str | None, words: Collection[str]) -> str | None:
-    """Return one of some words, None if empty; raises Invalid for any other."""
+    """Check that a filter parameter is one of some words; None if empty, or Invalid."""
     if value and value not in words:
         raise Invalid(name, f"send one of {', '.join(words)}")
     return value or None

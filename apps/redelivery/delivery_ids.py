@@ -27,7 +27,7 @@ class DeliveryIds:
         self._last = 0
 
     def new(self) -> uuid.UUID:
-        """Return the next id."""
+        """Return the next delivery id, a UUID of version 7."""
         with self._lock:
             now = time.time_ns() // 1_000_000 * _MOST_IN_A_MILLISECOND
             self._last = max(now, self._last + 1)
@@ -52,5 +52,5 @@ def last_id_at(moment: datetime) -> uuid.UUID:
 
 
 def _milliseconds(moment: datetime) -> int:
-    """Return the time that the ids of a moment begin with."""
+    """Return the milliseconds that delivery ids (UUID 7) of a moment begin with."""
     return min(max((moment - _EPOCH) // timedelta(milliseconds=1), 0), _LATEST)

@@ -108,7 +108,7 @@ FINISHED = tuple(state.value for state in DeliveryState if state not in UNFINISH
 
 
 def before(state: DeliveryState) -> list[str]:
-    """List the states that can change to this one."""
+    """List the delivery states that can change to this one."""
     return sorted(origin.value for origin, onward in NEXT.items() if state in onward)
 
 

@@ -36,7 +36,7 @@ class Backlog:
 
 
 def waiting(endpoint_ids: Sequence[int]) -> dict[int, Backlog]:
-    """Count what waits at these endpoints; where nothing does is left out."""
+    """Count the waiting deliveries of each endpoint; one without any is left out."""
     with connection.cursor() as cursor:
         cursor.execute(_WAITING, [list(endpoint_ids)])
         return {
@@ -46,7 +46,7 @@ def waiting(endpoint_ids: Sequence[int]) -> dict[int, Backlog]:
 
 
 def oldest_waiting(endpoint_ids: Sequence[int]) -> dict[int, datetime]:
-    """Return when the oldest that waits at these endpoints was accepted."""
+    """Return when the oldest waiting delivery of each endpoint was accepted."""
     with connection.cursor() as cursor:
         cursor.execute(_OLDEST, [list(endpoint_ids)])
         return dict(cursor.fetchall())

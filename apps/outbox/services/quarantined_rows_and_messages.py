@@ -188,7 +188,7 @@ def first_unsettled(
 def store(
     *, outbox: Outbox, decided: DecidedRow, state: AsideState, now: datetime
 ) -> None:
-    """Note the state that a row has now, unless it was decided again meanwhile.
+    """Store the state that an outbox row has now, unless it was decided again.
 
     Where the row was sent all the same, its message is not to be sent once more.
     """
@@ -216,20 +216,20 @@ def note_flood(*, outbox_id: int, now: datetime) -> None:
 
 
 def note_ends_of_floods(*, now: datetime) -> None:
-    """Look again at the outboxes whose rows were set aside lately."""
+    """Update which outboxes have a flood of quarantined rows, after some ended."""
     flooded = OutboxActivity.objects.filter(flood_rows__gt=0)
     for outbox_id in flooded.values_list("outbox", flat=True):
         note_flood(outbox_id=outbox_id, now=now)
 
 
 def forget(*, now: datetime) -> None:
-    """Delete what no later report or decision needs."""
+    """Delete records of quarantined rows that no report or decision needs."""
     rows = SetAsideRow.objects.filter(state__in=FINAL, is_settled=True)
     rows.filter(noted_at__lt=now - FINAL_FOR).delete()
 
 
 def _words_of(user: str, application: str, address: str) -> str:
-    """Describe a writer in a sentence."""
+    """Describe the writer of a quarantined row in a sentence."""
     if not (user or application or address):
         return "a writer that no trigger noted"
     return (

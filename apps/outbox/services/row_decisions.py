@@ -80,7 +80,7 @@ def _decide(
     reason: str,
     now: datetime,
 ) -> None:
-    """Change the row, record the decision, and only then commit the change.
+    """Change a quarantined row, audit the decision, and only then commit the row.
 
     A decision that is not recorded is never carried out. Where the producer's database
     goes away at the commit, the person gets Unavailable, and the sweeper process

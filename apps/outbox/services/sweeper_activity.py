@@ -67,7 +67,7 @@ SET count = error.count + EXCLUDED.count, last_at = EXCLUDED.last_at,
 def note(
     *, outbox_id: int, note: SweeperNote, errors: Sequence[NewErrors], now: datetime
 ) -> None:
-    """Store a note, and add the errors; nothing where the outbox was removed."""
+    """Store a sweeper's state and errors, unless its outbox was removed."""
     details = [note.detail, _flood_of(outbox_id)]
     counts: dict[str, Any] = {}
     if note.has_counts:
@@ -96,7 +96,7 @@ def note(
 def _rows_for(
     outbox_id: int, state: SweeperState, now: datetime
 ) -> QuerySet[OutboxActivity]:
-    """Select the row to write a note to: who waits writes over no note of who works."""
+    """Select an outbox's activity: a waiting sweeper overwrites no working one's."""
     rows = OutboxActivity.objects.filter(outbox=outbox_id)
     if state is not SweeperState.WAITING:
         return rows
@@ -107,7 +107,7 @@ def _rows_for(
 
 
 def _flood_of(outbox_id: int) -> str:
-    """Say whose rows are set aside in great numbers; "" where they are few."""
+    """Name the writer of a flood of quarantined rows; "" where they are few."""
     flooded = OutboxActivity.objects.filter(
         outbox=outbox_id, flood_rows__gte=FLOOD_ROWS
     )
@@ -120,7 +120,7 @@ def _flood_of(outbox_id: int) -> str:
 
 @transaction.atomic
 def add_errors(*, outbox_id: int, errors: Sequence[NewErrors]) -> None:
-    """Add errors to those of an outbox; nothing where it was removed."""
+    """Add a sweeper's errors to those stored for its outbox, unless removed."""
     if not errors or not Outbox.objects.filter(pk=outbox_id).exists():
         return
     with connection.cursor() as cursor:

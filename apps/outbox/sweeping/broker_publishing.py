@@ -36,7 +36,7 @@ class BrokerPublishing:
         self._publisher: Publisher | None = None
 
     def __call__(self, messages: Sequence[OutboxMessage]) -> list[SendOutcome]:
-        """Send messages in order; raise Away where none can have been sent."""
+        """Publish outbox messages to the broker in order; raise Away if none can be."""
         try:
             adapter = adapters.adapter(self._broker.kind)
             batch = [_outbound(each, adapter.capabilities) for each in messages]
@@ -49,14 +49,14 @@ class BrokerPublishing:
         return [_send_outcome(outcome) for outcome in outcomes]
 
     def close(self) -> None:
-        """Close the connection; the next message opens another one."""
+        """Close the broker's connection; the next message opens another one."""
         publisher, self._publisher = self._publisher, None
         if publisher is not None:
             publisher.close()
 
 
 def _outbound(message: OutboxMessage, capabilities: Capabilities) -> Outbound:
-    """Add the message id, by which consumers recognise a copy."""
+    """Translate an outbox message for its broker, with its id among the headers."""
     message_id = message.message_id.encode()
     return Outbound(
         topic=message.topic,

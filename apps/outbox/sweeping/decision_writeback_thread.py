@@ -51,7 +51,7 @@ class Settlement:
         self._stop = threading.Event()
 
     def start(self) -> None:
-        """Begin to settle rows."""
+        """Start the thread that writes decisions back to outbox rows."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -64,7 +64,7 @@ class Settlement:
         return not self._thread.is_alive()
 
     def settle_all(self) -> None:
-        """Settle what was decided; return when nothing more can be done now."""
+        """Write decisions to outbox rows until nothing more can be done now."""
         with borrow():
             quarantined_rows_and_messages.forget(now=self._clock())
             quarantined_rows_and_messages.note_ends_of_floods(now=self._clock())
@@ -100,7 +100,7 @@ class Settlement:
             return list(listed.select_related("topic"))
 
     def _settle(self, outbox: Outbox) -> None:
-        """Settle some rows of an outbox; an error leaves it, or a row, for later."""
+        """Write decisions to some rows of an outbox; an error leaves them for later."""
         with borrow():
             listed = quarantined_rows_and_messages.first_unsettled(
                 outbox, passed_by=self._passed_by("row"), most=AT_ONCE
@@ -122,7 +122,7 @@ class Settlement:
     def _settle_rows(
         self, outbox: Outbox, rows: Sequence[DecidedRow]
     ) -> list[tuple[DecidedRow, AsideState]]:
-        """Bring rows into their states, in one transaction; return what they have."""
+        """Update outbox rows as decided, in one transaction; return their states."""
         states = list[tuple[DecidedRow, AsideState]]()
         with producer_rows.session(outbox) as connection:
             connection.execute(decision_writeback.LOCK_LIMIT)
@@ -176,5 +176,5 @@ class Settlement:
 
 
 def is_locked(error: psycopg.Error) -> bool:
-    """Tell whether another session has the lock of a row."""
+    """Tell whether a statement failed because another session locks the row."""
     return isinstance(error, psycopg.errors.LockNotAvailable)

@@ -69,12 +69,12 @@ class OutboxSweeper:
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start the thread that sends the outbox's rows."""
         self._watch.start()
         self._thread.start()
 
     def stop(self) -> None:
-        """Claim nothing any more; `join` waits until the window is marked."""
+        """Stop claiming outbox rows; `join` waits until the window is marked."""
         self._stop.set()
 
     def join(self, seconds: float) -> bool:
@@ -113,7 +113,7 @@ class OutboxSweeper:
         return psycopg.conninfo.make_conninfo(**self._parameters())
 
     def _parameters(self) -> dict[str, Any]:
-        """Look the database up again, as its address may have moved."""
+        """Return the producer database's connection parameters, looked up now."""
         try:
             database = ProducerDatabase.read(self.outbox.url)
             return database.parameters(
@@ -142,7 +142,7 @@ class _NotedStop:
         return self._stop.is_set()
 
     def wait(self, timeout: float) -> bool:
-        """Wait for the stop; a sweeper that waits for long is not silent meanwhile."""
+        """Wait for the sweeper's stop; note its state each second of a long wait."""
         until = monotonic() + timeout
         while (seconds := until - monotonic()) > 0:
             if self._stop.wait(min(seconds, NOTE_SECONDS)):
@@ -169,7 +169,7 @@ class _NoteTaker:
         slowed: Mapping[str, str],
         watch_errors: Sequence[LoggedError],
     ) -> None:
-        """Store a note, unless the last one is younger than a second."""
+        """Store the sweeper's health, unless the last note is younger than a second."""
         now = monotonic()
         seconds = now - self._noted_at
         if seconds < NOTE_SECONDS:
@@ -227,7 +227,7 @@ class _NoteTaker:
 def _state_of(
     health: SweeperHealth, slowed: Mapping[str, str]
 ) -> tuple[SweeperState, str]:
-    """Return the state of a sweeper, and why it is in it."""
+    """Return the `SweeperState` of a sweeper's health, and the reason for it."""
     latest = health.errors[0] if health.errors and health.failures_in_a_row else None
     if health.breaker_opened_at is not None:
         return SweeperState.BROKEN, health.breaker_reason

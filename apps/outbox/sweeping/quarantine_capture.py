@@ -54,7 +54,7 @@ def capture_quarantined(
 
 
 def _report_id(row: QuarantinedRow, outbox: Outbox) -> UUID:
-    """Name this quarantine of a row: released, it may be quarantined once more.
+    """Build the report id of one quarantine of a row; a later one has another.
 
     A row that a sweeper cannot mark has no time.
     """
@@ -69,7 +69,7 @@ def _registered_topics(outbox: Outbox, natives: set[str]) -> dict[str, str]:
 
 
 def _answer(answer: CaptureAnswer, report: FailureReport) -> ReportAnswer:
-    """Accept what is stored; a body that is too large is noted and stays in its row."""
+    """Translate a capture's answer for a row: accepted, or the body is too large."""
     is_noted = report.oversize_body is not None or answer.pointer == "/body"
     is_stored = answer.status is not CaptureStatus.REJECTED
     return ReportAnswer(is_accepted=is_stored or is_noted, detail=answer.detail or "")

@@ -43,7 +43,7 @@ class SweeperProcess:
         self._settlement = Settlement(clock=clock)
 
     def run(self, stop: threading.Event) -> None:
-        """Sweep until `stop`; then let what is being sent end."""
+        """Sweep all outboxes until `stop`; then let what is being sent end."""
         self._settlement.start()
         try:
             while not stop.is_set():
@@ -60,7 +60,7 @@ class SweeperProcess:
                 log.error("rows were still being settled at the end")
 
     def _read(self) -> None:
-        """Read all outboxes; begin and end their sweepers."""
+        """Read all outboxes; start and stop their sweeper threads."""
         try:
             with borrow():
                 outboxes = list(
@@ -109,7 +109,7 @@ class SweeperProcess:
 
 
 def _are_alike(one: Outbox, other: Outbox) -> bool:
-    """Tell whether an outbox has the settings, also of its broker, that it had."""
+    """Tell whether two readings of an outbox have equal settings, also its broker."""
     return one.version == other.version and (
         model_to_dict(one.broker) == model_to_dict(other.broker)
     )

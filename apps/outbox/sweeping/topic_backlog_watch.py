@@ -55,12 +55,12 @@ class BrokerWatch:
         )
 
     def start(self) -> None:
-        """Begin to ask, if there is a limit to ask for."""
+        """Start asking the broker for topic backlogs, if there is a limit on them."""
         if (self._outbox.most_lag, self._outbox.most_depth) != (None, None):
             self._thread.start()
 
     def stop(self) -> None:
-        """Ask nothing more; a call that hangs ends by itself, and harms no one."""
+        """Stop asking the broker for topic backlogs; a hung call ends by itself."""
         self._stop.set()
 
     @property
@@ -81,7 +81,7 @@ class BrokerWatch:
                 self._figures.pop(topic, None)
 
     def slowed(self) -> Mapping[str, str]:
-        """Return the topics to slow, each with its reason; waits for no broker."""
+        """Return the topics with a long backlog, with reasons; waits for no broker."""
         with self._mutex:
             since = self._timer() - FRESH_SECONDS
             return {
@@ -110,7 +110,7 @@ class BrokerWatch:
             return topic
 
     def ask(self, topic: str) -> None:
-        """Ask the broker about one topic, and note the answer.
+        """Ask the broker for the backlog of one topic, and note the answer.
 
         It is the one place of the thread where errors are caught, and counted.
         """

@@ -109,7 +109,7 @@ class GatewayApplication:
         return cls(monotonic=monotonic, http=http)
 
     def cut(self) -> None:
-        """Wait no longer for back ends: store what they did not answer."""
+        """Cut the first tries under way: store the requests that have no answer."""
         self._first_tries.cut()
 
     async def aclose(self) -> None:
@@ -129,7 +129,7 @@ class GatewayApplication:
     async def __call__(
         self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend
     ) -> None:
-        """Answer one request; who cancels its task ends a first try, too."""
+        """Answer one HTTP request; a cancelled task ends its first try, too."""
         if scope["type"] != "http":
             raise NotImplementedError(scope["type"])
         task = asyncio.current_task()
@@ -166,7 +166,7 @@ class GatewayApplication:
             raise _absent("There is nothing here: call /gateway/{endpoint}/{path}.")
 
     async def _take_call(self, caller: CallerConnection) -> None:
-        """Check a call, and then try or store it."""
+        """Check a call of an endpoint, and then try or store it."""
         checked_at = self._monotonic()
         encoded, slash, rest = caller.raw_path[len(PREFIX) :].partition(b"/")
         name = encoded.decode("ascii")
@@ -200,7 +200,7 @@ class GatewayApplication:
             await self._first_tries.run(call, caller, breaker)
 
     async def _accept(self, call: EndpointCall, caller: CallerConnection) -> None:
-        """Store a call before any try, and answer 202."""
+        """Store a call as a delivery before any try, and answer 202."""
         store = partial(delivery_store.store, call.endpoint, call.delivery())
         try:
             await self._storing.run(store)
@@ -225,7 +225,7 @@ class GatewayApplication:
         )
 
     async def _tell_status(self, caller: CallerConnection) -> None:
-        """Answer how a delivery goes on, to the key that made it."""
+        """Answer a delivery's status as JSON, to the API key that made it."""
         if caller.method not in {"GET", "HEAD"}:
             raise GatewayRefusal(
                 status=HTTPStatus.METHOD_NOT_ALLOWED,
@@ -252,7 +252,7 @@ class GatewayApplication:
     async def _permitted(
         self, caller: CallerConnection, name: str
     ) -> tuple[CachedKey, Endpoint]:
-        """Return the key and the endpoint of a call; raise GatewayRefusal."""
+        """Return a call's API key and endpoint, or raise GatewayRefusal."""
         key = await self._caller_key(caller)
         endpoint = await self._cache.endpoint(name)
         if endpoint is None or not key.principal.sees(endpoint.topic.name):
@@ -262,7 +262,7 @@ class GatewayApplication:
         return key, endpoint
 
     async def _caller_key(self, caller: CallerConnection) -> CachedKey:
-        """Return the key of a call, which may make it; raise GatewayRefusal."""
+        """Return the API key that may make this call, or raise GatewayRefusal."""
         secret = _secret(caller)
         if not secret:
             raise _unauthorized("Send a key in X-Poisonweb-Key.")
@@ -292,7 +292,7 @@ class GatewayApplication:
             calls[endpoint.pk] -= 1
 
     def _note_refusal(self, secret: str, address: str) -> None:
-        """Record a refused key, in the background."""
+        """Store that an API key was refused, in the background."""
         if len(self._notes) < MOST_NOTES:
             task = asyncio.create_task(self._note(secret, address))
             self._notes.add(task)

@@ -39,7 +39,7 @@ class BatchedWrites:
         self._counting = asyncio.create_task(self._count_forever())
 
     def count_success(self, endpoint_id: int) -> None:
-        """Count a success at the first try."""
+        """Count an endpoint's success at the first try, for the next batch."""
         minute = clock.now().replace(second=0, microsecond=0)
         self._successes[endpoint_id, minute] += 1
 
@@ -54,7 +54,7 @@ class BatchedWrites:
             self._notice = asyncio.create_task(self._notify_soon())
 
     async def aclose(self) -> None:
-        """Write what is left."""
+        """Write the counts, key uses and notices that no batch has written."""
         if self._notice is not None:
             await self._notice
         self._stop.set()
@@ -80,7 +80,7 @@ class BatchedWrites:
             log.warning("uses of keys are not noted: %s", problem)
 
     async def _add_successes(self) -> None:
-        """Add the counts to their rows; keep them where that fails."""
+        """Add success counts to the rows of endpoints; keep them where that fails."""
         successes, self._successes = self._successes, Counter()
         for (endpoint_id, minute), number in successes.items():
             try:

@@ -26,7 +26,7 @@ class CallRateLimits:
         self._buckets: OrderedDict[Hashable, _Bucket] = OrderedDict()
 
     def take(self, caller: Hashable) -> float:
-        """Count a call; return 0, or how many seconds the caller has to wait."""
+        """Count a call against a key's rate limit; return 0, or the seconds to wait."""
         now = self._monotonic()
         bucket = self._buckets.pop(caller, None) or _Bucket(self._most, now)
         self._buckets[caller] = bucket

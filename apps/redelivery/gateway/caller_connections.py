@@ -40,7 +40,7 @@ class BodyMemory:
         self._used = 0
 
     def take(self, size: int) -> None:
-        """Count bytes; raise GatewayRefusal where there is no room for them."""
+        """Reserve memory for a request's bytes; raise GatewayRefusal without room."""
         if self._used + size > self._most:
             raise busy("The gateway holds too many large requests: try again.")
         self._used += size
@@ -105,14 +105,14 @@ class CallerConnection:
                 return b"".join(parts)
 
     def close(self) -> None:
-        """Give memory back, and wait no more for the caller's end."""
+        """Give the request's memory back; stop waiting for the caller to hang up."""
         self._memory.give_back(self._size)
         self._size = 0
         if self._departure is not None:
             self._departure.cancel()
 
     async def answer(self, status: int, headers: Sequence[Header], body: bytes) -> None:
-        """Send a whole answer of ours."""
+        """Send the caller a whole answer that the gateway made."""
         length = (b"content-length", b"%d" % len(body))
         await self.begin(status, [*headers, length])
         await self.write(b"" if self.method == "HEAD" else body, is_last=True)
@@ -120,7 +120,7 @@ class CallerConnection:
     async def refuse(
         self, refusal: GatewayRefusal, soap: SoapVersion | None = None
     ) -> None:
-        """Answer a refusal; the rest of the request is not kept."""
+        """Send the caller a refusal, and throw the rest of the request away."""
         status, headers, body = refusal.message(soap)
         length = (b"content-length", b"%d" % len(body))
         await self.begin(status, [*headers, length, (b"connection", b"close")])
@@ -129,7 +129,7 @@ class CallerConnection:
         await self.write(b"", is_last=True)
 
     async def begin(self, status: int, headers: Sequence[Header]) -> None:
-        """Send status and headers."""
+        """Send the caller status and headers of an answer."""
         self.has_answer = True
         start = {"type": "http.response.start", "status": status}
         await self._send({**start, "headers": headers})
@@ -146,13 +146,13 @@ class CallerConnection:
         return self._departure.done()
 
     def break_off(self) -> None:
-        """Break the connection, so that its answer is not taken for a whole one."""
+        """Break the caller's connection: its partial answer does not look whole."""
         if self._abort is None:
             raise AnswerBrokenOff
         self._abort()
 
     async def _linger(self) -> None:
-        """Read on for a moment: closed with unread bytes, the answer would be lost."""
+        """Read what the caller still sends: unread bytes would lose the answer."""
         unread = LINGER_BYTES
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER_SECONDS):

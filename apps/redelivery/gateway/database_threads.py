@@ -41,7 +41,7 @@ class _Call:
     future: asyncio.Future[Any]
 
     def give(self, outcome: Any, error: BaseException | None) -> None:
-        """Give the outcome to the event loop; it may have ended."""
+        """Give a database call's outcome to the event loop, which may have ended."""
         try:
             self.loop.call_soon_threadsafe(self._end, outcome, error)
         except RuntimeError:
@@ -71,7 +71,7 @@ class GatewayDatabaseThreads:
             thread.start()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run a call; raises DatabaseAway while Postgres does not answer.
+        """Run a function in a database thread; DatabaseAway while Postgres is silent.
 
         The call is not run then, unless the session broke meanwhile.
         """
@@ -81,7 +81,7 @@ class GatewayDatabaseThreads:
         return cast(T, await future)
 
     async def aclose(self) -> None:
-        """Finish all calls, and end the threads with their sessions."""
+        """Finish all database calls, and end the threads with their sessions."""
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:

@@ -41,7 +41,7 @@ class StoredDelivery:
 
 
 def store(endpoint: Endpoint, new: NewDelivery) -> Delivery:
-    """Store a request once, on a second session if the first one breaks.
+    """Store a request as one delivery, on a second session if the first breaks.
 
     Raises PerhapsStored, where neither tells whether it is stored.
     """
@@ -68,7 +68,7 @@ def store_with_breaker(endpoint: Endpoint, new: NewDelivery) -> StoredDelivery:
 
 
 def may_try(endpoint: Endpoint, order_key: bytes | None, *, is_open: bool) -> str:
-    """Return why the back end is not called now; "" where it is."""
+    """Return why an endpoint's back end is not called now (breaker, order), or ""."""
     if order_key is not None:
         earlier = Delivery.objects.filter(
             endpoint=endpoint, order_key=order_key, state__in=UNFINISHED
@@ -81,12 +81,12 @@ def may_try(endpoint: Endpoint, order_key: bytes | None, *, is_open: bool) -> st
 
 
 def close_breaker(endpoint: Endpoint) -> None:
-    """Note a success at the first try after failures."""
+    """Close an endpoint's breaker after a success at the first try."""
     circuit_breaker.close_after_success(endpoint_id=endpoint.pk)
 
 
 def keep_late_answer(delivery: uuid.UUID, result: CallResult) -> None:
-    """Keep an answer that came after the time of the first try."""
+    """Store an answer that came after the first try's time on its attempt."""
     attempt_results.keep_late_answer(
         delivery=delivery, number=1, result=result, now=clock.now()
     )

@@ -101,7 +101,7 @@ class _UntilCut:
         self._is_stopping = is_stopping
 
     async def __aenter__(self) -> None:
-        """Begin the block."""
+        """Enter the block that a time limit or a `cut` ends."""
         await self._limit.__aenter__()
         self._limits.add(self._limit)
 
@@ -111,7 +111,7 @@ class _UntilCut:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Raise what the limit makes of the end of the block."""
+        """Leave the block; raise TimeoutError, or _Stopped where it was cut."""
         self._limits.discard(self._limit)
         try:
             await self._limit.__aexit__(kind, error, trace)
@@ -148,7 +148,7 @@ class FirstTries:
                 limit.reschedule(now)
 
     async def aclose(self) -> None:
-        """Give up late answers."""
+        """Stop waiting for late answers of back ends."""
         for task in self._late_answers:
             task.cancel()
         if self._late_answers:
@@ -200,7 +200,7 @@ class FirstTries:
             return "" if call.order_key is None else ORDER_UNKNOWN
 
     def _slots_of(self, endpoint: Endpoint) -> asyncio.Semaphore:
-        """Return the slots of an endpoint's calls at once."""
+        """Return the semaphore of an endpoint's concurrent calls."""
         size, slots = self._slots.get(endpoint.pk, (0, None))
         if slots is None or size != endpoint.concurrency:
             slots = asyncio.Semaphore(endpoint.concurrency)
@@ -208,7 +208,7 @@ class FirstTries:
         return slots
 
     async def _has_slot(self, slots: asyncio.Semaphore, endpoint: Endpoint) -> bool:
-        """Wait for one of the endpoint's calls at once, and take it.
+        """Wait for a slot of an endpoint's concurrent calls; tell whether it came.
 
         The wait and the attempt end before the caller gives up.
         """
@@ -271,7 +271,7 @@ class FirstTries:
     async def _receive(
         self, answer: EndpointAnswer, endpoint: Endpoint, caller: CallerConnection
     ) -> _HeldAnswer | CallResult | None:
-        """Read an answer as far as it is held; stream a longer one."""
+        """Read a back end's answer into memory; stream a longer one to the caller."""
         if is_failure(answer.status, endpoint.failure_statuses):
             return await self._failed_answer(answer)
         try:
@@ -294,7 +294,7 @@ class FirstTries:
     async def _stream(
         self, answer: EndpointAnswer, caller: CallerConnection, beginning: bytes
     ) -> None:
-        """Send the answer as it comes, until the caller hangs up or is too slow."""
+        """Stream a back end's answer to the caller, until it hangs up or is slow."""
         try:
             async with asyncio.timeout(STREAM_SECONDS):
                 await caller.write(beginning)
@@ -308,7 +308,7 @@ class FirstTries:
             caller.break_off()
 
     async def _failed_answer(self, answer: EndpointAnswer) -> CallResult:
-        """Keep the beginning of an answer whose status is a failure."""
+        """Build the result of a failure status, with the beginning of the answer."""
         body = b""
         with suppress(OutcomeUnknown):  # the status has said it all
             body = await answer.read(KEPT_ANSWER)
@@ -436,7 +436,7 @@ class _NotStored(Exception):
 
 
 def _unknown(answer: EndpointAnswer, detail: str, *, body: bytes = b"") -> CallResult:
-    """Return the result of an answer that broke off."""
+    """Build the `unknown` result of a call whose answer broke off."""
     return CallResult(
         outcome=AttemptOutcome.UNKNOWN,
         status=answer.status,

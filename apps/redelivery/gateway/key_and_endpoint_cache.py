@@ -38,7 +38,7 @@ class CachedKey:
 
     @classmethod
     def of(cls, key: ApiKey) -> CachedKey:
-        """Keep what calls need of a key."""
+        """Build the cached form of an API key: what calls need of it."""
         return cls(name=key.name, principal=key.principal, expires_at=key.expires_at)
 
 
@@ -60,13 +60,13 @@ class Reading:
     breakers: dict[int, CachedBreaker] = field(default_factory=dict)
 
     def key(self, secret: str) -> CachedKey | None:
-        """Return the key of a secret, if it can be used now."""
+        """Return the API key of a secret, if it can be used now."""
         key = self.keys.get(team.digest_of(secret))
         is_over = key and key.expires_at is not None and key.expires_at <= clock.now()
         return None if is_over else key
 
     def breaker(self, endpoint: Endpoint) -> CachedBreaker:
-        """Return what is known of an endpoint's breaker; it can be changed."""
+        """Return an endpoint's breaker as it was read; it can be changed."""
         return self.breakers.setdefault(endpoint.pk, CachedBreaker())
 
 
@@ -90,7 +90,7 @@ class KeyAndEndpointCache:
         return await self._not_older_than(self._monotonic() - FRESH_SECONDS)
 
     async def key(self, secret: str) -> CachedKey | None:
-        """Return the key of a secret; it may be of this very moment.
+        """Return the API key of a secret, also one created just now.
 
         Raises Unavailable for an unknown secret while Postgres is away.
         """
@@ -104,7 +104,7 @@ class KeyAndEndpointCache:
         return key
 
     async def endpoint(self, name: str) -> Endpoint | None:
-        """Return the endpoint of this name; it may be of this very moment.
+        """Return the endpoint of this name, also one created just now.
 
         Raises Unavailable for an unknown name that cannot be looked up now.
         """
@@ -118,7 +118,7 @@ class KeyAndEndpointCache:
         return endpoint
 
     async def aclose(self) -> None:
-        """Wait for the reading that is under way."""
+        """Wait for the reading of keys and endpoints that is under way."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
@@ -154,7 +154,7 @@ class KeyAndEndpointCache:
 
 
 def _read(last: Reading, begun_at: float) -> Reading:
-    """Read keys, changed endpoints, and breakers."""
+    """Read API keys, changed endpoints and breakers from Postgres."""
     keys = team.usable_keys(now=clock.now())
     return Reading(
         begun_at=begun_at,

@@ -28,11 +28,11 @@ class GatewayRefusal(Exception):
 
     @property
     def is_of_caller(self) -> bool:
-        """Tell whether the caller has to change something."""
+        """Tell whether a refused call is the caller's fault (4xx)."""
         return self.status < HTTPStatus.INTERNAL_SERVER_ERROR
 
     def message(self, soap: SoapVersion | None) -> tuple[int, list[Header], bytes]:
-        """Return status, headers and body of the answer."""
+        """Return status, headers and body of the answer to a refused call."""
         status = int(self.status)
         if soap is None:
             content_type = "application/problem+json"
@@ -60,7 +60,7 @@ class GatewayRefusal(Exception):
 
 
 def busy(detail: str, *, seconds: int = 1) -> GatewayRefusal:
-    """Refuse with 503, for now."""
+    """Build the refusal of a call with 503: the gateway is busy."""
     return GatewayRefusal(
         status=HTTPStatus.SERVICE_UNAVAILABLE,
         detail=detail,

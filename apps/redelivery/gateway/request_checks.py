@@ -42,7 +42,7 @@ class EndpointCall:
     soap: SoapVersion | None
 
     def delivery(self, first_try: FirstTry | None = None) -> NewDelivery:
-        """Return what is stored of it."""
+        """Build the delivery to store for this call."""
         method = self.request.method.decode("ascii")
         headers = self._stored_headers()
         return NewDelivery(
@@ -101,7 +101,7 @@ class IncomingRequest(Protocol):
 def check_head(
     request: IncomingRequest, *, endpoint: Endpoint, caller: str, path: bytes
 ) -> CheckedHead:
-    """Check path and headers of a call; raise GatewayRefusal."""
+    """Check path and headers of a call, before its body; raise GatewayRefusal."""
     id_ = new_delivery_id()
     target = target_of(endpoint.target)
     _check_size(request.headers)
@@ -164,7 +164,7 @@ def with_body(
 
 
 def _check_size(headers: Sequence[Header]) -> None:
-    """Refuse too many headers, or too large ones."""
+    """Raise GatewayRefusal for too many or too large headers of a call."""
     size = sum(len(name) + len(value) + 4 for name, value in headers)
     most, most_bytes = (
         request_and_answer_headers.MOST_HEADERS,

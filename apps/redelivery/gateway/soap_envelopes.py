@@ -54,7 +54,7 @@ class _Root(Exception):
 
 
 def declared_version(headers: Sequence[Header]) -> SoapVersion | None:
-    """Return the version that the headers alone tell; None where they do not."""
+    """Return the SOAP version that the headers alone tell; None where they do not."""
     values = {name.lower(): value for name, value in headers}
     media_type = _media_type(values)
     if media_type == b"application/soap+xml":
@@ -65,7 +65,7 @@ def declared_version(headers: Sequence[Header]) -> SoapVersion | None:
 
 
 def version_of(headers: Sequence[Header], body: bytes) -> SoapVersion | None:
-    """Return the version of a request; None for one that is no SOAP.
+    """Return the SOAP version of a request; None for one that is no SOAP.
 
     Raises Invalid for SOAP with a doctype, which no version allows.
     """
@@ -95,7 +95,7 @@ def fault(
     reason: str,
     detail: Mapping[str, Any],
 ) -> bytes:
-    """Write a fault; `detail` becomes elements of our namespace."""
+    """Write a SOAP fault; `detail` becomes elements of our namespace."""
     envelope = ET.Element(_name(version, "Envelope"))
     body = ET.SubElement(envelope, _name(version, "Body"))
     top = ET.SubElement(body, _name(version, "Fault"))
@@ -142,7 +142,7 @@ def _media_type(headers: Mapping[bytes, bytes]) -> bytes:
 
 
 def _root_of(body: bytes) -> str:
-    """Return namespace and name of the first tag; "" where none begins in time."""
+    """Return namespace and name of an XML's first tag; "" if none begins in time."""
     parser = expat.ParserCreate(namespace_separator=" ")
 
     def refuse(*_: object) -> None:

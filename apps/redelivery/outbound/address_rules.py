@@ -83,7 +83,7 @@ class HostLookUps:
         return self._tasks[key]
 
     def _forget(self, key: tuple[str, int], task: asyncio.Task[list[str]]) -> None:
-        """Forget a look-up that is over; the calls that waited for it may be, too."""
+        """Remove a finished DNS look-up from those that calls share."""
         del self._tasks[key]
         if not task.cancelled():
             task.exception()
@@ -111,7 +111,7 @@ def _is_address(host: str) -> bool:
 def allowed_addresses(
     target: EndpointTarget, addresses: Iterable[str]
 ) -> list[IPAddress]:
-    """Return those that may be dialled, in order; raise RequestNotSent for none."""
+    """Return the addresses that may be dialled; raise RequestNotSent for none."""
     reasons = []
     allowed = []
     for address in dict.fromkeys(map(ip_address, addresses)):

@@ -57,7 +57,7 @@ class EndpointRequest:
     _head: h11.Request | None = field(default=None, init=False, repr=False)
 
     def head(self) -> h11.Request:
-        """Return the head as it is sent; raise Invalid for what is no HTTP."""
+        """Return the request's head in bytes; raise Invalid for what is no HTTP."""
         if self._head is None:
             self._head = self._make_head()
         return self._head
@@ -98,7 +98,7 @@ class EndpointAnswer:
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether the whole body was returned."""
+        """Tell whether `read` returned the whole body of the answer."""
         return self._has_ended and not self._rest
 
     async def read(self, limit: int) -> bytes:
@@ -218,7 +218,7 @@ class HttpCaller:
             pool.users -= 1
 
     def _pool_of(self, target: EndpointTarget) -> _TargetPool:
-        """Return the pool of a target; forget those that are not in use."""
+        """Return a target's connection pool; remove pools that are not in use."""
         key = (target.scheme, target.host, target.port)
         if key not in self._pools:
             self._pools = {
@@ -300,7 +300,7 @@ class _TargetPool:
         return None
 
     def take_back(self, connection: BackEndConnection) -> None:
-        """Keep the connection for a moment if it can carry another call."""
+        """Return a connection to the pool, if it can carry another call."""
         if not connection.end_call():
             connection.abort()
             return

@@ -52,7 +52,7 @@ class BackEndConnection(asyncio.Protocol):
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Store the transport of the connection to the back end."""
         # That of uvloop, which uvicorn takes where it is installed, is no subclass.
         self._transport = cast(asyncio.Transport, transport)
 
@@ -68,7 +68,7 @@ class BackEndConnection(asyncio.Protocol):
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let the reader see the end."""
+        """Tell the reader of the answer that the back end closed the connection."""
         self._is_over, self._error = True, exc
         self._wake()
 
@@ -88,7 +88,7 @@ class BackEndConnection(asyncio.Protocol):
             self._transport.write(data or b"")
 
     async def read_head(self) -> AnswerHead:
-        """Wait for the answer; after a cancellation, this can be called again."""
+        """Wait for an answer's head; after a cancellation, this can be called again."""
         for _ in range(MOST_INTERIM_ANSWERS + 1):
             event = await self._next_event()
             if isinstance(event, h11.Response):
@@ -155,13 +155,13 @@ class BackEndConnection(asyncio.Protocol):
             self._h11.receive_data(await self._receive())
 
     def _reason_for(self, error: h11.RemoteProtocolError) -> str:
-        """Say what is wrong with an answer."""
+        """Describe what is wrong with a back end's answer."""
         if self._is_over and self._h11.their_state is h11.ERROR:
             return f"The back end closed the connection too early: {error}."
         return f"The back end's answer is no valid HTTP: {error}."
 
     async def _receive(self) -> bytes:
-        """Wait for bytes; return b"" at the end of the connection."""
+        """Wait for bytes of the back end; return b"" at the connection's end."""
         while not self._received and not self._is_over:
             self._resume()
             self._waiter = asyncio.get_running_loop().create_future()

@@ -110,7 +110,7 @@ def checked_headers(headers: Iterable[Header]) -> list[Header]:
 
 
 def _refuse(headers: Iterable[Header]) -> None:
-    """Raise Invalid for the first header that is not valid."""
+    """Raise Invalid for the first header that is not valid in HTTP."""
     for name, value in headers:
         if not _NAME.fullmatch(name):
             raise Invalid("headers", f"{name[:40]!r} is not the name of a header.")
@@ -164,7 +164,7 @@ def _ends_here(name: bytes, value: bytes, removed: Collection[bytes]) -> bool:
 
 
 def _named_by_connection(headers: Sequence[Header]) -> frozenset[bytes]:
-    """Return the names, in small letters, that `Connection` lists."""
+    """Return the header names, in small letters, that `Connection` lists."""
     values = [value for name, value in headers if name.lower() == b"connection"]
     return frozenset(
         option.strip(b" \t").lower() for value in values for option in value.split(b",")

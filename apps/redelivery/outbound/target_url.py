@@ -99,7 +99,7 @@ class EndpointTarget:
 
 
 def _split(url: str, field: str) -> SplitResult:
-    """Split an address that has no more than scheme, host, port and path."""
+    """Split a target URL that has no more than scheme, host, port and path."""
     if len(url) > LONGEST_URL:
         raise Invalid(field, f"use an address of at most {LONGEST_URL} characters.")
     if not url.isascii():
@@ -125,14 +125,14 @@ def _split(url: str, field: str) -> SplitResult:
 
 
 def _port_of(parts: SplitResult, field: str) -> int | None:
-    """Return the port as it is written; None where it has no port."""
+    """Return the port written in a target URL; None where it has no port."""
     if parts.port == 0 or parts.netloc.endswith(":"):
         raise Invalid(field, f"use a port from 1 to {LAST_PORT}, or none.")
     return parts.port
 
 
 def _host_of(parts: SplitResult, field: str) -> str:
-    """Return a host name, or an address in its usual notation."""
+    """Return a target URL's host name, or its IP address in usual notation."""
     host = parts.hostname or ""
     if "[" in parts.netloc:
         return _ipv6_host(host, field)
@@ -175,7 +175,7 @@ def _ipv6_host(host: str, field: str) -> str:
 
 
 def _check_characters(text: bytes, field: str, *, allowed: bytes = b"") -> None:
-    """Raise Invalid for what must be percent-encoded in an address."""
+    """Raise Invalid for characters of a URL that must be percent-encoded."""
     forbidden = set(b"#?\\") - set(allowed)
     if not _PRINTABLE.fullmatch(text) or forbidden & set(text):
         raise Invalid(
@@ -202,7 +202,7 @@ def _check_path(path: bytes, field: str) -> None:
 
 
 def _readings(path: bytes, field: str) -> Iterator[bytes]:
-    """Yield the path, and what each further percent-decoding makes of it."""
+    """Yield the URL path, and what each further percent-decoding makes of it."""
     for _ in range(MOST_DECODINGS):
         yield path
         decoded = unquote_to_bytes(path)

@@ -24,7 +24,7 @@ class CallThroughput:
         self._each_second = 0.0
 
     def add(self) -> None:
-        """Count a call that has ended."""
+        """Count an ended call, for the rate at which calls end."""
         self._ended += 1
 
     def expected(self, *, seconds: float, now: float) -> int:
@@ -64,7 +64,7 @@ class CallPace:
     def room(
         self, *, in_flight: int, concurrency: int, rate: float | None, now: float
     ) -> int:
-        """Return how many calls may begin."""
+        """Return how many calls of the endpoint may begin."""
         room = min(concurrency, self._window) - in_flight
         if rate is not None:
             room = min(room, int(self._count_tokens(rate, now)))
@@ -75,11 +75,11 @@ class CallPace:
         return max(0.0, (1.0 - self._tokens) / rate)
 
     def begin(self, calls: int) -> None:
-        """Note that calls begin."""
+        """Note that so many calls of the endpoint begin."""
         self._tokens -= calls
 
     def end(self, *, is_success: bool, outage: int) -> None:
-        """Note the end of a call; `outage` failures in a row are an outage."""
+        """Note the end of a call; so many failures in a row as `outage` are one."""
         if not is_success:
             self._failures += 1
         elif self._failures >= (outage or OUTAGE_FAILURES):
@@ -93,7 +93,7 @@ class CallPace:
         self._window = max(1, min(self._window, concurrency))
 
     def _count_tokens(self, rate: float, now: float) -> float:
-        """Add what the time since the last look allows."""
+        """Add the rate limit's tokens for the time since the last look."""
         if self._counted_at is not None:
             self._tokens += (now - self._counted_at) * rate
         self._counted_at = now

@@ -36,7 +36,7 @@ class DatabaseThreads:
         return await loop.run_in_executor(self._threads, _with_session, work)
 
     def close(self) -> None:
-        """Wait for the work that was begun, and end the threads."""
+        """Wait for the database work that was begun, and end the threads."""
         self._threads.shutdown()
 
 

@@ -59,7 +59,7 @@ async def call(
     *,
     now: datetime,
 ) -> DeliveryCall:
-    """Call the back end; it always returns, before the claim ends.
+    """Call the back end for a delivery; return a result before the claim ends.
 
     A process that was frozen makes no call for a delivery that may be another's by now.
     """
@@ -86,7 +86,7 @@ async def call(
 
 
 def of_late_answer(late: LateAnswer) -> CallResult:
-    """Return what is kept of a late answer."""
+    """Build the result to store of a back end's late answer."""
     return CallResult(
         outcome=AttemptOutcome.UNKNOWN,
         status=late.status,

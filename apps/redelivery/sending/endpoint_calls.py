@@ -75,12 +75,12 @@ class CallsUnderWay:
         self.pace, self._throughput = CallPace(), CallThroughput()
 
     def stop(self) -> None:
-        """Begin no call any more."""
+        """Begin no call of the endpoint any more."""
         self._is_stopping = True
         self.give_back()
 
     def room(self) -> int:
-        """Return how many calls may begin now."""
+        """Return how many calls of the endpoint may begin now."""
         endpoint = self._endpoint()
         if self._is_stopping or self._recorder.is_behind:
             return 0
@@ -103,7 +103,7 @@ class CallsUnderWay:
         return max(room - ready, 0), ahead - max(ready - room, 0)
 
     def add(self, claimed: Sequence[ClaimedDelivery]) -> None:
-        """Begin what may begin; the others wait for the end of a call."""
+        """Begin the calls of claimed deliveries; the rest wait for a call's end."""
         self._tools.bytes_in_flight += size_of(claimed)
         now = monotonic()
         self._ready += ((now, delivery) for delivery in claimed)
@@ -113,13 +113,13 @@ class CallsUnderWay:
             task.add_done_callback(self.tasks.discard)
 
     def give_back_old(self) -> None:
-        """Give back what has waited too long for a call to end."""
+        """Give back the claimed deliveries that waited too long for their call."""
         oldest = monotonic() - LONGEST_WAIT
         old = sum(since < oldest for since, _ in self._ready)
         self._give_back(old)
 
     def give_back(self) -> None:
-        """Give back all that is claimed and has not begun."""
+        """Give back all claimed deliveries whose call has not begun."""
         self._give_back(len(self._ready))
 
     def _give_back(self, number: int) -> None:
@@ -129,7 +129,7 @@ class CallsUnderWay:
             self._recorder.give_back(deliveries)
 
     async def wait(self) -> None:
-        """Wait until all calls have ended."""
+        """Wait until all calls of the endpoint have ended."""
         if self.tasks:
             await asyncio.wait(self.tasks)
 
@@ -168,13 +168,13 @@ class CallsUnderWay:
         return self._ready.popleft()[1]
 
     def _is_short(self) -> bool:
-        """Tell whether more should be claimed."""
+        """Tell whether more deliveries should be claimed."""
         if self._ready or self._low_mark:
             return len(self._ready) <= self._low_mark
         return self.room() >= self.room_wanted
 
     async def _work(self, delivery: ClaimedDelivery) -> None:
-        """Call for one delivery after the other, as long as there is one."""
+        """Call the back end for one delivery after the other, while there is one."""
         following: ClaimedDelivery | None = delivery
         while following is not None:
             await self._call(following)
@@ -183,7 +183,7 @@ class CallsUnderWay:
                 self._on_room()
 
     async def _call(self, delivery: ClaimedDelivery) -> None:
-        """Call, and hand over what it gave."""
+        """Call the back end for a delivery, and hand the result over."""
         begun_at = self._tools.clock()
         call = await delivery_call.call(
             self._tools.caller, self._endpoint(), delivery, now=begun_at
@@ -234,5 +234,5 @@ class CallsUnderWay:
 
 
 def size_of(deliveries: Iterable[ClaimedDelivery]) -> int:
-    """Return the bytes of the bodies."""
+    """Return the bytes of these deliveries' bodies."""
     return sum(len(delivery.body) for delivery in deliveries)

@@ -116,7 +116,7 @@ class EndpointSender:
         self._wake.set()
 
     def wake(self) -> None:
-        """Look at once for what is due."""
+        """Look at once for due deliveries of the endpoint."""
         self._is_due = True
         self._wake.set()
 
@@ -135,7 +135,7 @@ class EndpointSender:
         return grant
 
     async def _release(self) -> None:
-        """Give the lock back; at a stop, once all calls are recorded."""
+        """Release the endpoint's lock; at a stop, once all calls are recorded."""
         if self._is_stopping:
             await self._calls.wait()
             await self._recorder.finish(seconds=RECORD_SECONDS)
@@ -166,7 +166,7 @@ class EndpointSender:
                 await self._wait()
 
     async def _tidy(self) -> None:
-        """Rescue what a dead sender left, end what has expired, forward."""
+        """Rescue a dead sender's deliveries, end expired ones, forward others."""
         work, self._work = self._work, PendingWork()
         now = self._tools.clock()
         # Results that wait for Postgres are better than what a rescue would assume.
@@ -200,7 +200,7 @@ class EndpointSender:
             self._is_due = True
 
     async def _claim(self, fence: int) -> None:
-        """Claim what is due, as far as there is room and some ahead, and call."""
+        """Claim due deliveries, as many as may begin and some ahead, and call."""
         self._calls.give_back_old()
         if not self._may_claim():
             return
@@ -258,7 +258,7 @@ class EndpointSender:
         self._calls.room_wanted = 1
 
     async def _wait(self) -> None:
-        """Wait until there is something to do, and a second at most."""
+        """Wait until the endpoint has something due, and a second at most."""
         if self._may_claim():
             return
         seconds = LOOK_SECONDS
@@ -292,7 +292,7 @@ class EndpointSender:
         self._wake.set()
 
     async def _pause(self, troubles: int) -> None:
-        """Wait after a trouble, but not beyond a stop."""
+        """Pause the sender after an error, but not beyond its stop."""
         until = monotonic() + back_off.delay(
             troubles, base=BACK_OFF_BASE, cap=BACK_OFF_CAP
         )

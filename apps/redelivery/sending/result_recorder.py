@@ -48,26 +48,26 @@ class ResultRecorder:
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether everything is recorded."""
+        """Tell whether the results of all calls are recorded."""
         return self._task is None
 
     @property
     def is_behind(self) -> bool:
-        """Tell whether so much waits that no call should begin."""
+        """Tell whether so many results are unrecorded that no call should begin."""
         return len(self._waiting) >= MOST_BEHIND
 
     def add(self, attempt: EndedAttempt) -> None:
-        """Have a result recorded."""
+        """Queue the result of a call to be recorded."""
         self._waiting.append(attempt)
         self._begin()
 
     def give_back(self, deliveries: Iterable[ClaimedDelivery]) -> None:
-        """Have deliveries wait again that are claimed and were not called."""
+        """Queue claimed deliveries that were not called, to wait again."""
         self._uncalled += deliveries
         self._begin()
 
     async def finish(self, *, seconds: float) -> None:
-        """Wait until everything is recorded, or time is up.
+        """Wait until the results of all calls are recorded, or time is up.
 
         What is not recorded then is rescued after its claim.
         """
@@ -120,7 +120,7 @@ class ResultRecorder:
                 return
 
     async def _record(self, batch: Sequence[EndedAttempt]) -> None:
-        """Record a batch; one that cannot be recorded must not hold up the others."""
+        """Record a batch of results; one that fails must not hold up the others."""
         work = partial(
             attempt_results.record,
             endpoint=self._endpoint(),

@@ -138,7 +138,7 @@ class SenderProcess:
         await asyncio.gather(*(self._tasks.pop(pk) for pk in ids))
 
     async def _watch_locks(self) -> None:
-        """Tell the senders whose locks are lost."""
+        """Tell the senders whose endpoint locks are lost, checked every second."""
         loop = asyncio.get_running_loop()
         while True:
             owners = [each for each in self._senders.values() if each.grant is not None]

@@ -38,7 +38,7 @@ class TopicForwarding:
 
     @property
     def tasks(self) -> set[asyncio.Task[None]]:
-        """Return what is under way."""
+        """Return the forwarding tasks that are under way."""
         return {self._task} if self._task is not None else set()
 
     def begin(self) -> None:
@@ -47,7 +47,7 @@ class TopicForwarding:
             self._task = asyncio.create_task(self._forward())
 
     def stop(self) -> None:
-        """Begin no other batch."""
+        """Begin no other batch of deliveries to forward."""
         self._is_stopping = True
 
     async def _forward(self) -> None:
@@ -61,7 +61,7 @@ class TopicForwarding:
             self._on_change()
 
     async def _forward_some(self) -> bool:
-        """Forward a batch; tell whether there may be more to forward now."""
+        """Forward a batch of ended deliveries; tell whether there may be more."""
         run, endpoint = self._tools.threads.run, self._endpoint()
         batch = await run(
             partial(

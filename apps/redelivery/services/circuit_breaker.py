@@ -14,7 +14,7 @@ from apps.redelivery.models import Endpoint, EndpointActivity
 
 
 def note(*, endpoint: Endpoint, outcomes: Sequence[bool], now: datetime) -> None:
-    """Count these calls, True for a success, in their order; open or close.
+    """Count an endpoint's calls, True for a success; open or close its breaker.
 
     Call it inside a transaction: it locks the row of the endpoint's activity, but not
     for successes alone, which need not wait for a claim that is being made.
@@ -39,7 +39,7 @@ def note(*, endpoint: Endpoint, outcomes: Sequence[bool], now: datetime) -> None
 
 
 def close_after_success(*, endpoint_id: int) -> None:
-    """Forget all failures, as after a success; writes only a change."""
+    """Reset an endpoint's breaker: closed, no failures; writes only a change."""
     EndpointActivity.objects.filter(
         endpoint=endpoint_id, failures_in_a_row__gt=0
     ).update(failures_in_a_row=0, opened_at=None, open_until=None)
@@ -55,7 +55,7 @@ def may_probe(*, endpoint: Endpoint, now: datetime) -> bool:
 
 
 def is_open(activity: EndpointActivity) -> bool:
-    """Tell whether calls are not made, except for probes."""
+    """Tell whether an endpoint's breaker is open: only probes are called."""
     return activity.open_until is not None
 
 

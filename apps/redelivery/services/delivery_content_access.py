@@ -64,17 +64,17 @@ def of_message(topic: str, bookmark: str, principal: Principal) -> uuid.UUID | N
 
 
 def first_headers(delivery: Delivery) -> list[Header]:
-    """Return the first headers; show only values that are public or revealed."""
+    """Return a delivery's first headers; only public or revealed values are shown."""
     return list(islice(headers_of(delivery), SHOWN_HEADERS))
 
 
 def attempts(delivery: Delivery) -> list[Attempt]:
-    """Read the newest attempts, without their answers."""
+    """Read the newest attempts of a delivery, without the back end's answers."""
     return list(_newest_attempts(delivery).defer(*_SECRET))
 
 
 def entries(delivery: Delivery) -> list[Entry] | TooSlow:
-    """Read the newest decisions about a delivery, alone or among others."""
+    """Read the newest audit entries about a delivery, alone or among others."""
     operations = operations_on(
         delivery.pk, kind=ItemKindName.DELIVERY, limit=MOST_ENTRIES
     )
@@ -108,7 +108,7 @@ def reveal(
 def download(
     *, delivery_id: uuid.UUID, principal: Principal, now: datetime
 ) -> tuple[Delivery, Iterator[bytes]]:
-    """Return the exact bytes of a body, chunk by chunk; record that in the audit."""
+    """Return a delivery's body as chunks of bytes; record that in the audit."""
     delivery = visible(delivery_id=delivery_id, principal=principal)
     principal.require(Scope.BODIES_READ)
     _audit_reading(delivery, principal, how="downloaded", now=now)
@@ -123,7 +123,7 @@ def _newest_attempts(delivery: Delivery) -> QuerySet[Attempt]:
 def _audit_reading(
     delivery: Delivery, principal: Principal, *, how: str, now: datetime
 ) -> None:
-    """Append to the audit that contents were shown or downloaded."""
+    """Append to the audit that a delivery's contents were shown or downloaded."""
     audit.record(
         action=Action.BODY_REVEALED,
         subject=f"delivery:{delivery.pk}",

@@ -99,7 +99,7 @@ def _decide(
     reason: str,
     now: datetime,
 ) -> int:
-    """Act on those that are in a state, visible, and on hold for no operation."""
+    """Lock deliveries and act on those that are visible, in a state, on no hold."""
     principal.require(Scope.OPERATIONS_WRITE)
     if not 0 < len(ids) <= MOST_AT_ONCE:
         raise Invalid("ids", f"give 1 to {MOST_AT_ONCE:,} ids of deliveries")
@@ -125,7 +125,7 @@ def _record(
     reason: str,
     now: datetime,
 ) -> None:
-    """Record a decision about a delivery, or about several of them."""
+    """Append a decision about one or several deliveries to the audit."""
     ids = [str(pk) for pk in deliveries]
     endpoints = Endpoint.objects.filter(deliveries__in=deliveries)
     audit.record(

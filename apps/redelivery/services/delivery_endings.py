@@ -49,7 +49,7 @@ _NAME = "poisonweb"
 def deliver(
     delivery: Delivery, endpoint: Endpoint, result: CallResult, *, now: datetime
 ) -> None:
-    """End a delivery well; confirm the requeue that it came from, and call the hook."""
+    """Set a delivery to delivered; confirm its requeue, and call the response hook."""
     delivery.state = DeliveryState.DELIVERED.value
     delivery.finished_at = now
     token = _value_of(REDRIVE, headers_of(delivery))
@@ -148,14 +148,14 @@ def _report(delivery: Delivery, endpoint: Endpoint, *, now: datetime) -> Failure
 
 
 def _error_type(delivery: Delivery) -> str:
-    """Name the last failure, so that equal ones are one problem."""
+    """Return the error type of a delivery's last failure, for the fingerprint."""
     if delivery.last_status is not None:
         return f"HTTP {delivery.last_status}"
     return "no answer" if delivery.attempts else "never called"
 
 
 def _line_of(attempt: Attempt) -> str:
-    """Describe an attempt without its answer, which may be as secret as a body."""
+    """Describe a delivery's attempt in a line, without its answer, maybe a secret."""
     begun = attempt.begun_at.isoformat(timespec="milliseconds")
     status = f" HTTP {attempt.status}" if attempt.status is not None else ""
     line = f"attempt {attempt.number} at {begun}: {attempt.outcome}{status}"
@@ -163,7 +163,7 @@ def _line_of(attempt: Attempt) -> str:
 
 
 def _forward(delivery: Delivery, endpoint: Endpoint, *, now: datetime) -> bool:
-    """Give a delivery to another endpoint, as a new one; False where it was removed.
+    """Insert a given-up delivery at another endpoint; False where that was removed.
 
     A sender may have read its settings before the removal.
     """
@@ -240,7 +240,7 @@ def _hand_over(
 
 
 def _body_of(delivery: Delivery) -> bytes:
-    """Read the body, which the instance does not keep: many are ended at once."""
+    """Read a delivery's body, which the instance lacks: many are ended at once."""
     bodies = DeliveryBody.objects.values_list("content", flat=True)
     return bytes(bodies.get(delivery=delivery))
 

@@ -189,7 +189,7 @@ def _count_newer(operation: Operation) -> int:
 
 
 def _free(*, operation: int, first: int, end: int, now: datetime) -> None:  # noqa: ARG001
-    """Let others act on what an operation has on hold."""
+    """Release the deliveries that an operation has on hold."""
     holds = DeliveryHold.objects.filter(operation=operation)
     holds.filter(item__gte=first, item__lt=end).delete()
 
@@ -237,7 +237,7 @@ class _Act:
 
 
 def _clauses(verb: Verb) -> str:
-    """Return the reasons of a verb as clauses of a CASE."""
+    """Build the SQL clauses of CASE: why a verb leaves a delivery alone."""
     return f"WHEN redelivery_delivery.id IS NULL THEN '{DELETED}' " + " ".join(
         f"WHEN redelivery_delivery.state = '{state}' THEN '{reason}'"
         for state, reason in _LEFT_ALONE[verb].items()

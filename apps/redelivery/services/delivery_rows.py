@@ -32,7 +32,7 @@ SELECT id, %(body)s FROM accepted
 
 
 def flat(headers: Sequence[Header]) -> list[bytes]:
-    """Return headers as they are stored: name, value, name, value."""
+    """Flatten a request's headers as they are stored: name, value, name, value."""
     return [part for header in headers for part in header]
 
 

@@ -53,15 +53,15 @@ class LockedDeliveries:
         self._given_up = Counter[int]()
 
     def make_due(self, *, now: datetime) -> None:
-        """Let those that wait be tried now."""
+        """Make the waiting ones of these deliveries due now."""
         self._write(_MAKE_DUE, DeliveryState.WAITING, now=now)
 
     def begin_again(self, *, now: datetime) -> None:
-        """Let those that were dropped wait, with their whole plan before them."""
+        """Set the dropped ones of these deliveries to waiting, with a whole plan."""
         self._write(_BEGIN_AGAIN, DeliveryState.DROPPED, now=now)
 
     def give_up(self, *, now: datetime) -> None:
-        """End those that wait as their endpoints say."""
+        """End the waiting ones of these deliveries, as their endpoints say."""
         ids = self._in(DeliveryState.WAITING)
         deliveries = Delivery.objects.filter(pk__in=ids).select_related(
             "endpoint", "endpoint__topic", "endpoint__forward_endpoint"
@@ -77,7 +77,7 @@ class LockedDeliveries:
             notify_due(endpoint_id=endpoint_id)
 
     def count_given_up(self, *, now: datetime) -> None:
-        """Add what was given up to the counts of the endpoints, in their order.
+        """Add the given-up deliveries to the endpoints' counts, in their order.
 
         Call it late: calls that end at these endpoints wait for these rows.
         """

@@ -296,7 +296,7 @@ def _refuse_a_circle(own_name: str, ways: Mapping[str, Endpoint | None]) -> None
 
 
 def _way(start: Endpoint, goal: str) -> list[str]:
-    """Return the names on the shortest way by forwards and hooks, [] without one."""
+    """Return the endpoints on the shortest way by forwards and hooks; [] without."""
     ways = {start.name: [start.name]}
     ahead = deque([start])
     while ahead and goal not in ways:

@@ -48,5 +48,5 @@ def pending_work(*, endpoint_ids: Sequence[int]) -> dict[int, PendingWork]:
 
 
 def send_heartbeat(*, endpoint_ids: Sequence[int], now: datetime) -> None:
-    """Note that the sender of these endpoints lives."""
+    """Store the heartbeat of these endpoints' sender."""
     EndpointActivity.objects.filter(endpoint__in=endpoint_ids).update(heard_at=now)

@@ -37,7 +37,7 @@ DELETE FROM redelivery_delivery delivery USING old WHERE delivery.id = old.id
 
 
 def prune(*, now: datetime, at_once: int = AT_ONCE) -> int:
-    """Delete what is over and older than its retention; return how many deliveries.
+    """Delete ended deliveries older than their retention; return how many.
 
     Each batch is a transaction of its own. What is in triage has its own copy there.
     """

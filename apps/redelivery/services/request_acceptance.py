@@ -16,7 +16,7 @@ from apps.redelivery.services.delivery_rows import insert
 
 
 def accept(*, endpoint: Endpoint, new: NewDelivery, now: datetime) -> Delivery | None:
-    """Store a request; return its delivery, None where `insert` returns none.
+    """Store a request as a delivery; return it, None where `insert` returns none.
 
     A failed first try is stored with it, as its first attempt, and may already end it.
     The caller notifies the senders: see `notify_due`.
@@ -34,7 +34,7 @@ def accept(*, endpoint: Endpoint, new: NewDelivery, now: datetime) -> Delivery |
 def accept_all(
     *, endpoint: Endpoint, deliveries: Sequence[NewDelivery], now: datetime
 ) -> set[uuid.UUID]:
-    """Store requests without a first try; return the ids of those that are new."""
+    """Store requests as deliveries without a first try; return the new ones' ids."""
     stored = {
         new.id for new in deliveries if insert(endpoint, new, now=now) is not None
     }

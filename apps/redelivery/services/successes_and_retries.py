@@ -56,7 +56,7 @@ class SuccessOrRetry:
 
 
 def record(results: Sequence[SuccessOrRetry]) -> None:
-    """End these attempts, whose deliveries the transaction has locked."""
+    """Record attempts of locked deliveries that succeeded, or are tried again."""
     if not results:
         return
     document = json.dumps([_row(result) for result in results])

@@ -53,7 +53,7 @@ class Forward:
 
 
 def next_forwards(*, endpoint: Endpoint, most: int) -> list[Forward]:
-    """Return the deliveries to forward now, the oldest first."""
+    """Return the deliveries to forward to a topic now, the oldest first."""
     waiting = Delivery.objects.filter(
         endpoint=endpoint, state=DeliveryState.FORWARDING
     ).order_by("pk")
@@ -71,7 +71,7 @@ def next_forwards(*, endpoint: Endpoint, most: int) -> list[Forward]:
 
 
 def publish(forwards: Sequence[Forward]) -> list[PublishOutcome]:
-    """Send what has a topic, and refuse the rest; return the outcomes in order."""
+    """Publish deliveries to their topics, refuse those without; return outcomes."""
     messages = [each.message for each in forwards if each.message is not None]
     with RoutingPublisher() as publisher:
         answers = iter(publisher.publish(messages))
@@ -111,7 +111,7 @@ def record_forwards(
 
 
 def _message(delivery: Delivery, endpoint: Endpoint) -> RoutedMessage | None:
-    """Make the message: the request's body and headers, and how it was addressed."""
+    """Build a delivery's message: body, headers, and how it was addressed."""
     if endpoint.forward_topic is None:
         return None
     removed = OURS | {REDRIVE}

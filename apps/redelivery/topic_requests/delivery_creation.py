@@ -91,7 +91,7 @@ def _envelope_of(
 
 
 def _endpoints_named(names: Iterable[str]) -> Mapping[str, Endpoint]:
-    """Return the endpoints of these names that there are."""
+    """Return the endpoints of these names, by name, as far as they exist."""
     rows = Endpoint.objects.filter(name__in=set(names))
     return {endpoint.name: endpoint for endpoint in rows}
 
@@ -120,7 +120,7 @@ def _store(
 def _delivery(
     message: RequestMessage, envelope: RequestEnvelope, topic: Topic, endpoint: Endpoint
 ) -> NewDelivery:
-    """Return what is stored of a request; raise GatewayRefusal as for a call.
+    """Build the delivery of a topic's request; raise GatewayRefusal as for a call.
 
     The identity of its message makes it one delivery, and is its idempotency key where
     the producer gave none.

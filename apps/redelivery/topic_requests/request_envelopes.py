@@ -60,7 +60,7 @@ class RequestEnvelope:
 
 
 def parse(body: bytes, headers: Sequence[Header]) -> RequestEnvelope:
-    """Read the envelope in a message; raise Invalid without one."""
+    """Parse the request envelope in a topic's message; raise Invalid without one."""
     if any(name.lower() == ENDPOINT for name, _ in headers):
         return _of_headers(body, headers)
     return _of_json(body)
@@ -152,7 +152,7 @@ def _envelope(
 
 
 def _members(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the members of an object; raise ValueError for repeated ones."""
+    """Build a dict from the members of a JSON object; ValueError for repeated ones."""
     members = dict(pairs)
     if len(members) < len(pairs):
         raise ValueError
@@ -160,7 +160,7 @@ def _members(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _text(document: Mapping[str, Any], name: str, *, usual: str | None = "") -> str:
-    """Return a member, which must be text; None as `usual`: it may not be missing."""
+    """Return a JSON envelope's text member; it is required if `usual` is None."""
     value = document.get(name, usual)
     if not isinstance(value, str):
         raise Invalid(name, "send text.")
@@ -187,7 +187,7 @@ def _is_pair(value: object) -> bool:
 
 
 def _body_of(document: Mapping[str, Any]) -> bytes:
-    """Return the bytes of the body, which is in base64."""
+    """Decode the request body of a JSON envelope from base64."""
     try:
         return base64.b64decode(_text(document, "body"), validate=True)
     except (binascii.Error, ValueError):

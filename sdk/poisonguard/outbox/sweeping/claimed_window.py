@@ -73,16 +73,16 @@ class SendingWindow:
 
     @property
     def age(self) -> float:
-        """Return the seconds since the claim began."""
+        """Return the seconds since the window was claimed."""
         return seconds_since_boot() - self.claimed_at
 
     def add(self, verdicts: Verdicts) -> None:
-        """Note what is to be done besides sending."""
+        """Add rows to quarantine, and duplicates to mark, to the window."""
         self.refused += verdicts.refused
         self.duplicates += verdicts.duplicates
 
     def begin_round(self, most: int) -> list[ClaimedRow]:
-        """Take what may be sent now: no row behind another one of its topic and key.
+        """Return the rows to send now: none behind another one of its topic and key.
 
         Rows without a key may go together.
         """
@@ -96,13 +96,13 @@ class SendingWindow:
         return rows
 
     def end_round(self) -> None:
-        """Give back what is behind a row that was given back."""
+        """Give back the window's rows behind a row that was given back."""
         keys = {each.row.order_key for each in self.returned}
-        self.return_all([row for row in self.to_send if row.order_key in keys])
+        self.give_back_unsent([row for row in self.to_send if row.order_key in keys])
         self.to_send = [row for row in self.to_send if row.order_key not in keys]
 
-    def return_all(self, rows: Sequence[ClaimedRow]) -> None:
-        """Give rows back that were not sent, through no fault of theirs."""
+    def give_back_unsent(self, rows: Sequence[ClaimedRow]) -> None:
+        """Give back all unsent outbox rows of a window, through no fault of theirs."""
         self.returned += [ReturnedRow(row=row, is_counted=False) for row in rows]
 
 
@@ -121,7 +121,7 @@ class SendingRecord:
     def add_outcomes(
         self, window: SendingWindow, outcomes: Sequence[SendOutcome]
     ) -> bool:
-        """Divide what was in flight by its outcomes; False if nothing was answered."""
+        """Sort the rows in flight by publishing outcome; False if none was answered."""
         rows, window.in_flight = window.in_flight, []
         if all(outcome.kind is SendKind.UNKNOWN for outcome in outcomes):
             self.note_silence(window, rows, outcomes[0].detail)
@@ -154,7 +154,7 @@ class SendingRecord:
             window.returned.append(ReturnedRow(row=row, seconds=seconds))
 
     def leave_out(self, row_id: int, stage: Stage, reason: str) -> None:
-        """Leave a row out that cannot be claimed or marked, and report it."""
+        """Leave an outbox row out that cannot be claimed or marked, and report it."""
         self.lone_rows.forget(row_id)
         self.unmarkable.add(row_id, reason, now=time.monotonic())
         self._errors.note_event(stage, "row left out", f"row {row_id}: {reason}")
@@ -202,7 +202,7 @@ class WindowFinish:
             rows, window.in_flight = window.in_flight, []
             self._record.note_silence(window, rows, "its client failed")
         rows, window.to_send = window.to_send, []
-        window.return_all(rows)
+        window.give_back_unsent(rows)
         self._mark_sent(window)
         self._quarantine(window)
         self._mark_duplicates(window)
@@ -216,7 +216,7 @@ class WindowFinish:
             window.returned = []
 
     def _mark_sent(self, window: SendingWindow) -> None:
-        """Mark sent rows; note the ids of those that were changed meanwhile."""
+        """Mark the window's sent rows; note the ids of those changed meanwhile."""
         if not window.sent_rows:
             return
         self._enter(Stage.MARK)

@@ -85,19 +85,19 @@ class OutboxConnection:
 
     @property
     def is_usable(self) -> bool:
-        """Tell whether the next statement can run, in a transaction of its own."""
+        """Tell whether the database connection can run another statement by itself."""
         connection = self._connection
         is_idle = connection.info.transaction_status == pq.TransactionStatus.IDLE
         return not connection.closed and is_idle
 
     @property
     def is_pooled(self) -> bool:
-        """Tell whether a pooler answers: the key of the connection is its own."""
+        """Tell whether a pooler such as PgBouncer answers: the key is its own."""
         ((pid,),) = self.execute("SELECT pg_backend_pid()")
         return bool(pid != self._connection.info.backend_pid)
 
     def execute(self, statement: str, values: Values | None = None) -> list[Any]:
-        """Run a statement; return its rows as Python values."""
+        """Run a SQL statement; return its rows as Python values."""
         with self._watch:
             cursor = self._connection.execute(
                 self._tables.fill(statement), values or {}
@@ -140,7 +140,7 @@ class OutboxConnection:
         ]
 
     def close(self) -> None:
-        """End the session; twice does no harm."""
+        """Close the database connection; twice does no harm."""
         self._watch.close()
         self._connection.close()
 

@@ -66,7 +66,7 @@ class ErrorLog:
 
     @property
     def errors(self) -> list[LoggedError]:
-        """Return all kinds of errors, the latest first."""
+        """Return the sweeper's errors by kind, the latest first."""
         return sorted(self._errors.values(), key=lambda e: e.last_at, reverse=True)
 
     @property
@@ -74,13 +74,13 @@ class ErrorLog:
         return sum(error.count for error in self._errors.values())
 
     def note(self, stage: Stage, error: Exception) -> None:
-        """Count an error."""
+        """Count an exception of the sweeper by its kind, and log it now and then."""
         lines = "".join(traceback.format_exception(error)).splitlines()
         stack = "\n".join(clean(line) for line in lines)[-STACK_LIMIT:]
         self._note(stage, kind_of(error), str(error), stack)
 
     def note_event(self, stage: Stage, kind: str, text: str) -> None:
-        """Count something that is wrong although no exception was raised."""
+        """Count a trouble of the sweeper that raised no exception, and log it."""
         self._note(stage, kind, text, "")
 
     def _note(self, stage: Stage, kind: str, text: str, stack: str) -> None:
@@ -134,7 +134,7 @@ class SweeperBreaker:
         return self.opened_at is not None
 
     def note_error(self, stage: Stage, error: Exception) -> float:
-        """Return the seconds to pause after an error: more and more, with jitter."""
+        """Return the seconds to pause after an error: more each time, with jitter."""
         key = stage, kind_of(error)
         self._equal_errors = self._equal_errors + 1 if key == self._last else 1
         self._last = key
@@ -150,7 +150,7 @@ class SweeperBreaker:
         return random.uniform(highest / 2, highest)  # noqa: S311 - no secret
 
     def note_success(self) -> None:
-        """Begin with short pauses again."""
+        """Reset the sweeper's back-off after a success: short pauses again."""
         if self.is_open:
             log.warning("The sweeper works again: it %s before", self.reason)
         self._last, self._equal_errors, self.errors_in_a_row = None, 0, 0

@@ -41,13 +41,13 @@ class Timer:
         return time.monotonic() >= self._at
 
     def begin(self) -> float:
-        """Return the time; expect a failure until `end`."""
+        """Begin a housekeeping job; return the time, and assume failure until `end`."""
         now = time.monotonic()
         self._at = now + self._after_failure
         return now
 
     def end(self, seconds: float | None = None) -> None:
-        """Be due again after so many seconds, or as usual."""
+        """End a housekeeping job: it is due again after these seconds, or as usual."""
         self._at = time.monotonic() + (self._every if seconds is None else seconds)
 
 
@@ -95,8 +95,8 @@ class Housekeeping:
             )
             self._pruning.end(self._settings.poll if has_more else None)
 
-    def hurry(self) -> None:
-        """Report what was quarantined just now as soon as possible."""
+    def report_soon(self) -> None:
+        """Make the report of quarantined rows due now."""
         self._reports.end(0.0)
 
     def _report(
@@ -123,7 +123,7 @@ class Housekeeping:
         reporter: QuarantineReporter,
         rejected: RejectedReports,
     ) -> list[int]:
-        """Report rows; return those that were accepted."""
+        """Report quarantined rows to Poisonweb; return those that it accepted."""
         if not rows:
             return []
         accepted = list[int]()
@@ -137,7 +137,7 @@ class Housekeeping:
         return accepted
 
     def _left_out_rows(self, connection: OutboxConnection) -> Iterator[QuarantinedRow]:
-        """Yield rows that cannot be marked, with the reason for it."""
+        """Yield the unmarkable rows of an outbox, each with its reason."""
         reasons = self._unmarkable.unreported
         row_ids = self._rejected_left_out.others(reasons)
         listed = row_ids[: row_quarantine_and_report.REPORTED_AT_ONCE]

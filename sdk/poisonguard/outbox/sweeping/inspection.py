@@ -137,12 +137,12 @@ class Finding:
 
     @property
     def is_blocking(self) -> bool:
-        """Tell whether no row can be sent before it is mended."""
+        """Tell whether this fault of the tables stops all sending until mended."""
         return self.kind not in HARMLESS
 
 
 def inspect(connect: Connect, settings: SweeperSettings) -> list[Finding]:
-    """Return what is wrong with the tables, the worst first; [] if nothing is."""
+    """Return what is wrong with an outbox's tables, the worst first; [] if nothing."""
     try:
         connection = OutboxConnection(connect, settings)
     except psycopg.Error as error:
@@ -237,7 +237,7 @@ class Inspection:
                 )
 
     def _hidden_rows(self) -> Iterator[Finding]:
-        """Find out whether a policy may hide rows: they would wait without a word."""
+        """Report where a row security policy may hide rows from the sweeper."""
         values = {"table": self._table}
         ((role, is_active),) = self._connection.execute(READ_ROW_SECURITY, values)
         if is_active:
@@ -300,7 +300,7 @@ class Inspection:
         )
 
     def _doubled_ids(self) -> int | None:
-        """Count ids of more than one row; None where that takes too long."""
+        """Count message ids that several rows have; None where that takes too long."""
         try:
             rows = self._connection.execute_within(COUNT_SECONDS, COUNT_DOUBLED)
         except psycopg.errors.QueryCanceled:
@@ -309,7 +309,7 @@ class Inspection:
 
 
 def _long_name(definition: str) -> str:
-    """Return a type as Postgres writes it."""
+    """Return a column's type as Postgres writes it in full."""
     short = definition.split(maxsplit=1)[0]
     return {"timestamptz": "timestamp with time zone"}.get(short, short)
 

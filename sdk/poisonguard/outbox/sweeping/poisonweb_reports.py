@@ -85,7 +85,7 @@ def failure_of(
 
 
 def _rejection(answer: Mapping[str, object]) -> ReportAnswer:
-    """Return the answer to a rejected report.
+    """Translate the server's rejection of a row's report into a `ReportAnswer`.
 
     A body that the server does not take stays in the table, and is noted there.
     """

@@ -32,7 +32,7 @@ class RejectedReports:
         self._last_row_until = 0.0
 
     def add(self, row_id: int) -> None:
-        """Pass a row by from now on; rows come in the order of their numbers."""
+        """Pass by a row whose report was rejected; rows come in order of numbers."""
         until = self._timer() + REJECTED_SECONDS
         self._until[row_id] = until
         if len(self._until) <= MOST_ROWS:
@@ -43,7 +43,7 @@ class RejectedReports:
         self._until = {i: end for i, end in self._until.items() if i > row_id}
 
     def others(self, row_ids: Iterable[int]) -> list[int]:
-        """Return those of some rows that are not passed by, in their order."""
+        """Return the rows whose reports were not rejected lately, in their order."""
         self._end()
         last = self._last_row
         return sorted(
@@ -63,7 +63,7 @@ class RejectedReports:
         return _read_some(connection, [row_id for (row_id,) in listed])
 
     def _end(self) -> None:
-        """Forget what was rejected an hour ago."""
+        """Forget the rows whose reports were rejected an hour ago."""
         now = self._timer()
         self._until = {i: end for i, end in self._until.items() if end > now}
         if now >= self._last_row_until:

@@ -111,10 +111,10 @@ class LookUp:
     fence: int | None
 
 
-def look_up(
+def read_same_ids(
     connection: OutboxConnection, rows: Sequence[ClaimedRow | RefusedRow]
 ) -> LookUp:
-    """Find what else has the ids of these rows."""
+    """Read other rows and sent ids that have the message ids of these rows."""
     first: dict[Identity, int] = {}
     for row in rows:
         if isinstance(row, ClaimedRow):
@@ -141,7 +141,7 @@ def look_up(
 def judge(
     rows: Iterable[ClaimedRow | RefusedRow], others: Mapping[Identity, SameId]
 ) -> Verdicts:
-    """Decide about the claimed rows; a row that a person released is sent."""
+    """Divide claimed rows into those to send, duplicates, and conflicts of one id."""
     verdicts, groups = Verdicts(), dict[Identity, list[ClaimedRow]]()
     unreadable: dict[Identity, int] = {}
     for row in rows:
@@ -162,7 +162,7 @@ def judge(
 
 
 def mark(connection: OutboxConnection, rows: Sequence[DuplicateRow]) -> None:
-    """Mark rows as duplicates, unless they have changed since they were claimed."""
+    """Mark outbox rows as duplicates, unless they changed since their claim."""
     values = {
         "row_ids": [each.row_id for each in rows],
         "duplicates_of": [each.duplicate_of for each in rows],
@@ -189,7 +189,7 @@ def _add(same: SameId, answer: Sequence[object]) -> None:
 
 
 def _judge_group(group: Sequence[ClaimedRow], same: SameId, verdicts: Verdicts) -> None:
-    """Decide about the rows of one id."""
+    """Decide which of the rows of one message id is sent."""
     new = [row for row in group if row.digest not in same.sent_digests]
     for row in group:
         if row.digest in same.sent_digests:
@@ -211,7 +211,7 @@ def _judge_group(group: Sequence[ClaimedRow], same: SameId, verdicts: Verdicts) 
 
 
 def _conflict(new: Sequence[ClaimedRow], same: SameId) -> str:
-    """Say why no row of these may be sent; "" where one may."""
+    """Return why no row of one message id may be sent; "" where one may."""
     if same.sent_digests:
         return (
             "two messages under one id: another message with it was sent at"

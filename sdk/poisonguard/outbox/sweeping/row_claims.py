@@ -171,13 +171,13 @@ class Claims:
         }
 
     def claim_next(self, order: ClaimOrder) -> list[ClaimedRow | RefusedRow]:
-        """Claim the first rows that are due."""
+        """Claim the first due rows of an outbox for a window."""
         return self._read(self._connection.columns(NEXT + CLAIM, self._values(order)))
 
     def claim_by_id(
         self, row_ids: Sequence[int], order: ClaimOrder
     ) -> list[ClaimedRow | RefusedRow]:
-        """Claim these rows, as far as they wait."""
+        """Claim the outbox rows of these ids, as far as they wait."""
         values = self._values(order) | {"row_ids": list(row_ids)}
         return self._read(self._connection.columns(BY_ID + CLAIM, values))
 
@@ -187,7 +187,7 @@ class Claims:
         return [row_id for (row_id,) in rows]
 
     def give_back(self, token: UUID, rows: Iterable[ReturnedRow]) -> None:
-        """End the claims of rows of a window."""
+        """End the claims of these rows of a window, so that they are due again."""
         listed = list(rows)
         values = {
             "token": token,
@@ -222,7 +222,7 @@ OF_ALL_ROWS = frozenset({"08", "25", "28", "3D", "3F", "40", "42", "53", "55", "
 
 
 def is_of_row(error: Exception) -> bool:
-    """Tell whether a statement may have failed for one of its rows."""
+    """Tell whether an error of Postgres may be due to one row of the statement."""
     if not isinstance(error, psycopg.Error) or error.sqlstate is None:
         return False
     return error.sqlstate[:2] not in OF_ALL_ROWS

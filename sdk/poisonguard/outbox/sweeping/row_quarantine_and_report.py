@@ -147,7 +147,7 @@ class QuarantineReporter(Protocol):
 
 
 def mark(connection: OutboxConnection, rows: Sequence[RefusedRow]) -> None:
-    """Quarantine rows in their table, unless they have changed since."""
+    """Mark outbox rows as quarantined, unless they changed since their claim."""
     values = {
         "row_ids": [row.row_id for row in rows],
         "causes": [row.cause.value for row in rows],
@@ -179,12 +179,12 @@ def unreported(
 def rows_by_id(
     connection: OutboxConnection, row_ids: Sequence[int]
 ) -> list[QuarantinedRow]:
-    """Read rows one by one; of a row that cannot be read there is only its number."""
+    """Read quarantined rows by id; an unreadable row has only its number."""
     return [row for row_id in row_ids for row in _row_by_id(connection, row_id)]
 
 
 def mark_reported(connection: OutboxConnection, row_ids: Sequence[int]) -> None:
-    """Note that rows were reported."""
+    """Mark quarantined rows as reported to Poisonweb."""
     connection.execute(MARK_REPORTED, {"row_ids": list(row_ids)})
 
 
@@ -208,7 +208,7 @@ def _row_by_id(connection: OutboxConnection, row_id: int) -> list[QuarantinedRow
 
 
 def _unreadable(row_id: int, error: Exception) -> QuarantinedRow:
-    """Stand for a row on a damaged page, or of texts in another encoding."""
+    """Build the stand-in for a row that cannot be read: damaged, or other encoding."""
     return QuarantinedRow(
         row_id=row_id,
         producer="",
@@ -251,7 +251,7 @@ def _rows(columns: Sequence[Column]) -> Iterator[QuarantinedRow]:
 
 
 def _headers(value: bytes | None, type_oid: int) -> tuple[Header, ...]:
-    """Return headers as pairs; none where they cannot be read."""
+    """Return a quarantined row's headers as pairs; none where they are unreadable."""
     if value is None or type_oid != BYTEA_ARRAY:
         return ()
     loader = adapt.Transformer().get_loader(BYTEA_ARRAY, pq.Format.BINARY)

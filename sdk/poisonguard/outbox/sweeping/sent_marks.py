@@ -54,7 +54,7 @@ SELECT row_id FROM given JOIN noted USING (producer, message_id, digest)
 def mark_sent(
     connection: OutboxConnection, token: UUID, rows: Sequence[ClaimedRow]
 ) -> set[int]:
-    """Mark rows as sent; return those that no other connection changed."""
+    """Mark outbox rows as sent; return those that no other connection changed."""
     answer = connection.execute(MARK, {"token": token, **_columns(rows)})
     return {row_id for (row_id,) in answer}
 

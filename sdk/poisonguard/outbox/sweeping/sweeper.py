@@ -126,7 +126,7 @@ class Sweeper:
         self._stage = Stage.CONNECT
 
     def run(self, stop: StopSignal) -> None:
-        """Work until `stop`; then finish the window, and let the next sweeper work."""
+        """Sweep until `stop`; then finish the window, and let the next sweeper work."""
         try:
             while not stop.is_set():
                 stop.wait(self.work_once())
@@ -150,7 +150,7 @@ class Sweeper:
         return seconds
 
     def health(self) -> SweeperHealth:
-        """Return the state; any thread may ask."""
+        """Return the sweeper's state and errors; any thread may ask."""
         return SweeperHealth(
             fence=self._ownership.fence,
             breaker_opened_at=self._breaker.opened_at,
@@ -173,7 +173,7 @@ class Sweeper:
     def _work(self, *, is_stopping: bool) -> float:
         self._enter(Stage.CONNECT)
         session = self._open_session()
-        self._finish(session)
+        self._finish_window(session)
         if is_stopping:
             return 0.0
         self._enter(Stage.LOCK)
@@ -191,7 +191,7 @@ class Sweeper:
         return 0.0 if has_sent else self._settings.poll
 
     def _open_session(self) -> Session:
-        """Return the session; a new one after an error of the connection."""
+        """Return the sweeper's database session; a new one after a connection error."""
         session = self._session
         if session is not None and session.connection.is_usable:
             return session
@@ -209,15 +209,15 @@ class Sweeper:
         if session is not None:
             session.connection.close()
 
-    def _finish(self, session: Session) -> None:
-        """Do what is left of the last window."""
+    def _finish_window(self, session: Session) -> None:
+        """Finish the last window of outbox rows: give back, quarantine and mark."""
         if self._window is None:
             return
         has_refused = bool(self._window.refused)
         session.finish.run(self._window)
         self._window = None
         if has_refused:
-            self._housekeeping.hurry()
+            self._housekeeping.report_soon()
 
     def _send_window(self, session: Session, fence: int) -> bool:
         """Claim, send and mark a window; return whether there was one."""
@@ -230,7 +230,7 @@ class Sweeper:
             self._check_fence(session, fence)
             return False
         self._enter(Stage.IDS)
-        others = repeated_message_ids.look_up(session.connection, rows)
+        others = repeated_message_ids.read_same_ids(session.connection, rows)
         if others.fence != fence:
             self._ownership.release()
             raise Fenced(TAKEN_OVER)
@@ -239,7 +239,7 @@ class Sweeper:
         window.is_claiming = False
         if verdicts.to_send:
             self._send(session, window, verdicts.to_send)
-        self._finish(session)
+        self._finish_window(session)
         return True
 
     def _claim(
@@ -271,7 +271,7 @@ class Sweeper:
     def _claim_by_halves(
         self, session: Session, order: ClaimOrder
     ) -> list[ClaimedRow | RefusedRow]:
-        """Claim all rows but those for which the claim fails."""
+        """Claim a window's rows by halves, leaving out those whose claim fails."""
         rows = list[ClaimedRow | RefusedRow]()
 
         def claim(part: Sequence[int]) -> None:
@@ -298,7 +298,7 @@ class Sweeper:
     def _send(
         self, session: Session, window: SendingWindow, rows: Sequence[ClaimedRow]
     ) -> None:
-        """Send rows, and divide them by their outcomes.
+        """Publish a window's rows, and divide them by their outcomes.
 
         A row of a topic and key goes once the broker has answered to the one before.
         """
@@ -306,7 +306,7 @@ class Sweeper:
         window.to_send = list(rows)
         if not self._may_send(window):
             # This process was frozen: others may send these rows, or have sent them.
-            self._finish(session)
+            self._finish_window(session)
             self._enter(Stage.PUBLISH)
             raise Fenced(
                 f"A window was claimed {window.age:.0f} s ago, and was not sent."
@@ -318,13 +318,13 @@ class Sweeper:
                 break
             is_answered, detail = self._send_round(session, window)
         has_progress = bool(window.sent_rows or window.refused)
-        self._finish(session)
+        self._finish_window(session)
         if not (is_answered and has_progress):
             self._enter(Stage.PUBLISH)
             raise Unanswered(f"The broker took none of what it got last: {detail}")
 
     def _send_round(self, session: Session, window: SendingWindow) -> tuple[bool, str]:
-        """Send what may go now; return whether it was answered, and with which words.
+        """Publish the window's next rows; return whether any was answered, and how.
 
         What an error leaves unsent is given back with the rest of the window.
         """
@@ -334,8 +334,8 @@ class Sweeper:
             outcomes = self._publish([row.message for row in rows])
         except Away:
             window.in_flight = []
-            window.return_all(rows)
-            self._finish(session)
+            window.give_back_unsent(rows)
+            self._finish_window(session)
             self._enter(Stage.PUBLISH)
             raise
         _check_outcomes(outcomes, len(rows))
@@ -343,7 +343,7 @@ class Sweeper:
         return self._record.add_outcomes(window, outcomes), outcomes[0].detail
 
     def _may_send(self, window: SendingWindow) -> bool:
-        """Tell whether the rows of a window are still ours."""
+        """Tell whether a window's rows may be sent: the claim is young enough."""
         most = SENDING_SHARE * self._settings.claim_seconds
         return self._ownership.fence is not None and window.age <= most
 

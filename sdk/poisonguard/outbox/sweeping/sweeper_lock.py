@@ -42,7 +42,7 @@ class Ownership:
 
     @property
     def fence(self) -> int | None:
-        """Return our fence; None where another sweeper may work."""
+        """Return the fence of our sweeper lock; None where another sweeper may work."""
         grant = self._grant
         return None if grant is None or grant.lost else grant.fence
 
@@ -71,13 +71,13 @@ class Ownership:
         return grant.fence
 
     def release(self) -> None:
-        """Let the next sweeper work."""
+        """Release the outbox's lock, so that the next sweeper works."""
         grant, self._grant = self._grant, None
         if grant is not None:
             grant.release()
 
     def close(self) -> None:
-        """Release the lock for good."""
+        """Release the outbox's lock for good."""
         self.release()
         lock, self._lock = self._lock, None
         if lock is not None:

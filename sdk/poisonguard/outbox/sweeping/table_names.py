@@ -31,5 +31,5 @@ class Tables:
         self._names["waiting"] = WAITING
 
     def fill(self, statement: str) -> str:
-        """Replace `{outbox}` and the like in a statement, which then needs values."""
+        """Replace `{outbox}` and other table names in SQL, which then needs values."""
         return statement.format(**self._names)

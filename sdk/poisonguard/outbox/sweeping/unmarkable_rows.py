@@ -25,7 +25,7 @@ class UnmarkableRows:
         self._unreported: dict[int, str] = {}
 
     def add(self, row_id: int, reason: str, *, now: float) -> None:
-        """Leave a row out from now on."""
+        """Leave an outbox row out of claims from now on, for this reason."""
         with self._lock:
             self._until.pop(row_id, None)
             self._until[row_id] = now + LEFT_OUT_SECONDS
@@ -35,18 +35,18 @@ class UnmarkableRows:
                     del rows[next(iter(rows))]
 
     def left_out(self, now: float) -> list[int]:
-        """Return the rows that are not claimed now."""
+        """Return the ids of unmarkable rows that are not claimed now."""
         with self._lock:
             return [row_id for row_id, until in self._until.items() if until > now]
 
     @property
     def unreported(self) -> dict[int, str]:
-        """Return the reasons that were not reported yet, by row."""
+        """Return the reasons of unmarkable rows not reported yet, by row id."""
         with self._lock:
             return dict(self._unreported)
 
     def note_report(self, row_ids: list[int]) -> None:
-        """Note that rows were reported."""
+        """Note that these unmarkable rows were reported."""
         with self._lock:
             for row_id in row_ids:
                 self._unreported.pop(row_id, None)

@@ -16,7 +16,7 @@ CALL_SHARE, FIRST_CALL_ROWS = 0.25, 500
 
 
 def row_pause(attempts: int, settings: SweeperSettings) -> float:
-    """Draw the seconds until a row is tried again: full jitter above a floor."""
+    """Draw the seconds until an unsent outbox row is tried again, with full jitter."""
     floor, cap = settings.row_pause, settings.longest_row_pause
     highest = doubled(floor, max(attempts, 1), cap=cap)
     return random.uniform(floor, max(floor, highest))  # noqa: S311 - no secret
@@ -30,12 +30,12 @@ class WindowSize:
         self._doubtful_up_to: int | None = None
 
     def note_silence(self, row_ids: list[int]) -> None:
-        """Shrink: one of these rows may be the reason."""
+        """Shrink the next window: one of these rows may have silenced the broker."""
         self.rows = max(1, min(self.rows, len(row_ids)) // SHRINK)
         self._doubtful_up_to = None if len(row_ids) == 1 else max(row_ids)
 
     def note_answers(self, row_ids: list[int]) -> None:
-        """Grow again, once the rows that were doubtful have answers."""
+        """Grow the window again, once the doubtful rows have answers."""
         doubtful = self._doubtful_up_to
         if doubtful is None or max(row_ids) >= doubtful:
             self._doubtful_up_to = None
@@ -54,7 +54,7 @@ class CallSize:
         self.rows = min(FIRST_CALL_ROWS, self._most)
 
     def note_call(self, rows: int, seconds: float) -> None:
-        """Note how long a call took."""
+        """Adapt the number of rows of a publishing call to how long this one took."""
         if seconds > self._longest:
             self.rows = max(1, int(rows * self._longest / seconds))
         elif seconds < self._longest / 2 and rows == self.rows:
@@ -111,7 +111,7 @@ class LoneRows:
         return seconds, False
 
     def next_due(self, now: float) -> int | None:
-        """Return a row whose pause is over; every other time none."""
+        """Return the id of a doubtful row to try alone now; every other time None."""
         if self._is_turn_of_others:
             self._is_turn_of_others = False
             return None
@@ -121,5 +121,5 @@ class LoneRows:
         return row_id
 
     def forget(self, row_id: int) -> None:
-        """Forget a row that waits no longer."""
+        """Stop tracking a doubtful outbox row that waits no longer."""
         self._rows.pop(row_id, None)
