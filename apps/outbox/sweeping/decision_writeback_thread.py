@@ -1,4 +1,4 @@
-"""Carries decisions about messages out on their rows, in a thread of its own.
+"""The thread that writes decisions about messages back to outbox rows.
 
 It waits for producers' databases, and sweeping does not wait for it: until a row is
 settled it stays quarantined or dropped, so that no sweeper sends it.

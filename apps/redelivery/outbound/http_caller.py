@@ -82,7 +82,7 @@ class EndpointRequest:
 class EndpointAnswer:
     """The answer of a back end; its body is read as far as the caller wants.
 
-    `headers` are as they came; `forwarded_headers.answer_headers` filters them.
+    `headers` are as they came; `answer_headers` filters them.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""psycopg, or what to install."""
+"""Imports psycopg, or raises an error that says what to install."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names of an outbox's tables in statements, with their schema or without."""
+"""Writes the names of an outbox's tables into SQL, with their schema or without."""
 
 from __future__ import annotations
 
