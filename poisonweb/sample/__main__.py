@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line."""
+    """Parse the command line of the sample."""
     parser = argparse.ArgumentParser(
         prog="python -m poisonweb.sample", description="Sample traffic for Poisonweb."
     )

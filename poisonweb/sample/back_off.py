@@ -22,7 +22,7 @@ class BackOff:
         self._errors = 0
 
     def wait(self) -> None:
-        """Wait, longer each time, or until the program stops."""
+        """Wait before the next try, longer each time, or until the program stops."""
         seconds = back_off.delay(self._errors, base=FIRST, cap=LONGEST)
         self._errors += 1
         self._stop.wait(seconds)

@@ -64,7 +64,7 @@ def invoice(order: Order, *, release: int) -> Invoice:
 
 
 def _totals(order: Order, *, release: int) -> Totals:
-    """Compute total and mean price."""
+    """Compute total and mean price of an order's items."""
     paid = order.quantity * (100 - order.discount_percent) / 100
     total = round(order.unit_cents * paid)
     return Totals(

@@ -140,7 +140,7 @@ class SampleConsumer:
             cursor = batch[-1][0].decode()
 
     def _read(self, cursor: str) -> list[Entry]:
-        """Read a batch: new messages at ">", else the pending ones after a cursor."""
+        """Read a batch from the stream: new messages at ">", else pending ones."""
         streams: Any = self._redis.xreadgroup(
             self._subscription.consumer_group,
             self._subscription.client_name,

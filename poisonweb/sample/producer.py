@@ -53,7 +53,7 @@ class Producer:
         self._trim_at = datetime.now(UTC) + TRIM_EVERY
 
     def pause(self) -> None:
-        """Stop sending; safe to call from a signal handler."""
+        """Stop sending messages; safe to call from a signal handler."""
         self._is_paused = True
 
     def run(self) -> None:

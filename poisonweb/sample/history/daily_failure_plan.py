@@ -101,7 +101,7 @@ class DayPlan:
 
 
 def plan(weeks: Weeks, day: date) -> DayPlan:
-    """Draw one of the days."""
+    """Draw the plan of one day of the invented history."""
     return _Draw(weeks, day).draw()
 
 
@@ -182,7 +182,7 @@ class _Draw:
         return int(usual * self.random.uniform(0.7, 1.3) + self.random.random())
 
     def _duration(self, stream: TrafficStream) -> int:
-        """Draw a bucket of handling time."""
+        """Draw a bucket of a delivery's handling time."""
         buckets, parts = list(stream.durations), list(stream.durations.values())
         return self.random.choices(buckets, parts)[0]
 

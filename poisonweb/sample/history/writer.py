@@ -67,7 +67,7 @@ def written_days() -> set[date]:
 
 @transaction.atomic
 def write(day: DayPlan, *, number: int) -> None:
-    """Write a day; `number` distinguishes its counters from those of other days.
+    """Write a day of history; `number` tells its counters from other days'.
 
     Every start writes a day without a decision again, which changes nothing.
     """
@@ -238,7 +238,7 @@ class DiscardingPublisher(RoutingPublisher):
     """Reports every message as sent, without sending it."""
 
     def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
-        """Send nothing; report each message as sent."""
+        """Stand in for a broker: send nothing, report each message as sent."""
         return [PublishOutcome(kind=OutcomeKind.SENT)] * len(messages)
 
 

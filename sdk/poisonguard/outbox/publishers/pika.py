@@ -116,7 +116,7 @@ class ConfirmingChannel:
         return not self._error
 
     def publish(self, batch: Sequence[OutboxMessage]) -> list[SendOutcome]:
-        """Send messages; return what became of each."""
+        """Publish messages to RabbitMQ's queues; return the outcome of each."""
         self._messages, self._outcomes, self._returned = list(batch), {}, {}
         self._places = {}
         for message in batch:
@@ -152,7 +152,7 @@ class ConfirmingChannel:
         return bool(self._error) and not self._is_closing
 
     def _wake(self) -> None:
-        """Let the loop go where it has done what it runs for."""
+        """Wake pika's loop where it has done what it runs for."""
         if self._has_failed or self._is_done():
             self._connection.ioloop.stop()
 
