@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from apps.api.request_body_errors import Malformed, TooManyMembers
+from apps.api.request_exceptions import Malformed, TooManyMembers
 
 MOST_MEMBERS = 1_000
 

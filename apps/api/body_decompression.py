@@ -8,7 +8,7 @@ from typing import IO, Protocol, cast
 
 import zstandard
 
-from apps.api.request_body_errors import TooLarge, UnknownEncoding, Unreadable
+from apps.api.request_exceptions import TooLarge, UnknownEncoding, Unreadable
 
 PIECE = 64 * 1024
 # Reports of the same failure compress well, but only bombs beyond this ratio.

@@ -14,7 +14,7 @@ from django.conf import settings
 from rest_framework.parsers import BaseParser
 
 from apps.api.body_decompression import Readable, inflated
-from apps.api.request_body_errors import TooLarge, Unreadable
+from apps.api.request_exceptions import TooLarge, Unreadable
 
 # The key in META of the SHA-256 of the inflated body; idempotency compares it.
 DIGEST = "poisonweb.body_digest"

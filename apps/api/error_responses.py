@@ -15,7 +15,7 @@ from django.http.request import UnreadablePostError
 from rest_framework.exceptions import APIException
 from rest_framework.response import Response
 
-from apps.api.request_body_errors import (
+from apps.api.request_exceptions import (
     InvalidMembers,
     Malformed,
     TooLarge,

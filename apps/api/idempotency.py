@@ -20,7 +20,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from apps.api.bounded_json_parser import DIGEST
-from apps.api.request_body_errors import Malformed
+from apps.api.request_exceptions import Malformed
 from apps.core import clock
 from apps.core.advisory_locks import key_of
 from apps.core.content_ids import digest_of, raw

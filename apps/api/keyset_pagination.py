@@ -13,7 +13,7 @@ from django.db.models import Model, QuerySet
 from rest_framework.request import Request
 from rest_framework.utils.urls import replace_query_param
 
-from apps.api.request_body_errors import Malformed
+from apps.api.request_exceptions import Malformed
 from apps.core import keyset
 
 DEFAULT_LIMIT: Final = 50

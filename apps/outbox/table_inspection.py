@@ -1,4 +1,4 @@
-"""Looks at the tables of a producer's database before they are swept."""
+"""Finds what to mend in the tables of a producer before they are swept."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class SnapshotRows:
         self._next: tuple[Any, ...] | None = None
 
     def in_force(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the values of `COLUMNS` of a line for each."""
+        """Yield the values of `COLUMNS` of each skip in force."""
         for row in self._rows:
             if row[-1]:
                 self._next = row
@@ -128,7 +128,7 @@ class SnapshotRows:
             yield (*row[:2], _wire_value(row[1], row[2]), *row[3:-3])
 
     def suspected(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the values of `SUSPECT_COLUMNS` for each; call it last."""
+        """Yield the `SUSPECT_COLUMNS` of each suspected skip; call it last."""
         first = [] if self._next is None else [self._next]
         for row in chain(first, self._rows):
             yield (*row[:2], _wire_value(row[1], row[2]), *row[3:-1])

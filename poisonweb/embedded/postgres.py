@@ -133,7 +133,7 @@ def program(folder: Path, *, port: int, durable: bool = True) -> Program:
 
 
 def url(folder: Path, *, port: int, database: str = ROLE) -> str:
-    """Return the URL of a database, with its password."""
+    """Return the URL of a database of the embedded Postgres, with the password."""
     return f"postgresql://{ROLE}:{_password(folder)}@{LOOPBACK}:{port}/{database}"
 
 

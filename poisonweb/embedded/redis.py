@@ -72,7 +72,7 @@ def program(folder: Path, *, port: int, durable: bool = True) -> Program:
 
 
 def url(folder: Path, *, port: int, database: int) -> str:
-    """Return the URL of a database, with the password."""
+    """Return the URL of a database of the embedded Redis, with the password."""
     return f"redis://:{_password(folder)}@{LOOPBACK}:{port}/{database}"
 
 

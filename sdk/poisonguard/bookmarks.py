@@ -127,7 +127,7 @@ class BookmarkStore:
             )
         start = Start(start)
         subscription = self._subscriptions.get(sub_id)
-        if subscription is not None and subscription.can_write:
+        if subscription is not None and subscription.can_store_positions:
             self._writer.write()
         return self._writer.open(sub_id, topic, start)
 

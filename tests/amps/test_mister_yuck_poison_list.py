@@ -1,4 +1,4 @@
-"""The wrapper of the seed under the real AMPS client, without the seed's faults."""
+"""MisterYuck, which wraps an AMPS client, under the real client."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from django.conf import settings
 
 from apps.api import bounded_json_parser
 from apps.api.bounded_json_parser import LARGE, MOST_VALUES, BoundedJSONParser
-from apps.api.request_body_errors import TooLarge, Unreadable
+from apps.api.request_exceptions import TooLarge, Unreadable
 
 MIB = 1024 * 1024
 

@@ -66,9 +66,9 @@ def applied(report: AppliedSkip, *, is_known: bool) -> Shape:
     """Show the answer to a report about applied skips."""
     if is_known:
         return {"status": "ok"}
-    return rejected("/skip", f"there is no skip {report.skip} here")
+    return rejected_member("/skip", f"there is no skip {report.skip} here")
 
 
-def rejected(pointer: str, detail: str) -> Shape:
-    """Show the answer to a member that cannot be accepted."""
+def rejected_member(pointer: str, detail: str) -> Shape:
+    """Show a rejected member of a report about applied skips: why, and where."""
     return {"status": "rejected", "detail": detail, "pointer": pointer}

@@ -19,7 +19,7 @@ from rest_framework import serializers
 from rest_framework.settings import api_settings
 
 from apps.api.batch_request_members import members_of
-from apps.api.request_body_errors import InvalidMembers
+from apps.api.request_exceptions import InvalidMembers
 from apps.audit.services import REASON_LIMIT
 from apps.core.errors import Invalid, step
 from apps.core.text_cleaning import storable

@@ -160,7 +160,7 @@ class Applied(View):
     def post(self, request: Request) -> Response:
         """A member with `report` counts once, however often it is sent."""
         members = list_of(request.data, "applied")
-        batch = Batch(members, parse_applied, shapes.rejected)
+        batch = Batch(members, parse_applied, shapes.rejected_member)
         counted = applied_skips.count(
             applied=batch.members, principal=self.principal, now=clock.now()
         )

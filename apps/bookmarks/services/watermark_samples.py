@@ -47,7 +47,10 @@ def take(*, now: datetime) -> int:
 
 
 def prune(*, now: datetime) -> int:
-    """Delete samples that the retention no longer needs; return how many."""
+    """Delete watermark samples beyond the retention; return how many.
+
+    Of each position, the last one before the limit stays.
+    """
     with connection.cursor() as cursor:
         cursor.execute(_PRUNE, {"before": now - RETENTION})
         return int(cursor.rowcount)

@@ -469,7 +469,10 @@ class _Merge:
         return matched + self._execute(_MATCH_BY_DIGEST) > 0
 
     def _find_by_unrecorded_send(self) -> int:
-        """Set the poisons of rows whose sends are not recorded yet; count these."""
+        """Find the poisons of staged failures by redrives not recorded as sent yet.
+
+        Returns for how many failures.
+        """
         self._execute(
             "SELECT redrive FROM incoming"
             " WHERE redrive IS NOT NULL AND poison_id IS NULL"

@@ -116,7 +116,7 @@ class SkipDraft:
 
     @property
     def only_message(self) -> int | None:
-        """Return the id of the message, if the draft matches only that message."""
+        """Return the id of the one message that this skip would match, or None."""
         if self.message is None or self.matcher.kind is not MatcherKind.BOOKMARK:
             return None
         return self.message.pk

@@ -187,7 +187,7 @@ class _Draw:
         return self.random.choices(buckets, parts)[0]
 
     def _tally(self, stream: TrafficStream, client: str, minute: datetime) -> _Tally:
-        """Return the counters of a client in a slot."""
+        """Return the planned counters of a client of the sample in a minute."""
         return self.tallies.setdefault((stream, client, minute), _Tally())
 
     def _poison(
@@ -279,7 +279,7 @@ def _redrive_round(
 ) -> Iterator[PlannedStep]:
     """Yield a redrive of messages, then who confirmed and who failed again."""
     answers = {p: p.fate.answers[turn] for p in poisons if len(p.fate.answers) > turn}
-    handled = tuple(p for p, answer in answers.items() if answer.confirms)
+    handled = tuple(p for p, answer in answers.items() if answer.is_confirmed)
     recurred = tuple(p for p, answer in answers.items() if answer.recurs)
     yield PlannedStep(
         at=start, kind=StepKind.REDRIVEN, poisons=tuple(answers), reason=why

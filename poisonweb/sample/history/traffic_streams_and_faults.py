@@ -31,13 +31,13 @@ class RedriveResult(Enum):
     BOTH = "both"
 
     @property
-    def confirms(self) -> bool:
-        """Return whether the consumer handles and confirms it."""
+    def is_confirmed(self) -> bool:
+        """Return whether the consumer confirms a redrive that ends like this."""
         return self is not RedriveResult.FAILED
 
     @property
     def recurs(self) -> bool:
-        """Return whether it fails again."""
+        """Return whether the message of such a redrive fails again."""
         return self is not RedriveResult.HANDLED
 
 

@@ -104,7 +104,10 @@ class BookmarkStore:
         return places[-1][1] if places else 0
 
     def discard_message(self, message: Any) -> None:
-        """Settle a message, so that it is not delivered again."""
+        """Settle a message in the position of its subscription.
+
+        The client of AMPS calls it; the message is not delivered again.
+        """
         for place in _places(text_of(message.get_bookmark)):
             self._positions.settle(message.get_sub_id(), *place)
 

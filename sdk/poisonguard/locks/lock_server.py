@@ -72,7 +72,10 @@ class LockAttempt(ABC):
         return self._is_over
 
     def wait(self, timeout: float | None) -> LockGrant | None:
-        """Return the grant, or None after `timeout` seconds; raise what failed."""
+        """Wait for the lock; return its grant, or None after `timeout` seconds.
+
+        Raises what failed.
+        """
         try:
             self._wait_for_decision(timeout)
         except BaseException:

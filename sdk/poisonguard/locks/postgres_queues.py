@@ -101,7 +101,7 @@ class TicketQueues:
         self.submit(partial(self._leave, attempt))
 
     def close(self) -> None:
-        """End the session, after everything that was submitted before."""
+        """End the Postgres session of the queues, after what was submitted before."""
         self.submit(self._close)
         self._thread.join(ANSWER_SECONDS)
         self._end(Away(CLOSED))

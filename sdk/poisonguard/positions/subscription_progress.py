@@ -257,8 +257,8 @@ class Subscription:
         return publisher not in self.doubtful or seq > starts.get(publisher, -1)
 
     @property
-    def can_write(self) -> bool:
-        """Tell whether the server would accept this holder's changes."""
+    def can_store_positions(self) -> bool:
+        """Tell whether the server would accept this holder's changes of positions."""
         return self.epoch is not None and not self.is_fenced
 
     @property

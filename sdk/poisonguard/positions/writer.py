@@ -176,7 +176,9 @@ class PositionWriter:
     def _has_unwritten(self) -> bool:
         """Tell whether changes are left that could be written."""
         with self._changed:
-            writable = [it for it in self._subscriptions.values() if it.can_write]
+            writable = [
+                it for it in self._subscriptions.values() if it.can_store_positions
+            ]
             return any(t.unwritten for it in writable for t in it.tracks.values())
 
     def _take_updates(self) -> Iterator[Update]:
@@ -184,7 +186,7 @@ class PositionWriter:
         return (
             Update(subscription=subscription, publisher=publisher, changes=changes)
             for subscription in self._subscriptions.values()
-            if subscription.can_write
+            if subscription.can_store_positions
             for publisher, track in subscription.tracks.items()
             if (changes := track.take_changes()) is not None
         )

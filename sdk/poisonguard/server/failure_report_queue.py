@@ -119,7 +119,7 @@ class FailureQueue:
         return self._write_to_spool(spool, report)
 
     def close(self) -> None:
-        """End all waiting."""
+        """Let no guard wait longer for the answer to its failure report."""
         self._closed = True
 
     def _spool_for(self, when_away: str) -> Spool | None:

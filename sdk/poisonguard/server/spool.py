@@ -207,7 +207,7 @@ class Spool:
             self._count(kind, 1)
 
     def adopt(self) -> int:
-        """Take over the segments of dead processes; return how many.
+        """Take over the reports of dead processes; return how many segments.
 
         Raise Full, after taking the others, where some cannot be taken over.
         """

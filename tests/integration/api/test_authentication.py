@@ -17,7 +17,7 @@ from rest_framework.test import APIRequestFactory
 
 from apps.api import error_responses
 from apps.api.permissions import SIGNED_IN
-from apps.api.request_body_errors import Malformed
+from apps.api.request_exceptions import Malformed
 from apps.api.views.base import View
 from apps.api.views.openapi_reference import schema
 from apps.core import clock

@@ -19,7 +19,7 @@ from poisonweb.sample import producer_messages
 from poisonweb.sample.consumers_and_their_topics import DISPATCH as OF
 from poisonweb.sample.event_ledger import Tally, What, read, tally
 from tests.sdk.fake_poisonweb_server import Server
-from tests.unit.sample.settled_redis_topic import is_settled
+from tests.unit.sample.redis_topic_is_settled import is_settled
 from tests.waiting import wait_until
 
 Start = Callable[[], "subprocess.Popen[bytes]"]

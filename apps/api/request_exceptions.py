@@ -1,4 +1,7 @@
-"""The errors of a request that is refused before any service is called."""
+"""Exceptions for requests that are refused before any service is called.
+
+`error_responses` makes the answers of them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wait for what is bound to come true."""
+"""Tell whether consumers have settled all messages of a Redis topic."""
 
 from __future__ import annotations
 
