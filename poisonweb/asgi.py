@@ -13,7 +13,9 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections
 
 from apps.core import celery_broker_timeouts
+from poisonweb import postgres_rooms
 from poisonweb.celery import app
+from poisonweb.postgres_rooms import Room, assign_rooms
 from poisonweb.request_limits import (
     MIB,
     Application,
@@ -31,13 +33,24 @@ from poisonweb.threaded_handler import ThreadedHandler
 # WhiteNoise streams our few small files from plain iterators; no reader waits for that.
 warnings.filterwarnings("ignore", "StreamingHttpResponse must consume synchronous")
 
-# Only the web answers many requests at once, in many threads: they share a pool of
-# sessions, and a time-out keeps slow queries from blocking it.
+# Only the web answers many requests at once, in many threads: they share the sessions
+# of their room, and a time-out keeps slow queries from blocking it.
 _database = settings.DATABASES["default"]
 _database["CONN_HEALTH_CHECKS"] = True
+_database["ENGINE"] = "poisonweb.postgres_rooms"
+# A request that waits for a session has a thread: both rooms together have fewer
+# requests than there are threads.
 _database["OPTIONS"] = {
     **_database["OPTIONS"],
-    "pool": {"min_size": 2, "max_size": 16, "timeout": 3},
+    "pool": {
+        room: {
+            "min_size": 1,
+            "max_size": postgres_rooms.MOST_SESSIONS[room],
+            "max_waiting": waiting,
+            "timeout": 3,
+        }
+        for room, waiting in ((Room.PAGES, 100), (Room.API, 800))
+    },
     "options": f"{_database['OPTIONS']['options']} -c statement_timeout=15000",
 }
 
@@ -65,8 +78,8 @@ def _is_known_sender(scope: Scope) -> bool:
         close_old_connections()
 
 
-# Together these kinds use fewer sessions than the pool has: none of them keeps
-# consumers from reporting, or another kind from working.
+# Pages and the API have rooms of their own (docs/adr/0035). Within them these kinds
+# leave something to the others: a report does not wait for the skip list.
 _application: Application = ThreadedHandler()
 _MOST_AT_ONCE = (
     (is_of_skips, 8),
@@ -79,8 +92,9 @@ for _kind, _most in _MOST_AT_ONCE:
     _application = limit_concurrency(_application, of=_kind, most=_most)
 
 # A little more than the API accepts, so that the API's own answer names the limit.
-application = limit_size(
+_limited = limit_size(
     _application,
     most_of_api=settings.POISONWEB_REQUEST_LIMIT + MIB,
     recognise=sync_to_async(_is_known_sender, thread_sensitive=False),
 )
+application = assign_rooms(_limited)

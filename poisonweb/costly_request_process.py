@@ -25,6 +25,7 @@ from django.conf import settings
 
 from poisonweb import client_socket_handover
 from poisonweb.client_socket_handover import PartialRequest
+from poisonweb.postgres_rooms import Room
 from poisonweb.request_limits import (
     API,
     MOST_OF_A_STRANGER,
@@ -40,8 +41,8 @@ NICENESS = 5
 # A request releases the GIL at each query, and waits this long to get it back while
 # another thread works.
 SWITCH_SECONDS = 0.001
-# Fewer than the web has: most of these requests wait for one another anyway.
-MOST_DATABASE_SESSIONS = 8
+# Forms have as many as before they had a room; few requests to the API are large.
+MOST_SESSIONS = {Room.PAGES: 8, Room.API: 4}
 STOP_SECONDS = 2
 CHECK_SECONDS = 0.1
 RESTART_SECONDS = 1.0
@@ -188,8 +189,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
     from poisonweb import asgi  # noqa: PLC0415 - it sets up Django
 
-    pool = settings.DATABASES["default"]["OPTIONS"]["pool"]
-    pool["max_size"] = MOST_DATABASE_SESSIONS
+    for room, most in MOST_SESSIONS.items():
+        pool = settings.DATABASES["default"]["OPTIONS"]["pool"][room]
+        pool["max_size"] = most
     config = uvicorn.Config(close_after_answer(asgi.application), **UVICORN)
     with suppress(KeyboardInterrupt):
         _Server(config, end).run(sockets=[])

@@ -28,6 +28,7 @@ KIB, MIB = 1024, 1024 * 1024
 # A sign-in needs some hundred bytes; a form, with all that a page can select, 20,000.
 MOST_OF_A_STRANGER, MOST_OF_A_FORM = 64 * KIB, MIB
 API = "/api/v1/"
+_NO_PAGES = ("/static/", "/healthz", "/readyz", "/metrics", API)
 _ASKS_BROKER = re.compile(r"/brokers/\d+/(?:test|discover|observe)")
 
 
@@ -123,6 +124,12 @@ class _RequestSize:
             status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
             detail=f"A request here has at most {self._most} bytes: {remedy}.",
         )
+
+
+def is_page(scope: Scope) -> bool:
+    """Check for what people ask for: pages, and their forms."""
+    path: str = scope["path"]
+    return not path.startswith(_NO_PAGES)
 
 
 def is_of_skips(scope: Scope) -> bool:

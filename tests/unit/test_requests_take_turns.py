@@ -15,6 +15,7 @@ from poisonweb.request_limits import (
     Send,
     is_form,
     is_of_skips,
+    is_page,
     is_question_to_broker,
     is_sign_in,
     is_sign_in_elsewhere,
@@ -175,3 +176,22 @@ def test_a_request_waits_with_its_own_kind_only(
     matches = [kind for kind in KINDS if kind(scope)]
 
     assert matches == kinds
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/", True),
+        ("/problems", True),
+        ("/sign-in", True),
+        ("/brokers/7/test", True),
+        ("/api", True),
+        ("/api/v1/failures", False),
+        ("/static/pages.css", False),
+        ("/healthz", False),
+        ("/readyz", False),
+        ("/metrics", False),
+    ],
+)
+def test_what_is_for_people_is_a_page(path: str, *, expected: bool) -> None:
+    assert is_page({"type": "http", "method": "GET", "path": path}) is expected

@@ -26,5 +26,7 @@ bad_request, forbidden, not_found = _handler(400), _handler(403), _handler(404)
 def server_error(request: HttpRequest) -> HttpResponse:
     """Handle an uncaught error: 503 if Postgres is unavailable, 500 otherwise."""
     if isinstance(sys.exception(), OperationalError | InterfaceError):
-        return page(request, 503, why="Postgres is away, or overloaded.")
+        response = page(request, 503, why="Postgres is away, or overloaded.")
+        response["Retry-After"] = "5"
+        return response
     return page(request, 500)
