@@ -6,7 +6,7 @@ waits for long: a row that is locked is left for later.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -30,7 +30,10 @@ LOCK_LIMIT = "SET LOCAL lock_timeout = '200ms'"
 
 # A row that a sweeper cannot mark waits, and is reported as quarantined all the same.
 # The outbox may have another database by now: a row has a message id, too.
-_IS_IT = f"entry.row_id = %(row_id)s AND {MESSAGE_ID} = %(message_id)s"
+_DECIDED = """
+unnest(%(row_ids)s::int8[], %(message_ids)s::text[]) AS decided(row_id, message_id)
+"""
+_IS_IT = f"entry.row_id = decided.row_id AND {MESSAGE_ID} = decided.message_id"
 _UNSENT = f"""
 {_IS_IT} AND entry.sent_at IS NULL AND entry.duplicate_of IS NULL
 AND (entry.quarantined_at IS NOT NULL OR entry.claim_token IS NULL)
@@ -40,75 +43,162 @@ UPDATE {{outbox}} AS entry
 SET sent_at = now(), quarantined_at = NULL, dropped_at = NULL, reported_at = NULL,
     released_at = coalesce(entry.released_at, now()),
     claim_token = NULL, claimed_until = NULL
+FROM {_DECIDED}
 WHERE {_UNSENT}
-RETURNING entry.producer, entry.message_id, entry.topic, entry.key, entry.headers,
+RETURNING entry.row_id::bigint, entry.producer, entry.message_id, entry.topic,
+    entry.key, entry.headers,
     CASE WHEN octet_length(entry.body) <= {READ_BYTES} THEN entry.body END
 """  # noqa: S608 - made of constants
 _NOTE_SENT = """
 INSERT INTO {sent} (producer, message_id, digest)
-VALUES (%(producer)s, %(message_id)s, %(digest)s) ON CONFLICT DO NOTHING
+SELECT * FROM
+    unnest(%(producers)s::text[], %(message_ids)s::text[], %(digests)s::bytea[])
+ON CONFLICT DO NOTHING
 """
 _DROP = f"""
 UPDATE {{outbox}} AS entry
 SET dropped_at = now(), quarantined_at = coalesce(entry.quarantined_at, now()),
     quarantine_cause = coalesce(entry.quarantine_cause, 'manual'),
     reported_at = coalesce(entry.reported_at, now())
+FROM {_DECIDED}
 WHERE {_UNSENT} AND entry.dropped_at IS NULL
-RETURNING entry.row_id
+RETURNING entry.row_id::bigint
 """  # noqa: S608
 _RESTORE = f"""
 UPDATE {{outbox}} AS entry SET dropped_at = NULL
+FROM {_DECIDED}
 WHERE {_IS_IT} AND entry.sent_at IS NULL
   AND entry.quarantined_at IS NOT NULL AND entry.dropped_at IS NOT NULL
-RETURNING entry.row_id
+RETURNING entry.row_id::bigint
 """  # noqa: S608
-_LOOK = f"SELECT {STATE} FROM {{outbox}} AS entry WHERE {_IS_IT}"  # noqa: S608
-_STATEMENTS = {
-    AsideState.SENT: _SEND,
-    AsideState.DROPPED: _DROP,
-    AsideState.QUARANTINED: _RESTORE,
-    AsideState.RELEASED: RELEASE,
-}
+_LOOK = f"""
+SELECT entry.row_id::bigint, {STATE}
+FROM {{outbox}} AS entry JOIN {_DECIDED} ON {_IS_IT}
+"""  # noqa: S608
 
 
 def settle(
     outbox: Outbox,
     connection: psycopg.Connection[Any],
     *,
-    row_id: int,
     target: AsideState,
-    quarantine: Quarantine,
-) -> AsideState | None:
-    """Update an outbox row to a state; return the one it has, None to try later.
+    quarantines: Mapping[int, Quarantine],
+) -> dict[int, AsideState | None]:
+    """Update outbox rows to a state; return those they have, None to try later.
 
-    A row that was quarantined again after this quarantine is not released.
+    `quarantines` are by row id. A row that was quarantined again after its quarantine
+    is not released.
     """
-    values = {
-        "row_id": row_id,
-        "until": quarantine.quarantined_at,
-        "message_id": quarantine.message_id,
+    changed = _CHANGES[target](outbox, connection, quarantines)
+    rest = {
+        row_id: quarantine
+        for row_id, quarantine in quarantines.items()
+        if row_id not in changed
     }
-    statement = filled(outbox, _STATEMENTS[target])
-    row = connection.execute(statement, values).fetchone()
-    if row is None:
-        return _became(outbox, connection, values, target)
-    if target is AsideState.SENT:
-        _note_id(outbox, connection, row)
-    return target
+    states: dict[int, AsideState | None] = dict.fromkeys(changed, target)
+    return states | _became(outbox, connection, rest, target)
+
+
+_Change = Callable[
+    [Outbox, psycopg.Connection[Any], Mapping[int, Quarantine]], Collection[int]
+]
+
+
+def _changing(statement: str) -> _Change:
+    """Return a function that changes all rows at once, and returns which it changed."""
+
+    def change(
+        outbox: Outbox,
+        connection: psycopg.Connection[Any],
+        quarantines: Mapping[int, Quarantine],
+    ) -> Collection[int]:
+        values = _values(quarantines)
+        cursor = connection.execute(filled(outbox, statement), values)
+        return [row_id for (row_id,) in cursor]
+
+    return change
+
+
+def _send(
+    outbox: Outbox,
+    connection: psycopg.Connection[Any],
+    quarantines: Mapping[int, Quarantine],
+) -> Collection[int]:
+    """Mark rows as sent, and note their ids, so that a later use is noticed."""
+    changed, messages = list[int](), list[tuple[str, str, bytes]]()
+    statement = filled(outbox, _SEND)
+    # Bodies may be large: they are read one by one.
+    for row_id, *columns in connection.cursor().stream(statement, _values(quarantines)):
+        changed.append(row_id)
+        message = _message(columns)
+        if message is not None:
+            one = (message.producer, message.message_id, digest(message))
+            messages.append(one)
+    if messages:
+        producers, message_ids, digests = (
+            list(each) for each in zip(*messages, strict=True)
+        )
+        connection.execute(
+            filled(outbox, _NOTE_SENT),
+            {"producers": producers, "message_ids": message_ids, "digests": digests},
+        )
+    return changed
+
+
+def _release(
+    outbox: Outbox,
+    connection: psycopg.Connection[Any],
+    quarantines: Mapping[int, Quarantine],
+) -> Collection[int]:
+    """Release rows one by one, as people decided about them."""
+    statement = filled(outbox, RELEASE)
+    return [
+        row_id
+        for row_id, quarantine in quarantines.items()
+        if connection.execute(
+            statement,
+            {
+                "row_id": row_id,
+                "until": quarantine.quarantined_at,
+                "message_id": quarantine.message_id,
+            },
+        ).fetchone()
+    ]
+
+
+_CHANGES: Mapping[AsideState, _Change] = {
+    AsideState.SENT: _send,
+    AsideState.DROPPED: _changing(_DROP),
+    AsideState.QUARANTINED: _changing(_RESTORE),
+    AsideState.RELEASED: _release,
+}
+
+
+def _values(quarantines: Mapping[int, Quarantine]) -> dict[str, Any]:
+    return {
+        "row_ids": list(quarantines),
+        "message_ids": [each.message_id for each in quarantines.values()],
+    }
 
 
 def _became(
     outbox: Outbox,
     connection: psycopg.Connection[Any],
-    values: Mapping[str, Any],
+    quarantines: Mapping[int, Quarantine],
     target: AsideState,
-) -> AsideState | None:
-    """Return the state of an outbox row that could not be changed."""
-    row = connection.execute(filled(outbox, _LOOK), values).fetchone()
-    if row is None or target is AsideState.RELEASED:
+) -> dict[int, AsideState | None]:
+    """Return the states of outbox rows that could not be changed."""
+    if not quarantines:
+        return {}
+    looked_at = connection.execute(filled(outbox, _LOOK), _values(quarantines))
+    states = {row_id: RowState(state) for row_id, state in looked_at}
+    return {row_id: _aside_state(states.get(row_id), target) for row_id in quarantines}
+
+
+def _aside_state(state: RowState | None, target: AsideState) -> AsideState | None:
+    if state is None or target is AsideState.RELEASED:
         # That a row was deleted does not say that it was sent.
         return target
-    state = RowState(row[0])
     if state in {RowState.SENT, RowState.DUPLICATE}:
         return AsideState.SENT
     if target is AsideState.QUARANTINED or state.value == target.value:
@@ -117,31 +207,21 @@ def _became(
     return None
 
 
-def _note_id(
-    outbox: Outbox, connection: psycopg.Connection[Any], row: Sequence[Any]
-) -> None:
-    """Note the id of a message as sent, so that a later use of it is noticed."""
-    producer, message_id, topic, key, headers, body = row
+def _message(columns: Sequence[Any]) -> OutboxMessage | None:
+    """Build the message of a row; None where it is none, or its body is too long."""
+    producer, message_id, topic, key, headers, body = columns
     texts = (producer, message_id, topic, key)
     if not isinstance(body, bytes) or not all(isinstance(each, str) for each in texts):
-        return
+        return None
     try:
         pairs = header_pairs(headers)
     except (UnreadableColumn, TypeError, ValueError):
-        return
-    message = OutboxMessage(
+        return None
+    return OutboxMessage(
         producer=producer,
         message_id=message_id,
         topic=topic,
         body=body,
         headers=pairs,
         key=key,
-    )
-    connection.execute(
-        filled(outbox, _NOTE_SENT),
-        {
-            "producer": producer,
-            "message_id": message_id,
-            "digest": digest(message),
-        },
     )

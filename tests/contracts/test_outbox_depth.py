@@ -44,7 +44,7 @@ def test_rows_wait_while_their_queue_is_too_long_and_go_on_once_it_is_shorter(
     )
     registered = outbox_at(outbox.dsn, most_depth=3)
 
-    def sent() -> int:
+    def sent_count() -> int:
         return outbox.count("sent_at IS NOT NULL")
 
     with sweeping():
@@ -60,16 +60,16 @@ def test_rows_wait_while_their_queue_is_too_long_and_go_on_once_it_is_shorter(
         outbox.put_many(2, first=4, topic=stage.topic)
         # Another queue of the same broker.
         outbox.put_many(1, first=9, topic=stage.queue)
-        wait_until(lambda: sent() == 4)
+        wait_until(lambda: sent_count() == 4)
         assert outbox.count("sent_at IS NULL AND attempts = 0") == 2
 
         assert len(stage.consume(stage.topic)) == 3
         if isinstance(stage, RedisStage):
             # What was read is still in the stream, until its consumers trim it.
-            wait_until(lambda: activity(registered).noted_at > note.noted_at)
-            assert sent() == 4
+            wait_until(lambda: activity(registered).noted_at != note.noted_at)
+            assert sent_count() == 4
             stage.client.xtrim(stage.topic, maxlen=0, approximate=False)
-        wait_until(lambda: sent() == 6)
+        wait_until(lambda: sent_count() == 6)
         wait_until(lambda: is_in_state(registered, "sweeping"))
 
     assert [body for body, _ in stage.contents(stage.topic)] == [b"body 4", b"body 5"]

@@ -175,13 +175,63 @@ def unsettled() -> QuerySet[SetAsideRow]:
 
 def first_unsettled(
     outbox: Outbox, *, passed_by: Sequence[int], most: int
-) -> list[DecidedRow]:
-    """List the first rows of an outbox that are not as was decided."""
+) -> list[int]:
+    """List the keys of the first rows of an outbox that are not as was decided.
+
+    It reads all rows that were set aside, however few it lists.
+    """
     rows = unsettled().filter(outbox=outbox).exclude(pk__in=passed_by)
+    return list(rows.order_by("pk").values_list("pk", flat=True)[:most])
+
+
+def decided_rows(keys: Sequence[int]) -> list[DecidedRow]:
+    """Return those of these rows that are not as was decided."""
     return [
         DecidedRow(row, AsideState(row.target))  # type: ignore[attr-defined]
-        for row in rows.order_by("pk")[:most]
+        for row in unsettled().filter(pk__in=keys).order_by("pk")
     ]
+
+
+# As `note` does, it locks rows by their numbers.
+_STORE = """
+WITH one AS (
+    SELECT * FROM unnest(%(keys)s::int8[], %(before)s::text[], %(settled)s::bool[],
+                         %(times)s::timestamptz[], %(after)s::text[])
+        AS one(id, state, is_settled, quarantined_at, becomes)
+), locked AS (
+    SELECT id FROM outbox_set_aside_row WHERE id = ANY(%(keys)s)
+    ORDER BY outbox_id, row_id FOR UPDATE
+)
+UPDATE outbox_set_aside_row AS row SET state = one.becomes, is_settled = true
+FROM one JOIN locked USING (id)
+WHERE row.id = one.id AND row.state = one.state
+  AND row.is_settled = one.is_settled AND row.quarantined_at = one.quarantined_at
+"""
+
+
+def store_all(
+    *,
+    outbox: Outbox,
+    states: Sequence[tuple[DecidedRow, AsideState]],
+    now: datetime,
+) -> None:
+    """Note the states that rows have now, as `store` does."""
+    as_decided = [each for each in states if not _was_sent_all_the_same(*each)]
+    rows = [decided.row for decided, _ in as_decided]
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(
+            _STORE,
+            {
+                "keys": [row.pk for row in rows],
+                "before": [row.state for row in rows],
+                "settled": [row.is_settled for row in rows],
+                "times": [row.quarantined_at for row in rows],
+                "after": [state.value for _, state in as_decided],
+            },
+        )
+    for decided, state in states:
+        if _was_sent_all_the_same(decided, state):
+            store(outbox=outbox, decided=decided, state=state, now=now)
 
 
 @transaction.atomic
@@ -199,9 +249,13 @@ def store(
         is_settled=row.is_settled,
         quarantined_at=row.quarantined_at,
     )
-    is_sent = state is AsideState.SENT and decided.target is not AsideState.SENT
-    if as_read.update(state=state.value, is_settled=True) and is_sent and row.poison_id:
+    is_stored = as_read.update(state=state.value, is_settled=True)
+    if is_stored and _was_sent_all_the_same(decided, state) and row.poison_id:
         _give_back(outbox, row.row_id, row.poison_id, now=now)
+
+
+def _was_sent_all_the_same(decided: DecidedRow, state: AsideState) -> bool:
+    return state is AsideState.SENT and decided.target is not AsideState.SENT
 
 
 def note_flood(*, outbox_id: int, now: datetime) -> None:

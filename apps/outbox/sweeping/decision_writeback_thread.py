@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from time import monotonic
+from typing import Any
 
 import psycopg
 from django.db import DatabaseError, connections
@@ -35,6 +36,8 @@ LOOK_SECONDS = 5.0
 LOOK_SHARE = 0.05
 # Rows of one transaction in a producer's database.
 AT_ONCE = 100
+# Keys of rows that one look lists, as each reads all rows that were set aside.
+LISTED_AT_ONCE = 10_000
 # So long an outbox or a row is left alone after an error.
 AFTER_ERROR = timedelta(seconds=60)
 
@@ -69,10 +72,12 @@ class Settlement:
             quarantined_rows_and_messages.forget(now=self._clock())
             quarantined_rows_and_messages.note_ends_of_floods(now=self._clock())
         while outboxes := self._unsettled_outboxes():
-            for outbox in outboxes:
+            parts = [part for outbox in outboxes for part in self._parts(outbox)]
+            for outbox, keys in parts:
                 if self._stop.is_set():
                     return
-                self._settle(outbox)
+                if outbox.pk not in self._passed_by("outbox"):
+                    self._settle(outbox, keys)
 
     def _run(self) -> None:
         pause = LOOK_SECONDS
@@ -99,54 +104,90 @@ class Settlement:
             listed = outboxes.exclude(pk__in=self._passed_by("outbox")).order_by("pk")
             return list(listed.select_related("topic"))
 
-    def _settle(self, outbox: Outbox) -> None:
-        """Write decisions to some rows of an outbox; an error leaves them for later."""
+    def _parts(self, outbox: Outbox) -> list[tuple[Outbox, Sequence[int]]]:
+        """List the first unsettled rows of an outbox, in parts of a transaction."""
         with borrow():
-            listed = quarantined_rows_and_messages.first_unsettled(
-                outbox, passed_by=self._passed_by("row"), most=AT_ONCE
+            keys = quarantined_rows_and_messages.first_unsettled(
+                outbox, passed_by=self._passed_by("row"), most=LISTED_AT_ONCE
             )
-        if not listed:
-            return
+        return [(outbox, part) for part in _parts_of(keys)]
+
+    def _settle(self, outbox: Outbox, keys: Sequence[int]) -> None:
+        """Settle rows of an outbox; an error leaves it, or a row, for later."""
+        with borrow():
+            rows = quarantined_rows_and_messages.decided_rows(keys)
         try:
-            states = self._settle_rows(outbox, listed)
+            states = self._settle_rows(outbox, rows)
         except Exception as error:  # noqa: BLE001 - counted, and shown with its stack
             self._leave("outbox", outbox.pk)
             self._note_error(outbox, error)
             return
         with borrow():
-            for decided, state in states:
-                quarantined_rows_and_messages.store(
-                    outbox=outbox, decided=decided, state=state, now=self._clock()
-                )
+            quarantined_rows_and_messages.store_all(
+                outbox=outbox, states=states, now=self._clock()
+            )
 
     def _settle_rows(
         self, outbox: Outbox, rows: Sequence[DecidedRow]
     ) -> list[tuple[DecidedRow, AsideState]]:
         """Update outbox rows as decided, in one transaction; return their states."""
         states = list[tuple[DecidedRow, AsideState]]()
+        if not rows:
+            return states
+        by_target = dict[AsideState, list[DecidedRow]]()
+        for decided in rows:
+            by_target.setdefault(decided.target, []).append(decided)
         with producer_rows.session(outbox) as connection:
             connection.execute(decision_writeback.LOCK_LIMIT)
-            for decided in rows:
-                row = decided.row
+            for together in by_target.values():
                 try:
-                    with connection.transaction():
-                        state = decision_writeback.settle(
-                            outbox,
-                            connection,
-                            row_id=row.row_id,
-                            target=decided.target,
-                            quarantine=Quarantine(row.quarantined_at, row.message_id),
-                        )
-                except psycopg.Error as error:
-                    if not (is_of_row(error) or is_locked(error)):
+                    states += self._settle_together(outbox, connection, together)
+                except psycopg.Error:
+                    if connection.broken or connection.closed:
                         raise
-                    self._leave("row", row.pk)
-                    self._note_error(outbox, error)
-                    continue
-                if state is None:
-                    self._leave("row", row.pk)
-                else:
-                    states.append((decided, state))
+                    states += self._settle_apart(outbox, connection, together)
+        return states
+
+    def _settle_apart(
+        self,
+        outbox: Outbox,
+        connection: psycopg.Connection[Any],
+        rows: Sequence[DecidedRow],
+    ) -> list[tuple[DecidedRow, AsideState]]:
+        """Settle one row after the other; leave those that fail for later."""
+        states = list[tuple[DecidedRow, AsideState]]()
+        for decided in rows:
+            try:
+                states += self._settle_together(outbox, connection, [decided])
+            except psycopg.Error as error:
+                if not (is_of_row(error) or is_locked(error)):
+                    raise
+                self._leave("row", decided.row.pk)
+                self._note_error(outbox, error)
+        return states
+
+    def _settle_together(
+        self,
+        outbox: Outbox,
+        connection: psycopg.Connection[Any],
+        rows: Sequence[DecidedRow],
+    ) -> list[tuple[DecidedRow, AsideState]]:
+        """Settle rows that should have one state; all of them fail with one."""
+        quarantines = {
+            row.row_id: Quarantine(row.quarantined_at, row.message_id)
+            for row in (decided.row for decided in rows)
+        }
+        with connection.transaction():
+            became = decision_writeback.settle(
+                outbox, connection, target=rows[0].target, quarantines=quarantines
+            )
+        states = list[tuple[DecidedRow, AsideState]]()
+        for decided in rows:
+            state = became[decided.row.row_id]
+            if state is None:
+                self._leave("row", decided.row.pk)
+            else:
+                states.append((decided, state))
         return states
 
     def _passed_by(self, what: str) -> list[int]:
@@ -173,6 +214,10 @@ class Settlement:
         )
         with borrow():
             sweeper_activity.add_errors(outbox_id=outbox.pk, errors=[new])
+
+
+def _parts_of(keys: Sequence[int]) -> list[Sequence[int]]:
+    return [keys[first : first + AT_ONCE] for first in range(0, len(keys), AT_ONCE)]
 
 
 def is_locked(error: psycopg.Error) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.db import connections, transaction
+from django.test.utils import CaptureQueriesContext
 
 from apps.audit.models import Entry
 from apps.brokers.models import Topic
@@ -568,13 +569,14 @@ def test_what_was_quarantined_again_meanwhile_is_not_stored_as_settled(
     set_aside(outbox)
     report(outbox, registered)
     act(Verb.REDRIVE, Poison.objects.get())
-    [decided] = quarantined_rows_and_messages.first_unsettled(
+    keys = quarantined_rows_and_messages.first_unsettled(
         registered, passed_by=[], most=9
     )
+    [decided] = quarantined_rows_and_messages.decided_rows(keys)
     SetAsideRow.objects.update(quarantined_at=clock.now())
 
-    quarantined_rows_and_messages.store(
-        outbox=registered, decided=decided, state=AsideState.SENT, now=clock.now()
+    quarantined_rows_and_messages.store_all(
+        outbox=registered, states=[(decided, AsideState.SENT)], now=clock.now()
     )
 
     assert SetAsideRow.objects.get().state == "quarantined"
@@ -596,6 +598,31 @@ def test_rows_are_settled_in_parts(
 
     assert outbox.count("dropped_at IS NOT NULL") == 5
     assert SetAsideRow.objects.filter(state="dropped", is_settled=True).count() == 5
+
+
+@pytest.mark.parametrize("verb", [Verb.DROP, Verb.REDRIVE])
+def test_many_rows_are_settled_by_few_statements(
+    outbox: OutboxTables, registered: Outbox, settling: Settlement, verb: Verb
+) -> None:
+    for number in range(40):
+        set_aside(outbox, f"m-{number}")
+    report(outbox, registered)
+    act(verb, *Poison.objects.all())
+    outbox.execute(
+        "CREATE TABLE statements (at timestamptz DEFAULT clock_timestamp());"
+        "CREATE FUNCTION count_it() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN INSERT INTO statements DEFAULT VALUES; RETURN NULL; END $$;"
+        "CREATE TRIGGER counting AFTER UPDATE ON poisonguard_outbox"
+        " FOR EACH STATEMENT EXECUTE FUNCTION count_it()"
+    )
+
+    with CaptureQueriesContext(connections["default"]) as queries:
+        settling.settle_all()
+
+    assert len(queries) < 20
+    assert outbox.execute("SELECT count(*) FROM statements") == [(1,)]
+    expected = "dropped" if verb is Verb.DROP else "sent"
+    assert SetAsideRow.objects.filter(state=expected, is_settled=True).count() == 40
 
 
 def test_a_row_that_cannot_be_digested_is_marked_as_sent_all_the_same(
