@@ -208,7 +208,7 @@ def _aside_state(state: RowState | None, target: AsideState) -> AsideState | Non
 
 
 def _message(columns: Sequence[Any]) -> OutboxMessage | None:
-    """Build the message of a row; None where it is none, or its body is too long."""
+    """Build the message of an outbox row; None where a column does not fit one."""
     producer, message_id, topic, key, headers, body = columns
     texts = (producer, message_id, topic, key)
     if not isinstance(body, bytes) or not all(isinstance(each, str) for each in texts):

@@ -11,6 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from itertools import chain, zip_longest
 from time import monotonic
 from typing import Any
 
@@ -72,8 +73,10 @@ class Settlement:
             quarantined_rows_and_messages.forget(now=self._clock())
             quarantined_rows_and_messages.note_ends_of_floods(now=self._clock())
         while outboxes := self._unsettled_outboxes():
-            parts = [part for outbox in outboxes for part in self._parts(outbox)]
-            for outbox, keys in parts:
+            parts = [self._parts(outbox) for outbox in outboxes]
+            # In turn: an outbox with many rows does not delay the others.
+            in_turn = chain.from_iterable(zip_longest(*parts))
+            for outbox, keys in filter(None, in_turn):
                 if self._stop.is_set():
                     return
                 if outbox.pk not in self._passed_by("outbox"):
