@@ -19,6 +19,17 @@ def text_array(values: Iterable[str]) -> str:
     return "{" + ",".join(f'"{text}"' for text in escaped) + "}"
 
 
+def bytes_array(values: Iterable[bytes | None]) -> str:
+    """Format bytes or nulls as an array; cast it in SQL: `%s::bytea[]`."""
+    return (
+        "{"
+        + ",".join(
+            ["NULL" if value is None else rf'"\\x{value.hex()}"' for value in values]
+        )
+        + "}"
+    )
+
+
 def hex_array(values: Iterable[bytes]) -> str:
     """Format bytes as an array of hexadecimal texts: `decode(value, 'hex')` in SQL.
 

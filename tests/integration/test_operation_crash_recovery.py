@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.db import IntegrityError, connection
+from django.test.utils import CaptureQueriesContext
 from redis import Redis
 
 from apps.brokers.adapter_contract import OutcomeKind, PublishOutcome
@@ -28,6 +29,7 @@ from apps.triage.services import (
     redrive_messages,
     running,
 )
+from apps.triage.services.broker_send_claims import Windows
 from apps.triage.services.redrive_messages import ReadItems
 from apps.triage.services.running import SliceEnd
 from tests.failure_report_builders import capture, failure, poisons
@@ -266,6 +268,52 @@ def test_a_window_is_published_only_after_the_one_before_is_marked(
     run(operation, now, by=Looks, most=2)
 
     assert on_record == [0, 2, 4]
+
+
+@pytest.mark.parametrize(("most", "sizes"), [(7, [3, 3, 1]), (2, [2, 1, 2, 1, 1])])
+def test_what_is_read_at_once_is_of_one_window(
+    orders: Topic,
+    stream: Redis,
+    operator: Principal,
+    now: datetime,
+    most: int,
+    sizes: list[int],
+) -> None:
+    poisons(now, 7)
+    operation = confirm_with_windows_of_three(operator, now)
+    read: list[int] = []
+
+    class Sizes(RoutingPublisher):
+        def publish(self, messages: Sequence[RoutedMessage]) -> list[PublishOutcome]:
+            read.append(len(messages))
+            return super().publish(messages)
+
+    run(operation, now, by=Sizes, most=most)
+
+    assert read == sizes
+    assert counts_of(operation) == {"sent": 7}
+
+
+def test_the_next_messages_are_read_without_a_list_of_windows_or_of_topics(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 7)
+    windows = Windows(confirm_with_windows_of_three(operator, now))
+    windows.read(after=0, most=3, now=now)
+
+    with CaptureQueriesContext(connection) as queries:
+        items = windows.read(after=3, most=3, now=now)
+
+    assert [message.item for message in items.messages] == [3, 4, 5]
+    assert {message.addressed.topic for message in items.messages} == {orders}
+    # That of the messages is sent in binary, and is not seen here.
+    assert list(queries) == []
+
+
+def confirm_with_windows_of_three(operator: Principal, now: datetime) -> Operation:
+    operation = preview(operator, now)
+    Operation.objects.update(window_size=3)
+    return confirm(operator, operation, now)
 
 
 def test_a_broker_that_is_away_is_called_once_although_a_second_window_was_read(

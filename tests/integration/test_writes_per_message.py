@@ -122,7 +122,13 @@ def test_a_message_is_looked_up_once_to_be_sent(
         read_by_index()
         before = poisons_read()
         items = redrive_messages.read(
-            operation=operation.pk, first=0, end=200, most=150, unmarked=(), now=now
+            operation=operation.pk,
+            first=0,
+            size=operation.window_size,
+            most=150,
+            unmarked=(),
+            topics={},
+            now=now,
         )
         read = poisons_read() - before
 

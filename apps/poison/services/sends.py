@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from django.db import connection
 
-from apps.core.arrays import array, text_array
+from apps.core.arrays import array, bytes_array, text_array
 from apps.poison.redrive_ids import RedriveKey, pack, unpack
 from apps.poison.services import item_window_counts
 from apps.poison.services.item_window_counts import Change
@@ -108,7 +108,7 @@ def mark(*, sends: Sequence[Send], run: int, now: datetime) -> list[Change]:
     run's fence protects.
     """
     lock(send.poison for send in sends)
-    keys = [[send.poison for send in sends], [send.n for send in sends]]
+    keys = [array(send.poison for send in sends), array(send.n for send in sends)]
     with connection.cursor() as cursor:
         cursor.execute(_KNOWN, keys)
         outcomes = {(poison, n): outcome for poison, n, outcome in cursor.fetchall()}
@@ -158,7 +158,7 @@ def _columns(sends: Sequence[Send]) -> dict[str, Any]:
         "items": array(send.item for send in sends),
         "topics": array(send.topic for send in sends),
         "queues": text_array(send.queue for send in sends),
-        "digests": [send.digest for send in sends],
+        "digests": bytes_array(send.digest for send in sends),
         "outcomes": array(send.outcome for send in sends),
         "details": text_array(send.detail for send in sends),
         "bookmarks": text_array(send.bookmark for send in sends),
@@ -432,5 +432,5 @@ def free(*, operation: int, items: Collection[int]) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "DELETE FROM poison_hold WHERE operation = %s AND item = ANY(%s::int4[])",
-            [operation, list(items)],
+            [operation, array(items)],
         )

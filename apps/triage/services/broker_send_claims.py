@@ -16,6 +16,7 @@ from typing import Any
 from django.db import connection, transaction
 
 from apps.brokers import adapter_contract
+from apps.brokers.models import Topic
 from apps.brokers.services import topics_and_routing_publisher as brokers
 from apps.core.queryset_sql import pipelined, read_by_index
 from apps.poison.models import ItemWindow
@@ -39,6 +40,8 @@ class Windows:
         self.operation = operation
         self.kind = kind_of(operation)
         self.unmarked = brokers.topics_without_headers()
+        # As long as the connections to their brokers.
+        self.topics: dict[int, Topic] = {}
         self.orders: Orders | None = None
 
     @property
@@ -150,18 +153,15 @@ class Windows:
 
         There may be none.
         """
-        for window in self._unfinished().filter(first__gte=self._first_of(after)):
-            items = redrive_messages.read(
-                operation=self.operation.pk,
-                first=max(window.first, after),
-                end=window.first + window.items,
-                most=most,
-                unmarked=self.unmarked,
-                now=now,
-            )
-            if not items.is_empty:
-                return items
-        return ReadItems()
+        return redrive_messages.read(
+            operation=self.operation.pk,
+            first=after,
+            size=self.operation.window_size,
+            most=most,
+            unmarked=self.unmarked,
+            topics=self.topics,
+            now=now,
+        )
 
     # Claims and answers
 

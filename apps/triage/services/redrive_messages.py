@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -70,6 +70,8 @@ class _Row(NamedTuple):
 
 # Plain SQL: thousands of model objects would cost more than sending the messages.
 # OFFSET 0 makes Postgres take the items in their order, and look up each of the others.
+# The window is that of the first held item: to list a million messages' windows each
+# time would cost as much as the messages.
 _READ = """
 SELECT held.item, held.poison_id, held.n, held.redrive, held.topic_id, held.queue,
        known.id, known.outcome, known.copies, held.state, held.is_sendable,
@@ -83,7 +85,10 @@ FROM (
                sum(poison.size) OVER (ORDER BY hold.item) - poison.size AS ahead
         FROM (SELECT * FROM poison_hold
               WHERE operation = %(operation)s
-                AND item >= %(first)s AND item < %(end)s
+                AND item >= %(first)s
+                AND item < (SELECT min(item) / %(size)s * %(size)s + %(size)s
+                            FROM poison_hold
+                            WHERE operation = %(operation)s AND item >= %(first)s)
               ORDER BY item LIMIT %(most)s) hold
         JOIN poison_poison poison ON poison.id = hold.poison_id
     ) sized
@@ -108,11 +113,6 @@ class ReadItems:
     decided: Mapping[int, str] = field(default_factory=dict)
 
     @property
-    def is_empty(self) -> bool:
-        """Tell whether there is nothing to send or to free."""
-        return not (self.messages or self.answered or self.decided)
-
-    @property
     def never_sent(self) -> int:
         """Count those that were never handed to a broker."""
         return sum(not message.again for message in self.messages)
@@ -122,19 +122,21 @@ def read(
     *,
     operation: int,
     first: int,
-    end: int,
+    size: int,
     most: int,
     unmarked: Collection[int],
+    topics: MutableMapping[int, Topic],
     now: datetime,
 ) -> ReadItems:
-    """Read the first held items from `first` on, before `end`, that are to be sent.
+    """Read the first held items from `first` on that are to be sent.
 
-    At most `most` of them, and at most WINDOW_BYTES of bodies, but at least one.
+    At most `most` of them, of one window, which has `size` items, and at most
+    WINDOW_BYTES of bodies, but at least one. Adds the topics that it reads to `topics`.
     """
     values: dict[str, Any] = {
         "operation": operation,
         "first": first,
-        "end": end,
+        "size": size,
         "most": most,
         "bytes": WINDOW_BYTES,
         "silent_before": silent_before(now),
@@ -148,8 +150,9 @@ def read(
             sendable.append(row)
         else:
             decided[row.item] = row.state
-    topic_ids = {row.topic for row in sendable}
-    topics = Topic.objects.select_related("broker").in_bulk(topic_ids)
+    if new_topics := {row.topic for row in sendable} - topics.keys():
+        with_broker = Topic.objects.select_related("broker")
+        topics.update(with_broker.in_bulk(new_topics))
     messages = [
         _to_message(
             row,

@@ -8,7 +8,7 @@ into the exception text. So this uses its connections only: raw replies, one att
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -30,6 +30,8 @@ REPLY_SECONDS = 20.0
 # A blocking read must end well before its reply counts as lost.
 BLOCK_SECONDS = REPLY_SECONDS / 2
 REASON_LIMIT = 300
+# So many bytes go to the socket at once, at least, but for the last.
+WRITTEN_BYTES = 2**16
 
 # Temporary states of the whole server: they say nothing about a message.
 PASSING = frozenset(
@@ -105,7 +107,7 @@ class RedisWire:
         connection = self._connection()
         replies: list[Any] = []
         try:
-            connection.send_packed_command(connection.pack_commands(commands))
+            connection.send_packed_command(packed(commands))
             # Replies read before an error stay in the list.
             replies.extend(_read_reply(connection) for _ in commands)
         except (RedisError, OSError) as error:
@@ -174,6 +176,34 @@ def reason_of(error: Exception) -> str:
         return "what answers there is not Redis"
     text = f"{getattr(error, 'status_code', None) or ''} {error}"
     return " ".join(text.split())[:REASON_LIMIT] or type(error).__name__
+
+
+def packed(commands: Sequence[Command]) -> Iterator[bytes]:
+    """Encode commands in parts that are sent one by one; a large word is not copied.
+
+    redis-py's own packer costs as much as all else of a message.
+    """
+    parts, size = list[bytes](), 0
+    for command in commands:
+        parts.append(b"*%d\r\n" % len(command))
+        for word in command:
+            value = word if isinstance(word, bytes) else _encoded(word)
+            parts += (b"$%d\r\n" % len(value), value, b"\r\n")
+            size += len(value)
+            if len(value) > WRITTEN_BYTES:
+                yield b"".join(parts[:-2])
+                yield value
+                parts, size = [b"\r\n"], 0
+        if size > WRITTEN_BYTES:
+            yield b"".join(parts)
+            parts, size = [], 0
+    if parts:
+        yield b"".join(parts)
+
+
+def _encoded(word: str | int) -> bytes:
+    """Encode a word of a command that is not bytes."""
+    return b"%d" % word if isinstance(word, int) else word.encode()
 
 
 def _read_reply(connection: Any) -> Any:
