@@ -69,7 +69,9 @@ class _Row(NamedTuple):
 
 
 # Plain SQL: thousands of model objects would cost more than sending the messages.
-# OFFSET 0 makes Postgres take the items in their order, and look up each of the others.
+# OFFSET 0 makes Postgres take the items in their order, and look up each of the others
+# by its key: where statistics say that a table is empty, a join would read all of it
+# for each item.
 # The window is that of the first held item: to list a million messages' windows each
 # time would cost as much as the messages.
 _READ = """
@@ -90,12 +92,20 @@ FROM (
                             FROM poison_hold
                             WHERE operation = %(operation)s AND item >= %(first)s)
               ORDER BY item LIMIT %(most)s) hold
-        JOIN poison_poison poison ON poison.id = hold.poison_id
+        CROSS JOIN LATERAL (
+            SELECT * FROM poison_poison WHERE id = hold.poison_id OFFSET 0
+        ) poison
     ) sized
     WHERE ahead < %(bytes)s OFFSET 0
 ) held
-JOIN poison_body body ON body.poison_id = held.poison_id AND body.day = held.day
-LEFT JOIN poison_redrive known ON known.poison_id = held.poison_id AND known.n = held.n
+CROSS JOIN LATERAL (
+    SELECT * FROM poison_body
+    WHERE poison_id = held.poison_id AND day = held.day OFFSET 0
+) body
+LEFT JOIN LATERAL (
+    SELECT * FROM poison_redrive
+    WHERE poison_id = held.poison_id AND n = held.n OFFSET 0
+) known ON true
 ORDER BY held.item
 """
 
