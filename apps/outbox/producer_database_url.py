@@ -20,7 +20,9 @@ from apps.core.postgres_connections import session_options
 SCHEMES = frozenset({"postgresql", "postgres"})
 SSL_MODES = frozenset({"disable", "require", "verify-ca", "verify-full"})
 USUAL_PORT = 5432
-CONNECT_SECONDS = 5
+# For one address, and for all: a name may lead to many that do not answer.
+CONNECT_SECONDS, LONGEST_CONNECT_SECONDS = 5, 10
+MOST_ADDRESSES = 4
 EXAMPLE = "postgresql://user:password@db.example.com:5432/orders?sslmode=require"
 
 
@@ -85,6 +87,8 @@ class ProducerDatabase:
             addresses = self._target().allowed_addresses(self.host, self.port)
         except (OSError, UnicodeError) as error:
             raise Unavailable(f"{self.host} cannot be dialled: {error}") from error
+        addresses = addresses[:MOST_ADDRESSES]
+        share = LONGEST_CONNECT_SECONDS // len(addresses)
         return {
             "host": ",".join([self.host] * len(addresses)),
             "hostaddr": ",".join(map(str, addresses)),
@@ -94,7 +98,7 @@ class ProducerDatabase:
             "passfile": os.devnull,
             "dbname": self.name,
             "sslmode": self.ssl_mode,
-            "connect_timeout": CONNECT_SECONDS,
+            "connect_timeout": min(CONNECT_SECONDS, share),
             "application_name": f"poisonweb {purpose}",
             "options": session_options(settings),
             "client_encoding": "UTF8",  # the sweeper reads the bytes of texts

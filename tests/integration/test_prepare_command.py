@@ -151,6 +151,25 @@ def test_the_sample_has_an_outbox_where_its_shop_has_a_database(
     assert [finding.kind for finding in findings] == [FindingKind.MISSING_UNIQUE_INDEX]
 
 
+def test_a_table_of_the_shop_that_has_another_outbox_keeps_nothing_from_its_start(
+    outbox_database: str,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings.POISONWEB_LOOPBACK_BROKERS = True
+    name = outbox_database.rpartition("/")[2]
+    monkeypatch.setattr("poisonweb.management.commands.prepare.SHOP", name)
+    monkeypatch.setenv("BROKER_SAMPLE_SHOP", f"{outbox_database}?sslmode=disable")
+    prepare()
+    Outbox.objects.update(name="renamed")
+
+    prepare()
+
+    assert Outbox.objects.get().name == "renamed"
+    assert "the outbox renamed has this table already" in caplog.text
+
+
 def test_the_port_of_the_sample_service_stays(tmp_path: Path) -> None:
     port = stock_quote_port.choose(tmp_path)
     assert stock_quote_port.read(tmp_path) == port

@@ -25,10 +25,11 @@ from apps.outbox.models import (
 from apps.outbox.outbox_fields import URL_LIMIT
 from apps.outbox.outbox_settings import OutboxSettings
 from apps.outbox.producer_database_url import ProducerDatabase
+from apps.outbox.shared_tables import TableOwners
 from apps.team.rights import Principal, Scope
 
 TOPIC_PREFIX = "outbox/"
-# Two of them at the same time would be one too many.
+# Two at the same time would be one too many, or would have one table.
 COUNTING = "the number of outboxes"
 # In place of a changed address, which may be a secret.
 ANOTHER_ADDRESS = "another address"
@@ -66,9 +67,9 @@ def add_outbox(
 ) -> Outbox:
     """Add an outbox with its topic; sweepers begin within a second.
 
-    It looks the host of the database up, so never call it in a transaction. Raises
-    Invalid for an unusable setting, and Refused for a name that is in use or where
-    there are too many.
+    It waits for databases, so never call it in a transaction. Raises Invalid for an
+    unusable setting, also a table that another outbox has, and Refused for a name that
+    is in use or where there are too many.
     """
     principal.require(Scope.BROKERS_WRITE)
     if not _NAME.fullmatch(name) or len(name) > OUTBOX_NAME_LIMIT:
@@ -82,13 +83,15 @@ def add_outbox(
     settings = replace(settings, url=storable_url(settings.url))
     settings.check()
     check_address(settings.url)
-    return _add(name, settings, principal, reason=reason, now=now)
+    owners = _owners(name, settings)
+    return _add(name, settings, owners, principal, reason=reason, now=now)
 
 
 @transaction.atomic
 def _add(
     name: str,
     settings: OutboxSettings,
+    owners: TableOwners,
     principal: Principal,
     *,
     reason: str,
@@ -103,6 +106,7 @@ def _add(
         )
     if Outbox.objects.filter(name=name).exists():
         raise Refused(f"There is an outbox {name} already: choose another name.")
+    _refuse_shared_table(owners, name, principal, field="url")
     outbox = Outbox.objects.create(
         name=name,
         topic=_topic_for(name),
@@ -133,16 +137,19 @@ def change_outbox(
 ) -> Outbox:
     """Change some settings of an outbox; its sweeper follows within a second.
 
-    A new `url` is in the clear or env:NAME. It looks the host up, so never call it in a
-    transaction. Raises Refused where it was changed since `version` was read.
+    A new `url` is in the clear or env:NAME. It waits for databases, so never call it in
+    a transaction. Raises Refused where it was changed since `version` was read.
     """
     principal.require(Scope.BROKERS_WRITE)
     before = OutboxSettings.of(visible_outbox(name=name, principal=principal))
     if "url" in changes:
         changes = changes | {"url": storable_url(changes["url"])}
         check_address(changes["url"])
-    replace(before, **changes).check()
-    return _change(name, changes, version, principal, reason=reason, now=now)
+    settings = replace(before, **changes)
+    settings.check()
+    has_table = (before.url, before.schema) == (settings.url, settings.schema)
+    owners = None if has_table else _owners(name, settings)
+    return _change(name, changes, version, owners, principal, reason=reason, now=now)
 
 
 @transaction.atomic
@@ -150,12 +157,15 @@ def _change(
     name: str,
     changes: dict[str, Any],
     version: int | None,
+    owners: TableOwners | None,
     principal: Principal,
     *,
     reason: str,
     now: datetime,
 ) -> Outbox:
-    """Update an outbox under its lock."""
+    """Update an outbox under its lock; `owners` where its table is another one."""
+    if owners is not None:
+        wait_for(COUNTING)
     outbox = _locked_outbox(name)
     if version is not None and version != outbox.version:
         raise Refused(f"The outbox {name} was changed meanwhile: look again.")
@@ -164,6 +174,9 @@ def _change(
     if settings == before:
         return outbox
     settings.check()  # others may have changed since
+    if owners is not None:
+        field = "schema" if settings.url == before.url else "url"
+        _refuse_shared_table(owners, name, principal, field=field)
     for column, value in _columns(settings).items():
         setattr(outbox, column, value)
     outbox.version += 1
@@ -201,6 +214,30 @@ def remove_outbox(
         source=principal.source,
         reason=reason,
         now=now,
+    )
+
+
+def _owners(name: str, settings: OutboxSettings) -> TableOwners:
+    """Ask the servers which outboxes have the table of this one."""
+    others = list(Outbox.objects.exclude(name=name))
+    return TableOwners(url=settings.url, schema=settings.schema, others=others)
+
+
+def _refuse_shared_table(
+    owners: TableOwners, name: str, principal: Principal, *, field: str
+) -> None:
+    """Raise Invalid where another outbox has the table; `COUNTING` is locked."""
+    owner = owners.first_of(Outbox.objects.exclude(name=name).select_related("topic"))
+    if owner is None:
+        return
+    is_visible = principal.sees(owner.topic.name)
+    words = (
+        f"the outbox {owner.name}" if is_visible else "an outbox that you do not see"
+    )
+    raise Invalid(
+        field,
+        f"{words} has this table already, and two would send each message to either"
+        " broker: change or remove that outbox, or give the schema of another table",
     )
 
 

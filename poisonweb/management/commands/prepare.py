@@ -7,6 +7,7 @@ same time take turns.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,6 +48,8 @@ from poisonweb.embedded.running_servers_file import SHOP_VARIABLE
 from poisonweb.embedded.secrets import secret, write_private
 from poisonweb.sample import shop_tables, stock_quote_port
 from poisonweb.sample.stock_quote_client import ENDPOINT as STOCK_QUOTES
+
+log = logging.getLogger(__name__)
 
 SET_UP = Actor.system("set-up")
 SETTER_UP = Principal(
@@ -220,7 +223,9 @@ def _make_outbox(url: str | None, broker: Broker) -> None:
     if url is None or not _is_database(SHOP):
         return
     shop_tables.make(url)
-    if not Outbox.objects.filter(name=SAMPLE_OUTBOX).exists():
+    if Outbox.objects.filter(name=SAMPLE_OUTBOX).exists():
+        return
+    try:
         outboxes.add_outbox(
             name=SAMPLE_OUTBOX,
             settings=OutboxSettings(
@@ -232,6 +237,9 @@ def _make_outbox(url: str | None, broker: Broker) -> None:
             principal=SETTER_UP,
             now=clock.now(),
         )
+    except Invalid as refusal:
+        # People may have added its table under another name.
+        log.warning("the sample's outbox is not added: %s", refusal)
 
 
 def _is_database(name: str) -> bool:

@@ -122,7 +122,7 @@ def add_endpoints(number: int) -> None:
 def add_outboxes(number: int) -> None:
     first = Outbox.objects.count()
     for n in range(first, first + number):
-        outbox_at("postgresql://sweeper:x@127.0.0.1/shop", f"o{n}")
+        outbox_at(f"postgresql://sweeper:x@127.0.0.1/shop{n}", f"o{n}")
 
 
 def add_deliveries(number: int) -> None:

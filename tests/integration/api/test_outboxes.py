@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from urllib.parse import urlsplit
+from uuid import uuid4
 
 import pytest
 
@@ -96,6 +98,49 @@ def test_wrong_settings_name_their_member(admin: Caller) -> None:
         assert refused.status == 422, (member, value)
         assert member in json.dumps(refused.json)
     assert not Outbox.objects.exists()
+
+
+def test_a_table_that_another_outbox_has_is_refused_by_any_name_of_its_server(
+    outbox: OutboxTables, admin: Caller
+) -> None:
+    outbox_at(outbox.dsn)
+    second = outbox_at(outbox.dsn, "second", schema="other")
+    same = outbox.dsn.replace("127.0.0.1", "localhost")
+    assert same != outbox.dsn
+    new = {"name": "third", "url": f"{same}?sslmode=disable", "broker": "events"}
+
+    for refused, member in (
+        (admin.post("outboxes", new), "url"),
+        (patch(admin, f"outboxes/{second.pk}", schema=""), "schema"),
+        (patch(admin, f"outboxes/{second.pk}", url=new["url"], schema=""), "url"),
+    ):
+        assert refused.status == 422
+        (error,) = refused.json["errors"]
+        assert error["pointer"] == f"/{member}"
+        assert "the outbox shop has this table already" in error["detail"]
+    assert admin.post("outboxes", {**new, "schema": "third"}).status == 201
+
+
+def test_tables_of_one_address_are_told_apart_by_what_their_server_says(
+    outbox: OutboxTables, admin: Caller
+) -> None:
+    outbox_at(outbox.dsn)
+    outbox.execute("CREATE SCHEMA other")
+    role = f"reader_{uuid4().hex}"
+    outbox.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
+    outbox.execute(f"ALTER ROLE {role} SET search_path = other")
+    outbox.execute(f"GRANT USAGE ON SCHEMA other TO {role}")
+    outbox.execute("CREATE TABLE other.poisonguard_outbox ()")
+    parts = urlsplit(outbox.dsn)
+    address = parts._replace(netloc=f"{role}:x@{parts.netloc.rpartition('@')[2]}")
+    new = {"url": f"{address.geturl()}?sslmode=disable", "broker": "events"}
+    try:
+        answer = admin.post("outboxes", {"name": "second", **new})
+    finally:
+        outbox.execute("DROP SCHEMA other CASCADE")
+        outbox.execute(f"DROP ROLE {role}")
+
+    assert answer.status == 201
 
 
 def test_what_sweepers_note_is_shown_with_errors(admin: Caller) -> None:

@@ -157,6 +157,24 @@ def test_a_refused_form_keeps_what_was_typed(admin: Client) -> None:
     assert "link-local or cloud metadata" in words(page)
 
 
+def test_the_form_names_the_outbox_that_has_the_table(
+    outbox: OutboxTables, admin: Client
+) -> None:
+    outbox_at(outbox.dsn)
+    form = new_form(admin) | {
+        "name": "second",
+        "url": f"{outbox.dsn.replace('127.0.0.1', 'localhost')}?sslmode=disable",
+        "broker": "events",
+    }
+
+    answer = admin.post("/outboxes/new", form)
+
+    assert answer.status_code == 422
+    page = words(answer.content.decode())
+    assert "Address: The outbox shop has this table already" in page
+    assert Outbox.objects.count() == 1
+
+
 def test_an_empty_address_stays_as_it_is(admin: Client) -> None:
     shop = outbox_at(URL)
     path = f"/outboxes/{shop.pk}/edit"

@@ -33,7 +33,7 @@ EVERYONE = Principal(actor=Actor("user:anna"), scopes=frozenset(Scope))
 
 def noted(now: datetime, name: str = "shop", **note: Any) -> Outbox:
     """Register an outbox whose sweeper has noted this just now."""
-    outbox = outbox_at(URL, name)
+    outbox = outbox_at(f"{URL}_{name}", name)
     values = {"state": SweeperState.SWEEPING.value, "noted_at": now} | note
     OutboxActivity.objects.filter(outbox=outbox).update(**values)
     return Outbox.objects.select_related("activity").get(pk=outbox.pk)

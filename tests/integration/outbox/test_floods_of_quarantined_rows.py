@@ -106,7 +106,7 @@ def test_a_report_that_comes_twice_counts_once(
 def test_the_flood_of_one_outbox_is_not_that_of_another(
     outbox: OutboxTables, registered: Outbox
 ) -> None:
-    other = outbox_at(outbox.dsn, name="other")
+    other = outbox_at(outbox.dsn, name="other", schema="other")
     put(outbox, 2)
     outbox.execute(SET_ASIDE)
     report(outbox, registered)

@@ -34,10 +34,12 @@ pytestmark = pytest.mark.django_db
 URL = "postgresql://sweeper:sesame@127.0.0.1:5432/shop"
 
 
-def add(url: str = f"{URL}?sslmode=disable", **settings: Any) -> Outbox:
+def add(url: str = "", *, name: str = "shop", **settings: Any) -> Outbox:
+    """Add an outbox, in a database of its own unless its address is given."""
     events()
+    url = url or f"postgresql://sweeper:sesame@127.0.0.1:5432/{name}?sslmode=disable"
     return add_outbox(
-        name=settings.pop("name", "shop"),
+        name=name,
         settings=OutboxSettings(url=url, broker="events", **settings),
         principal=ADMIN,
         now=NOW,
@@ -243,6 +245,100 @@ def test_a_broker_must_be_registered() -> None:
         change_outbox(
             name="shop", changes={"broker": "other"}, principal=ADMIN, now=NOW
         )
+
+
+def test_one_table_has_one_outbox() -> None:
+    add(name="billing", schema="billing")
+    shop = add()
+
+    for url in (
+        f"{URL}?sslmode=disable",
+        "postgresql://other:x@127.0.0.1/shop",  # the usual port
+    ):
+        for schema in ("", "public"):
+            with pytest.raises(Invalid, match="the outbox shop has this table") as no:
+                add(url, name="second", schema=schema)
+            assert no.value.field == "url"
+    assert not Topic.objects.filter(name="outbox/second").exists()
+    second = add(f"{URL}?sslmode=disable", name="second", schema="second")
+    for changes in ({"schema": ""}, {"schema": "public", "window": 9}):
+        with pytest.raises(Invalid, match="the outbox shop has this table") as no:
+            change_outbox(name="second", changes=changes, principal=ADMIN, now=NOW)
+        assert no.value.field == "schema"
+    billing = f"{URL.removesuffix('shop')}billing"
+    with pytest.raises(Invalid, match="the outbox billing has this table") as no:
+        change_outbox(
+            name="second",
+            changes={"url": billing, "schema": "billing"},
+            principal=ADMIN,
+            now=NOW,
+        )
+    assert no.value.field == "url"
+    second.refresh_from_db()
+    assert (second.schema, second.version) == ("second", 1)
+    change_outbox(
+        name="shop",
+        changes={"url": "postgresql://new:x@127.0.0.1/shop", "schema": "public"},
+        principal=ADMIN,
+        now=NOW,
+    )
+    shop.refresh_from_db()
+    assert shop.version == 2
+
+
+def test_an_outbox_that_one_may_not_see_is_not_named() -> None:
+    add()
+    elsewhere = Principal(
+        actor=Actor("key:k"), scopes=frozenset(Scope), topics=("outbox/second",)
+    )
+
+    with pytest.raises(Invalid, match="an outbox that you do not see has this table"):
+        add_outbox(
+            name="second",
+            settings=OutboxSettings(url=f"{URL}?sslmode=disable", broker="events"),
+            principal=elsewhere,
+            now=NOW,
+        )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_who_add_one_table_at_the_same_time_one_is_refused() -> None:
+    def add_second() -> str:
+        try:
+            add(f"{URL}?sslmode=disable", name="second")
+        except Invalid as refusal:
+            return str(refusal)
+        finally:
+            connections.close_all()
+        return "added"
+
+    with ThreadPoolExecutor(1) as others:
+        with transaction.atomic():
+            add()
+            second = others.submit(add_second)
+            wait_until(waits_for_a_lock)
+        assert "the outbox shop has this table" in second.result()
+
+
+@pytest.mark.parametrize(
+    ("count", "tried", "seconds"), [(1, 1, 5), (2, 2, 5), (4, 4, 2), (100, 4, 2)]
+)
+def test_few_addresses_of_a_name_are_tried_in_a_bounded_time(
+    monkeypatch: pytest.MonkeyPatch, count: int, tried: int, seconds: int
+) -> None:
+    addresses = [f"127.0.1.{number + 7}" for number in range(count)]
+
+    def look_up(*_: object, **__: object) -> list[Any]:
+        return [(None, None, None, "", (each, 5432)) for each in addresses]
+
+    monkeypatch.setattr("socket.getaddrinfo", look_up)
+
+    database = ProducerDatabase.read("postgresql://a:b@db.example.com/shop")
+    parameters = database.parameters(purpose="test", settings={})
+
+    assert parameters["hostaddr"].split(",") == addresses[:tried]
+    assert parameters["host"].split(",") == ["db.example.com"] * tried
+    assert parameters["connect_timeout"] == seconds
 
 
 def test_names_are_unique_and_plain() -> None:
