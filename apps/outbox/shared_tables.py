@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from apps.core.errors import PoisonwebError
 from apps.outbox import producer_rows
 from apps.outbox.models import Outbox
-from apps.outbox.producer_database import ProducerDatabase
+from apps.outbox.producer_database_url import ProducerDatabase
 from poisonguard.outbox.sweeping.table_names import Tables
 
 # All servers are asked at the same time, as far as these threads go.

@@ -17,6 +17,7 @@ from apps.core.text_cleaning import one_line, storable
 from apps.poison import redrive_signatures
 from poisonguard.contract import NAME_LIMIT, Cause, FailureReport, Raised
 from poisonguard.fingerprint import Fingerprint, fingerprint
+from poisonguard.outbox.sweeping import quarantine_texts
 
 BELIEVED_BEFORE = timedelta(days=30)
 BELIEVED_AFTER = timedelta(minutes=5)
@@ -256,9 +257,11 @@ def _fingerprint(
     content_type: str | None,
 ) -> Fingerprint:
     """Classify a failure by its exception, cause, message type and body."""
+    is_row = raised.type == quarantine_texts.EXCEPTION_TYPE
+    text = quarantine_texts.cause_in(raised.message) if is_row else raised.message
     return fingerprint(
         exception_type=raised.type,
-        exception_message=raised.message,
+        exception_message=text,
         traceback=raised.traceback,
         cause=cause,
         message_type=content_type or vocabulary.message_type(headers) or "",

@@ -24,13 +24,17 @@ from apps.outbox.sweeper_and_row_states import AsideState
 from apps.outbox.sweeping import decision_writeback_thread
 from apps.outbox.sweeping.decision_writeback_thread import Settlement
 from apps.outbox.sweeping.quarantine_capture import capture_quarantined
-from apps.poison.models import Poison, Redrive
+from apps.poison.models import Failure, Poison, Problem, Redrive
 from apps.triage.models import Operation
 from apps.triage.states import Verb
+from poisonguard.contract import Cause
 from poisonguard.outbox.message import OutboxMessage, digest
 from poisonguard.outbox.sweeping import row_quarantine_and_report
 from poisonguard.outbox.sweeping.connection import OutboxConnection, connecting_to
-from poisonguard.outbox.sweeping.row_quarantine_and_report import QuarantinedRow
+from poisonguard.outbox.sweeping.row_quarantine_and_report import (
+    QuarantinedRow,
+    Writer,
+)
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from tests.in_memory_queue_broker import Queues
 from tests.integration.outbox.outbox_builders import ADMIN, events, outbox_at
@@ -101,6 +105,78 @@ def state(registered: Outbox, row_id: int) -> str:
     row = producer_rows.one(registered, row_id)
     assert row is not None
     return row.state
+
+
+CAUSES = {
+    "two messages under one id": (
+        "two messages under one id: rows 12, 99 are different",
+        "two messages under one id: rows 12, 13, 99 are different",
+        "two messages under one id: row 7 is quarantined with it",
+        "two messages under one id: another message with it was sent at 2026-05-18"
+        " 11:59:07.5+00",
+    ),
+    "it cannot be read": (
+        'it cannot be read: invalid byte sequence for encoding "UTF8": 0xff',
+        'it cannot be read: invalid byte sequence for encoding "UTF8": 0xe9 0x20',
+    ),
+    "message_id is not UTF-<n>": (
+        "message_id is not UTF-8: 'utf-8' codec can't decode byte 0xff in position 3:"
+        " invalid start byte",
+        "message_id is not UTF-8: 'utf-8' codec can't decode bytes in position 3-4:"
+        " unexpected end of data",
+    ),
+    "body has <n> bytes: too many": (
+        "body has 134,217,729 bytes: too many",
+        "body has 999 bytes: too many",
+    ),
+    'it fails to mark: new row for relation "poisonguard_outbox" violates check'
+    ' constraint "few"': tuple(
+        'it fails to mark: new row for relation "poisonguard_outbox" violates check'
+        f' constraint "few" DETAIL: Failing row contains ({row})'
+        for row in ("107, shop, m-ab, orders", "8, shop, m-cd, invoices")
+    ),
+    "the broker refuses it: there is no queue": (
+        "the broker refuses it: there is no queue",
+    ),
+    "the broker refuses it: too large": ("the broker refuses it: too large",),
+}
+
+
+def test_rows_of_one_cause_are_one_problem_whoever_wrote_them(
+    registered: Outbox,
+) -> None:
+    reasons = [reason for group in CAUSES.values() for reason in group]
+    writers = (
+        Writer("", "", "", "", ""),
+        Writer("bob", "nightly.sh", "10.1.2.3", "71", "12:00"),
+        Writer("alice", "psql", "", "72", "13:00"),
+    )
+    rows = [
+        QuarantinedRow(
+            row_id=107 + number,
+            producer="shop",
+            message_id=f"m-{number}",
+            topic="orders",
+            headers=(),
+            body=b"body",
+            body_size=4,
+            body_digest=None,
+            attempts=1,
+            cause=Cause.REJECTED,
+            reason=reason,
+            quarantined_at=clock.now(),
+            writer=writers[number % 3],
+        )
+        for number, reason in enumerate(reasons)
+    ]
+
+    capture_quarantined(outbox=registered, rows=rows, now=clock.now())
+
+    problems = Problem.objects.filter(title="QuarantinedOutboxRow")
+    assert {problem.summary for problem in problems} == set(CAUSES)
+    texts = Failure.objects.values_list("error_message", flat=True)
+    assert sum("written by: user bob, application nightly.sh" in t for t in texts) == 5
+    assert all("Row 1" in text for text in texts)
 
 
 def test_a_message_that_is_requeued_sends_its_row_for_good(

@@ -13,14 +13,13 @@ from poisonguard.contract import (
     Raised,
     is_name,
 )
+from poisonguard.outbox.sweeping.quarantine_texts import EXCEPTION_TYPE, report_text
 from poisonguard.outbox.sweeping.row_quarantine_and_report import (
     QuarantinedRow,
     ReportAnswer,
 )
 from poisonguard.server.http_client import Client
 from poisonguard.server.report_batch_sender import Sender
-
-EXCEPTION_TYPE = "QuarantinedOutboxRow"
 
 
 class PoisonwebReports:
@@ -72,7 +71,9 @@ def failure_of(
         cause=row.cause,
         exception=Raised(
             type=EXCEPTION_TYPE,
-            message=f"{row.reason}. Row {row.row_id}, written by: {row.writer}",
+            message=report_text(
+                reason=row.reason, row_id=row.row_id, writer=str(row.writer)
+            ),
         ),
         attempts=row.attempts,
         failures=1,
