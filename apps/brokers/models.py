@@ -136,5 +136,8 @@ class Topic(models.Model):
 
     @property
     def is_sample(self) -> bool:
-        """Tell whether it belongs to the demonstration."""
-        return self.broker is not None and self.broker.is_sample
+        """Tell whether it belongs to the demonstration; one of an outbox, by that."""
+        broker = self.broker
+        if broker is None and hasattr(self, "outbox"):
+            broker = self.outbox.broker
+        return broker is not None and broker.is_sample

@@ -62,7 +62,8 @@ def rates(
         rows = rows.filter(topic__in=Topic.objects.matching(principal.topics))
     # Not by the pk of the row: publishing a day again replaces its rows.
     order = ("-day_id", "-hour", "topic_id") if by_hour else ("-day_id", "topic_id")
-    rows = rows.select_related("day", "topic__broker").order_by(*order)
+    rows = rows.select_related("day", "topic__broker", "topic__outbox__broker")
+    rows = rows.order_by(*order)
     return window.page(rows, HOURS if by_hour else DAYS)
 
 

@@ -172,7 +172,7 @@ def _all_topics(
     rates = _visible_rates(period, principal).whole_days().of_all_groups()
     totals = _totals(rates)
     topic_ids = list(totals)[:MOST_TOPICS]
-    topics = Topic.objects.select_related("broker").in_bulk(topic_ids)
+    topics = Topic.objects.select_related("broker", "outbox__broker").in_bulk(topic_ids)
     by_topic = _by_topic(rates.filter(topic__in=topic_ids))
     return AllTopicsReport(
         freshness=freshness(now=now),
@@ -191,7 +191,8 @@ def _one_topic(
     params: ReportParams, principal: Principal, *, now: datetime
 ) -> TopicReport:
     """Report on one topic; raises Absent if this principal may not see it."""
-    topic = Topic.objects.select_related("broker").filter(name=params.topic).first()
+    topics = Topic.objects.select_related("broker", "outbox__broker")
+    topic = topics.filter(name=params.topic).first()
     if topic is None or not principal.sees(topic.name):
         raise Absent("There is no such topic here.")
     period, published = params.period, _published_days(params.period)

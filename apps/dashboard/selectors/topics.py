@@ -283,7 +283,9 @@ def visible(topic_id: int, principal: Principal) -> Topic:
 
 def _visible_topics(principal: Principal) -> TopicQuerySet:
     """Return the topics that this principal sees, with lanes and brokers."""
-    return Topic.objects.matching(principal.topics).select_related("broker", "lane")
+    return Topic.objects.matching(principal.topics).select_related(
+        "broker", "lane", "outbox__broker"
+    )
 
 
 def _other_reader(topic: Topic) -> Topic | None:

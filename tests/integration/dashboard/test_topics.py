@@ -23,7 +23,9 @@ from apps.poison.models import Poison, Problem, SkipList, WaitingSkip
 from apps.poison.states import DisplayState
 from apps.team.rights import Principal, Scope
 from tests.failure_report_builders import capture, drop, failure, poisons
+from tests.in_memory_queue_broker import Queues
 from tests.integration.dashboard.pages import get
+from tests.integration.outbox.outbox_builders import outbox_at
 from tests.positions import told_by_broker
 
 pytestmark = pytest.mark.django_db
@@ -259,6 +261,21 @@ def test_the_sample_is_marked(anna: Client, orders: Topic) -> None:
     pages = [get(anna, path) for path in ("/topics", f"/topics/{orders.pk}")]
 
     assert all('<span class="badge">sample</span>' in page for page in pages)
+
+
+def test_the_topic_of_the_samples_outbox_is_marked(
+    anna: Client, broker: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROKER_NOWHERE", "redis://127.0.0.1:1/0")
+    shop = outbox_at("postgresql://sweeper:x@127.0.0.1:1/shop")
+    path = f"/topics/{shop.topic_id}"
+    badge = '<span class="badge">sample</span>'
+    assert badge not in get(anna, path)
+    Broker.objects.filter(name="events").update(is_sample=True)
+
+    pages = [get(anna, "/topics"), get(anna, path)]
+
+    assert all(badge in page for page in pages)
 
 
 def test_the_list_needs_no_more_queries_for_many_topics(
