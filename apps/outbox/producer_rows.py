@@ -1,11 +1,12 @@
 """Reads the rows of an outbox in the producer's database, and decides about them.
 
-Other programs write these rows: every column is read as text, and cut.
+Other programs write these rows: every column is read as text, and cut. A text may even
+be none, and is read by its bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import psycopg
-from psycopg.rows import class_row
+from psycopg.rows import dict_row
 
 from apps.core.errors import Refused, Unavailable
 from apps.outbox.database_error_texts import ErrorTexts
@@ -106,8 +107,23 @@ class Quarantine:
     message_id: str
 
 
-def _text(column: str) -> str:
+def _bytes_of(text: str) -> str:
+    """Write the bytes of a text, in UTF-8.
+
+    Those of SQL_ASCII may be no text: Postgres would refuse the whole answer.
+    """
+    encoding = (
+        "CASE getdatabaseencoding() WHEN 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END"
+    )
+    return f"convert_to({text}, {encoding})"
+
+
+def _cut(column: str) -> str:
     return f"coalesce(left(entry.{column}::text, {TEXT_LIMIT}), '')"
+
+
+def _text(column: str) -> str:
+    return _bytes_of(_cut(column))
 
 
 def _moment(column: str) -> str:
@@ -129,7 +145,7 @@ SELECT entry.row_id::bigint, {STATE} AS state,
     {_text("quarantine_cause")} AS cause, {_text("quarantine_reason")} AS reason,
     {_text("writer_user")} AS writer_user,
     {_text("writer_application")} AS writer_application,
-    split_part({_text("writer_address")}, '/', 1) AS writer_address,
+    {_bytes_of(f"split_part({_cut('writer_address')}, '/', 1)")} AS writer_address,
     {_text("writer_transaction")} AS writer_transaction, {_moment("written_at")}
 FROM {{outbox}} AS entry
 WHERE {{condition}}
@@ -138,7 +154,7 @@ WHERE {{condition}}
   AND (%(before)s::bigint IS NULL OR entry.row_id < %(before)s)
 ORDER BY entry.row_id DESC LIMIT %(most)s
 """  # noqa: S608 - made of constants
-MESSAGE_ID = f"coalesce(left(entry.message_id::text, {TEXT_LIMIT}), '')"
+MESSAGE_ID = _cut("message_id")
 _QUARANTINED = f"""
 quarantined AS (
     SELECT entry.row_id,
@@ -160,13 +176,13 @@ WHERE entry.row_id = quarantined.row_id
   AND entry.sent_at IS NULL AND entry.duplicate_of IS NULL
   AND quarantined.quarantined_at <= coalesce(%(until)s, 'infinity'::timestamptz)
   AND quarantined.message_id = coalesce(%(message_id)s, quarantined.message_id)
-RETURNING quarantined.quarantined_at, quarantined.message_id
+RETURNING quarantined.quarantined_at, {_bytes_of("quarantined.message_id")}
 """  # noqa: S608 - made of constants
 _DROP = f"""
 WITH {_QUARANTINED}
 UPDATE {{outbox}} AS entry SET dropped_at = now()
 FROM quarantined WHERE entry.row_id = quarantined.row_id
-RETURNING quarantined.quarantined_at, quarantined.message_id
+RETURNING quarantined.quarantined_at, {_bytes_of("quarantined.message_id")}
 """  # noqa: S608
 
 
@@ -174,7 +190,7 @@ def find(outbox: Outbox, filters: RowFilter, *, most: int) -> list[ProducerRow]:
     """List rows of a producer's outbox table, the newest first; may be Unavailable."""
     condition = "true" if filters.state is None else _CONDITIONS[filters.state]
     with session(outbox) as connection:
-        cursor = connection.cursor(row_factory=class_row(ProducerRow))
+        cursor = connection.cursor(row_factory=dict_row)
         statement = _ROWS.replace("{condition}", condition)
         cursor.execute(
             filled(outbox, statement),
@@ -185,7 +201,7 @@ def find(outbox: Outbox, filters: RowFilter, *, most: int) -> list[ProducerRow]:
                 "most": most,
             },
         )
-        return cursor.fetchall()
+        return [ProducerRow(**_readable(row)) for row in cursor]
 
 
 def one(outbox: Outbox, row_id: int) -> ProducerRow | None:
@@ -213,7 +229,18 @@ def _decide(
 ) -> Quarantine | None:
     values = {"row_id": row_id, "until": None, "message_id": None}
     row = connection.execute(filled(outbox, statement), values).fetchone()
-    return None if row is None else Quarantine(*row)
+    if row is None:
+        return None
+    quarantined_at, message_id = row
+    return Quarantine(quarantined_at, message_id.decode("utf-8", "replace"))
+
+
+def _readable(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Decode the texts of a row; a sign stands for what is no UTF-8."""
+    return {
+        name: value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        for name, value in row.items()
+    }
 
 
 @contextmanager

@@ -10,12 +10,16 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from django.test import Client
 
 from apps.outbox import producer_rows, table_inspection
 from apps.outbox.producer_rows import RowFilter
+from apps.team.models import User
+from apps.team.rights import Role, Scope
 from poisonguard.outbox.postgres_schema import schema
 from tests.database_removal import drop_database
 from tests.in_memory_queue_broker import Queues
+from tests.integration.api.schema_checking_client import program
 from tests.integration.outbox.outbox_builders import outbox_at
 from tests.integration.outbox.test_sweeping_registered_outboxes import sweeping
 from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
@@ -94,6 +98,53 @@ def test_a_row_that_cannot_be_read_keeps_no_other_from_its_report() -> None:
     assert "invalid byte sequence" in reports[waiting].reason
     assert "invalid byte sequence" in reports[quarantined].reason
     assert reports[null].reason == "message_id is NULL"
+
+
+def test_a_row_that_is_no_text_hides_no_other_and_is_decided(client: Client) -> None:
+    with tables_in("SQL_ASCII") as (dsn, tables):
+        registered = outbox_at(dsn)
+        good, bad = tables.put("m-é"), tables.put("m-2")
+        tables.execute(
+            "UPDATE poisonguard_outbox SET message_id = convert_from(%s, 'SQL_ASCII'),"
+            " producer = convert_from(%s, 'SQL_ASCII'), quarantined_at = now()"
+            " WHERE row_id = %s",
+            [b"m-\xff", b"\xe9", bad],
+        )
+        operator = program(
+            Scope.BROKERS_READ, Scope.POISONS_READ, Scope.OPERATIONS_WRITE
+        )
+        path = f"outboxes/{registered.pk}/rows"
+
+        listed = operator.get(path)
+        dropped = operator.post(f"{path}/{bad}/drop", {})
+
+        assert listed.status == dropped.status == 200
+        assert [
+            (row["row_id"], row["message_id"]) for row in listed.json["results"]
+        ] == [(bad, "m-\N{REPLACEMENT CHARACTER}"), (good, "m-é")]
+        assert dropped.json["state"] == "dropped"
+        client.force_login(User.objects.create_user("anna", role=Role.ADMIN))
+        page = client.get(f"/outboxes/{registered.pk}/rows").content.decode()
+        assert "m-é" in page
+        assert f">{bad}<" in page
+
+
+def test_no_name_is_sent_cut() -> None:
+    publisher, reporter = RecordingPublisher(), RecordingReporter()
+    longest = "é" * 255
+    with tables_in("SQL_ASCII") as (_, tables):
+        tables.execute(
+            "ALTER TABLE poisonguard_outbox DROP CONSTRAINT poisonguard_outbox_names"
+        )
+        tables.put(longest)
+        refused, longer = tables.put("é" * 300), tables.put("é" * 511)
+        with sdk_sweeping(tables.dsn, publisher, reporter=reporter) as sweeper:
+            work_until(sweeper, lambda: len(reporter.by_row()) == 2)
+
+    assert publisher.counts == {longest: 1}
+    reports = reporter.by_row()
+    assert reports[refused].reason == "message_id has more than 255 characters"
+    assert "invalid byte sequence" in reports[longer].reason  # of half a letter
 
 
 def test_rows_are_read_whatever_style_of_dates_the_database_has(

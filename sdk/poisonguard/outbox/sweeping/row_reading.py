@@ -17,8 +17,9 @@ from poisonguard.outbox.sweeping.psycopg_import import adapt, pq, psycopg
 BYTEA, BYTEA_ARRAY = 17, 1001
 BODY_TYPES = frozenset({BYTEA, 25, 1042, 1043, 114})  # and texts, and json
 NAMES = ("producer", "message_id", "topic", "key")
-# Names are cut one character behind the limit, so that a long one is noticed.
-CUT = NAME_LIMIT + 1
+# Names are cut behind the limit, so that a long one is noticed. A database in SQL_ASCII
+# cuts bytes, of which a letter has four at most.
+CUT = 4 * NAME_LIMIT + 1
 
 OrderKey = tuple[str, str]
 UNCHANGED = "a trigger or a rule of the table keeps the row from being changed"
