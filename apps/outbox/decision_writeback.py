@@ -161,6 +161,7 @@ def _release(
                 "row_id": row_id,
                 "until": quarantine.quarantined_at,
                 "message_id": quarantine.message_id,
+                "hidden_topics": [],
             },
         ).fetchone()
     ]

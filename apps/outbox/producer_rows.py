@@ -6,23 +6,21 @@ be none, and is read by its bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from functools import partial
 from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row
 
 from apps.core.errors import Refused, Unavailable
+from apps.outbox.answer_limits import limited
 from apps.outbox.database_error_texts import ErrorTexts
 from apps.outbox.models import Outbox
 from apps.outbox.producer_database_url import ProducerDatabase
-from poisonguard.locks.postgres_connection import cut_connection
-from poisonguard.outbox.sweeping.connection import AnswerWatch
 from poisonguard.outbox.sweeping.table_names import Tables
 
 PURPOSE = "outbox pages"
@@ -65,12 +63,16 @@ CASE WHEN entry.sent_at IS NOT NULL THEN 'sent'
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowFilter:
-    """Rows in a state, with a message id or a topic; newest first, before a row id."""
+    """Rows in a state, with a message id or a topic; newest first, before a row id.
+
+    Rows of `hidden_topics` are none of the reader's.
+    """
 
     state: RowState | None = None
     message_id: str = ""
     topic: str = ""
     before: int | None = None
+    hidden_topics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,6 +136,12 @@ def _moment(column: str) -> str:
     )
 
 
+# By its bytes: not every database has the letters of every name.
+_TOPIC = _bytes_of("coalesce(entry.topic::text, '')")
+_IS_VISIBLE = f"""(
+    cardinality(%(hidden_topics)s::bytea[]) = 0
+    OR {_TOPIC} <> ALL (%(hidden_topics)s::bytea[])
+)"""
 _ROWS = f"""
 SELECT entry.row_id::bigint, {STATE} AS state,
     {_text("producer")} AS producer, {_text("message_id")} AS message_id,
@@ -152,6 +160,7 @@ WHERE {{condition}}
   AND (%(message_id)s = '' OR entry.message_id::text = %(message_id)s)
   AND (%(topic)s = '' OR entry.topic::text = %(topic)s)
   AND (%(before)s::bigint IS NULL OR entry.row_id < %(before)s)
+  AND {_IS_VISIBLE}
 ORDER BY entry.row_id DESC LIMIT %(most)s
 """  # noqa: S608 - made of constants
 MESSAGE_ID = _cut("message_id")
@@ -163,6 +172,7 @@ quarantined AS (
     FROM {{outbox}} AS entry
     WHERE entry.row_id = %(row_id)s
       AND entry.quarantined_at IS NOT NULL AND entry.dropped_at IS NULL
+      AND {_IS_VISIBLE}
     FOR UPDATE
 )
 """  # noqa: S608 - made of constants
@@ -198,41 +208,64 @@ def find(outbox: Outbox, filters: RowFilter, *, most: int) -> list[ProducerRow]:
                 "message_id": filters.message_id,
                 "topic": filters.topic,
                 "before": filters.before and min(filters.before, MOST_ROW_ID),
+                "hidden_topics": _encoded(filters.hidden_topics),
                 "most": most,
             },
         )
         return [ProducerRow(**_readable(row)) for row in cursor]
 
 
-def one(outbox: Outbox, row_id: int) -> ProducerRow | None:
+def one(
+    outbox: Outbox, row_id: int, hidden_topics: tuple[str, ...] = ()
+) -> ProducerRow | None:
     """Read one row of a producer's outbox table by its id; None without one."""
-    rows = find(outbox, RowFilter(before=row_id + 1), most=1)
+    filters = RowFilter(before=row_id + 1, hidden_topics=hidden_topics)
+    rows = find(outbox, filters, most=1)
     return rows[0] if rows and rows[0].row_id == row_id else None
 
 
 def release(
-    outbox: Outbox, connection: psycopg.Connection[Any], row_id: int
+    outbox: Outbox,
+    connection: psycopg.Connection[Any],
+    row_id: int,
+    hidden_topics: Sequence[str] = (),
 ) -> Quarantine | None:
     """Set a quarantined outbox row to be sent; return its `Quarantine`, or None."""
-    return _decide(outbox, connection, RELEASE, row_id)
+    return _decide(outbox, connection, RELEASE, row_id, hidden_topics)
 
 
 def drop(
-    outbox: Outbox, connection: psycopg.Connection[Any], row_id: int
+    outbox: Outbox,
+    connection: psycopg.Connection[Any],
+    row_id: int,
+    hidden_topics: Sequence[str] = (),
 ) -> Quarantine | None:
     """Set a quarantined outbox row to dropped; return its `Quarantine`, or None."""
-    return _decide(outbox, connection, _DROP, row_id)
+    return _decide(outbox, connection, _DROP, row_id, hidden_topics)
 
 
 def _decide(
-    outbox: Outbox, connection: psycopg.Connection[Any], statement: str, row_id: int
+    outbox: Outbox,
+    connection: psycopg.Connection[Any],
+    statement: str,
+    row_id: int,
+    hidden_topics: Sequence[str],
 ) -> Quarantine | None:
-    values = {"row_id": row_id, "until": None, "message_id": None}
+    values = {
+        "row_id": row_id,
+        "until": None,
+        "message_id": None,
+        "hidden_topics": _encoded(hidden_topics),
+    }
     row = connection.execute(filled(outbox, statement), values).fetchone()
     if row is None:
         return None
     quarantined_at, message_id = row
     return Quarantine(quarantined_at, message_id.decode("utf-8", "replace"))
+
+
+def _encoded(names: Iterable[str]) -> list[bytes]:
+    return [name.encode() for name in names]
 
 
 def _readable(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -262,8 +295,9 @@ def session(outbox: Outbox) -> Iterator[psycopg.Connection[Any]]:
         raise Unavailable(texts.clean(str(away))) from away
     try:
         connection = psycopg.connect(**parameters)
+        limits = limited(connection, seconds=ANSWER_SECONDS)
         # psycopg closes none whose commit fails.
-        with closing(connection), _cut_when_silent(connection), connection:
+        with closing(connection), connection, limits:
             yield connection
     except psycopg.ProgrammingError as error:
         raise Refused(
@@ -275,17 +309,6 @@ def session(outbox: Outbox) -> Iterator[psycopg.Connection[Any]]:
             f"The database of the outbox {outbox.name} did not answer:"
             f" {texts.clean(str(error))}"
         ) from error
-
-
-@contextmanager
-def _cut_when_silent(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """Cut the connection to a frozen database, whose own time-outs stand still."""
-    watch = AnswerWatch(ANSWER_SECONDS, partial(cut_connection, connection))
-    try:
-        with watch:
-            yield
-    finally:
-        watch.close()
 
 
 def filled(outbox: Outbox, statement: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import psycopg
 
 from apps.core.errors import PoisonwebError
+from apps.outbox.answer_limits import limited
 from apps.outbox.database_error_texts import ErrorTexts
 from apps.outbox.producer_database_url import ProducerDatabase, search_path_to
 from poisonguard.outbox.sweeping.inspection import Finding, FindingKind, inspect
@@ -16,6 +18,8 @@ from poisonguard.outbox.sweeping.settings import SweeperSettings
 
 PURPOSE = "outbox inspection"
 STATEMENT_SECONDS = 10.0
+# Of all that is asked.
+INSPECTION_SECONDS = 15.0
 
 
 def findings(*, url: str, schema: str, for_manager: bool = False) -> list[Finding]:
@@ -32,10 +36,14 @@ def findings(*, url: str, schema: str, for_manager: bool = False) -> list[Findin
         parameters = database.parameters(
             purpose=PURPOSE, settings=search_path_to(schema)
         )
-        listed = inspect(partial(_connect, parameters), settings)
+        with ExitStack() as limits:
+            listed = inspect(partial(_connect, parameters, limits), settings)
     except PoisonwebError as refusal:
         remedy = "check the address, and where it leads"
         listed = [Finding(kind=FindingKind.AWAY, detail=str(refusal), remedy=remedy)]
+    except psycopg.OperationalError as too_much:
+        remedy = "see what keeps the database busy, and look again"
+        listed = [Finding(kind=FindingKind.AWAY, detail=str(too_much), remedy=remedy)]
     return listed if for_manager else [_cleaned(each, url) for each in listed]
 
 
@@ -46,5 +54,8 @@ def _cleaned(finding: Finding, url: str) -> Finding:
     )
 
 
-def _connect(parameters: dict[str, Any]) -> psycopg.Connection[Any]:
-    return psycopg.connect(**parameters, autocommit=True, prepare_threshold=None)
+def _connect(parameters: dict[str, Any], limits: ExitStack) -> psycopg.Connection[Any]:
+    """Connect, under limits that end with the stack."""
+    connection = psycopg.connect(**parameters, autocommit=True, prepare_threshold=None)
+    limits.enter_context(limited(connection, seconds=INSPECTION_SECONDS))
+    return connection

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from http import HTTPStatus
 from typing import ClassVar
 
@@ -133,6 +134,8 @@ class OutboxRowList(View):
         """Reads the producer's database, at most 200 rows, in two seconds."""
         filters = serializers.RowsQuery.parse_query(request.query_params)
         outbox = outboxes.visible(outbox_id, self.principal)
+        hidden = services.hidden_topics(outbox, self.principal)
+        filters = replace(filters, hidden_topics=hidden)
         rows = producer_rows.find(outbox, filters, most=MOST_ROWS + 1)
         more = len(rows) > MOST_ROWS
         answer = {
@@ -206,7 +209,8 @@ def _decide(
     decide(
         outbox=outbox, row_id=row_id, principal=principal, now=clock.now(), **decision
     )
-    row = producer_rows.one(outbox, row_id)
+    hidden = services.hidden_topics(outbox, principal)
+    row = producer_rows.one(outbox, row_id, hidden)
     if row is None:
         raise Absent(f"There is no row {row_id} of {outbox} any more.")
     return Response(serializers.OutboxRow(row).data)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
@@ -16,6 +16,7 @@ from apps.outbox.current_sweeper_state import state_of
 from apps.outbox.models import Outbox, OutboxError
 from apps.outbox.producer_rows import ProducerRow, RowFilter
 from apps.outbox.querysets import OutboxQuerySet
+from apps.outbox.services.outboxes import hidden_topics
 from apps.poison.models import Poison, Problem
 from apps.team.rights import Principal, Scope
 
@@ -109,8 +110,9 @@ def visible(outbox_id: int, principal: Principal) -> Outbox:
     return outbox
 
 
-def rows(outbox: Outbox, filters: RowFilter) -> RowList:
+def rows(outbox: Outbox, filters: RowFilter, principal: Principal) -> RowList:
     """List rows in the producer's database, which may be away."""
+    filters = replace(filters, hidden_topics=hidden_topics(outbox, principal))
     try:
         listed = producer_rows.find(outbox, filters, most=ROWS_SIZE + 1)
     except (Unavailable, Refused) as trouble:

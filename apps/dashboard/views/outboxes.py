@@ -68,7 +68,7 @@ def rows(request: SignedIn, outbox_id: int) -> HttpResponse:
     filters = RowsForm(request.GET).as_filter
     context = {
         "outbox": outbox,
-        "list": outboxes.rows(outbox, filters),
+        "list": outboxes.rows(outbox, filters, request.user.principal),
         "filters": filters,
         "states": list(RowState),
         "may_decide": request.user.principal.may(Scope.OPERATIONS_WRITE),
@@ -270,7 +270,7 @@ def _decide(
     wrong: PoisonwebError | None = None,
 ) -> HttpResponse:
     """Render the question whether to send or drop a row."""
-    listed = outboxes.rows(outbox, RowFilter(before=row_id + 1))
+    listed = outboxes.rows(outbox, RowFilter(before=row_id + 1), request.user.principal)
     context = {
         "outbox": outbox,
         "row": next((each for each in listed.rows if each.row_id == row_id), None),

@@ -49,6 +49,18 @@ def visible_outbox(*, name: str, principal: Principal) -> Outbox:
     return outbox
 
 
+def hidden_topics(outbox: Outbox, principal: Principal) -> tuple[str, ...]:
+    """List the topics whose rows this principal may not see, as the broker names them.
+
+    Rows of topics that are not registered belong to the outbox's own topic.
+    """
+    if principal.sees_every_topic:
+        return ()
+    registered = Topic.objects.filter(broker=outbox.broker_id)
+    hidden = registered.exclude(pk__in=Topic.objects.matching(principal.topics))
+    return tuple(hidden.order_by("pk").values_list("native_name", flat=True))
+
+
 def topic_name_of(outbox: str) -> str:
     """Return the name of the topic that is made with an outbox of this name.
 

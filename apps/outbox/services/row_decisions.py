@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,10 +16,13 @@ from apps.outbox import producer_rows
 from apps.outbox.models import Outbox
 from apps.outbox.producer_rows import Quarantine
 from apps.outbox.services import quarantined_rows_and_messages
+from apps.outbox.services.outboxes import hidden_topics
 from apps.outbox.sweeper_and_row_states import AsideState
 from apps.team.rights import Principal, Scope
 
-Decide = Callable[[Outbox, psycopg.Connection[Any], int], Quarantine | None]
+Decide = Callable[
+    [Outbox, psycopg.Connection[Any], int, Sequence[str]], Quarantine | None
+]
 
 
 def send_row(
@@ -88,8 +91,9 @@ def _decide(
     """
     principal.require(Scope.OPERATIONS_WRITE)
     reason = audit.clean_reason(reason)
+    hidden = hidden_topics(outbox, principal)
     with producer_rows.session(outbox) as connection:
-        quarantine = decide(outbox, connection, row_id)
+        quarantine = decide(outbox, connection, row_id, hidden)
         if quarantine is None:
             raise Refused(f"Row {row_id} of {outbox} is not quarantined: look again.")
         with transaction.atomic():

@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from apps.audit.models import Entry
+from apps.brokers.models import Topic
 from apps.core import clock
 from apps.outbox.models import Outbox, OutboxActivity
 from apps.outbox.services import sweeper_activity
@@ -19,7 +20,7 @@ from apps.team.rights import Scope
 from tests.integration.api.schema_checking_client import Caller, Reply, program
 from tests.integration.outbox.conftest import broker_address, outbox, outbox_database
 from tests.integration.outbox.outbox_builders import events, outbox_at
-from tests.integration.outbox.test_row_decisions import quarantined
+from tests.integration.outbox.test_row_decisions import QUARANTINE, quarantined
 from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("broker")]
@@ -195,6 +196,39 @@ def test_rows_are_listed_and_decided_once(
     assert operator.post(f"{path}/{first}/send", {}).status == 409
     assert operator.post(f"{path}/{second}/drop", {}).json["state"] == "dropped"
     assert Entry.objects.filter(subject="outbox:shop").count() == 3
+
+
+def test_rows_of_a_topic_that_a_key_is_not_for_are_none_of_its_own(
+    outbox: OutboxTables,
+) -> None:
+    registered = outbox_at(outbox.dsn)
+    for name in ("orders", "invoices"):
+        Topic.objects.create(
+            name=name, native_name=f"{name}-queue", broker=registered.broker
+        )
+    Topic.objects.create(name="stock", native_name="other-queue")
+    hidden, *seen = (
+        outbox.put(f"m-{topic}", topic=topic)
+        for topic in ("orders-queue", "invoices-queue", "other-queue")
+    )
+    for row_id in (hidden, *seen):
+        outbox.execute(QUARANTINE, [row_id])
+    rows = f"outboxes/{registered.pk}/rows"
+    scopes = (Scope.BROKERS_READ, Scope.POISONS_READ, Scope.OPERATIONS_WRITE)
+    some = program(*scopes, topics=("outbox/*", "invoices"))
+
+    for path in (rows, f"{rows}?message_id=m-orders", f"{rows}?topic=orders-queue"):
+        assert hidden not in [r["row_id"] for r in some.get(path).json["results"]]
+    assert {r["row_id"] for r in some.get(rows).json["results"]} == {*seen}
+    for act in ("send", "drop"):
+        refused = some.post(f"{rows}/{hidden}/{act}", {})
+        assert refused.status == 409
+        assert "is not quarantined: look again" in json.dumps(refused.json)
+    assert outbox.column("dropped_at", hidden) is None
+    assert some.post(f"{rows}/{seen[0]}/drop", {}).status == 200
+    everyone = program(*scopes)
+    assert len(everyone.get(rows).json["results"]) == 3
+    assert everyone.post(f"{rows}/{hidden}/drop", {}).status == 200
 
 
 def test_a_database_that_is_away_is_a_503(operator: Caller) -> None:

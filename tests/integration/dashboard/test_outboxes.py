@@ -11,13 +11,16 @@ from django.test import Client
 from apps.audit.models import Entry
 from apps.brokers.models import Topic
 from apps.core import clock
+from apps.core.actor import Actor
+from apps.dashboard.selectors import outboxes
 from apps.outbox.models import Outbox, OutboxActivity
 from apps.outbox.outbox_fields import SETTINGS
+from apps.outbox.producer_rows import RowFilter
 from apps.outbox.services import sweeper_activity
 from apps.outbox.services.sweeper_activity import NewErrors, SweeperNote
 from apps.outbox.sweeper_and_row_states import SweeperState
 from apps.outbox.sweeping.quarantine_capture import capture_quarantined
-from apps.team.rights import Role
+from apps.team.rights import Principal, Role, Scope
 from poisonguard.contract import Cause
 from poisonguard.outbox.sweeping.row_quarantine_and_report import QuarantinedRow, Writer
 from tests.integration.dashboard.conftest import SignIn
@@ -328,6 +331,22 @@ def test_a_row_of_any_number_that_is_not_there_is_not_found(
 
     assert f"Row {number}" in page
     assert "did not answer" not in page
+
+
+def test_the_page_has_no_rows_of_topics_that_its_reader_does_not_see(
+    outbox: OutboxTables,
+) -> None:
+    shop = outbox_at(outbox.dsn)
+    Topic.objects.create(name="orders", native_name="orders", broker=shop.broker)
+    outbox.put("m-1", topic="orders")
+    row_id = outbox.put("m-2", topic="receipts")
+    reader = Principal(
+        actor=Actor("user:b"), scopes=frozenset(Scope), topics=("outbox/shop",)
+    )
+
+    listed = outboxes.rows(shop, RowFilter(), reader)
+
+    assert [row.row_id for row in listed.rows] == [row_id]
 
 
 def test_rows_of_a_database_that_is_away_say_so(anna: Client) -> None:

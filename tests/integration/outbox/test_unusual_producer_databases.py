@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -12,7 +13,8 @@ import psycopg
 import pytest
 from django.test import Client
 
-from apps.outbox import producer_rows, table_inspection
+from apps.core.errors import Unavailable
+from apps.outbox import answer_limits, producer_rows, table_inspection
 from apps.outbox.producer_rows import RowFilter
 from apps.team.models import User
 from apps.team.rights import Role, Scope
@@ -145,6 +147,63 @@ def test_no_name_is_sent_cut() -> None:
     reports = reporter.by_row()
     assert reports[refused].reason == "message_id has more than 255 characters"
     assert "invalid byte sequence" in reports[longer].reason  # of half a letter
+
+
+def test_an_inspection_has_one_deadline(
+    outbox: OutboxTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_inspection, "INSPECTION_SECONDS", 1.0)
+    registered = outbox_at(outbox.dsn)
+    outbox.execute("DROP TABLE poisonguard_outbox")
+    outbox.execute(
+        "CREATE VIEW poisonguard_outbox AS"
+        " SELECT 101 AS row_id, '' AS producer, '' AS message_id FROM pg_sleep(60)"
+    )
+    began = monotonic()
+
+    (finding,) = table_inspection.findings(url=registered.url, schema="")
+
+    assert monotonic() - began < 8
+    assert finding.detail == "it took longer than 1 seconds in all"
+
+
+def test_more_bytes_than_a_page_takes_are_not_read(
+    outbox: OutboxTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered = outbox_at(outbox.dsn)
+    outbox.put_many(500)
+    assert len(producer_rows.find(registered, RowFilter(), most=200)) == 200
+    assert table_inspection.findings(url=registered.url, schema="") == []
+
+    monkeypatch.setattr(answer_limits, "MOST_BYTES", 3_000)
+
+    with pytest.raises(Unavailable, match="answered with more than 3,000 bytes"):
+        producer_rows.find(registered, RowFilter(), most=200)
+
+
+def test_notices_without_an_end_are_cut(
+    outbox: OutboxTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answer_limits, "MOST_BYTES", 100_000)
+    registered = outbox_at(outbox.dsn)
+    outbox.execute(
+        "CREATE FUNCTION flood() RETURNS integer LANGUAGE plpgsql AS $$"
+        " BEGIN LOOP RAISE NOTICE '%', repeat('x', 1000); END LOOP; END $$"
+    )
+    outbox.execute("DROP TABLE poisonguard_outbox")
+    outbox.execute(
+        "CREATE VIEW poisonguard_outbox AS"
+        " SELECT 101 AS row_id, '' AS producer, '' AS message_id FROM flood()"
+    )
+
+    (finding,) = table_inspection.findings(url=registered.url, schema="")
+    with (
+        pytest.raises(Unavailable, match="answered with more than 100,000 bytes"),
+        producer_rows.session(registered) as connection,
+    ):
+        connection.execute("SELECT flood()")
+
+    assert finding.detail == "it answered with more than 100,000 bytes"
 
 
 def test_rows_are_read_whatever_style_of_dates_the_database_has(

@@ -1,0 +1,93 @@
+"""Bounds what a producer's database may answer: in how many seconds, how many bytes.
+
+Limits of its own do not bind a server that is frozen, or that is none of Postgres'.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import Any
+
+import psycopg
+
+from poisonguard.locks.postgres_connection import cut_connection
+
+# Of rows, notices and all else that comes on one connection.
+MOST_BYTES = 32 * 2**20
+LOOK_SECONDS = 0.05
+# Where struct tcp_info of Linux has `tcpi_bytes_received`; elsewhere it is not counted.
+TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
+RECEIVED = struct.Struct("=128xQ")
+
+
+@contextmanager
+def limited(connection: psycopg.Connection[Any], *, seconds: float) -> Iterator[None]:
+    """Cut the connection where its answers exceed a limit; then raise psycopg's error.
+
+    What is done within may also have caught that error.
+    """
+    watch = _Watch(connection, seconds)
+    try:
+        yield
+        watch.look()
+    except psycopg.Error as error:
+        if watch.reason:
+            raise psycopg.OperationalError(watch.reason) from error
+        raise
+    finally:
+        watch.close()
+    if watch.reason:
+        raise psycopg.OperationalError(watch.reason)
+
+
+class _Watch:
+    """Looks at a connection in a thread of its own."""
+
+    def __init__(self, connection: psycopg.Connection[Any], seconds: float) -> None:
+        self.reason = ""
+        self._connection = connection
+        self._seconds = seconds
+        self._until = monotonic() + seconds
+        self._end = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name="outbox answer limits", daemon=True
+        )
+        self._thread.start()
+
+    def look(self) -> None:
+        """Cut the connection where a limit is exceeded."""
+        if monotonic() > self._until:
+            self.reason = f"it took longer than {self._seconds:g} seconds in all"
+        elif _received_bytes(self._connection) > MOST_BYTES:
+            self.reason = f"it answered with more than {MOST_BYTES:,} bytes"
+        if self.reason:
+            cut_connection(self._connection)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self.reason and not self._end.wait(LOOK_SECONDS):
+            self.look()
+
+
+def _received_bytes(connection: psycopg.Connection[Any]) -> int:
+    """Count what has come on a connection; 0 where it is closed, or not counted."""
+    if TCP_INFO is None:
+        return 0
+    with (
+        suppress(psycopg.Error, OSError, struct.error),
+        socket.socket(fileno=os.dup(connection.fileno())) as link,
+    ):
+        info = link.getsockopt(socket.IPPROTO_TCP, TCP_INFO, RECEIVED.size)
+        received: int = RECEIVED.unpack(info)[0]
+        return received
+    return 0
