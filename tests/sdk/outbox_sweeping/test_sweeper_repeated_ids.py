@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from poisonguard.outbox.message import OutboxMessage, digest
-from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
+from tests.sdk.outbox_sweeping.outbox_tables import CLAIMS_END, OutboxTables
 from tests.sdk.outbox_sweeping.sweeper_stage import (
     RecordingPublisher,
+    RecordingReporter,
     sweeping,
     work_until,
 )
@@ -212,3 +213,52 @@ def test_a_row_that_is_changed_while_it_is_sent_is_quarantined(
     assert [message.body for message in publisher.sent_messages] == [b"one", b"two"]
     assert "another message with it was sent" in outbox.reasons()[changed]
     assert kinds == {"rows changed while they were sent", "row quarantined"}
+
+
+# It writes the row once more, in a subtransaction: no mark finds the claim's version.
+CHANGE_AGAIN = """
+CREATE FUNCTION change_again() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF pg_trigger_depth() = 1 THEN
+        BEGIN
+            UPDATE poisonguard_outbox SET attempts = attempts WHERE row_id = NEW.row_id;
+        EXCEPTION WHEN others THEN NULL;
+        END;
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER change_again AFTER UPDATE ON poisonguard_outbox
+    FOR EACH ROW WHEN (NEW.topic = 'changed') EXECUTE FUNCTION change_again();
+"""
+AGE = "UPDATE poisonguard_outbox_sent SET sent_at = now() - interval '29 days'"
+AGED = """
+SELECT message_id FROM poisonguard_outbox_sent
+WHERE sent_at < now() - interval '1 day'
+"""
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_row_that_a_trigger_changes_with_each_mark_is_left_out_and_reported(
+    outbox: OutboxTables, is_refused: bool
+) -> None:
+    outbox.execute(CHANGE_AGAIN)
+    aged = list[tuple[str]]()
+    publisher, reporter = RecordingPublisher(), RecordingReporter()
+    if is_refused:
+        outbox.allow_nulls()
+    row_id = outbox.put("m-1", None if is_refused else b"body", topic="changed")
+    outbox.put("m-2")
+    with sweeping(outbox.dsn, publisher, reporter=reporter) as sweeper:
+        for _ in range(3):
+            assert row_id not in sweeper.health().left_out
+            sweeper.work_once()
+            aged = outbox.execute(AGED)
+            outbox.execute(AGE)
+            outbox.execute(CLAIMS_END)
+        assert row_id in sweeper.health().left_out
+        work_until(sweeper, lambda: row_id in reporter.by_row())
+
+    assert publisher.counts == ({"m-2": 1} if is_refused else {"m-1": 1, "m-2": 1})
+    assert "a trigger of the table changes it again" in reporter.by_row()[row_id].reason
+    assert aged == [("m-2",)]  # while m-1 is not marked, its id is not pruned
+    assert sweeper.health().duplicate_count == 0

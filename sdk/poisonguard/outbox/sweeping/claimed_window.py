@@ -7,7 +7,7 @@ before another one is claimed: so no row is sent again because a mark failed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 from uuid import UUID, uuid4
@@ -26,7 +26,7 @@ from poisonguard.outbox.sweeping.repeated_message_ids import DuplicateRow, Verdi
 from poisonguard.outbox.sweeping.row_claims import Claims, ReturnedRow
 from poisonguard.outbox.sweeping.row_reading import ClaimedRow, OrderKey, RefusedRow
 from poisonguard.outbox.sweeping.settings import SweeperSettings
-from poisonguard.outbox.sweeping.unmarkable_rows import UnmarkableRows
+from poisonguard.outbox.sweeping.unmarkable_rows import CHANGED_AGAIN, UnmarkableRows
 from poisonguard.outbox.sweeping.window_size_and_retry_delay import (
     CallSize,
     LoneRows,
@@ -159,6 +159,13 @@ class SendingRecord:
         self.unmarkable.add(row_id, reason, now=time.monotonic())
         self._errors.note_event(stage, "row left out", f"row {row_id}: {reason}")
 
+    def note_marks(
+        self, stage: Stage, marked: Collection[int], missed: Collection[int]
+    ) -> None:
+        """Note marks; leave a row out whose marks find it changed again and again."""
+        for row_id in self.unmarkable.note_marks(marked, missed):
+            self.leave_out(row_id, stage, CHANGED_AGAIN)
+
     def _add_outcome(
         self, window: SendingWindow, row: ClaimedRow, outcome: SendOutcome
     ) -> None:
@@ -231,7 +238,9 @@ class WindowFinish:
         self._record.sent_count += len(marked)
         if window.sent_rows:
             self._note_unmarked(window.sent_rows)
-            window.sent_rows = []
+        missed = _missed(result, marked)
+        window.sent_rows = []
+        self._record.note_marks(Stage.MARK, marked, [row.row_id for row in missed])
         self._leave_out(result, Stage.MARK)
 
     def _note_unmarked(self, rows: Sequence[ClaimedRow]) -> None:
@@ -253,31 +262,48 @@ class WindowFinish:
                 self._record.leave_out(row.row_id, Stage.CLAIM, row.reason)
         rows = [row for row in window.refused if not row.is_unchangeable]
         window.refused = rows
-        result = bisect(
-            rows, lambda part: row_quarantine_and_report.mark(self._connection, part)
-        )
+        marked = set[int]()
+
+        def run(part: Sequence[RefusedRow]) -> None:
+            marked.update(row_quarantine_and_report.mark(self._connection, part))
+
+        result = bisect(rows, run)
         self._record.refused_count += len(result.passed)
         window.refused = []
         for row in result.passed:
             text = f"row {row.row_id}: {row.reason}"
             self._errors.note_event(Stage.QUARANTINE, "row quarantined", text)
+        # What others have claimed or marked meanwhile has no version of ours.
+        missed = [row.row_id for row in _missed(result, marked) if row.version]
+        self._record.note_marks(Stage.QUARANTINE, marked, missed)
         self._leave_out(result, Stage.QUARANTINE)
 
     def _mark_duplicates(self, window: SendingWindow) -> None:
         if not window.duplicates:
             return
         self._enter(Stage.IDS)
-        result = bisect(
-            window.duplicates,
-            lambda part: repeated_message_ids.mark(self._connection, part),
-        )
-        self._record.duplicate_count += len(result.passed)
+        marked = set[int]()
+
+        def run(part: Sequence[DuplicateRow]) -> None:
+            marked.update(repeated_message_ids.mark(self._connection, part))
+
+        result = bisect(window.duplicates, run)
+        missed = _missed(result, marked)
+        if missed:
+            sent_marks.refresh_sent(self._connection, [each.row for each in missed])
+        self._record.duplicate_count += len(marked)
         window.duplicates = []
+        self._record.note_marks(Stage.IDS, marked, [each.row_id for each in missed])
         self._leave_out(result, Stage.IDS)
 
     def _leave_out(self, result: Bisection[Numbered], stage: Stage) -> None:
         for row, error in result.failed:
             self._record.leave_out(row.row_id, stage, f"it fails to {stage}: {error}")
+
+
+def _missed(result: Bisection[Numbered], marked: Collection[int]) -> list[Numbered]:
+    """Return rows whose mark did not fail, and found them changed."""
+    return [row for row in result.passed if row.row_id not in marked]
 
 
 def _refusal(row: ClaimedRow, reason: str) -> RefusedRow:

@@ -66,6 +66,7 @@ FROM unnest(%(row_ids)s::bigint[], %(duplicates_of)s::bigint[], %(versions)s::te
 WHERE entry.row_id = given.row_id
   AND entry.row_id = ANY (%(row_ids)s::bigint[])
   AND entry.xmin::text = given.version AND {waiting}
+RETURNING entry.row_id
 """
 
 
@@ -161,14 +162,14 @@ def judge(
     return verdicts
 
 
-def mark(connection: OutboxConnection, rows: Sequence[DuplicateRow]) -> None:
-    """Mark outbox rows as duplicates, unless they changed since their claim."""
+def mark(connection: OutboxConnection, rows: Sequence[DuplicateRow]) -> set[int]:
+    """Mark outbox rows as duplicates; return those unchanged since their claim."""
     values = {
         "row_ids": [each.row_id for each in rows],
         "duplicates_of": [each.duplicate_of for each in rows],
         "versions": [each.row.version for each in rows],
     }
-    connection.execute(MARK, values)
+    return {row_id for (row_id,) in connection.execute(MARK, values)}
 
 
 def _was_sent(row: ClaimedRow, others: Mapping[Identity, SameId]) -> bool:

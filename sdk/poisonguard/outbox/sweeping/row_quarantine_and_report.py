@@ -40,6 +40,7 @@ FROM unnest(
 WHERE entry.row_id = given.row_id
   AND entry.row_id = ANY (%(row_ids)s::bigint[]) AND {waiting}
   AND (given.version = '' OR entry.xmin::text = given.version)
+RETURNING entry.row_id
 """
 UNREPORTED = f"""
 WITH unreported AS (
@@ -146,15 +147,15 @@ class QuarantineReporter(Protocol):
         """
 
 
-def mark(connection: OutboxConnection, rows: Sequence[RefusedRow]) -> None:
-    """Mark outbox rows as quarantined, unless they changed since their claim."""
+def mark(connection: OutboxConnection, rows: Sequence[RefusedRow]) -> set[int]:
+    """Mark outbox rows as quarantined; return those unchanged since their claim."""
     values = {
         "row_ids": [row.row_id for row in rows],
         "causes": [row.cause.value for row in rows],
         "reasons": [clean(row.reason)[:REASON_LIMIT] for row in rows],
         "versions": [row.version for row in rows],
     }
-    connection.execute(MARK, values)
+    return {row_id for (row_id,) in connection.execute(MARK, values)}
 
 
 def unreported(

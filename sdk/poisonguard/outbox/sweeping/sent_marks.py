@@ -49,6 +49,13 @@ WITH {GIVEN}, noted AS (
 )
 SELECT row_id FROM given JOIN noted USING (producer, message_id, digest)
 """  # noqa: S608
+# So long as a row that was sent cannot be marked, its id is not pruned.
+REFRESH = f"""
+WITH {GIVEN}
+UPDATE {{sent}} AS past SET sent_at = now() FROM given
+WHERE past.producer = given.producer AND past.message_id = given.message_id
+  AND past.digest = given.digest
+"""  # noqa: S608
 
 
 def mark_sent(
@@ -67,6 +74,11 @@ def note_sent(connection: OutboxConnection, rows: Sequence[ClaimedRow]) -> list[
     """
     answer = connection.execute(NOTE, _columns(rows))
     return sorted(row_id for (row_id,) in answer)
+
+
+def refresh_sent(connection: OutboxConnection, rows: Sequence[ClaimedRow]) -> None:
+    """Let the ids of rows count as sent just now, as far as they were sent."""
+    connection.execute(REFRESH, _columns(rows))
 
 
 def _columns(rows: Sequence[ClaimedRow]) -> dict[str, Any]:

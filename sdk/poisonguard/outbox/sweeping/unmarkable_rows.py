@@ -7,10 +7,17 @@ and are tried again after a while.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 
 MOST_ROWS = 10_000
 LEFT_OUT_SECONDS = 600.0
 REASON_LIMIT = 1_000
+# A row whose claim was lost so often had its marks undone each time, or a new writer.
+MOST_MISSES = 3
+CHANGED_AGAIN = (
+    "each mark finds it changed since its claim: a trigger of the table changes it"
+    " again, or somebody does all the time"
+)
 
 
 class UnmarkableRows:
@@ -23,6 +30,24 @@ class UnmarkableRows:
         self._lock = threading.Lock()
         self._until: dict[int, float] = {}
         self._unreported: dict[int, str] = {}
+        self._misses: dict[int, int] = {}
+
+    def note_marks(self, marked: Iterable[int], missed: Iterable[int]) -> list[int]:
+        """Note whose marks passed, and whose found them changed; return hopeless ones.
+
+        One that is hopeless stays so until it has a mark.
+        """
+        with self._lock:
+            for row_id in marked:
+                self._misses.pop(row_id, None)
+            hopeless = list[int]()
+            for row_id in missed:
+                self._misses[row_id] = self._misses.pop(row_id, 0) + 1
+                if self._misses[row_id] >= MOST_MISSES:
+                    hopeless.append(row_id)
+            while len(self._misses) > MOST_ROWS:
+                del self._misses[next(iter(self._misses))]
+            return hopeless
 
     def add(self, row_id: int, reason: str, *, now: float) -> None:
         """Leave an outbox row out of claims from now on, for this reason."""
