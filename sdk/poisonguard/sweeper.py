@@ -1,7 +1,8 @@
 """`python -m poisonguard.sweeper`: sends what waits in an outbox, until SIGTERM.
 
 It needs the producer's database and a broker. With a Poisonweb it reports the rows
-that cannot be sent.
+that cannot be sent. `--settle` carries out what people decided there about their
+messages, and ends.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import signal
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from datetime import timedelta
 from importlib import import_module
 from types import FrameType
@@ -21,7 +23,11 @@ from poisonguard.contract import NAME_LIMIT, is_name
 from poisonguard.errors import GuardError, Misconfigured
 from poisonguard.locks.postgres import PostgresLocks
 from poisonguard.outbox.outcome import Publish
-from poisonguard.outbox.sweeping.connection import Connect, connecting_to
+from poisonguard.outbox.sweeping.connection import (
+    Connect,
+    OutboxConnection,
+    connecting_to,
+)
 from poisonguard.outbox.sweeping.inspection import inspect
 from poisonguard.outbox.sweeping.poisonweb_reports import PoisonwebReports
 from poisonguard.outbox.sweeping.psycopg_import import (
@@ -29,6 +35,7 @@ from poisonguard.outbox.sweeping.psycopg_import import (
     make_conninfo,
     psycopg,
 )
+from poisonguard.outbox.sweeping.row_settlement import Settled, settle
 from poisonguard.outbox.sweeping.settings import SweeperSettings
 from poisonguard.outbox.sweeping.sweeper import Sweeper
 from poisonguard.processes.signal_safe_event import SignalSafeEvent
@@ -39,6 +46,7 @@ log = logging.getLogger(__name__)
 PROGRAM = "python -m poisonguard.sweeper"
 DEFAULTS = SweeperSettings()
 WRONG_ARGUMENTS = 2
+NOT_SETTLED = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = _parser().parse_args(arguments)
     try:
+        if options.settle is not None:
+            return _settle(options)
         sweeper, connect, settings = _sweeper(options)
     except (GuardError, ImportError) as error:
         sys.stderr.write(f"{PROGRAM}: {error}\n")
@@ -74,7 +84,29 @@ def _parser() -> ArgumentParser:
     add("--poll", type=float, default=DEFAULTS.poll, help="seconds between looks")
     add("--rows-for", type=float, default=7, help="days that sent rows stay")
     add("--ids-for", type=float, default=30, help="days that their ids stay")
+    add("--settle", choices=[*map(str, Settled)], help="what --rows become, at once")
+    add("--rows", type=int, nargs="+", default=[], help="numbers of quarantined rows")
     return parser
+
+
+def _settle(options: Namespace) -> int:
+    """Settle rows, and say what became of each; return the exit status."""
+    if not options.rows:
+        raise Misconfigured("Give --rows with --settle: the numbers of the rows.")
+    settings = SweeperSettings(schema=options.schema)
+    target, is_complete = Settled(options.settle), True
+    try:
+        connection = OutboxConnection(connecting_to(_conninfo(options)), settings)
+        with closing(connection):
+            for row_id in options.rows:
+                is_settled = settle(connection, row_id, target)
+                is_complete = is_complete and is_settled
+                words = target if is_settled else "not changed: it is not quarantined"
+                sys.stdout.write(f"row {row_id} is {words}\n")
+    except psycopg.Error as error:
+        sys.stderr.write(f"{PROGRAM}: {error}\n")
+        return NOT_SETTLED
+    return 0 if is_complete else NOT_SETTLED
 
 
 def _sweeper(options: Namespace) -> tuple[Sweeper, Connect, SweeperSettings]:

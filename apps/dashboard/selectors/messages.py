@@ -26,6 +26,7 @@ from apps.dashboard.presentation.message_body import BodyView, view
 from apps.dashboard.selectors import message_skips
 from apps.dashboard.selectors.message_skips import SkipRow
 from apps.dashboard.selectors.previous_and_next_row import Neighbours, neighbours
+from apps.outbox.models import Outbox
 from apps.poison import message_contents, origin_queue_mismatch
 from apps.poison.headers_readable_without_body_right import is_public
 from apps.poison.message_contents import FailureExcerpt, FirstHeaders, RevealedMessage
@@ -35,6 +36,7 @@ from apps.poison.states import DisplayState
 from apps.redelivery.services import delivery_content_access
 from apps.team.rights import Principal, Scope
 from apps.triage.services.message_audit_filter import operations_on
+from poisonguard.outbox.sweeping import quarantine_texts
 
 MOST_SHOWN = 20
 MASKED = "••••••"
@@ -46,6 +48,10 @@ _SENSITIVE = re.compile(
 )
 _SENSITIVE_WORDS = frozenset({"jwt", "pwd", "sas", "sig", "otp", "pin", "ssn", "dsn"})
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+# As `python -m poisonguard.sweeper` reports a row of its outbox.
+_ROW_BOOKMARK = re.compile(
+    r"(?P<outbox>.+):(?P<number>[0-9]{1,19})", re.ASCII | re.DOTALL
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +97,7 @@ class MessageDetail:
     given_back_to: str = ""
     origin: str = ""
     delivery: UUID | None = None
+    outbox_row: int | None = None  # of an outbox that is not registered here
     body: BodyView | None = None
     content_type: str | None = None
 
@@ -221,9 +228,22 @@ def _detail(
         delivery=delivery_content_access.of_message(
             message.topic.name, message.bookmark_text, principal
         ),
+        outbox_row=_outbox_row(message),
         body=body,
         content_type=content_type,
     )
+
+
+def _outbox_row(message: Poison) -> int | None:
+    """Return the row that a message is, where only its producer can settle it."""
+    if message.error_type != quarantine_texts.EXCEPTION_TYPE:
+        return None
+    row = _ROW_BOOKMARK.fullmatch(message.bookmark_text)
+    outbox = message.consumer_group
+    if row is None or row["outbox"] != outbox:
+        return None
+    is_registered = Outbox.objects.filter(topic__name=outbox).exists()
+    return None if is_registered else int(row["number"])
 
 
 def _entries(message: Poison) -> list[Entry]:

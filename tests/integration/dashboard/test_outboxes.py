@@ -10,6 +10,7 @@ from django.test import Client
 
 from apps.audit.models import Entry
 from apps.brokers.models import Topic
+from apps.capture.intake import services as capture
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.dashboard.selectors import outboxes
@@ -19,9 +20,11 @@ from apps.outbox.producer_rows import RowFilter
 from apps.outbox.services import sweeper_activity
 from apps.outbox.services.sweeper_activity import NewErrors, SweeperNote
 from apps.outbox.sweeper_and_row_states import SweeperState
-from apps.outbox.sweeping.quarantine_capture import capture_quarantined
+from apps.outbox.sweeping.quarantine_capture import SWEEPER, capture_quarantined
+from apps.poison.models import Poison
 from apps.team.rights import Principal, Role, Scope
 from poisonguard.contract import Cause
+from poisonguard.outbox.sweeping.poisonweb_reports import failure_of
 from poisonguard.outbox.sweeping.row_quarantine_and_report import QuarantinedRow, Writer
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.page_forms import form_on
@@ -331,6 +334,39 @@ def test_a_row_of_any_number_that_is_not_there_is_not_found(
 
     assert f"Row {number}" in page
     assert "did not answer" not in page
+
+
+def test_a_message_of_an_outbox_elsewhere_names_its_row_and_the_command(
+    outbox: OutboxTables, anna: Client
+) -> None:
+    shop, now = outbox_at(outbox.dsn), clock.now()
+    row = QuarantinedRow(
+        row_id=107,
+        producer="shop",
+        message_id="m-1",
+        topic="orders",
+        headers=(),
+        body=b"body",
+        body_size=4,
+        body_digest=None,
+        attempts=1,
+        cause=Cause.MANUAL,
+        reason="two messages under one id",
+        quarantined_at=now,
+        writer=Writer("bob", "nightly.sh", "10.1.2.3", "71", "12:00"),
+    )
+    capture_quarantined(outbox=shop, rows=[row], now=now)
+    registered = Poison.objects.get()
+    report = failure_of(row, outbox="billing.public")
+    capture.capture(members=[report.to_wire()], principal=SWEEPER, now=now)
+    elsewhere = Poison.objects.exclude(pk=registered.pk).get()
+    command = "python -m poisonguard.sweeper --settle sent --rows 107"
+
+    page = words(get(anna, f"/messages/{elsewhere.pk}"))
+
+    assert "It is row 107 of the outbox billing.public" in page
+    assert command in page
+    assert command not in get(anna, f"/messages/{registered.pk}")
 
 
 def test_the_page_has_no_rows_of_topics_that_its_reader_does_not_see(

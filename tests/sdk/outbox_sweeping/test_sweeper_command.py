@@ -22,6 +22,7 @@ from poisonguard.outbox.postgres_schema import schema
 from poisonguard.outbox.publishers.redis_streams import RedisStreamsPublisher
 from poisonguard.outbox.sweeping.poisonweb_reports import PoisonwebReports
 from poisonguard.server.http_client import Client
+from poisonguard.sweeper import main
 from poisonweb.embedded.free_ports import free_port
 from tests.sdk.fake_poisonweb_server import KEY, Server
 from tests.sdk.outbox_sweeping.outbox_tables import OutboxTables
@@ -239,3 +240,62 @@ def test_a_redis_that_is_away_is_away() -> None:
     with pytest.raises(Away, match="Redis is away"):
         publisher([message("m")])
     publisher.close()
+
+
+QUARANTINE = "UPDATE poisonguard_outbox SET quarantined_at = now() WHERE row_id = %s"
+IDS = "SELECT message_id FROM poisonguard_outbox_sent ORDER BY 1"
+
+
+def settle_by_command(outbox: OutboxTables, target: str, *row_ids: int) -> int:
+    numbers = map(str, row_ids)
+    return main(["--dsn", outbox.dsn, "--settle", target, "--rows", *numbers])
+
+
+def test_what_was_decided_in_triage_is_carried_out_by_the_command(
+    outbox: OutboxTables, capsys: pytest.CaptureFixture[str]
+) -> None:
+    requeued, dropped, released, waiting = (
+        outbox.put(f"m-{number}", headers=[b"name", b"\xff"]) for number in range(4)
+    )
+    for row_id in (requeued, dropped, released):
+        outbox.execute(QUARANTINE, [row_id])
+
+    assert settle_by_command(outbox, "sent", requeued) == 0
+    assert settle_by_command(outbox, "dropped", dropped) == 0
+    assert settle_by_command(outbox, "released", released, waiting, 7) == 1
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        f"row {released} is released",
+        f"row {waiting} is not changed: it is not quarantined",
+        "row 7 is not changed: it is not quarantined",
+    ]
+
+    publisher = RecordingPublisher()
+    copy = "INSERT INTO poisonguard_outbox (producer, message_id, topic, body, headers)"
+    with sweeping(outbox.dsn, publisher) as sweeper:
+        work_until(sweeper, lambda: not outbox.waiting)
+        assert publisher.counts == {"m-2": 1, "m-3": 1}
+        assert outbox.execute(IDS) == [("m-0",), ("m-2",), ("m-3",)]
+        # The requeued message is recognised: a copy of it is not sent again.
+        outbox.drop_unique_index()
+        outbox.execute(
+            f"{copy} SELECT producer, message_id, topic, body, headers"
+            " FROM poisonguard_outbox WHERE row_id = %s",
+            [requeued],
+        )
+        work_until(sweeper, lambda: not outbox.waiting)
+    assert publisher.counts == {"m-2": 1, "m-3": 1}
+    assert outbox.column("dropped_at", dropped) is not None
+    assert settle_by_command(outbox, "quarantined", dropped) == 0
+    assert outbox.column("dropped_at", dropped) is None
+    assert outbox.column("quarantined_at", dropped) is not None
+    assert settle_by_command(outbox, "sent", requeued) == 1
+
+
+def test_settling_needs_rows_and_a_database(
+    outbox: OutboxTables, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--dsn", outbox.dsn, "--settle", "sent"]) == 2
+    assert "Give --rows with --settle" in capsys.readouterr().err
+    away = ["--dsn", "postgresql://a:b@127.0.0.1:1/shop"]
+    assert main([*away, "--settle", "sent", "--rows", "107"]) == 1
+    assert "refused" in capsys.readouterr().err
