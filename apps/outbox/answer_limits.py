@@ -1,6 +1,6 @@
 """Bounds what a producer's database may answer: in how many seconds, how many bytes.
 
-Limits of its own do not bind a server that is frozen, or that is none of Postgres'.
+Limits of its own do not bind a server that is frozen, or that is another program.
 """
 
 from __future__ import annotations

@@ -207,11 +207,11 @@ def test_rows_of_a_topic_that_a_key_is_not_for_are_none_of_its_own(
             name=name, native_name=f"{name}-queue", broker=registered.broker
         )
     Topic.objects.create(name="stock", native_name="other-queue")
-    hidden, *seen = (
+    hidden, *others = (
         outbox.put(f"m-{topic}", topic=topic)
         for topic in ("orders-queue", "invoices-queue", "other-queue")
     )
-    for row_id in (hidden, *seen):
+    for row_id in (hidden, *others):
         outbox.execute(QUARANTINE, [row_id])
     rows = f"outboxes/{registered.pk}/rows"
     scopes = (Scope.BROKERS_READ, Scope.POISONS_READ, Scope.OPERATIONS_WRITE)
@@ -219,13 +219,13 @@ def test_rows_of_a_topic_that_a_key_is_not_for_are_none_of_its_own(
 
     for path in (rows, f"{rows}?message_id=m-orders", f"{rows}?topic=orders-queue"):
         assert hidden not in [r["row_id"] for r in some.get(path).json["results"]]
-    assert {r["row_id"] for r in some.get(rows).json["results"]} == {*seen}
+    assert {r["row_id"] for r in some.get(rows).json["results"]} == {*others}
     for act in ("send", "drop"):
         refused = some.post(f"{rows}/{hidden}/{act}", {})
         assert refused.status == 409
         assert "is not quarantined: look again" in json.dumps(refused.json)
     assert outbox.column("dropped_at", hidden) is None
-    assert some.post(f"{rows}/{seen[0]}/drop", {}).status == 200
+    assert some.post(f"{rows}/{others[0]}/drop", {}).status == 200
     everyone = program(*scopes)
     assert len(everyone.get(rows).json["results"]) == 3
     assert everyone.post(f"{rows}/{hidden}/drop", {}).status == 200

@@ -10,7 +10,7 @@ import re
 
 EXCEPTION_TYPE = "QuarantinedOutboxRow"
 _ROW = re.compile(r"\. Row [0-9]+, written by: ")
-# What Postgres says of the row itself, as it joins the parts of an error.
+# The parts of an error of Postgres that name values of the row.
 _PARTS = re.compile(r"\s(?:DETAIL|HINT|CONTEXT|QUERY|LINE [0-9]+):\s")
 # Behind these are numbers, times and bytes of one row.
 _CAUSES = re.compile(

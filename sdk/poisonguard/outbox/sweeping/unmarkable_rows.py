@@ -16,7 +16,7 @@ REASON_LIMIT = 1_000
 MOST_MISSES = 3
 CHANGED_AGAIN = (
     "each mark finds it changed since its claim: a trigger of the table changes it"
-    " again, or somebody does all the time"
+    " again, or another program does"
 )
 
 
