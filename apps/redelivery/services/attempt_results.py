@@ -123,8 +123,8 @@ def end_expired(*, endpoint: Endpoint, most: int, now: datetime) -> int:
     )
     rows = list(expired.select_for_update(skip_locked=True).order_by("due_at")[:most])
     for delivery in rows:
-        delivery_endings.end(delivery, endpoint, cause=Cause.EXPIRED, now=now)
-        delivery.save(update_fields=_RESULT_COLUMNS)
+        delivery.endpoint = endpoint
+    delivery_endings.end_all(rows, cause=Cause.EXPIRED, now=now)
     counts = {call_counts.GIVEN_UP: len(rows)}
     call_counts.add(endpoint_id=endpoint.pk, counts=counts, now=now)
     return len(rows)

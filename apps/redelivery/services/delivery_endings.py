@@ -6,8 +6,12 @@ Each function changes a locked delivery; its caller saves it in the same transac
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+
+from django.db.models import F, Q
 
 from apps.brokers.adapter_contract import Header
 from apps.capture.intake import services as capture
@@ -43,6 +47,10 @@ _HEADERS_OF_CONTENT = frozenset(
 )
 # Of one report, and of one answer about a delivery.
 MOST_ATTEMPTS = 200
+# Of what becomes messages by the same statements.
+MOST_IN_BATCH = 50
+MOST_BYTES_IN_BATCH = 16 * 2**20
+_COLUMNS_OF_END = ("state", "cause", "finished_at", "poison")
 _NAME = "poisonweb"
 
 
@@ -63,6 +71,29 @@ def deliver(
 
 def end(delivery: Delivery, endpoint: Endpoint, *, cause: Cause, now: datetime) -> None:
     """End a delivery that is not tried again, as its endpoint says."""
+    if not _ends_outside_triage(delivery, endpoint, cause=cause, now=now):
+        give_to_triage(delivery, endpoint, now=now)
+
+
+def end_all(deliveries: Sequence[Delivery], *, cause: Cause, now: datetime) -> None:
+    """End and save deliveries that are not tried again, as their endpoints say.
+
+    Their endpoints are loaded, with topic and endpoint to forward to.
+    """
+    to_triage = [
+        delivery
+        for delivery in deliveries
+        if not _ends_outside_triage(delivery, delivery.endpoint, cause=cause, now=now)
+    ]
+    for batch in _batches(to_triage):
+        _give_batch_to_triage([(each, each.endpoint) for each in batch], now=now)
+    Delivery.objects.bulk_update(deliveries, _COLUMNS_OF_END)
+
+
+def _ends_outside_triage(
+    delivery: Delivery, endpoint: Endpoint, *, cause: Cause, now: datetime
+) -> bool:
+    """Give up a delivery; drop or forward it, or tell that it goes to triage."""
     delivery.cause = cause.value
     log.warning(
         "Giving up on delivery %s to %s: %s after %d failures",
@@ -73,12 +104,12 @@ def end(delivery: Delivery, endpoint: Endpoint, *, cause: Cause, now: datetime) 
     )
     if endpoint.at_end == AtEnd.DROP:
         drop(delivery, now=now)
-    elif endpoint.forward_topic_id is not None:
+        return True
+    if endpoint.forward_topic_id is not None:
         delivery.state = DeliveryState.FORWARDING.value
-    elif endpoint.forward_endpoint is None or not _forward(
-        delivery, endpoint.forward_endpoint, now=now
-    ):
-        give_to_triage(delivery, endpoint, now=now)
+        return True
+    forward = endpoint.forward_endpoint
+    return forward is not None and _forward(delivery, forward, now=now)
 
 
 def drop(delivery: Delivery, *, now: datetime) -> None:
@@ -92,12 +123,64 @@ def give_to_triage(delivery: Delivery, endpoint: Endpoint, *, now: datetime) -> 
 
     Its headers say how to send it again, and its failure tells every attempt.
     """
-    report = _report(delivery, endpoint, now=now)
-    occurrence = from_report(report, topic=endpoint.topic, now=now)
-    answer = capture.write(occurrences=[occurrence], now=now)[0]
-    delivery.poison = answer.poison
-    delivery.state = DeliveryState.GIVEN_UP.value
-    delivery.finished_at = now
+    _give_batch_to_triage([(delivery, endpoint)], now=now)
+
+
+def _give_batch_to_triage(
+    deliveries: Sequence[tuple[Delivery, Endpoint]], *, now: datetime
+) -> None:
+    """Make poisons of deliveries; few statements serve all of them."""
+    ids = [delivery.pk for delivery, _ in deliveries]
+    bodies = dict(DeliveryBody.objects.filter(pk__in=ids).values_list("pk", "content"))
+    attempts = _first_and_newest_attempts(ids)
+    occurrences = [
+        from_report(
+            _report(
+                delivery,
+                endpoint,
+                body=bytes(bodies[delivery.pk]),
+                attempts=attempts[delivery.pk],
+                now=now,
+            ),
+            topic=endpoint.topic,
+            now=now,
+        )
+        for delivery, endpoint in deliveries
+    ]
+    answers = capture.write(occurrences=occurrences, now=now)
+    for (delivery, _), answer in zip(deliveries, answers, strict=True):
+        delivery.poison = answer.poison
+        delivery.state = DeliveryState.GIVEN_UP.value
+        delivery.finished_at = now
+
+
+def _batches(deliveries: Sequence[Delivery]) -> Iterator[list[Delivery]]:
+    """Split deliveries, so that not too many bodies are in memory at once."""
+    batch = list[Delivery]()
+    size = 0
+    for delivery in deliveries:
+        if batch and (
+            len(batch) == MOST_IN_BATCH or size + delivery.size > MOST_BYTES_IN_BATCH
+        ):
+            yield batch
+            batch, size = [], 0
+        batch.append(delivery)
+        size += delivery.size
+    if batch:
+        yield batch
+
+
+def _first_and_newest_attempts(
+    ids: Sequence[uuid.UUID],
+) -> Mapping[uuid.UUID, list[Attempt]]:
+    """Return the first attempt of each delivery, and the newest, in their order."""
+    newest = Q(number__gt=F("delivery__attempts") - MOST_ATTEMPTS)
+    rows = Attempt.objects.filter(Q(number=1) | newest, delivery__in=ids)
+    attempts = defaultdict[uuid.UUID, list[Attempt]](list)
+    columns = ("delivery", "number", "begun_at", "outcome", "status", "detail")
+    for attempt in rows.only(*columns).order_by("delivery", "number"):
+        attempts[attempt.delivery_id].append(attempt)
+    return attempts
 
 
 def headers_of(delivery: Delivery) -> tuple[Header, ...]:
@@ -106,16 +189,18 @@ def headers_of(delivery: Delivery) -> tuple[Header, ...]:
     return tuple(zip(parts[::2], parts[1::2], strict=True))
 
 
-def _report(delivery: Delivery, endpoint: Endpoint, *, now: datetime) -> FailureReport:
+def _report(
+    delivery: Delivery,
+    endpoint: Endpoint,
+    *,
+    body: bytes,
+    attempts: Sequence[Attempt],
+    now: datetime,
+) -> FailureReport:
     """Describe a delivery that is given up as the failure of a message."""
     headers = headers_of(delivery)
     token = _value_of(REDRIVE, headers)
     content_type = _value_of(b"content-type", headers)
-    attempts = Attempt.objects.filter(delivery=delivery).order_by("number")
-    first_failed_at = attempts.values_list("begun_at", flat=True).first()
-    newest = attempts.reverse().only(
-        "number", "begun_at", "outcome", "status", "detail"
-    )[:MOST_ATTEMPTS]
     return FailureReport(
         report_id=content_ids.report_id(queue="delivery", bookmark=str(delivery.pk)),
         topic=endpoint.topic.name,
@@ -123,7 +208,7 @@ def _report(delivery: Delivery, endpoint: Endpoint, *, now: datetime) -> Failure
         client_name=_NAME,
         bookmark=str(delivery.pk),
         message_id=str(delivery.pk),
-        body=_body_of(delivery),
+        body=body,
         headers=(
             *headers,
             (METHOD, delivery.method.encode()),
@@ -136,12 +221,12 @@ def _report(delivery: Delivery, endpoint: Endpoint, *, now: datetime) -> Failure
         exception=Raised(
             type=_error_type(delivery),
             message=delivery.last_error,
-            traceback="\n".join(map(_line_of, reversed(newest))),
+            traceback="\n".join(map(_line_of, attempts[-MOST_ATTEMPTS:])),
         ),
         attempts=delivery.attempts,
         failures=max(delivery.retry_count, 1),
         crashes=0,
-        first_failed_at=first_failed_at or now,
+        first_failed_at=attempts[0].begun_at if attempts else now,
         failed_at=now,
         redrive=None if token is None else token.decode("latin-1"),
     )

@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 
 from apps.audit.models import Entry
 from apps.core.errors import Forbidden, Invalid
-from apps.poison.models import Poison
+from apps.poison.models import Body, Poison
 from apps.redelivery.models import CallCount, Delivery
 from apps.redelivery.services import delivery_decisions
 from apps.redelivery.services.request_acceptance import accept
@@ -85,6 +85,52 @@ def test_many_that_are_given_up_are_counted_at_the_end_once_for_each_endpoint() 
     assert number == 2
     assert statements.index("INSERT INTO redelivery_call_count") > last_end
     assert set(CallCount.objects.values_list("given_up", flat=True)) == {2}
+
+
+def test_many_are_given_up_by_as_many_statements_as_few() -> None:
+    few, many = [give_up_new(number) for number in (2, 30)]
+
+    assert many == few
+
+
+def give_up_new(number: int) -> int:
+    """Give up deliveries that failed once each; return how many statements it took."""
+    endpoint_of_these = endpoint(f"stock-{number}", retries=3)
+    new = [request(DOWN, body=b"%d" % n) for n in range(number)]
+    for each in new:
+        accept(endpoint=endpoint_of_these, new=each, now=NOW)
+
+    with CaptureQueriesContext(connection) as queries:
+        delivery_decisions.give_up(
+            ids=[each.id for each in new], principal=ADMIN, now=NOW
+        )
+
+    rows = Delivery.objects.filter(endpoint=endpoint_of_these).order_by("pk")
+    assert {each.state for each in rows} == {"given_up"}
+    bodies = {each.poison_id: bytes(each.content) for each in Body.objects.all()}
+    assert [bodies[each.poison or 0] for each in rows] == [each.body for each in new]
+    return len(queries)
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"), [("MOST_IN_BATCH", 2), ("MOST_BYTES_IN_BATCH", 2)]
+)
+def test_few_bodies_are_in_memory_while_many_are_given_up(
+    monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    monkeypatch.setattr(f"apps.redelivery.services.delivery_endings.{limit}", most)
+    stock = endpoint()
+    new = [request(body=b"x"), request(body=b"y"), request(body=b"zzzz")]
+    for each in new:
+        accept(endpoint=stock, new=each, now=NOW)
+
+    with CaptureQueriesContext(connection) as queries:
+        delivery_decisions.give_up(
+            ids=[each.id for each in new], principal=ADMIN, now=NOW
+        )
+
+    assert sum("redelivery_delivery_body" in each["sql"] for each in queries) == 2
+    assert Poison.objects.count() == 3
 
 
 def test_a_dropped_delivery_is_restored_with_its_whole_plan() -> None:
