@@ -66,7 +66,9 @@ class LockedDeliveries:
         deliveries = Delivery.objects.filter(pk__in=ids).select_related(
             "endpoint", "endpoint__topic", "endpoint__forward_endpoint"
         )
-        delivery_endings.end_all(list(deliveries.order_by("pk")), cause=Cause.MANUAL, now=now)
+        delivery_endings.end_all(
+            list(deliveries.order_by("pk")), cause=Cause.MANUAL, now=now
+        )
         self._given_up = self._endpoints_of(ids)
         # For what is forwarded.
         for endpoint_id in sorted(self._given_up):

@@ -12,7 +12,7 @@ from apps.redelivery.call_and_delivery_dataclasses import FirstTry, NewDelivery
 from apps.redelivery.due_notices import notify_due
 from apps.redelivery.models import Delivery, Endpoint
 from apps.redelivery.services import attempt_results, call_counts, circuit_breaker
-from apps.redelivery.services.delivery_rows import insert
+from apps.redelivery.services.delivery_rows import insert, insert_all
 
 
 def accept(*, endpoint: Endpoint, new: NewDelivery, now: datetime) -> Delivery | None:
@@ -35,9 +35,7 @@ def accept_all(
     *, endpoint: Endpoint, deliveries: Sequence[NewDelivery], now: datetime
 ) -> set[uuid.UUID]:
     """Store requests as deliveries without a first try; return the new ones' ids."""
-    stored = {
-        new.id for new in deliveries if insert(endpoint, new, now=now) is not None
-    }
+    stored = insert_all(endpoint, deliveries, now=now)
     if stored:
         notify_due(endpoint_id=endpoint.pk)
     return stored

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import uuid
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from django.conf import settings
 
@@ -20,11 +23,18 @@ from apps.redelivery.gateway.refusals import GatewayRefusal
 from apps.redelivery.gateway.request_checks import check_head, with_body
 from apps.redelivery.models import Endpoint
 from apps.redelivery.request_message_headers import REDRIVE
-from apps.redelivery.services.delivery_rows import insert
+from apps.redelivery.services.delivery_rows import insert_all
 from apps.redelivery.services.endpoints import is_endpoint_name
 from apps.redelivery.topic_requests import request_envelopes
 from apps.redelivery.topic_requests.request_envelopes import RequestEnvelope
 from poisonguard.contract import Cause
+
+
+class _Request(NamedTuple):
+    """A request that may be stored at its endpoint."""
+
+    endpoint: Endpoint
+    new: NewDelivery
 
 
 def caller_of(topic: Topic) -> str:
@@ -45,21 +55,24 @@ def take(
         for each in envelopes_or_refusals
         if isinstance(each, RequestEnvelope)
     )
-    refusals = [
+    requests = [
         each
         if isinstance(each, RequestRefusal)
-        else _store(message, each, topic, endpoints.get(each.endpoint), now=now)
+        else _request_of(message, each, topic, endpoints.get(each.endpoint))
         for message, each in zip(messages, envelopes_or_refusals, strict=True)
     ]
-    stored = [
-        (message, envelope)
-        for message, envelope, refusal in zip(
-            messages, envelopes_or_refusals, refusals, strict=True
-        )
-        if refusal is None and isinstance(envelope, RequestEnvelope)
+    removed = _store([each for each in requests if isinstance(each, _Request)], now=now)
+    refusals = [
+        each if isinstance(each, RequestRefusal) else removed.get(each.new.id)
+        for each in requests
     ]
-    for name in sorted({envelope.endpoint for _, envelope in stored}):
-        notify_due(endpoint_id=endpoints[name].pk)
+    stored = [
+        (message, request.endpoint)
+        for message, request, refusal in zip(messages, requests, refusals, strict=True)
+        if refusal is None and isinstance(request, _Request)
+    ]
+    for endpoint_id in sorted({endpoint.pk for _, endpoint in stored}):
+        notify_due(endpoint_id=endpoint_id)
     _confirm_requeues([message for message, _ in stored], topic, now=now)
     return refusals
 
@@ -96,25 +109,37 @@ def _endpoints_named(names: Iterable[str]) -> Mapping[str, Endpoint]:
     return {endpoint.name: endpoint for endpoint in rows}
 
 
-def _store(
+def _request_of(
     message: RequestMessage,
     envelope: RequestEnvelope,
     topic: Topic,
     endpoint: Endpoint | None,
-    *,
-    now: datetime,
-) -> RequestRefusal | None:
-    """Store one request; return why it is refused, None if it is stored."""
+) -> _Request | RequestRefusal:
+    """Return what is stored of a message, or why it is refused."""
     if endpoint is None:
         return _refusal(f"There is no endpoint {envelope.endpoint}.")
     try:
-        new = _delivery(message, envelope, topic, endpoint)
+        return _Request(endpoint, _delivery(message, envelope, topic, endpoint))
     except GatewayRefusal as refusal:
         return _refusal(refusal.detail)
-    is_new = insert(endpoint, new, now=now) is not None
-    if not is_new and not Endpoint.objects.filter(pk=endpoint.pk).exists():
-        return _refusal(f"The endpoint {endpoint} was removed a moment ago.")
-    return None
+
+
+def _store(
+    requests: Sequence[_Request], *, now: datetime
+) -> Mapping[uuid.UUID, RequestRefusal]:
+    """Store requests, those of each endpoint at once; return why some are refused."""
+    by_endpoint = defaultdict[int, list[_Request]](list)
+    for request in requests:
+        by_endpoint[request.endpoint.pk].append(request)
+    refusals = dict[uuid.UUID, RequestRefusal]()
+    for endpoint_id, those in sorted(by_endpoint.items()):
+        endpoint, deliveries = those[0].endpoint, [each.new for each in those]
+        new_ids = insert_all(endpoint, deliveries, now=now)
+        old_ids = {each.id for each in deliveries} - new_ids
+        if old_ids and not Endpoint.objects.filter(pk=endpoint_id).exists():
+            reason = f"The endpoint {endpoint} was removed a moment ago."
+            refusals |= dict.fromkeys(old_ids, _refusal(reason))
+    return refusals
 
 
 def _delivery(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, cast
 
 import psycopg
@@ -539,6 +542,38 @@ def test_a_requeued_message_is_stored_once() -> None:
     assert accept_all(endpoint=stock, deliveries=twice, now=NOW) == {twice[0].id}
     assert accept_all(endpoint=stock, deliveries=twice[1:], now=NOW) == set()
     assert Delivery.objects.count() == 1
+
+
+def test_many_requests_are_stored_by_one_round_trip(tmp_path: Path) -> None:
+    stock = endpoint(order_header="Account")
+    new = [request(headers=(), order_key=None), request(order_key=b"\xff", body=b"")]
+    new += [request() for _ in range(20)]
+    with traced_round_trips(tmp_path) as trips:
+        accept_all(endpoint=stock, deliveries=new, now=NOW)
+
+    # The savepoint has two of them, and the notice one.
+    assert trips() == 4
+    rows = Delivery.objects.order_by("pk").select_related("body")
+    assert [
+        (each.id, [bytes(part) for part in each.headers], each.order_key, each.size)
+        for each in rows[:2]
+    ] == [
+        (new[0].id, [], None, len(new[0].body)),
+        (new[1].id, [part for pair in new[1].headers for part in pair], b"\xff", 0),
+    ]
+    assert [bytes(each.body.content) for each in rows] == [each.body for each in new]
+
+
+@contextmanager
+def traced_round_trips(folder: Path) -> Iterator[Callable[[], int]]:
+    """Count how often this test's session waits for Postgres; ask after the end."""
+    session, trace = connection.connection.pgconn, folder / "trace"
+    with trace.open("wb") as file:
+        session.trace(file.fileno())
+        try:
+            yield lambda: trace.read_text().count("ReadyForQuery")
+        finally:
+            session.untrace()
 
 
 def test_the_next_due_delivery_of_each_endpoint_is_known() -> None:
