@@ -171,7 +171,7 @@ class DeadLetter:
 
     @property
     def handle(self) -> str:
-        """The name to acknowledge, extend or release it by."""
+        """The name by which to acknowledge, extend or release the dead letter."""
         return self.receipt or self.bookmark
 
 
@@ -238,7 +238,7 @@ class Publisher(Protocol):
         """
 
     def close(self) -> None:
-        """Close the connection; calling it twice does no harm."""
+        """Close the publisher's connections; calling it twice does no harm."""
 
 
 class DeadLetterReader(Protocol):
@@ -260,13 +260,13 @@ class DeadLetterReader(Protocol):
         """
 
     def acknowledge(self, handles: Sequence[str]) -> None:
-        """Remove these from the queue; ignore those already gone."""
+        """Remove these dead letters from the queue; ignore those already gone."""
 
     def extend(self, handles: Sequence[str]) -> None:
-        """Hide these from other readers for another visibility timeout."""
+        """Hide these dead letters from other readers for another visibility timeout."""
 
     def release(self, handles: Sequence[str]) -> None:
-        """Return these to their queue at once, unchanged, for the next reader."""
+        """Return these dead letters to their queue at once, unchanged."""
 
     def dead_letter_exhausted(self) -> int:
         """Move messages that were handed out `max_dequeue_count` times and not settled.
@@ -278,7 +278,7 @@ class DeadLetterReader(Protocol):
         """
 
     def close(self) -> None:
-        """Close the connection; calling it twice does no harm."""
+        """Close the reader's connection; calling it twice does no harm."""
 
 
 class TopicAdmin(Protocol):
@@ -301,7 +301,7 @@ class TopicAdmin(Protocol):
         """Count the deliveries to consumers; None where the broker does not."""
 
     def close(self) -> None:
-        """Close the connection; calling it twice does no harm."""
+        """Close the connection that inspects a topic; calling it twice is harmless."""
 
 
 class BrokerAdmin(Protocol):
@@ -314,7 +314,7 @@ class BrokerAdmin(Protocol):
         """
 
     def discover(self) -> list[FoundTopic]:
-        """List its topics by name; a dead-letter queue appears only with its topic."""
+        """List the broker's topics by name, each with its dead-letter queue if any."""
 
     def close(self) -> None:
-        """Close the connection; calling it twice does no harm."""
+        """Close the connection that tests a broker; calling it twice is harmless."""

@@ -82,7 +82,7 @@ class HostPort:
 
     @classmethod
     def of(cls, url: str) -> Self:
-        """Parse a URL as the clients do; raise Invalid where it names no host."""
+        """Parse an address's host and port; raise Invalid where it names no host."""
         try:
             parts = urlsplit(url)
             host, port = unquote(parts.hostname or ""), parts.port
@@ -97,17 +97,17 @@ class HostPort:
         return host if self.port is None else f"{host}:{self.port}"
 
     def is_named_by(self, pattern: str) -> bool:
-        """Tell whether the pattern `host` or `host:port` matches; `*` is any text."""
+        """Tell whether a pattern `host` or `host:port` matches; `*` is any text."""
         port = _split_pattern(pattern)[1]
         return self.has_host_matching(pattern) and port in {"*", str(self.port)}
 
     def has_host_matching(self, pattern: str) -> bool:
-        """Tell whether the host matches that of a pattern, whatever the port."""
+        """Tell whether this host matches a pattern's host, whatever the port."""
         return matches(_split_pattern(pattern)[0].strip("[]").lower(), self.host)
 
 
 def _split_pattern(pattern: str) -> tuple[str, str]:
-    """Split `host` or `host:port`; without a port the pattern matches any."""
+    """Split a pattern `host` or `host:port`; without a port it matches any."""
     host, colon, port = pattern.rpartition(":")
     return (pattern, "*") if not colon or pattern.endswith("]") else (host, port)
 
@@ -156,7 +156,7 @@ class Target:
         keeps_to_address: bool = False,
         allowed: Iterable[str] = (),
     ) -> Self:
-        """Parse an address in the clear; raise Invalid where it names no host."""
+        """Parse a broker's clear address; raise Invalid where it names no host."""
         return cls(
             of_address=tuple(host_ports_in_url(url)),
             of_options=host_ports_in_options(options),
@@ -172,11 +172,11 @@ class Target:
 
     @property
     def host_ports(self) -> list[HostPort]:
-        """List the hosts of the address and of the options."""
+        """List the hosts and ports of a broker's address and options."""
         return [*self.of_address, *self.of_options.values()]
 
     def check(self, *, resolve: bool) -> None:
-        """Raise Invalid where the address or an option leads to a forbidden host.
+        """Raise Invalid where a broker's address or option leads to a forbidden host.
 
         `resolve` looks up the address of each name: never use it in a transaction. A
         name without an address passes, since its client will report it.
@@ -192,7 +192,7 @@ class Target:
             self._check_host(host_port, "options", resolve=resolve)
 
     def dial(self, host: str, port: int, *, seconds: float | None) -> socket.socket:
-        """Connect to the first allowed address of a host that answers.
+        """Connect to the first allowed network address of a broker's host.
 
         Resolves the name once and checks each address before dialling it. Raises
         OSError as `socket.create_connection` does, `NotAllowed` among others.
@@ -212,7 +212,7 @@ class Target:
         raise trouble
 
     def allowed_addresses(self, host: str, port: int) -> list[IPAddress]:
-        """Look a host up, and return the addresses that may be dialled, in order.
+        """Look up a broker's host; return the addresses that may be dialled.
 
         For clients that connect by themselves. Raises OSError for a name without an
         address, and `NotAllowed` where none of its addresses may be dialled.
@@ -227,7 +227,7 @@ class Target:
         return allowed
 
     def _check_host(self, host_port: HostPort, field: str, *, resolve: bool) -> None:
-        """Raise Invalid where a host is not named by the operator or is forbidden."""
+        """Raise Invalid where a broker's host is forbidden or not allowed."""
         if settings.POISONWEB_BROKER_HOSTS and not self._is_allowed(host_port):
             raise Invalid(field, _refusal_of_host(host_port))
         for address in addresses_of(host_port.host, resolve=resolve):
@@ -235,7 +235,7 @@ class Target:
                 raise Invalid(field, why)
 
     def _reason_against(self, host_port: HostPort, address: IPAddress) -> str:
-        """Return why an address may not be dialled; "" where it may."""
+        """Return why a network address may not be dialled; "" where it may."""
         address = innermost(address)
         if self.is_trusted and host_port.host in {
             address.host for address in self.of_address
@@ -274,7 +274,7 @@ class Target:
             )
 
     def _is_allowed(self, host_port: HostPort) -> bool:
-        """Tell whether the operator, or the broker's own list, names the host."""
+        """Tell whether the operator, or the broker's own list, allows the host."""
         named: Iterable[str] = settings.POISONWEB_BROKER_HOSTS
         return str(host_port) in self.allowed or any(map(host_port.is_named_by, named))
 
@@ -284,7 +284,7 @@ usual_dial: Dial = Target().dial
 
 
 def host_ports_in_url(url: str) -> list[HostPort]:
-    """List the hosts that an address names; raise Invalid where it names none."""
+    """List the hosts that a broker's address names; raise Invalid without one."""
     listed = list(_host_ports_of_address(url))
     if not listed:
         raise _invalid_address_error()
@@ -292,13 +292,13 @@ def host_ports_in_url(url: str) -> list[HostPort]:
 
 
 def host_ports_in_options(options: Mapping[str, object]) -> dict[str, HostPort]:
-    """Map the name of each option that is an address to its host and port."""
+    """Map the name of each broker option that is an address to its host and port."""
     urls = {name: str(value) for name, value in options.items() if "://" in str(value)}
     return {name: HostPort.of(url) for name, url in urls.items()}
 
 
 def has_user(url: str) -> bool:
-    """Tell whether an address names a user, as in user@host."""
+    """Tell whether a broker's address names a user, as in user@host."""
     try:
         return bool(urlsplit(url).username)
     except ValueError:
@@ -315,7 +315,7 @@ def innermost(address: IPAddress) -> IPAddress:
 
 
 def is_forbidden(address: IPAddress) -> bool:
-    """Tell whether no broker may lead there, however the address is written."""
+    """Tell whether no broker may lead to a network address, however it is written."""
     return any(innermost(address) in network for network in FORBIDDEN)
 
 
@@ -331,7 +331,7 @@ def addresses_of(host: str, *, resolve: bool) -> set[IPAddress]:
 
 
 def _address_in(sockaddr: tuple[str | int, ...] | tuple[int, bytes]) -> IPAddress:
-    """Parse the address of a socket address, without its zone."""
+    """Parse the IP address of a socket address, without its zone."""
     return ip_address(str(sockaddr[0]).partition("%")[0])
 
 
@@ -357,7 +357,7 @@ def _connect(
 
 
 def _host_ports_of_address(url: str) -> Iterator[HostPort]:
-    """Parse a URL and those in its query, or a string of `Name=Value;` pairs."""
+    """List hosts of a URL and its query, or of a string of `Name=Value;` pairs."""
     head = url.partition("://")[0]
     if "=" not in head and "://" in url:
         yield HostPort.of(url)
@@ -397,13 +397,13 @@ _IN_A_HOST = "abcdefghijklmnopqrstuvwxyz0123456789-._:%"
 
 
 def _invalid_address_error() -> Invalid:
-    """Build the error of an address without a readable host."""
+    """Build the error of a broker's address without a readable host."""
     # The address is not quoted: it may hold a password.
     return Invalid("url", "it names no readable host in plain ASCII.")
 
 
 def _refusal_of_host(host_port: HostPort) -> str:
-    """Say why a host is not allowed, and how to allow it."""
+    """Say why a broker's host is not allowed, and how to allow it."""
     reason = f"{host_port} is not among the hosts of POISONWEB_BROKER_HOSTS"
     if any(map(host_port.has_host_matching, settings.POISONWEB_BROKER_HOSTS)):
         reason = f"{host_port} is in POISONWEB_BROKER_HOSTS with another port"

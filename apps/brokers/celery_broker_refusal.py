@@ -32,7 +32,7 @@ class Store:
 
     @classmethod
     def of(cls, url: str) -> Self | None:
-        """Parse an address; None for another family or an unreadable address."""
+        """Parse Celery's or a broker's address; None for an unreadable or other one."""
         try:
             parts = urlsplit(url)
             family = FAMILIES.get(parts.scheme)
@@ -71,7 +71,7 @@ def _store_name(family: str, path: str) -> str:
 
 
 def _are_one(one: Store, other: Store, *, resolve: bool) -> bool:
-    """Tell whether both addresses lead to the same server and database."""
+    """Tell whether two addresses lead to the same server and database."""
     beside = (one.family, one.name, one.host_port.port)
     if beside != (other.family, other.name, other.host_port.port):
         return False
@@ -83,7 +83,7 @@ def _are_one(one: Store, other: Store, *, resolve: bool) -> bool:
 
 
 def _addresses(host: str, *, resolve: bool) -> set[str]:
-    """List the addresses of a host; all loopback addresses count as one."""
+    """List the network addresses of a host; all loopback addresses count as one."""
     # This name needs no lookup: it is loopback everywhere.
     host = "127.0.0.1" if host == LOOPBACK_NAME else host
     addresses = addresses_of(host, resolve=resolve)

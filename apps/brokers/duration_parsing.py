@@ -8,7 +8,7 @@ _CLOCK = re.compile(r"(?:(\d{1,2})\.)?(\d{1,2}):([0-5]\d):([0-5]\d(?:\.\d{1,7})?
 
 
 def seconds_of(text: str) -> float | None:
-    """Parse seconds, hh:mm:ss or d.hh:mm:ss; None for anything else."""
+    """Parse a duration: seconds, hh:mm:ss or d.hh:mm:ss; None for another text."""
     match = _CLOCK.fullmatch(text.strip())
     if match:
         days, hours, minutes, seconds = (float(part or 0) for part in match.groups())

@@ -13,7 +13,7 @@ LONGEST = 86_400
 
 
 def longest_interval(options: Mapping[str, object], *, usual: float) -> float:
-    """Read the option as seconds or hh:mm:ss; raise Invalid for anything else."""
+    """Read a topic's longest polling interval, as seconds or hh:mm:ss; or Invalid."""
     value = options.get(OPTION, usual)
     seconds = seconds_of(value) if isinstance(value, str) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):

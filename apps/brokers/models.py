@@ -126,17 +126,17 @@ class Topic(models.Model):
 
     @property
     def requeue_to(self) -> str:
-        """Name the topic where its messages are sent again; "" for itself."""
+        """Name the topic where this topic's messages are sent again; "" for itself."""
         return "" if self.requeue_topic is None else self.requeue_topic.name
 
     @property
     def takes_requests(self) -> bool:
-        """Tell whether its messages are requests for endpoints."""
+        """Tell whether this topic's messages are requests for endpoints."""
         return bool(self.request_endpoints)
 
     @property
     def is_sample(self) -> bool:
-        """Tell whether it belongs to the demonstration; one of an outbox, by that."""
+        """Tell whether this topic, or its outbox, belongs to the demonstration."""
         broker = self.broker
         if broker is None and hasattr(self, "outbox"):
             broker = self.outbox.broker

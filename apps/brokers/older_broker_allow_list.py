@@ -44,19 +44,19 @@ class Allowance:
 
     @property
     def is_variable(self) -> bool:
-        """Tell whether the entry names an environment variable, not a host."""
+        """Tell whether this allowance is for an environment variable, not a host."""
         return self.entry.startswith(sealed_addresses.FROM_ENVIRONMENT)
 
 
 def of(broker: Broker) -> frozenset[str]:
-    """Return all entries in force, with those that the upgrade has yet to write."""
+    """Return all allow-list entries in force, also those not yet written."""
     written = {*broker.allowed_confirmed, *broker.allowed_unconfirmed}
     unwritten = _entries_of(broker) if broker.predates_address_rules else ()
     return frozenset({*written, *unwritten})
 
 
 def entries(principal: Principal) -> list[Allowance]:
-    """List the entries of all brokers, unconfirmed first; [] without the right."""
+    """List allow-list entries of all brokers, unconfirmed first; [] without right."""
     if not (principal.may(Scope.BROKERS_WRITE) and principal.sees_every_topic):
         return []
     allowances = [
@@ -79,7 +79,7 @@ def write_of_older_brokers(*, actor: Actor, now: datetime) -> int:
 
 @transaction.atomic
 def confirm(*, chosen: Iterable[Choice], principal: Principal, now: datetime) -> None:
-    """Confirm entries; raise Absent where one is not waiting for it."""
+    """Confirm entries of brokers' allow-lists; raise Absent where none waits."""
     require_all_topics(principal)
     for broker_id, entry in chosen:
         waiting = Broker.objects.filter(
@@ -98,7 +98,7 @@ def confirm(*, chosen: Iterable[Choice], principal: Principal, now: datetime) ->
 
 @transaction.atomic
 def strike(*, chosen: Iterable[Choice], principal: Principal, now: datetime) -> None:
-    """Remove entries, so that the rules for new brokers apply to their brokers.
+    """Remove allow-list entries, so that new brokers' rules apply to their brokers.
 
     Raises Absent where an entry is not in the list.
     """
@@ -120,7 +120,7 @@ def strike(*, chosen: Iterable[Choice], principal: Principal, now: datetime) -> 
 
 @transaction.atomic
 def _write_list(broker: Broker, *, actor: Actor, now: datetime) -> int:
-    """Write a broker's list, unless it has one, and audit it; return 1 or 0."""
+    """Write and audit a broker's allow-list unless it has one; return 1 or 0."""
     new_entries = sorted(_entries_of(broker))
     unwritten = Broker.objects.filter(pk=broker.pk, predates_address_rules=True)
     written = unwritten.update(
@@ -138,7 +138,7 @@ def _write_list(broker: Broker, *, actor: Actor, now: datetime) -> int:
 
 
 def _entries_of(broker: Broker) -> set[str]:
-    """Return the entries for what a broker uses and a new one might not."""
+    """Return allow-list entries for what this broker uses and a new one might not."""
     try:
         used = list(host_ports_in_options(broker.options).values())
         if broker.url.startswith(sealed_addresses.FROM_ENVIRONMENT):
@@ -160,7 +160,7 @@ def _variable_of(broker: Broker) -> set[str]:
 
 
 def _was_allowed(host_port: HostPort) -> bool:
-    """Tell whether the setting allowed this host before the upgrade."""
+    """Tell whether the old setting allowed this host before the upgrade."""
     named = settings.POISONWEB_BROKER_HOSTS
     return not named or any(map(host_port.is_named_by, named))
 
@@ -173,19 +173,19 @@ def require_all_topics(principal: Principal) -> None:
 
 
 def _array_without(column: str, entry: str) -> Func:
-    """Build the array of a column without an entry."""
+    """Build SQL for an allow-list column without an entry."""
     return Func(F(column), Value(entry), function="array_remove")
 
 
 def _array_with(column: str, entry: str) -> Func:
-    """Build the array of a column with an entry more."""
+    """Build SQL for an allow-list column with an entry more."""
     return Func(F(column), Value(entry), function="array_append")
 
 
 def _audit_decision(
     action: Action, broker_id: int, entry: str, principal: Principal, *, now: datetime
 ) -> None:
-    """Append a decision on an entry to the audit."""
+    """Append a decision on an allow-list entry to the audit."""
     name = Broker.objects.values_list("name", flat=True).get(pk=broker_id)
     audit.record(
         action=action,

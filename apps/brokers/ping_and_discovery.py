@@ -70,7 +70,7 @@ def discover(*, broker: Broker, within: float = DISCOVER_SECONDS) -> list[FoundT
 
 
 def concealed(text: str, *, url: str) -> str:
-    """Replace the secrets of an address in a text."""
+    """Replace the secrets of a broker's address in a text."""
     for secret in sorted(_secrets_in(url), key=len, reverse=True):
         text = text.replace(secret, CONCEALED)
     return text
@@ -99,7 +99,7 @@ def _ask_admin(broker: Broker, question: Callable[[BrokerAdmin], T]) -> T:
 
 
 def _call_within(ask: Callable[[], T], *, within: float) -> T:
-    """Call in a thread; raise Unavailable where no answer comes in time."""
+    """Call a function in a thread; raise Unavailable without an answer in time."""
     answer = _asking.start(ask)
     if answer is None:
         raise Unavailable("Too many brokers are being asked; try again in a moment.")
@@ -110,12 +110,12 @@ def _call_within(ask: Callable[[], T], *, within: float) -> T:
 
 
 def _in_words(trouble: PoisonwebError) -> str:
-    """Return an error as text for people, with its remedy."""
+    """Return a broker's error as text for people, with its remedy."""
     return trouble.remedy if isinstance(trouble, Invalid) else str(trouble)
 
 
 def _secrets_in(url: str) -> Iterator[str]:
-    """Yield the secrets of an address, in each spelling that an error may use."""
+    """Yield the secrets of a broker's address, in each spelling of an error."""
     values = [_password_in(url), *_secret_values(url)]
     spellings = [
         word for each in values for word in (each, unquote(each), quote(each, safe=""))
@@ -124,7 +124,7 @@ def _secrets_in(url: str) -> Iterator[str]:
 
 
 def _password_in(url: str) -> str:
-    """Return the password of an address, "" without one."""
+    """Return the password of a broker's address, "" without one."""
     try:
         return urlsplit(url).password or ""
     except ValueError:
@@ -132,7 +132,7 @@ def _password_in(url: str) -> str:
 
 
 def _secret_values(url: str) -> Iterator[str]:
-    """Yield the values of parameters whose name says that they are secret."""
+    """Yield an address's parameters whose name says that they are secret."""
     for pair in url.replace("?", ";").replace("&", ";").split(";"):
         name, _, value = pair.partition("=")
         if any(word in name.lower() for word in SECRET_NAMES):

@@ -28,7 +28,7 @@ def reader_of_queue(*, broker: Broker, queue: str, besides: str) -> Topic | None
 def one_reader(
     *, broker: Broker | None, queue: str, topic: str, principal: Principal | None = None
 ) -> Iterator[None]:
-    """Let the block write a topic's queue; raise Invalid if another topic reads it.
+    """Let a block write a topic's queue; raise Invalid if another topic reads it.
 
     The error does not name a topic that the `principal` does not see.
     """
@@ -50,7 +50,7 @@ def one_reader(
 def _refuse_other_reader(
     broker: Broker, queue: str, topic: str, principal: Principal | None
 ) -> None:
-    """Raise Invalid if another topic reads the queue already."""
+    """Raise Invalid if another topic reads the dead-letter queue already."""
     other = reader_of_queue(broker=broker, queue=queue, besides=topic)
     if other is None:
         return

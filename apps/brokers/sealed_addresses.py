@@ -27,7 +27,7 @@ _OWN_VARIABLES = frozenset({"DATABASE_URL", "CELERY_BROKER_URL"})
 
 
 def seal(url: str) -> str:
-    """Return the form of an address to store; a sealed one stays as it is."""
+    """Encrypt a broker's address for storage; a sealed one stays as it is."""
     if url.startswith((FROM_ENVIRONMENT, SEALED)):
         return url
     if "\0" in url or not url.strip():
@@ -36,7 +36,7 @@ def seal(url: str) -> str:
 
 
 def reveal(url: str) -> str:
-    """Return the address in the clear; raise `Unavailable` where that fails."""
+    """Decrypt a stored broker address; raise `Unavailable` where that fails."""
     if url.startswith(FROM_ENVIRONMENT):
         name = url.removeprefix(FROM_ENVIRONMENT)
         if name not in os.environ:
@@ -77,11 +77,11 @@ def check_variable(
 
 
 def is_own_setting(name: str) -> bool:
-    """Tell whether a variable is a setting of ours other than the sample's address."""
+    """Tell whether a variable is a setting of ours, but not the sample's address."""
     is_ours = name.startswith(_OWN_PREFIX) and name != SAMPLE_VARIABLE
     return is_ours or name in _OWN_VARIABLES
 
 
 def described(url: str) -> str:
-    """Say where an address is stored, without any part of it."""
+    """Say where a broker's address is stored, without any part of it."""
     return url if url.startswith(FROM_ENVIRONMENT) else "kept, sealed"

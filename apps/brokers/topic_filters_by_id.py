@@ -16,7 +16,7 @@ EVERY_TOPIC = "*"
 
 
 def matching(patterns: Iterable[str]) -> Q:
-    """Select the rows of all topics that match one of these patterns now."""
+    """Select the topics' rows whose topics match one of these patterns now."""
     patterns = tuple(patterns)
     if EVERY_TOPIC in patterns:
         return Q()

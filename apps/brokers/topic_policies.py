@@ -81,7 +81,7 @@ class Policies:
         return cls(**{name: getattr(topic, name) for name in NAMES})
 
     def changed(self, data: Mapping[str, object]) -> Self:
-        """Return a copy with these values; raise Invalid naming the field."""
+        """Copy the policies with these values; raise Invalid naming the field."""
         values = {name: read(name, value) for name, value in data.items()}
         return replace(self, **values)
 
@@ -96,7 +96,7 @@ class Policies:
 
 
 def read(name: str, value: object) -> Any:
-    """Parse one policy, as JSON or a form holds it; raise Invalid with its name."""
+    """Parse a topic's policy, from JSON or a form; raise Invalid with its name."""
     return _READ[name](name, value)
 
 
@@ -165,7 +165,7 @@ def _topic_to_requeue_to(
 
 
 def _check_one_step(topic: Topic, target: Topic) -> Topic:
-    """Return the target; raise Invalid if messages would go on from there.
+    """Return the topic to requeue to; raise Invalid if messages would go on.
 
     They go one step, so that a person sees at once where they go. Even where two
     people make a circle at once, each message takes one step of it.
@@ -195,7 +195,7 @@ def require_queue(principal: Principal, topic: Topic, queue: str) -> None:
 
 
 def options_from(text: str, *, example: str = "") -> dict[str, object]:
-    """Parse options as people write them: a JSON object, or nothing."""
+    """Parse a topic's options as people write them: a JSON object, or nothing."""
     if not text.strip():
         return {}
     try:
@@ -206,7 +206,7 @@ def options_from(text: str, *, example: str = "") -> dict[str, object]:
 
 
 def read_options(value: object, *, example: str = "") -> dict[str, object]:
-    """Validate options of any kind; the error quotes an `example` of the kind."""
+    """Validate a topic's options; the error quotes an `example` of its kind."""
     if not isinstance(value, dict) or not all(isinstance(each, str) for each in value):
         such = f"such as {example}, or nothing" if example else "or nothing"
         raise Invalid("options", f"give a JSON object, {such}.")
@@ -217,7 +217,7 @@ def read_options(value: object, *, example: str = "") -> dict[str, object]:
 
 
 def limits_of(topic: Topic) -> frozenset[str]:
-    """Name the limits that Poisonweb applies; all where the adapter is missing."""
+    """Name the limits that Poisonweb applies to a topic; all without an adapter."""
     if topic.broker is None:
         return LIMITS
     try:
@@ -228,14 +228,14 @@ def limits_of(topic: Topic) -> frozenset[str]:
 
 
 def takes_host_json(topic: Topic) -> bool:
-    """Tell whether its kind of broker takes a pasted `host.json`."""
+    """Tell whether a topic's kind of broker takes a pasted `host.json`."""
     return _host_json_reader(topic) is not None
 
 
 def pasted(
     topic: Topic, host_json: str, data: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return the values, with the queue settings of a pasted `host.json` added."""
+    """Add the queue settings of a pasted `host.json` to a topic's values."""
     read = _host_json_reader(topic)
     if read is None:
         raise Invalid("host_json", "its kind of broker is not set up in one.")
@@ -253,14 +253,14 @@ def pasted(
 
 
 def _host_json_reader(topic: Topic) -> adapters.HostJsonReader | None:
-    """Return what reads a `host.json` for the topic's kind, or None."""
+    """Return the parser of a `host.json` for the topic's kind, or None."""
     if topic.broker is None:
         return None
     return adapters.reader_of_host_json(topic.broker.kind)
 
 
 def _check_set_once(policies: Policies) -> None:
-    """Refuse an option that repeats a policy: the lane could obey only one of them."""
+    """Refuse a topic's option that repeats one of its policies."""
     for name, ours in OURS_IN_HOST_JSON.items():
         if name in policies.options:
             remedy = f"{name} is a policy of its own: set {ours}, and leave it out."
@@ -288,7 +288,7 @@ def _check_requests(topic: Topic, policies: Policies, principal: Principal) -> N
 
 
 def _check_with_broker(topic: Topic, policies: Policies) -> None:
-    """Let the adapter check the policies: it knows what its kind can do."""
+    """Let the adapter check a topic's policies: it knows what its kind can do."""
     if topic.broker is None:
         if policies.dead_letter_queue or policies.options:
             raise Invalid("broker", "say first which broker carries the topic.")
@@ -312,25 +312,25 @@ def _check_with_broker(topic: Topic, policies: Policies) -> None:
 
 
 def _with_field_alone(wrong: Invalid) -> Invalid:
-    """Name the field alone; the remedy says which of its options is wrong."""
+    """Name a topic's field alone in an error; the remedy names its option."""
     field_, _, option = wrong.field.partition(".")
     return Invalid(field_, f"{option} {wrong.remedy}") if option else wrong
 
 
 def _parse_count(name: str, value: object) -> int:
-    """Parse a whole number from 1 on; raise Invalid with the field's name."""
+    """Parse a policy's whole number from 1 on; raise Invalid with its name."""
     return _parse_whole(name, value, MOST_COUNT)
 
 
 def _parse_days(name: str, value: object) -> int | None:
-    """Parse a number of days, None for an empty one; raise Invalid."""
+    """Parse a policy's number of days, None for an empty one; raise Invalid."""
     if value is None or value == "":
         return None
     return _parse_whole(name, value, MOST_DAYS)
 
 
 def _parse_whole(name: str, value: object, most: int) -> int:
-    """Parse a whole number up to a limit; raise Invalid."""
+    """Parse a policy's whole number up to a limit; raise Invalid."""
     text = value.strip() if isinstance(value, str) else value
     # A bool is an int in Python, and int() also accepts digits of other scripts.
     if isinstance(text, str) and text.isascii() and text.isdigit():
@@ -341,7 +341,7 @@ def _parse_whole(name: str, value: object, most: int) -> int:
 
 
 def _parse_seconds(name: str, value: object) -> float:
-    """Parse seconds, or a time span as hh:mm:ss."""
+    """Parse a policy's seconds, or a time span as hh:mm:ss."""
     seconds = seconds_of(value) if isinstance(value, str) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise Invalid(name, "give seconds, or hh:mm:ss.")
@@ -351,7 +351,7 @@ def _parse_seconds(name: str, value: object) -> float:
 
 
 def _parse_text(name: str, value: object) -> str:
-    """Return a text without blanks at its ends; raise Invalid."""
+    """Return a policy's text without blanks at its ends; raise Invalid."""
     if not isinstance(value, str) or len(value) > TEXT_LIMIT:
         raise Invalid(name, f"give text of at most {TEXT_LIMIT} characters.")
     if value != storable(value) or not value.isprintable():
@@ -360,13 +360,13 @@ def _parse_text(name: str, value: object) -> str:
 
 
 def _parse_queue(name: str, value: object) -> str:
-    """Return the name of a queue exactly, "" for a blank one; raise Invalid."""
+    """Return a dead-letter queue's exact name, "" for a blank one; raise Invalid."""
     # Spaces at either end are part of a queue's name.
     return value if _parse_text(name, value) and isinstance(value, str) else ""
 
 
 def _parse_link(name: str, value: object) -> str:
-    """Validate a link that is safe to follow: no page may run it."""
+    """Validate a topic's link so that it is safe to follow: no page may run it."""
     if value == "":
         return ""
     if not isinstance(value, str) or len(value) > LINK_LIMIT:
@@ -400,7 +400,7 @@ def _parse_endpoints(name: str, value: object) -> list[str]:
 
 
 def _is_storable(value: object) -> bool:
-    """Tell whether Postgres can store the options, and they are short enough."""
+    """Tell whether Postgres can store a topic's options, and they are short enough."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError):

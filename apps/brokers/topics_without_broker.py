@@ -20,7 +20,7 @@ _senders: list[Send] = []
 
 
 def register(send: Send) -> None:
-    """Let this function send messages of its own topics; once for each function."""
+    """Let a function send messages of its own topics; once for each function."""
     if send not in _senders:
         _senders.append(send)
 

@@ -88,26 +88,26 @@ KINDS = {
 
 
 def kind_named(kind: str) -> BrokerKind:
-    """Return a kind by its name; raise `Invalid` for an unknown one."""
+    """Return a kind of broker by its name; raise `Invalid` for an unknown one."""
     if kind not in KINDS:
         raise Invalid("kind", f"{kind} is unknown: use one of {', '.join(KINDS)}.")
     return KINDS[kind]
 
 
 def title_of(kind: str) -> str:
-    """Return the title of a kind; the name itself for an unknown one."""
+    """Return the title of a kind of broker; the name itself for an unknown one."""
     return KINDS[kind].title if kind in KINDS else kind
 
 
 @cache
 def adapter(kind: str) -> Adapter:
-    """Return the adapter of a kind; raise `Unavailable` without its client."""
+    """Return a broker kind's adapter; raise `Unavailable` without its client."""
     instance: Adapter = _import_adapter(kind).ADAPTER
     return instance
 
 
 def missing_client(kind: str) -> str:
-    """Say how to install the client of a kind; "" where it can be imported."""
+    """Say how to install a broker kind's client; "" where it can be imported."""
     try:
         adapter(kind)
     except Unavailable as missing:
@@ -137,7 +137,7 @@ def _import_adapter(kind: str) -> ModuleType:
 
 
 def _how_to_install(kind: str) -> str:
-    """Say how to install the client of a kind."""
+    """Say how to install the client library of a kind of broker."""
     return (
         f"The client of {KINDS[kind].title} is not installed here: run "
         f"pip install -r apps/brokers/requirements/{kind}.txt, then start Poisonweb "

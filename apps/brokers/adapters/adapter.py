@@ -64,10 +64,10 @@ class Adapter(Protocol):
         """Make a reader of the topic's dead-letter queue."""
 
     def topic_admin(self, broker: BrokerSettings, topic: TopicSettings) -> TopicAdmin:
-        """Make what counts and inspects a topic."""
+        """Make the admin that counts and inspects a topic at its broker."""
 
     def broker_admin(self, broker: BrokerSettings) -> BrokerAdmin:
-        """Make what tests a broker and lists its topics."""
+        """Make the admin that tests a broker and lists its topics."""
 
     def queue_by_convention(self, topic: str) -> str:
         """Return the dead-letter queue that this kind gives each topic; "" for none.

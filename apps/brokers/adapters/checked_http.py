@@ -25,10 +25,10 @@ def pools(dial: Dial) -> dict[str, type[HTTPConnectionPool]]:
 
 
 def derived(pool: type[HTTPConnectionPool], dial: Dial) -> type[HTTPConnectionPool]:
-    """Derive a pool class whose connections are made by `dial`."""
+    """Derive a class of HTTP pools whose connections are made by `dial`."""
 
     def connect(connection: HTTPConnection) -> socket.socket:
-        """Connect by `dial`; raise the same errors as urllib3's own function."""
+        """Connect urllib3 by `dial`; raise the same errors as its own function."""
         host, timeout = connection.host, connection.timeout
         seconds = timeout if isinstance(timeout, int | float) else None
         try:

@@ -71,7 +71,7 @@ class _Topic:
     head: int = 0
 
     def add(self, message: Outbound) -> int:
-        """Append a message; return its number."""
+        """Append a message to this topic; return its number."""
         self.head += 1
         self.messages[self.head] = message
         return self.head
@@ -92,19 +92,19 @@ class MemoryBroker:
     # --- what a test arranges
 
     def refuse(self, why: Callable[[Outbound], str]) -> None:
-        """Refuse each message for which the function returns a reason."""
+        """Refuse from now on each message for which `why` returns a text."""
         self.refusal = why
 
     def go_away(self) -> None:
-        """Raise Unavailable in each call from now on."""
+        """Go away: raise Unavailable in each call from now on."""
         self._away = True
 
     def come_back(self) -> None:
-        """Answer again, all messages."""
+        """Come back: answer calls again, and confirm all messages."""
         self._away, self.answers_left = False, None
 
     def stop_answering(self, *, after: int, keep: bool) -> None:
-        """Answer `after` more messages; then `keep` the others, or lose them."""
+        """Confirm `after` more messages; then `keep` the others, or lose them."""
         self.answers_left, self.keeps_unanswered = after, keep
 
     def advance(self, seconds: float) -> None:
@@ -114,7 +114,7 @@ class MemoryBroker:
     def receive(
         self, topic: str, *, consumer_group: str, client_name: str
     ) -> list[tuple[str, Outbound]]:
-        """Hand all new messages to a consumer, which settles them or does not."""
+        """Hand a topic's new messages to a consumer, which settles them or does not."""
         state = self.topic(topic)
         group = state.groups.setdefault(consumer_group, _Group())
         new_messages = [(n, m) for n, m in state.messages.items() if n > group.position]
@@ -190,7 +190,7 @@ class MemoryBroker:
         ]
 
     def close(self) -> None:
-        """Do nothing: there is no connection."""
+        """Do nothing: the broker in memory has no connection."""
 
     def topic(self, name: str) -> _Topic:
         """Return a topic or queue, which is created if missing."""
@@ -217,7 +217,7 @@ class MemoryPublisher:
         return outcomes
 
     def close(self) -> None:
-        """Do nothing: there is no connection."""
+        """Do nothing: the broker in memory has no connection."""
 
     def _publish(self, message: Outbound) -> PublishOutcome:
         """Append a message, refuse it or leave it unanswered; return the outcome."""
@@ -256,7 +256,7 @@ class MemoryDeadLetterReader:
         self._cursor = 0
 
     def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
-        """Return the next dead letters; wait for the first at most `wait`."""
+        """Return the next dead letters; wait at most `wait` seconds for the first."""
         with self._broker.changed:
             try:
                 self._broker.reach()
@@ -268,17 +268,17 @@ class MemoryDeadLetterReader:
             return self._read_batch(limit)
 
     def peek(self, *, limit: int) -> list[DeadLetter]:
-        """Return the first dead letters; change nothing."""
+        """Return the queue's first dead letters; change nothing."""
         self._broker.reach()
         numbers = list(self._broker.topic(self._queue).messages)[:limit]
         return [self._letter(number) for number in numbers]
 
     def extend(self, handles: Sequence[str]) -> None:
-        """Hide nothing: no other reader takes them. Raise Unavailable while away."""
+        """Hide no dead letter: no other reader is there. Raise Unavailable if away."""
         self._broker.reach()
 
     def release(self, handles: Sequence[str]) -> None:
-        """Change nothing: they never left. Raise Unavailable while away."""
+        """Return no dead letter: they never left. Raise Unavailable while away."""
         self._broker.reach()
 
     def acknowledge(self, handles: Sequence[str]) -> None:
@@ -288,13 +288,13 @@ class MemoryDeadLetterReader:
             self._broker.topic(self._queue).messages.pop(int(bookmark), None)
 
     def dead_letter_exhausted(self) -> int:
-        """Move the topic's exhausted messages; return how many."""
+        """Move the topic's exhausted messages to the dead-letter queue; count them."""
         self._broker.reach()
         groups = self._broker.topic(self._topic).groups
         return sum(self._dead_letter(name, group) for name, group in groups.items())
 
     def close(self) -> None:
-        """Do nothing: there is no connection."""
+        """Do nothing: the broker in memory has no connection."""
 
     def _unread(self) -> list[int]:
         """List the numbers of the dead letters not read yet."""
@@ -324,7 +324,7 @@ class MemoryDeadLetterReader:
         )
 
     def _dead_letter(self, name: str, group: _Group) -> int:
-        """Move a group's exhausted messages; return how many."""
+        """Move a group's exhausted messages to the dead-letter queue; count them."""
         overdue_since = self._broker.now - self._visibility_timeout
         exhausted = [
             number
@@ -370,24 +370,24 @@ class MemoryTopicAdmin:
         ]
 
     def depth(self) -> int | None:
-        """Count the dead-letter queue."""
+        """Count the messages of the dead-letter queue."""
         self._broker.reach()
         return len(self._broker.topic(self._queue).messages)
 
     def oldest_at(self) -> datetime | None:
-        """Return None: the messages hold no time."""
+        """Return None, the oldest dead letter's time: messages hold no time."""
         self._broker.reach()
         return None
 
     def delivered(self) -> Delivered | None:
-        """Count the deliveries to all groups."""
+        """Count a topic's deliveries to all groups."""
         self._broker.reach()
         groups = self._broker.topic(self._topic).groups.values()
         total = sum(group.position for group in groups)
         return Delivered(total=total, at=self._broker.now)
 
     def close(self) -> None:
-        """Do nothing: there is no connection."""
+        """Do nothing: the broker in memory has no connection."""
 
     def _position(self, name: str, group: _Group, *, head: int) -> ConsumerPosition:
         """Build the position of a consumer group."""

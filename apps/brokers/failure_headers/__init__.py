@@ -44,7 +44,7 @@ class Vocabulary(Protocol):
     def NAME(self) -> str: ...  # noqa: N802, a constant of a module
 
     def read_story(self, headers: HeaderMap) -> PartialStory:
-        """Read what the headers say, in this vocabulary."""
+        """Read why a message failed from headers in this vocabulary."""
 
     def failure_headers(self, headers: HeaderMap) -> Collection[bytes]:
         """Return the names, in small letters, of the headers about the failure.
@@ -71,7 +71,7 @@ VOCABULARIES: tuple[Vocabulary, ...] = (
 
 
 def read(headers: Sequence[Header]) -> Story:
-    """Read the story of a dead letter in all vocabularies."""
+    """Read why a dead letter failed, from its headers in all vocabularies."""
     header_map = HeaderMap(headers)
     stories = [(one.NAME, one.read_story(header_map)) for one in VOCABULARIES]
     merged: dict[str, Any] = {}
@@ -100,7 +100,7 @@ def leaving(headers: Sequence[Header]) -> tuple[Header, ...]:
 
 
 def _failure_headers(names: frozenset[bytes]) -> frozenset[bytes]:
-    """Return those of these names that any vocabulary uses for the failure."""
+    """Return the header names that any vocabulary uses for the failure."""
     header_map = HeaderMap([(name, b"") for name in names])
     return frozenset(
         name for one in VOCABULARIES for name in one.failure_headers(header_map)

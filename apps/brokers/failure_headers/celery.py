@@ -19,7 +19,7 @@ _EVERY_TASK_HAS = ("lang", "task", "id")
 
 
 def read_story(headers: HeaderMap) -> PartialStory:
-    """Read the task's name and number of attempts; Celery names no error."""
+    """Read a Celery task's name and number of attempts; Celery names no error."""
     if not _is_task(headers):
         return PartialStory()
     return PartialStory(
@@ -29,7 +29,7 @@ def read_story(headers: HeaderMap) -> PartialStory:
 
 
 def failure_headers(headers: HeaderMap) -> Collection[bytes]:
-    """Name the header of retries, if the message is a task."""
+    """Name Celery's header of retries, if the message is a task."""
     # The header is optional; without it the task starts at 0 retries.
     return headers.among(("retries",)) if _is_task(headers) else ()
 

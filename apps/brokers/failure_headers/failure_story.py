@@ -46,7 +46,7 @@ class PartialStory:
 
     @property
     def says_why(self) -> bool:
-        """Tell whether any field here is about a failure."""
+        """Tell whether any field of this story is about a failure."""
         return any(
             has_value(getattr(self, field.name))
             for field in fields(PartialStory)
@@ -109,12 +109,12 @@ class HeaderMap:
 
 
 def has_value(value: object) -> bool:
-    """Tell whether a field of a story was set."""
+    """Tell whether a field of a failure's story was set."""
     return value is not None and value != ""
 
 
 def parse_count(text: str) -> int | None:
-    """Parse a number from 0 on, perhaps marked with its type; None otherwise."""
+    """Parse a header's number from 0 on, perhaps with its type; None otherwise."""
     typed = _TYPED.fullmatch(text)
     digits = typed[1] if typed else text.strip()
     # int() accepts other scripts' digits and underscores, and refuses 5,000 digits.
@@ -129,7 +129,7 @@ def attempts_of_retries(count: int | None) -> int | None:
 
 
 def parse_moment(text: str) -> datetime | None:
-    """Parse an ISO-8601 time with a zone; None for anything else."""
+    """Parse a header's ISO-8601 time with a zone; None for anything else."""
     try:
         time = datetime.fromisoformat(text.strip())
         return time.astimezone(UTC) if time.tzinfo else None

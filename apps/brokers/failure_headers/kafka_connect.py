@@ -18,7 +18,7 @@ _CONVERTERS = frozenset({"KEY_CONVERTER", "VALUE_CONVERTER", "HEADER_CONVERTER"}
 
 
 def read_story(headers: HeaderMap) -> PartialStory:
-    """Read the context headers; Connect writes every value as text."""
+    """Read a failure's story from Kafka Connect's context headers."""
     kind = headers.text(f"{PREFIX}exception.class.name")
     topic = headers.text(f"{PREFIX}topic")
     if not kind and not topic:
@@ -36,20 +36,20 @@ def read_story(headers: HeaderMap) -> PartialStory:
 
 
 def failure_headers(headers: HeaderMap) -> Collection[bytes]:
-    """Name the context headers that Connect adds."""
+    """Name the context headers that Kafka Connect adds."""
     # Connect always adds them, and a header that occurs twice has two meanings.
     return headers.among(prefixes=(PREFIX,))
 
 
 def _cause_of_stage(stage: str) -> contract.Cause:
-    """Return what failed: the converters cannot decode, others gave up."""
+    """Return what failed in Kafka Connect: converters cannot decode, others gave up."""
     if stage.strip().upper() in _CONVERTERS:
         return contract.Cause.UNDECODABLE
     return contract.Cause.EXHAUSTED
 
 
 def _original_bookmark(headers: HeaderMap) -> str | None:
-    """Return `partition:offset` of the original, or None."""
+    """Return `partition:offset` of the original message, or None."""
     partition = parse_count(headers.text(f"{PREFIX}partition"))
     offset = headers.text(f"{PREFIX}offset").strip()
     if partition is None or not offset.isascii() or not offset.isdigit():
@@ -58,7 +58,7 @@ def _original_bookmark(headers: HeaderMap) -> str | None:
 
 
 def _task_name(headers: HeaderMap) -> str:
-    """Name the connector and its task; "" unless both are there."""
+    """Name Kafka Connect's connector and task; "" unless both are there."""
     connector = headers.text(f"{PREFIX}connector.name")
     task = headers.text(f"{PREFIX}task.id")
     return f"{connector}-{task}" if connector and task else ""

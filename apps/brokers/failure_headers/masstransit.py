@@ -22,7 +22,7 @@ _CAUSES = {"fault": contract.Cause.EXHAUSTED, "dead-letter": contract.Cause.REJE
 
 
 def read_story(headers: HeaderMap) -> PartialStory:
-    """Read the fault's headers; an empty story if there is no fault."""
+    """Read a fault's story from MassTransit's headers; empty without a fault."""
     kind = headers.text(f"{FAULT}exceptiontype")
     reason = headers.text(REASON).strip().lower()
     if not kind and reason not in _CAUSES:
@@ -41,5 +41,5 @@ def read_story(headers: HeaderMap) -> PartialStory:
 
 
 def failure_headers(headers: HeaderMap) -> Collection[bytes]:
-    """Name the headers of the fault."""
+    """Name MassTransit's headers of a fault."""
     return headers.among(_FAILURE_HEADERS, prefixes=(FAULT,))

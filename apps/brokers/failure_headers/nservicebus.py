@@ -39,7 +39,7 @@ _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)[:.](\d{6}) Z", re.ASCI
 
 
 def read_story(headers: HeaderMap) -> PartialStory:
-    """Read type and content of the message, and its failure if there is one."""
+    """Read NServiceBus' message type and content, and its failure if any."""
     failed = f"{PREFIX}failedq" in headers or f"{EXCEPTION}exceptiontype" in headers
     message = PartialStory(
         content_type=headers.text(f"{PREFIX}contenttype"),
@@ -61,12 +61,12 @@ def read_story(headers: HeaderMap) -> PartialStory:
 
 
 def failure_headers(headers: HeaderMap) -> Collection[bytes]:
-    """Name the headers of the failure."""
+    """Name NServiceBus' headers of a failure."""
     return headers.among(_FAILURE_HEADERS, prefixes=(EXCEPTION,))
 
 
 def _first_type(type_names: str) -> str:
-    """Return the full name of the message's type, without its assembly."""
+    """Return the full name of a message's .NET type, without its assembly."""
     return type_names.partition(";")[0].partition(",")[0].strip()
 
 

@@ -22,7 +22,7 @@ _SPRING_STACK = "x-exception-stacktrace"
 
 
 def read_story(headers: HeaderMap) -> PartialStory:
-    """Read the story; an unreadable number or date becomes None, nothing raises."""
+    """Read a failure's story from our headers; an unreadable value becomes None."""
     of_spring = _SPRING_STACK in headers
     message = "" if of_spring else headers.text(contract.EXCEPTION_MESSAGE_HEADER)
     return PartialStory(
@@ -42,7 +42,7 @@ def read_story(headers: HeaderMap) -> PartialStory:
 
 
 def failure_headers(headers: HeaderMap) -> Collection[bytes]:
-    """Return the headers of the failure, and the mark of the previous redrive."""
+    """Name our headers of the failure, and the mark of the previous redrive."""
     return headers.among(_STAYS_BEHIND)
 
 
@@ -55,12 +55,12 @@ def read(headers: Sequence[Header]) -> Story:
 
 
 def content_type(headers: Sequence[Header]) -> str | None:
-    """Return the content type that the producer named, or None."""
+    """Return the content type that a message's producer named, or None."""
     return HeaderMap(headers).first(*_CONTENT_TYPE) or None
 
 
 def message_type(headers: Sequence[Header]) -> str | None:
-    """Return the message type that the producer named."""
+    """Return the message type that a message's producer named."""
     values = (value for name, value in headers if name.lower() in _MESSAGE_TYPE)
     return next((value.decode("utf-8", "replace") for value in values if value), None)
 
@@ -89,13 +89,13 @@ def exhausted(
 
 
 def leaving(headers: Sequence[Header]) -> tuple[Header, ...]:
-    """Return the headers less our own story and the old mark."""
+    """Return the headers less our own story and the previous redrive's mark."""
     names = failure_headers(HeaderMap(headers))
     return tuple(header for header in headers if header[0].lower() not in names)
 
 
 def _parse_cause(text: str) -> contract.Cause | None:
-    """Parse a cause of the contract; None for another word."""
+    """Parse a failure's cause; None for a word outside the contract."""
     try:
         return contract.Cause(text.strip().lower())
     except ValueError:

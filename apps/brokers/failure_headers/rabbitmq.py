@@ -33,7 +33,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def read_story(headers: HeaderMap) -> PartialStory:
-    """Read the latest death, and the message's type and content."""
+    """Read a message's latest death at RabbitMQ, and its type and content."""
     death = _latest_death(headers.raw(DEATHS))
     reason = _text_or_empty(death.get("reason")) or headers.first(
         "x-last-death-reason", "x-first-death-reason"
@@ -56,12 +56,12 @@ def read_story(headers: HeaderMap) -> PartialStory:
 
 
 def failure_headers(headers: HeaderMap) -> Collection[bytes]:
-    """Name the headers of deaths."""
+    """Name RabbitMQ's headers of deaths."""
     return headers.among(_FAILURE_HEADERS, prefixes=_PREFIXES)
 
 
 def _latest_death(deaths: bytes) -> Mapping[str, object]:
-    """Return the latest entry of `x-death`; {} for an unreadable header."""
+    """Return the latest entry of RabbitMQ's `x-death`; {} if unreadable."""
     if not deaths or len(deaths) > _LONGEST:
         return {}
     try:
@@ -79,7 +79,7 @@ def _text_or_empty(value: object) -> str:
 
 
 def _parse_time(value: object) -> datetime | None:
-    """Parse seconds since 1970, bare or as our adapter marks a timestamp."""
+    """Parse a death's seconds since 1970, bare or as our adapter marks them."""
     seconds = value.get("$T") if isinstance(value, dict) else value
     if not isinstance(seconds, int) or isinstance(seconds, bool):
         return None

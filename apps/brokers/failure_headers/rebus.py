@@ -23,7 +23,7 @@ _FAILURE_HEADERS = (DETAILS, SOURCE, DELIVERIES, "rbs2-defer-count")
 
 
 def read_story(headers: HeaderMap) -> PartialStory:
-    """Read type and content of the message, and its failure if there is one."""
+    """Read Rebus' message type and content, and its failure if there is one."""
     message = PartialStory(
         content_type=headers.text("rbs2-content-type"),
         message_type=headers.text("rbs2-msg-type").partition(",")[0].strip(),
@@ -44,5 +44,5 @@ def read_story(headers: HeaderMap) -> PartialStory:
 
 
 def failure_headers(headers: HeaderMap) -> Collection[bytes]:
-    """Name the headers of the failure."""
+    """Name Rebus' headers of a failure."""
     return headers.among(_FAILURE_HEADERS)

@@ -31,7 +31,7 @@ _WRAPPERS = frozenset(
 
 
 def read_story(headers: HeaderMap) -> PartialStory:
-    """Read the exception of Spring's headers, inside its own wrappers."""
+    """Read a failure's exception from Spring AMQP's headers, without wrappers."""
     if STACK not in headers:
         return PartialStory()
     stack = headers.text(STACK)
@@ -48,5 +48,5 @@ def read_story(headers: HeaderMap) -> PartialStory:
 
 
 def failure_headers(headers: HeaderMap) -> Collection[bytes]:
-    """Name the headers of the failure."""
+    """Name Spring AMQP's headers of a failure."""
     return headers.among(_FAILURE_HEADERS)

@@ -29,7 +29,7 @@ _ATTEMPTS = ("retry_topic-attempts", "kafka_deliveryattempt")
 
 
 def read_story(headers: HeaderMap) -> PartialStory:
-    """Read the failure, of the dead-letter topic or else of a retry topic."""
+    """Read a failure from Spring Kafka's headers of dead-letter or retry topics."""
     prefix = next((p for p in (DLT, BETWEEN) if _has_story(headers, p)), None)
     if prefix is None:
         return PartialStory()
@@ -53,38 +53,38 @@ def read_story(headers: HeaderMap) -> PartialStory:
 
 
 def failure_headers(headers: HeaderMap) -> Collection[bytes]:
-    """Name the headers of the failure and of attempts."""
+    """Name Spring Kafka's headers of the failure and of attempts."""
     return headers.among(_ATTEMPTS, prefixes=_FAILURE_HEADER_PREFIXES)
 
 
 def _has_story(headers: HeaderMap, prefix: str) -> bool:
-    """Tell whether the headers with this prefix tell a story."""
+    """Tell whether Spring Kafka's headers with this prefix describe a failure."""
     return f"{prefix}exception-fqcn" in headers or f"{prefix}original-topic" in headers
 
 
 def _cause_of_exception(kind: str) -> contract.Cause:
-    """Return the cause that the class of an exception stands for."""
+    """Return the cause of a failure that a Java exception class stands for."""
     if kind.endswith(".DeserializationException"):
         return contract.Cause.UNDECODABLE
     return contract.Cause.EXHAUSTED
 
 
 def _original_bookmark(headers: HeaderMap, prefix: str) -> str | None:
-    """Return the partition and offset of the original."""
+    """Return the partition and offset of the original message, or None."""
     partition = _parse_number(headers.raw(f"{prefix}original-partition"), size=4)
     offset = _parse_number(headers.raw(f"{prefix}original-offset"), size=8)
     return None if partition is None or offset is None else f"{partition}:{offset}"
 
 
 def _attempts(headers: HeaderMap) -> int | None:
-    """Read how often the message was tried; None if unknown."""
+    """Read how often a Spring consumer tried the message; None if unknown."""
     counts = (_parse_number(headers.raw(name), size=4) for name in _ATTEMPTS)
     count = next((count for count in counts if count is not None), None)
     return None if count is None else min(count, contract.COUNT_LIMIT)
 
 
 def _parse_number(value: bytes, *, size: int) -> int | None:
-    """Parse a big-endian number, or the digits of a header written by hand."""
+    """Parse a header's big-endian number, or digits written by hand."""
     if len(value) == size:
         number = int.from_bytes(value, "big", signed=True)
         return number if number >= 0 else None

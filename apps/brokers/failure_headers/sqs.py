@@ -14,7 +14,7 @@ CAME_FROM = "sqs:DeadLetterQueueSourceArn"
 
 
 def read_story(headers: HeaderMap) -> PartialStory:
-    """Read the only cause there is: received too often, and never deleted."""
+    """Name SQS' only cause of a dead letter: received too often, not deleted."""
     source = headers.text(CAME_FROM.lower())
     if not source:
         return PartialStory()
@@ -24,6 +24,6 @@ def read_story(headers: HeaderMap) -> PartialStory:
 
 
 def failure_headers(headers: HeaderMap) -> Collection[bytes]:
-    """Name the header of the queue that the message came from."""
+    """Name SQS' header of the queue that a message came from."""
     # Only SQS sets it, on each message in a dead-letter queue.
     return headers.among((CAME_FROM.lower(),))

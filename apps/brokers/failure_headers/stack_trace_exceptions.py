@@ -13,7 +13,7 @@ _NAME = re.compile(r"(?<![\w.$])[\w.$+`]+")
 
 
 def java(stack: str) -> Iterator[tuple[str, str]]:
-    """Yield the type and message of each exception, the outermost first."""
+    """Yield type and message of each exception in a Java stack, outermost first."""
     for number, line in enumerate(stack[:_LIMIT].splitlines()):
         if number == 0 or line.startswith("Caused by: "):
             match = _JAVA.fullmatch(line.rstrip())
@@ -22,7 +22,7 @@ def java(stack: str) -> Iterator[tuple[str, str]]:
 
 
 def dotnet(text: str) -> tuple[str, str]:
-    """Return the type and message of the first exception, or "" twice."""
+    """Return type and message of a .NET stack trace's first exception, or "" twice."""
     for line in text[:_LIMIT].splitlines():
         for name in _NAME.finditer(line):
             if "." in name[0] and name[0].endswith("Exception"):

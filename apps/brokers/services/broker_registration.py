@@ -85,7 +85,7 @@ def alter(
     principal: Principal,
     now: datetime,
 ) -> Broker:
-    """Change the given values and leave the others; a broker keeps its kind."""
+    """Change the given values of a broker and leave the others and its kind."""
     require_all_topics(principal)
     if broker.predates_address_rules:
         # Write the list before any change: it names what the broker used so far.
@@ -108,7 +108,7 @@ def alter(
 def _store_changes(
     broker: Broker, values: Mapping[str, object], principal: Principal, *, now: datetime
 ) -> Broker:
-    """Store the values on a locked broker, and audit which were changed."""
+    """Store new values on a locked broker, and audit which were changed."""
     lock_broker(broker)
     others = Broker.objects.exclude(pk=broker.pk)
     if others.filter(name=values.get("name")).exists():
@@ -177,13 +177,13 @@ def _adopt_topic(
 
 
 def is_keepable(topic: FoundTopic) -> bool:
-    """Tell whether Postgres and HTTP can carry its names as text."""
+    """Tell whether Postgres and HTTP can carry a topic's names as text."""
     names = (topic.name, topic.dead_letter_queue)
     return all(name == storable(name) for name in names)
 
 
 def _free_name(broker: Broker, name: str) -> str:
-    """Return the name, with the broker's added if another topic has it."""
+    """Return a topic's name, with the broker's added if another topic has it."""
     namesakes = Topic.objects.filter(name=name).exclude(broker=None)
     return f"{name}@{broker.name}" if namesakes.exists() else name
 
@@ -205,7 +205,7 @@ def _storable_url(url: str) -> str:
 
 
 def _check_change(broker: Broker, values: Mapping[str, Any]) -> None:
-    """Raise Invalid where a changed address or option is unusable or forbidden."""
+    """Raise Invalid where a broker's new address or option is unusable."""
     changed = copy(broker)
     for name, value in values.items():
         setattr(changed, name, value)
@@ -221,7 +221,7 @@ def _check_change(broker: Broker, values: Mapping[str, Any]) -> None:
 
 
 def _require_address_again(broker: Broker, changed: Broker) -> None:
-    """Refuse an option that sends a sealed password to a new host."""
+    """Refuse an option that sends a broker's sealed password to a new host."""
     try:
         known_hosts = {host_port.host for host_port in target_of(broker).host_ports}
     except Unavailable:
@@ -236,7 +236,7 @@ def _require_address_again(broker: Broker, changed: Broker) -> None:
 
 
 def _check_address(broker: Broker) -> None:
-    """Raise Invalid for an address that can never work, as far as is known now.
+    """Raise Invalid for a broker's address that can never work.
 
     A missing client or variable of the environment shows only when it is used.
     """

@@ -55,7 +55,7 @@ class Convention:
     refusal: Invalid | None = None
 
     def require(self) -> str:
-        """Return the queue; raise Invalid where the convention allows no name."""
+        """Return the topic's conventional queue; raise Invalid without one."""
         if self.refusal is not None:
             raise self.refusal
         return self.queue
@@ -246,7 +246,7 @@ def topics_without_headers() -> set[int]:
 
 
 def _has_headers(kind: str) -> bool:
-    """Tell whether messages of this kind carry headers; yes if it is unknown."""
+    """Tell whether messages on this kind of broker carry headers; yes if unknown."""
     try:
         return adapters.adapter(kind).capabilities.headers is not Headers.NONE
     except Unavailable:
@@ -261,19 +261,19 @@ def reader_of(topic: Topic) -> DeadLetterReader:
 
 
 def admin_of(topic: Topic) -> TopicAdmin:
-    """Make what counts and inspects a topic; the caller closes it."""
+    """Make the admin that counts and inspects a topic; the caller closes it."""
     broker = _broker_of(topic)
     adapter = adapters.adapter(broker.kind)
     return adapter.topic_admin(settings_of(broker), _topic_settings(topic))
 
 
 def broker_admin_of(broker: Broker) -> BrokerAdmin:
-    """Make what tests a broker and lists its topics; the caller closes it."""
+    """Make the admin that tests a broker and lists topics; the caller closes it."""
     return adapters.adapter(broker.kind).broker_admin(settings_of(broker))
 
 
 def settings_of(broker: Broker) -> BrokerSettings:
-    """Return the settings for an adapter; raise Invalid for a forbidden host.
+    """Return a broker's settings for an adapter; raise Invalid for a bad host.
 
     Checks the address each time, since the same name may resolve to another address.
     """
@@ -384,7 +384,7 @@ class RoutingPublisher:
         return [answers[index] for index in range(len(messages))]
 
     def _publish(self, broker: Broker, batch: list[Outbound]) -> list[PublishOutcome]:
-        """Publish to one broker; an error becomes the outcome of each message."""
+        """Publish messages to one broker; its error becomes each message's outcome."""
         try:
             if broker.pk not in self._publishers:
                 adapter = adapters.adapter(broker.kind)

@@ -64,7 +64,7 @@ class AzureAccount:
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        """Parse a connection string or address; raise Invalid for another text."""
+        """Parse Azure's connection string or address; raise Invalid for other text."""
         text = url.strip()
         if text.lower().startswith(("http://", "https://")):
             address, _, signature = text.partition("?")
@@ -86,7 +86,7 @@ class AzureAccount:
 
     @classmethod
     def _emulated(cls, settings: Mapping[str, str]) -> Self:
-        """Return the account of a local emulator."""
+        """Return the account of a local emulator of Azure storage."""
         if settings[EMULATED].lower() != "true" or set(settings) - {EMULATED, EMULATOR}:
             raise _unusable_error(
                 f"{EMULATED} is true, and stands alone or with its proxy"
@@ -105,7 +105,7 @@ class AzureAccount:
         key: bytes = b"",
         signature: str = "",
     ) -> Self:
-        """Return the account at an endpoint, whose host or path may name it."""
+        """Return the Azure account at an endpoint, whose host or path may name it."""
         host, path = endpoint.hostname or "", endpoint.path.rstrip("/")
         return cls(
             name=name or path.strip("/") or host.partition(".")[0],
@@ -136,7 +136,7 @@ def _parse_settings(text: str) -> dict[str, str]:
 
 
 def _endpoint_of(settings: Mapping[str, str]) -> SplitResult:
-    """Return the endpoint that a connection string names or implies."""
+    """Return the endpoint that Azure's connection string names or implies."""
     if ENDPOINT in settings:
         return _parse_endpoint(settings[ENDPOINT])
     suffix = settings.get(SUFFIX, "core.windows.net")
@@ -151,7 +151,7 @@ def _endpoint_of(settings: Mapping[str, str]) -> SplitResult:
 
 
 def _parse_endpoint(text: str) -> SplitResult:
-    """Parse the URL of an endpoint; raise Invalid for an unusable one."""
+    """Parse the URL of an Azure endpoint; raise Invalid for an unusable one."""
     remedy = "its address is https://, a host and perhaps a port, and nothing more"
     try:
         parts = urlsplit(text)
@@ -173,7 +173,7 @@ def _parse_endpoint(text: str) -> SplitResult:
 
 
 def _checked_name(name: str) -> str:
-    """Return the name; raise Invalid for one that no account can have."""
+    """Return an Azure account's name; raise Invalid for an impossible one."""
     if not _ACCOUNT_NAME.fullmatch(name):
         raise _unusable_error(f"{NAME} is 3 to 24 small letters and digits")
     return name
@@ -202,7 +202,7 @@ def _checked_signature(text: str) -> str:
 
 
 def _unusable_error(what: str) -> Invalid:
-    """Build the error of an unusable address: what is wrong, and what to give."""
+    """Build the error of an unusable Azure address: what is wrong, what to give."""
     remedy = (
         f"{what}. Paste the account's connection string, "
         "UseDevelopmentStorage=true, or the address of its queues with a shared access "

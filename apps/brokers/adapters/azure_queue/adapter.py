@@ -78,21 +78,21 @@ class AzureAdapter:
     def topic_admin(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> AzureTopicAdmin:
-        """Return what counts a topic's queues; it connects when it is asked."""
+        """Return the admin that counts a topic's queues; it connects when asked."""
         settings = AzureQueueSettings.of_topic(broker, topic)
         return AzureTopicAdmin(_make_wire(broker), settings)
 
     def broker_admin(self, broker: BrokerSettings) -> AzureBrokerAdmin:
-        """Return what tests an account and lists its queues."""
+        """Return the admin that tests an account and lists its queues."""
         usual_encoding(broker)
         return AzureBrokerAdmin(_make_wire(broker))
 
     def queue_by_convention(self, topic: str) -> str:
-        """Return <topic>-poison, as Azure Functions names it; raise Invalid."""
+        """Return <topic>-poison, the queue that Azure Functions uses; raise Invalid."""
         return poison_queue(queue_name(topic, field="native_name"), "")
 
     def ordering(self, topic: str) -> Ordering:
-        """Return the ordering of the kind: all queues have the same."""
+        """Return the ordering of Azure queues: all have the same."""
         return CAPABILITIES.ordering
 
 

@@ -72,7 +72,7 @@ class AzureRejected(Rejected):
 
     @property
     def names_no_queue(self) -> bool:
-        """Tell whether the queue does not exist."""
+        """Tell whether Azure refused a call because the queue does not exist."""
         return self.code == "QueueNotFound"
 
     @property
@@ -135,24 +135,24 @@ class AzureWire:
         return self._account.name
 
     def map(self, call: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Call once for each item, in parallel; return the results in order."""
+        """Call a function for each item, in parallel; return the results in order."""
         if len(items) == 1:
             return [call(items[0])]
         return list(self._threads.map(call, items))
 
     def submit(self, call: Callable[[T], R], item: T) -> Future[R]:
-        """Call in a thread of the pool; return the future."""
+        """Call a function in a thread of the pool; return the future."""
         return self._threads.submit(call, item)
 
     def close(self) -> None:
-        """Close the connections and let running calls end."""
+        """Close the connections to Azure and let running calls end."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._pool.close()
 
     # --- operations of the service
 
     def put(self, queue: str, text: str) -> AzureMessage:
-        """Add a message that never expires; return it with its id."""
+        """Add a message that never expires to a queue; return it with its id."""
         escaped = escape(text, {"\r": "&#13;"})
         body = f"<QueueMessage><MessageText>{escaped}</MessageText></QueueMessage>"
         query = {"messagettl": "-1"}
@@ -163,12 +163,12 @@ class AzureWire:
         return messages[0]
 
     def get(self, queue: str, *, count: int, hidden_for: int) -> list[AzureMessage]:
-        """Take the first messages and hide them from others for so many seconds."""
+        """Take a queue's first messages; hide them from others for so many seconds."""
         query = {"numofmessages": str(count), "visibilitytimeout": str(hidden_for)}
         return _parse_messages(self._ask("GET", f"/{queue}/messages", query))
 
     def peek(self, queue: str, *, count: int) -> list[AzureMessage]:
-        """Return the first visible messages and change nothing."""
+        """Return a queue's first visible messages and change nothing."""
         query = {"numofmessages": str(min(count, LARGEST_PAGE)), "peekonly": "true"}
         return _parse_messages(self._ask("GET", f"/{queue}/messages", query))
 
@@ -184,7 +184,7 @@ class AzureWire:
         self._ask("DELETE", f"/{queue}/messages/{quote(message, safe='')}", query)
 
     def depth(self, queue: str) -> int:
-        """Count the messages approximately, with the hidden ones."""
+        """Count a queue's messages approximately, with the hidden ones."""
         reply = self._ask("GET", f"/{queue}", {"comp": "metadata"})
         return int(reply.headers.get("x-ms-approximate-messages-count", "0"))
 
@@ -202,7 +202,7 @@ class AzureWire:
         return names, listing.findtext("NextMarker") or ""
 
     def server(self) -> str:
-        """Make the cheapest request; return the name of the server that answers."""
+        """Make Azure's cheapest request; return the name of the server that answers."""
         query = {"comp": "list", "maxresults": "1"}
         return self._ask("GET", "/", query).headers.get("server", "")
 
@@ -211,7 +211,7 @@ class AzureWire:
     def _ask(
         self, method: str, path: str, query: Mapping[str, str], body: bytes = b""
     ) -> AzureReply:
-        """Send a signed request; return the reply, raise what became of it."""
+        """Send a signed request to Azure; return the reply or raise its failure."""
         path = self._account.path + path
         headers = self._headers(method, path, query, body)
         url = f"{path}?{urlencode(query, quote_via=quote)}"
@@ -233,7 +233,7 @@ class AzureWire:
     def _headers(
         self, method: str, path: str, query: Mapping[str, str], body: bytes
     ) -> dict[str, str]:
-        """Return the headers of a request, signed with the account's key if any."""
+        """Return the headers of a request to Azure, signed with the account's key."""
         headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": VERSION}
         if body:
             headers["Content-Type"] = "application/xml"
@@ -247,7 +247,7 @@ class AzureWire:
         return headers
 
     def _transport_error(self, error: Exception) -> Unavailable:
-        """Build the error that says whether the request may have arrived."""
+        """Build the error that says whether the request may have reached Azure."""
         if isinstance(error, ConnectTimeoutError | NewConnectionError):
             return NotSent(f"{self._server} is away: it takes no connection.")
         if isinstance(error, ReadTimeoutError):
@@ -257,7 +257,7 @@ class AzureWire:
         return MaybeSent(f"{self._server} is away: the connection broke ({kind}).")
 
     def _http_error(self, status: int, body: bytes, about: str) -> Exception:
-        """Build the error that a status and body stand for."""
+        """Build the error that Azure's status and body stand for."""
         code, words = (
             _first_line(_CODE.search(body)),
             _first_line(_MESSAGE.search(body)),
@@ -276,7 +276,7 @@ def _string_to_sign(
     headers: Mapping[str, str],
     body: bytes,
 ) -> str:
-    """Build the string to sign, as the service does to check the signature."""
+    """Build the string to sign, as Azure does to check a request's signature."""
     unused = "\n" * 2
     length = str(len(body)) if body else ""
     kind = headers.get("Content-Type", "")
@@ -287,7 +287,7 @@ def _string_to_sign(
 
 
 def _parse_messages(reply: AzureReply) -> list[AzureMessage]:
-    """Parse the messages of a reply; raise MaybeSent if they lack a date."""
+    """Parse the messages of Azure's reply; raise MaybeSent if they lack a date."""
     try:
         return [_parse_message(element) for element in reply.xml().iter("QueueMessage")]
     except (TypeError, ValueError):
@@ -295,7 +295,7 @@ def _parse_messages(reply: AzureReply) -> list[AzureMessage]:
 
 
 def _parse_message(element: ElementTree.Element) -> AzureMessage:
-    """Parse one message of a reply: id, text, time, receipt and count."""
+    """Parse one message of Azure's reply: id, text, time, receipt and count."""
     return AzureMessage(
         id=element.findtext("MessageId") or "",
         text=element.findtext("MessageText") or "",
@@ -306,13 +306,13 @@ def _parse_message(element: ElementTree.Element) -> AzureMessage:
 
 
 def _first_line(match: re.Match[bytes] | None) -> str:
-    """Return the service's message as one short line without signatures."""
+    """Return Azure's error as one short line without signatures."""
     words = " ".join(match[1].decode(errors="replace").split()) if match else ""
     return _SIGNATURE.sub("sig=...", words)[:REASON_LIMIT]
 
 
 def unless_missing(call: Callable[[], T], *, otherwise: T) -> T:
-    """Call for a queue that may be missing: the first dead letter creates it."""
+    """Make a call to a queue; return a default where the queue is missing."""
     try:
         return call()
     except AzureRejected as error:
@@ -325,7 +325,7 @@ class _WithoutSignature(logging.Filter):
     """Keep signatures out of urllib3's debug log."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Hide signatures in a log record; let every record pass."""
+        """Hide Azure's signatures in a log record; let every record pass."""
         record.msg, record.args = _SIGNATURE.sub("sig=...", record.getMessage()), None
         return True
 

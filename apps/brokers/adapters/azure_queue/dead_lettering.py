@@ -43,7 +43,7 @@ class AzureDeadLettering:
         self._settings = settings
 
     def move(self) -> int:
-        """Move some messages, `batchSize` at a time; return their number.
+        """Move exhausted messages, `batchSize` at a time; return their number.
 
         As in the runtime, the next batch starts when at most `newBatchThreshold`
         messages of the earlier batches are left.
@@ -109,7 +109,7 @@ class AzureDeadLettering:
             _LOG.warning(what, message.id, self._settings.topic)
 
     def _give_back(self, message: AzureMessage, *, seconds: int) -> None:
-        """Show a message again after so many seconds, unless others took it."""
+        """Show a taken message again after so many seconds, unless others took it."""
         try:
             self._wire.hide(
                 self._settings.topic, message.id, message.receipt, seconds=seconds

@@ -42,7 +42,7 @@ class AzureTopicAdmin:
         return depth
 
     def oldest_at(self) -> datetime | None:
-        """Peek at the first visible messages: Azure shows the others to no reader."""
+        """Return when the oldest visible poison came: Azure hides the others."""
         look = partial(self._wire.peek, self._queue, count=LARGEST_PAGE)
         messages = unless_missing(look, otherwise=list[AzureMessage]())
         return min((message.inserted_at for message in messages), default=None)
@@ -52,7 +52,7 @@ class AzureTopicAdmin:
         return None
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to Azure."""
         self._wire.close()
 
 
@@ -63,7 +63,7 @@ class AzureBrokerAdmin:
         self._wire = wire
 
     def ping(self) -> str:
-        """Make the cheapest request; name the account and the server."""
+        """Make Azure's cheapest request; name the account and the server."""
         server = self._wire.server() or "a server that does not say what it is"
         return f"Azure Storage Queues of {self._wire.account_name}: {server}"
 
@@ -85,7 +85,7 @@ class AzureBrokerAdmin:
         ]
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to Azure."""
         self._wire.close()
 
     def _queue_names(self) -> list[str]:
@@ -97,11 +97,11 @@ class AzureBrokerAdmin:
         return names[:MOST_TOPICS]
 
     def _depth(self, queue: str) -> int | None:
-        """Count one queue; None if it was deleted since it was listed."""
+        """Count a queue's messages; None if it was deleted since it was listed."""
         count: Callable[[], int | None] = partial(self._wire.depth, queue)
         return unless_missing(count, otherwise=None)
 
 
 def _is_queue_of_another(name: str, depths: dict[str, int]) -> bool:
-    """Tell whether it is the poison queue of another of these queues."""
+    """Tell whether a queue is the poison queue of another of these queues."""
     return name.endswith(SUFFIX) and name.removesuffix(SUFFIX) in depths

@@ -79,7 +79,7 @@ def write(body: bytes, headers: Sequence[Header], *, usual: Encoding) -> str:
 
 
 def _decode_base64(text: str) -> bytes | None:
-    """Decode base64, if encoding the bytes again gives the same letters."""
+    """Decode base64; None unless encoding the bytes gives the same letters."""
     try:
         body = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -102,7 +102,7 @@ def _decode_plain(body: bytes) -> str:
 
 
 def _encoding_of(headers: Sequence[Header], *, usual: Encoding) -> Encoding:
-    """Return the encoding that the headers ask for; raise Refused for others."""
+    """Return the text encoding that headers ask for; raise Refused for others."""
     lost = [name for name, _ in headers if not _stays_behind(name)]
     if lost:
         raise Refused(
@@ -124,7 +124,7 @@ def _stays_behind(name: bytes) -> bool:
 
 
 def _list_names(names: Sequence[bytes]) -> str:
-    """Join the first names for an error, and count the others."""
+    """Join the first names of headers for an error, and count the others."""
     legible = [ascii(name.decode(errors="replace"))[:80] for name in names]
     more = len(legible) - NAMED_HEADERS
     return ", ".join(legible[:NAMED_HEADERS]) + (
@@ -133,5 +133,5 @@ def _list_names(names: Sequence[bytes]) -> str:
 
 
 def _encoding_mark(encoding: Encoding) -> Header:
-    """Return the header that says how the text was encoded."""
+    """Return the header that says how a message's text was encoded."""
     return ENCODING_HEADER, encoding.encode()

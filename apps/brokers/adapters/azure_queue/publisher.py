@@ -34,7 +34,7 @@ class AzurePublisher:
         ]
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to Azure."""
         self._wire.close()
 
     def _send(self, message: Outbound, *, outage: Event) -> PublishOutcome | NotSent:

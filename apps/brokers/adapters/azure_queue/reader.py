@@ -47,7 +47,7 @@ class AzureDeadLetterReader:
         self._dead_lettering = AzureDeadLettering(wire, settings)
 
     def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
-        """Return the next dead letters, hidden; wait for the first at most `wait`."""
+        """Return the next dead letters, hidden; wait `wait` seconds for the first."""
         deadline = time.monotonic() + wait
         try:
             while not (letters := self._read_batch(limit)):
@@ -84,15 +84,15 @@ class AzureDeadLetterReader:
             self._forget(handle)
 
     def dead_letter_exhausted(self) -> int:
-        """Move the topic's exhausted messages; return how many."""
+        """Move the topic's exhausted messages to the poison queue; return how many."""
         return self._dead_lettering.move()
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to Azure."""
         self._wire.close()
 
     def _read_batch(self, limit: int) -> list[DeadLetter]:
-        """Take pages until there is enough; return what was not handed out before."""
+        """Take pages of dead letters until they are enough; return the new ones."""
         letters, size = list[DeadLetter](), 0
         for _ in range(MOST_CALLS):
             if len(letters) >= limit or size >= BATCH_BYTES:
@@ -113,7 +113,7 @@ class AzureDeadLetterReader:
         return unless_missing(get, otherwise=[])
 
     def _is_new(self, message: AzureMessage) -> bool:
-        """Store the receipt of a message; tell whether it is handed out first now."""
+        """Store a dead letter's receipt; tell whether it is handed out first now."""
         self._receipts[message.id] = message.receipt
         if message.id in self._handed_out:
             return False
@@ -135,7 +135,7 @@ class AzureDeadLetterReader:
         return True
 
     def _letter(self, message: AzureMessage) -> DeadLetter:
-        """Decode a message as a dead letter."""
+        """Decode a message of Azure as a dead letter."""
         content = message_text.read(
             message.text,
             expected=self._settings.message_encoding,
@@ -152,7 +152,7 @@ class AzureDeadLetterReader:
         )
 
     def _delete(self, handle: str) -> None:
-        """Delete a dead letter, unless others took it, and forget its receipt."""
+        """Delete a dead letter from Azure, unless others took it; drop its receipt."""
         try:
             self._wire.delete(self._queue, handle, self._receipts[handle])
         except AzureRejected as error:

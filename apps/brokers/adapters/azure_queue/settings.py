@@ -142,7 +142,7 @@ def queue_name(name: str, *, field: str) -> str:
 
 
 def usual_encoding(broker: BrokerSettings) -> Encoding:
-    """Read the only option of a broker: `messageEncoding`."""
+    """Read a broker's only option, `messageEncoding`: how it writes message text."""
     unknown = set(broker.options) - {"messageEncoding"}
     if unknown:
         remedy = f"{_join_names(unknown)} is unknown: there is only messageEncoding."
@@ -152,7 +152,7 @@ def usual_encoding(broker: BrokerSettings) -> Encoding:
 
 
 def _parse_all(values: Mapping[str, Any], *, where: str) -> dict[str, Any]:
-    """Return the settings, parsed; raise Invalid for an unknown or bad one."""
+    """Parse a topic's Azure settings; raise Invalid for an unknown or bad one."""
     unknown = set(values) - set(_SETTINGS)
     if unknown:
         names = ", ".join(_SETTINGS)
@@ -164,7 +164,7 @@ def _parse_all(values: Mapping[str, Any], *, where: str) -> dict[str, Any]:
 
 
 def _number_check(lowest: int, highest: int) -> Callable[..., int]:
-    """Build a check that returns whole numbers within the limits."""
+    """Build a check of a setting that returns whole numbers within the limits."""
 
     def check(value: object, *, field: str) -> int:
         if not isinstance(value, int) or isinstance(value, bool):
@@ -177,7 +177,7 @@ def _number_check(lowest: int, highest: int) -> Callable[..., int]:
 
 
 def _duration_check(shortest: float, longest: float) -> Callable[..., float]:
-    """Build a check that returns seconds within the limits."""
+    """Build a check of a setting that returns seconds within the limits."""
 
     def check(value: object, *, field: str) -> float:
         seconds = _parse_seconds(value)
@@ -192,7 +192,7 @@ def _duration_check(shortest: float, longest: float) -> Callable[..., float]:
 
 
 def _parse_encoding(value: object, *, field: str) -> Encoding:
-    """Return the encoding of this name; raise Invalid for another."""
+    """Return the message encoding of this name; raise Invalid for another."""
     encodings = {encoding.value: encoding for encoding in Encoding}
     if not isinstance(value, str) or value.lower() not in encodings:
         raise Invalid(field, "is base64 or none.")
@@ -215,7 +215,7 @@ def _field_name(name: str) -> str:
 
 
 def _parse_seconds(value: object) -> float | None:
-    """Parse a number of seconds, or a time span; None for another value."""
+    """Parse a setting's seconds, or time span; None for another value."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return min(float(value), 1e9) if math.isfinite(value) else None
     match = _TIME_SPAN.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -228,7 +228,7 @@ def _parse_seconds(value: object) -> float | None:
 
 
 def _time_span(seconds: float) -> str:
-    """Write seconds as d.hh:mm:ss."""
+    """Write a setting's seconds as d.hh:mm:ss."""
     minutes, rest = divmod(round(seconds, 3), 60)
     hours, minutes = divmod(int(minutes), 60)
     days, hours = divmod(hours, 24)
@@ -237,7 +237,7 @@ def _time_span(seconds: float) -> str:
 
 
 def _as_written(value: object) -> object:
-    """Return a value as `host.json` would hold it."""
+    """Return a setting's value as `host.json` writes it."""
     if isinstance(value, float):
         return _time_span(value)
     return value.value if isinstance(value, Encoding) else value
@@ -272,7 +272,7 @@ def _parse_host_json(text: str) -> dict[str, Any]:
 
 
 def _uncommented(match: re.Match[str]) -> str:
-    """Replace a comment by nothing, and keep a string."""
+    """Replace a comment of `host.json` by nothing; leave a string as it is."""
     # An unclosed comment stays in the text, so json refuses it.
     return "/*" if match["unclosed"] is not None else match[1] or ""
 
@@ -288,5 +288,5 @@ def _missing_section_remedy(whole: Mapping[str, object]) -> str:
 
 
 def _join_names(names: set[str]) -> str:
-    """Join names in order for an error."""
+    """Join the names of settings in order for an error."""
     return ", ".join(sorted(ascii(str(name))[:80] for name in names))

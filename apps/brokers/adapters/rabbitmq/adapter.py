@@ -74,19 +74,19 @@ class RabbitAdapter:
     def topic_admin(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> RabbitTopicAdmin:
-        """Return what counts a topic's queues; it connects when it is asked."""
+        """Return the admin that counts a topic's queues; it connects when asked."""
         return RabbitTopicAdmin(RabbitAddress.of(broker), RabbitQueues.of(topic))
 
     def broker_admin(self, broker: BrokerSettings) -> RabbitBrokerAdmin:
-        """Return what tests a broker and lists its queues."""
+        """Return the admin that tests a RabbitMQ broker and lists its queues."""
         return RabbitBrokerAdmin(RabbitAddress.of(broker))
 
     def queue_by_convention(self, topic: str) -> str:
-        """Return "": a policy or argument of the queue names it, discovery finds it."""
+        """Return "", no conventional dead-letter queue: RabbitMQ's policies name it."""
         return ""
 
     def ordering(self, topic: str) -> Ordering:
-        """Return the ordering of the kind: all queues have the same."""
+        """Return the ordering of RabbitMQ's queues: all have the same."""
         return CAPABILITIES.ordering
 
 

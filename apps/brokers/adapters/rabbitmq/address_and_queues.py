@@ -40,12 +40,12 @@ class RabbitAddress:
 
     @property
     def server(self) -> str:
-        """Name the server for messages, without its password."""
+        """Name the RabbitMQ server for texts, without its password."""
         return f"RabbitMQ at {self.host}:{self.port}"
 
     @classmethod
     def of(cls, settings: BrokerSettings) -> Self:
-        """Parse a broker's address and options; raise Invalid."""
+        """Parse a RabbitMQ address and options; raise Invalid."""
         # Errors of the URL parser quote the text, which may hold a secret.
         try:
             parts = urlsplit(settings.url)
@@ -105,7 +105,7 @@ class RabbitQueues:
 
 
 def queue_missing(server: str, queue: str) -> QueueMissing:
-    """Build the error of a queue that does not exist."""
+    """Build the error of a RabbitMQ queue that does not exist."""
     return QueueMissing(f"{server} has no queue {queue}.")
 
 
@@ -140,7 +140,7 @@ def _management_url(options: Mapping[str, object], scheme: str, host: str) -> st
 
 
 def _is_plain_url(url: str) -> bool:
-    """Tell whether it is an HTTP URL without user, query and fragment."""
+    """Tell whether an option is an HTTP URL without user, query and fragment."""
     try:
         parts = urlsplit(url)
         usable = parts.port is None or parts.port > 0
@@ -153,7 +153,7 @@ def _is_plain_url(url: str) -> bool:
 
 
 def _unusable_error() -> Invalid:
-    """Build the error of an address that cannot be used."""
+    """Build the error of a RabbitMQ address that cannot be used."""
     remedy = (
         "write amqp://user:password@host[:port][/vhost], or amqps:// for TLS; "
         "percent-encode what is special in a password or a virtual host."

@@ -72,7 +72,7 @@ class RabbitRejected(Rejected):
 
     @property
     def names_no_queue(self) -> bool:
-        """Tell whether the queue does not exist; a node that is down differs."""
+        """Tell whether RabbitMQ refused a call because the queue does not exist."""
         return self.code == _NOT_FOUND and _NO_QUEUE in self.words
 
 
@@ -112,12 +112,12 @@ class RabbitWire:
 
     @property
     def tls(self) -> str:
-        """Return the version of TLS, "" without it."""
+        """Return the connection's version of TLS, "" without it."""
         return self._link.tls
 
     @property
     def unwritten(self) -> int:
-        """Count the bytes that are still to be sent."""
+        """Count the bytes that the connection still has to send."""
         return self._link.unwritten
 
     @property
@@ -126,28 +126,28 @@ class RabbitWire:
         return time.monotonic() - self._heard_at
 
     def open_channel(self) -> None:
-        """Open the channel unless it is open."""
+        """Open the connection's only channel unless it is open."""
         if not self.has_channel:
             self.call(spec.Channel.Open(), spec.Channel.OpenOk)
             self.has_channel = True
 
     def send(self, method: Any, *, channel: int = CHANNEL) -> None:
-        """Write a method, without waiting for an answer."""
+        """Write an AMQP method, without waiting for an answer."""
         payload = _METHOD.pack(method.INDEX) + b"".join(method.encode())
         self.write(frame(spec.FRAME_METHOD, payload, channel=channel))
 
     def write(self, frames: bytes) -> None:
-        """Queue frames to be sent, and note the time for the heartbeat."""
+        """Queue AMQP frames to be sent, and note the time for the heartbeat."""
         self._link.write(frames)
         self._sent_at = time.monotonic()
 
     def call(self, method: Any, answer: type, *, channel: int = CHANNEL) -> Any:
-        """Send a method and return its answer; keep other arrivals for later."""
+        """Send an AMQP method, return its answer; queue other arrivals for later."""
         self.send(method, channel=channel)
         return self.answer(answer)
 
     def answer(self, kind: type, *, within: float = REPLY_SECONDS) -> Any:
-        """Wait for a method of this kind; keep other arrivals for later."""
+        """Wait for an AMQP method of this kind; queue other arrivals for later."""
         others = list[RabbitArrival]()
         until = time.monotonic() + within
         try:
@@ -167,7 +167,7 @@ class RabbitWire:
         )
 
     def receive(self, *, wait: float) -> RabbitArrival | None:
-        """Return the next arrival; None when none comes in time.
+        """Return the broker's next method or message; None when none comes in time.
 
         Raises `RabbitRejected` or `MaybeSent` after all that came before it.
         """
@@ -187,7 +187,7 @@ class RabbitWire:
         return arrival
 
     def turn(self, *, wait: float) -> None:
-        """Send and receive what is possible now; wait until one of the two is."""
+        """Exchange bytes with the broker; wait until the socket can send or receive."""
         now = time.monotonic()
         if now - self._sent_at > HEARTBEAT / 2 and self.is_open:
             self.write(frame(spec.FRAME_HEARTBEAT, b"", channel=0))
@@ -203,7 +203,7 @@ class RabbitWire:
             self._end_with(self._lost_error("it stopped sending heartbeats."))
 
     def close(self) -> None:
-        """Close; a broker that answers has returned the unsettled messages by then."""
+        """Close the connection; a broker that answers returned unsettled messages."""
         try:
             if self.is_open and not self.blocked:
                 self.send(spec.Connection.Close(200, "Goodbye", 0, 0), channel=0)
@@ -216,7 +216,7 @@ class RabbitWire:
             self._link.close()
 
     def _handshake(self, address: RabbitAddress) -> None:
-        """Log in and open the virtual host; agree on the size of frames."""
+        """Log in to RabbitMQ, open the virtual host, agree on the size of frames."""
         self._link.write(_PROTOCOL)
         start = self.answer(spec.Connection.Start)
         server = start.server_properties
@@ -247,7 +247,7 @@ class RabbitWire:
         self._arrived.append(error)
 
     def _split_frames(self, data: bytes) -> None:
-        """Cut what was received into frames, and take each."""
+        """Cut the bytes received into AMQP frames, and take each frame."""
         self._buffer += data
         offset = 0
         while len(self._buffer) - offset >= FRAME_OVERHEAD:
@@ -260,7 +260,7 @@ class RabbitWire:
         del self._buffer[:offset]
 
     def _take_frame(self, kind: int, channel: int, payload: bytes) -> None:
-        """Take a frame: a method, or a part of a message's content."""
+        """Take an AMQP frame: a method, or a part of a message's content."""
         if kind == spec.FRAME_METHOD:
             self._take_method(channel, payload)
         elif kind == spec.FRAME_HEADER and self._content is not None:
@@ -274,7 +274,7 @@ class RabbitWire:
             self._finish_content()
 
     def _take_method(self, channel: int, payload: bytes) -> None:
-        """Decode a method, answer a close, and queue the arrival."""
+        """Decode an AMQP method, answer a close, and queue the arrival."""
         (index,) = _METHOD.unpack_from(payload)
         method = spec.methods[index]().decode(payload, _METHOD.size)
         if spec.has_content(index):
@@ -330,7 +330,7 @@ class RabbitWire:
             self._content = None
 
     def _lost_error(self, why: str) -> MaybeSent:
-        """Build the error of a lost connection."""
+        """Build the error of a lost connection to RabbitMQ."""
         return MaybeSent(f"{self.server} is away: {why}")
 
 
@@ -340,6 +340,6 @@ def frame(kind: int, payload: bytes, *, channel: int = CHANNEL) -> bytes:
 
 
 def text_of(value: str | bytes | None) -> str:
-    """Decode a short text, which pika leaves as bytes if it is not UTF-8."""
+    """Decode AMQP's short text, which pika leaves as bytes if it is not UTF-8."""
     text = value.decode(errors="replace") if isinstance(value, bytes) else value or ""
     return " ".join(text.split())

@@ -80,7 +80,7 @@ _INDEXES = {
 
 
 def decode(properties: bytes) -> tuple[Header, ...]:
-    """Convert the properties of a message, with their flags, to headers."""
+    """Convert a message's encoded AMQP properties to headers."""
     try:
         values = dict(_decode_each(properties))
         table = values.pop(_HEADERS.name, None)
@@ -110,13 +110,13 @@ def encode(headers: Sequence[Header]) -> bytes:
 
 
 def message_id(headers: Sequence[Header]) -> bytes:
-    """Return the message id that its producer set, b"" without one."""
+    """Return the AMQP message id that a producer set, b"" without one."""
     pairs, _ = _split_own(headers)
     return next((value for name, value in pairs if name == _MESSAGE_ID), b"")
 
 
 def with_message_id(headers: Sequence[Header], message_id: bytes) -> tuple[Header, ...]:
-    """Set the property `message_id`, and move other properties before own headers.
+    """Put the header `message_id` first, and move other properties before own headers.
 
     So `encode` takes each for a property: the first of its name, if AMQP can carry it.
     """
@@ -147,20 +147,20 @@ def _split_own(
 
 
 def _needs_mark(entries: Sequence[Header], *, behind: Sequence[Header]) -> bool:
-    """Tell whether only a mark can show where the own headers begin."""
+    """Tell whether only a mark can show where a message's own headers begin."""
     first = next((entry for entry in entries if entry != MARK), None)
     return first is None or _continues(first, behind=behind)
 
 
 def _continues(header: Header, *, behind: Sequence[Header]) -> bool:
-    """Tell whether this header is the next property, not an own header."""
+    """Tell whether a header is the next AMQP property, not an own header."""
     index = _INDEXES.get(header[0], -1)
     last = _INDEXES[behind[-1][0]] if behind else -1
     return index > last and _fits(header[1], _IN_ORDER[index].kind)
 
 
 def _fits(value: bytes, kind: str) -> bool:
-    """Tell whether AMQP can carry the value unchanged as this kind of property."""
+    """Tell whether AMQP can carry a value unchanged as this kind of property."""
     if kind == "text":
         return len(value) <= tables.LONGEST_NAME
     largest = 2**64 - 1 if kind == "time" else 255
@@ -169,7 +169,7 @@ def _fits(value: bytes, kind: str) -> bool:
 
 
 def _decode_each(data: bytes) -> Iterator[Header]:
-    """Yield each property in encoded properties; raise AmqpMalformed."""
+    """Yield each property in encoded AMQP properties; raise AmqpMalformed."""
     (flags,) = _FLAGS.unpack_from(data)
     offset = _FLAGS.size
     for one in _IN_ORDER:
@@ -182,7 +182,7 @@ def _decode_each(data: bytes) -> Iterator[Header]:
 
 
 def _pack(values: Mapping[bytes, bytes], table: bytes | None) -> bytes:
-    """Encode properties and a table, behind their flags."""
+    """Encode AMQP properties and a table of headers, behind their flags."""
     flags, pieces = 0, list[bytes]()
     for one in _IN_ORDER:
         piece = _encode_one(one, values, table)
@@ -195,7 +195,7 @@ def _pack(values: Mapping[bytes, bytes], table: bytes | None) -> bytes:
 def _encode_one(
     one: _Property, values: Mapping[bytes, bytes], table: bytes | None
 ) -> bytes | None:
-    """Encode one property; None if the message does not have it."""
+    """Encode an AMQP property; None if the message does not have it."""
     if one is _DELIVERY_MODE:
         return _PERSISTENT
     if one is _HEADERS:
@@ -205,12 +205,12 @@ def _encode_one(
 
 
 def _read_text(data: bytes, offset: int) -> tuple[bytes, int]:
-    """Read a short text; return it, and where the next property begins."""
+    """Read AMQP's short text; return it, and where the next property begins."""
     return _cut(data, offset + 1, data[offset])
 
 
 def _read_table(data: bytes, offset: int) -> tuple[bytes, int]:
-    """Read a table; return its bytes, and where the next property begins."""
+    """Read AMQP's table of headers; return its bytes and the next one's start."""
     (length,) = _LENGTH.unpack_from(data, offset)
     return _cut(data, offset + _LENGTH.size, length)
 
@@ -227,7 +227,7 @@ def _read_time(data: bytes, offset: int) -> tuple[bytes, int]:
 
 
 def _cut(data: bytes, start: int, length: int) -> tuple[bytes, int]:
-    """Return a piece of the data and its end; raise AmqpMalformed if it is short."""
+    """Cut bytes from AMQP data; return them and their end, or raise AmqpMalformed."""
     if start + length > len(data):
         raise AmqpMalformed("it ends in the middle of a property")
     return data[start : start + length], start + length

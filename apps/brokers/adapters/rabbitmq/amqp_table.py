@@ -48,12 +48,12 @@ class AmqpMalformed(ValueError):
 
 
 def decode(table: bytes) -> list[Header]:
-    """Read the bytes of a table, without its length; raise `AmqpMalformed`."""
+    """Decode an AMQP table to pairs of names and texts; raise `AmqpMalformed`."""
     return [(name, _to_text(value)) for name, value in _split_table(table)]
 
 
 def encode(header: Header) -> bytes:
-    """Write one pair as an entry of a table; reverses `decode` exactly."""
+    """Encode a name and its text as an entry of an AMQP table; reverses `decode`."""
     name, text = header
     if len(name) > LONGEST_NAME:
         raise AmqpMalformed(
@@ -64,7 +64,7 @@ def encode(header: Header) -> bytes:
 
 
 def _to_text(value: bytes) -> bytes:
-    """Return a value as the text of a header: itself, or as JSON."""
+    """Return an AMQP value as the text of a header: itself, or as JSON."""
     if value[:1] != b"S":
         return _as_json(value)
     text = value[5:]
@@ -72,7 +72,7 @@ def _to_text(value: bytes) -> bytes:
 
 
 def _parse_value(text: bytes) -> bytes | None:
-    """Parse the value that a text stands for; None where it stands for itself.
+    """Parse the AMQP value that a header stands for; None where it is just text.
 
     Only the exact text that `_to_text` makes of a value stands for that value.
     """
@@ -89,18 +89,18 @@ def _parse_value(text: bytes) -> bytes | None:
 
 
 def _escape(text: bytes) -> bytes:
-    """Write as JSON a text that would otherwise be read as another value."""
+    """Write as JSON a header's text that would otherwise be read as another value."""
     return _to_json({"$S": text.decode()})
 
 
 def _unescape(inner: bytes, text: bytes) -> bytes | None:
-    """Return the text that was escaped; None if it needed no escape."""
+    """Return the header's text that was escaped; None if it needed no escape."""
     needed = _parse_value(inner) is not None and _escape(inner) == text
     return _long_string(inner) if needed else None
 
 
 def _as_json(value: bytes) -> bytes:
-    """Convert a value other than a long string to JSON, or to its raw bytes."""
+    """Convert an AMQP value but a long string to JSON, or to its raw bytes."""
     try:
         plain = _to_plain(value, deep=0)
         # Only values in an array or a table may omit their letter.
@@ -115,12 +115,12 @@ def _as_json(value: bytes) -> bytes:
 
 
 def _to_raw_json(value: bytes) -> bytes:
-    """Write the bytes of a value in base64, as JSON."""
+    """Write the bytes of an AMQP value in base64, as JSON."""
     return _to_json({"$raw": base64.b64encode(value).decode()})
 
 
 def _to_plain(value: bytes, *, deep: int) -> object:
-    """Convert an encoded value to what JSON can hold; raise AmqpMalformed."""
+    """Convert an AMQP value to what JSON can hold; raise AmqpMalformed."""
     if deep > DEEPEST:
         raise AmqpMalformed("it is too deep")
     if value[:1] == b"A":
@@ -132,7 +132,7 @@ def _to_plain(value: bytes, *, deep: int) -> object:
 
 
 def _scalar_to_plain(letter: str, rest: bytes) -> object:
-    """Convert a value of this type's letter to what JSON can hold."""
+    """Convert an AMQP value of this type's letter to what JSON can hold."""
     match letter:
         case "S":
             return rest[4:].decode()
@@ -150,7 +150,7 @@ def _scalar_to_plain(letter: str, rest: bytes) -> object:
 
 
 def _encode_value(plain: object) -> bytes:
-    """Encode a value that `_to_plain` made."""
+    """Encode as AMQP a value that `_to_plain` made."""
     if isinstance(plain, list):
         return b"A" + _with_length(b"".join(map(_encode_value, plain)))
     if not isinstance(plain, dict):
@@ -162,7 +162,7 @@ def _encode_value(plain: object) -> bytes:
 
 
 def _encode_scalar(plain: object) -> bytes:
-    """Encode a text, a truth, a null or a number."""
+    """Encode a text, boolean, null or number as AMQP."""
     match plain:
         case str():
             return _long_string(plain.encode())
@@ -177,13 +177,13 @@ def _encode_scalar(plain: object) -> bytes:
 
 
 def _encode_entry(name: str, plain: object) -> bytes:
-    """Encode a name and its value."""
+    """Encode a name and its value as an entry of an AMQP table."""
     # bytes() raises ValueError where the name is too long for one byte.
     return bytes([len(name.encode())]) + name.encode() + _encode_value(plain)
 
 
 def _encode_tagged(letter: str, inner: object) -> bytes:
-    """Encode a value whose type JSON cannot show, by its letter."""
+    """Encode an AMQP value whose type JSON cannot show, by its letter."""
     match letter, inner:
         case "raw", str():
             return _require_one_value(base64.b64decode(inner, validate=True))
@@ -198,21 +198,21 @@ def _encode_tagged(letter: str, inner: object) -> bytes:
 
 
 def _checked_letter(letter: str) -> str:
-    """Return the letter; raise AmqpMalformed for one of no number."""
+    """Return the letter of an AMQP number; raise AmqpMalformed for another letter."""
     if letter not in _NUMBERS:
         raise AmqpMalformed(f"there is no type {letter}")
     return letter
 
 
 def _require_one_value(value: bytes) -> bytes:
-    """Return the bytes; raise AmqpMalformed unless they are one value."""
+    """Return the bytes; raise AmqpMalformed unless they are one AMQP value."""
     if _end_of_value(value, 0) != len(value):
         raise AmqpMalformed("more than a value")
     return value
 
 
 def _split_table(table: bytes) -> Iterator[Header]:
-    """Yield the name and the encoded value of each entry of a table."""
+    """Yield the name and the encoded value of each entry of an AMQP table."""
     offset = 0
     while offset < len(table):
         start = offset + 1 + table[offset]
@@ -222,7 +222,7 @@ def _split_table(table: bytes) -> Iterator[Header]:
 
 
 def _split_array(array: bytes) -> Iterator[bytes]:
-    """Yield each encoded value of an array."""
+    """Yield each encoded value of an AMQP array."""
     offset = 0
     while offset < len(array):
         end = _end_of_value(array, offset)
@@ -231,7 +231,7 @@ def _split_array(array: bytes) -> Iterator[bytes]:
 
 
 def _end_of_value(data: bytes, offset: int) -> int:
-    """Return the end of the value that begins here with its letter."""
+    """Return where the AMQP value that begins here with its letter ends."""
     letter = chr(data[offset]) if offset < len(data) else ""
     end = offset + 1 + _SIZES.get(letter, 0)
     if letter in _HAVE_LENGTH and end + 4 <= len(data):
@@ -244,12 +244,12 @@ def _end_of_value(data: bytes, offset: int) -> int:
 
 
 def _long_string(text: bytes) -> bytes:
-    """Encode a text as a long string."""
+    """Encode a text as AMQP's long string."""
     return b"S" + _with_length(text)
 
 
 def _with_length(content: bytes) -> bytes:
-    """Put the length before the bytes."""
+    """Put AMQP's length, four bytes, before the bytes."""
     return _LENGTH.pack(len(content)) + content
 
 

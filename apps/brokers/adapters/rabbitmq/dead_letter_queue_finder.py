@@ -47,7 +47,7 @@ class RabbitExchange:
 
     @classmethod
     def of(cls, kind: str, bindings: Sequence[Mapping[str, Any]]) -> Self:
-        """Read to which queues an exchange leads, sorted."""
+        """Read to which queues an exchange of RabbitMQ leads, sorted."""
         queues = (one for one in bindings if one["destination_type"] == "queue")
         pairs = sorted((one["destination"], one["routing_key"]) for one in queues)
         return cls(kind=kind, bindings=pairs)
@@ -56,7 +56,7 @@ class RabbitExchange:
 def dead_letter_queue_of(
     queue: RabbitQueue, exchange_of: Callable[[str], RabbitExchange | None]
 ) -> str:
-    """Return the queue that gets the dead letters of this one, or "".
+    """Return the queue that gets the dead letters of a RabbitMQ queue, or "".
 
     Of several, it is the first by name. Where only the messages hold their routing key,
     that is assumed to be the queue's name.
@@ -91,7 +91,7 @@ def _passes(kind: str, bound: str, key: str) -> bool:
 
 
 def _matches_words(pattern: Sequence[str], words: Sequence[str]) -> bool:
-    """Match a topic pattern: `*` is one word, `#` any number of words."""
+    """Match a routing key with a topic pattern: `*` is one word, `#` any words."""
     if not pattern:
         return not words
     if pattern[0] == "#":

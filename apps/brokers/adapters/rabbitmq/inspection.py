@@ -41,7 +41,7 @@ class RabbitQueueCounter:
 
     @property
     def wire(self) -> RabbitWire:
-        """Return an open connection, a new one if the last was closed."""
+        """Return an open connection to RabbitMQ, a new one if the last was closed."""
         if self._wire is None or not self._wire.is_open:
             self.close()
             self._wire = RabbitWire(self._address)
@@ -62,13 +62,13 @@ class RabbitQueueCounter:
             raise
 
     def close(self) -> None:
-        """Close the connection; the next count opens another."""
+        """Close the connection to RabbitMQ; the next count opens another."""
         wire, self._wire = self._wire, None
         if wire is not None:
             wire.close()
 
     def _declare_passively(self, queue: str) -> tuple[int, int]:
-        """Ask for a queue's (messages, consumers), without creating it."""
+        """Ask for a queue's (messages, consumers), without creating the queue."""
         wire = self.wire
         wire.open_channel()
         declare = spec.Queue.Declare(queue=queue, passive=True)
@@ -87,7 +87,7 @@ class RabbitTopicAdmin:
         self._absent_until = 0.0
 
     def consumers(self) -> list[ConsumerPosition]:
-        """Return the only position: all consumers of a queue share it.
+        """Return a queue's only position: all its consumers share it.
 
         Settled messages are gone, so it has no number; only the messages ahead are
         known.
@@ -110,28 +110,28 @@ class RabbitTopicAdmin:
         return [position]
 
     def depth(self) -> int | None:
-        """Count the ready messages; those that a reader holds are not included."""
+        """Count the dead-letter queue's ready messages, without those a reader took."""
         counts = self._counter.count(self._queues.dead_letters)
         if counts is None:
             raise queue_missing(self._server, self._queues.dead_letters)
         return counts[0]
 
     def oldest_at(self) -> datetime | None:
-        """Return None: RabbitMQ shows the time only with the message."""
+        """Return None, the oldest dead letter's time: only messages show it."""
         return None
 
     def delivered(self) -> Delivered | None:
-        """Count deliveries, also repeated ones; None without the management plugin."""
+        """Count a queue's deliveries, also repeated; None without the plugin."""
         total = self._of_management("message_stats", "deliver_get")
         return None if total is None else Delivered(total=total, at=clock.now())
 
     def close(self) -> None:
-        """Close both connections."""
+        """Close the connections to RabbitMQ and its management plugin."""
         self._counter.close()
         self._management.close()
 
     def _of_management(self, *path: str) -> int | None:
-        """Return a number of the topic's queue from the management plugin."""
+        """Ask the management plugin for a number of the topic's queue."""
         if time.monotonic() < self._absent_until:
             return None
         try:
@@ -154,7 +154,7 @@ class RabbitBrokerAdmin:
         self._management = RabbitManagement(address)
 
     def ping(self) -> str:
-        """Connect, and try the management plugin; describe both in words."""
+        """Connect to RabbitMQ and its management plugin; describe both in words."""
         self._counter.close()
         wire = self._counter.wire
         over = f", over {wire.tls}" if wire.tls else ""
@@ -172,7 +172,7 @@ class RabbitBrokerAdmin:
         return f"{wire.version}{managed}{where}"
 
     def discover(self) -> list[FoundTopic]:
-        """List the queues that are no dead-letter queue, each with its own."""
+        """List RabbitMQ's queues as topics, each with its dead-letter queue."""
         queues = [
             RabbitQueue.of(details)
             for details in self._management.queues()
@@ -193,12 +193,12 @@ class RabbitBrokerAdmin:
         return [self._topic(name, dead_letter_queues[name]) for name in topics]
 
     def close(self) -> None:
-        """Close both connections."""
+        """Close the connections to RabbitMQ and its management plugin."""
         self._counter.close()
         self._management.close()
 
     def _read_exchange(self, name: str) -> RabbitExchange | None:
-        """Return an exchange with its bindings; None if it is missing."""
+        """Return a RabbitMQ exchange with its bindings; None if it is missing."""
         details = self._management.exchange(name)
         if details is None:
             return None
@@ -216,6 +216,6 @@ class RabbitBrokerAdmin:
         )
 
     def _depth(self, queue: str) -> int | None:
-        """Count a queue; None if it is missing."""
+        """Count a queue's messages; None if the queue is missing."""
         counts = self._counter.count(queue)
         return counts[0] if counts else None

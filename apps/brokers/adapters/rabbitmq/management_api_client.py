@@ -40,7 +40,7 @@ class RabbitManagement:
         self._pool: urllib3.PoolManager | None = None
 
     def try_out(self) -> None:
-        """Make the call of discovery; raise Unavailable or Refused as it would."""
+        """Call the plugin as discovery does; raise Unavailable or Refused likewise."""
         self._get("queues", self._vhost, page=1, page_size=1, columns="name")
 
     def queues(self) -> Iterator[Mapping[str, Any]]:
@@ -69,7 +69,7 @@ class RabbitManagement:
         return self._get(*path) or []
 
     def close(self) -> None:
-        """Close the HTTP connections; the next call opens others."""
+        """Close the HTTP connections to the plugin; the next call opens others."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.clear()
@@ -88,7 +88,7 @@ class RabbitManagement:
         return self._pool
 
     def _get(self, *path: str, **query: object) -> Any:
-        """Return the answer; None where the object does not exist."""
+        """Ask the plugin for an object; None where the object does not exist."""
         where = "/".join(quote(part, safe="") for part in path)
         url = f"{self._url}/api/{where}?{urlencode(query)}"
         try:
@@ -98,7 +98,7 @@ class RabbitManagement:
             raise Unavailable(self._describe_outage(_describe_error(error))) from error
 
     def _parse_reply(self, status: int, data: bytes) -> Any:
-        """Parse an answer; None for 404, raise Refused or Unavailable."""
+        """Parse the plugin's answer; None for 404, raise Refused or Unavailable."""
         if status == _NOT_FOUND and _is_own_404(data):
             return None
         if status in _FORBIDDEN:
@@ -132,7 +132,7 @@ def _describe_error(error: Exception) -> str:
 
 
 def _login_remedy(data: bytes) -> str:
-    """Return what to do: about a wrong login, or a user without the right."""
+    """Return what to do about the plugin's refusal: a wrong login, or no right."""
     if _reason(data).lower().startswith("login"):
         return (
             "refused the login: check the user and the password in the broker's "

@@ -70,7 +70,7 @@ class RabbitParcel:
         )
 
     def frames(self, *, largest: int) -> bytes:
-        """Encode the frames that publish the message."""
+        """Encode the AMQP frames that publish the message."""
         content = _CONTENT.pack(spec.Basic.INDEX, 0, len(self.body)) + self.properties
         room = largest - FRAME_OVERHEAD
         parts = (
@@ -118,7 +118,7 @@ class RabbitChannel:
         outcomes: dict[int, PublishOutcome],
         written: set[int],
     ) -> None:
-        """Send all messages, and set each outcome as soon as it is known.
+        """Send all messages, and set each outcome as soon as the broker confirms it.
 
         Raises `RabbitRejected` or `MaybeSent`. The broker may then have messages of
         `written` that have no outcome; it has none of the others.
@@ -141,7 +141,7 @@ class RabbitChannel:
         return BLOCKED_SECONDS if self._wire.blocked else CONFIRM_SECONDS
 
     def _fill(self, ahead: Iterator[RabbitParcel]) -> bool:
-        """Write until enough is in flight; return False when all are written."""
+        """Write messages until enough are in flight; return False at the end."""
         while self._wire.unwritten < AHEAD_BYTES:
             room = min(IN_FLIGHT - len(self._waiting), AT_ONCE)
             batch = list(islice(ahead, room))
@@ -159,7 +159,7 @@ class RabbitChannel:
         self._wire.write(b"".join(one.frames(largest=largest) for one in batch))
 
     def _take_arrivals(self, outcomes: dict[int, PublishOutcome]) -> bool:
-        """Take all arrivals; tell whether there was any."""
+        """Take the broker's confirms and returns; tell whether there was any."""
         some = False
         while (arrival := self._wire.next()) is not None:
             self._take(arrival, outcomes)
@@ -169,7 +169,7 @@ class RabbitChannel:
     def _take(
         self, arrival: RabbitArrival, outcomes: dict[int, PublishOutcome]
     ) -> None:
-        """Set the outcomes that a confirm decides, or note a return."""
+        """Set the outcomes that a broker's confirm decides, or note a return."""
         match arrival.method:
             case spec.Basic.Return():
                 self._take_return(arrival)
@@ -191,7 +191,7 @@ class RabbitChannel:
         outcomes[parcel.index] = refused(why) if why else outcome
 
     def _settled_tags(self, tag: int, *, multiple: bool) -> list[int]:
-        """List the waiting tags that a confirm is about."""
+        """List the tags of waiting messages that a broker's confirm is about."""
         if not multiple:
             return [tag] if tag in self._waiting else []
         last = tag or self._last
@@ -238,7 +238,7 @@ class RabbitPublisher:
         ]
 
     def close(self) -> None:
-        """Close the connection; the next messages open another."""
+        """Close the connection to RabbitMQ; the next messages open another."""
         wire, self._wire, self._channel = self._wire, None, None
         if wire is not None:
             wire.close()
@@ -246,7 +246,7 @@ class RabbitPublisher:
     def _deliver(
         self, parcels: list[RabbitParcel], outcomes: dict[int, PublishOutcome]
     ) -> str:
-        """Set the outcomes that can be had; return why the others are missing."""
+        """Publish the messages, set their outcomes; return why some have none."""
         try:
             try:
                 self._send(parcels, outcomes)
@@ -261,7 +261,7 @@ class RabbitPublisher:
         return ""
 
     def _without_answer(self, index: int, reason: str) -> PublishOutcome:
-        """Say unknown if the message was written, else unsent."""
+        """Return the outcome of an unanswered message: unknown if written."""
         is_written = index in self._written
         kind = OutcomeKind.UNKNOWN if is_written else OutcomeKind.UNSENT
         return PublishOutcome(kind=kind, detail=reason)
@@ -289,7 +289,7 @@ class RabbitPublisher:
     def _count_passed(
         self, part: Sequence[RabbitParcel]
     ) -> tuple[int, RabbitRejected | None]:
-        """Return how many messages passed, and what the broker said to the next."""
+        """Return how many messages the broker took, and what it said to the next."""
         channel = self._open_channel()
         before = channel.returns
         try:
@@ -302,7 +302,7 @@ class RabbitPublisher:
     def _send_one_by_one(
         self, parcels: list[RabbitParcel], outcomes: dict[int, PublishOutcome]
     ) -> None:
-        """Send what passed the rehearsal; singly if even that closes the channel."""
+        """Send rehearsed messages; singly if even these close the channel."""
         try:
             self._send(parcels, outcomes)
         except RabbitRejected:
@@ -343,7 +343,7 @@ class RabbitPublisher:
         return self._open_wire()
 
     def _open_wire(self) -> RabbitWire:
-        """Return a connection that passed its probe, a new one if need be."""
+        """Return a connection to RabbitMQ that passed its probe, perhaps a new one."""
         if self._wire is not None and self._wire.is_open:
             return self._wire
         self.close()
@@ -357,7 +357,7 @@ class RabbitPublisher:
         return self._wire
 
     def _open_channel(self) -> RabbitChannel:
-        """Return the open channel, or a new one."""
+        """Return the open channel to RabbitMQ, or a new one."""
         wire = self._open_wire()
         if self._channel is None:
             self._channel = RabbitChannel(wire)
@@ -365,7 +365,7 @@ class RabbitPublisher:
 
 
 def pack(index: int, message: Outbound, *, largest: int) -> RabbitParcel:
-    """Encode one message; raise `AmqpMalformed` where AMQP cannot carry it."""
+    """Encode a message as AMQP; raise `AmqpMalformed` where AMQP cannot carry it."""
     if not is_name(message.topic):
         raise AmqpMalformed("the name of a queue has 1 to 255 bytes")
     if len(message.body) > MOST_BYTES:
@@ -383,7 +383,7 @@ def pack(index: int, message: Outbound, *, largest: int) -> RabbitParcel:
 def _recording_written(
     parcels: Sequence[RabbitParcel], written: set[int]
 ) -> Iterator[RabbitParcel]:
-    """Yield the parcels, and add the index of each to `written` before that."""
+    """Yield messages, and add the index of each to `written` before that."""
     for parcel in parcels:
         written.add(parcel.index)
         yield parcel
@@ -402,7 +402,7 @@ _NOT_TAKEN = refused(
 
 @lru_cache(maxsize=256)
 def _publish_frame(queue: str) -> bytes:
-    """Encode the frame of the method that publishes to a queue."""
+    """Encode the AMQP frame of the method that publishes to a queue."""
     method = spec.Basic.Publish(exchange="", routing_key=queue, mandatory=True)
     payload = method.INDEX.to_bytes(4, "big") + b"".join(method.encode())
     return frame(spec.FRAME_METHOD, payload)

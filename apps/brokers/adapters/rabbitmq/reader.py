@@ -72,7 +72,7 @@ class RabbitConsumption:
         return time.monotonic() - oldest[1] if oldest else 0.0
 
     def next(self, *, bound: int) -> RabbitArrival | None:
-        """Return the next message that is in the queue now; None at its end."""
+        """Return the next dead letter that is in the queue now; None at its end."""
         arrival = self._take(wait=0)
         if arrival is None:
             self._ensure_consumer(bound)
@@ -81,7 +81,7 @@ class RabbitConsumption:
         return arrival
 
     def wait(self, seconds: float) -> RabbitArrival | None:
-        """Return the next message that comes within so many seconds."""
+        """Return the next dead letter that comes within so many seconds, or None."""
         return self._take(wait=seconds)
 
     def acknowledge(self, tags: Iterable[int]) -> None:
@@ -99,7 +99,7 @@ class RabbitConsumption:
         self._sync()
 
     def give_back(self, tags: Iterable[int]) -> None:
-        """Return these deliveries and those not read yet; stop consuming."""
+        """Give these deliveries and unread ones back to the queue; stop consuming."""
         open_tags = {tag for tag in tags if tag in self._unsettled}
         self._stop()
         self._sync()
@@ -151,14 +151,14 @@ class RabbitConsumption:
         self._wire.call(consume, spec.Basic.ConsumeOk)
 
     def _stop(self) -> None:
-        """Cancel the consumer, if there is one."""
+        """Cancel the consumer of the dead-letter queue, if there is one."""
         if self._consumer:
             cancel = spec.Basic.Cancel(self._consumer)
             self._wire.call(cancel, spec.Basic.CancelOk)
         self._consumer, self._bound = "", 0
 
     def _sync(self) -> None:
-        """Wait until the queue has handled all calls, and its deliveries are here.
+        """Wait until the queue handled all calls, and its deliveries arrived.
 
         The queue answers after its deliveries to the channel, and the channel answers
         after it passed these on to us.
@@ -169,7 +169,7 @@ class RabbitConsumption:
         self._wire.answer(spec.Basic.QosOk)
 
     def _first_of_all(self, open_tags: set[int]) -> list[int]:
-        """Return the oldest of these tags that one acknowledgement can settle."""
+        """Return the oldest delivery tag that one acknowledgement can settle."""
         first = list[int]()
         for tag in self._unsettled:
             if tag not in open_tags:
@@ -190,7 +190,7 @@ class DeliveryLimits:
         self._limits: dict[str, int | None] = {}
 
     def of(self, queue: str) -> int | None:
-        """Return how often a queue delivers a message at most, asked once; or None."""
+        """Return how often a queue delivers a message at most; None if unknown."""
         if queue not in self._limits:
             self._limits[queue] = self._ask_limit(queue)
         return self._limits[queue]
@@ -222,7 +222,7 @@ class RabbitDeadLetterReader:
         self._consumption: RabbitConsumption | None = None
 
     def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
-        """Return the next dead letters; wait for the first at most `wait`."""
+        """Return the next dead letters; wait at most `wait` seconds for the first."""
         try:
             return self._read_batch(limit, wait)
         except (RabbitRejected, Unavailable) as trouble:
@@ -236,7 +236,7 @@ class RabbitDeadLetterReader:
         return []
 
     def acknowledge(self, handles: Sequence[str]) -> None:
-        """Remove these; raise Unavailable if their connection is closed."""
+        """Remove these dead letters from their queue; raise Unavailable if closed."""
         if not handles:
             return
         tags = self._tags(handles)
@@ -247,10 +247,10 @@ class RabbitDeadLetterReader:
         self._settle(self._consumption.acknowledge, tags)
 
     def extend(self, handles: Sequence[str]) -> None:
-        """Do nothing: the open connection hides the messages."""
+        """Do nothing: the open connection hides the dead letters from others."""
 
     def release(self, handles: Sequence[str]) -> None:
-        """Release; messages of a closed connection are already in their queue."""
+        """Return dead letters to their queue; a closed connection already did."""
         if self._consumption is not None:
             self._settle(self._consumption.give_back, self._tags(handles))
 
@@ -259,14 +259,14 @@ class RabbitDeadLetterReader:
         return 0
 
     def close(self) -> None:
-        """Close; messages that are not settled return to their queue."""
+        """Close the connection; unsettled dead letters return to their queue."""
         consumption, self._consumption = self._consumption, None
         if consumption is not None:
             consumption.close()
         self._deliveries.close()
 
     def _read_batch(self, limit: int, wait: float) -> list[DeadLetter]:
-        """Consume until there is enough, or the queue is empty."""
+        """Read dead letters until they are enough, or the queue is empty."""
         consumption = self._open_consumption()
         letters, size = list[DeadLetter](), 0
         while len(letters) < limit and size < BATCH_BYTES:
@@ -281,7 +281,7 @@ class RabbitDeadLetterReader:
         return letters
 
     def _open_consumption(self) -> RabbitConsumption:
-        """Return the open consumption, or start one; raise if held too long."""
+        """Return the open consumer, or start one; raise if letters waited too long."""
         if self._consumption is None:
             self._consumption = RabbitConsumption(self._address, self._queue)
         if self._consumption.longest_held > LONGEST_HELD_SECONDS:
@@ -298,7 +298,7 @@ class RabbitDeadLetterReader:
         return max(1, min(limit, MOST_AT_ONCE, BATCH_BYTES // self._largest))
 
     def _settle(self, how: Callable[[Iterable[int]], None], tags: list[int]) -> None:
-        """Settle these deliveries; close the connection on a trouble."""
+        """Settle deliveries by a call; close the connection if that fails."""
         try:
             how(tags)
         except (RabbitRejected, Unavailable):
@@ -306,7 +306,7 @@ class RabbitDeadLetterReader:
             raise
 
     def _tags(self, handles: Sequence[str]) -> list[int]:
-        """Return the delivery tags of this connection; ignore the other handles."""
+        """Return letters' delivery tags of this connection; ignore other handles."""
         epoch = self._consumption.epoch if self._consumption else ""
         parts = (handle.partition(".") for handle in handles)
         return [
@@ -332,7 +332,7 @@ class RabbitDeadLetterReader:
         )
 
     def _delivery_count(self, death: dict[str, Any]) -> int | None:
-        """Return how often consumers received it, where its death says so."""
+        """Return how often consumers received a letter, if its death says so."""
         times = death.get("count")
         if not isinstance(times, int):
             return None
@@ -376,7 +376,7 @@ def latest_death(headers: Sequence[Header]) -> dict[str, Any]:
 
 
 def _died_at(death: dict[str, Any]) -> datetime | None:
-    """Return when it died; of several deaths in a queue, `time` is the first's."""
+    """Return when a message died; of several deaths, `time` is the first's."""
     time_of_death = death.get("time")
     if death.get("count") != 1 or not isinstance(time_of_death, dict):
         return None

@@ -44,23 +44,23 @@ class RabbitLink:
 
     @property
     def tls(self) -> str:
-        """Return the version of TLS, "" without it."""
+        """Return the link's version of TLS, "" without it."""
         if not isinstance(self._socket, ssl.SSLSocket):
             return ""
         return self._socket.version() or "TLS"
 
     @property
     def unwritten(self) -> int:
-        """Count the bytes that are still to be sent."""
+        """Count the bytes that the link still has to send."""
         return self._unwritten
 
     def write(self, data: bytes) -> None:
-        """Queue data; the next calls of `turn` send it."""
+        """Queue bytes to the broker; the next calls of `turn` send them."""
         self._out.append(memoryview(data))
         self._unwritten += len(data)
 
     def turn(self, *, wait: float) -> bytes:
-        """Send and receive what is possible now; wait until one of the two is.
+        """Exchange bytes with the broker; wait until the socket can do either.
 
         Raises `MaybeSent` when the broker has closed and all its data was returned.
         """
@@ -73,11 +73,11 @@ class RabbitLink:
             self._wait(remaining)
 
     def close(self) -> None:
-        """Close the socket; what is not sent yet is lost."""
+        """Close the socket to the broker; bytes not sent yet are lost."""
         self._close()
 
     def _send(self) -> bool:
-        """Send what the socket takes now; tell whether that was any."""
+        """Send the bytes that the socket takes now; tell whether it took any."""
         before = self._unwritten
         try:
             while self._out:
@@ -98,7 +98,7 @@ class RabbitLink:
         return self._unwritten != before
 
     def _receive(self) -> bytes:
-        """Receive what is there, b"" for nothing; raise MaybeSent at the end."""
+        """Receive the bytes that are there, b"" for none; raise MaybeSent at end."""
         try:
             data = self._socket.recv(CHUNK)
         except _NOT_NOW:
@@ -118,7 +118,7 @@ class RabbitLink:
         self._poll.poll(seconds * 1000)
 
     def _lost_error(self, error: OSError | None) -> MaybeSent:
-        """Build the error of a lost connection."""
+        """Build the error of a lost connection to RabbitMQ."""
         why = reason_of(error) if error else "it closed the connection."
         return MaybeSent(f"{self.server} is away: {why}")
 
@@ -130,7 +130,7 @@ def reason_of(error: Exception) -> str:
 
 
 def _connect(address: RabbitAddress) -> socket.socket:
-    """Connect, with TLS if the address says so; raise NotSent."""
+    """Open a socket to RabbitMQ, with TLS if the address says so; raise NotSent."""
     try:
         connection = address.dial(address.host, address.port, seconds=CONNECT_SECONDS)
         try:
@@ -155,6 +155,6 @@ def _start_tls(plain: socket.socket, address: RabbitAddress) -> socket.socket:
 
 
 def _close(opened: socket.socket) -> None:
-    """Close a socket and ignore errors."""
+    """Close a socket to RabbitMQ and ignore errors."""
     with suppress(OSError):
         opened.close()

@@ -69,19 +69,19 @@ class RedisAdapter:
     def topic_admin(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> RedisTopicAdmin:
-        """Return what inspects a topic's streams; it connects when it is asked."""
+        """Return the admin that inspects a topic's streams; it connects when asked."""
         return RedisTopicAdmin(settings_of(broker, topic))
 
     def broker_admin(self, broker: BrokerSettings) -> RedisBrokerAdmin:
-        """Return what tests a server and lists its streams."""
+        """Return the admin that tests a Redis server and lists its streams."""
         return RedisBrokerAdmin(settings_of(broker))
 
     def queue_by_convention(self, topic: str) -> str:
-        """Return "": Redis has no dead-letter queues, each team names its own."""
+        """Return "", no conventional dead-letter queue: each team names its own."""
         return ""
 
     def ordering(self, topic: str) -> Ordering:
-        """Return the ordering of the kind: all streams have the same."""
+        """Return the ordering of Redis streams: all have the same."""
         return CAPABILITIES.ordering
 
 

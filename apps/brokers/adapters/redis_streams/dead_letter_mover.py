@@ -46,7 +46,7 @@ class RedisDeadLettering:
         self._looked_at: dict[bytes, bytes] = {}
 
     def move(self) -> int:
-        """Move a page of each consumer group's messages; return the number moved."""
+        """Move a page of each group's exhausted messages; return how many."""
         moved = 0
         for group in self._group_names():
             now = server_time(self._wire)
@@ -55,7 +55,7 @@ class RedisDeadLettering:
         return moved
 
     def _used_up(self, group: bytes) -> list[_Pending]:
-        """Return the exhausted entries of the next page of a group's overdue ones."""
+        """Return exhausted entries among the next page of a group's overdue ones."""
         start = self._looked_at.get(group, b"-")
         idle = int(self._settings.visibility_timeout * 1000)
         page = self._wire.call(
@@ -69,7 +69,7 @@ class RedisDeadLettering:
         return [pending for pending in entries if pending.dequeue_count >= limit]
 
     def _dead_letter(self, pending: _Pending, *, now: datetime) -> bool:
-        """Move one message, unless a consumer took it since we looked.
+        """Move a message to the dead-letter queue, unless a consumer took it.
 
         1. Claim it, which fails when it is no longer overdue: no other consumer gets it
            now. A trimmed message is overdue without bytes; from Redis 7 on, claiming
@@ -95,7 +95,7 @@ class RedisDeadLettering:
         return self._move(pending, entries_of(entries)[0], now=now)
 
     def _move(self, pending: _Pending, entry: RedisEntry, *, now: datetime) -> bool:
-        """Add a message to the queue and settle it; return False if refused."""
+        """Add a message to the queue, settle it; return False if Redis refused."""
         story = _story_headers(pending, now=now)
         fields = [part for pair in (*entry.fields, *story) for part in pair]
         settle = ("XACK", self._settings.stream, pending.group, pending.bookmark)
@@ -145,7 +145,7 @@ class _Pending:
 
 
 def _story_headers(pending: _Pending, *, now: datetime) -> Fields:
-    """Write the headers that say why the message is in the queue."""
+    """Write the headers that say why a message is in the dead-letter queue."""
     return vocabulary.exhausted(
         bookmark=pending.bookmark,
         consumer_group=pending.group,

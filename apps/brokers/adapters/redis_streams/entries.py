@@ -24,7 +24,7 @@ class RedisEntry:
 
 
 def split_body(fields: Fields, *, body_field: bytes) -> tuple[bytes, Fields]:
-    """Return the body of an entry's fields, and the others as headers.
+    """Return the body of a Redis entry's fields, and the others as headers.
 
     The body is the first field of that name. Its usual place is before the headers;
     where it stood elsewhere, a header of its name without a value marks the place. A
@@ -44,7 +44,7 @@ def split_body(fields: Fields, *, body_field: bytes) -> tuple[bytes, Fields]:
 
 
 def join_body(body: bytes, headers: Fields, *, body_field: bytes) -> Fields:
-    """Join a body and headers to an entry's fields; reverses `split_body`."""
+    """Join a body and headers to a Redis entry's fields; reverses `split_body`."""
     if not body:
         return headers
     mark = (body_field, b"")
@@ -55,16 +55,16 @@ def join_body(body: bytes, headers: Fields, *, body_field: bytes) -> Fields:
 
 
 def entries_of(reply: Sequence[tuple[bytes, list[bytes] | None]]) -> list[RedisEntry]:
-    """Convert a raw reply of entries; a deleted entry has no fields."""
+    """Convert Redis' reply to entries; a deleted entry has no fields."""
     return [RedisEntry(bookmark, _two_by_two(flat or [])) for bookmark, flat in reply]
 
 
 def _two_by_two(flat: Sequence[bytes]) -> Fields:
-    """Pair names and values that alternate."""
+    """Pair names and values that alternate in a reply of Redis."""
     return tuple(zip(flat[::2], flat[1::2], strict=True))
 
 
 def pairs(flat: Sequence[Any]) -> dict[str, Any]:
-    """Map decoded names to raw values, which alternate in a reply."""
+    """Map decoded names to raw values, which alternate in a reply of Redis."""
     names = (name.decode("utf-8", "replace") for name in flat[::2])
     return dict(zip(names, flat[1::2], strict=True))

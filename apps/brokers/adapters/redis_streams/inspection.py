@@ -45,7 +45,7 @@ class RedisTopicAdmin:
         return [self._position(pairs(group), head, now=now) for group in groups]
 
     def depth(self) -> int | None:
-        """Count the entries of the dead-letter queue."""
+        """Count the entries of the topic's dead-letter stream."""
         return int(self._wire.call("XLEN", self._settings.queue))
 
     def oldest_at(self) -> datetime | None:
@@ -55,7 +55,7 @@ class RedisTopicAdmin:
         return _moment_of(entries[0].bookmark) if entries else None
 
     def delivered(self) -> Delivered | None:
-        """Add up the reads of all groups, which Redis counts since 7.0."""
+        """Add up the deliveries to all groups, which Redis counts since 7.0."""
         groups = (
             call_or_none(self._wire, "XINFO", "GROUPS", self._settings.stream) or ()
         )
@@ -66,7 +66,7 @@ class RedisTopicAdmin:
         return Delivered(total=sum(counts), at=server_time(self._wire))
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to Redis."""
         self._wire.close()
 
     def _position(
@@ -91,7 +91,7 @@ class RedisTopicAdmin:
         )
 
     def _details(self, group: bytes) -> tuple[Any, Any]:
-        """Ask for a group's oldest pending entry, and for its consumers."""
+        """Ask Redis for a group's oldest pending entry, and for its consumers."""
         stream = self._settings.stream
         oldest = self._wire.call("XPENDING", stream, group, "-", "+", 1)
         return oldest, self._wire.call("XINFO", "CONSUMERS", stream, group)
@@ -104,13 +104,13 @@ class RedisBrokerAdmin:
         self._wire = RedisWire(settings.url, dial=settings.dial)
 
     def ping(self) -> str:
-        """Connect, and name the version of Redis."""
+        """Connect to Redis, and name its version."""
         info = text(self._wire.call("INFO", "server"))
         facts = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
         return f"Redis {facts.get('redis_version', 'of an unknown version')}"
 
     def discover(self) -> list[FoundTopic]:
-        """List the streams that are no dead-letter queue, each with its own."""
+        """List Redis' streams as topics, each with its dead-letter queue."""
         depths = {text(key): self._length(key) for key in sorted(self._streams())}
         return [
             FoundTopic(
@@ -125,11 +125,11 @@ class RedisBrokerAdmin:
         ]
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to Redis."""
         self._wire.close()
 
     def _streams(self) -> set[bytes]:
-        """Scan all keys; a key that comes or goes meanwhile may be missed."""
+        """Scan Redis for streams; one that comes or goes meanwhile may be missed."""
         streams: set[bytes] = set()
         cursor: Argument = "0"
         while True:
@@ -145,17 +145,17 @@ class RedisBrokerAdmin:
 
 
 def _is_queue_of_another(name: str, depths: Mapping[str, int]) -> bool:
-    """Tell whether it is the dead-letter queue of another of these streams."""
+    """Tell whether a stream is the dead-letter queue of another of these streams."""
     return name.endswith(SUFFIX) and name.removesuffix(SUFFIX) in depths
 
 
 def _seconds_since(bookmark: bytes, *, now: datetime) -> float:
-    """Return the seconds since an entry was added."""
+    """Return the seconds since an entry was added to its stream."""
     return max(0.0, now.timestamp() - _milliseconds(bookmark) / 1000)
 
 
 def _moment_of(bookmark: bytes) -> datetime | None:
-    """Return when an entry was added; None for an id that is no time."""
+    """Return when an entry was added to its stream; None for an id without time."""
     try:
         return datetime.fromtimestamp(_milliseconds(bookmark) / 1000, UTC)
     except (OverflowError, ValueError, OSError):
@@ -163,5 +163,5 @@ def _moment_of(bookmark: bytes) -> datetime | None:
 
 
 def _milliseconds(bookmark: bytes) -> int:
-    """Return the milliseconds since 1970 in the id of an entry."""
+    """Return the milliseconds since 1970 in the id of a stream's entry."""
     return int(bookmark.partition(b"-")[0])

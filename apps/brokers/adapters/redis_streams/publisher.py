@@ -42,7 +42,7 @@ class RedisPublisher:
         ]
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to Redis."""
         self._wire.close()
 
     def _command_or_outcome(self, message: Outbound) -> Command | PublishOutcome:
@@ -61,7 +61,7 @@ class RedisPublisher:
         return [b"XADD", key(message.topic), b"*", *flat]
 
     def _send(self, commands: Sequence[Command]) -> list[PublishOutcome]:
-        """Send the commands; raise NotSent if Redis takes none of them now."""
+        """Send the commands to Redis; raise NotSent if it takes none of them now."""
         replies = self._wire.pipeline(commands) if commands else []
         if replies and all(is_passing(reply) for reply in replies):
             raise NotSent(f"Redis takes no message now: {reason_of(replies[0])}")
@@ -69,7 +69,7 @@ class RedisPublisher:
 
 
 def _outcome_of_reply(reply: Any) -> PublishOutcome:
-    """Turn the reply to an XADD into an outcome."""
+    """Turn Redis' reply to an XADD into a message's outcome."""
     if isinstance(reply, MaybeSent):
         return PublishOutcome(kind=OutcomeKind.UNKNOWN, detail=str(reply))
     if is_passing(reply):

@@ -53,7 +53,7 @@ class RedisDeadLetterReader:
         self._dead_lettering = RedisDeadLettering(self._wire, settings)
 
     def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
-        """Return the next dead letters; wait for the first at most `wait`."""
+        """Return the next dead letters; wait at most `wait` seconds for the first."""
         try:
             return self._read_batch(limit, wait)
         except Unavailable:
@@ -62,7 +62,7 @@ class RedisDeadLetterReader:
             raise
 
     def peek(self, *, limit: int) -> list[DeadLetter]:
-        """Return the first dead letters; change nothing."""
+        """Return the queue's first dead letters; change nothing."""
         letters: list[DeadLetter] = []
         start, size = "-", 0
         while len(letters) < limit and size < BATCH_BYTES:
@@ -77,7 +77,7 @@ class RedisDeadLetterReader:
         return letters
 
     def acknowledge(self, handles: Sequence[str]) -> None:
-        """Settle and delete these entries of the queue."""
+        """Settle and delete these dead letters of the queue."""
         if not handles:
             return
         done = self._wire.transaction(
@@ -88,24 +88,24 @@ class RedisDeadLetterReader:
             self._wire.checked(reply, command=("XDEL", self._queue))
 
     def extend(self, handles: Sequence[str]) -> None:
-        """Do nothing: no time-out ends, other readers never see the entries."""
+        """Do nothing: no timeout ends, other readers never see these dead letters."""
 
     def release(self, handles: Sequence[str]) -> None:
-        """Do nothing: the entries stay in the queue, a new reader begins with them."""
+        """Do nothing: dead letters stay in the queue, a new reader begins with them."""
 
     def dead_letter_exhausted(self) -> int:
-        """Move the topic's exhausted messages; return how many."""
+        """Move the topic's exhausted messages to the dead-letter queue; count them."""
         # Make sure that the queue is a stream, or the XADD of a MULTI would fail while
         # its XACK succeeds.
         self._make_group()
         return self._dead_lettering.move()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to Redis."""
         self._wire.close()
 
     def _read_batch(self, limit: int, wait: float) -> list[DeadLetter]:
-        """Read steps until there is enough, or the queue is empty."""
+        """Read dead letters until they are enough, or the queue is empty."""
         step, size, letters = self._next_step(limit), 0, list[DeadLetter]()
         while len(letters) < limit and size < BATCH_BYTES:
             count = min(step, limit - len(letters))
@@ -119,7 +119,7 @@ class RedisDeadLetterReader:
         return letters
 
     def _next_step(self, limit: int) -> int:
-        """Return how many entries of unknown size to ask for at once.
+        """Return how many dead letters of unknown size to ask for at once.
 
         A queue that fits into a batch is read in one go. Entries that were handed out
         before may have killed this process, so they are read one by one.
@@ -137,7 +137,7 @@ class RedisDeadLetterReader:
         return max(1, min(CAREFUL_STEP, BATCH_BYTES // likely))
 
     def _fetch(self, count: int, wait: float) -> list[RedisEntry]:
-        """Return the next entries; [] at the end of the queue."""
+        """Return the queue's next entries; [] at the end of the queue."""
         while self._cursor != self.NEW:
             handed_out = self._read_once(count, 0)
             self._cursor = handed_out[-1].bookmark if handed_out else self.NEW
@@ -148,7 +148,7 @@ class RedisDeadLetterReader:
         return self._read_once(count, wait)
 
     def _read_once(self, count: int, wait: float) -> list[RedisEntry]:
-        """Read once as the group's consumer; create the group if missing."""
+        """Read entries once as the group's consumer; create the group if missing."""
         block = int(min(wait, BLOCK_SECONDS) * 1000)
         command: list[Argument] = ["XREADGROUP", "GROUP", OWN_GROUP, OWN_CONSUMER]
         command += ["COUNT", count]
@@ -167,14 +167,14 @@ class RedisDeadLetterReader:
         return entries_of(reply[0][1]) if reply else []
 
     def _settle_deleted(self, entries: Sequence[RedisEntry]) -> None:
-        """Settle entries that others deleted, and log them."""
+        """Settle entries of the queue that others deleted, and log them."""
         if entries:
             what = "%d dead letters of %s were removed by others before we read them"
             _LOG.warning(what, len(entries), text(self._queue))
             self.acknowledge([text(entry.bookmark) for entry in entries])
 
     def _letter(self, entry: RedisEntry) -> DeadLetter:
-        """Convert an entry to a dead letter."""
+        """Convert an entry of the stream to a dead letter."""
         body, headers = split_body(entry.fields, body_field=self._body_field)
         return DeadLetter(
             queue=text(self._queue),
@@ -185,7 +185,7 @@ class RedisDeadLetterReader:
         )
 
     def _make_group(self) -> None:
-        """Create our consumer group and the queue, unless they exist."""
+        """Make our consumer group and the dead-letter queue, unless they exist."""
         try:
             self._wire.call("XGROUP", "CREATE", self._queue, OWN_GROUP, "0", "MKSTREAM")
         except RedisRejected as error:

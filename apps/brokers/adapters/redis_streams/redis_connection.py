@@ -70,7 +70,7 @@ class RedisConnection(Connection):
         self._dial = dial
 
     def _connect(self) -> socket.socket:
-        """Connect by `dial`, which allows only some hosts."""
+        """Connect to Redis by `dial`, which allows only some hosts."""
         connected = self._dial(
             self.host, self.port, seconds=self.socket_connect_timeout
         )
@@ -99,7 +99,7 @@ class RedisWire:
         )
 
     def pipeline(self, commands: Sequence[Command]) -> list[Any]:
-        """Send the commands at once and return one raw reply for each, in order.
+        """Send commands to Redis at once; return a raw reply for each, in order.
 
         An error reply is returned as `ResponseError`, a reply that never came as
         `MaybeSent`. Raises `NotSent` when there was no connection to send on.
@@ -118,12 +118,12 @@ class RedisWire:
         return replies
 
     def call(self, *command: Argument) -> Any:
-        """Return the raw reply to one call; raise `RedisRejected` or `Unavailable`."""
+        """Return Redis' raw reply to a call; raise `RedisRejected` or `Unavailable`."""
         (reply,) = self.pipeline([command])
         return self.checked(reply, command=command)
 
     def transaction(self, *commands: Command) -> list[Any]:
-        """Run the commands in one MULTI and return their replies, errors among them."""
+        """Run commands in one MULTI; return Redis' replies, errors among them."""
         whole: list[Command] = [("MULTI",), *commands, ("EXEC",)]
         replies = self.pipeline(whole)
         # The error of a command that was not queued says more than EXEC's own.
@@ -133,7 +133,7 @@ class RedisWire:
         return done
 
     def checked(self, reply: Any, *, command: Command) -> Any:
-        """Return the reply, or raise it if it is an error."""
+        """Return Redis' reply, or raise it if it is an error."""
         if isinstance(reply, MaybeSent):
             raise reply
         if isinstance(reply, ResponseError):
@@ -143,11 +143,11 @@ class RedisWire:
         return reply
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to Redis."""
         self._pool.disconnect()
 
     def _connection(self) -> Any:  # redis-py leaves its methods untyped
-        """Borrow a connection; raise NotSent without one."""
+        """Borrow a connection to Redis; raise NotSent without one."""
         try:
             return self._pool.get_connection()
         # The resolver raises ValueError for an impossible host name.
@@ -157,17 +157,17 @@ class RedisWire:
 
 
 def is_passing(reply: object) -> bool:
-    """Tell whether a reply is an error that will pass, such as loading."""
+    """Tell whether Redis' reply is an error that will pass, such as loading."""
     return isinstance(reply, ResponseError) and code_of(reply) in PASSING
 
 
 def code_of(error: ResponseError) -> str:
-    """Return the first word of the server's error, which is its code."""
+    """Return the first word of Redis' error, which is its code."""
     return error.status_code or str(error).partition(" ")[0]
 
 
 def reason_of(error: Exception) -> str:
-    """Return the error of redis-py or the server as one short line.
+    """Return the error of redis-py or Redis as one short line.
 
     The words of another service are not quoted: a person who may try out brokers could
     read what any service tells.
@@ -207,7 +207,7 @@ def _encoded(word: str | int) -> bytes:
 
 
 def _read_reply(connection: Any) -> Any:
-    """Read one reply; return an error of the server instead of raising it."""
+    """Read one reply of Redis; return an error instead of raising it."""
     try:
         return connection.read_response()
     except ResponseError as error:
@@ -215,7 +215,7 @@ def _read_reply(connection: Any) -> Any:
 
 
 def _connection_settings(url: str) -> dict[str, Any]:
-    """Parse an address as redis-py's settings; raise Invalid."""
+    """Parse a Redis address as redis-py's settings; raise Invalid."""
     # Errors of the URL parser quote the text, which may hold a password.
     try:
         parts = urlsplit(url)
@@ -241,7 +241,7 @@ def _connection_settings(url: str) -> dict[str, Any]:
 
 
 def _unusable_error() -> Invalid:
-    """Build the error of an address that cannot be used."""
+    """Build the error of a Redis address that cannot be used."""
     remedy = (
         "write redis://[user:password@]host[:port][/database], or rediss:// for TLS"
     )
@@ -249,7 +249,7 @@ def _unusable_error() -> Invalid:
 
 
 def call_or_none(wire: RedisWire, *command: Argument) -> Any:
-    """Call for a key that may be missing; return None then."""
+    """Call Redis for a key; return None if the key is missing."""
     try:
         return wire.call(*command)
     except RedisRejected as error:
@@ -259,7 +259,7 @@ def call_or_none(wire: RedisWire, *command: Argument) -> Any:
 
 
 def server_time(wire: RedisWire) -> datetime:
-    """Ask the server for its time."""
+    """Ask Redis for its time."""
     # Idle times follow the server's clock, so this must, too.
     seconds, microseconds = map(int, wire.call("TIME"))
     return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=microseconds)

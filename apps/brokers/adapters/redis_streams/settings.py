@@ -64,7 +64,7 @@ class RedisSettings:
 def settings_of(
     broker: BrokerSettings, topic: TopicSettings | None = None
 ) -> RedisSettings:
-    """Build the settings of a broker, or of one of its topics; raise Invalid."""
+    """Build the settings of a Redis broker, or of one of its topics; raise Invalid."""
     if topic is None:
         return RedisSettings.from_options(
             broker.options, url=broker.url, dial=broker.target.dial
@@ -82,7 +82,7 @@ def settings_of(
 
 
 def key(name: str) -> bytes:
-    """Encode a name as a key of Redis; reverses `text`."""
+    """Encode a stream's name as a key of Redis; reverses `text`."""
     return name.encode("utf-8", "surrogatepass")
 
 

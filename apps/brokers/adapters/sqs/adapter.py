@@ -76,19 +76,19 @@ class SqsAdapter:
     def topic_admin(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> SqsTopicAdmin:
-        """Return what counts a topic's queues; it connects when it is asked."""
+        """Return the admin that counts a topic's queues; it connects when asked."""
         return SqsTopicAdmin(_parse_address(broker), _checked_settings(topic))
 
     def broker_admin(self, broker: BrokerSettings) -> SqsBrokerAdmin:
-        """Return what tests an account and lists its queues."""
+        """Return the admin that tests an SQS account and lists its queues."""
         return SqsBrokerAdmin(_parse_address(broker))
 
     def queue_by_convention(self, topic: str) -> str:
-        """Return "": the redrive policy of the queue names it, discovery finds it."""
+        """Return "", no conventional dead-letter queue: SQS' policies name it."""
         return ""
 
     def ordering(self, topic: str) -> Ordering:
-        """Return order by key for a FIFO queue, else the ordering of the kind."""
+        """Return a queue's ordering: by key for FIFO, else that of SQS."""
         return Ordering.KEY if topic.endswith(FIFO) else CAPABILITIES.ordering
 
 
@@ -96,7 +96,7 @@ ADAPTER = SqsAdapter()
 
 
 def _parse_address(broker: BrokerSettings) -> SqsAddress:
-    """Parse a broker's address and options; raise Invalid."""
+    """Parse an SQS broker's address and options; raise Invalid."""
     return SqsAddress.of(
         broker.url,
         broker.options,

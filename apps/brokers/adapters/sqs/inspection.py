@@ -48,15 +48,15 @@ class SqsTopicAdmin:
         return _depth(self._wire.attributes(self._queue.name, *DEPTHS))
 
     def oldest_at(self) -> datetime | None:
-        """Return None: only another service, CloudWatch, knows."""
+        """Return None, the oldest dead letter's time: only CloudWatch knows it."""
         return None
 
     def delivered(self) -> Delivered | None:
-        """Return None: only another service, CloudWatch, knows."""
+        """Return None, the count of deliveries: only CloudWatch knows it."""
         return None
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to SQS."""
         self._wire.close()
 
 
@@ -67,12 +67,12 @@ class SqsBrokerAdmin:
         self._wire = SqsWire(address)
 
     def ping(self) -> str:
-        """List one queue, which tests the credentials; name the address."""
+        """List one queue of SQS, which tests the credentials; name the address."""
         self._wire.call("list_queues", about="ListQueues", MaxResults=1)
         return str(self._wire.address)
 
     def discover(self) -> list[FoundTopic]:
-        """List the queues that are no dead-letter queue, each with its own."""
+        """List SQS' queues as topics, each with its dead-letter queue."""
         urls = self._queue_urls()
         with ThreadPoolExecutor(LOOKS) as pool:
             results = zip(urls, pool.map(self._attributes_of, urls), strict=True)
@@ -90,11 +90,11 @@ class SqsBrokerAdmin:
         ]
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to SQS."""
         self._wire.close()
 
     def _queue_urls(self) -> list[str]:
-        """List the URLs of the queues, page by page, up to a limit."""
+        """List the URLs of the account's queues, page by page, up to a limit."""
         urls: list[str] = []
         more: dict[str, str] = {}
         while len(urls) < MOST_QUEUES:
@@ -108,7 +108,7 @@ class SqsBrokerAdmin:
         return urls[:MOST_QUEUES]
 
     def _attributes_of(self, url: str) -> dict[str, str]:
-        """Return a queue's attributes; {} where it is gone or we have no right."""
+        """Return an SQS queue's attributes; {} where it is gone or we have no right."""
         names = ["QueueArn", "RedrivePolicy", *DEPTHS]
         about = f"GetQueueAttributes {_queue_name(url)}"
         try:
@@ -125,7 +125,7 @@ class SqsBrokerAdmin:
 def _topic(
     name: str, policy: RedrivePolicy | None, queues: Mapping[str, Mapping[str, str]]
 ) -> FoundTopic:
-    """Build a topic with its depths and those of its dead-letter queue."""
+    """Build a topic from an SQS queue, with the depths of both its queues."""
     partner = policy.dead_letter_queue if policy else ""
     return FoundTopic(
         name=name,
@@ -136,11 +136,11 @@ def _topic(
 
 
 def _depth(attributes: Mapping[str, str]) -> int | None:
-    """Add up the counts of messages; None if the attributes hold none."""
+    """Add up a queue's counts of messages; None if its attributes hold none."""
     counts = [int(attributes[name]) for name in DEPTHS if name in attributes]
     return sum(counts) if counts else None
 
 
 def _queue_name(url: str) -> str:
-    """Return the name of a queue from its URL."""
+    """Return the name of an SQS queue from its URL."""
     return url.rpartition("/")[2]

@@ -70,7 +70,7 @@ class SqsEntry:
         object.__setattr__(self, "size", len(self.body.encode()) + parts)
 
     def to_wire(self, number: int) -> dict[str, Any]:
-        """Return the entry as a member of SendMessageBatch."""
+        """Return the message as an entry of SQS' SendMessageBatch."""
         wire: dict[str, Any] = {"Id": str(number), "MessageBody": self.body}
         if self.attributes:
             wire["MessageAttributes"] = {
@@ -109,7 +109,7 @@ def entry_of(message: Outbound) -> SqsEntry:
 
 
 def content_of(message: Mapping[str, Any]) -> tuple[bytes, tuple[Header, ...]]:
-    """Return the body and the headers of a message from ReceiveMessage."""
+    """Return the body and the headers of a message that SQS handed out."""
     body = _encode_text(message["Body"])
     attributes = {
         name: _attribute_of(wire)
@@ -142,7 +142,7 @@ def _require_fit(entry: SqsEntry) -> None:
 def _split_headers(
     headers: Sequence[Header],
 ) -> tuple[dict[bytes, bytes], list[Header]]:
-    """Split the headers that are no attributes from those that are."""
+    """Split a message's headers into others and those that become attributes."""
     ours = {TYPES, GROUP, TRACE, CAME_FROM}
     aside = {name: value for name, value in headers if name in ours}
     return aside, [header for header in headers if header[0] not in aside]
@@ -151,7 +151,7 @@ def _split_headers(
 def _attributes(
     headers: Sequence[Header], *, types: Mapping[str, str]
 ) -> dict[str, Attribute]:
-    """Convert headers to attributes; raise Refused for one that SQS refuses."""
+    """Convert headers to SQS attributes; raise Refused where SQS refuses one."""
     attributes: dict[str, Attribute] = {}
     for raw, value in headers:
         name = _checked_name(raw)
@@ -167,7 +167,7 @@ def _attributes(
 
 
 def _checked_name(raw: bytes) -> str:
-    """Return the name of an attribute; raise Refused for an impossible one."""
+    """Return an SQS attribute's name; raise Refused for an impossible one."""
     name = raw.decode("ascii", "replace")
     if not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
         raise Refused(
@@ -178,7 +178,7 @@ def _checked_name(raw: bytes) -> str:
 
 
 def _decode_value(name: bytes, value: bytes) -> str:
-    """Decode a value; raise Refused for what SQS cannot carry as text."""
+    """Decode a header's value; raise Refused for what SQS cannot carry as text."""
     text = _decode_unchanged(value)
     if text is None:
         raise Refused(f"The value of {name.decode(errors='replace')} is no text.")
@@ -186,7 +186,7 @@ def _decode_value(name: bytes, value: bytes) -> str:
 
 
 def _parse_types(value: bytes) -> dict[str, str]:
-    """Parse the header of attribute types; raise Refused."""
+    """Parse the header that names the types of SQS attributes; raise Refused."""
     try:
         types = json.loads(value)
     except (ValueError, RecursionError):
@@ -199,7 +199,7 @@ def _parse_types(value: bytes) -> dict[str, str]:
 
 
 def _group_of(message: Outbound, aside: Mapping[bytes, bytes]) -> str:
-    """Return the original's group, or in a FIFO queue a group in any case.
+    """Return the message group: the original's, or in a FIFO queue a new one.
 
     A message without a group, key and dedupe id gets a group of its own, so it never
     waits for others.
@@ -218,12 +218,12 @@ def _valid_token(text: str) -> str:
 
 
 def _is_fifo(message: Outbound) -> bool:
-    """Tell whether the message goes to a FIFO queue."""
+    """Tell whether a message goes to a FIFO queue."""
     return message.topic.endswith(FIFO)
 
 
 def _is_binary(kind: str) -> bool:
-    """Tell whether values of this type are bytes."""
+    """Tell whether SQS attributes of this type hold bytes."""
     return kind.partition(".")[0] == "Binary"
 
 
@@ -252,7 +252,7 @@ def _decode_base64(body: bytes) -> bytes | None:
 
 
 def _attribute_of(wire: Mapping[str, Any]) -> Attribute:
-    """Return the type and value of a received attribute."""
+    """Return the type and value of an SQS attribute that was received."""
     kind = wire["DataType"]
     if _is_binary(kind):
         return kind, bytes(wire.get("BinaryValue", b""))
@@ -260,7 +260,7 @@ def _attribute_of(wire: Mapping[str, Any]) -> Attribute:
 
 
 def _attribute_to_wire(kind: str, value: bytes) -> dict[str, Any]:
-    """Return an attribute as a call sends it."""
+    """Return an SQS attribute as a call sends it."""
     if _is_binary(kind):
         return {"DataType": kind, "BinaryValue": value}
     return {"DataType": kind, "StringValue": value.decode()}

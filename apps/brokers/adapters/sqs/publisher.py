@@ -46,7 +46,7 @@ class SqsPublisher:
         return [outcomes[index] for index in range(len(messages))]
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to SQS."""
         self._wire.close()
 
     def _send_all(
@@ -67,7 +67,7 @@ class SqsPublisher:
     def _send(
         self, topic: str, call: Sequence[_Parcel], outcomes: dict[int, PublishOutcome]
     ) -> None:
-        """Send one call; split it in halves while SQS refuses it as a whole."""
+        """Send a batch of messages to SQS; halve it while SQS refuses it whole."""
         try:
             reply = self._call_batch(topic, call, outcomes)
         except SqsRejected as refusal:
@@ -90,7 +90,7 @@ class SqsPublisher:
     def _call_batch(
         self, topic: str, call: Sequence[_Parcel], outcomes: dict[int, PublishOutcome]
     ) -> Mapping[str, Any]:
-        """Make the call; on a lost answer, set its outcomes and raise `MaybeSent`."""
+        """Send a batch to SQS; on a lost answer, set outcomes and raise `MaybeSent`."""
         # A separate call: if its answer is lost, every message is unsent.
         self._wire.queue_url(topic)
         entries = [parcel.entry.to_wire(n) for n, parcel in enumerate(call)]
@@ -126,7 +126,7 @@ def _by_topic(
 
 
 def _split_into_calls(parcels: Sequence[_Parcel]) -> Iterator[list[_Parcel]]:
-    """Divide the parcels into calls, in order."""
+    """Divide messages into calls that SQS accepts, in order."""
     call: list[_Parcel] = []
     size = 0
     for parcel in parcels:
@@ -141,7 +141,7 @@ def _split_into_calls(parcels: Sequence[_Parcel]) -> Iterator[list[_Parcel]]:
 
 
 def _outcomes_by_id(reply: Mapping[str, Any]) -> dict[str, PublishOutcome]:
-    """Map the id of each entry of a reply to its outcome."""
+    """Map the id of each entry of SQS' reply to its message's outcome."""
     outcomes = {
         done["Id"]: PublishOutcome(kind=OutcomeKind.SENT, bookmark=done["MessageId"])
         for done in reply.get("Successful", [])
@@ -154,7 +154,7 @@ def _outcomes_by_id(reply: Mapping[str, Any]) -> dict[str, PublishOutcome]:
 
 
 def _kind_of_failure(failed: Mapping[str, Any]) -> OutcomeKind:
-    """Return what a failed entry means: unsent, refused or unknown."""
+    """Return the outcome of a failed SQS entry: unsent, refused or unknown."""
     if is_throttled(failed):
         return OutcomeKind.UNSENT
     return OutcomeKind.REFUSED if is_final(failed) else OutcomeKind.UNKNOWN
@@ -178,7 +178,7 @@ def _is_held_up(
 def _leave_unsent(
     indexes: Sequence[int], outcomes: dict[int, PublishOutcome], *, reason: str
 ) -> None:
-    """Set to unsent those of these messages that have no outcome."""
+    """Set to unsent the messages that have no outcome."""
     for index in indexes:
         outcomes.setdefault(
             index, PublishOutcome(kind=OutcomeKind.UNSENT, detail=reason)

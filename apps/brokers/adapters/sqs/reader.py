@@ -49,7 +49,7 @@ class SqsDeadLetterReader:
         self._strangers: set[str] = set()
 
     def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
-        """Return the next dead letters, hidden; wait for the first at most `wait`."""
+        """Return the next dead letters, hidden; wait `wait` seconds for the first."""
         try:
             return self._read_batch(limit, wait)
         except Unavailable:
@@ -79,11 +79,11 @@ class SqsDeadLetterReader:
         return 0
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to SQS."""
         self._wire.close()
 
     def _read_batch(self, limit: int, wait: float) -> list[DeadLetter]:
-        """Receive until there is enough; return what was not handed out before."""
+        """Receive dead letters until they are enough; return the new ones."""
         queue = self._queue = self._queue or dead_letter_queue_of(
             self._wire, self._settings
         )
@@ -105,7 +105,7 @@ class SqsDeadLetterReader:
         return letters
 
     def _receive(self, queue: SqsDeadLetterQueue, count: int, wait: float) -> list[Any]:
-        """Receive and hide up to ten messages; wait at most `wait` seconds."""
+        """Take and hide up to ten messages of SQS; wait at most `wait` seconds."""
         reply = self._wire.call_queue(
             queue.name,
             "receive_message",
@@ -119,7 +119,7 @@ class SqsDeadLetterReader:
         return messages
 
     def _is_ours(self, message: Mapping[str, Any], queue: SqsDeadLetterQueue) -> bool:
-        """Store the receipt; tell whether the message is new, and of our topic.
+        """Store a letter's receipt; tell whether it is new, and of our topic.
 
         A dead-letter queue may serve several queues. Messages of another one are left
         to its own topic: redriven as ours, they would reach the wrong queue.
@@ -142,14 +142,14 @@ class SqsDeadLetterReader:
             _LOG.warning(what, queue, stranger)
 
     def _settle(self, handles: Sequence[str], action: str, **parameters: int) -> None:
-        """Call an action for these messages, and forget those that succeeded."""
+        """Call an SQS action for dead letters; forget the receipts it took."""
         for done in self._call_for_each(handles, action, **parameters):
             self._forget(done)
 
     def _call_for_each(
         self, handles: Sequence[str], action: str, **parameters: int
     ) -> Iterator[str]:
-        """Call one action for these messages and yield those that succeeded.
+        """Call an SQS action for dead letters; yield those it succeeded for.
 
         A receipt that SQS no longer accepts is forgotten: the message is gone, or comes
         again and is handed out again.
@@ -177,7 +177,7 @@ class SqsDeadLetterReader:
     def _call_batch(
         self, bookmarks: Sequence[str], action: str, parameters: Mapping[str, int]
     ) -> dict[str, Any]:
-        """Call an action for a batch of messages, by their receipts."""
+        """Call an SQS action for a batch of dead letters, by their receipts."""
         queue = self._queue = self._queue or dead_letter_queue_of(
             self._wire, self._settings
         )
@@ -188,13 +188,13 @@ class SqsDeadLetterReader:
         return self._wire.call_queue(queue.name, action, Entries=entries)
 
     def _forget(self, bookmark: str) -> None:
-        """Forget the receipt of a message."""
+        """Forget the receipt of a dead letter."""
         self._receipts.pop(bookmark, None)
         self._handed_out.discard(bookmark)
 
 
 def _letter(message: Mapping[str, Any], queue: SqsDeadLetterQueue) -> DeadLetter:
-    """Decode a message as a dead letter."""
+    """Decode a message of SQS as a dead letter."""
     body, headers = content_of(message)
     sent_at = message["Attributes"].get("SentTimestamp")
     return DeadLetter(
@@ -209,7 +209,7 @@ def _letter(message: Mapping[str, Any], queue: SqsDeadLetterQueue) -> DeadLetter
 
 
 def _dequeue_count(message: Mapping[str, Any], queue: SqsDeadLetterQueue) -> int | None:
-    """Return how often consumers received it: SQS also counts our receives.
+    """Return how often consumers received a dead letter, as SQS counted.
 
     Our own receives never raise it beyond the maximum of the redrive policy. None for a
     message that no consumer received: a producer put it there.

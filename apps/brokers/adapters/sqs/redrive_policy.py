@@ -20,7 +20,7 @@ class RedrivePolicy:
 
     @classmethod
     def of(cls, attributes: Mapping[str, str]) -> RedrivePolicy | None:
-        """Parse a queue's redrive policy; None if it has none."""
+        """Parse an SQS queue's redrive policy; None if it has none."""
         policy_json = attributes.get("RedrivePolicy")
         if not policy_json:
             return None
@@ -40,7 +40,7 @@ class SqsDeadLetterQueue:
 
 
 def dead_letter_queue_of(wire: SqsWire, topic: TopicSettings) -> SqsDeadLetterQueue:
-    """Return the configured dead-letter queue, or else that of the policy."""
+    """Return the configured dead-letter queue, or else the redrive policy's."""
     named = topic.dead_letter_queue
     try:
         policy = RedrivePolicy.of(wire.attributes(topic.topic, "RedrivePolicy"))
@@ -62,5 +62,5 @@ def dead_letter_queue_of(wire: SqsWire, topic: TopicSettings) -> SqsDeadLetterQu
 
 
 def name_of(arn: str) -> str:
-    """Return the name of a queue from its ARN."""
+    """Return the name of an SQS queue from its ARN."""
     return arn.rpartition(":")[2]

@@ -116,7 +116,7 @@ class SqsRejected(Rejected):
 
     @property
     def concerns_queue(self) -> bool:
-        """Tell whether the whole queue is refused, not one message."""
+        """Tell whether SQS refused the whole queue, not one message."""
         return self.code in _OF_A_QUEUE
 
 
@@ -147,7 +147,7 @@ class SqsAddress:
         dial: Dial = usual_dial,
         may_ask_metadata: bool = False,
     ) -> Self:
-        """Parse an address, sqs://[access-key:secret-key@]region, and its options."""
+        """Parse sqs://[access-key:secret-key@]region and options; raise Invalid."""
         # Errors of the URL parser quote the text, which may hold a secret.
         try:
             parts = urlsplit(url)
@@ -181,7 +181,7 @@ class SqsWire:
         self._urls: dict[str, str] = {}
 
     def call(self, action: str, *, about: str, **parameters: object) -> dict[str, Any]:
-        """Call an action once; `about` is what a refusal names.
+        """Call an action of SQS once; `about` is what a refusal names.
 
         Raises `SqsRejected` for a refusal, `NotSent` where nothing was done, and
         `MaybeSent` where that is unknown.
@@ -201,7 +201,7 @@ class SqsWire:
         return done
 
     def queue_url(self, queue: str) -> str:
-        """Return the URL of a queue; raise `SqsRejected` where it is missing."""
+        """Return the URL of an SQS queue; raise `SqsRejected` where it is missing."""
         if queue not in self._urls:
             about = f"GetQueueUrl {queue}"
             reply = self.call("get_queue_url", about=about, QueueName=queue)
@@ -211,7 +211,7 @@ class SqsWire:
     def call_queue(
         self, queue: str, action: str, *, about: str = "", **parameters: object
     ) -> dict[str, Any]:
-        """Call an action for a queue, by the queue's name."""
+        """Call an action of SQS for a queue, by the queue's name."""
         url = self.queue_url(queue)
         about = about or f"{action} {queue}"
         try:
@@ -221,7 +221,7 @@ class SqsWire:
             raise
 
     def attributes(self, queue: str, *names: str) -> dict[str, str]:
-        """Ask for attributes of a queue, by name."""
+        """Ask SQS for attributes of a queue, by name."""
         reply = self.call_queue(
             queue, "get_queue_attributes", AttributeNames=list(names)
         )
@@ -229,7 +229,7 @@ class SqsWire:
         return attributes
 
     def close(self) -> None:
-        """Close the client; the next call makes another."""
+        """Close the client of SQS; the next call makes another."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
@@ -263,7 +263,7 @@ class SqsWire:
     def _translate(
         self, error: ClientError, about: str
     ) -> NotSent | MaybeSent | SqsRejected:
-        """Build the error that boto's error stands for."""
+        """Build our error that an error of boto stands for."""
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
         details = error.response.get("Error", {})
         code, message = _code_of(details.get("Code", "")), details.get("Message", "")
@@ -287,7 +287,7 @@ def _ask_no_metadata(core: BotocoreSession) -> None:
 
 
 def _check_addresses(client: Any, dial: Dial) -> None:
-    """Make the client connect by `dial`, for which botocore has no setting."""
+    """Make the SQS client connect by `dial`, for which botocore has no setting."""
     session = client._endpoint.http_session  # noqa: SLF001 - see above
     pools = session._pool_classes_by_scheme  # noqa: SLF001
     for scheme, pool in pools.items():
@@ -295,7 +295,7 @@ def _check_addresses(client: Any, dial: Dial) -> None:
 
 
 def is_final(failed: Mapping[str, Any]) -> bool:
-    """Tell whether this entry of a batch would fail again."""
+    """Tell whether a failed entry of an SQS batch would fail again."""
     return bool(failed["SenderFault"]) and not is_throttled(failed)
 
 
@@ -305,12 +305,12 @@ def is_throttled(failed: Mapping[str, Any]) -> bool:
 
 
 def words_of(failed: Mapping[str, Any]) -> str:
-    """Format the error of a failed entry as one short line."""
+    """Format the error of a failed SQS entry as one short line."""
     return _format_error(failed["Code"], failed.get("Message", ""))
 
 
 def _code_of(code: str) -> str:
-    """Return the code of an error without its prefix."""
+    """Return the code of SQS' error without its prefix."""
     return code.removeprefix(_PREFIX)
 
 
@@ -320,7 +320,7 @@ def _format_error(code: str, words: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Put a text on one line, cut to a limit."""
+    """Put SQS' error text on one line, cut to a limit."""
     return " ".join(text.split())[:REASON_LIMIT]
 
 
@@ -340,7 +340,7 @@ def _parse_endpoint(options: Mapping[str, object]) -> str | None:
 
 
 def _unusable_error() -> Invalid:
-    """Build the error of an address that cannot be used."""
+    """Build the error of an SQS address that cannot be used."""
     remedy = (
         "write sqs://access-key:secret-key@region, or sqs://region for this machine's "
         "own role"
