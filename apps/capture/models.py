@@ -261,7 +261,7 @@ class OversizeMessage(models.Model):
 
     @property
     def digest_text(self) -> str:
-        """Return the SHA-256 of the body in hex."""
+        """Return the SHA-256 of the oversize message's body in hex."""
         return bytes(self.digest).hex()
 
 

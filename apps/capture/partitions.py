@@ -14,7 +14,7 @@ MAKER = "poisonweb_make_partitions(date)"
 
 
 def make(*, today: date) -> list[str]:
-    """Make the missing partitions of today and a week ahead; return their names.
+    """Make the failures' daily partitions of a week ahead; return their names.
 
     If the default partition already has rows of today, today gets no partition of its
     own. The only cost is that these rows cannot be removed as a partition later.

@@ -22,13 +22,13 @@ class LaneQuerySet(models.QuerySet["Lane"]):
 
 class LetterQuerySet(models.QuerySet["Delivery"]):
     def with_digests(self, *, topic: int, digests: Iterable[bytes]) -> Self:
-        """Keep letters of a topic that have one of these digests."""
+        """Keep dead letters of a topic that have one of these digests."""
         return self.filter(topic=topic, digest__in=list(digests))
 
     def captured_before(self, moment: datetime) -> Self:
-        """Keep letters that were captured before this time."""
+        """Keep dead letters that were captured before this time."""
         return self.filter(captured_at__lt=moment)
 
     def oldest_first(self) -> Self:
-        """Order letters by the time of their capture."""
+        """Order dead letters by the time of their capture."""
         return self.order_by("captured_at", "report_id")

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @shared_task(name="apps.capture.tasks.partitions")
 def partitions() -> None:
-    """Make the partitions of the coming days."""
+    """Make the failures' daily partitions of the coming days."""
     names = by_day.make(today=clock.now().date())
     if names:
         log.info("made partitions %s", ", ".join(names))
@@ -31,7 +31,7 @@ def partitions() -> None:
 
 @shared_task(name="apps.capture.tasks.forget_guards")
 def forget_guards() -> None:
-    """Delete the guards of processes that ended."""
+    """Delete the guards of consumer processes that ended."""
     guard_heartbeats.prune(now=clock.now())
 
 
@@ -43,13 +43,13 @@ def forget_oversize() -> None:
 
 @shared_task(name="apps.capture.tasks.forget_folded_reports")
 def forget_folded_reports() -> None:
-    """Delete the ids of reports that were folded more than a day ago."""
+    """Delete the ids of failure reports that were folded more than a day ago."""
     repeat_folding.prune(now=clock.now())
 
 
 @shared_task(name="apps.capture.tasks.end_skips")
 def end_skips() -> None:
-    """End skips that expired or that all positions passed; make those that waited."""
+    """End skips that expired or all positions passed; make those that waited."""
     now = clock.now()
     expired, passed = (
         skip_list_changes.expire(now=now),
@@ -71,13 +71,13 @@ def forget_skips() -> None:
 
 @shared_task(name="apps.capture.tasks.gather_counts")
 def gather_counts() -> None:
-    """Add what changed since the last time to the counts of messages and failures."""
+    """Add changes since the last time to the counts of messages and failures."""
     counts.gather()
     failure_counts.gather()
 
 
 @shared_task(name="apps.capture.tasks.check_counts")
 def check_counts() -> None:
-    """Count everything once a day, and mend the counts that differ."""
+    """Count messages and failures once a day, and mend counts that differ."""
     if counts.is_check_due(now=clock.now()):
         counts.check(now=clock.now())

@@ -84,7 +84,7 @@ def register(*, change: TopicChange, principal: Principal, now: datetime) -> Top
 
 @transaction.atomic
 def alter(*, change: TopicChange, principal: Principal, now: datetime) -> Topic:
-    """Change the given policies of a topic, then its lane: all of it or nothing."""
+    """Change the given policies of a topic and its lane: all of it or nothing."""
     principal.require(Scope.BROKERS_WRITE)
     return _alter(change, principal, now=now)
 

@@ -161,7 +161,7 @@ def remove_topics(
     principal: Principal,
     now: datetime,
 ) -> None:
-    """Remove all of these topics or none; raise RecordsExist if one is blocked."""
+    """Remove these topics, all or none; raise RecordsExist if one is blocked."""
     principal.require(Scope.BROKERS_WRITE)
     if not topics:
         raise ChangedSincePreview
@@ -194,7 +194,7 @@ def _remove(topics: TopicQuerySet, previewed_ids: Collection[int] | None) -> lis
 
 
 def _record_relations() -> dict[str, ForeignObjectRel]:
-    """List the relations to topics that may hold records, also the hidden ones."""
+    """List the database relations to topics that may hold records."""
     # As Django finds them for its own deletions (see django.db.models.deletion).
     fields = Topic._meta.get_fields(include_hidden=True)  # noqa: SLF001
     return {
@@ -223,6 +223,6 @@ def _record_names(topic: Topic, records: Mapping[str, ForeignObjectRel]) -> list
 
 
 def _name_of(relation: ForeignObjectRel) -> str:
-    """Name the kind of record of a relation, as people read it."""
+    """Name the kind of record of a database relation, as people read it."""
     meta = relation.related_model._meta  # noqa: SLF001
     return RECORD_NAMES.get(meta.label, str(meta.verbose_name_plural))

@@ -14,7 +14,7 @@ from poisonguard.contract import AppliedSkip
 def count(
     *, applied: Sequence[AppliedSkip], principal: Principal, now: datetime
 ) -> list[bool]:
-    """Count these reports in order; False for a skip that the principal does not see.
+    """Count reports of applied skips, in order; False for a skip that is hidden.
 
     Two transactions on purpose: counting locks rows of skips, and ending a skip locks
     the list before its rows. Together they could deadlock.

@@ -197,7 +197,7 @@ ORDER BY skip.topic_id, skip.id LIMIT %(limit)s
 
 
 def make_skips(cursor: CursorWrapper, *, now: datetime) -> None:
-    """Make or renew the skips for the failures of a merge.
+    """Make or renew the automatic skips for the failures of a merge.
 
     This is the last step of `staged_occurrences_merge`, inside its transaction.
     """
@@ -211,7 +211,7 @@ def make_skips(cursor: CursorWrapper, *, now: datetime) -> None:
 
 
 def make_waiting_skips(*, now: datetime) -> int:
-    """Make the skips that waited for room, killers first; return their number."""
+    """Make the skips that waited for room, killers first; return how many."""
     waiting = WaitingSkip.objects.order_by("topic_id").values_list(
         "topic_id", flat=True
     )
@@ -249,7 +249,7 @@ def _room(row: SkipList, *, now: datetime) -> int:
 
 
 def _minute_of(now: datetime) -> datetime:
-    """Return the start of the minute."""
+    """Return the start of a moment's minute."""
     return now.replace(second=0, microsecond=0)
 
 

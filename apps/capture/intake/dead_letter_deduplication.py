@@ -46,7 +46,7 @@ def await_commits(*, topic: Topic) -> None:
 def reports_of_captured(
     letters: Sequence[DeadLetter], *, topic: Topic, in_hand: Collection[uuid.UUID]
 ) -> dict[str, uuid.UUID]:
-    """Find the letters that were captured before: the report of each, by its handle.
+    """Find dead letters captured before: the report of each, by its handle.
 
     Each row matches one letter. Rows whose letters are `in_hand` match none.
     """
@@ -70,13 +70,13 @@ def reports_of_captured(
 
 @borrow()
 def delete_acknowledged(reports: Collection[uuid.UUID]) -> None:
-    """Delete the rows of letters that the broker was told to remove."""
+    """Delete the rows of dead letters that the broker was told to remove."""
     if reports:
         Delivery.objects.filter(pk__in=reports).delete()
 
 
 @borrow()
 def prune(*, topic: Topic, in_hand: Collection[uuid.UUID], now: datetime) -> None:
-    """Delete rows whose letters cannot come back; call it when the queue is empty."""
+    """Delete rows of dead letters that cannot come back: the queue is empty."""
     old = Delivery.objects.filter(topic=topic).captured_before(now - IN_DOUBT)
     old.exclude(pk__in=in_hand).delete()

@@ -91,7 +91,7 @@ SELECT is_failure, nextval(name) FROM (VALUES
 def write(
     cursor: CursorWrapper, occurrences: Sequence[Occurrence], *, now: datetime
 ) -> list[tuple[str, int]]:
-    """Store the occurrences; return (status, poison id) of each, in order.
+    """Store failures of new messages; return (status, poison id) of each.
 
     It stores what `merge` would, inside the caller's transaction. Raises IntegrityError
     where another transaction has inserted one of the messages meanwhile.
@@ -118,7 +118,7 @@ def _write(
     *,
     now: datetime,
 ) -> list[tuple[str, int]]:
-    """Insert the new messages at these places, and merge all others."""
+    """Insert the new messages at these places, and merge all other failures."""
     problem_ids = problems.ids_of(cursor, occurrences)
     # Failures of all, so that their order is that of the reports.
     poisons, failures = _take_ids(cursor, len(places), len(occurrences))
@@ -151,12 +151,12 @@ def _write(
 
 
 def _span(new: NewMessage) -> Span:
-    """Return when the problem of a new message was seen: at its failure."""
+    """Return when a new message's problem was seen: at the message's failure."""
     return Span(new.problem, new.occurrence.failed_at, new.occurrence.failed_at)
 
 
 def _first_of_each(occurrences: Sequence[Occurrence]) -> dict[bytes, int]:
-    """Return the first place of each identity; nothing where all must be merged."""
+    """Return each message's first place; nothing where all must be merged."""
     if any(map(needs_merge, occurrences)):
         return {}
     first: dict[bytes, int] = {}
@@ -168,7 +168,7 @@ def _first_of_each(occurrences: Sequence[Occurrence]) -> dict[bytes, int]:
 
 
 def _may_be_sent(cursor: CursorWrapper, occurrences: Sequence[Occurrence]) -> bool:
-    """Tell whether letters may be messages of ours that came back."""
+    """Tell whether dead letters may be messages of ours that came back."""
     letters = [occurrence for occurrence in occurrences if occurrence.queue]
     if not letters:
         return False
@@ -184,7 +184,7 @@ def _may_be_sent(cursor: CursorWrapper, occurrences: Sequence[Occurrence]) -> bo
 def _find_poisons(
     cursor: CursorWrapper, occurrences: Sequence[Occurrence], places: Sequence[int]
 ) -> dict[int, int | None]:
-    """Look up the messages at these places; return the poisons of those that are known.
+    """Look up the messages at these places; return the poisons of known ones.
 
     None stands for one that has the same identity, but another body.
     """
@@ -227,7 +227,7 @@ def _are_stored(
 def _take_ids(
     cursor: CursorWrapper, poisons: int, failures: int
 ) -> tuple[list[int], list[int]]:
-    """Take ids for so many poisons and failures from the sequences of their tables."""
+    """Take ids for so many poisons and failures from their tables' sequences."""
     cursor.execute(_IDS, [poisons, failures])
     ids = cursor.fetchall()
     return (
@@ -237,7 +237,7 @@ def _take_ids(
 
 
 def _insert(cursor: CursorWrapper, new: Sequence[NewMessage], *, now: datetime) -> None:
-    """Insert poisons, bodies and failures, and what identifies letters without a name.
+    """Insert poisons, bodies, failures and what identifies unnamed letters.
 
     The poisons go in the order of their identities, as those of a merge do.
     """

@@ -63,7 +63,7 @@ def prune(*, now: datetime) -> int:
 
 
 def _guard_key(heartbeat: GuardHeartbeat) -> _Key:
-    """Return what names a guard: reporter, topic, group and client."""
+    """Return the columns that identify a guard: reporter, topic, group, client."""
     return (
         heartbeat.reporter,
         heartbeat.topic,
@@ -102,7 +102,7 @@ RETURNING reporter, topic_id, consumer_group, client_name, xmax = 0
 def _store(
     heartbeats: Sequence[GuardHeartbeat], *, now: datetime
 ) -> dict[_Key, CaptureStatus]:
-    """Write the heartbeats; return the status of each that was stored."""
+    """Write guards' heartbeats; return the status of each that was stored."""
     if not heartbeats:
         return {}
     topics = brokers.topics_named(names={beat.topic for beat in heartbeats})
@@ -125,7 +125,7 @@ def _store(
 
 
 def _end_doubted_skips(heartbeats: Sequence[GuardHeartbeat], *, now: datetime) -> None:
-    """End the skips that guards made which now report that they are paused."""
+    """End the skips of guards that now report that they are paused."""
     topics = brokers.topics_named(names={beat.topic for beat in heartbeats})
     for beat in heartbeats:
         if beat.state is GuardState.PAUSED and beat.failing_since is not None:
@@ -140,7 +140,7 @@ def _end_doubted_skips(heartbeats: Sequence[GuardHeartbeat], *, now: datetime) -
 
 
 def _row(heartbeat: GuardHeartbeat, topic_id: int, *, now: datetime) -> dict[str, Any]:
-    """Build the row of a heartbeat, as the statement takes it."""
+    """Build the row of a guard's heartbeat, as the statement takes it."""
     at, _ = believed(heartbeat.at, now=now)
     return {
         "reporter": str(heartbeat.reporter),

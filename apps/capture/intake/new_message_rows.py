@@ -96,7 +96,7 @@ class NewMessage(NamedTuple):
 
 
 def poison_row(new: NewMessage, now: datetime) -> Sequence[object]:
-    """Return the values of a poison that has failed once."""
+    """Return the column values of a poison that has failed once."""
     o = new.occurrence
     return (
         new.poison,
@@ -125,14 +125,14 @@ def poison_row(new: NewMessage, now: datetime) -> Sequence[object]:
 
 
 def body_row(new: NewMessage, day: date) -> Sequence[object]:
-    """Return the values of a body."""
+    """Return the column values of a message's body."""
     o = new.occurrence
     headers = [part for header in o.headers for part in header]
     return day, new.poison, o.body, headers, o.content_type
 
 
 def failure_row(new: NewMessage, now: datetime, day: date) -> Sequence[object]:
-    """Return the values of the first failure of a poison."""
+    """Return the column values of the first failure of a poison."""
     o = new.occurrence
     return (
         new.failure,
@@ -163,7 +163,7 @@ def failure_row(new: NewMessage, now: datetime, day: date) -> Sequence[object]:
 
 
 def delivery_row(new: NewMessage, now: datetime) -> Sequence[object]:
-    """Return the values that identify a letter without a name."""
+    """Return the column values that identify a dead letter without a name."""
     o = new.occurrence
     return o.report_id, o.topic_id, o.delivery, now
 

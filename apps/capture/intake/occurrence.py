@@ -208,20 +208,20 @@ def from_dead_letter(
 
 
 def digest_of_delivery(letter: DeadLetter) -> bytes:
-    """Hash all that identifies a letter without a name."""
+    """Hash all that identifies a dead letter without a name."""
     parts = (part for header in letter.headers for part in header)
     return content_ids.digest_of(content_ids.raw(letter.queue), letter.body, *parts)
 
 
 def _counted_by(count: int | None, capabilities: Capabilities) -> str:
-    """Name what counted the deliveries; "" if nothing did."""
+    """Name what counted a message's deliveries; "" if nothing did."""
     if count is None or capabilities.counting is Counting.NONE:
         return ""
     return capabilities.counting.value
 
 
 def believed(claimed: datetime, *, now: datetime) -> tuple[datetime, datetime | None]:
-    """Return the claimed time, or ours if the sender's clock is far off.
+    """Return a failure's claimed time, or ours if that clock is far off.
 
     The second value is the claimed time if it was not believed, else None.
     """
@@ -243,7 +243,7 @@ def _storable_or_none(text: str | None) -> str | None:
 def _redrive_of_token(
     token: str | None, *, topic: Topic, digest: bytes
 ) -> uuid.UUID | None:
-    """Return the redrive that a genuine token names, else None."""
+    """Return the redrive that a genuine redrive token names, else None."""
     if token is None:
         return None
     return redrive_signatures.verified(token, topic=topic.name, digest=digest)

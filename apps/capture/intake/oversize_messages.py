@@ -33,7 +33,7 @@ DETAIL_LIMIT = 500
 def record(
     reports: Collection[FailureReport], topics: Mapping[str, Topic], *, now: datetime
 ) -> None:
-    """Insert a row for each of these messages, or count one more report of it."""
+    """Insert a row for each oversize message, or count one more report of it."""
     if reports:
         _record(reports, topics, now=now)
 
@@ -42,7 +42,7 @@ def record(
 def _record(
     reports: Collection[FailureReport], topics: Mapping[str, Topic], *, now: datetime
 ) -> None:
-    """Insert or count the messages in one transaction."""
+    """Insert or count oversize messages in one transaction."""
     # So that no topic is removed meanwhile.
     lock_topics(topics={topics[report.topic].pk for report in reports})
     for report in sorted(reports, key=_identity):
@@ -67,7 +67,7 @@ DELETE FROM capture_oversize_message WHERE identity IN (
 
 
 def delete_captured(cursor: CursorWrapper, identities: Collection[bytes]) -> None:
-    """Delete the rows of messages that are being captured whole, in this transaction.
+    """Delete the rows of oversize messages that are now captured whole.
 
     Call it after whatever locks messages.
     """
@@ -75,12 +75,12 @@ def delete_captured(cursor: CursorWrapper, identities: Collection[bytes]) -> Non
 
 
 def prune(*, now: datetime) -> None:
-    """Delete rows that no consumer has reported for 30 days."""
+    """Delete rows of oversize messages that no consumer reported for 30 days."""
     OversizeMessage.objects.filter(seen_at__lt=now - LIVES).delete()
 
 
 def _identity(report: FailureReport) -> bytes:
-    """Compute the identity that the message will have once it is captured."""
+    """Compute the identity that an oversize message will have once captured."""
     return content_ids.identity(
         topic=report.topic,
         consumer_group=report.consumer_group,

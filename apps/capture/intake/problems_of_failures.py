@@ -67,7 +67,7 @@ class Span(NamedTuple):
 
 
 def key_of(occurrence: Occurrence) -> Key:
-    """Return what makes failures one problem; the version is that of the classifier."""
+    """Return the key that makes failures one problem, by the classifier's version."""
     return (
         occurrence.topic_id,
         occurrence.consumer_group,
@@ -76,7 +76,7 @@ def key_of(occurrence: Occurrence) -> Key:
 
 
 def ids_of(cursor: CursorWrapper, occurrences: Iterable[Occurrence]) -> dict[Key, int]:
-    """Return the problem of each key; insert those that are missing.
+    """Return the problem id of each key; insert problems that are missing.
 
     Call it inside a transaction that holds the topics.
     """
@@ -95,7 +95,7 @@ def ids_of(cursor: CursorWrapper, occurrences: Iterable[Occurrence]) -> dict[Key
 
 
 def joined(spans: Iterable[Span]) -> list[Span]:
-    """Join the spans of each problem to one."""
+    """Join the time spans of each problem to one."""
     whole: dict[int, Span] = {}
     for problem, first, last in spans:
         span = whole.get(problem)
@@ -141,7 +141,7 @@ def _insert(cursor: CursorWrapper, occurrences: Sequence[Occurrence]) -> None:
 
 
 def _columns(keys: Sequence[Key]) -> dict[str, Any]:
-    """Return keys as the arrays that the statements take."""
+    """Return problem keys as the arrays that the statements take."""
     return {
         "topics": [topic for topic, _, _ in keys],
         "groups": [group for _, group, _ in keys],

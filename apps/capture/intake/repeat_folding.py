@@ -163,7 +163,7 @@ SELECT
 
 
 def find_duplicates(cursor: CursorWrapper, values: dict[str, Any]) -> int:
-    """Mark the reports that were folded before; return how many.
+    """Mark failure reports that were folded before; return how many.
 
     `frequent` are the messages that may have such reports.
     """
@@ -172,13 +172,13 @@ def find_duplicates(cursor: CursorWrapper, values: dict[str, Any]) -> int:
 
 
 def choose(cursor: CursorWrapper, values: dict[str, Any]) -> bool:
-    """Choose which of the new failures another one will stand for; tell if any."""
+    """Choose which new failures another one will stand for; tell if any."""
     cursor.execute(_CHOOSE, values)
     return int(cursor.rowcount) > 0
 
 
 def fold(cursor: CursorWrapper, values: dict[str, Any]) -> None:
-    """Count the chosen failures in the rows that stand for them, and keep their ids."""
+    """Count the chosen failures in the rows that stand for them; store their ids."""
     cursor.execute(_FOLD, values)
     cursor.execute(_KEEP_REPORTS, values)
 
@@ -192,6 +192,6 @@ DELETE FROM poison_folded_reports WHERE (poison_id, bucket, part) IN (
 
 
 def prune(*, now: datetime) -> None:
-    """Delete the ids of reports that were folded more than a day ago."""
+    """Delete the ids of failure reports that were folded more than a day ago."""
     with connection.cursor() as cursor:
         cursor.execute(_PRUNE, [(now - LIVES).date()])

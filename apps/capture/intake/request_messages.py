@@ -48,7 +48,7 @@ class RequestRefusal:
     reason: str
 
     def story(self, of_headers: Story) -> Story:
-        """Tell this refusal in place of the failure that the headers tell.
+        """Return this refusal as a story in place of the headers' failure.
 
         What they say beside a failure stays: it is the producer's own.
         """
@@ -92,7 +92,7 @@ def register(take: Take) -> None:
 def take(
     *, topic: Topic, letters: Sequence[DeadLetter], now: datetime
 ) -> list[TakenRequest]:
-    """Store these requests, but for those that are refused; all in one transaction."""
+    """Store these requests, but for refused ones; all in one transaction."""
     if not _takers:
         raise Refused("No part of this installation takes requests for endpoints.")
     lock_topics(topics=[topic.pk])
@@ -118,7 +118,7 @@ def take(
 
 
 def _message(letter: DeadLetter, topic: Topic) -> RequestMessage:
-    """Name a message by its place at the broker, or by its producer's id and content.
+    """Name a request by its place at the broker, or producer's id and content.
 
     An id alone would not do: some producers use one twice.
     """
@@ -132,7 +132,7 @@ def _message(letter: DeadLetter, topic: Topic) -> RequestMessage:
 
 
 def _name_of(letter: DeadLetter) -> bytes:
-    """Return what names a message for good; b"" if nothing does."""
+    """Return a request's lasting name; b"" if nothing names it."""
     if letter.bookmark:
         return content_ids.raw(letter.bookmark)
     return digest_of_delivery(letter) if _has_message_id(letter.headers) else b""

@@ -65,7 +65,7 @@ class CaptureAnswer:
 
 
 def write(*, occurrences: Sequence[Occurrence], now: datetime) -> list[CaptureAnswer]:
-    """Store all occurrences, or none; answer in their order.
+    """Store all failures, or none; return (status, poison id) of each, in order.
 
     What was noted of them while they were too large is deleted.
     """
@@ -108,7 +108,7 @@ def _write_one(
 def _write_many(
     store: Store, occurrences: Sequence[Occurrence], *, now: datetime
 ) -> list[tuple[str, int]]:
-    """Store occurrences in a transaction; return (status, poison id) of each."""
+    """Store failures in a transaction; return (status, poison id) of each."""
     with connection.cursor() as cursor:
         lock_topics(topics={occurrence.topic_id for occurrence in occurrences})
         pairs = store(cursor, occurrences, now=now)
@@ -152,7 +152,7 @@ def confirm(
 def count(
     *, members: Sequence[object], principal: Principal, now: datetime
 ) -> list[CaptureAnswer]:
-    """Store the counters of consumers; each (reporter, sequence) counts once."""
+    """Store the delivery counters of consumers; each (reporter, sequence) once."""
     batch = Batch(members, parse_counter, reject)
     batch.answer(lambda counter: refuse_hidden(counter.topic, principal))
     topics = brokers.topics_named(names={counter.topic for counter in batch.members})
@@ -168,12 +168,12 @@ def count(
 
 
 def reject(pointer: str, detail: str) -> CaptureAnswer:
-    """Return the answer to a member that cannot be stored, and why."""
+    """Return the answer to a report that cannot be stored, and why."""
     return CaptureAnswer(status=CaptureStatus.REJECTED, detail=detail, pointer=pointer)
 
 
 def refuse_hidden(topic: str, principal: Principal) -> CaptureAnswer | None:
-    """Reject a member of a topic that the principal may not write to."""
+    """Reject a report of a topic that the principal may not write to."""
     if principal.sees(topic):
         return None
     remedy = f"this key may not write to the topic {topic}; give it the topic first"
@@ -181,7 +181,7 @@ def refuse_hidden(topic: str, principal: Principal) -> CaptureAnswer | None:
 
 
 def _answer_of_confirmation(result: ConfirmationResult) -> CaptureAnswer:
-    """Turn the result of a confirmation into the answer to its member."""
+    """Turn the result of a confirmation into the answer to its report."""
     status = CaptureStatus(result.status)
     pointer = "/redrive" if status is CaptureStatus.REJECTED else None
     return CaptureAnswer(
@@ -190,7 +190,7 @@ def _answer_of_confirmation(result: ConfirmationResult) -> CaptureAnswer:
 
 
 def _why_too_large(report: FailureReport) -> str:
-    """Return why a body cannot be stored, or "" if it can."""
+    """Return why a message's body cannot be stored, or "" if it can."""
     if report.oversize_body is not None:
         size = report.oversize_body.size
         return f"the body of {size} bytes was left out"
@@ -201,7 +201,7 @@ def _why_too_large(report: FailureReport) -> str:
 
 
 def _refuse_too_large(report: FailureReport) -> CaptureAnswer | None:
-    """Return a rejection if the body is too large to store, else None."""
+    """Return a rejection if a message's body is too large, else None."""
     reason = _why_too_large(report)
     if not reason:
         return None
@@ -235,7 +235,7 @@ RETURNING reporter, sequence
 def _insert_counters(
     counters: Sequence[CounterReport], topics: dict[str, Topic], *, now: datetime
 ) -> set[tuple[uuid.UUID, int]]:
-    """Insert counters; return (reporter, sequence) of those not yet stored."""
+    """Insert delivery counters; return (reporter, sequence) of new ones."""
     if not counters:
         return set()
     rows = json.dumps([_counter_row(c, topics[c.topic].pk, now=now) for c in counters])
@@ -254,7 +254,7 @@ def _insert_counters(
 def _counter_row(
     counter: CounterReport, topic_id: int, *, now: datetime
 ) -> dict[str, Any]:
-    """Build the row of a counter, as the statement takes it."""
+    """Build the row of a delivery counter, as the statement takes it."""
     minute, claimed = believed(counter.minute, now=now)
     return {
         "reporter": str(counter.reporter),

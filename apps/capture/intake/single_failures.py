@@ -38,7 +38,7 @@ _REFERENCES = {"problem_id": "problem_id", "poison_id": "poison.id"}
 
 
 def _names(columns: Iterable[str]) -> str:
-    """List columns for an INSERT; ids come from their sequences."""
+    """List a table's columns for an INSERT; ids come from their sequences."""
     return ", ".join(name for name in columns if name != "id")
 
 
@@ -169,7 +169,7 @@ SELECT EXISTS (SELECT FROM judged), coalesce(bool_or(suspected), false) FROM dup
 
 
 def write(occurrence: Occurrence, *, now: datetime) -> tuple[str, int] | None:
-    """Store a failure; return (status, poison id), or None where a batch must do it.
+    """Store a failure; return (status, poison id), or None if a batch must.
 
     It stores what `merge` would. Within a transaction, it is a part of that.
     """
@@ -190,7 +190,7 @@ def write(occurrence: Occurrence, *, now: datetime) -> tuple[str, int] | None:
 def _write_again(
     cursor: CursorWrapper, values: dict[str, Any]
 ) -> tuple[str, int] | None:
-    """Store a failure of a message that is known, inside a transaction.
+    """Store a failure of a known message, inside a transaction.
 
     No topic that has a message is removed: it need not be locked.
     """
@@ -207,7 +207,7 @@ def _write_again(
 
 
 def _values_of(occurrence: Occurrence, *, now: datetime) -> dict[str, Any]:
-    """Return the parameters of the statements."""
+    """Return a failure's values as the parameters of the statements."""
     new = NewMessage(place=0, poison=0, problem=0, failure=0, occurrence=occurrence)
     day = now.date()
     rows = {

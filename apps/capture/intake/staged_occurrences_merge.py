@@ -364,7 +364,7 @@ def merge(
     spans: Sequence[Span] = (),
     now: datetime,
 ) -> list[tuple[str, int]]:
-    """Store the occurrences; return (status, poison id) of each, in order.
+    """Store failures; return (status, poison id) of each, in order.
 
     The status is created, updated or duplicate. Runs inside the caller's transaction.
     A caller may have taken ids for the failures, and have seen problems itself: those
@@ -411,7 +411,7 @@ class _Merge:
         staging.stage(cursor, occurrences)
 
     def run(self) -> list[tuple[str, int]]:
-        """Store the staged rows; return (status, poison id) of each, in order."""
+        """Store the staged failures; return (status, poison id) of each, in order."""
         self._find_problems()
         self._find_poisons()
         self._mark_rows()
@@ -425,13 +425,13 @@ class _Merge:
         return int(self.cursor.rowcount)
 
     def _find_problems(self) -> None:
-        """Set the problem of every staged row; insert those that are missing."""
+        """Set the problem of every staged failure; insert problems that are missing."""
         if self._execute(_FIND_PROBLEMS) < self.number:
             self._execute(_PROBLEMS)
             self._execute(_FIND_PROBLEMS)
 
     def _find_poisons(self) -> None:
-        """Set the poison of every row; insert those that are missing."""
+        """Set the poison of every staged failure; insert poisons that are missing."""
         missing = self.number
         if self.has_letter:
             self.has_redriven = self._match_letters() or self.has_redriven
@@ -448,7 +448,7 @@ class _Merge:
         raise RuntimeError("other merges kept taking the same identities")
 
     def _match_letters(self) -> bool:
-        """Match letters without a mark to the sends that they answer, if to any."""
+        """Match dead letters without a mark to the redrives that they answer."""
         is_any_sent = self._execute(_ANY_UNMARKED) > 0
         self._execute(_BODIES_WITHOUT_REDRIVE)
         sending = sends.without_mark(
@@ -489,7 +489,7 @@ class _Merge:
         )
 
     def _mark_rows(self) -> None:
-        """Mark each row as created, updated, duplicate or cleared."""
+        """Mark each staged failure as created, updated, duplicate or cleared."""
         if len(self.values["created"]) == self.number:
             self._execute(_MARK_ALL_CREATED)
             return
@@ -514,7 +514,7 @@ class _Merge:
         self._execute(_MARK)
 
     def _recur(self) -> None:
-        """Record that redriven messages failed again, and count it."""
+        """Record that redriven messages failed again, and count the recurrences."""
         self._execute(_RECUR)
         rows = self.cursor.fetchall()
         self.values["recurred"] = [redrive for redrive, *_ in rows]
@@ -530,7 +530,7 @@ class _Merge:
         )
 
     def _write(self) -> None:
-        """Write bodies, failures and counts of the staged rows, and make skips."""
+        """Write bodies, failures and counts of staged failures, and make skips."""
         if self.values["created"]:
             self._execute(_INSERT_BODIES)
         self._insert_failures()

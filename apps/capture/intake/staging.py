@@ -72,7 +72,7 @@ CREATE TEMP TABLE IF NOT EXISTS incoming (
 
 
 def stage(cursor: CursorWrapper, occurrences: Sequence[Occurrence]) -> None:
-    """Replace the rows of the table `incoming` by these, in their order."""
+    """Replace the rows of the table `incoming` by these failures, in order."""
     cursor.execute(_STAGE)
     cursor.execute("DELETE FROM incoming")  # of an earlier merge in this transaction
     rows = (_row(order, occurrence) for order, occurrence in enumerate(occurrences))
@@ -80,7 +80,7 @@ def stage(cursor: CursorWrapper, occurrences: Sequence[Occurrence]) -> None:
 
 
 def _row(order: int, o: Occurrence) -> Sequence[object]:
-    """Return the values of a row of `incoming`, in the order of its columns."""
+    """Return a failure as a row of `incoming`, in the order of its columns."""
     return (
         order,
         o.report_id,

@@ -163,7 +163,7 @@ class _DoubtfulSkip:
 
 
 def values(*, now: datetime) -> dict[str, Any]:
-    """Return the query parameters of `MAY_BE_ITS_CONSUMER` and of its skips."""
+    """Return the query parameters to find a failure's consumer and its skips."""
     return {
         "by_exception": [Cause.FATAL.value, Cause.EXHAUSTED.value],
         "lives_since": now - ALIVE_FOR,
@@ -173,7 +173,7 @@ def values(*, now: datetime) -> dict[str, Any]:
 
 
 def update_poisons(cursor: CursorWrapper) -> None:
-    """Mark the messages of a merge as suspected while their skips are."""
+    """Mark the messages of a merge as suspected while their skips are suspected."""
     cursor.execute(_UPDATE_POISONS)
 
 
@@ -264,7 +264,7 @@ def end_doubted(
 
 
 def _doubtful_skips(statement: str, params: dict[str, Any]) -> list[_DoubtfulSkip]:
-    """Query the skips to end, each with its poison."""
+    """Select the consumer's skips to end, each with its poison."""
     with connection.cursor() as cursor:
         cursor.execute(statement, params)
         return [_DoubtfulSkip(*row) for row in cursor.fetchall()]
@@ -288,7 +288,7 @@ def _end_skips(
 
 
 def _contradict(skips: Sequence[_DoubtfulSkip], *, now: datetime) -> None:
-    """Count against each consumer the messages that others handled."""
+    """Count against each consumer the failed messages that others handled."""
     counts = Counter((row.topic, row.client_name, row.host) for row in skips)
     with connection.cursor() as cursor:
         cursor.execute(

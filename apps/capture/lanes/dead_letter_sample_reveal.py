@@ -17,19 +17,19 @@ from apps.team.rights import Principal, Scope
 
 
 def of(topic: Topic) -> list[Sample]:
-    """Return the samples of a topic without their bodies, oldest first."""
+    """Return a topic's dead-letter samples without their bodies, oldest first."""
     return list(Sample.objects.filter(topic=topic).defer("start").order_by("place"))
 
 
 def headers_of(sample: Sample) -> Iterator[Header]:
-    """Join the names and values of a sample's headers."""
+    """Join the header names and values of a dead-letter sample."""
     parts = [bytes(part) for part in sample.headers]
     return zip(parts[::2], parts[1::2], strict=True)
 
 
 @transaction.atomic
 def reveal(*, topic: Topic, principal: Principal, now: datetime) -> Sequence[Sample]:
-    """Return the samples of a topic with their bodies; record that in the audit."""
+    """Return a topic's dead-letter samples with bodies; audit the reveal."""
     if not principal.sees(topic.name):
         raise Absent(f"There is no topic {topic.name} here.")
     principal.require(Scope.BODIES_READ)

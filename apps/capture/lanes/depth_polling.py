@@ -74,11 +74,11 @@ class LaneMonitor:
         return self._polling.seconds_left()
 
     def note_read(self, *, is_active: bool) -> None:
-        """Read again at once if the queue is active, else less and less often."""
+        """Plan the next read: at once if the queue is active, else ever later."""
         self._polling.adjust(is_active=is_active)
 
     def count_letters(self, number: int) -> None:
-        """Count letters that came, for the rate of the lane."""
+        """Count dead letters that came, for the rate of the lane."""
         self._rate.add(number)
 
     def heartbeat(self) -> None:
@@ -88,7 +88,7 @@ class LaneMonitor:
             self._write_state(rate=rate, now=self.clock())
 
     def poll(self) -> int | None:
-        """Store what the broker reports: positions, depth, age; return the depth."""
+        """Store the broker's positions, depth and age of the topic; return depth."""
         self._polled_at = self.timer()
         now = self.clock()
         consumers = self.admin.consumers()
@@ -109,11 +109,11 @@ class LaneMonitor:
 
     @property
     def _queue(self) -> str:
-        """Say which queue the lane reads."""
+        """Name the dead-letter queue that the lane reads."""
         return "queue" if self.topic.takes_requests else "dead-letter queue"
 
     def _depth(self) -> int | None:
-        """Return the depth of the queue; None if the broker has not made it yet."""
+        """Return the depth of the dead-letter queue; None if it does not exist yet."""
         self.missing_reason = ""
         try:
             return self.admin.depth()
@@ -132,11 +132,11 @@ class LaneMonitor:
         record_state(lane=self.lane, state=state, now=now, **values)
 
     def _is_due_since(self, at: float | None) -> bool:
-        """Tell whether a poll interval has passed since then; None is never."""
+        """Tell whether a poll interval has passed since a time; None is never."""
         return at is None or self.timer() - at >= POLL_INTERVAL
 
     def _count_deliveries(self, now: datetime) -> None:
-        """Store the broker's count of deliveries, once a minute."""
+        """Store the broker's count of the topic's deliveries, once a minute."""
         if _minute_of(now) != self._counted_minute:
             delivered = self.admin.delivered()
             self._counted_minute = _minute_of(now)
@@ -154,14 +154,14 @@ def record_state(*, lane: Lane, state: LaneState, now: datetime, **values: Any) 
 
 @borrow()
 def count_captured(*, lane: Lane, number: int) -> None:
-    """Add to the number of letters that a lane has captured."""
+    """Add to the number of dead letters that a lane has captured."""
     Lane.objects.filter(pk=lane.pk).update(captured=F("captured") + number)
 
 
 @borrow()
 @transaction.atomic
 def count_deliveries(*, lane: Lane, delivered: Delivered, now: datetime) -> None:
-    """Count deliveries since the last poll, in the minute of that poll.
+    """Count a topic's deliveries since the last poll, in that poll's minute.
 
     A total that fell, or that counts from another start, says nothing about them.
     """
@@ -182,7 +182,7 @@ def count_deliveries(*, lane: Lane, delivered: Delivered, now: datetime) -> None
 
 
 def _minute_of(moment: datetime) -> datetime:
-    """Return the start of the minute."""
+    """Return the start of a moment's minute."""
     return moment.replace(second=0, microsecond=0)
 
 
@@ -203,7 +203,7 @@ ON CONFLICT DO NOTHING
 
 
 def _insert_deliveries(lane: Lane, at: datetime, number: int, *, now: datetime) -> None:
-    """Insert the deliveries that the broker counted in one minute, once."""
+    """Insert a topic's deliveries that the broker counted in a minute, once."""
     name = digest_of(b"delivered", str(lane.topic_id).encode())[:16]
     values: dict[str, Any] = {
         "day": now.date(),

@@ -122,7 +122,7 @@ class Drain:
         self.monitor.close()
 
     def step(self) -> float:
-        """Drain a batch if it is due; return the seconds until the next is."""
+        """Drain a batch of dead letters if due; return the seconds until the next."""
         if self.monitor.is_read_due():
             number = self.drain_batch(wait=READ_SECONDS)
             self.monitor.note_read(is_active=number > 0)
@@ -132,7 +132,7 @@ class Drain:
         return min(READ_SECONDS, self.monitor.seconds_to_read())
 
     def drain_batch(self, *, wait: float) -> int:
-        """Drain one batch; return the number of letters that were read."""
+        """Drain a batch of dead letters; return the number that was read."""
         letters = self.reader.read(limit=self.size.value, wait=wait)
         if letters:
             started_at = self.timer()
@@ -157,7 +157,7 @@ class Drain:
             self._release_removed(depth)
 
     def _with_extension(self, work: Callable[[], Result]) -> Result:
-        """Do slow work; meanwhile extend the visibility timeout of the batch."""
+        """Run slow work; meanwhile extend the visibility timeout of the letters."""
         if not self.capabilities.extends:
             return work()
         future = self._aside.submit(work)
@@ -192,12 +192,12 @@ class Drain:
 
     @property
     def _tees(self) -> bool:
-        """Tell whether the lane sends copies to another queue."""
+        """Tell whether the lane sends copies of dead letters to another queue."""
         return self.lane.mode == Mode.TEE
 
     @property
     def _has_requests(self) -> bool:
-        """Tell whether the messages are requests, and the queue is the topic itself."""
+        """Tell whether messages are requests, and the queue is the topic itself."""
         return self.topic.takes_requests
 
     def _take_requests(self, letters: Sequence[DeadLetter]) -> list[CapturedLetter]:
@@ -227,7 +227,7 @@ class Drain:
         *,
         refusals: Mapping[str, RequestRefusal] = NO_REFUSALS,
     ) -> list[CapturedLetter]:
-        """Capture a batch; of requests, `refusals` says by their handles why."""
+        """Capture a batch of dead letters; `refusals` says why by handle."""
         return self._halving(letters, partial(self._capture_batch, refusals=refusals))
 
     def _capture_batch(
@@ -236,7 +236,7 @@ class Drain:
         *,
         refusals: Mapping[str, RequestRefusal],
     ) -> list[CapturedLetter]:
-        """Capture a batch in one transaction, or raise."""
+        """Capture a batch of dead letters in one transaction, or raise."""
         now = self.clock()
         occurrences = [
             from_dead_letter(
@@ -259,7 +259,7 @@ class Drain:
         letters: Sequence[DeadLetter],
         store: Callable[[Sequence[DeadLetter]], list[Result]],
     ) -> list[Result]:
-        """Store a batch; if Postgres refuses a letter, halve the batch to find it."""
+        """Store dead letters; if Postgres refuses one, halve the batch to find it."""
         if not letters:
             return []
         try:
@@ -280,7 +280,7 @@ class Drain:
     def _send_copies(
         self, captured: Sequence[CapturedLetter]
     ) -> tuple[list[CapturedLetter], str]:
-        """Send copies; return the confirmed ones, and why others are unknown, or ""."""
+        """Send copies of letters; return the confirmed ones, and why not the rest."""
         messages = [
             RoutedMessage(
                 topic=self.topic,
@@ -305,7 +305,7 @@ class Drain:
         return confirmed, trouble
 
     def _why_uncopied(self) -> str:
-        """Return how many letters wait for their copy, and why; "" if none does."""
+        """Return how many dead letters wait for their copy, and why; "" if none."""
         if not self._uncopied:
             return ""
         *_, why = self._uncopied.values()
@@ -315,7 +315,7 @@ class Drain:
         )
 
     def _acknowledge(self, captured: Sequence[CapturedLetter]) -> None:
-        """Remove captured letters from the queue; forget what was held of them."""
+        """Remove captured dead letters from the queue, and their rows as held ones."""
         if not captured:
             return
         self.reader.acknowledge([one.letter.handle for one in captured])
@@ -328,7 +328,7 @@ class Drain:
 
     @borrow()
     def _hold(self, letter: DeadLetter, reason: str) -> None:
-        """Store why a letter stays in its queue."""
+        """Store why a dead letter stays in its queue."""
         self._held_names.add(_held_key(letter))
         reason = storable(reason, limit=500)
         facts = {"reason": reason, "size": letter.size, "seen_at": self.clock()}
@@ -340,7 +340,7 @@ class Drain:
 
     @borrow()
     def _delete_held(self, names: set[str]) -> None:
-        """Delete the rows of these held letters."""
+        """Delete the rows of held dead letters."""
         self._held_names -= names
         for name in names & self._uncopied.keys():
             del self._uncopied[name]
@@ -348,7 +348,7 @@ class Drain:
 
     @borrow()
     def _tidy(self) -> None:
-        """Delete rows of letters that left the queue; call it when a read is empty."""
+        """Delete rows of letters that left the queue; call it after an empty read."""
         at = self._tidied_at
         if at is not None and self.timer() - at < TIDY_INTERVAL:
             return
@@ -365,7 +365,7 @@ class Drain:
         )
 
     def _release_removed(self, depth: int | None) -> None:
-        """Release held letters that another program removed from the queue."""
+        """Release held dead letters that another program removed from the queue."""
         if self.capabilities.peeks and not self.capabilities.extends:
             present = {
                 _held_key(letter) for letter in self.reader.peek(limit=MOST_PEEKED)
@@ -383,12 +383,12 @@ def _story_of(letter: DeadLetter, refusal: RequestRefusal | None) -> Story | Non
 
 @borrow()
 def _write(occurrences: Sequence[Occurrence], *, now: datetime) -> None:
-    """Merge the occurrences into the record, or raise."""
+    """Merge the failures into the record, or raise."""
     services.write(occurrences=occurrences, now=now)
 
 
 def _exceeded_limit(letter: DeadLetter) -> str:
-    """Return which limit a letter exceeds, or ""."""
+    """Return which limit a dead letter exceeds, or ""."""
     if len(letter.body) > settings.POISONWEB_BODY_LIMIT:
         return f"too large: the limit is {settings.POISONWEB_BODY_LIMIT} bytes"
     if len(letter.headers) > HEADERS_LIMIT:
@@ -397,5 +397,5 @@ def _exceeded_limit(letter: DeadLetter) -> str:
 
 
 def _held_key(letter: DeadLetter) -> str:
-    """Return the key of a held letter: its name, or its digest if it has none."""
+    """Return the key of a held dead letter: its name or else its digest."""
     return letter.bookmark or f"digest/{digest_of_delivery(letter).hex()}"

@@ -101,7 +101,7 @@ def observe_all(*, topics: Iterable[Topic], principal: Principal, now: datetime)
 def _set_paused(
     topic: Topic, *, paused: bool, reason: str, principal: Principal, now: datetime
 ) -> Lane:
-    """Pause or resume a lane and audit that; change nothing if it is so already."""
+    """Pause or resume a lane and audit that; leave one that already is so."""
     _require_rights(principal, topic)
     _require_queue(topic)
     lane = Lane.objects.select_for_update().filter(topic=topic).first()

@@ -38,7 +38,7 @@ class Observer:
         self.monitor.close()
 
     def step(self) -> float:
-        """Poll if it is due; return the seconds until the next step."""
+        """Poll the topic if it is due; return the seconds until the next step."""
         if self.monitor.is_due() and self.monitor.is_read_due():
             depth = self.monitor.poll()
             self.monitor.note_read(is_active=depth != self._depth)
@@ -51,7 +51,7 @@ class Observer:
         return POLL_INTERVAL / 2
 
     def _sample(self) -> None:
-        """Peek at the first dead letters and store them, if that is due."""
+        """Peek at the first dead letters and store them as samples, if due."""
         at = self._sampled_at
         if at is not None and self.timer() - at < SAMPLE_INTERVAL:
             return
@@ -69,7 +69,7 @@ class Observer:
 @borrow()
 @transaction.atomic
 def _store_samples(lane: Lane, letters: Sequence[DeadLetter], *, now: datetime) -> None:
-    """Replace the stored samples of a topic by these."""
+    """Replace the stored dead-letter samples of a topic by these."""
     lock_topics(topics=[lane.pk])
     Sample.objects.filter(topic=lane.topic).delete()
     Sample.objects.bulk_create(

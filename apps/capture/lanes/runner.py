@@ -56,7 +56,7 @@ class LaneWork(Protocol):
     """The work of a lane in one mode, until its settings change."""
 
     def step(self) -> float:
-        """Do one step of about a second at most; return the seconds until the next."""
+        """Do about a second of the lane's work; return the seconds until the next."""
 
     def close(self) -> None:
         """Close the connections to the broker."""
@@ -83,7 +83,7 @@ class PausedLane:
         return POLL_INTERVAL
 
     def close(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing: a paused lane has no connection."""
 
 
 class LaneRunner:
@@ -133,7 +133,7 @@ class LaneRunner:
             self.stop.wait(delay)
 
     def _work_under_lock(self, lane: Lane) -> float:
-        """Work if no other process does; return the seconds until the next try."""
+        """Work on the lane if no other process does; return seconds to the next try."""
         with self.locks.attempt(lane.lock_name) as lock:
             if lock is None:
                 return LOCK_INTERVAL
@@ -145,7 +145,7 @@ class LaneRunner:
         return 0.0
 
     def _repeat_steps(self, work: LaneWork, lane: Lane, lock: Lock) -> None:
-        """Repeat steps until the settings change, or the lock is lost."""
+        """Repeat the lane's steps until its settings change, or the lock is lost."""
         settings, due_at = _settings_of_lane(lane), time.monotonic()
         while not (self.stop.is_set() or lock.lost()):
             if time.monotonic() >= due_at:
@@ -159,13 +159,13 @@ class LaneRunner:
             lane = row
 
     def _back_off(self, *, cap: float = BACK_OFF_CAP) -> float:
-        """Draw the seconds to wait after so many troubles."""
+        """Draw the seconds to wait after so many troubles of the lane."""
         return back_off.delay(self._troubles, base=BACK_OFF_BASE, cap=cap)
 
     def _record_trouble(
         self, state: LaneState, trouble: Exception, **values: Any
     ) -> None:
-        """Log a trouble and write it on the lane's row, as far as possible."""
+        """Log a lane's trouble and write it on the lane's row, as far as possible."""
         self._troubles += 1
         log.warning("the lane of topic %d waits: %s", self.topic_id, trouble)
         now, detail = self.clock(), storable(str(trouble), limit=500)
@@ -185,7 +185,7 @@ class LaneRunner:
 
 
 def _work_for(lane: Lane, clock: Clock) -> LaneWork:
-    """Make what a lane's mode asks for: a drain, an observer or a pause."""
+    """Make the work of a lane's mode: a drain, an observer or a pause."""
     if lane.paused:
         return PausedLane(lane=lane, clock=clock)
     if lane.mode == Mode.OBSERVE:
@@ -212,7 +212,7 @@ class LaneRows:
 
     @borrow()
     def read(self) -> Collection[int]:
-        """Read all rows again; return the ids of their topics."""
+        """Read the rows of all lanes again; return the ids of their topics."""
         self._rows = {lane.pk: lane for lane in Lane.objects.possible()}
         return self._rows.keys()
 
@@ -245,7 +245,7 @@ def serve(*, stop: threading.Event, clock: Clock) -> None:
 
 
 def _make_partitions(stop: threading.Event, clock: Clock) -> None:
-    """Make the partitions of the next days; wait for Postgres if it is not up yet."""
+    """Make the failure tables' next daily partitions; wait for Postgres if down."""
     while not stop.is_set():
         try:
             with borrow():

@@ -23,7 +23,7 @@ class BatchSize:
         self.value = LARGEST_BATCH
 
     def adjust(self, seconds: float) -> None:
-        """Halve the size after a slow batch, double it after a fast one."""
+        """Halve the size of a batch of letters if it was slow, double it if fast."""
         if seconds > SLOW:
             self.value = max(SMALLEST_BATCH, self.value // 2)
         elif seconds < SLOW / 4:
@@ -43,15 +43,15 @@ class Polling:
         self._next = 0.0
 
     def is_due(self) -> bool:
-        """Tell whether to poll now."""
+        """Tell whether to poll the topic now."""
         return self._timer() >= self._next
 
     def seconds_left(self) -> float:
-        """Return the seconds until the next poll."""
+        """Return the seconds until the next poll of the topic."""
         return max(0.0, self._next - self._timer())
 
     def adjust(self, *, is_active: bool) -> None:
-        """Poll at once if the queue is active, else less and less often."""
+        """Plan the next poll: at once if the queue is active, else ever later."""
         if is_active:
             self._interval = self._next = 0.0
             return
@@ -70,12 +70,12 @@ class LaneRate:
         self._counts: deque[tuple[float, int]] = deque()
 
     def add(self, number: int) -> None:
-        """Note that so many letters came now."""
+        """Note that so many dead letters came now."""
         if number > 0:
             self._counts.append((self._timer(), number))
 
     def per_minute(self) -> float:
-        """Add up the last minute's counts; forget older ones."""
+        """Add up the last minute's dead letters; forget older counts."""
         while self._counts and self._counts[0][0] <= self._timer() - 60:
             self._counts.popleft()
         return float(sum(number for _, number in self._counts))

@@ -19,7 +19,7 @@ class Command(BaseCommand):
         parser.add_argument("topic")
 
     def handle(self, *_: Any, **options: Any) -> None:
-        """Drain the dead-letter queue of a topic once, and print the number."""
+        """Drain the dead-letter queue of a topic once; print the number of letters."""
         name = options["topic"]
         lane = Lane.objects.possible().filter(topic__name=name).first()
         if lane is None:
@@ -36,7 +36,7 @@ class Command(BaseCommand):
             raise CommandError(str(trouble)) from trouble
 
     def _drain(self, lane: Lane) -> None:
-        """Drain under the lane's lock until the queue is empty."""
+        """Drain a dead-letter queue under the lane's lock until it is empty."""
         with advisory_locks.attempt(lane.lock_name) as lane_lock:
             if lane_lock is None:
                 raise CommandError("a lane is draining this topic already")
