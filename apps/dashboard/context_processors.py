@@ -21,7 +21,7 @@ from apps.triage.models import Operation
 
 
 def _may_act(request: HttpRequest) -> bool:
-    """Return whether the user may decide on messages."""
+    """Tell whether the user may decide on messages."""
     user = request.user
     return isinstance(user, User) and user.principal.may(Scope.OPERATIONS_WRITE)
 
@@ -33,7 +33,7 @@ def _running_operations(request: HttpRequest) -> list[Operation]:
 
 
 def _undo_offer(request: HttpRequest) -> UndoOffer | None:
-    """Return the drop that the page offers to undo, if there is one."""
+    """Return the drop operation that the page offers to undo, or None."""
     return undo_offer.offer_on(request, now=clock.now())
 
 

@@ -27,7 +27,7 @@ View = Callable[Concatenate[SignedIn, P], HttpResponseBase]
 
 
 def needs(scope: Scope) -> Callable[[View[P]], View[P]]:
-    """Require a scope; show a PoisonwebError of the view as an error page."""
+    """Require a scope of a view; show its PoisonwebError as an error page."""
 
     def decorate(view: View[P]) -> View[P]:
         return _checked(view, lambda user: user.principal.require(scope))
@@ -36,12 +36,12 @@ def needs(scope: Scope) -> Callable[[View[P]], View[P]]:
 
 
 def for_admins(view: View[P]) -> View[P]:
-    """Require an admin; no scope opens these pages, so no API key does."""
+    """Require an admin for a view; no scope opens it, so no API key does."""
     return _checked(view, _require_admin)
 
 
 def for_everyone(view: View[P]) -> View[P]:
-    """Require a signed-in user, with any role."""
+    """Require a signed-in user for a view, with any role."""
     return _checked(view, lambda _: None)
 
 

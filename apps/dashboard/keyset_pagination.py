@@ -35,7 +35,7 @@ class ListCursor:
 
     @classmethod
     def parse(cls, text: str, *, has_time: bool = True) -> Self | None:
-        """Parse a cursor; raises Invalid for any other text."""
+        """Parse the cursor of a list's page; raises Invalid for any other text."""
         if not text:
             return None
         direction, *numbers = text.split(".")
@@ -63,7 +63,7 @@ class ListCursor:
 
     @classmethod
     def of(cls, key: keyset.Key | None, *, newer: bool) -> Self | None:
-        """Give the cursor of a key, which is an id that a time may precede."""
+        """Give the cursor of a row's key, which is an id that a time may precede."""
         if key is None:
             return None
         *times, pk = key
@@ -124,7 +124,7 @@ class BoundedCount:
 
     @property
     def is_one(self) -> bool:
-        """Return whether the number is exactly one, for "1 message" in texts."""
+        """Tell whether the count is exactly one, for "1 message" in texts."""
         return self.number == 1
 
 

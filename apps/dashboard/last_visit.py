@@ -16,7 +16,7 @@ Session = MutableMapping[str, Any]
 
 
 def record_visit(session: Session, *, now: datetime) -> datetime | None:
-    """Record a page view; return when the previous visit ended.
+    """Record a person's page view; return when the previous visit ended.
 
     That is up to a minute too early, so a page rather says twice what is new.
     """
@@ -30,16 +30,16 @@ def record_visit(session: Session, *, now: datetime) -> datetime | None:
 
 
 def previous_visit(session: Session) -> datetime | None:
-    """Return when the previous visit ended; None during the first visit."""
+    """Return when a person's previous visit ended; None during the first."""
     return _stored_times(session)[1]
 
 
 def _stored_times(session: Session) -> tuple[datetime | None, datetime | None]:
-    """Return when the last page was seen, and when the visit before ended."""
+    """Return when a person's last page was seen, and the visit before ended."""
     last_seen, earlier = session.get(_KEY, [None, None])
     return _moment(last_seen), _moment(earlier)
 
 
 def _moment(text: str | None) -> datetime | None:
-    """Parse a stored time; None without one."""
+    """Parse the stored time of a visit; None without one."""
     return None if text is None else datetime.fromisoformat(text)

@@ -49,7 +49,7 @@ class ListParams:
 
     @property
     def status(self) -> int:
-        """Return the status code of the page: 422 for a wrong query."""
+        """Return the status code of the list's page: 422 for a wrong query."""
         return 422 if self.wrong else 200
 
 
@@ -126,7 +126,7 @@ class ProblemPageParams:
 
 
 def _query_or_error(text: str) -> tuple[Query | None, str]:
-    """Parse a query; return None and the remedy for a wrong one."""
+    """Parse a query for messages; return None and the remedy for a wrong one."""
     try:
         return Query.parse(text), ""
     except Invalid as reason:

@@ -18,14 +18,14 @@ DISMISSED = "dismissed"
 def steps_for(
     request: HttpRequest, principal: Principal
 ) -> FirstSteps | TooSlow | None:
-    """Return the first steps; None once they are dismissed or all done."""
+    """Return the first steps of onboarding; None if dismissed or all done."""
     if request.COOKIES.get(COOKIE) == DISMISSED:
         return None
     return onboarding.find(principal)
 
 
 def dismiss(response: HttpResponse) -> HttpResponse:
-    """Set the cookie on a response that hides the first steps for a year."""
+    """Set the cookie that hides onboarding's first steps for a year."""
     response.set_cookie(
         COOKIE,
         DISMISSED,

@@ -16,11 +16,11 @@ class Preference:
 
     @property
     def cookie(self) -> str:
-        """Return the name of the cookie that keeps it."""
+        """Return the name of the cookie that stores this display preference."""
         return f"pw_{self.name}"
 
     def chosen(self, values: Mapping[str, str]) -> str:
-        """Return the value in the cookies; the default for an unknown one."""
+        """Return the preference's value in the cookies; else the default."""
         value = values.get(self.cookie, "")
         return value if self.allows(value) else self.options[0][0]
 
@@ -58,12 +58,12 @@ PREFERENCES = (
 
 
 def chosen(cookies: Mapping[str, str]) -> dict[str, str]:
-    """Return the value of each preference, by its name, from the cookies."""
+    """Return the value of each display preference, by name, from the cookies."""
     return {each.name: each.chosen(cookies) for each in PREFERENCES}
 
 
 def cookies_to_set(form: Mapping[str, str]) -> dict[str, str]:
-    """Return the cookies that a form sets; ignore values that are not allowed."""
+    """Return the display preferences' cookies that a form sets; skip wrong ones."""
     return {
         each.cookie: form[each.name]
         for each in PREFERENCES

@@ -27,7 +27,7 @@ class Period:
 
     @classmethod
     def parse(cls, params: QueryDict, *, now: datetime) -> Self:
-        """Parse `from` and `to`, or `days` up to `to`; raises Invalid."""
+        """Parse a report's `from` and `to`, or `days` up to `to`; raises Invalid."""
         newest = newest_over(now)
         last = min(day("to", params.get("to")) or newest, newest)
         first = day("from", params.get("from")) or _so_far_back(
@@ -49,12 +49,12 @@ class Period:
 
     @property
     def before(self) -> date:
-        """Return the last day of the previous period."""
+        """Return the last day of the report's previous period."""
         return self.first - timedelta(days=1)
 
     @property
     def after(self) -> date:
-        """Return the last day of the next period."""
+        """Return the last day of the report's next period."""
         return self.last + timedelta(days=self.length)
 
 
@@ -68,17 +68,17 @@ class PeriodParams:
 
     @property
     def status(self) -> int:
-        """Return the status code of the page: 422 for a wrong address."""
+        """Return the status code of a report's page: 422 for a wrong address."""
         return 422 if self.wrong else 200
 
     @property
     def is_latest(self) -> bool:
-        """Return whether the period ends with the newest day that is over."""
+        """Tell whether the report's period ends with the newest day that is over."""
         return self.period.last == self.newest
 
     @property
     def days_query(self) -> dict[str, str]:
-        """Return the days as the API and the CSV downloads take them."""
+        """Return a report's days as the API and the CSV downloads take them."""
         return {"from": str(self.period.first), "to": str(self.period.last)}
 
 
@@ -102,7 +102,7 @@ class ReportParams(PeriodParams):
 
     @property
     def as_query(self) -> dict[str, str]:
-        """Return the parameters as the API and the CSV download take them."""
+        """Return a report's parameters as the API and the CSV download take them."""
         return (
             {"topic": self.topic, **self.days_query} if self.topic else self.days_query
         )
@@ -128,13 +128,13 @@ class EndpointReportParams(PeriodParams):
 
     @property
     def as_query(self) -> dict[str, str]:
-        """Return the parameters as the API and the CSV download take them."""
+        """Return a report's parameters as the API and the CSV download take them."""
         chosen = {"endpoint": self.endpoint} if self.endpoint else {}
         return {**chosen, **self.days_query}
 
 
 def _name(parameter: str, params: QueryDict) -> tuple[str, Invalid | None]:
-    """Return a name, empty where no stored text is like it, and why it is wrong."""
+    """Return a topic's or endpoint's name for a report, and why it is wrong."""
     name = params.get(parameter, "")
     if name == storable(name):
         return name, None
@@ -142,7 +142,7 @@ def _name(parameter: str, params: QueryDict) -> tuple[str, Invalid | None]:
 
 
 def _period(params: QueryDict, *, now: datetime) -> tuple[Period, Invalid | None]:
-    """Return the period, or the usual one where it is wrong, and why it is."""
+    """Return a report's period, the usual one if it is wrong, and why it is."""
     try:
         return Period.parse(params, now=now), None
     except Invalid as reason:
@@ -150,7 +150,7 @@ def _period(params: QueryDict, *, now: datetime) -> tuple[Period, Invalid | None
 
 
 def day(name: str, value: str | None) -> date | None:
-    """Parse a day; raises Invalid for other text."""
+    """Parse a report's day; raises Invalid for other text."""
     if not value:
         return None
     try:
@@ -163,7 +163,7 @@ def day(name: str, value: str | None) -> date | None:
 
 
 def _so_far_back(value: str | None, last: date) -> date:
-    """Parse a number of days; return the first of so many that end with `last`."""
+    """Parse a report's number of days; return the first of them, up to `last`."""
     text = (value or str(DEFAULT_DAYS))[:4]
     number = int(text) if text.isascii() and text.isdigit() else 0
     if not 1 <= number <= MOST_DAYS:

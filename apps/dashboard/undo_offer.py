@@ -29,13 +29,13 @@ def remember(session: Session, operation_id: int) -> None:
 
 
 def forget(session: Session, operation_id: int) -> None:
-    """Offer to undo this drop no more in the session."""
+    """Offer to undo this drop operation no more in the session."""
     if session.get(_KEY) == operation_id:
         del session[_KEY]
 
 
 def offer_on(request: HttpRequest, *, now: datetime) -> UndoOffer | None:
-    """Return the drop that this page offers to undo, if there is one.
+    """Return the drop operation that this page offers to undo, or None.
 
     The page of an operation has a button of its own for it.
     """

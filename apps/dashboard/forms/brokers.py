@@ -34,7 +34,7 @@ class BrokerForm:
 
     @classmethod
     def read(cls, data: QueryDict) -> Self:
-        """Read the submitted values; nothing is checked yet."""
+        """Read the submitted values of a broker, still unchecked."""
         return cls(**{name: data.get(name, "") for name in cls.__slots__})
 
     @classmethod
@@ -46,7 +46,7 @@ class BrokerForm:
 
     @property
     def shown_url(self) -> str:
-        """Return the entered address to show again; "" if it may hold a secret."""
+        """Return the entered broker address to show again; "" if maybe secret."""
         is_secret = not self.url.startswith(sealed_addresses.FROM_ENVIRONMENT)
         return "" if is_secret else self.url
 
@@ -73,14 +73,14 @@ class BrokerForm:
         )
 
     def _options(self, kind: str) -> dict[str, object]:
-        """Parse the options, entered as JSON; raises Invalid with an example."""
+        """Parse the broker options, entered as JSON; raises Invalid."""
         adapter = adapters.KINDS.get(kind)
         example = adapter.broker_options if adapter else ""
         return topic_policies.options_from(self.options, example=example)
 
 
 def chosen_allowances(data: QueryDict) -> list[Choice]:
-    """Parse the ticked entries of allow-lists; raises Invalid without any."""
+    """Parse ticked entries of brokers' allow-lists; raises Invalid without any."""
     parted = [value.partition(" ") for value in data.getlist("entries")]
     choices = [
         (int(number), entry)

@@ -47,7 +47,7 @@ class DeliveriesDecisionForm:
 
     @classmethod
     def read(cls, data: QueryDict) -> Self:
-        """Parse the form; raises Invalid without a known act, or without ids."""
+        """Parse a decision on deliveries; raises Invalid without act or ids."""
         act = data.get("verb", "")
         if act not in _DECISIONS:
             raise Invalid("verb", f"choose one of {', '.join(_DECISIONS)}")
@@ -58,7 +58,7 @@ class DeliveriesDecisionForm:
         return cls(act=act, ids=ids, reason=reason_in(data))
 
     def carry_out(self, principal: Principal, *, now: datetime) -> int:
-        """Decide; return how many deliveries it changed."""
+        """Carry out the decision on deliveries; return how many it changed."""
         if self.act == "give_up" and not self.reason.strip():
             raise Invalid("reason", "say why they are given up")
         return _DECISIONS[self.act](

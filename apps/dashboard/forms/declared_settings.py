@@ -33,12 +33,12 @@ class SettingField:
 
 
 def typed(settings: Iterable[Setting], data: QueryDict) -> dict[str, str]:
-    """Read the submitted texts; nothing is checked yet."""
+    """Read the submitted texts of a settings form, still unchecked."""
     return {setting.name: data.get(setting.name, "") for setting in settings}
 
 
 def texts_of(settings: Iterable[Setting], values: object) -> dict[str, str]:
-    """Write the attributes of `values` as a form shows them."""
+    """Write the settings in `values` as texts for a form."""
     return {
         setting.name: _text(setting, getattr(values, setting.name))
         for setting in settings
@@ -48,7 +48,7 @@ def texts_of(settings: Iterable[Setting], values: object) -> dict[str, str]:
 def sections(
     settings: Iterable[Setting], texts: Mapping[str, str]
 ) -> Iterator[tuple[StrEnum, list[SettingField]]]:
-    """Yield each group of settings with its fields."""
+    """Yield each group of a form's settings with its fields."""
     for group, members in groupby(settings, key=lambda setting: setting.group):
         yield (
             group,
@@ -57,12 +57,12 @@ def sections(
 
 
 def parsed(settings: Iterable[Setting], texts: Mapping[str, str]) -> dict[str, Any]:
-    """Parse what was typed; raise Invalid for the first that is no such value."""
+    """Parse a form's settings; raise Invalid for the first wrong value."""
     return {setting.name: _parsed(setting, texts[setting.name]) for setting in settings}
 
 
 def version_in(data: QueryDict) -> int | None:
-    """Return the version that a form was made of; None where it has none."""
+    """Return the settings version that a form was made of; None without one."""
     version = data.get("version", "")
     is_number = version.isascii() and version.isdigit()
     return int(version) if is_number and len(version) < _LONGEST_NUMBER else None
@@ -81,7 +81,7 @@ def _text(setting: Setting, value: Any) -> str:
 
 
 def _parsed(setting: Setting, text: str) -> Any:
-    """Parse the text of a field."""
+    """Parse the text of a setting's field."""
     match setting.kind:
         case Kind.LINES:
             return tuple(filter(None, map(str.strip, text.splitlines())))
@@ -98,7 +98,7 @@ def _parsed(setting: Setting, text: str) -> Any:
 def _number(
     setting: Setting, text: str, parse: type[int] | type[float], remedy: str
 ) -> float | None:
-    """Parse a number; None without one, which only some settings allow."""
+    """Parse a setting's number; None without one, which only some settings allow."""
     text = text.strip()
     if not text:
         return None

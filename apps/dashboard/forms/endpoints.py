@@ -37,13 +37,13 @@ class EndpointForm:
 
     @classmethod
     def beginning_with(cls, preset: str) -> Self:
-        """Return a form with the values of a preset, or the usual ones."""
+        """Return an endpoint form with the values of a preset, or the usual ones."""
         values = EndpointSettings(target="", **PRESETS.get(preset, {}))
         return cls(texts=declared.texts_of(SETTINGS, values))
 
     @classmethod
     def of(cls, endpoint: Endpoint) -> Self:
-        """Return a form with the settings of an endpoint."""
+        """Return a form with the current settings of an endpoint."""
         return cls(
             name=endpoint.name,
             texts=declared.texts_of(SETTINGS, EndpointSettings.of(endpoint)),
@@ -52,7 +52,7 @@ class EndpointForm:
 
     @classmethod
     def read(cls, data: QueryDict) -> Self:
-        """Read the submitted values; nothing is checked yet."""
+        """Read the submitted settings of an endpoint, still unchecked."""
         return cls(
             name=data.get("name", "").strip(),
             texts=declared.typed(SETTINGS, data),
@@ -62,11 +62,11 @@ class EndpointForm:
 
     @property
     def sections(self) -> Iterator[tuple[StrEnum, list[SettingField]]]:
-        """Yield each group with its fields."""
+        """Yield each group of the endpoint's settings with its fields."""
         return declared.sections(_OF_THE_FORM, self.texts)
 
     def add(self, principal: Principal, *, now: datetime) -> Endpoint:
-        """Add an endpoint with these values; raises Invalid for a wrong field."""
+        """Add an endpoint with the entered values; raises Invalid for a wrong field."""
         return endpoints.create_endpoint(
             name=self.name,
             settings=EndpointSettings(**self._values()),
@@ -76,7 +76,7 @@ class EndpointForm:
         )
 
     def alter(self, endpoint: Endpoint, principal: Principal, *, now: datetime) -> None:
-        """Change an endpoint to these values; raises Invalid for a wrong field."""
+        """Change an endpoint to the entered values; raises Invalid if one is wrong."""
         endpoints.change_endpoint(
             name=endpoint.name,
             changes=self._values(),
@@ -87,5 +87,5 @@ class EndpointForm:
         )
 
     def _values(self) -> dict[str, Any]:
-        """Parse what was typed; raises Invalid for the first that is no such value."""
+        """Parse the endpoint's entered settings; raises Invalid for the first wrong."""
         return declared.parsed(_OF_THE_FORM, self.texts)

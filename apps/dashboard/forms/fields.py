@@ -27,7 +27,7 @@ class Ids(forms.TypedMultipleChoiceField):
 
 
 def one_line_break(text: str) -> str:
-    """Replace CRLF, which browsers send, by LF."""
+    """Replace CRLF in a submitted text, which browsers send, by LF."""
     return text.replace("\r\n", "\n")
 
 
@@ -38,12 +38,12 @@ class ReasonField(forms.CharField):
         super().__init__(required=False, max_length=REASON_LIMIT)
 
     def to_python(self, value: Any) -> str:
-        """Return the text with plain line breaks, as it will be recorded."""
+        """Return the reason with plain line breaks, as the audit will record it."""
         return one_line_break(super().to_python(value) or "")
 
 
 def reason_in(data: QueryDict) -> str:
-    """Return the reason in a form's data, as it will be recorded."""
+    """Return the reason in a form's data, as the audit will record it."""
     return one_line_break(data.get("reason") or "")
 
 
@@ -55,11 +55,11 @@ def require_valid(form: forms.Form) -> None:
 
 
 def field_of(wrong: PoisonwebError | None) -> str:
-    """Return the name of the wrong field; "" if the error names no field."""
+    """Return the name of an error's wrong field; "" if it names none."""
     # An adapter also names the option: "options body_field".
     return wrong.field.partition(" ")[0] if isinstance(wrong, Invalid) else ""
 
 
 def options_as_json(options: Mapping[str, object]) -> str:
-    """Format options as JSON for a form field; "" without options."""
+    """Format a broker's or topic's options as JSON; "" without options."""
     return json.dumps(options, ensure_ascii=False, indent=2) if options else ""

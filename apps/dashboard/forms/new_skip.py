@@ -111,12 +111,12 @@ class SkipDraft:
 
     @property
     def label(self) -> MatcherLabel:
-        """Return what the draft matches by, as text."""
+        """Return what the skip would match by, as text."""
         return MatcherLabel.of(self.matcher)
 
     @property
     def only_message(self) -> int | None:
-        """Return the id of the one message that this skip would match, or None."""
+        """Return the id of the only message that the skip would match, or None."""
         if self.message is None or self.matcher.kind is not MatcherKind.BOOKMARK:
             return None
         return self.message.pk
@@ -137,7 +137,7 @@ class SkipDraft:
         return body
 
     def mark(self, principal: Principal) -> str:
-        """Sign the draft, so that a person can add only the skip they previewed."""
+        """Sign the skip, so that a person can add only the one they previewed."""
         text = json.dumps(self.api_body)
         return Signer(salt=f"skip of {principal.actor}").signature(text)
 
@@ -152,7 +152,7 @@ class DraftPreview:
 
     @property
     def is_everything(self) -> bool:
-        """Return whether a rule matched every message it was tried on."""
+        """Tell whether the skip's rule matched every message it was tried on."""
         counts = self.counts
         is_rule = self.draft.matcher.kind is MatcherKind.RULE
         return (
@@ -171,7 +171,7 @@ def message_of(params: QueryDict, principal: Principal) -> Poison | None:
 
 
 def is_complete(form: SkipForm, message: Poison | None) -> bool:
-    """Check that the form lacks nothing but a reason."""
+    """Tell whether the form of a skip lacks nothing but a reason."""
     return message is not None and form["by"].value() in OF_A_MESSAGE
 
 
@@ -188,7 +188,7 @@ def choices(message: Poison | None) -> list[tuple[str, str]]:
 
 
 def field_of(wrong: PoisonwebError | None) -> str:
-    """Return the name of the wrong field; "" if the error names no field."""
+    """Return the skip form's wrong field; "" if the error names no field."""
     if not isinstance(wrong, Invalid):
         return ""
     last = wrong.field.rpartition("/")[-1]
@@ -197,7 +197,7 @@ def field_of(wrong: PoisonwebError | None) -> str:
 
 
 def draft(form: SkipForm, message: Poison | None, principal: Principal) -> SkipDraft:
-    """Parse a form into a draft; raises Invalid or Refused."""
+    """Parse a form into a draft of a skip; raises Invalid or Refused."""
     require_valid(form)
     data = form.cleaned_data
     return SkipDraft(
@@ -213,7 +213,7 @@ def draft(form: SkipForm, message: Poison | None, principal: Principal) -> SkipD
 
 
 def preview(draft: SkipDraft) -> DraftPreview:
-    """Preview a draft: count what it would have matched, with samples."""
+    """Preview a skip: count the messages it would have matched, with samples."""
     counts = skip_matching.preview(
         topic=draft.topic, consumer_group=draft.consumer_group, matcher=draft.matcher
     )
@@ -259,7 +259,7 @@ def header_names(message: Poison) -> list[str]:
 
 
 def _is_nameable(name: str) -> bool:
-    """Return whether a rule can name this header."""
+    """Tell whether a skip's rule can name this header."""
     return 0 < len(name) <= NAME_LIMIT and name.isprintable() and "\ufffd" not in name
 
 
@@ -275,7 +275,7 @@ def _visible_topic(name: str, principal: Principal) -> Topic:
 def _matcher(
     by: SkipCriterion, where: str, value: str, message: Poison | None
 ) -> Matcher:
-    """Build the matcher from the form's fields, or from the message that it is for."""
+    """Build a skip's matcher from the form's fields, or from its message."""
     if by is SkipCriterion.HEADER:
         return _rule({"header": where, "equals": value})
     if by is SkipCriterion.POINTER:
@@ -286,12 +286,12 @@ def _matcher(
 
 
 def _rule(rule: dict[str, object]) -> Matcher:
-    """Parse a rule into a matcher; raises Invalid."""
+    """Parse a skip's rule into a matcher; raises Invalid."""
     return Matcher.parse({"kind": MatcherKind.RULE.value, "value": rule})
 
 
 def _json_or_text(text: str) -> object:
-    """Parse JSON; text that is no JSON stays as it is."""
+    """Parse a rule's value as JSON; text that is no JSON stays as it is."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -26,14 +26,14 @@ class ControlForm(forms.Form):
 
     @classmethod
     def read(cls, data: QueryDict) -> Self:
-        """Parse the form; raises Invalid for the first wrong field."""
+        """Parse a step of an operation; raises Invalid for the first wrong field."""
         form = cls(data)
         require_valid(form)
         return form
 
     @property
     def step(self) -> ControlStep:
-        """Return the step that was chosen."""
+        """Return the operation's step that was chosen: pause, resume or cancel."""
         return STEPS[self.cleaned_data["act"]]
 
 
@@ -44,7 +44,7 @@ class RateForm(forms.Form):
 
     @classmethod
     def read(cls, data: QueryDict) -> Self:
-        """Parse the form; raises Invalid for the first wrong field."""
+        """Parse an operation's rate; raises Invalid for the first wrong field."""
         form = cls(data)
         require_valid(form)
         return form
@@ -64,7 +64,7 @@ class SendLimitsForm(RateForm):
 
     @property
     def limits(self) -> SendLimits:
-        """Return the limits of the form; raises Invalid for an impossible ramp."""
+        """Return the operation's rate and ramp; raises Invalid for a wrong ramp."""
         values = self.cleaned_data
         if not values["ramped"]:
             return SendLimits(rate=values["rate"])
@@ -80,7 +80,7 @@ class SendLimitsForm(RateForm):
 
 
 def _parse_steps(text: str) -> tuple[int, ...]:
-    """Parse steps such as "1, 5, 20"; the usual ones if empty. Raises Invalid."""
+    """Parse ramp steps like "1, 5, 20", the usual if empty; raises Invalid."""
     words = text.replace(",", " ").split()
     if not words:
         return DEFAULT_STEPS
@@ -91,7 +91,7 @@ def _parse_steps(text: str) -> tuple[int, ...]:
 
 
 def shown_limits(posted: QueryDict | None, operation: Operation) -> dict[str, object]:
-    """Return the values of the fields: as posted, or those of the preview."""
+    """Return the rate and ramp to show: as posted, or those of the preview."""
     if posted is not None:
         names = ("rate", "steps", "asks", "confirmed", "came_back", "wait")
         fields: dict[str, object] = {name: posted.get(name, "") for name in names}

@@ -46,7 +46,7 @@ class RowsForm(forms.Form):
 
     @property
     def as_filter(self) -> RowFilter:
-        """Return the filter; an invalid form filters nothing."""
+        """Return the filter of outbox rows; an invalid form filters nothing."""
         if not self.is_valid():
             return RowFilter()
         state = self.cleaned_data["state"]
@@ -82,7 +82,7 @@ class OutboxForm:
 
     @classmethod
     def read(cls, data: QueryDict) -> Self:
-        """Read the submitted values; nothing is checked yet."""
+        """Read the submitted settings of an outbox, still unchecked."""
         return cls(
             name=data.get("name", "").strip(),
             texts=declared.typed(SETTINGS, data),
@@ -92,7 +92,7 @@ class OutboxForm:
         )
 
     def findings(self) -> list[Finding]:
-        """Look at the tables of a new outbox; raises Invalid for a wrong field."""
+        """Inspect the tables of a new outbox; raises Invalid for a wrong field."""
         settings = OutboxSettings(**declared.parsed(_OF_THE_FORM, self.texts))
         settings.check()
         url = outboxes.storable_url(settings.url)
@@ -103,11 +103,11 @@ class OutboxForm:
 
     @property
     def sections(self) -> Iterator[tuple[StrEnum, list[SettingField]]]:
-        """Yield each group with its fields."""
+        """Yield each group of the outbox's settings with its fields."""
         return declared.sections(_OF_THE_FORM, self.texts)
 
     def add(self, principal: Principal, *, now: datetime) -> Outbox:
-        """Add an outbox with these values; raises Invalid for a wrong field."""
+        """Add an outbox with the entered values; raises Invalid for a wrong field."""
         return outboxes.add_outbox(
             name=self.name,
             settings=OutboxSettings(**declared.parsed(_OF_THE_FORM, self.texts)),
@@ -117,7 +117,7 @@ class OutboxForm:
         )
 
     def alter(self, outbox: Outbox, principal: Principal, *, now: datetime) -> None:
-        """Change an outbox to these values; raises Invalid for a wrong field."""
+        """Change an outbox to the entered values; raises Invalid for a wrong field."""
         changes = declared.parsed(_OF_THE_FORM, self.texts)
         if not changes["url"] or changes["url"] == outbox.url:
             del changes["url"]

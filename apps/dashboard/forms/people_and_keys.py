@@ -114,7 +114,7 @@ class NewPersonForm(RightsForm):
     password = _password_field()
 
     def add(self, *, actor: Actor, now: datetime) -> User:
-        """Add the person; raises Invalid for the first wrong field."""
+        """Add the person that was entered; raises Invalid for the first wrong field."""
         require_valid(self)
         values = self.cleaned_data
         return services.create_user(
@@ -132,7 +132,7 @@ class PasswordForm(forms.Form):
 
     @property
     def value(self) -> str:
-        """Return the password; raises Invalid without one."""
+        """Return the new password; raises Invalid without one."""
         require_valid(self)
         return str(self.cleaned_data["password"])
 
@@ -144,7 +144,7 @@ class OwnPasswordForm(PasswordForm):
 
     @property
     def value(self) -> str:
-        """Return the password; raises Invalid if it was repeated differently."""
+        """Return the own new password; raises Invalid if repeated differently."""
         password = super().value
         if password != self.cleaned_data["repeated"]:
             raise Invalid("repeated", "this is not the same as the new password")
@@ -176,16 +176,16 @@ class KeyForm(forms.Form):
 
     @classmethod
     def usual(cls, now: datetime) -> dict[str, Any]:
-        """Return the initial values of the form."""
+        """Return the initial values of the form of an API key."""
         return {"topics": "*", "expires": f"{now + USUAL_LIFE:%Y-%m-%d}"}
 
     @property
     def ticked(self) -> list[str]:
-        """List the scopes to tick when the form is shown."""
+        """List the scopes to tick when the form of an API key is shown."""
         return self.data.getlist("scopes") if isinstance(self.data, QueryDict) else []
 
     def make(self, *, actor: Actor, now: datetime) -> NewKey:
-        """Create the key; raises Invalid for the first wrong field."""
+        """Create the API key; raises Invalid for the first wrong field."""
         require_valid(self)
         values = self.cleaned_data
         return services.create_api_key(
@@ -198,7 +198,7 @@ class KeyForm(forms.Form):
         )
 
     def _expires_at(self, now: datetime) -> datetime | None:
-        """Return the end of the entered last day; raises Invalid if that is over."""
+        """Return when the API key's last day ends; raises Invalid if it is over."""
         last = self.cleaned_data["expires"]
         if last is None:
             return None
@@ -208,13 +208,13 @@ class KeyForm(forms.Form):
 
 
 def _topics(text: str) -> list[str]:
-    """Split names at line ends and commas, and drop duplicates."""
+    """Split topic names at line ends and commas, and drop duplicates."""
     names = (name.strip() for name in re.split(r"[,\r\n]", text))
     return list(dict.fromkeys(name for name in names if name))
 
 
 def field_of(wrong: PoisonwebError | None) -> str:
-    """Return the name of the wrong field; "" if the error names no field."""
+    """Return the wrong field of a person or key; "" if the error names none."""
     if not isinstance(wrong, Invalid):
         return ""
     return {"scope": "scopes"}.get(wrong.field, wrong.field)

@@ -28,7 +28,7 @@ LONGEST_NUMBER = 20
 
 
 def parse_wish(params: QueryDict, marks: Mapping[int, Mark]) -> MoveTarget:
-    """Parse the target of a move; raises Invalid for the wrong field."""
+    """Parse the target of a position's move; raises Invalid for a wrong field."""
     strategy = params.get("strategy", "")
     if strategy not in set(Strategy):
         raise Invalid("strategy", "choose where to move it")
@@ -52,7 +52,7 @@ def parse_wish(params: QueryDict, marks: Mapping[int, Mark]) -> MoveTarget:
 
 
 def sign_review(review: Review, principal: Principal) -> str:
-    """Sign a review for this person to confirm; its epoch lets it be used only once."""
+    """Sign a position's review for this person to confirm, once."""
     fixed = review.fixed
     return signing.dumps(
         {
@@ -72,7 +72,7 @@ class SignedReview:
     """A signed review that a person sends back to confirm it."""
 
     def __init__(self, token: str, *, position_id: int, principal: Principal) -> None:
-        """Open the token; raise PositionChanged if it expired or is not theirs."""
+        """Open the review's token; raise PositionChanged if expired or another's."""
         try:
             payload = signing.loads(token, salt=SALT, max_age=TOKEN_MAX_AGE_SECONDS)
         except signing.BadSignature:
@@ -90,7 +90,7 @@ class SignedReview:
         self._outcome = payload["outcome"]
 
     def matches(self, review: Review) -> bool:
-        """Check that the move would still do what the person confirmed."""
+        """Tell whether the position's move still does what the person confirmed."""
         # JSON turns tuples into lists, as in the token.
         return bool(json.loads(json.dumps(review.outcome)) == self._outcome)
 
@@ -115,7 +115,7 @@ def _zone(name: str) -> ZoneInfo:
 
 
 def _numbers(params: QueryDict, marks: Mapping[int, Mark]) -> dict[str, int]:
-    """Parse a number for each publisher; a publisher without one is not moved."""
+    """Parse a position's number per publisher; one without is not moved."""
     texts = {mark: params.get(f"seq-{pk}", "").strip() for pk, mark in marks.items()}
     numbers = {mark.publisher: _seq(mark, text) for mark, text in texts.items() if text}
     if not numbers:
@@ -124,7 +124,7 @@ def _numbers(params: QueryDict, marks: Mapping[int, Mark]) -> dict[str, int]:
 
 
 def _seq(mark: Mark, text: str) -> int:
-    """Parse a number, or a bookmark of this publisher; raises Invalid otherwise."""
+    """Parse a position's number or bookmark of a publisher; raises Invalid."""
     place = place_of(text)
     if place is None or place.publisher not in {"", mark.publisher}:
         remedy = f"give a number from 0 to {LAST}, or a bookmark of this publisher"
@@ -133,7 +133,7 @@ def _seq(mark: Mark, text: str) -> int:
 
 
 def _whole_number(field: str, params: QueryDict) -> int:
-    """Parse a whole number with or without a sign; raises Invalid."""
+    """Parse a whole number of messages, signed or not; raises Invalid."""
     text = params.get(field, "").strip()
     digits = text[1:] if text[:1] in {"-", "+"} else text
     if not (digits.isascii() and digits.isdigit() and len(digits) < LONGEST_NUMBER):

@@ -15,13 +15,13 @@ TOKEN_MAX_AGE_SECONDS = 15 * 60
 
 
 def sign(of: str, going: Iterable[Topic], principal: Principal) -> str:
-    """Sign the topics that the page shows, for this person to confirm."""
+    """Sign the topics of a removal that the page shows, for this person."""
     payload = [of, str(principal.actor), [topic.pk for topic in going]]
     return signing.dumps(payload, salt=SALT, compress=True)
 
 
 def signed_topics(token: str, of: str, principal: Principal) -> list[int]:
-    """Return the topics of a token; raise ChangedSincePreview if it differs."""
+    """Return a removal token's topics; raise ChangedSincePreview if different."""
     try:
         signed_of, actor, going = signing.loads(
             token, salt=SALT, max_age=TOKEN_MAX_AGE_SECONDS

@@ -27,7 +27,7 @@ class SignInForm(AuthenticationForm):
     delay: timedelta | None = None
 
     def clean(self) -> dict[str, Any]:
-        """Check name and password; remember the delay after too many wrong ones."""
+        """Check a person's name and password; store the delay after wrong ones."""
         try:
             return super().clean()
         except TooManySignIns as refusal:
@@ -47,7 +47,7 @@ class CodeForm(forms.Form):
         self._user = second_factor_session.user_awaiting_code(request, now=clock.now())
 
     def clean_code(self) -> str:
-        """Prove the code, which uses it up; a wrong one counts as a failed sign-in."""
+        """Check a person's code, which uses it up; a wrong one counts as failed."""
         code: str = self.cleaned_data["code"]
         if self._user is None:
             raise forms.ValidationError("That took too long: sign in again.")
@@ -78,7 +78,7 @@ class ProofForm(forms.Form):
 
     @classmethod
     def read(cls, data: QueryDict) -> Self:
-        """Parse the form; raises Invalid for the first wrong field."""
+        """Parse a person's password and code; raises Invalid for a wrong field."""
         form = cls(data)
         require_valid(form)
         return form

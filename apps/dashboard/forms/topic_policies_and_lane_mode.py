@@ -37,7 +37,7 @@ class PoliciesForm:
 
     @classmethod
     def read(cls, data: QueryDict, limits: Collection[str]) -> Self:
-        """Read the submitted values; nothing is checked yet."""
+        """Read the submitted policies of a topic, still unchecked."""
         return cls(
             values={name: data.get(name, "") for name in (*PLAIN, *limits)},
             options=data.get("options", ""),
@@ -55,7 +55,7 @@ class PoliciesForm:
         )
 
     def save(self, topic: Topic, principal: Principal, *, now: datetime) -> Topic:
-        """Change a topic's policies to these values; raises Invalid or Unavailable."""
+        """Change a topic's policies as entered; raises Invalid or Unavailable."""
         values: dict[str, object] = {
             **self.values,
             "options": topic_policies.options_from(
@@ -84,7 +84,7 @@ class ModeForm:
 
     @classmethod
     def read(cls, data: QueryDict) -> Self:
-        """Parse the form; raises Invalid for an unknown mode."""
+        """Parse a lane's mode; raises Invalid for an unknown one."""
         mode = data.get("mode", "")
         if mode not in list(Mode):
             raise Invalid("mode", f"use one of {', '.join(Mode)}.")
@@ -96,7 +96,7 @@ class ModeForm:
         )
 
     def set(self, topic: Topic, principal: Principal, *, now: datetime) -> None:
-        """Change the mode; raises Invalid where the page showed another queue."""
+        """Change a lane's mode; raises Invalid if the page showed another queue."""
         if self.queue not in {"", dead_letter_queue_of(topic)}:
             raise Invalid(
                 "queue",
@@ -127,7 +127,7 @@ def _example_of_options(topic: Topic) -> str:
 
 
 def _field_text(value: object) -> str:
-    """Format a policy for a form field: no decimals of whole numbers, "" for None."""
+    """Format a topic's policy for a form field: no needless decimals, "" for None."""
     if isinstance(value, list):
         return ", ".join(value)
     if isinstance(value, float) and value.is_integer():

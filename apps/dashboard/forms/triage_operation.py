@@ -55,14 +55,14 @@ class DecisionForm(SendLimitsForm):
 
     @classmethod
     def read(cls, data: QueryDict) -> Self:
-        """Parse the form; raises Invalid for the first wrong field."""
+        """Parse a decision on messages; raises Invalid for the first wrong field."""
         form = cls({"act": "confirm", **data.dict()})
         require_valid(form)
         return form
 
     @property
     def route(self) -> Route:
-        """Return where redrives go, and whether in order."""
+        """Return where redrives are sent, and whether in order."""
         values = self.cleaned_data
         return Route(
             target_topic=values["target_topic"] or None, ordered=values["ordered"]
@@ -70,7 +70,7 @@ class DecisionForm(SendLimitsForm):
 
 
 def parse_list(posted: QueryDict) -> SelectionRequest:
-    """Parse the selection of a list: some rows, or everything its query matches."""
+    """Parse selected messages of a list: some rows, or all its query matches."""
     if posted.get("of") == "deliveries":
         chosen_verb = DeliverySelectionForm(posted)
         require_valid(chosen_verb)
@@ -107,7 +107,7 @@ def check_typed(preview: PreviewDetail, typed: str) -> None:
 
 
 def back_url(request: HttpRequest, *, otherwise: str = "messages") -> str:
-    """Return the address for Cancel: the previous list, never another site."""
+    """Return the address of a form's Cancel: the previous list of this site."""
     url = request.POST.get("back") or request.GET.get("back") or ""
     if url_has_allowed_host_and_scheme(url, allowed_hosts=None):
         return url

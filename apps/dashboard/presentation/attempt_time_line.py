@@ -34,7 +34,7 @@ class TimeLine:
 
     @classmethod
     def of(cls, attempts: Sequence[Attempt]) -> Self:
-        """Place attempts, in any order, on a line from the first to the last."""
+        """Place a message's attempts, in any order, on a line from first to last."""
         ordered = sorted(attempts, key=lambda attempt: attempt.number)
         if len(ordered) < 2:
             return cls(marks=[], begins_at=None, ends_at=None)
@@ -49,7 +49,7 @@ class TimeLine:
 
 
 def _mark(attempt: Attempt, begin: datetime, whole: timedelta) -> AttemptMark:
-    """Scale an attempt to the line."""
+    """Place an attempt on the time line, with its outcome and width."""
     ended_at = attempt.ended_at or attempt.begun_at
     width = max(round((ended_at - attempt.begun_at) / whole * WIDTH), NARROWEST)
     x = round((attempt.begun_at - begin) / whole * WIDTH)

@@ -38,7 +38,7 @@ class Details:
 
     @classmethod
     def of(cls, entry: Entry) -> Details:
-        """Return the changes and facts of an entry, up to the most that are shown."""
+        """Return an audit entry's changes and facts, up to the most that are shown."""
         changed, others = changes(entry), facts(entry)
         return cls(
             changes=changed[:MOST_ROWS],
@@ -48,7 +48,7 @@ class Details:
 
 
 def changes(entry: Entry) -> list[FieldChange]:
-    """List the changed fields, from `before` and `after` or from pairs.
+    """List the changed fields of an audit entry's detail, with both values.
 
     A change of policies or settings stores a pair for each name: [before, after].
     """
@@ -65,7 +65,7 @@ def changes(entry: Entry) -> list[FieldChange]:
 
 
 def facts(entry: Entry) -> list[Fact]:
-    """List the other members of the detail, without empty or changed ones."""
+    """List an audit entry's other facts, without empty or changed ones."""
     changed = {change.field for change in changes(entry)}
     return [
         Fact(_shortened(name), _shortened(value))
@@ -77,7 +77,7 @@ def facts(entry: Entry) -> list[Fact]:
 
 
 def _pair(entry: Entry, value: object) -> tuple[object, object]:
-    """Split a changed setting into before and after; NO_CHANGE for other values."""
+    """Split an audit entry's setting into before and after, else NO_CHANGE."""
     if entry.action in PAIRED and isinstance(value, list):
         before, after, *_ = *value, None, None
         return before, after
@@ -89,13 +89,13 @@ def _mapping_or_empty(value: object) -> Mapping[str, object]:
 
 
 def _shortened(value: object) -> str:
-    """Write a value as text of bounded length."""
+    """Write a value of an audit entry as text of bounded length."""
     text = _value_text(value)
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
 def _value_text(value: object) -> str:
-    """Write a value of the detail as text; lists by commas, others as JSON."""
+    """Write an audit entry's value as text; lists by commas, others as JSON."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -52,7 +52,7 @@ class Facts:
 
     @property
     def who(self) -> str:
-        """Return the actor as the subject of a sentence: a name, or "The key x"."""
+        """Return who acted in an audit entry, as a subject: a name, or "The key x"."""
         kind, _, name = str(self.entry.actor).partition(":")
         name = cut(name or kind)
         if kind == "key":
@@ -61,26 +61,26 @@ class Facts:
 
     @property
     def subject(self) -> str:
-        """Return the name of the subject, without its kind."""
+        """Return the name of an audit entry's subject, without its kind."""
         return cut(str(self.entry.subject).partition(":")[2])
 
     @property
     def detail(self) -> Mapping[str, object]:
-        """Return the detail of the entry; empty if it has another form."""
+        """Return the audit entry's detail; {} if it is not a mapping."""
         return self.entry.detail if isinstance(self.entry.detail, Mapping) else {}
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a member of the detail as short text, or `default` if empty."""
+        """Return a text of the audit entry's detail, or `default` if empty."""
         value = self.detail.get(name)
         return default if value in (None, "") else cut(str(value))
 
     def texts(self, name: str) -> list[str]:
-        """Return a list of the detail as short texts; empty without one."""
+        """Return a list of texts in the audit entry's detail; empty without one."""
         value = self.detail.get(name)
         return [cut(str(each)) for each in value] if isinstance(value, list) else []
 
     def count(self, name: str, noun: str) -> str:
-        """Count a noun by the number in the detail: "3 messages"."""
+        """Count a noun by a number in the audit entry's detail: "3 messages"."""
         value = self.detail.get(name)
         number = value if isinstance(value, int) else 0
         return plural(number, noun)
@@ -100,18 +100,18 @@ def sentence(entry: Entry) -> str:
 
 
 def cut(text: str, *, limit: int = LONGEST_NAME) -> str:
-    """Shorten a text to `limit` characters, with "…"."""
+    """Shorten a text of an audit entry to `limit` characters, with "…"."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def listed(names: list[str]) -> str:
-    """Join the first few names, and count the others."""
+    """Join the first few names of an audit entry, and count the others."""
     first, others = names[:MOST_NAMES], len(names) - MOST_NAMES
     return ", ".join(first) + (f" and {others:,} more" if others > 0 else "")
 
 
 def _by_its_words(facts: Facts) -> str:
-    """Describe an entry whose action has no sentence of its own."""
+    """Describe an audit entry whose action has no sentence of its own."""
     entry = facts.entry
     return f"{facts.who}: {cut(str(entry.action))} of {cut(str(entry.subject))}"
 
@@ -134,7 +134,7 @@ def _operation_confirmed(facts: Facts) -> str:
 
 
 def _single_item(facts: Facts) -> str:
-    """Name the only item of an operation; "" if it has several."""
+    """Name the only message of an audited operation; "" if it has several."""
     for noun in ("message", "delivery"):
         if name := facts.text(noun):
             return f"{noun} {name}"
@@ -142,7 +142,7 @@ def _single_item(facts: Facts) -> str:
 
 
 def _of_selection(facts: Facts) -> str:
-    """Return the end of a sentence: which problems, or which query."""
+    """Return a sentence's end for an operation: which problems or query."""
     query = facts.text("query")
     numbers = facts.texts("problems")
     if not numbers and (problems := PROBLEMS.search(query)):
@@ -179,7 +179,7 @@ def _operation(facts: Facts) -> str:
 
 
 def _operation_paused(facts: Facts) -> str:
-    """Describe a pause: by a person, or by the operation itself."""
+    """Describe an operation's pause: by a person, or by the operation itself."""
     if why := facts.text("because"):
         return f"{_operation(facts)} paused itself: {why}"
     return f"{facts.who} paused operation {facts.subject}"
@@ -194,7 +194,7 @@ def _operation_cancel_requested(facts: Facts) -> str:
 
 
 def _operation_rate_changed(facts: Facts) -> str:
-    """Describe a new limit of an operation, and the one before."""
+    """Describe a new rate limit of an operation, and the one before."""
     before, after = facts.text("before"), facts.text("after")
     text = f"{facts.who} let operation {facts.subject} send "
     noun = "deliveries" if facts.text("verb") in OF_DELIVERIES else "messages"
@@ -203,7 +203,7 @@ def _operation_rate_changed(facts: Facts) -> str:
 
 
 def _body_revealed(facts: Facts) -> str:
-    """Describe the reading of a body, of a header or of samples."""
+    """Describe who revealed a message's body, a header or a topic's samples."""
     kind = str(facts.entry.subject).partition(":")[0]
     if kind == "problem":
         header = facts.text("header")
@@ -244,7 +244,7 @@ def _key_refused(facts: Facts) -> str:
 
 
 def _from_address(facts: Facts) -> str:
-    """Return the end of a sentence: from which address, or ""."""
+    """Return a sentence's end: from which network address, or ""."""
     address = facts.text("address")
     return f" from {address}" if address else ""
 
@@ -279,7 +279,7 @@ def _sessions_ended(facts: Facts) -> str:
 
 
 def _did(deed: str, *, says_where: bool = False) -> Callable[[Facts], str]:
-    """Return a function that describes an action without further details."""
+    """Return a function that describes an audited action without details."""
 
     def say(facts: Facts) -> str:
         return f"{facts.who} {deed}{_from_address(facts) if says_where else ''}"
@@ -405,7 +405,7 @@ def _skip_removed(facts: Facts) -> str:
 
 
 def _of_skip(facts: Facts) -> str:
-    """Return the end of a sentence: what a skip matches, of which topic."""
+    """Return a sentence's end for a skip: what it matches, of which topic."""
     kind, value, topic = (facts.text(name) for name in ("kind", "value", "topic"))
     what = f" by {kind} “{value}”" if kind else ""
     return f"{what} of the topic {topic}" if topic else what

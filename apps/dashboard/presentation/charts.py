@@ -43,7 +43,7 @@ class Point:
 
     @property
     def kind(self) -> PointKind:
-        """Return how the point is drawn: gap, nothing, zero or bar."""
+        """Return how the chart draws a point: gap, nothing, zero or bar."""
         if self.is_gap:
             return PointKind.GAP
         if self.value is None:
@@ -78,7 +78,7 @@ class Chart:
 
 
 def chart(points: Sequence[Point], *, least: float, most: float | None = None) -> Chart:
-    """Draw the points on an axis that ends at a round number, at least `least`."""
+    """Draw a bar chart of points; its axis ends at a round number >= `least`."""
     top = ceiling(max(least, *(point.value or 0 for point in points)))
     top = top if most is None else min(top, most)
     placed = [(SLOT * at, point) for at, point in enumerate(points)]
@@ -94,14 +94,14 @@ def chart(points: Sequence[Point], *, least: float, most: float | None = None) -
 
 
 def ceiling(value: float) -> float:
-    """Round up to 1, 2 or 5 times a power of ten, which reads well at an axis."""
+    """Round a chart's highest value up to 1, 2 or 5 times a power of ten."""
     power = 10.0 ** floor(log10(value))
     steps = (step * power for step in (1, 2, 5))
     return next((step for step in steps if step >= value * (1 - 1e-9)), 10 * power)
 
 
 def _outline(x: int, point: Point, top: float) -> str:
-    """Return the SVG path of a point's shape at `x`."""
+    """Return the SVG path of a chart point's shape at `x`."""
     x_left = x + (SLOT - BAR) / 2
     match point.kind:
         case PointKind.BAR:
@@ -116,7 +116,7 @@ def _outline(x: int, point: Point, top: float) -> str:
 
 
 def _whisker(x: int, point: Point, top: float) -> str:
-    """Draw the confidence interval, cut at the edge of the chart."""
+    """Draw a rate's confidence interval, cut at the edge of the chart."""
     # For a zero rate over few messages the interval would fill the chart.
     if not point.value or point.low is None or point.high is None:
         return ""
@@ -130,7 +130,7 @@ def _height(value: float, top: float) -> float:
 
 
 def _number_text(number: float) -> str:
-    """Format a number for an attribute of SVG."""
+    """Format a number of a chart for an attribute of SVG."""
     return f"{number:.1f}"
 
 
@@ -157,7 +157,7 @@ class Heat:
 
 
 def heat(columns: Sequence[Sequence[Point] | None]) -> Heat:
-    """Draw one column per sequence of points; None draws a gap."""
+    """Draw a heat map, one column per sequence of points; None draws a gap."""
     highest = max((p.value or 0 for column in columns for p in column or ()), default=0)
     return Heat(
         cells=list(_cells(columns, highest)),
@@ -169,7 +169,7 @@ def heat(columns: Sequence[Sequence[Point] | None]) -> Heat:
 
 
 def _cells(columns: Sequence[Sequence[Point] | None], highest: float) -> Iterator[Cell]:
-    """Yield a square for each value, larger for a higher one."""
+    """Yield a heat map's square for each value, larger for a higher one."""
     for at, column in enumerate(columns):
         for row, point in enumerate(column or ()):
             if point.value is None:
@@ -186,11 +186,11 @@ def _cells(columns: Sequence[Sequence[Point] | None], highest: float) -> Iterato
 
 
 def _levels(highest: float) -> range:
-    """Return all levels of size, or none where every value is 0."""
+    """Return all levels of a heat map's legend, or none if every value is 0."""
     return range(1, LEVELS + 1) if highest else range(0)
 
 
 def _level(value: float, highest: float) -> int:
-    """Return the level of size of a value, by its square root; 0 for none."""
+    """Return a heat map's size of a value, by its square root; 0 for none."""
     # The square root keeps ordinary hours visible beside the worst one.
     return ceil(LEVELS * sqrt(value / highest) - 1e-9) if value else 0

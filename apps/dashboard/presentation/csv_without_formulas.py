@@ -13,7 +13,7 @@ ROWS_AT_ONCE = 500
 
 
 def lines(header: Iterable[str], rows: Iterable[Sequence[object]]) -> Iterator[bytes]:
-    """Yield the file in pieces; a reader must remove one leading ' from a cell."""
+    """Yield a CSV file in pieces; a reader removes one leading ' from a cell."""
     buffer = StringIO()
     writer = csv.writer(buffer)
     writer.writerow(header)
@@ -26,14 +26,14 @@ def lines(header: Iterable[str], rows: Iterable[Sequence[object]]) -> Iterator[b
 
 
 def _cell(value: object) -> object:
-    """Put ' before a text that a spreadsheet would run as a formula."""
+    """Put ' before a CSV cell that a spreadsheet would run as a formula."""
     if isinstance(value, str) and value.startswith(_FORMULA):
         return f"'{value}"
     return value
 
 
 def _drain(buffer: StringIO) -> bytes:
-    """Return what was written to the buffer so far, and empty it."""
+    """Return the CSV text in the buffer so far, and empty the buffer."""
     content = buffer.getvalue().encode()
     buffer.seek(0)
     buffer.truncate()

@@ -47,7 +47,7 @@ def delete(
 def _with_body(
     method: str, request: HttpRequest, path: str, body: dict[str, object]
 ) -> str:
-    """Write a call with a JSON body as a curl command."""
+    """Write an API call with a JSON body as a curl command."""
     return _joined_lines(
         f"curl -fsS -X {method} {_KEY}",
         '-H "Content-Type: application/json"',
@@ -57,10 +57,10 @@ def _with_body(
 
 
 def _address(request: HttpRequest, path: str) -> str:
-    """Return the whole URL of a path, quoted for a shell."""
+    """Return the whole URL of an API path, quoted for a shell."""
     return shlex.quote(request.build_absolute_uri(path))
 
 
 def _joined_lines(*parts: str) -> str:
-    """Join the parts of a command, each on a line of its own."""
+    """Join the parts of a curl command, each on a line of its own."""
     return " \\\n  ".join(parts)

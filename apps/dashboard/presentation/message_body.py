@@ -29,7 +29,7 @@ class BodyView:
 
 
 def view(head: bytes, *, size: int) -> BodyView:
-    """Render the start of a body of this size as JSON, text and hex."""
+    """Render the start of a message's body as JSON, text and hex."""
     truncated = len(head) < size
     text, why = _utf8_text(head, truncated=truncated)
     pretty = None
@@ -46,7 +46,7 @@ def view(head: bytes, *, size: int) -> BodyView:
 
 
 def hexdump(content: bytes) -> str:
-    """Format bytes as rows of 16: offset, hex and printable ASCII."""
+    """Format a body's bytes as rows of 16: offset, hex and printable ASCII."""
     rows = range(0, len(content), 16)
     return "\n".join(_hex_row(at, content[at : at + 16]) for at in rows)
 
@@ -58,7 +58,7 @@ def _hex_row(at: int, chunk: bytes) -> str:
 
 
 def _utf8_text(head: bytes, *, truncated: bool) -> tuple[str | None, str]:
-    """Decode UTF-8; return None and the reason for other bytes."""
+    """Decode a body as UTF-8; return None and the reason for other bytes."""
     try:
         return head.decode(), ""
     except UnicodeDecodeError as reason:
@@ -69,7 +69,7 @@ def _utf8_text(head: bytes, *, truncated: bool) -> tuple[str | None, str]:
 
 
 def _pretty(text: str) -> tuple[str | None, str]:
-    """Indent JSON token by token, so that numbers and escapes stay as written."""
+    """Indent a body's JSON token by token; numbers and escapes stay as written."""
     tokens = _TOKEN.findall(text)
     if _depth(tokens) > DEEPEST:
         return None, f"nested deeper than {DEEPEST}"
@@ -81,7 +81,7 @@ def _pretty(text: str) -> tuple[str | None, str]:
 
 
 def _depth(tokens: list[str]) -> int:
-    """Return how deeply JSON tokens are nested."""
+    """Return how deeply a body's JSON tokens are nested."""
     depth = deepest = 0
     for token in tokens:
         depth += (token in OPENING) - (token in CLOSING)
@@ -90,7 +90,7 @@ def _depth(tokens: list[str]) -> int:
 
 
 def _indented(tokens: list[str]) -> Iterator[str]:
-    """Yield the tokens of JSON with line breaks and indentation between them."""
+    """Yield a body's JSON tokens with line breaks and indentation between them."""
     depth = 0
     for token, after in pairwise([*tokens, ""]):
         if token in OPENING:

@@ -47,24 +47,24 @@ class OutcomeChart:
 
     @property
     def each(self) -> str:
-        """Return the width of a bar with its number: 1 minute, 5 minutes."""
+        """Return the width of the chart's bars: "1 minute", "5 minutes"."""
         return self.width if self.width[0].isdigit() else f"1 {self.width}"
 
     @property
     def is_one_bar(self) -> bool:
-        """Tell whether a sentence says as much as the chart."""
+        """Tell whether the chart has one bar, so that a sentence says as much."""
         return len(self.begins) == 1
 
     @property
     def table(self) -> list[tuple[datetime, list[int]]]:
-        """Return the start and the numbers of each bar; without the empty ones."""
+        """Return the start and outcomes of each bar, without the empty ones."""
         columns = zip(*(row.numbers for row in self.rows), strict=True)
         lines = zip(self.begins, map(list, columns), strict=True)
         return [(begin, numbers) for begin, numbers in lines if numbers[0]]
 
 
 def outcome_chart(outcomes: OutcomesOverTime, *, gives_back: bool) -> OutcomeChart:
-    """Arrange outcomes as rows; `gives_back`: in the words of a give back."""
+    """Arrange an operation's outcomes as rows of bars, in a give back's words."""
     width, buckets = in_words(outcomes.width), outcomes.buckets
     names = [ALL, *OUTCOMES, "silent"]
     numbers = {name: [_number(bucket, name) for bucket in buckets] for name in names}
@@ -88,7 +88,7 @@ def outcome_chart(outcomes: OutcomesOverTime, *, gives_back: bool) -> OutcomeCha
 
 
 def in_words(width: timedelta) -> str:
-    """Describe the width of a bar: minute, 5 minutes, hour."""
+    """Describe the width of a chart's bar: minute, 5 minutes, hour."""
     seconds = round(width.total_seconds())
     noun, unit = next(each for each in UNITS if seconds % each[1] == 0)
     number = seconds // unit
@@ -96,14 +96,14 @@ def in_words(width: timedelta) -> str:
 
 
 def _number(bucket: OutcomeBucket, name: str) -> int:
-    """Return the number of a row in a bucket."""
+    """Return an outcome's number of messages in a bucket of time."""
     if name == ALL:
         return bucket.total
     return bucket.silent if name == "silent" else bucket.counts[name]
 
 
 def _summary(numbers: list[int], buckets: list[OutcomeBucket], width: str) -> str:
-    """Say in a sentence what the bars of a row show."""
+    """Say in a sentence what a chart's bars of an outcome show."""
     peak = max(numbers)
     begin = buckets[numbers.index(peak)].begins_at
     return (

@@ -46,7 +46,7 @@ class PositionLine:
 def draw(
     mark: Mark, *, head: int | None, poisons: Sequence[LocatedPoison]
 ) -> PositionLine:
-    """Draw from the first poison or hole to the highest known number."""
+    """Draw a position's line from the first poison or hole to the head."""
     runs = mark.settled if mark.settled is not None else ((0, mark.processed),)
     low, high = _ends(mark, runs, head, poisons)
     scale = _Scale(low=low, high=high)
@@ -67,7 +67,7 @@ class _Scale:
     high: int
 
     def at(self, seq: int) -> int:
-        """Return the x coordinate of a number; floats would lose digits."""
+        """Return the x coordinate of a sequence number; floats would lose digits."""
         inside = min(max(seq, self.low), self.high)
         span = max(self.high - self.low, 1)
         return MARGIN + (inside - self.low) * (WIDTH - 2 * MARGIN) // span
@@ -76,7 +76,7 @@ class _Scale:
 def _ends(
     mark: Mark, runs: Runs, head: int | None, poisons: Sequence[LocatedPoison]
 ) -> tuple[int, int]:
-    """Return the lowest and the highest number to draw."""
+    """Return the lowest and the highest sequence number to draw."""
     places = [poison.place.seq for poison in poisons]
     marks = [seq for seq in (head, mark.received, mark.persisted) if seq is not None]
     high = max(mark.processed, *places, *marks, *(run[1] for run in runs), 0)
@@ -86,7 +86,7 @@ def _ends(
 
 
 def _blocks(runs: Runs, scale: _Scale) -> Iterator[SettledBlock]:
-    """Yield the settled runs as rectangles."""
+    """Yield a position's settled runs as rectangles."""
     for first, last in runs:
         if last >= scale.low:
             x = scale.at(first)
@@ -94,7 +94,7 @@ def _blocks(runs: Runs, scale: _Scale) -> Iterator[SettledBlock]:
 
 
 def _summary(mark: Mark, head: int | None, poisons: Sequence[LocatedPoison]) -> str:
-    """Describe the line in words, for people who cannot see it."""
+    """Describe a position's line in words, for people who cannot see it."""
     parts = [
         f"settled up to {mark.processed}"
         if mark.processed >= 0

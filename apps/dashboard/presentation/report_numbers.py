@@ -6,7 +6,7 @@ NOTHING = "—"
 
 
 def percent(share: float | None) -> str:
-    """Format a share as a percentage; never round to 0 % or 100 % what is neither."""
+    """Format a failure rate in percent; never round to 0 % or 100 %."""
     if share is None:
         return NOTHING
     value = 100 * share
@@ -18,14 +18,14 @@ def percent(share: float | None) -> str:
 
 
 def interval(low: float | None, high: float | None) -> str:
-    """Format a confidence interval as percentages, "—" without one."""
+    """Format a rate's confidence interval as percentages, "—" without one."""
     if low is None or high is None:
         return NOTHING
     return f"{_rounded(100 * low)}–{percent(high)}"  # noqa: RUF001 - a range
 
 
 def milliseconds(bound: int | None) -> str:
-    """Format the upper bound of a handling time."""
+    """Format a handling time's upper bound in milliseconds."""
     if bound is None:
         return NOTHING
     if bound < 1000:
@@ -34,7 +34,7 @@ def milliseconds(bound: int | None) -> str:
 
 
 def _rounded(value: float) -> str:
-    """Format a percentage with more decimals the smaller it is."""
+    """Round a failure rate in percent to more decimals the smaller it is."""
     if value in {0, 100}:
         return f"{value:.0f}"
     digits = 2 if value < 0.995 else 1 if value < 9.95 else 0

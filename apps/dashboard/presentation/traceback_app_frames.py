@@ -23,12 +23,12 @@ class Frame:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether the frame is of the application, not of a library."""
+        """Tell whether the traceback's frame is of the application, not a library."""
         return _LIBRARY.search(self.file) is None
 
 
 def app_frames(traceback: str) -> list[Frame]:
-    """List the application's own frames, innermost first; empty if there are none."""
+    """List a traceback's frames of the application, innermost first."""
     lines = traceback.splitlines()[:MOST_LINES]
     frames = [_frame(line, after) for line, after in pairwise([*lines, ""])]
     return [frame for frame in reversed(frames) if frame and frame.is_ours]

@@ -21,14 +21,14 @@ class CheckpointStatus:
 
     @property
     def is_late(self) -> bool:
-        """Return whether entries have waited too long for a checkpoint."""
+        """Tell whether audit entries have waited too long for a checkpoint."""
         if self.last is None:
             return False
         return self.uncovered > 0 and self.now - self.last.at > LATE
 
 
 def status(*, now: datetime) -> CheckpointStatus:
-    """Load the newest checkpoint, and count the entries after it."""
+    """Load the audit's newest checkpoint, and count the entries after it."""
     row = LastCheckpoint.objects.first()
     head = Head.objects.values_list("seq", flat=True).first() or 0
     return CheckpointStatus(
@@ -40,7 +40,7 @@ def status(*, now: datetime) -> CheckpointStatus:
 
 
 def _checkpoint(row: LastCheckpoint) -> Checkpoint:
-    """Rebuild the signed checkpoint from its row."""
+    """Rebuild the audit's signed checkpoint from its row."""
     return Checkpoint(
         at=row.at,
         seq=row.seq,

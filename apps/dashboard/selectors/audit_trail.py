@@ -62,14 +62,14 @@ class TrailPage:
 def find(
     filters: TrailFilter, cursor: ListCursor | None, *, sees_people: bool
 ) -> TrailPage:
-    """Return a page of the trail; link to people only if `sees_people`."""
+    """Return a page of audit entries; link to people only if `sees_people`."""
     page = keyset_pagination.page(filters.matching(), cursor=cursor)
     rows = _rows(page.rows, sees_people=sees_people)
     return TrailPage(rows=rows, newer=page.newer, older=page.older)
 
 
 def actors() -> list[str]:
-    """List people and keys by their names in the trail."""
+    """List people and keys by their names in the audit."""
     people = User.objects.order_by("username").values_list("username", flat=True)
     keys = ApiKey.objects.order_by("name").values_list("name", flat=True)
     return [
@@ -79,7 +79,7 @@ def actors() -> list[str]:
 
 
 def export(filters: TrailFilter) -> Iterator[Entry]:
-    """Yield all matching entries, newest first; raises Invalid for too many."""
+    """Yield all matching audit entries, newest first; raises Invalid."""
     entries = filters.matching()
     if entries[MOST_EXPORTED : MOST_EXPORTED + 1].exists():
         remedy = f"a file has at most {MOST_EXPORTED:,} entries; choose fewer days"
@@ -88,7 +88,7 @@ def export(filters: TrailFilter) -> Iterator[Entry]:
 
 
 def cells(entries: Iterable[Entry]) -> Iterator[Sequence[object]]:
-    """Write each entry as a row under COLUMNS."""
+    """Write each audit entry as a row under COLUMNS."""
     for entry in entries:
         yield (
             *(entry.seq, _stamp(entry.at), entry.actor, entry.action),
@@ -98,7 +98,7 @@ def cells(entries: Iterable[Entry]) -> Iterator[Sequence[object]]:
 
 
 def lines(entries: Iterable[Entry]) -> Iterator[bytes]:
-    """Write each entry as a line of JSON, many lines at a time.
+    """Write each audit entry as a line of JSON, many lines at a time.
 
     `hash` covers the hash of the previous entry, followed by `record`.
     """
@@ -108,7 +108,7 @@ def lines(entries: Iterable[Entry]) -> Iterator[bytes]:
 
 
 def _members(entry: Entry) -> dict[str, object]:
-    """Return the members of an entry's line of JSON."""
+    """Return the members of an audit entry's line of JSON."""
     return {
         "seq": entry.seq,
         "at": _stamp(entry.at),
@@ -125,19 +125,19 @@ def _members(entry: Entry) -> dict[str, object]:
 
 
 def _stamp(at: datetime) -> str:
-    """Format a time in UTC, as the downloads have it."""
+    """Format an audit entry's time in UTC, as the downloads have it."""
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def _rows(entries: Sequence[Entry], *, sees_people: bool) -> list[TrailRow]:
-    """Describe entries and link their subjects."""
+    """Describe audit entries and link their subjects."""
     subjects = [str(entry.subject) for entry in entries]
     places = _places(subjects) | (_places_of_people(subjects) if sees_people else {})
     return [_trail_row(entry, places) for entry in entries]
 
 
 def _trail_row(entry: Entry, places: Mapping[str, str]) -> TrailRow:
-    """Describe an entry in a sentence, with details and a link."""
+    """Describe an audit entry in a sentence, with details and a link."""
     label, href = _label_and_link(entry, places)
     return TrailRow(
         entry=entry,
@@ -149,7 +149,7 @@ def _trail_row(entry: Entry, places: Mapping[str, str]) -> TrailRow:
 
 
 def _label_and_link(entry: Entry, places: Mapping[str, str]) -> tuple[str, str]:
-    """Return the label of an entry's subject and the address of its page, or ""."""
+    """Return an audit entry's label and the address of its subject's page."""
     kind, _, name = str(entry.subject).partition(":")
     if kind == "report":
         return f"Report {name}", _report_link(entry)
@@ -162,14 +162,14 @@ def _label_and_link(entry: Entry, places: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _report_link(entry: Entry) -> str:
-    """Return the address of the report of the days in the entry."""
+    """Return the address of the report of the days in an audit entry."""
     detail = entry.detail if isinstance(entry.detail, Mapping) else {}
     days = {name: str(detail.get(name, "")) for name in ("from", "to")}
     return f"{reverse('reports')}?{urlencode(days)}"
 
 
 def _places(subjects: Iterable[str]) -> dict[str, str]:
-    """Map subjects to the pages of topics, lanes and brokers that still exist."""
+    """Map audit subjects to pages of topics, lanes and brokers still there."""
     names = _names(subjects)
     topics = Topic.objects.filter(name__in=names["topic"] | names["lane"])
     brokers = Broker.objects.filter(name__in=names["broker"])
@@ -183,7 +183,7 @@ def _places(subjects: Iterable[str]) -> dict[str, str]:
 
 
 def _places_of_people(subjects: Iterable[str]) -> dict[str, str]:
-    """Map subjects to the pages of people, and to the page of all keys."""
+    """Map audit subjects to the pages of people, and to the page of all keys."""
     names = _names(subjects)
     people = User.objects.filter(username__in=names["user"])
     places = {f"api_key:{name}": reverse("keys") for name in names["api_key"]}
@@ -193,7 +193,7 @@ def _places_of_people(subjects: Iterable[str]) -> dict[str, str]:
 
 
 def _names(subjects: Iterable[str]) -> Mapping[str, set[str]]:
-    """Group the names of subjects by their kind."""
+    """Group the names of audit subjects by their kind."""
     names: dict[str, set[str]] = defaultdict(set)
     for subject in subjects:
         kind, _, name = subject.partition(":")

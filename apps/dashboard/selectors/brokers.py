@@ -50,7 +50,7 @@ class BrokerTopic:
 
     @property
     def mode(self) -> str:
-        """Return the mode of its lane; "" without a lane."""
+        """Return the mode of the topic's lane; "" without a lane."""
         return str(self.topic.lane.mode) if self.lane_state else ""
 
 
@@ -69,7 +69,7 @@ class BrokerRow:
 
     @property
     def lanes(self) -> dict[str, int]:
-        """Count its lanes by state, the worst state first."""
+        """Count the broker's lanes by state, the worst state first."""
         numbers = Counter(
             broker_topic.lane_state
             for broker_topic in self.topics
@@ -80,7 +80,7 @@ class BrokerRow:
 
     @property
     def state(self) -> str:
-        """Return the state of its worst lane, or "none"."""
+        """Return the state of the broker's worst lane, or "none"."""
         return next(iter(self.lanes), "none")
 
 
@@ -94,7 +94,7 @@ class BrokerPage:
 
     @property
     def first_topics(self) -> list[BrokerTopic]:
-        """Return the topics to show, up to a limit."""
+        """Return the broker's topics to show, up to a limit."""
         return self.row.topics[:MOST_TOPICS]
 
 
@@ -120,25 +120,25 @@ class OfferedTopic:
 
     @property
     def mark(self) -> str:
-        """Return the value of its checkbox."""
+        """Return the value of the topic's checkbox."""
         return mark_of(self.topic)
 
     @property
     def may_be_chosen(self) -> bool:
-        """Return whether choosing it would register it, or give it a lane."""
+        """Tell whether choosing the topic would register it, or give it a lane."""
         queue = self.topic.dead_letter_queue or self.convention.queue
         is_idle = self.registered is None or (not self.mode and bool(queue))
         return self.is_keepable and is_idle
 
     @property
     def is_new(self) -> bool:
-        """Return whether it could have a lane, and has none."""
+        """Tell whether the topic could have a lane, and has none."""
         has_queue = bool(self.topic.dead_letter_queue)
         return self.is_keepable and has_queue and not (self.registered and self.mode)
 
     @property
     def mode(self) -> str:
-        """Return the mode of its lane; "" without a lane."""
+        """Return the mode of the topic's lane; "" without a lane."""
         return self.registered.mode if self.registered else ""
 
 
@@ -282,7 +282,7 @@ def _size_limit(capabilities: Capabilities) -> str:
 
 
 def _headers(capabilities: Capabilities) -> str:
-    """Describe which headers a broker keeps, and how many."""
+    """Describe which message headers a broker stores, and how many."""
     if capabilities.headers is Headers.NONE:
         return "none: a requeued message cannot be marked as requeued"
     kind = "of any bytes" if capabilities.headers is Headers.BYTES else "of text"
@@ -295,13 +295,13 @@ def _headers(capabilities: Capabilities) -> str:
 
 
 def _reserved(capabilities: Capabilities) -> str:
-    """List the headers that a requeue leaves out."""
+    """List the message headers that a requeue to a broker leaves out."""
     names = sorted(readable(name) for name in capabilities.reserved)
     return ", ".join(names) or "none"
 
 
 def _duplicate_window(seconds: float) -> str:
-    """Describe within what time a broker notices duplicates."""
+    """Describe within what time a broker notices duplicates of a message."""
     return f"found within {_duration_words(seconds)}" if seconds else "not noticed"
 
 
@@ -314,7 +314,7 @@ def _delivery_delay(seconds: float) -> str:
 
 
 def _polling_cost(longest: float) -> str:
-    """Say what looks for dead letters cost, and how far apart they get."""
+    """Describe what polls for dead letters cost, and how far apart they get."""
     if not longest:
         return "costs nothing"
     return (
@@ -333,7 +333,7 @@ def _duration_words(seconds: float) -> str:
 
 
 def _either_text(is_true: bool, texts: tuple[str, str]) -> str:  # noqa: FBT001 - a fact
-    """Return the first text if true, the second otherwise."""
+    """Return the first text if a flag is true, the second otherwise."""
     return texts[0] if is_true else texts[1]
 
 
@@ -360,7 +360,7 @@ def _broker_topic(topic: Topic, *, now: datetime) -> BrokerTopic:
 def _discovered_topic(
     broker: Broker, topic: FoundTopic, registered: BrokerTopic | None
 ) -> OfferedTopic:
-    """Pair a topic at the broker with its registration here, if any."""
+    """Pair a topic at the broker with its registration in Poisonweb, if any."""
     return OfferedTopic(
         topic=topic,
         registered=registered,
@@ -370,7 +370,7 @@ def _discovered_topic(
 
 
 def _has_in_name(topic: FoundTopic, name: str) -> bool:
-    """Return whether the name contains the searched text."""
+    """Tell whether a topic's name contains the searched text."""
     return name.lower() in topic.name.lower()
 
 

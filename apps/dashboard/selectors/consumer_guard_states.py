@@ -57,7 +57,7 @@ class IdleGuards:
 
     @property
     def others(self) -> int:
-        """Count the guards that are not listed."""
+        """Count the idle guards that are not listed."""
         return self.number - len(self.guards)
 
 
@@ -93,7 +93,7 @@ def idle(topics: TopicQuerySet, *, now: datetime) -> IdleGuards:
 
 
 def statuses(topics: TopicQuerySet, *, now: datetime) -> list[ComponentStatus]:
-    """Return one status for all guards; none where there are no guards."""
+    """Return one status for all guards; [] where there are no guards."""
     heard = Q(heard_at__gte=now - GUARD_LIVES)
     there = (
         _without_succeeded(now=now)

@@ -71,13 +71,13 @@ class PositionRow:
 
     @property
     def _reach(self) -> int:
-        """Return the highest number that it has to settle."""
+        """Return the highest sequence number that the position has to settle."""
         received = self.mark.received if self.mark else None
         return max(self.head or 0, received or 0)
 
     @property
     def behind(self) -> timedelta | None:
-        """Return the time from the watermark to the head, where numbers are times."""
+        """Return the time from a position's watermark to the topic's head."""
         if self.mark is None or self.head is None or self.mark.processed < 0:
             return None
         try:
@@ -88,7 +88,7 @@ class PositionRow:
 
     @property
     def eta(self) -> timedelta | TooSlow | None:
-        """Estimate the time until it has caught up, without new messages."""
+        """Estimate the time until a position has caught up, without new messages."""
         lag = self.mark and self.mark.lag
         if not lag or not self.per_minute:
             return None
@@ -99,7 +99,7 @@ class PositionRow:
 
     @property
     def pressure(self) -> float:
-        """Return the share of the holes that a position can store."""
+        """Return the share of its allowed holes that a position uses."""
         return len(self.mark.ahead) / MOST_RUNS if self.mark else 0
 
     @property
@@ -136,7 +136,7 @@ class PublisherDetail:
 
     @property
     def has_history(self) -> bool:
-        """Return whether any message was settled in the hours shown."""
+        """Tell whether any message was settled in the hours shown."""
         return any(self.hours)
 
     @property
@@ -158,7 +158,7 @@ class PositionPage:
 
     @property
     def is_kept_here(self) -> bool:
-        """Return whether the consumer settles here, not at its broker."""
+        """Tell whether the consumer settles at Poisonweb, not at its broker."""
         return self.position.source == PositionSource.SDK
 
 
@@ -188,7 +188,7 @@ def find(principal: Principal, *, now: datetime) -> PositionList:
 
 
 def rows(marks: QuerySet[Mark], *, now: datetime) -> list[PositionRow]:
-    """Return a row for each mark."""
+    """Return a row for each mark of each position."""
     marks_with_topics = marks.select_related("position__topic__broker")
     return _rows([(mark.position, mark) for mark in marks_with_topics], now=now)
 
@@ -270,7 +270,7 @@ def _each_mark(
 def _rows(
     pairs: Sequence[tuple[BookmarkPosition, Mark | None]], *, now: datetime
 ) -> list[PositionRow]:
-    """Build a row for each mark: head, pace and last move beside it."""
+    """Build a row for each mark of positions: head, pace and last move beside it."""
     topics = {position.topic_id for position, _ in pairs}
     heads = stored_topic_heads.heads(topics=topics)
     paces = unless_slow(partial(_paces, topics, now=now))
@@ -344,7 +344,7 @@ def _last_moves(positions: set[int]) -> dict[int, datetime]:
 
 
 def _open_poisons(position: BookmarkPosition, principal: Principal) -> LocatedPoisons:
-    """Locate the open poisons of a position's topic; none without the right."""
+    """Locate the open poisons of a position's topic; [] without the right."""
     if not principal.may(Scope.POISONS_READ):
         return LocatedPoisons(poisons=(), whole=True)
     return position_moves.locate_poisons(topic_id=position.topic_id)

@@ -35,7 +35,7 @@ class Total:
 
     @classmethod
     def of(cls, rates: Iterable[Rate]) -> Self:
-        """Sum the numbers; `delivered` is None where no rate counts deliveries."""
+        """Sum failure rates' counts; `delivered` is None where one has no count."""
         all_rates = list(rates)
         counted = [r.delivered for r in all_rates if r.delivered is not None]
         return cls(
@@ -75,7 +75,7 @@ class Series:
 
     @property
     def shows_rates(self) -> bool:
-        """Return whether the chart shows rates; if not, numbers of failures."""
+        """Tell whether the chart shows failure rates or numbers of failures."""
         return self.total.rate is not None
 
     @property
@@ -84,7 +84,7 @@ class Series:
 
     @property
     def sources(self) -> list[str]:
-        """List who counted the deliveries of these days."""
+        """List who counted the deliveries of the rates' days."""
         sources = {row.rate.source for row in self.rows if row.rate}
         return [source.value for source in DeliveredSource if source in sources]
 
@@ -99,7 +99,7 @@ class Series:
 
     @property
     def summary(self) -> str:
-        """Describe the chart in a sentence."""
+        """Describe the chart of failure rates in a sentence."""
         what = "Failure rate" if self.shows_rates else "Failures"
         first, last = self.rows[0].day, self.rows[-1].day
         gaps = f"; {self.gaps} of {len(self.rows)} days have no report"
@@ -109,7 +109,7 @@ class Series:
         )
 
     def _course(self) -> str:
-        """Return total and highest value in words, for the description."""
+        """Return total and highest failures in words, for the description."""
         rates = [row.rate for row in self.rows if row.rate]
         if not rates:
             return "nothing happened"
@@ -129,7 +129,7 @@ def series(
     published: Collection[date],
     group: str | None = None,
 ) -> Series:
-    """Build the daily rates of a topic or group, with gaps, links and their chart."""
+    """Build the daily failure rates of a topic or group, with their chart."""
     by_day, total = {rate.day_id: rate for rate in rates}, Total.of(rates)
     rows = [
         DayRow(
@@ -159,7 +159,7 @@ def _messages(topic: Topic, group: str | None, day: date) -> str:
 
 
 def _chart(rows: Iterable[DayRow], *, shows_rates: bool) -> Chart:
-    """Draw the rates, or the numbers of failures where there are no rates."""
+    """Draw failure rates, or the numbers of failures where there are no rates."""
     if shows_rates:
         points = [_rate_point(row) for row in rows]
         return charts.chart(points, least=LEAST_RATE, most=MOST_RATE)
@@ -167,7 +167,7 @@ def _chart(rows: Iterable[DayRow], *, shows_rates: bool) -> Chart:
 
 
 def _rate_point(row: DayRow) -> Point:
-    """Return a day as a rate with its confidence interval and label."""
+    """Return a day's failure rate with its confidence interval and label."""
     rate = row.rate
     if rate is None:
         return _blank_point(row)
@@ -192,7 +192,7 @@ def _number_point(row: DayRow) -> Point:
 
 
 def _blank_point(row: DayRow) -> Point:
-    """Return a day without a rate; its label says why."""
+    """Return a day without a failure rate; its label says why."""
     reason = "no report of this day" if row.is_gap else "nothing was delivered"
     label = f"{row.day:%a %Y-%m-%d}: {reason}"
     return Point(label=label, href=row.href, is_gap=row.is_gap)
@@ -207,7 +207,7 @@ class HourRow:
 
 
 def by_hour(whole: Series, rates: Iterable[Rate]) -> list[HourRow]:
-    """Return the rates of each day by hour; None for an hour without one."""
+    """Return the failure rates of each day by hour; None where there are none."""
     by_day_and_hour = {(rate.day_id, rate.hour): rate for rate in rates}
     return [
         HourRow(
@@ -219,7 +219,7 @@ def by_hour(whole: Series, rates: Iterable[Rate]) -> list[HourRow]:
 
 
 def heat(whole: Series, rows: Iterable[HourRow]) -> Heat:
-    """Draw a column of hours for each day: rates, or numbers of failures."""
+    """Draw a column of hours per day: failure rates, or numbers of failures."""
     columns = [
         None
         if row.day.is_gap
@@ -233,7 +233,7 @@ def heat(whole: Series, rows: Iterable[HourRow]) -> Heat:
 
 
 def _hour_point(day: date, hour: int, rate: Rate | None, *, shows_rates: bool) -> Point:
-    """Return an hour of a day as a rate or a number of failures."""
+    """Return an hour of a day as a failure rate or a number of failures."""
     when = f"{day:%a %Y-%m-%d} {hour:02}:00 UTC"
     if rate is None:
         return Point(label=when)

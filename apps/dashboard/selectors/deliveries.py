@@ -61,7 +61,7 @@ class AttemptRow:
 
     @property
     def seconds(self) -> float | None:
-        """Return how long it took; None while it is under way."""
+        """Return how long the attempt took, in seconds; None while under way."""
         ended_at = self.attempt.ended_at
         if ended_at is None:
             return None
@@ -86,7 +86,7 @@ class DeliveryPage:
 
     @property
     def decisions(self) -> list[str]:
-        """List what can be decided about it in its state."""
+        """List the decisions that the delivery's state allows."""
         return [act for act, state in ACTS_ON.items() if state == self.delivery.state]
 
 
@@ -116,7 +116,7 @@ def find(
 def verbs_for_all(
     params: Mapping[str, str], listed: DeliveryList | None
 ) -> list[tuple[str, str]]:
-    """Return the verbs for all that match, each with the label of its button.
+    """Return the decisions on all matching deliveries, with button labels.
 
     Where no state is chosen, they are about what waits: its number is not known yet.
     """
@@ -197,7 +197,7 @@ def _with_answer(attempt: Attempt) -> AttemptRow:
 
 
 def _answer(stored: bytes | memoryview, *, is_cut: bool) -> BodyView:
-    """Render the start of an answer, of which more was received than is shown."""
+    """Render the start of an endpoint's answer, which may be longer."""
     content = bytes(stored)
     head = content[: delivery_content_access.SHOWN_BYTES_OF_ANSWER]
     return view(head, size=len(content) + is_cut)
@@ -208,7 +208,7 @@ def _first_headers(delivery: Delivery) -> FirstHeaders:
 
 
 def _pairs(flat: Sequence[bytes | memoryview]) -> FirstHeaders:
-    """Pair the first names and values that alternate."""
+    """Pair the first names and values of headers, which alternate."""
     parts = [bytes(part) for part in flat[: 2 * delivery_content_access.SHOWN_HEADERS]]
     return FirstHeaders(
         pairs=tuple(zip(parts[::2], parts[1::2], strict=True)), total=len(flat) // 2

@@ -84,7 +84,7 @@ class EndpointsReport:
 
     @property
     def left_out(self) -> int:
-        """Count the endpoints that the report does not show."""
+        """Count the endpoints that the report leaves out."""
         return self.number - len(self.totals)
 
     @property
@@ -95,7 +95,7 @@ class EndpointsReport:
 def find(
     params: EndpointReportParams, principal: Principal, *, now: datetime
 ) -> EndpointsReport:
-    """Report on the chosen endpoint, or on all that this principal sees."""
+    """Report the chosen endpoint's calls, or those of all visible endpoints."""
     period = params.period
     published = _published_days(period)
     counted = {day for day, counts_endpoints in published.items() if counts_endpoints}
@@ -113,20 +113,20 @@ def find(
 def csv_rows(
     params: EndpointReportParams, principal: Principal
 ) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of the CSV file, in a fixed order."""
+    """Yield the rows of the endpoints' CSV file, in a fixed order."""
     rows = _visible(params, principal).order_by("day", "endpoint", "topic__name")
     return rows.values_list(*COLUMNS.values()).iterator()
 
 
 def _visible(params: EndpointReportParams, principal: Principal) -> EndpointDayQuerySet:
-    """Select the days of a period of the endpoints that this principal sees."""
+    """Select a period's daily counts of the endpoints that the principal sees."""
     within = EndpointDay.objects.between(params.period.first, params.period.last)
     rows = within.filter(of_topics(principal))
     return rows.filter(endpoint=params.endpoint) if params.endpoint else rows
 
 
 def _published_days(period: Period) -> dict[date, bool]:
-    """Map the days that have a report to whether it counts endpoints."""
+    """Map the days that have a report to whether the report counts endpoints."""
     days = Day.objects.filter(day__gte=period.first, day__lte=period.last)
     return dict(days.values_list("day", "counts_endpoints"))
 
@@ -134,7 +134,7 @@ def _published_days(period: Period) -> dict[date, bool]:
 def _totals(
     rows: EndpointDayQuerySet, *, last: date | None, most: int
 ) -> list[EndpointTotal]:
-    """Add up the days of each endpoint: where most did not succeed comes first."""
+    """Add up the days of each endpoint: where most calls failed comes first."""
     summed = rows.order_by().values("endpoint")
     totals = summed.annotate(
         all_calls=Sum("calls"),
@@ -154,7 +154,7 @@ def _totals(
 def _days(
     rows: EndpointDayQuerySet, period: Period, published: dict[date, bool]
 ) -> list[EndpointDayRow]:
-    """Return each day of a period, the newest first."""
+    """Return an endpoint report's days, the newest first."""
     by_day = {row.day_id: row for row in rows}
     return [
         EndpointDayRow(day, by_day.get(day), _why(published.get(day)))
@@ -163,7 +163,7 @@ def _days(
 
 
 def _why(counts_endpoints: bool | None) -> str:  # noqa: FBT001 - three states of a day
-    """Say why a day may have no numbers."""
+    """Say why a day may have no numbers of endpoints."""
     if counts_endpoints is None:
         return "no report"
     return "nothing happened" if counts_endpoints else "endpoints not counted"

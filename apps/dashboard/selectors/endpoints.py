@@ -41,7 +41,7 @@ class EndpointList:
 
     @property
     def peak(self) -> int:
-        """Return the most failures of an hour, the scale of all rows."""
+        """Return the endpoints' most failures of an hour, the scale of all rows."""
         return max(
             (
                 max(row.calls.failed_by_hour, default=0)
@@ -116,7 +116,7 @@ def _visible(principal: Principal) -> EndpointQuerySet:
 
 
 def _rows(endpoints: Sequence[Endpoint], *, now: datetime) -> list[EndpointRow]:
-    """Add the state and the figures of each endpoint."""
+    """Build the rows of endpoints, with state and counts."""
     ids = [endpoint.pk for endpoint in endpoints]
     backlogs = unless_slow(lambda: endpoint_figures.backlogs(ids))
     calls = unless_slow(lambda: endpoint_figures.call_hours(ids, now=now))

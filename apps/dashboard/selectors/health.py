@@ -65,12 +65,12 @@ class NightlyReport:
 
     @property
     def made_at(self) -> datetime | None:
-        """Return when the newest report was finished."""
+        """Return when the newest nightly report was finished."""
         return self.day.run.finished_at if self.day else None
 
     @property
     def is_late(self) -> bool:
-        """Return whether the next report is overdue."""
+        """Tell whether the next nightly report is overdue."""
         hour = settings.POISONWEB_REPORT_HOUR
         return self.day is not None and is_overdue(
             self.day.day, hour=hour, now=self.now
@@ -78,7 +78,7 @@ class NightlyReport:
 
     @property
     def state(self) -> str:
-        """Return the worst state that applies."""
+        """Return the worst state that applies to the nightly report."""
         if self.run and self.run.state == RunState.FAILED:
             return "failed"
         if self.is_late:
@@ -89,7 +89,7 @@ class NightlyReport:
 
 
 def nightly_report(*, now: datetime) -> NightlyReport:
-    """Load the newest published day and the newest run."""
+    """Load the nightly report's newest published day and newest run."""
     newest = Day.objects.select_related("run").order_by("-day").first()
     return NightlyReport(day=newest, run=Run.objects.recent_first().first(), now=now)
 
@@ -136,7 +136,7 @@ def nightly_report_alarms(report: NightlyReport) -> list[Alarm]:
 
 
 def _by_broker(lanes: Sequence[Lane]) -> list[tuple[str, list[Lane]]]:
-    """Group lanes, which are in the order of their brokers, by broker."""
+    """Group lanes by broker; they are in the order of their brokers."""
     groups = groupby(lanes, key=lambda lane: str(lane.topic.broker))
     return [(name, list(theirs)) for name, theirs in groups]
 

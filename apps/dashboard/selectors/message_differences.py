@@ -76,7 +76,7 @@ def between(
     principal: Principal,
     now: datetime,
 ) -> Differences:
-    """Compare messages; `header` is the chosen one, or "" for the best public one.
+    """Compare messages by the values of a header; "" for the best public one.
 
     A header that is not public requires the right to read bodies, and is shown for an
     hour after the person revealed it.
@@ -109,7 +109,7 @@ def between(
 
 
 def varying_values(texts: Sequence[str]) -> list[tuple[str, ...]]:
-    """List the values of each text that its fingerprint omits and others lack."""
+    """List the varying values of each text that a fingerprint omits."""
     values = [fingerprint.values_of(text) for text in texts]
     shared = set(values[0]).intersection(*values) if values else set()
     return [
@@ -121,13 +121,13 @@ def varying_values(texts: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def _name(message: Poison, headers: Sequence[Header]) -> str:
-    """Return the id of a message, or else its bookmark, shortened for a row."""
+    """Name a message for a row by its id, or else its bookmark, shortened."""
     name = message.message_id or names.message_id(headers) or message.bookmark_text
     return name[:LONGEST_NAME]
 
 
 def _names(headers: Headers) -> list[str]:
-    """List the names of headers that a person can choose."""
+    """List the names of message headers that a person can choose."""
     names_sent = {readable(name) for each in headers.values() for name, _ in each}
     plain = [name for name in names_sent if name.isprintable() and _is_short(name)]
     return sorted(plain, key=lambda name: (name.lower(), name))[:MOST_HEADERS]
@@ -138,7 +138,7 @@ def _is_short(name: str) -> bool:
 
 
 def _most_varied(headers: Headers) -> HeaderColumn | None:
-    """Return the public header with the most distinct values, at least two."""
+    """Return the public header with most distinct values in these messages."""
     types = {
         name.lower()
         for each in headers.values()
@@ -155,7 +155,7 @@ def _most_varied(headers: Headers) -> HeaderColumn | None:
 def _chosen_column(
     headers: Headers, name: str, principal: Principal
 ) -> HeaderColumn | None:
-    """Return the header that a person chose; masked without the right to read it."""
+    """Return the header that a person chose; masked without the right to it."""
     column = _column(headers, name)
     if not column.values:
         return None
@@ -179,12 +179,12 @@ def _column(headers: Headers, name: str) -> HeaderColumn:
 
 
 def _unrevealed(column: HeaderColumn) -> HeaderColumn:
-    """Mask a column that the person may reveal, which is audited."""
+    """Mask a header's values that the person may reveal, which is audited."""
     reason = "showing them is written to the audit trail"
     return replace(_masked(column, reason), may_reveal=True)
 
 
 def _masked(column: HeaderColumn, reason: str) -> HeaderColumn:
-    """Replace all values of a column by a mask, with the reason."""
+    """Replace all values of a header by a mask, with the reason."""
     values = dict.fromkeys(column.values, MASKED)
     return HeaderColumn(name=column.name, values=values, reason=reason)

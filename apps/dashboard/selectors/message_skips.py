@@ -64,7 +64,7 @@ class MatcherLabel:
 
     @classmethod
     def of(cls, matcher: Matcher) -> MatcherLabel:
-        """Describe a matcher: what it looks at, where, and the value."""
+        """Describe a skip's matcher: what it looks at, where, and the value."""
         rule = matcher.rule
         if rule is None:
             value = storable(unraw(matcher.value))
@@ -136,7 +136,7 @@ class Swallowed:
 
     @property
     def others(self) -> int:
-        """Count the messages that are not listed."""
+        """Count the messages to be skipped again that are not listed."""
         return self.number - len(self.messages)
 
 
@@ -218,7 +218,7 @@ def messages_skipped_again(
 
 
 def topics(principal: Principal) -> list[str]:
-    """List the first topic names, to choose from."""
+    """List the first names of topics, to choose from."""
     names = Topic.objects.matching(principal.topics).order_by("name")
     return list(names.values_list("name", flat=True)[:MOST_TOPICS])
 
@@ -260,7 +260,7 @@ def withheld(of: TopicQuerySet, *, now: datetime) -> list[SkipList]:
 
 
 def _its_own(message: Poison) -> list[Matcher]:
-    """Return the matchers that match one message by itself."""
+    """Return the skip matchers that match one message by itself."""
     kinds = [MatcherKind.BOOKMARK, MatcherKind.BODY_DIGEST]
     if message.message_id is not None:
         kinds.append(MatcherKind.MESSAGE_ID)

@@ -65,7 +65,7 @@ class MessageList:
 
     @property
     def is_of_dropped(self) -> bool:
-        """Return whether the query asks for dropped messages."""
+        """Tell whether the list's query asks for dropped messages."""
         return self.query.value_of("is") == DisplayState.DROPPED
 
 
@@ -103,7 +103,7 @@ class MessageDetail:
 
     @property
     def failures_listed(self) -> int:
-        """Count the failures that the listed ones stand for."""
+        """Count the failures of a message that the listed ones stand for."""
         return sum(excerpt.failure.times for excerpt in self.failures)
 
 
@@ -136,7 +136,7 @@ def _matching(
 
 
 def last_failed_at(principal: Principal) -> datetime | None:
-    """Return when any message failed last, for an empty list."""
+    """Return when any visible message failed last, for an empty list."""
     poisons = Poison.objects.on_topics(principal.topics).recent_first()
     return poisons.values_list("last_failed_at", flat=True).first()
 
@@ -165,7 +165,7 @@ def opened(
 
 
 def legible(name: bytes, value: bytes) -> tuple[str, str]:
-    """Return name and value of a header as text; a secret's value is masked."""
+    """Return a header's name and value as text; a secret's value is masked."""
     return _start(name), revealed_value(name, value)
 
 
@@ -180,7 +180,7 @@ def unrevealed_value(name: bytes, value: bytes) -> str:
 
 
 def _start(text: bytes) -> str:
-    """Show the start of a text, with the size of a longer one."""
+    """Show the start of a message's text, with the size of a longer one."""
     if len(text) <= SHOWN_BYTES_OF_HEADER:
         return readable(text)
     return f"{readable(text[:SHOWN_BYTES_OF_HEADER])}… ({len(text):,} bytes)"
@@ -206,7 +206,7 @@ def _detail(
     body: BodyView | None = None,
     content_type: str | None = None,
 ) -> MessageDetail:
-    """Load all that a message's page shows beside headers and body."""
+    """Load a message's page, but for its headers and body."""
     failures = Failure.objects.filter(poison=message)
     redrives = Redrive.objects.filter(poison=message).select_related("topic")
     same_problem = Poison.objects.on_topics(principal.topics).filter(

@@ -18,7 +18,7 @@ class NameFilter:
     after: str = ""
 
     def of(self, rows: Rows) -> Rows:
-        """Narrow rows to this filter."""
+        """Keep the rows that pass this filter by name."""
         if self.name:
             rows = rows.filter(name__icontains=self.name)
         return rows.filter(name__gt=self.after)

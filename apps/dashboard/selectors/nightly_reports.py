@@ -74,7 +74,7 @@ class Freshness:
 
     @property
     def is_stale(self) -> bool:
-        """Return whether a newer report is overdue."""
+        """Tell whether a newer nightly report is overdue."""
         hour = settings.POISONWEB_REPORT_HOUR
         return self.newest is not None and is_overdue(
             self.newest.day, hour=hour, now=self.now
@@ -82,7 +82,7 @@ class Freshness:
 
     @property
     def failed(self) -> Run | None:
-        """Return the last finished run if it failed."""
+        """Return the last finished run of the nightly report if it failed."""
         return self.last if self.last and self.last.trouble else None
 
 
@@ -98,7 +98,7 @@ class ReportPage:
 
     @property
     def left_out(self) -> int:
-        """Count the topics that the report does not show."""
+        """Count the topics that the report leaves out."""
         return len(self.names) - len(self.series)
 
     @property
@@ -122,21 +122,21 @@ class TopicReport(ReportPage):
 
     @property
     def whole(self) -> Series:
-        """Return the rates of all consumer groups together."""
+        """Return the failure rates of all consumer groups of the topic together."""
         return self.series[0]
 
 
 def find(
     params: ReportParams, principal: Principal, *, now: datetime
 ) -> AllTopicsReport | TopicReport:
-    """Report on the chosen topic, or on all that this principal sees."""
+    """Report failure rates of the chosen topic, or of all visible topics."""
     if params.topic:
         return _one_topic(params, principal, now=now)
     return _all_topics(params, principal, now=now)
 
 
 def freshness(*, now: datetime) -> Freshness:
-    """Load the newest published day, and the last and unfinished runs."""
+    """Load a report's newest published day, and its last and unfinished runs."""
     ended = Run.objects.exclude(finished_at=None)
     return Freshness(
         newest=Day.objects.select_related("run").order_by("-day").first(),
@@ -147,14 +147,14 @@ def freshness(*, now: datetime) -> Freshness:
 
 
 def runs(cursor: ListCursor | None) -> ListPage[Run]:
-    """Return a page of runs, the newest first."""
+    """Return a page of nightly report runs, the newest first."""
     return page(Run.objects.all(), field="asked_at", cursor=cursor)
 
 
 def csv_rows(
     params: ReportParams, principal: Principal
 ) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of the CSV file, in a fixed order."""
+    """Yield the rows of the failure rates' CSV file, in a fixed order."""
     rates = _visible_rates(params.period, principal).whole_days()
     if params.topic:
         rates = rates.on(params.topic)
@@ -167,7 +167,7 @@ def csv_rows(
 def _all_topics(
     params: ReportParams, principal: Principal, *, now: datetime
 ) -> AllTopicsReport:
-    """Report on the topics with most failures that this principal sees."""
+    """Report failure rates of the visible topics with most failures."""
     period, published = params.period, _published_days(params.period)
     rates = _visible_rates(period, principal).whole_days().of_all_groups()
     totals = _totals(rates)
@@ -226,13 +226,13 @@ def _published_days(period: Period) -> set[date]:
 
 
 def _visible_rates(period: Period, principal: Principal) -> RateQuerySet:
-    """Return the rates of a period for the topics this principal sees."""
+    """Return a period's failure rates of the topics this principal sees."""
     within = Rate.objects.between(period.first, period.last)
     return within.filter(of_topics(principal))
 
 
 def _totals(rates: RateQuerySet) -> dict[int, tuple[str, Total]]:
-    """Map the id of each topic to its name and total, most failures first."""
+    """Map each topic's id to its name and total failures, most failures first."""
     summed = rates.order_by().values_list("topic", "topic__name")
     columns = summed.annotate(
         Sum("delivered"), total=Sum("failed"), un=Sum("uncounted")
@@ -246,7 +246,7 @@ def _totals(rates: RateQuerySet) -> dict[int, tuple[str, Total]]:
 
 
 def _sum(totals: Iterable[Total]) -> Total:
-    """Add totals up."""
+    """Add up total counts of deliveries and failures."""
     all_totals = list(totals)
     return Total(
         delivered=sum(total.delivered or 0 for total in all_totals) or None,
@@ -263,7 +263,7 @@ def _groups(here: RateQuerySet) -> list[str]:
 
 
 def _by_topic(rates: RateQuerySet) -> dict[int, list[Rate]]:
-    """Group rates by the id of their topic."""
+    """Group failure rates by the id of their topic."""
     by_topic = defaultdict[int, list[Rate]](list)
     for rate in rates:
         by_topic[rate.topic_id].append(rate)
@@ -271,7 +271,7 @@ def _by_topic(rates: RateQuerySet) -> dict[int, list[Rate]]:
 
 
 def _by_group(here: RateQuerySet, groups: list[str]) -> dict[str | None, list[Rate]]:
-    """Group rates by consumer group; None is all groups together."""
+    """Group failure rates by consumer group; None is all groups together."""
     rates = defaultdict[str | None, list[Rate]](list)
     for rate in here.filter(Q(consumer_group=None) | Q(consumer_group__in=groups)):
         rates[rate.consumer_group].append(rate)

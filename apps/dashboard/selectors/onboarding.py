@@ -40,7 +40,7 @@ class FirstSteps:
 
     @property
     def done(self) -> int:
-        """Count the steps that are done."""
+        """Count the first steps of onboarding that are done."""
         return sum(step.done for step in self.steps)
 
     @property
@@ -49,7 +49,7 @@ class FirstSteps:
 
     @property
     def next(self) -> OnboardingStep | None:
-        """Return the first step that is not done."""
+        """Return onboarding's first step that is not done."""
         return next((step for step in self.steps if not step.done), None)
 
 
@@ -64,7 +64,7 @@ class _Facts:
 
 
 def find(principal: Principal) -> FirstSteps | TooSlow | None:
-    """Return the steps; None once all of them are done."""
+    """Return the first steps of onboarding; None once all are done."""
     broker = Broker.objects.filter(is_sample=False).order_by("-pk").first()
     facts: _Facts | TooSlow = _Facts()
     if broker is not None:
@@ -76,7 +76,7 @@ def find(principal: Principal) -> FirstSteps | TooSlow | None:
 
 
 def _facts(broker: Broker, principal: Principal) -> _Facts:
-    """Look up which steps are done: broker, lane, message and requeue of their own."""
+    """Look up which first steps are done: broker, lane, message and requeue."""
     lanes = Lane.objects.filter(topic__broker__is_sample=False)
     mine = lanes.filter(topic__in=Topic.objects.matching(principal.topics))
     # Prefer a topic that is captured already, then the one with the most dead letters.
@@ -95,7 +95,7 @@ def _facts(broker: Broker, principal: Principal) -> _Facts:
 
 
 def _steps(facts: _Facts, principal: Principal) -> tuple[OnboardingStep, ...]:
-    """List the steps, with links where the principal has the right."""
+    """List onboarding's steps, with links where the principal has the right."""
     writes = principal.may(Scope.BROKERS_WRITE)
     acts = principal.may(Scope.OPERATIONS_WRITE)
     return (

@@ -34,7 +34,7 @@ class ListedItems:
 def page(
     operation_id: int, principal: Principal, *, standing: str, after: int
 ) -> ListedItems:
-    """List a page of items; raises Absent if the operation is not visible."""
+    """List a page of an operation's items; raises Absent if it is hidden."""
     visible = Operation.objects.visible_to(principal).select_related("target_topic")
     operation = visible.filter(pk=operation_id).first()
     if operation is None:
@@ -58,7 +58,7 @@ def page(
 
 
 def _rows_of(items: Sequence[ItemStanding]) -> Mapping[ItemKey, Poison | Delivery]:
-    """Load the messages or deliveries of items that are there."""
+    """Load the messages or deliveries of an operation's items that still exist."""
     messages = [item.poison for item in items if item.poison is not None]
     if messages:
         return {row.pk: row for row in Poison.objects.filter(pk__in=messages)}

@@ -57,13 +57,13 @@ class PreviewDetail:
 
     @property
     def seconds(self) -> int | None:
-        """Return how long sending takes at the chosen rate, at least; None without."""
+        """Return how long sending takes at the chosen rate, at least, or None."""
         rate = self.operation.rate
         return rate and -(-self.summary.will_act // rate)
 
     @property
     def common(self) -> list[tuple[str, str]]:
-        """Return what all its messages have in common: title and value."""
+        """Return what the preview's messages have in common: title and value."""
         return [
             (title, largest.values[0][0])
             for title, largest in self.breakdown
@@ -72,12 +72,12 @@ class PreviewDetail:
 
     @property
     def divided(self) -> list[tuple[str, Largest]]:
-        """Return the breakdowns that have several groups."""
+        """Return the preview's breakdowns that have several groups."""
         return [each for each in self.breakdown if not each[1].is_one_group]
 
     @property
     def api_body(self) -> dict[str, object]:
-        """Return the body of the same API call; with a bounded number of ids."""
+        """Return the body of the same API call, with a bounded number of ids."""
         body: dict[str, object] = {"verb": self.operation.verb}
         if not self.operation.is_about_poisons:
             body["deliveries"] = delivery_items.filter_of(self.operation)
@@ -94,7 +94,7 @@ class PreviewDetail:
 
     @property
     def must_type(self) -> bool:
-        """Return whether to type the number of items: for a large drop or give up."""
+        """Tell whether a person must type the number: for a large drop or give up."""
         return self.must_say_why and self.summary.will_act > MANY
 
     @property
@@ -104,7 +104,7 @@ class PreviewDetail:
 
     @property
     def must_say_why(self) -> bool:
-        """Return whether a reason is required: for a drop or a give up."""
+        """Tell whether a reason is required: for a drop or a give up."""
         return self.operation.verb in EXPLAINED
 
 
@@ -150,7 +150,7 @@ def previewed(
 
 
 def _first_deliveries(operation: Operation) -> tuple[Delivery, ...]:
-    """Load some deliveries that it will act on."""
+    """Load some deliveries that the previewed operation will act on."""
     skipped = operation.skipped.filter(number=OuterRef("number"))
     items = DeliveryItem.objects.filter(~Exists(skipped), operation=operation)
     first = list(
@@ -161,7 +161,7 @@ def _first_deliveries(operation: Operation) -> tuple[Delivery, ...]:
 
 
 def _topics_of(operation: Operation, breakdown: ItemBreakdown) -> list[int]:
-    """List the ids of the topics of its messages; of too many, all it may act on."""
+    """List the ids of the topics of a preview's messages, or all allowed."""
     if breakdown.topic_ids is not None:
         return list(breakdown.topic_ids)
     allowed = Topic.objects.matching(operation.topics)
@@ -171,7 +171,7 @@ def _topics_of(operation: Operation, breakdown: ItemBreakdown) -> list[int]:
 def _brokers_away(
     operation: Operation, topics: list[int], *, now: datetime
 ) -> tuple[str, ...]:
-    """Name the brokers that it would send to, and that their lanes cannot reach."""
+    """Name the brokers that an operation would send to and lanes cannot reach."""
     if operation.verb not in SENDS:
         return ()
     lanes = Lane.objects.filter(topic__in=targets_of(operation, topics))
@@ -194,7 +194,7 @@ def _have_confirmed(topics: list[int]) -> bool | TooSlow:
 
 
 def _keep_order(operation: Operation, summary: PreviewSummary) -> bool:
-    """Check that every target topic keeps some order."""
+    """Tell whether every target topic keeps some order of messages."""
     target = operation.target_topic
     own = [summary.redirects.get(name, name) for name, _ in summary.by_topic]
     names = [target.name] if target else own
@@ -210,7 +210,7 @@ def _keep_order(operation: Operation, summary: PreviewSummary) -> bool:
 def _messages_skipped_again(
     operation: Operation, topics: list[int], *, now: datetime
 ) -> Swallowed | TooSlow | None:
-    """List messages that consumers would skip again; None if the verb sends nothing."""
+    """List messages that consumers would skip again; None if none are sent."""
     if operation.verb != Verb.REDRIVE:
         return None
     target = operation.target_topic_id
@@ -225,7 +225,7 @@ def _messages_skipped_again(
 
 
 def _last_items(operation: Operation, most: int) -> list[int]:
-    """List the poisons of the last items that it acts on: those that failed last."""
+    """List the last poisons that a previewed operation acts on."""
     acted_on = operation.items.not_skipped().order_by("-number")
     return list(acted_on.values_list("poison_id", flat=True)[:most])
 

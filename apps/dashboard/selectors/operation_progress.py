@@ -66,17 +66,17 @@ class Progress(OperationStatus):
 
     @property
     def sends(self) -> bool:
-        """Tell whether it sends messages, so that it has a rate."""
+        """Tell whether the operation sends messages, so that it has a rate."""
         return self.operation.verb in SENDS
 
     @property
     def holds(self) -> bool:
-        """Tell whether it first takes hold of its items: no other can act on them."""
+        """Tell whether the operation first holds its items against others."""
         return self.sends or not self.operation.is_about_poisons
 
     @property
     def is_taking_hold(self) -> bool:
-        """Tell whether it still decides which messages it can act on."""
+        """Tell whether the operation still decides which messages it can act on."""
         operation = self.operation
         is_at_work = operation.state in {OperationState.QUEUED, OperationState.RUNNING}
         return is_at_work and operation.judged < operation.total
@@ -95,7 +95,7 @@ class Progress(OperationStatus):
 
     @property
     def worst(self) -> str:
-        """Say the worst of a finished operation; "" if nothing went wrong."""
+        """Describe a finished operation's worst outcome; "" if none is bad."""
         if self.is_running:
             return ""
         acted = self.tally.acted
@@ -109,7 +109,7 @@ class Progress(OperationStatus):
 
     @property
     def retried(self) -> list[tuple[str, str, int]]:
-        """Return which messages can be tried again: name, label and number."""
+        """Return the operation's messages to retry: name, label and number."""
         if self.is_running or self.operation.verb != Verb.REDRIVE:
             return []
         numbers = (
@@ -121,7 +121,7 @@ class Progress(OperationStatus):
 
     @property
     def ramp(self) -> str:
-        """Describe the ramp in words; "" without one."""
+        """Describe the operation's ramp in words; "" without one."""
         if not self.operation.ramp:
             return ""
         ramp = Ramp.from_json(self.operation.ramp)
@@ -135,12 +135,12 @@ class Progress(OperationStatus):
 
     @property
     def exceptional(self) -> int:
-        """Count the items that were refused or skipped."""
+        """Count the operation's items that were refused or skipped."""
         return self.tally.refused + self.tally.skipped
 
     @property
     def seconds_left(self) -> int | None:
-        """Estimate the remaining time from the rate so far, once there is one."""
+        """Estimate an operation's remaining time from its rate so far, or None."""
         remaining = self.pace.remaining
         return None if remaining is None else round(remaining.total_seconds())
 
@@ -168,7 +168,7 @@ def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progr
 
 
 def _outcomes(operation: Operation, *, now: datetime) -> OutcomeChart | TooSlow | None:
-    """Chart the outcomes of an operation over time; None unless it sends messages."""
+    """Chart an operation's outcomes over time; None unless it sends messages."""
     if operation.verb not in SENDS:
         return None
     return unless_slow(partial(_outcome_chart, operation, now=now))
@@ -188,7 +188,7 @@ class _ProblemLinks(TypedDict):
 
 
 def _problems_of(operation: Operation, principal: Principal) -> _ProblemLinks:
-    """Find the problem that an operation was about, and the next one with open ones."""
+    """Find an operation's problem, and the next one with open messages."""
     text = operation.query if operation.is_about_poisons else None
     number = Query.from_canonical(text or "").value_of("problem") or ""
     if not number.isdigit():
@@ -205,14 +205,14 @@ def _problems_of(operation: Operation, principal: Principal) -> _ProblemLinks:
 
 
 def _is_undo_over(operation: Operation, *, now: datetime) -> bool:
-    """Tell whether the time in which this drop could be undone is over."""
+    """Tell whether the time in which a drop could be undone is over."""
     return operation.undo_ends_at is not None and operation.undo_ends_at <= now
 
 
 def _undoable_count(
     operation: Operation, tally: ItemTally, *, now: datetime
 ) -> int | TooSlow:
-    """Count the items that an undo would restore; 0 where none is possible.
+    """Count the dropped items that an undo would restore; 0 without any.
 
     Usually the counts of windows tell it. Where messages may have been restored, or
     dropped again, by others, their states are looked at, unless they are very many.
@@ -237,7 +237,7 @@ def _undoable_count(
 
 
 def _exceptions(operation: Operation, principal: Principal) -> list[ItemStanding]:
-    """List the first refused and skipped items whose topics are visible."""
+    """List an operation's first visible items that were refused or skipped."""
     exceptional = standings_of(
         operation,
         standings=[RedriveOutcome.REFUSED, ItemState.SKIPPED],

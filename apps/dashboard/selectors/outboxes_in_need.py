@@ -71,7 +71,7 @@ def _find(principal: Principal, *, now: datetime) -> OutboxesInNeed:
 
 
 def _is_sick(now: datetime) -> Q:
-    """Match what `state_of` calls broken, unreachable or silent.
+    """Match outboxes that `state_of` calls broken, unreachable or silent.
 
     The sweeper of an outbox that was just added has not had the time to note anything.
     """
@@ -89,7 +89,7 @@ def _first(outboxes: OutboxQuerySet, *order: str) -> list[Outbox]:
 
 
 def _status(counts: dict[str, int]) -> ComponentStatus:
-    """Count the outboxes that are swept; a paused one is not expected to be."""
+    """Count the outboxes that a sweeper works on, paused ones apart."""
     expected = counts["total"] - counts["paused"]
     swept = expected - counts["sick"]
     detail = f"{swept} of {counts['total']} swept"

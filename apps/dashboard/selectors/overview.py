@@ -68,12 +68,12 @@ class Needs:
 
     @property
     def any_new(self) -> bool:
-        """Return whether any problem listed is new."""
+        """Tell whether any problem listed is new."""
         return any(each.activity == "new" for each in self.rows)
 
     @property
     def peak(self) -> int:
-        """Return the common scale of the rows' charts."""
+        """Return the listed problems' most failures in an hour, their scale."""
         return problems.peak(self.rows)
 
 
@@ -104,17 +104,17 @@ class Overview:
 
     @property
     def is_new_here(self) -> bool:
-        """Return whether the installation has no topic and never had a message."""
+        """Tell whether the installation has no topic and never had a message."""
         return not (self.topics or self.needs.rows or self.last_failed_at)
 
     @property
     def topics_peak(self) -> int:
-        """Return the common scale of the topics' charts."""
+        """Return the listed topics' most failures in an hour, their scale."""
         return peak(self.topics)
 
 
 def find(since: datetime | None, principal: Principal, *, now: datetime) -> Overview:
-    """Load all that the overview shows; `since` is the previous visit."""
+    """Load the overview; `since` is when the person's previous visit ended."""
     ranking = ranked(principal)
     needy = _needy_problems(ranking, principal)
     failing = [problem.topic_id for problem in needy]
@@ -154,7 +154,7 @@ def find(since: datetime | None, principal: Principal, *, now: datetime) -> Over
 def _hours(
     needy: Sequence[Problem], listed: Sequence[Topic], *, now: datetime
 ) -> FailureHours | TooSlow:
-    """Count the failures of both tables by the hour, in one read."""
+    """Count the failures of listed problems and topics by the hour at once."""
     return unless_slow(
         partial(
             failure_hours.count,
@@ -168,7 +168,7 @@ def _hours(
 def _idle_guards(
     visible: TopicQuerySet, guards: Sequence[ComponentStatus], *, now: datetime
 ) -> IdleGuards:
-    """List the guards that take no message, if their status says that there are any."""
+    """List the consumer guards that take no message, if there are any."""
     if any(status.state == "paused" for status in guards):
         return consumer_guard_states.idle(visible, now=now)
     return IdleGuards(guards=[], number=0)
@@ -194,7 +194,7 @@ def needs(
     *,
     now: datetime,
 ) -> Needs:
-    """Count the problems that are not in these rows, and those new since a time."""
+    """Count problems outside these rows, and those new since a time."""
     since = max(since, now - LONGEST)
     number = 0 if isinstance(ranking, TooSlow) else len(ranking.problems)
     return Needs(

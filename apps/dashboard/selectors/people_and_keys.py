@@ -39,7 +39,7 @@ class PersonRow:
 
     @property
     def state(self) -> str:
-        """Return whether the person is active or disabled, as a word."""
+        """Return the word for the person's state: active or disabled."""
         return "active" if self.user.is_active else "disabled"
 
 
@@ -88,7 +88,7 @@ def person(user_id: int, *, now: datetime) -> PersonRow:
 
 
 def keys(*, now: datetime) -> Rows[KeyRow]:
-    """List usable keys, then ended ones, by name."""
+    """List usable API keys, then ended ones, by name."""
     # In SQL, `expires_at <= now` is NULL for a key that never expires.
     is_expired = Q(expires_at__isnull=False, expires_at__lte=now)
     has_ended = Q(revoked_at__isnull=False) | is_expired
@@ -99,7 +99,7 @@ def keys(*, now: datetime) -> Rows[KeyRow]:
 
 
 def key(key_id: int, *, now: datetime) -> KeyRow:
-    """Load a key; raises Absent for an unknown id."""
+    """Load an API key; raises Absent for an unknown id."""
     api_key = ApiKey.objects.filter(pk=key_id).first()
     if api_key is None:
         raise Absent("There is no such key here.")
@@ -107,7 +107,7 @@ def key(key_id: int, *, now: datetime) -> KeyRow:
 
 
 def unmatched(key: ApiKey) -> list[str]:
-    """List the patterns of a key that match no topic yet."""
+    """List the patterns of an API key that match no topic yet."""
     return [
         pattern
         for pattern in key.topics
@@ -116,14 +116,14 @@ def unmatched(key: ApiKey) -> list[str]:
 
 
 def revoked_by(key: ApiKey) -> str:
-    """Return the actor who revoked a key; "" if it was not revoked."""
+    """Return the actor who revoked an API key; "" if it was not revoked."""
     about = {"action": Action.KEY_REVOKED.value, "subject": f"api_key:{key.name}"}
     entries = Entry.objects.filter(**about).order_by("-seq")
     return entries.values_list("actor", flat=True).first() or ""
 
 
 def sees_no_trail(key: ApiKey) -> bool:
-    """Check that a key has the scope of the trail, but not all topics."""
+    """Tell whether an API key has the audit's scope, but not all topics."""
     return Scope.AUDIT_READ in key.scopes and ALL_TOPICS[0] not in key.topics
 
 

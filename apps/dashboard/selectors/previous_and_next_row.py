@@ -19,7 +19,7 @@ class Neighbours:
 
 
 def neighbours(rows: models.QuerySet[Row], row: Row, *, field: str) -> Neighbours:
-    """Return the neighbours of a row in a list that has the newest row first."""
+    """Return the neighbours of a row in a list, newest first."""
     return Neighbours(
         newer=_next_id(rows, row, field, newer=True),
         older=_next_id(rows, row, field, newer=False),

@@ -37,7 +37,7 @@ class Ranking:
 
 
 def ranked(principal: Principal) -> Ranking | TooSlow:
-    """Rank the problems on a person's topics."""
+    """Rank the problems on the topics that a person sees, worst first."""
     return unless_slow(partial(_ranking, visible_topic_ids(principal)))
 
 
@@ -73,7 +73,7 @@ def _ranking(topics: Sequence[int] | None) -> Ranking:
 
 
 def _is_open(problem: OpenProblem) -> bool:
-    """Tell whether it has open messages."""
+    """Tell whether a problem has open messages."""
     return problem.open > 0
 
 

@@ -51,7 +51,7 @@ class ProblemRow:
 
     @property
     def total(self) -> int | TooSlow:
-        """Sum the messages of all states."""
+        """Sum the problem's messages of all states."""
         if isinstance(self.counts, TooSlow):
             return TOO_SLOW
         return sum(self.counts.states.values())
@@ -66,7 +66,7 @@ class ProblemRow:
 
     @property
     def came_back(self) -> int | TooSlow:
-        """Count the open messages that failed again after a requeue."""
+        """Count the problem's open messages that failed again after a requeue."""
         return TOO_SLOW if isinstance(self.counts, TooSlow) else self.counts.came_back
 
     def count(self, state: DisplayState) -> int | TooSlow:
@@ -80,7 +80,7 @@ class ProblemRow:
 
     @property
     def peak(self) -> int:
-        """Return the most failures in an hour."""
+        """Return the problem's most failures in an hour."""
         return 0 if isinstance(self.hours, TooSlow) else max(self.hours)
 
     @property
@@ -99,12 +99,12 @@ class ProblemList:
 
     @property
     def any_new(self) -> bool:
-        """Return whether any problem listed is new."""
+        """Tell whether any problem listed is new."""
         return any(row.activity == "new" for row in self.rows)
 
     @property
     def peak(self) -> int:
-        """Return the common scale of the rows' charts."""
+        """Return the listed problems' most failures in an hour, their scale."""
         return peak(self.rows)
 
 
@@ -157,7 +157,7 @@ class ProblemDetail:
 
     @property
     def states(self) -> list[StateLink]:
-        """List the filters by state, each with its number."""
+        """List a problem's message filters by state, each with its number."""
         links = [
             StateLink(
                 label=state.capitalize(),
@@ -170,7 +170,7 @@ class ProblemDetail:
 
     @property
     def shows_state(self) -> bool:
-        """Return whether rows may differ in state: "sent" includes unfinished ones."""
+        """Tell whether rows may differ in state: "sent" has unfinished messages."""
         return self.messages.query.value_of("is") in {None, DisplayState.SENT}
 
 
@@ -220,7 +220,7 @@ def one(
 def matching_problems(
     params: ListParams | Origin, principal: Principal
 ) -> ProblemQuerySet:
-    """Return the problems of a list, unordered."""
+    """Return the problems that a list's query matches, unordered."""
     return problem_search.matching(params.query, topics=principal.topics)
 
 
@@ -234,7 +234,7 @@ def rows(page_problems: Sequence[Problem], *, now: datetime) -> list[ProblemRow]
 def rows_with(
     hours: FailureHours | TooSlow, page_problems: Sequence[Problem], *, now: datetime
 ) -> list[ProblemRow]:
-    """Build a row for each problem, where the failures by the hour are counted."""
+    """Build a row for each problem, with the given failures by hour."""
     ids = [problem.pk for problem in page_problems]
     counts = unless_slow(partial(backlogs.by_problem, ids))
     return [
@@ -249,17 +249,17 @@ def rows_with(
 
 
 def peak(problem_rows: Sequence[ProblemRow]) -> int:
-    """Return the most failures in an hour, as the common scale of these rows."""
+    """Return these problems' most failures in an hour, their common scale."""
     return max((row.peak for row in problem_rows), default=0)
 
 
 def _sort_field(sort: str) -> str:
-    """Return the field that a list is sorted by."""
+    """Return the field by which the list of problems is sorted."""
     return SORTS.get(sort, SORTS[""])[0]
 
 
 def _neighbours(problem: Problem, origin: Origin, principal: Principal) -> Neighbours:
-    """Return the neighbours in the list that the person came from."""
+    """Return a problem's neighbours in the list that the person came from."""
     if origin.is_overview:
         return problem_ranking.neighbours(problem.pk, principal)
     listed = matching_problems(origin, principal)
@@ -272,7 +272,7 @@ def _activity(
     *,
     now: datetime,
 ) -> str:
-    """Return "quiet" without open messages, otherwise "new" or "ongoing"."""
+    """Return a problem's activity: "quiet" without open messages, "new", "ongoing"."""
     if (
         not isinstance(counts, TooSlow)
         and counts[problem.pk].states[DisplayState.OPEN] == 0
@@ -296,7 +296,7 @@ def _newest_failure(problem: Problem) -> FailureExcerpt | None:
 
 
 def _newest(failures: QuerySet[Failure]) -> FailureExcerpt | None:
-    """Read the newest of these failures."""
+    """Read the newest failure among these of a problem."""
     return next(iter(message_contents.failures(failures, limit=1)), None)
 
 
@@ -347,7 +347,7 @@ ORDER BY property, place
 
 
 def _breakdown(problem_id: int) -> FailureBreakdown:
-    """Count the most frequent versions, hosts, consumers and causes, in this order."""
+    """Count a problem's most frequent versions, hosts, consumers and causes."""
     values = {"problem": problem_id, "most": MOST_FAILURES, "shown": TOP_VALUES}
     with connection.cursor() as cursor:
         cursor.execute(_TOPS, values)
@@ -361,7 +361,7 @@ def _breakdown(problem_id: int) -> FailureBreakdown:
 
 
 def _most_frequent(counts: Sequence[Sequence[Any]]) -> list[Top]:
-    """Group (property, value, number, whole, ...); omit what no failure tells."""
+    """Count a problem's failures by value of a property, the most frequent."""
     by_property: dict[str, list[tuple[str, int, int]]] = {
         name: [] for name in PROPERTIES
     }

@@ -31,7 +31,7 @@ class RisingRow:
 
     @property
     def ratio(self) -> float | None:
-        """Return newest / usual; None where the usual value is 0."""
+        """Return the failure rate's newest / usual; None where the usual one is 0."""
         return self.newest / self.usual if self.usual else None
 
 
@@ -46,7 +46,7 @@ class Rising:
 
 
 def rising(day: date, principal: Principal) -> Rising | None:
-    """Compare a published day; None if too few earlier weekdays are published."""
+    """Find what rose on a published day; None if too few days came before."""
     before = [day - week for week in WEEKS]
     published = list(Day.objects.filter(day__in=before).values_list("day", flat=True))
     if len(published) < FEWEST:
@@ -60,7 +60,7 @@ def rising(day: date, principal: Principal) -> Rising | None:
 
 
 def of_topics(principal: Principal, field: str = "topic") -> Q:
-    """Return a condition for the topics that this principal may see."""
+    """Build a condition for the topics that this principal may see."""
     if principal.sees_every_topic:
         return Q()
     return Q(**{f"{field}__in": Topic.objects.matching(principal.topics)})
@@ -94,7 +94,7 @@ def _rising_topics(
 def _rising_problems(
     day: date, usual_days: list[date], principal: Principal
 ) -> list[RisingRow]:
-    """Compare numbers of failures; a published day without a row had none."""
+    """List problems with more failures than usual on a published day."""
     rows = ProblemDay.objects.filter(of_topics(principal, "problem__topic"))
     compared = rows.filter(day__in=[day, *usual_days]).values(
         "problem", "problem__title", "problem__summary"

@@ -23,7 +23,7 @@ class SampleRow:
 
 
 def of(topic: Topic) -> list[SampleRow]:
-    """List the samples of a topic, with masked headers and without bodies."""
+    """List a topic's dead-letter samples, with masked headers, without bodies."""
     return [
         SampleRow(
             sample=sample,
@@ -37,7 +37,7 @@ def of(topic: Topic) -> list[SampleRow]:
 
 
 def opened(revealed: Sequence[Sample]) -> list[SampleRow]:
-    """Show samples that a person has revealed, with headers and bodies."""
+    """Show a topic's revealed dead-letter samples, with headers and bodies."""
     return [
         SampleRow(
             sample=sample,
@@ -52,6 +52,6 @@ def opened(revealed: Sequence[Sample]) -> list[SampleRow]:
 
 
 def _size_of_body(sample: Sample) -> int:
-    """Subtract the size of the stored headers from that of the whole letter."""
+    """Compute a sample's body size: the letter's less that of its headers."""
     headers = sum(len(bytes(part)) for part in sample.headers)
     return max(len(sample.start), sample.size - headers)

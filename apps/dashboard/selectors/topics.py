@@ -75,14 +75,14 @@ class Traffic:
 
     @property
     def share(self) -> float | None:
-        """Return failed / delivered, both from one source and the same 24 hours."""
+        """Return a topic's failed / delivered, of one source and 24 hours."""
         if self.failed is None or not self.delivered:
             return None
         return self.failed / self.delivered
 
     @property
     def why_no_share(self) -> str:
-        """Say why there is no share of failures; "" if there is one."""
+        """Say why a topic has no share of failures; "" if it has one."""
         if self.source == "none":
             return "no share: deliveries are not counted"
         if self.source == "broker":
@@ -91,7 +91,7 @@ class Traffic:
 
     @property
     def per_minute(self) -> float | None:
-        """Return the deliveries a minute of late; None without a count."""
+        """Return the topic's deliveries a minute of late; None without a count."""
         return None if self.delivered is None else self.lately / PACE_MINUTES
 
 
@@ -227,7 +227,7 @@ def worst_first(
 
 
 def _severity(row: TopicRow) -> tuple[int, float, int]:
-    """Order topics by their open messages now, then by their failure rate today."""
+    """Order topics by their open messages now, then by today's failure rate."""
     # A count that took too long is probably large.
     backlog = row.backlog
     number = sys.maxsize if isinstance(backlog, TooSlow) else backlog.open
@@ -237,7 +237,7 @@ def _severity(row: TopicRow) -> tuple[int, float, int]:
 
 
 def peak(rows: Sequence[TopicRow]) -> int:
-    """Return the most failures in an hour, as the common scale of these rows."""
+    """Return these topics' most failures in an hour, their common scale."""
     failures = (row.failures for row in rows)
     return max((f.peak for f in failures if not isinstance(f, TooSlow)), default=0)
 
@@ -308,7 +308,7 @@ def _rows(topics: Sequence[Topic], *, now: datetime) -> list[TopicRow]:
 def _rows_with(
     hours: FailureHours | TooSlow, topics: Sequence[Topic], *, now: datetime
 ) -> list[TopicRow]:
-    """Build a row for each topic, where the failures by the hour are counted."""
+    """Build a row for each topic, with the given failures by hour."""
     ids = [topic.pk for topic in topics]
     traffic = unless_slow(partial(_traffic, ids, now=now))
     backlogs = unless_slow(partial(_backlogs, ids))
@@ -375,7 +375,7 @@ class _SourceCount:
 
 
 def _traffic(ids: list[int], *, now: datetime) -> dict[int, Traffic]:
-    """Map topics to the traffic of a day: by the SDK if it counts, else the broker."""
+    """Map topics to a day's traffic: by the SDK if it counts, else the broker."""
     traffic = {pk: Traffic() for pk in ids}
     counts = _SourceCount.all(ids, now=now)
     by_sdk = {each.topic for each in counts if each.source == "sdk"}
@@ -386,7 +386,7 @@ def _traffic(ids: list[int], *, now: datetime) -> dict[int, Traffic]:
 
 
 def _add(traffic: Traffic, count: _SourceCount) -> None:
-    """Add the counts of a source to a topic's traffic."""
+    """Add a source's deliveries and failures to a topic's traffic."""
     traffic.source = count.source
     traffic.delivered = (traffic.delivered or 0) + count.handled + count.failed
     traffic.lately += count.lately

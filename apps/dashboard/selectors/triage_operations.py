@@ -57,17 +57,17 @@ class OperationStatus:
 
     @property
     def came_back(self) -> int:
-        """Count the messages that failed again after they were sent."""
+        """Count the operation's messages that failed again after they were sent."""
         return 0 if self._gives_back else self.tally.recurred
 
     @property
     def messages(self) -> int:
-        """Count the messages that it will act on, or, once finished, acted on."""
+        """Count the messages that the operation will act on, or acted on."""
         return self.tally.acts_on if self.is_running else self.tally.acted
 
     @property
     def state(self) -> str:
-        """Return the state for the pill; failures and recurrences are no success."""
+        """Return the operation's state for the pill; recurrences are no success."""
         tally = self.tally
         if self.operation.state != OperationState.DONE:
             return self.operation.state
@@ -83,7 +83,7 @@ class OperationStatus:
 
     @property
     def also(self) -> str:
-        """Return what the state alone would hide: how many came back."""
+        """Say how many of the operation's messages came back; "" for none."""
         if self.is_running or not self.tally.recurred:
             return ""
         what = GIVEN_BACK[RedriveOutcome.RECURRED] if self._gives_back else "came back"
@@ -91,7 +91,7 @@ class OperationStatus:
 
     @property
     def shown_counts(self) -> list[tuple[str, str, int]]:
-        """Return standing, label and number: those above 0, and those always shown."""
+        """Return the operation's standings to show: standing, label and number."""
         always = ALWAYS_SHOWN[Verb(self.operation.verb)]
         labels = GIVEN_BACK if self._gives_back else {}
         return [
@@ -102,7 +102,7 @@ class OperationStatus:
 
     @property
     def nonzero_counts(self) -> list[tuple[str, int]]:
-        """Return the items by state, those above 0."""
+        """Return the operation's items by state, those above 0."""
         labels = GIVEN_BACK if self._gives_back else {}
         pairs = self.tally.counts.items()
         return [(labels.get(state, state), number) for state, number in pairs if number]
@@ -134,7 +134,7 @@ class UndoOffer:
 def undo_offer(
     operation_id: int, principal: Principal, *, ended_after: datetime
 ) -> UndoOffer | None:
-    """Return a drop that ended after a moment, dropped something, was not undone."""
+    """Return a drop operation to offer an undo for, or None."""
     undos = Operation.objects.confirmed().filter(undo_of=OuterRef("pk"))
     drops = Operation.objects.visible_to(principal).filter(verb=Verb.DROP)
     ended = drops.filter(~Exists(undos), finished_at__gt=ended_after)
@@ -221,7 +221,7 @@ def _needs_you() -> Q:
 def latest(
     running: Sequence[Operation], principal: Principal, *, most: int
 ) -> list[OperationStatus]:
-    """Return these running and the newest operations, for the overview."""
+    """Return these running operations and the newest, for the overview."""
     newest = (
         Operation.objects.visible_to(principal)
         .select_related("target_topic")

@@ -16,7 +16,7 @@ _UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60))
 
 @register.filter
 def delivery_verb(act: str) -> str:
-    """Return the label of a decision's button."""
+    """Return the label of the button for a decision on deliveries."""
     return _VERBS[act]
 
 
@@ -35,13 +35,13 @@ def setting_label(name: str) -> str:
 
 @register.filter
 def bytes_text(value: bytes | memoryview) -> str:
-    """Decode stored bytes for a page; what cannot be decoded is replaced."""
+    """Decode a message's bytes for a page; undecodable ones are replaced."""
     return readable(bytes(value))
 
 
 @register.filter
 def duration(seconds: str) -> str:
-    """Write a setting in seconds as a person says it: 7 days, 1.5 s."""
+    """Write an endpoint setting's seconds as a person says: 7 days, 1.5 s."""
     number = float(seconds)
     for unit, size in _UNITS:
         if number >= size and number % size == 0:
@@ -52,5 +52,5 @@ def duration(seconds: str) -> str:
 
 @register.filter
 def milliseconds(seconds: float) -> str:
-    """Write how long an attempt took: 35 ms, 10.0 s."""
+    """Write how long an attempt at a delivery took: 35 ms, 10.0 s."""
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"

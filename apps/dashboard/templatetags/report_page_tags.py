@@ -21,25 +21,25 @@ COUNTED_BY = {
 
 @register.simple_tag
 def interval(low: float | None, high: float | None) -> str:
-    """Format a confidence interval as percentages."""
+    """Format a failure rate's confidence interval as percentages."""
     return report_numbers.interval(low, high)
 
 
 @register.simple_tag
 def sources() -> list[tuple[str, str]]:
-    """List who can count deliveries, with an explanation of each."""
+    """List who can count a topic's deliveries, with an explanation of each."""
     return list(COUNTED_BY.items())
 
 
 @register.filter
 def counted_by(source: str) -> str:
-    """Explain who counted the deliveries."""
+    """Explain who counted the topic's deliveries."""
     return COUNTED_BY[source]
 
 
 @register.filter
 def edge(top: float) -> str:
-    """Format the value at the upper edge of a chart of rates."""
+    """Format the value at the upper edge of a chart of failure rates."""
     return f"{100 * top:g}\u00a0%"
 
 
@@ -50,13 +50,13 @@ def weekday(day: date) -> str:
 
 @register.filter
 def times(ratio: float | None) -> str:
-    """Format a ratio as a multiple; "new" where there was nothing to compare with."""
+    """Format a failure rate's rise as a multiple; "new" without an earlier one."""
     return "new" if ratio is None else f"{ratio:,.1f}×"  # noqa: RUF001 - a sign
 
 
 @register.filter
 def duration(span: timedelta | None) -> str:
-    """Format a time span in minutes and seconds."""
+    """Format a report run's duration in minutes and seconds."""
     if span is None:
         return report_numbers.NOTHING
     minutes, seconds = divmod(round(span.total_seconds()), 60)

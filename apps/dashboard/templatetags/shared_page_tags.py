@@ -167,13 +167,13 @@ def pill(state: str, also: str = "") -> SafeString:
 
 @register.filter
 def too_slow(figure: object) -> bool:
-    """Return whether Postgres took too long to count this."""
+    """Tell whether Postgres took too long to count a number."""
     return isinstance(figure, TooSlow)
 
 
 @register.simple_tag
 def term(name: str, label: str = "") -> SafeString:
-    """Show the label of a number, with its definition on hover and a link to Help.
+    """Show a number's label, with its definition on hover and a link to Help.
 
     A link can be reached by keyboard, and screen readers read its title.
     """
@@ -206,13 +206,13 @@ def anchor(name: str) -> str:
 
 @register.simple_tag
 def means(name: str) -> str:
-    """Return the definition of a number or state."""
+    """Return Help's definition of a number or state."""
     return DEFINITIONS[name].means
 
 
 @register.simple_tag
 def reason_limit() -> int:
-    """Return the most characters that a reason may have."""
+    """Return the most characters that a decision's reason may have."""
     return REASON_LIMIT
 
 
@@ -244,7 +244,7 @@ def item_noun(operation: Operation) -> str:
 
 @register.simple_tag
 def deed(operation: Operation, number: int | None = None) -> str:
-    """Say what an operation does: Drop 3 messages, Try all that match now."""
+    """Say what an operation does: "Drop 3 messages", "Try all that match now"."""
     what = "all that match"
     if number is not None:
         what = counted(number, NOUNS[operation.kind])
@@ -252,7 +252,7 @@ def deed(operation: Operation, number: int | None = None) -> str:
 
 
 def _deed(words: str, what: str) -> str:
-    """Put an object after a verb, or where the verb has a place for it."""
+    """Join an operation's verb and its object, or put it inside the verb."""
     return words.format(what) if "{}" in words else f"{words} {what}"
 
 
@@ -268,7 +268,7 @@ def took_too_long() -> SafeString:
 
 @register.simple_tag
 def ago(moment: datetime | TooSlow | None, *, in_sentence: bool = False) -> SafeString:
-    """Show an age: 3h in a table; `in_sentence`, 3h ago."""
+    """Show a moment's age: 3h in a table; `in_sentence`, 3h ago."""
     if isinstance(moment, TooSlow):
         return took_too_long()
     if moment is None:
@@ -323,7 +323,7 @@ def utc(moment: datetime) -> str:
 
 
 def relative(age: timedelta) -> str:
-    """Format an age in its largest unit: 3h; "now" below the smallest."""
+    """Format a moment's age in its largest unit: 3h; "now" if just now."""
     seconds = age.total_seconds()
     for unit, size in UNITS:
         if seconds >= size:
@@ -348,7 +348,7 @@ def number(value: int | BoundedCount | TooSlow | Literal[""] | None) -> str:
 
 @register.filter
 def counted(value: int | BoundedCount | TooSlow, noun: str) -> str:
-    """Count things in words: 1 message, 1,204 messages, 2 deliveries."""
+    """Count nouns in words: 1 message, 1,204 messages, 2 deliveries."""
     if isinstance(value, TooSlow):
         return format_html("{} {}", took_too_long(), plural_of(noun))
     one = value.is_one if isinstance(value, BoundedCount) else value == 1
@@ -364,32 +364,32 @@ def percent(share: float | TooSlow | None) -> str:
 
 @register.filter(name="hex")
 def hexadecimal(value: bytes) -> str:
-    """Format bytes as hexadecimal digits."""
+    """Format bytes of a message as hexadecimal digits."""
     return bytes(value).hex()
 
 
 @register.filter
 def silent(message: Poison) -> bool:
-    """Return whether consumers did not confirm a redrive of this message in time."""
+    """Tell whether consumers did not confirm a redrive of a message in time."""
     return message.silent(clock.now())
 
 
 @register.filter
 def verb(name: str) -> str:
-    """Return the label of a verb, without an object."""
+    """Return the label of an operation's verb, without an object."""
     return VERBS[name].replace("{} ", "").removesuffix(" on")
 
 
 @register.simple_tag
 def search(**terms: object) -> str:
-    """Build the query string of a search: `{% search topic=name is="open" %}`."""
+    """Build the query of a search for messages: `{% search state is="open" %}`."""
     query = Query(tuple(Term(key, str(value)) for key, value in terms.items()))
     return "?" + urlencode({"q": str(query)})
 
 
 @register.filter
 def kind(broker: Broker) -> str:
-    """Return the title of a broker's kind."""
+    """Return the title of a kind of broker."""
     return adapters.title_of(broker.kind)
 
 
@@ -403,7 +403,7 @@ def facts(detail: Mapping[str, object]) -> str:
 
 
 def _fact(value: object) -> str:
-    """Write a member of a detail: numbers with names, lists with commas."""
+    """Write a fact of an audit entry: numbers with names, lists with commas."""
     if isinstance(value, Mapping):
         return ", ".join(f"{number} {name}" for name, number in value.items() if number)
     if isinstance(value, list):
@@ -436,7 +436,7 @@ def _is_visible(character: str) -> bool:
 
 
 def _joined(run: Iterable[str]) -> str:
-    """Join characters as they are."""
+    """Join the visible characters of untrusted text as they are."""
     return "".join(run)
 
 
@@ -454,7 +454,7 @@ def sparkline(
     wide: bool = False,
     top: int | None = None,
 ) -> SafeString:
-    """Draw one bar per value, scaled to `top` (by default the highest value).
+    """Draw a bar per value, scaled to `top` (by default the highest value).
 
     Rows that are compared share one `top`; a small value is still visible. A single bar
     is drawn without an axis.
@@ -485,7 +485,7 @@ def sparkline(
 
 @register.simple_tag
 def share(part: int, whole: int) -> SafeString:
-    """Draw a part of a whole as a bar."""
+    """Draw a share of a whole as a bar."""
     return format_html(
         '<svg class="share" viewBox="0 0 100 6" preserveAspectRatio="none"'
         ' aria-hidden="true"><rect width="100" height="6" rx="1"/>'

@@ -16,7 +16,7 @@ register = template.Library()
 
 @register.simple_tag
 def time_left(moment: datetime | None) -> SafeString:
-    """Show the time left until a moment; "never" without one."""
+    """Show the time left until a skip expires; "never" without an end."""
     if moment is None:
         return format_html("{}", "never")
     return format_html(

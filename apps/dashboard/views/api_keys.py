@@ -28,7 +28,7 @@ def index(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_admins
 def new(request: SignedIn) -> HttpResponse:
-    """Create a key; only the page that answers shows its secret."""
+    """Create an API key; only the page that answers shows its secret."""
     now = clock.now()
     if request.method != "POST":
         return _new(request, KeyForm(initial=KeyForm.usual(now)))
@@ -49,7 +49,7 @@ def new(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_admins
 def revoke(request: SignedIn, key_id: int) -> HttpResponse:
-    """Ask whether to revoke a key; a POST revokes it."""
+    """Ask whether to revoke an API key; a POST revokes it."""
     row = people_and_keys.key(key_id, now=clock.now())
     if request.method != "POST":
         context = {
@@ -70,7 +70,7 @@ def revoke(request: SignedIn, key_id: int) -> HttpResponse:
 def _new(
     request: SignedIn, form: KeyForm, wrong: Invalid | None = None
 ) -> HttpResponse:
-    """Render the form of a new key, with what is wrong with it."""
+    """Render the form of a new API key, with what is wrong with it."""
     context = {
         "form": form,
         "scopes": SCOPES.items(),

@@ -27,7 +27,7 @@ from apps.triage.services import message_audit_filter
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.AUDIT_READ)
 def index(request: SignedIn) -> HttpResponse:
-    """Show a page of the trail; a POST verifies its chain, too."""
+    """Show a page of audit entries; a POST verifies the audit's chain, too."""
     request.user.principal.require_trail()
     params = _params(request)
     page, wrong = None, None
@@ -59,7 +59,7 @@ def index(request: SignedIn) -> HttpResponse:
 @require_safe
 @needs(Scope.AUDIT_READ)
 def download_csv(request: SignedIn) -> StreamingHttpResponse:
-    """Download the filtered entries as CSV; raises Invalid if there are too many."""
+    """Download filtered audit entries as CSV; raises Invalid for too many."""
     rows = audit_trail.cells(_exported(request))
     chunks = csv_without_formulas.lines(audit_trail.COLUMNS, rows)
     return _file(request, chunks, kind="text/csv; charset=utf-8", suffix="csv")
@@ -68,19 +68,19 @@ def download_csv(request: SignedIn) -> StreamingHttpResponse:
 @require_safe
 @needs(Scope.AUDIT_READ)
 def download_ndjson(request: SignedIn) -> StreamingHttpResponse:
-    """Download the filtered entries as NDJSON; raises Invalid if there are too many."""
+    """Download filtered audit entries as NDJSON; raises Invalid for too many."""
     chunks = audit_trail.lines(_exported(request))
     return _file(request, chunks, kind="application/x-ndjson", suffix="ndjson")
 
 
 def _params(request: SignedIn) -> dict[str, str]:
-    """Return the filters that are set, without surrounding blanks."""
+    """Return the audit filters that are set, without surrounding blanks."""
     typed = {name: request.GET.get(name, "").strip() for name in PARAMETERS}
     return {name: value for name, value in typed.items() if value}
 
 
 def _exported(request: SignedIn) -> Iterator[Entry]:
-    """Yield the filtered entries; raises Invalid for too many, or Forbidden."""
+    """Yield filtered audit entries; raises Invalid for too many, or Forbidden."""
     request.user.principal.require_trail()
     return audit_trail.export(message_audit_filter.parse(_params(request)))
 
@@ -88,7 +88,7 @@ def _exported(request: SignedIn) -> Iterator[Entry]:
 def _file(
     request: SignedIn, chunks: Iterator[bytes], *, kind: str, suffix: str
 ) -> StreamingHttpResponse:
-    """Stream a download, named by the day."""
+    """Stream a download of audit entries, named by the day."""
     name = f"audit-{clock.now():%Y-%m-%d}.{suffix}"
     return StreamingHttpResponse(
         response_chunks(request, chunks),

@@ -54,7 +54,7 @@ def index(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def allowances(request: SignedIn) -> HttpResponse:
-    """Confirm entries of allow-lists, or strike them."""
+    """Confirm entries of brokers' allow-lists, or strike them."""
     if request.method == "POST":
         act = (
             older_broker_allow_list.strike
@@ -109,7 +109,7 @@ def edit(request: SignedIn, broker_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def test(request: SignedIn, broker_id: int) -> HttpResponse:
-    """Test the connection while the person waits; the result is not stored."""
+    """Test a broker's connection while the person waits; store no result."""
     if request.method != "POST":
         return redirect("broker", broker_id)  # a reload of the result
     reached = ping_and_discovery.reach(
@@ -133,7 +133,7 @@ def discover(request: SignedIn, broker_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def observe(request: SignedIn, broker_id: int) -> HttpResponse:
-    """Observe the chosen topics of the broker."""
+    """Observe the dead-letter queues of a broker's chosen topics."""
     if request.method != "POST":
         return redirect("broker-discover", broker_id)  # a reload of a refusal
     broker = broker_registration.one(broker_id=broker_id)
@@ -210,7 +210,7 @@ def _form(
 def _discover(
     request: SignedIn, broker: Broker, *, wrong: PoisonwebError | None = None
 ) -> HttpResponse:
-    """Ask the broker for its topics; render them, or why there are none."""
+    """Ask a broker for its topics; render them, or why there are none."""
     principal, name = request.user.principal, request.POST.get("name", "")
     discovery = None
     try:

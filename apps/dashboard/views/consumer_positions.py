@@ -66,7 +66,7 @@ def detail(request: SignedIn, position_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.POSITIONS_WRITE)
 def move(request: SignedIn, position_id: int) -> HttpResponse:
-    """Choose the target and review the move (both with GET), then confirm with POST."""
+    """Choose and review a position's move (both with GET), confirm it with POST."""
     if request.method == "POST":
         return _confirm(request, position_id)
     choices = consumer_positions.choices(position_id, request.user.principal)
@@ -81,7 +81,7 @@ def move(request: SignedIn, position_id: int) -> HttpResponse:
 
 
 def _confirm(request: SignedIn, position_id: int) -> HttpResponse:
-    """Move the position as the signed review says; show what is wrong otherwise."""
+    """Move a position as the signed review says; show what is wrong otherwise."""
     principal = request.user.principal
     token = request.POST.get("token", "")
     try:
@@ -113,7 +113,7 @@ def _confirm(request: SignedIn, position_id: int) -> HttpResponse:
 def _review_of(
     request: SignedIn, position_id: int, wish: position_moves.MoveTarget
 ) -> Review:
-    """Review what a move would do; nothing is changed."""
+    """Review what a position's move would do; nothing is changed."""
     return position_moves.review(
         position_id=position_id,
         wish=wish,
@@ -129,7 +129,7 @@ def _choose(
     wrong: Invalid | None = None,
     stale: bool = False,
 ) -> HttpResponse:
-    """Render the page on which the target of a move is chosen."""
+    """Render the page on which the target of a position's move is chosen."""
     choices = consumer_positions.choices(position_id, request.user.principal)
     context = {
         "choices": choices,
@@ -157,7 +157,7 @@ def _review(
     *,
     refusal: Invalid | PositionChanged | StillHeld | None = None,
 ) -> HttpResponse:
-    """Render the review of a move, with a signed token to confirm it."""
+    """Render the review of a position's move, with a signed token for it."""
     position = review.position
     ask = (
         {"move": review.fixed.move}

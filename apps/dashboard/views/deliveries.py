@@ -93,7 +93,7 @@ def reveal(request: SignedIn, delivery_id: uuid.UUID) -> HttpResponse:
 @require_POST
 @needs(Scope.BODIES_READ)
 def download(request: SignedIn, delivery_id: uuid.UUID) -> StreamingHttpResponse:
-    """Send the bytes of a body, and record that in the audit trail."""
+    """Send the bytes of a delivery's body, and audit the download."""
     delivery, chunks = delivery_content_access.download(
         delivery_id=delivery_id, principal=request.user.principal, now=clock.now()
     )
@@ -109,7 +109,7 @@ def download(request: SignedIn, delivery_id: uuid.UUID) -> StreamingHttpResponse
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.OPERATIONS_WRITE)
 def decide(request: SignedIn) -> HttpResponse:
-    """Show what a decision would do; carry it out when it is confirmed."""
+    """Preview a decision on deliveries; carry it out when it is confirmed."""
     if request.method != "POST":
         return redirect("deliveries")  # a reload of the question
     decision = DeliveriesDecisionForm.read(request.POST)
@@ -127,7 +127,7 @@ def decide(request: SignedIn) -> HttpResponse:
 def _question(
     request: SignedIn, decision: DeliveriesDecisionForm, *, wrong: Invalid | None = None
 ) -> HttpResponse:
-    """Render what a decision would do, with the form that confirms it."""
+    """Render what a decision on deliveries would do, with its form."""
     preview = deliveries.preview(decision.act, decision.ids, request.user.principal)
     body: dict[str, object] = {"ids": [str(pk) for pk in preview.ids]}
     call = f"{API}/{decision.act.replace('_', '-')}"

@@ -55,7 +55,7 @@ def detail(request: SignedIn, endpoint_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def new(request: SignedIn) -> HttpResponse:
-    """Show the form of a new endpoint, as a preset has it; a POST adds it."""
+    """Show the form of a new endpoint, with a preset's values; a POST adds it."""
     if request.method != "POST":
         preset = request.GET.get("preset", "")
         return _form(request, EndpointForm.beginning_with(preset), preset=preset)

@@ -59,7 +59,7 @@ def reveal(request: SignedIn, message_id: int) -> HttpResponse:
 @require_POST
 @needs(Scope.BODIES_READ)
 def download(request: SignedIn, message_id: int) -> StreamingHttpResponse:
-    """Send the bytes of a body, and record that in the audit trail."""
+    """Send the bytes of a message's body, and audit the download."""
     poison, chunks = message_contents.download(
         poison_id=message_id, principal=request.user.principal, now=clock.now()
     )

@@ -54,7 +54,7 @@ def index(request: SignedIn) -> HttpResponse:
 @require_safe
 @needs(Scope.REPORTS_READ)
 def download(request: SignedIn) -> StreamingHttpResponse:
-    """Download the report as CSV; raises Invalid for an invalid period."""
+    """Download failure rates as CSV; raises Invalid for an invalid period."""
     params = ReportParams.of(request.GET, now=clock.now())
     if params.wrong:
         raise params.wrong
@@ -87,7 +87,7 @@ def endpoints(request: SignedIn) -> HttpResponse:
 @require_safe
 @needs(Scope.REPORTS_READ)
 def download_endpoints(request: SignedIn) -> StreamingHttpResponse:
-    """Download the days of endpoints as CSV; raises Invalid for an invalid period."""
+    """Download endpoints' days as CSV; raises Invalid for an invalid period."""
     params = EndpointReportParams.of(request.GET, now=clock.now())
     if params.wrong:
         raise params.wrong
@@ -97,14 +97,14 @@ def download_endpoints(request: SignedIn) -> StreamingHttpResponse:
 
 
 def _between(params: PeriodParams) -> str:
-    """Name the days of a report in the name of its file."""
+    """Return the days of a report as a part of its file's name."""
     return f"{params.period.first}-to-{params.period.last}"
 
 
 def _file(
     request: SignedIn, lines: Iterator[bytes], name: str
 ) -> StreamingHttpResponse:
-    """Answer with a CSV file."""
+    """Answer with a report's CSV file."""
     return StreamingHttpResponse(
         response_chunks(request, lines),
         content_type="text/csv; charset=utf-8",
@@ -121,7 +121,7 @@ def runs(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.REPORTS_WRITE)
 def run(request: SignedIn) -> HttpResponse:
-    """Request a run for some days; the page says why if that is refused."""
+    """Request a report run for some days; show why if that is refused."""
     if request.method != "POST":
         return redirect("report-runs")  # a reload of the page of a refusal
     try:
@@ -139,7 +139,7 @@ def run(request: SignedIn) -> HttpResponse:
 
 
 def _posted_day(request: SignedIn, name: str) -> date:
-    """Parse a submitted day; raises Invalid without one."""
+    """Parse a report run's submitted day; raises Invalid without one."""
     parsed = day(name, request.POST.get(name))
     if parsed is None:
         raise Invalid(name, "choose a day")
@@ -153,7 +153,7 @@ def _runs(
     refused: str = "",
     status: int = 200,
 ) -> HttpResponse:
-    """Render the list of runs, with what is wrong with a request."""
+    """Render the list of report runs, with what is wrong with a request."""
     run_page = nightly_reports.runs(ListCursor.parse(request.GET.get("cursor", "")))
     context = {
         "page": run_page,
@@ -168,7 +168,7 @@ def _runs(
 
 
 def _asking(request: SignedIn) -> dict[str, object]:
-    """Return the context of the form that requests a run, with the submitted values."""
+    """Return the context of the form that requests a report run."""
     newest = newest_over(clock.now()).isoformat()
     data = request.POST if request.method == "POST" else request.GET
     return {

@@ -17,7 +17,7 @@ from apps.triage.services import control
 @require_POST
 @needs(Scope.OPERATIONS_WRITE)
 def change_state(request: SignedIn, operation_id: int) -> HttpResponse:
-    """Pause, resume or cancel an operation, and go back to its page."""
+    """Pause, resume or cancel an operation, and redirect to its page."""
     form = ControlForm.read(request.POST)
     operation_enqueueing.change_state(
         form.step,
@@ -32,7 +32,7 @@ def change_state(request: SignedIn, operation_id: int) -> HttpResponse:
 @require_POST
 @needs(Scope.OPERATIONS_WRITE)
 def set_rate(request: SignedIn, operation_id: int) -> HttpResponse:
-    """Set how many messages a second are sent, and go back to the page."""
+    """Set how many messages a second an operation sends; redirect to it."""
     form = RateForm.read(request.POST)
     control.set_rate(
         operation_id=operation_id,

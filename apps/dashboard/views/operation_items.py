@@ -44,7 +44,7 @@ def index(request: SignedIn, operation_id: int) -> HttpResponse:
 @require_POST
 @needs(Scope.OPERATIONS_WRITE)
 def retry(request: SignedIn, operation_id: int) -> HttpResponse:
-    """Preview a requeue of those that were refused, came back or are silent."""
+    """Preview a requeue of an operation's refused, recurred or silent messages."""
     standings = [name for name in request.POST.getlist("standing") if name in RETRIED]
     if not standings:
         raise Invalid("standing", f"choose at least one of {', '.join(RETRIED)}")
@@ -62,5 +62,5 @@ def retry(request: SignedIn, operation_id: int) -> HttpResponse:
 
 
 def _number(text: str) -> int:
-    """Parse the number of the item to go on after; -1 for the beginning."""
+    """Parse the number of the operation's item to go on after; else -1."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1

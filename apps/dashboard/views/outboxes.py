@@ -63,7 +63,7 @@ def detail(request: SignedIn, outbox_id: int) -> HttpResponse:
 @require_safe
 @needs(Scope.POISONS_READ)
 def rows(request: SignedIn, outbox_id: int) -> HttpResponse:
-    """List the rows of an outbox, in a part of its page: its database may be away."""
+    """List an outbox's rows in a part of its page: its database may be away."""
     outbox = outboxes.visible(outbox_id, request.user.principal)
     filters = RowsForm(request.GET).as_filter
     context = {
@@ -183,7 +183,7 @@ def drop(request: SignedIn, outbox_id: int, row_id: int) -> HttpResponse:
 
 
 def _decision(request: SignedIn, outbox_id: int, row_id: int, act: str) -> HttpResponse:
-    """Ask whether to decide so about a row; a POST does it."""
+    """Ask whether to send or drop a quarantined outbox row; a POST does it."""
     outbox = outboxes.visible(outbox_id, request.user.principal)
     if request.method != "POST":
         return _decide(request, outbox, row_id, act)

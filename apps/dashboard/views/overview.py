@@ -39,5 +39,5 @@ def index(request: SignedIn) -> HttpResponse:
 @require_POST
 @needs(Scope.PROBLEMS_READ)
 def dismiss_first_steps(_: SignedIn) -> HttpResponse:
-    """Hide the first steps from this browser."""
+    """Hide onboarding's first steps from this browser."""
     return onboarding_dismissal.dismiss(redirect("home"))

@@ -36,7 +36,7 @@ def index(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_everyone
 def password(request: SignedIn) -> HttpResponse:
-    """Change one's own password; all other sessions end."""
+    """Change the user's own password; all their other sessions end."""
     if request.method != "POST":
         return redirect("account")
     form = OwnPasswordForm(request.POST)
@@ -56,7 +56,7 @@ def password(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_everyone
 def end_sessions(request: SignedIn) -> HttpResponse:
-    """End the given session, or all but the current one."""
+    """End a given session of the user, or all but the current one."""
     if request.method != "POST":
         return redirect("account")
     user, now = request.user, clock.now()
@@ -73,13 +73,13 @@ def end_sessions(request: SignedIn) -> HttpResponse:
 
 
 def _redirect_with_notice(request: SignedIn, done: str) -> HttpResponse:
-    """Redirect to the account page, with a message about what was done."""
+    """Redirect to the own account's page, with a message about what was done."""
     messages.success(request, DONE[done])
     return redirect("account")
 
 
 def _page(request: SignedIn, wrong: PoisonwebError | None = None) -> HttpResponse:
-    """Render the account page, with what is wrong with a form."""
+    """Render the own account's page, with what is wrong with a form."""
     user, here = request.user, request.session.session_key or ""
     sessions_of_user = people_and_keys.own_sessions(user, here=here, now=clock.now())
     context = {

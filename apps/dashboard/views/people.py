@@ -146,7 +146,7 @@ def _redirect_to(request: SignedIn, user: User, done: str) -> HttpResponse:
 
 
 def _is_own(request: SignedIn, user: User) -> bool:
-    """Return whether the account is the user's own."""
+    """Tell whether the account is the user's own."""
     return user.pk == request.user.pk
 
 

@@ -59,7 +59,7 @@ def detail(request: SignedIn, problem_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BODIES_READ)
 def reveal_header(request: SignedIn, problem_id: int) -> HttpResponse:
-    """Record that a person reads a header; the page shows it to them for an hour."""
+    """Audit that a person reads a header; the page shows it for an hour."""
     if request.method == "POST":
         params, now = ProblemPageParams.of(request), clock.now()
         problem_detail = problems.one(

@@ -65,14 +65,14 @@ def topic(request: SignedIn, topic_id: int) -> HttpResponse:
 
 
 def _back_to_broker(request: SignedIn, broker: Broker, number: int) -> HttpResponse:
-    """Redirect to the broker, with a message about the number of removed topics."""
+    """Redirect to a broker's page, with the number of removed topics."""
     text = f"Removed: {number:,}. Nothing changed at the broker."
     messages.success(request, text)
     return redirect("broker", broker.pk)
 
 
 def _remove_broker(request: SignedIn, broker: Broker) -> int:
-    """Carry out the confirmed removal; return the number of removed topics."""
+    """Carry out a broker's confirmed removal; return how many topics."""
     principal, now = request.user.principal, clock.now()
     token = request.POST.get("token", "")
     topic_ids = removal_tokens.signed_topics(token, _signed_name(broker), principal)
@@ -126,7 +126,7 @@ def _render(
     context: dict[str, object],
     wrong: Refused | Invalid | None,
 ) -> HttpResponse:
-    """Render a review, with a token of the topics that it shows."""
+    """Render a removal's review, with a token of the topics that it shows."""
     page = {
         **context,
         "removal": preview,
@@ -142,5 +142,5 @@ def _render(
 
 
 def _signed_name(of: Broker | Topic) -> str:
-    """Return the name by which a token names a broker or topic."""
+    """Return the name by which a removal token names a broker or topic."""
     return f"{type(of).__name__} {of.pk}"

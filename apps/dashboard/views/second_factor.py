@@ -33,7 +33,7 @@ PAGE = "Second factor"
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def index(request: SignedIn) -> HttpResponse:
-    """Show the second factor, or add one and show its recovery codes once."""
+    """Show the own second factor, or add one and show its recovery codes once."""
     if request.method != "POST":
         return _page(request)
     try:
@@ -54,7 +54,7 @@ def index(request: SignedIn) -> HttpResponse:
 
 @require_safe
 def qr_code(request: SignedIn) -> HttpResponse:
-    """Return the QR code as an image: the CSP forbids one inside the page."""
+    """Return the second factor's QR code as an image, since CSP forbids it inline."""
     secret = second_factor_session.offered_secret(request)
     if secret is None:
         return error_page(request, Absent("There is no second factor to be added."))
@@ -64,7 +64,7 @@ def qr_code(request: SignedIn) -> HttpResponse:
 
 @require_POST
 def recovery_codes(request: SignedIn) -> HttpResponse:
-    """Replace the recovery codes, and show the new ones once."""
+    """Replace the second factor's recovery codes, and show them once."""
     try:
         _check_both(request)
         codes = second_factor.renew_recovery_codes(user=request.user, now=clock.now())
@@ -75,7 +75,7 @@ def recovery_codes(request: SignedIn) -> HttpResponse:
 
 @require_POST
 def remove(request: SignedIn) -> HttpResponse:
-    """Remove the second factor; this session continues."""
+    """Remove the user's second factor; their session continues."""
     try:
         _check_both(request)
         second_factor.remove(user=request.user, now=clock.now())
@@ -123,7 +123,7 @@ def _page(request: SignedIn, *, wrong: PoisonwebError | None = None) -> HttpResp
 
 
 def _factor(request: SignedIn) -> dict[str, object]:
-    """Return what the page shows of the factor; a new secret where no factor is set."""
+    """Return the second factor to show; a new secret where none is set."""
     user = request.user
     if sign_in_attempts.is_by_provider(request):
         return {
@@ -137,14 +137,14 @@ def _factor(request: SignedIn) -> dict[str, object]:
 
 
 def _codes(request: SignedIn, codes: list[str]) -> HttpResponse:
-    """Render recovery codes, which are shown once."""
+    """Render the second factor's recovery codes, which are shown once."""
     return _render(request, "second_factor/recovery_codes.html", {"codes": codes})
 
 
 def _render(
     request: HttpRequest, template: str, context: dict[str, object]
 ) -> HttpResponse:
-    """Render a page; without navigation while the second factor is missing."""
+    """Render a second factor's page; without navigation while none is set."""
     is_missing = second_factor_session.is_missing(request)
     layout = (
         "base_without_navigation.html" if is_missing else "base_with_navigation.html"

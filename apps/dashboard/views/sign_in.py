@@ -43,7 +43,7 @@ class SignIn(LoginView):
     def render_to_response(
         self, context: dict[str, Any], **kwargs: Any
     ) -> HttpResponse:
-        """Allow forms to lead to the provider's site, and to no other."""
+        """Let the sign-in form lead to the provider's site, and to no other."""
         response = super().render_to_response(context, **kwargs)
         oidc = settings.POISONWEB_OIDC
         if oidc is None:
@@ -53,7 +53,7 @@ class SignIn(LoginView):
         return response
 
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
-        """Sign in, or first ask for a code if the person has a second factor."""
+        """Sign a person in, or first ask for the code of their second factor."""
         user = form.get_user()
         if not second_factor.is_set(user):
             return super().form_valid(form)
@@ -93,7 +93,7 @@ class SignInCode(LoginView):
 
 
 def _with_delay(response: HttpResponse, form: AuthenticationForm) -> HttpResponse:
-    """Add `Retry-After` and status 429 where the next try must wait."""
+    """Add `Retry-After` and status 429 if the next sign-in try must wait."""
     delay: timedelta | None = getattr(form, "delay", None)
     if delay is not None:
         response.status_code = HTTPStatus.TOO_MANY_REQUESTS
@@ -103,7 +103,7 @@ def _with_delay(response: HttpResponse, form: AuthenticationForm) -> HttpRespons
 
 @require_POST
 def preferences(request: SignedIn) -> HttpResponse:
-    """Store display preferences in cookies, and go back."""
+    """Store display preferences in cookies, and redirect back."""
     response = redirect(triage_operation.back_url(request))
     for cookie, value in cookies_to_set(request.POST).items():
         response.set_cookie(

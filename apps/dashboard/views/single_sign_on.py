@@ -16,7 +16,7 @@ from apps.dashboard.domain_error_pages import error_page
 @login_not_required
 @require_POST
 def begin(request: HttpRequest) -> HttpResponse:
-    """Redirect to the provider's sign-in."""
+    """Redirect to the sign-in of the single sign-on provider."""
     next_url = request.POST.get("next", "")
     if not url_has_allowed_host_and_scheme(next_url, allowed_hosts=None):
         next_url = reverse("home")
@@ -29,7 +29,7 @@ def begin(request: HttpRequest) -> HttpResponse:
 @login_not_required
 @require_safe
 def callback(request: HttpRequest) -> HttpResponse:
-    """Complete the sign-in with what the provider's redirect says."""
+    """Complete the single sign-on with what the provider's redirect says."""
     try:
         return _of_provider("complete", request)
     except PoisonwebError as error:
@@ -37,7 +37,7 @@ def callback(request: HttpRequest) -> HttpResponse:
 
 
 def _of_provider(act: str, request: HttpRequest, **kwargs: str) -> HttpResponse:
-    """Import the OpenID client on first use: workers import all views and need none.
+    """Import the OpenID client's function on first use: workers need none.
 
     (Celery runs Django's checks, which load every URL.)
     """

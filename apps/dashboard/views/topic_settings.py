@@ -32,7 +32,7 @@ API = "/api/v1/topics"
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def mode(request: SignedIn, topic_id: int) -> HttpResponse:
-    """Explain another mode for this topic, and change to it."""
+    """Explain another lane mode for a topic; a POST changes to it."""
     topic = topics.visible(topic_id, request.user.principal)
     form = ModeForm.read(request.POST if request.method == "POST" else request.GET)
     if request.method != "POST":
@@ -47,7 +47,7 @@ def mode(request: SignedIn, topic_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def pause(request: SignedIn, topic_id: int) -> HttpResponse:
-    """Pause the lane, or resume it."""
+    """Pause a topic's lane, or resume it."""
     topic = topics.visible(topic_id, request.user.principal)
     if request.method == "POST":
         act = (
@@ -83,7 +83,7 @@ def policies(request: SignedIn, topic_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.POISONS_READ)
 def sampled(request: SignedIn, topic_id: int) -> HttpResponse:
-    """List the samples of an observing lane; a POST reveals their contents."""
+    """List a topic's dead-letter samples; a POST reveals their contents."""
     principal = request.user.principal
     topic = topics.visible(topic_id, principal)
     rows = (

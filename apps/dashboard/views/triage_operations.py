@@ -74,7 +74,7 @@ def index(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.OPERATIONS_WRITE)
 def preview(request: SignedIn) -> HttpResponse:
-    """Show a preview; a POST makes one of the selected rows."""
+    """Show an operation's preview; a POST previews the selected rows."""
     principal, now = request.user.principal, clock.now()
     if request.method == "POST":
         selection_request = triage_operation.parse_list(request.POST)
@@ -94,7 +94,7 @@ def preview(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.OPERATIONS_WRITE)
 def confirm(request: SignedIn) -> HttpResponse:
-    """Confirm a preview, or preview its selection again, as the form says."""
+    """Confirm an operation's preview, or preview its selection again."""
     if request.method != "POST":
         return redirect("messages")  # a reload of the page of a refusal
     principal, now = request.user.principal, clock.now()
@@ -163,7 +163,7 @@ def dismiss_undo(request: SignedIn, operation_id: int) -> HttpResponse:
 
 
 def _limits(operation: Operation, form: DecisionForm) -> SendLimits | None:
-    """Return the limits that the form of an operation has fields for."""
+    """Return the rate and ramp fields of an operation's form."""
     if operation.verb == Verb.REDRIVE:
         return form.limits
     if operation.is_paced and not operation.is_about_poisons:
@@ -181,7 +181,7 @@ class PreviousPreview:
 def _look_again(
     request: SignedIn, detail: PreviewDetail, form: DecisionForm
 ) -> HttpResponse:
-    """Preview the selection again with the route and reason of the form."""
+    """Preview an operation's selection again by the form's route and reason."""
     new_preview = operation_enqueueing.preview_again(
         operation=detail.operation,
         route=form.route,
@@ -194,7 +194,7 @@ def _look_again(
 
 
 def _to_preview(request: SignedIn, operation: Operation) -> HttpResponse:
-    """Redirect to the page of a preview."""
+    """Redirect to the page of an operation's preview."""
     place = {"token": str(operation.token), "back": triage_operation.back_url(request)}
     return redirect(f"{reverse('preview')}?{urlencode(place)}")
 
@@ -202,7 +202,7 @@ def _to_preview(request: SignedIn, operation: Operation) -> HttpResponse:
 def _changed(
     request: SignedIn, detail: PreviewDetail, changed: NotTaken | Stale
 ) -> HttpResponse:
-    """Show a new preview and why the old one is void; raises without a new one."""
+    """Show an operation's new preview and why the old is void, or raise."""
     if isinstance(changed, NotTaken):
         return _preview(request, detail, changed=str(changed), status=409)
     if changed.new_preview is None:
@@ -217,7 +217,7 @@ def _changed(
 
 
 def _posted_route(request: SignedIn) -> Route:
-    """Return the submitted route, valid or not, to show it again."""
+    """Return an operation's submitted route, valid or not, to show it again."""
     target = request.POST.get("target_topic") or None
     return Route(target_topic=target, ordered="ordered" in request.POST)
 
@@ -231,7 +231,7 @@ def _preview(
     before: PreviousPreview | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    """Show a preview; `changed` says why the submitted one could not be confirmed.
+    """Show an operation's preview; `changed` says why another one was void.
 
     `before` is the submitted preview if this is another one.
     """
