@@ -25,7 +25,7 @@ SCHEME = "Bearer"
 
 class ApiKeyAuthentication(BaseAuthentication):
     def authenticate(self, request: Request) -> tuple[AnonymousUser, Principal] | None:
-        """Recognise the key; record a refused one, and raise AuthenticationFailed."""
+        """Identify a request's API key; audit a bad one, raise AuthenticationFailed."""
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != SCHEME.lower():
             return None
@@ -38,7 +38,7 @@ class ApiKeyAuthentication(BaseAuthentication):
         return AnonymousUser(), key.principal
 
     def authenticate_header(self, _: Request) -> str:
-        """Return the scheme for `WWW-Authenticate` of a 401."""
+        """Return the API keys' scheme for `WWW-Authenticate` of a 401."""
         return SCHEME
 
 
@@ -46,7 +46,7 @@ class SignedInAuthentication(SessionAuthentication):
     """Authenticate a person by their session; the parent class checks CSRF tokens."""
 
     def authenticate(self, request: Request) -> tuple[User, Principal] | None:
-        """Recognise the session; refuse a person whose second factor is missing."""
+        """Identify a request's session; refuse a person without their second factor."""
         signed_in = super().authenticate(request)
         if signed_in is None:
             return None

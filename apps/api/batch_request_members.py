@@ -10,7 +10,7 @@ MOST_MEMBERS = 1_000
 
 
 def list_of(data: object, name: str, *, most: int = MOST_MEMBERS) -> list[object]:
-    """Give the list of `{name: [...]}`; raises Malformed or TooManyMembers."""
+    """Give the list in a request's `{name: [...]}`; raises Malformed if it is none."""
     items = members_of(data).get(name)
     if not isinstance(items, list):
         raise Malformed(name, f'send an object with a list: {{"{name}": [...]}}')
@@ -20,7 +20,7 @@ def list_of(data: object, name: str, *, most: int = MOST_MEMBERS) -> list[object
 
 
 def members_of(data: object) -> Mapping[str, object]:
-    """Give the members of an object; raises Malformed for anything else."""
+    """Give the members of a request's object; raises Malformed for anything else."""
     if not isinstance(data, Mapping):
         raise Malformed("", "send a JSON object")
     return data

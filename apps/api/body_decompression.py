@@ -30,14 +30,14 @@ class CountingStream:
         self.bytes_read = 0
 
     def read(self, size: int = PIECE, /) -> bytes:
-        """Read a piece, and count its bytes."""
+        """Read a piece of a request's body, and count its bytes."""
         piece = self._stream.read(size)
         self.bytes_read += len(piece)
         return piece
 
 
 def inflated(stream: Readable, *, encoding: str, limit: int) -> bytearray:
-    """Read a body to its end; raises TooLarge as soon as it would exceed the limit."""
+    """Inflate a request's body to its end; raises TooLarge as soon as it is."""
     decode = DECODERS.get(encoding.strip().lower())
     if decode is None:
         encodings = ", ".join(name for name in DECODERS if name)
@@ -53,7 +53,7 @@ def inflated(stream: Readable, *, encoding: str, limit: int) -> bytearray:
 
 
 def _check(size: int, bytes_read: int, limit: int) -> None:
-    """Raise TooLarge above the limit, or for what inflates too much."""
+    """Raise TooLarge for a body above the limit, or that inflates too much."""
     if max(size, bytes_read) > limit:
         raise TooLarge(
             f"The body has more than {limit} bytes: send fewer members at a time, or"
@@ -67,13 +67,13 @@ def _check(size: int, bytes_read: int, limit: int) -> None:
 
 
 def _plain(source: CountingStream) -> Iterator[bytes]:
-    """Yield the body in pieces, as it is."""
+    """Yield an uncompressed body in pieces, as it is."""
     while piece := source.read():
         yield piece
 
 
 def _gzip(source: CountingStream) -> Iterator[bytes]:
-    """Inflate gzip piece by piece; raises zlib.error if it ends too early."""
+    """Inflate a gzip body piece by piece; raises zlib.error if it ends too early."""
     inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     while not inflater.eof:
         compressed = inflater.unconsumed_tail or source.read()
@@ -84,7 +84,7 @@ def _gzip(source: CountingStream) -> Iterator[bytes]:
 
 
 def _zstd(source: CountingStream) -> Iterator[bytes]:
-    """Inflate zstd piece by piece, within a bounded window."""
+    """Inflate a zstd body piece by piece, within a bounded window."""
     inflater = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
     # stream_reader() is typed for a whole file but uses only its read().
     file = cast("IO[bytes]", source)

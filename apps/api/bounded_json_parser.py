@@ -42,7 +42,7 @@ class BoundedJSONParser(BaseParser):
         _: str | None = None,
         parser_context: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Inflate and parse the body; store its digest in the request's META."""
+        """Inflate and parse a request's JSON; store its digest in request.META."""
         meta = (parser_context or {})["request"].META
         raw = inflated(
             stream,
@@ -58,7 +58,7 @@ class BoundedJSONParser(BaseParser):
 
 
 def _read_large(raw: bytearray) -> object:
-    """Read one large body at a time, and collect garbage only before it.
+    """Read one large request body at a time, and collect garbage only before it.
 
     The GIL lets only one thread parse JSON anyway: several at once only make the other
     threads wait. And the garbage collector would traverse the growing result, and the
@@ -76,7 +76,7 @@ def _read_large(raw: bytearray) -> object:
 
 
 def _read(raw: bytearray) -> object:
-    """Parse JSON from bytes, and empty them as soon as they are decoded."""
+    """Parse a body's JSON from bytes, and empty them as soon as they are decoded."""
     _check_values(raw)
     text = _decoded(raw)
     raw.clear()  # a body of 90 MB need not be in memory three times
@@ -84,13 +84,13 @@ def _read(raw: bytearray) -> object:
 
 
 def _check_values(raw: bytearray) -> None:
-    """Raise TooLarge for JSON of too many values, before any of them is created."""
+    """Raise TooLarge for JSON of too many values, before it is parsed."""
     if _has_too_many_values(raw):
         raise TooLarge(f"The body has more than {MOST_VALUES} values: send fewer.")
 
 
 def _has_too_many_values(raw: bytearray) -> bool:
-    """Return whether more values begin than allowed, outside of strings."""
+    """Tell whether a body's JSON has more values than allowed."""
     if _beginnings(raw) <= MOST_VALUES:
         return False
     # The signs may be inside strings; there are no more strings than values and names.
@@ -101,12 +101,12 @@ def _has_too_many_values(raw: bytearray) -> bool:
 
 
 def _beginnings(json_text: bytes | bytearray) -> int:
-    """Count the signs that begin a value."""
+    """Count the signs in a body's JSON that begin a value."""
     return sum(json_text.count(sign) for sign in _BEGIN_A_VALUE)
 
 
 def _decoded(raw: bytearray) -> str:
-    """Decode UTF-8; raises Unreadable."""
+    """Decode a request's body as UTF-8; raises Unreadable."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -114,7 +114,7 @@ def _decoded(raw: bytearray) -> str:
 
 
 def _parsed_json(text: str) -> object:
-    """Parse JSON; raises Unreadable."""
+    """Parse the JSON of a request's body; raises Unreadable."""
     try:
         return json.loads(text, parse_int=_whole_number)
     except RecursionError:
@@ -124,7 +124,7 @@ def _parsed_json(text: str) -> object:
 
 
 def _whole_number(digits: str) -> int | float:
-    """Parse the digits of a whole number; a very long one becomes a float."""
+    """Parse the digits of JSON's whole number; a very long one becomes a float."""
     # Python refuses to read very long integers. As a float, like 1e400, such a number
     # makes only the member that holds it invalid, not the whole request.
     return int(digits) if len(digits) <= MOST_DIGITS else float(digits)

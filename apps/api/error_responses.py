@@ -63,7 +63,7 @@ STATUS: dict[type[Exception], HTTPStatus] = {
 
 
 def problem(error: Exception, context: Mapping[str, Any]) -> Response:
-    """Render an error; rest_framework calls this for every exception of a view."""
+    """Render an error of the API; rest_framework calls this for every exception."""
     request_number = request_id(context["request"])
     status = _status(error)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -83,14 +83,14 @@ def problem(error: Exception, context: Mapping[str, Any]) -> Response:
 
 
 def _status(error: Exception) -> HTTPStatus:
-    """Return the HTTP status of an error."""
+    """Return the HTTP status of an error of the API."""
     if isinstance(error, APIException):
         return HTTPStatus(error.status_code)
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
 def _type(error: Exception) -> str:
-    """Name the kind of problem: programs tell two of the same status apart by it."""
+    """Name an error's kind of problem: programs tell equal statuses apart by it."""
     if not isinstance(error, PoisonwebError):
         return "about:blank"
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(error).__name__)
@@ -112,7 +112,7 @@ def _detail(error: Exception, status: HTTPStatus) -> str:
 
 
 def _member_errors(error: Exception) -> list[dict[str, str]]:
-    """List the wrong members, each with its JSON Pointer."""
+    """List the wrong members of a request, each with its JSON Pointer."""
     if not isinstance(error, Invalid):
         return []
     faults = [(error.pointer, error.remedy)]
@@ -135,7 +135,7 @@ def _extensions(error: Exception) -> dict[str, object]:
 
 
 def _headers(error: Exception) -> dict[str, str]:
-    """Return `Retry-After` or `WWW-Authenticate`, where the error calls for it."""
+    """Return an error's `Retry-After` or `WWW-Authenticate`, where it needs one."""
     if isinstance(error, OperationalError | InterfaceError | Unavailable):
         return {"Retry-After": str(RETRY_AFTER_SECONDS)}
     challenge = getattr(error, "auth_header", None)

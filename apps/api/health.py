@@ -95,7 +95,7 @@ def dependencies(*, now: datetime) -> dict[str, object]:
 def _wait_for(
     answer: Future[States] | None, deadline: float, *, default: States
 ) -> States:
-    """Return the states that a probe finds until `deadline`, otherwise `default`."""
+    """Return the states of a dependency by `deadline`, otherwise `default`."""
     if answer is None:
         return default
     try:
@@ -108,7 +108,7 @@ def _wait_for(
 
 
 def _postgres(now: datetime) -> States:
-    """Probe Postgres, and read the other states from it on this thread's connection."""
+    """Probe Postgres, and read other states from it on this thread's connection."""
     try:
         if (
             _migrations_on_disk()
@@ -139,7 +139,7 @@ def _migrations_on_disk() -> frozenset[tuple[str, str]]:
 
 
 def _sessions() -> States:
-    """Count the sessions in use; name the remedy when few are free."""
+    """Count Postgres' sessions in use; name the remedy when few are free."""
     usage = postgres_session_usage.usage()
     numbers = {"used": usage.used, "most": usage.most}
     if usage.is_short:

@@ -78,21 +78,21 @@ def idempotent(act: Act[V, P]) -> Act[V, P]:
 
 
 def _check_key(key: str) -> str:
-    """Return the key; raises Malformed for one that is too long or not ASCII."""
+    """Return the idempotency key; raises Malformed if too long or not ASCII."""
     if not (key.isascii() and key.isprintable() and 0 < len(key) <= KEY_LIMIT):
         raise Malformed(HEADER, f"send 1 to {KEY_LIMIT} printable ASCII characters")
     return key
 
 
 def _fingerprint(request: Request) -> bytes:
-    """Hash method, path and inflated body: the same request compressed is the same."""
+    """Hash a request's method, path and inflated body to recognize repeats."""
     request.data  # noqa: B018 - parsing the body stores its digest in META
     path = raw(request.get_full_path())
     return digest_of(raw(request.method or ""), path, request.META.get(DIGEST, b""))
 
 
 def _lock(actor: str, key: str) -> None:
-    """Lock the key until the transaction ends; raises StillRunning if it is locked."""
+    """Lock the idempotency key until the transaction ends; raises StillRunning."""
     with connection.cursor() as cursor:
         name = f"idempotency:{actor}:{key}"
         cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [key_of(name)])
@@ -101,7 +101,7 @@ def _lock(actor: str, key: str) -> None:
 
 
 def _replay(actor: str, key: str, fingerprint: bytes) -> Response | None:
-    """Return the stored answer, if any; raises KeyReused for another request."""
+    """Return the key's stored answer, if any; raises KeyReused for another request."""
     stored = IdempotencyKey.objects.filter(actor=actor, key=key).first()
     if stored is None:
         return None
@@ -115,7 +115,7 @@ def _replay(actor: str, key: str, fingerprint: bytes) -> Response | None:
 def _store(
     actor: str, key: str, fingerprint: bytes, response: Response, *, now: datetime
 ) -> None:
-    """Store the answer of a request under its key."""
+    """Store the answer of a request under its idempotency key."""
     headers = {name: response[name] for name in STORED_HEADERS if name in response}
     answer = {"data": response.data, "headers": headers}
     IdempotencyKey.objects.create(

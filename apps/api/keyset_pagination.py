@@ -78,7 +78,7 @@ class PageWindow:
 
     @classmethod
     def parse(cls, request: Request, *, name: str) -> Self:
-        """Read `cursor` and `limit`; raises Malformed with the name of the bad one."""
+        """Parse a list's `cursor` and `limit`; raises Malformed naming the bad one."""
         params = request.query_params
         cursor = params.get("cursor")
         return cls(
@@ -89,7 +89,7 @@ class PageWindow:
         )
 
     def page(self, rows: QuerySet[Row], time: CursorTime = AS_IT_IS) -> Page[Row]:
-        """Read this window of rows, in their order."""
+        """Read this window of a list's rows, in their order."""
         cursor = self.cursor
         part = keyset.read(
             rows,

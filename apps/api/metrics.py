@@ -123,7 +123,7 @@ def _topics(principal: Principal) -> dict[int, str]:
 
 
 def _oldest(principal: Principal, now: datetime) -> list[GaugeMetricFamily]:
-    """Measure the age of the oldest open poison of each topic."""
+    """Measure the age of each topic's oldest open poison."""
     oldest = GaugeMetricFamily(
         "poison_oldest_seconds",
         "Seconds since the last failure of the oldest open poison.",
@@ -271,7 +271,7 @@ def _oldest_deliveries(principal: Principal, now: datetime) -> list[Metric]:
 
 
 def _calls(principal: Principal, now: datetime) -> list[Metric]:
-    """Count the calls of today: a counter that begins again at midnight.
+    """Count today's calls to endpoints: a counter that restarts at midnight.
 
     One over all that is kept would fall whenever old counts are deleted.
     """
@@ -291,7 +291,7 @@ def _calls(principal: Principal, now: datetime) -> list[Metric]:
 
 
 def _gauge(name: str, help_text: str, *, label: str = "endpoint") -> GaugeMetricFamily:
-    """Make a gauge with a series for each endpoint, or for each of another kind."""
+    """Make a metric's gauge with a series for each endpoint, outbox or topic."""
     return GaugeMetricFamily(name, help_text, labels=[label])
 
 
@@ -302,7 +302,7 @@ def _visible_endpoints(principal: Principal) -> list[Endpoint]:
 
 
 def _label(name: str) -> str:
-    """Cut a name that is too long for a label; a digest keeps the cut names unique."""
+    """Cut a name too long for a metric's label; a digest keeps it unique."""
     if len(name) > LONGEST_LABEL:
         digest = hashlib.sha256(name.encode()).hexdigest()[:12]
         name = f"{name[: LONGEST_LABEL - len(digest) - 1]}~{digest}"

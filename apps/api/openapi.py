@@ -57,7 +57,7 @@ REFUSED_KEY = (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
 def _text_parameter(name: str, description: str) -> OpenApiParameter:
-    """Describe a parameter of text."""
+    """Describe an API parameter of text for OpenAPI."""
     return OpenApiParameter(name, str, description=description)
 
 
@@ -133,7 +133,7 @@ class ScopedSchema(AutoSchema):
             self.method = method
 
     def get_description(self, *_: str) -> str:
-        """Return the view's docstring, and the scope that the call needs."""
+        """Return a view's docstring for OpenAPI, and the scope that the call needs."""
         method = getattr(self.view, str(self.method).lower())
         view: Any = self.view
         required_scope: RequiredScope = view.scopes[self.method]
@@ -154,7 +154,7 @@ def described(
     parameters: Sequence[OpenApiParameter | SchemaClass] = (),
     refusals: Sequence[HTTPStatus] = (),
 ) -> Callable[[Method], Method]:
-    """Describe what a view's method takes and answers."""
+    """Describe for OpenAPI what a view's method takes and answers."""
     expected = {*ALWAYS, *refusals, *(WITH_A_BODY if request else ())}
     responses: dict[tuple[int, str], object] = {
         (refusal.value, MEDIA_TYPE): OpenApiResponse(_problem(refusal), refusal.phrase)
@@ -223,7 +223,7 @@ def _examples(body: SchemaClass | OpenApiTypes) -> list[OpenApiExample]:
 
 
 def _problem(status: HTTPStatus) -> SchemaClass:
-    """Return the schema of an error's body."""
+    """Return the OpenAPI schema of an error's body."""
     stale = status is HTTPStatus.CONFLICT
     return StaleProblem if stale else Problem
 
@@ -233,7 +233,7 @@ class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call
     name = "key"
 
     def get_security_definition(self, _: AutoSchema) -> dict[str, Any]:
-        """Describe the API key as a bearer token."""
+        """Describe the API key for OpenAPI as a bearer token."""
         return {
             "type": "http",
             "scheme": "bearer",
@@ -246,5 +246,5 @@ class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-
     name = "session"
 
     def get_security_definition(self, _: AutoSchema) -> dict[str, Any]:
-        """Describe the session's cookie."""
+        """Describe the session's cookie for OpenAPI."""
         return {"type": "apiKey", "in": "cookie", "name": settings.SESSION_COOKIE_NAME}

@@ -68,7 +68,7 @@ class Reference:
 
 
 def from_schema(schema: Schema) -> Reference:
-    """Read all calls and shapes from the OpenAPI schema."""
+    """Read all calls and shapes of the API from the OpenAPI schema."""
     shapes = schema["components"]["schemas"].items()
     return Reference(
         calls=list(_calls(schema)),
@@ -77,7 +77,7 @@ def from_schema(schema: Schema) -> Reference:
 
 
 def _calls(schema: Schema) -> Iterator[Call]:
-    """Yield each call: a path and a method."""
+    """Yield each call of the API: a path and a method."""
     for path, methods in schema["paths"].items():
         for method, spec in methods.items():
             body = spec.get("requestBody")
@@ -102,7 +102,7 @@ def _calls(schema: Schema) -> Iterator[Call]:
 
 
 def _parameter(spec: Schema) -> Field:
-    """Read a parameter of a call."""
+    """Read a parameter of an API call from the OpenAPI schema."""
     return Field(
         name=spec["name"],
         kind=_kind(spec["schema"]),
@@ -112,7 +112,7 @@ def _parameter(spec: Schema) -> Field:
 
 
 def _answer(status: str, spec: Schema) -> CallAnswer:
-    """Read what a call answers with a status."""
+    """Read what an API call answers with a status."""
     return CallAnswer(
         status=status,
         description=spec.get("description", ""),
@@ -132,12 +132,12 @@ def _examples(role: str, spec: Schema) -> Iterator[Example]:
 
 
 def _kind_of_content(spec: Schema) -> ValueKind:
-    """Return the kind of value that a body has, whatever its media type."""
+    """Return the kind of value that an API body has, whatever its media type."""
     return next(_kind(media["schema"]) for media in spec["content"].values())
 
 
 def _shape(name: str, spec: Schema) -> Shape:
-    """Read a component: an object with its members, or an enumeration."""
+    """Read an OpenAPI component: an object with its members, or an enumeration."""
     required = spec.get("required", ())
     description = spec.get("description") or " | ".join(spec.get("enum", ()))
     fields = [
@@ -153,7 +153,7 @@ def _shape(name: str, spec: Schema) -> Shape:
 
 
 def _kind(spec: Schema) -> ValueKind:
-    """Describe the kind of a value in words, with a link to its shape."""
+    """Describe the kind of an API value in words, with a link to its shape."""
     for several in ("oneOf", "anyOf", "allOf"):
         if several in spec:
             return _either([_kind(each) for each in spec[several]])
@@ -169,7 +169,7 @@ def _kind(spec: Schema) -> ValueKind:
 
 
 def _either(kinds: Sequence[ValueKind]) -> ValueKind:
-    """Join kinds by "|"; link the first that has a shape."""
+    """Join kinds of API values by "|"; link the first that has a shape."""
     return ValueKind(
         text=" | ".join(kind.text for kind in kinds),
         shape=next((kind.shape for kind in kinds if kind.shape), None),
@@ -177,7 +177,7 @@ def _either(kinds: Sequence[ValueKind]) -> ValueKind:
 
 
 def _type_words(spec: Schema) -> str:
-    """Describe a type and its format in words."""
+    """Describe an OpenAPI type and its format in words."""
     types = spec.get("type", "anything")
     names = " | ".join(types) if isinstance(types, list) else str(types)
     return f"{names} ({spec['format']})" if "format" in spec else names

@@ -29,7 +29,7 @@ class HasScope(BasePermission):
     """Allow principals with the scope that the view names for this method."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        """Check the scope that the method needs; raises if the caller lacks it."""
+        """Check the scope that an API method needs; raises if the caller lacks it."""
         principal = request.auth
         if not isinstance(principal, Principal):
             return False

@@ -47,7 +47,7 @@ class ListCache:
     def get(
         self, key: object, revision: Revision, render: Callable[[], bytes]
     ) -> bytes:
-        """Give the body as of this revision or a later one; one caller renders it."""
+        """Return a cached skip list of this revision or a later; one caller renders."""
         with self._lock:
             entry = self._lists.setdefault(key, _CachedList())
             self._lists.move_to_end(key)
@@ -59,7 +59,7 @@ class ListCache:
         return body
 
     def _evict(self) -> None:
-        """Drop the least recently used lists until the cache is within its limits."""
+        """Drop the least recently used skip lists until the cache is in its limits."""
         with self._lock:
             size = sum(len(entry.body) for entry in self._lists.values())
             while self._lists and (size > MOST_BYTES or len(self._lists) > MOST_LISTS):
@@ -71,12 +71,12 @@ _cache = ListCache()
 
 
 def as_json(*, topic: str, consumer_group: str | None) -> bytes:
-    """Return the current list as JSON, rendered once for each revision."""
+    """Return the current skip list as JSON, rendered once for each revision."""
     return _current_body("json", topic, consumer_group, _json)
 
 
 def as_lines(*, topic: str, consumer_group: str | None) -> bytes:
-    """Give the list as gzipped lines; see `skip_list_line_format` of the SDK."""
+    """Give the skip list as gzipped lines; see `skip_list_line_format` of the SDK."""
     return _current_body("lines", topic, consumer_group, _gzipped_lines)
 
 
@@ -86,14 +86,14 @@ def _current_body(
     consumer_group: str | None,
     render: Callable[[str, str | None], bytes],
 ) -> bytes:
-    """Return the list in a form, as of its current revision."""
+    """Return the current skip list in a form, as of its current revision."""
     head = skip_list_for_consumers.head(topic=topic)
     key, revision = (form, topic, consumer_group), (head.epoch, head.revision)
     return _cache.get(key, revision, lambda: render(topic, consumer_group))
 
 
 def _json(topic: str, consumer_group: str | None) -> bytes:
-    """Render the list as JSON."""
+    """Render the skip list as JSON."""
     snapshot = skip_list_for_consumers.snapshot(
         topic=topic, consumer_group=consumer_group
     )
@@ -102,7 +102,7 @@ def _json(topic: str, consumer_group: str | None) -> bytes:
 
 
 def _gzipped_lines(topic: str, consumer_group: str | None) -> bytes:
-    """Render the list as gzipped lines."""
+    """Render the skip list as gzipped lines."""
     compressor = zlib.compressobj(GZIP_LEVEL, wbits=31)
     with skip_list_for_consumers.rows(
         topic=topic, consumer_group=consumer_group

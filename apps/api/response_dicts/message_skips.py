@@ -53,7 +53,7 @@ def unskip(row: ListedSkip) -> Shape:
 
 
 def skips(snapshot: SkipListSnapshot) -> Shape:
-    """Show a whole list with its revision."""
+    """Show a whole skip list with its revision."""
     return {
         "epoch": snapshot.epoch,
         "revision": snapshot.revision,

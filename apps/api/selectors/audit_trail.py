@@ -11,7 +11,7 @@ from apps.team.rights import Principal
 def matching(
     filters: TrailFilter, window: PageWindow, principal: Principal
 ) -> Page[Entry]:
-    """List a page of the trail, newest first; raises Forbidden for some topics only."""
+    """List a page of audit entries, newest first; raises Forbidden for some topics."""
     principal.require_trail()
     rows = filters.matching()
     return window.page(rows)

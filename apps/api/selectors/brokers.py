@@ -69,7 +69,7 @@ def _visible_brokers(principal: Principal) -> QuerySet[Broker]:
 
 
 def discover(broker_id: int, principal: Principal) -> list[DiscoveredTopic]:
-    """Ask a broker for its topics; raises Unavailable or Refused with its own text."""
+    """Ask a broker for its topics; raises Unavailable or Refused with its text."""
     broker = visible(broker_id, principal)
     names = dict(broker.topics.values_list("native_name", "name"))
     return [
@@ -94,7 +94,7 @@ def _details(brokers: Sequence[Broker]) -> list[BrokerDetail]:
 
 
 def _capabilities(kind: str) -> Capabilities | None:
-    """Return the capabilities of a kind; None if its client is not installed."""
+    """Return what a kind of broker can do; None if its client is not installed."""
     try:
         return adapters.adapter(kind).capabilities
     except Unavailable:

@@ -35,7 +35,7 @@ def find(
     topic: str | None,
     client_name: str | None,
 ) -> tuple[Page[BookmarkPosition], list[PositionDetail]]:
-    """List positions; a filter without text matches all."""
+    """List consumer positions; a filter without text matches all."""
     rows = BookmarkPosition.objects.on_topics(principal.topics)
     if topic:
         rows = rows.filter(topic_filters_by_id.named(topic))

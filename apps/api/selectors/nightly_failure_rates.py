@@ -31,7 +31,7 @@ class Granularity(StrEnum):
 def period(
     *, first: date | None, last: date | None, now: datetime
 ) -> tuple[date, date]:
-    """Complete the first and the last day, both included; raise Invalid for none."""
+    """Complete a report period's first and last day; raise Invalid for none."""
     last = last or newest_over(now)
     first = first or _four_weeks_until(last)
     if first > last:
@@ -48,7 +48,7 @@ def rates(
     topic: str | None,
     consumer_group: str | None,
 ) -> Page[Rate]:
-    """List rates by day, hour and topic.
+    """List failure rates by day, hour and topic.
 
     `consumer_group` is None for all groups of a topic together; the empty text selects
     the group without a name.

@@ -66,7 +66,7 @@ def items(
     after: int | None,
     limit: int | None,
 ) -> ItemsPage:
-    """List a page of items, of one standing or all; raises Absent."""
+    """List a page of an operation's items, of one standing or all; raises Absent."""
     visible = Operation.objects.visible_to(principal)
     operation = visible.filter(pk=operation_id).first()
     if operation is None:
@@ -85,7 +85,7 @@ def items(
 
 
 def preview(token: uuid.UUID, principal: Principal) -> PreviewSummary:
-    """Find one of this principal's own previews; raises Absent for any other token."""
+    """Find one of this principal's own previews; raises Absent for another's."""
     own = Operation.objects.previews().filter(actor=str(principal.actor))
     operation = own.select_related("target_topic").filter(token=token).first()
     if operation is None:
@@ -94,6 +94,6 @@ def preview(token: uuid.UUID, principal: Principal) -> PreviewSummary:
 
 
 def _reasons(operation: Operation, standing: str) -> list[tuple[int, str]]:
-    """List the first messages with the reason why each was not acted on."""
+    """List an operation's first messages that it skipped or failed, with reasons."""
     items = standings_of(operation, standings=[standing], limit=MOST_REASONS)
     return [(item.poison, item.explanation) for item in items if item.poison]

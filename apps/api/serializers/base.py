@@ -41,7 +41,7 @@ Value = TypeVar("Value")
 
 
 def _messages(invalid: str, **others: str) -> dict[str, Any]:
-    """Say the same of a value that is missing, null or of another kind."""
+    """Return a field's error messages, the same for missing, null or wrong values."""
     return {**dict.fromkeys(("invalid", "null", "required"), invalid), **others}
 
 
@@ -321,7 +321,7 @@ CauseName = choice("Cause", Cause)
 
 
 def checked(parse: Callable[P, Value], /, *args: P.args, **kwargs: P.kwargs) -> Value:
-    """Parse a member by the rule of its service, and refuse it in that one's words."""
+    """Parse a member by its service's rule, and refuse it in that one's words."""
     try:
         return parse(*args, **kwargs)
     except Invalid as wrong:
@@ -378,7 +378,7 @@ class QuerySchema(RequestSchema[Value]):
 
 
 def faults(detail: Any, pointer: str = "") -> Iterator[tuple[str, str]]:
-    """List what a ValidationError says, each with its JSON Pointer (RFC 6901)."""
+    """List the errors of a ValidationError, each with its JSON Pointer (RFC 6901)."""
     if isinstance(detail, Mapping):
         for name, inner in detail.items():
             is_whole = name == api_settings.NON_FIELD_ERRORS_KEY
@@ -406,7 +406,7 @@ class TupleSchema(Schema):
 
 
 def within(member: str, fields: Mapping[str, AnyField]) -> dict[str, AnyField]:
-    """Have fields of a row read from a member of the value, which has more beside."""
+    """Let fields of a row be read from a member of the row's value."""
     for name, field in fields.items():
         is_whole = field.source == "*"
         field.source = member if is_whole else f"{member}.{field.source or name}"

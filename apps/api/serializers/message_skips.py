@@ -49,7 +49,7 @@ class Matcher(Schema):
 
 
 def _within_matcher(wrong: Invalid) -> Any:
-    """Give the remedy at the place inside the matcher that its field names."""
+    """Place an error's remedy inside the matcher, at the field that it names."""
     detail: Any = [wrong.remedy]
     for name in reversed(wrong.field.split("/")[1:]):
         detail = {name: detail}

@@ -174,7 +174,7 @@ class ReportRun(Schema):
         return {**super().get_fields(), "from": DayField(source="first_day")}
 
     def to_representation(self, row: Run) -> dict[str, Any]:
-        """Show a run; `trouble` may name topics that this principal does not see."""
+        """Show a report run; `trouble` may name topics this principal does not see."""
         members: dict[str, Any] = super().to_representation(row)
         is_shown = self.context["sees_every_topic"]
         return members if is_shown else {**members, "trouble": None}

@@ -77,7 +77,7 @@ class MoveAsk(RequestSchema[dict[str, Any]]):
     dry_run = Flag(default=False)
 
     def value_of(self, members: dict[str, Any]) -> dict[str, Any]:
-        """Put the member that says where to into `wish`."""
+        """Build the position's move; its target becomes the member `wish`."""
         values = {name: members.pop(name) for name in STRATEGIES}
         wishes = {name: each for name, each in values.items() if each is not None}
         if len(wishes) != 1:

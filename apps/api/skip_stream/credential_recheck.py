@@ -18,7 +18,7 @@ Session = psycopg.AsyncConnection[Any]
 async def usable(
     session: Session, candidates: Collection[Credential], *, now: datetime
 ) -> set[Credential]:
-    """Give the credentials that are valid now."""
+    """Return the streams' credentials that are valid now."""
     names = {
         kind: [each.name for each in candidates if each.kind is kind]
         for kind in CredentialKind
@@ -31,7 +31,7 @@ async def usable(
 async def _usable_keys(
     session: Session, names: list[str], now: datetime
 ) -> set[Credential]:
-    """Return those of the keys that are neither revoked nor expired."""
+    """Return those of the API keys that are neither revoked nor expired."""
     if not names:
         return set()
     values = {"names": names, "now": now}

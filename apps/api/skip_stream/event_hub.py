@@ -53,7 +53,7 @@ Session = psycopg.AsyncConnection[Any]
 
 
 async def events(params: StreamParams, credential: Credential) -> AsyncIterator[bytes]:
-    """Yield the events of these lists as they come, for the body of a response."""
+    """Yield the changes of these skip lists as they come, for a response's body."""
     hub = Hub.of_this_loop()
     reader = hub.join(params, credential)
     try:
@@ -88,7 +88,7 @@ class Hub:
 
     @classmethod
     def of_this_loop(cls) -> Hub:
-        """Return the hub of this event loop, which the first reader creates."""
+        """Return this event loop's hub of skip streams; the first reader makes it."""
         loop = asyncio.get_running_loop()
         if loop not in cls._hubs:
             cls._hubs[loop] = cls(loop)
@@ -97,17 +97,17 @@ class Hub:
 
     @classmethod
     def end_all(cls) -> None:
-        """End every stream; its reader reconnects to another server."""
+        """End every skip stream; its reader reconnects to another server."""
         for loop, hub in list(cls._hubs.items()):
             loop.call_soon_threadsafe(hub.end)
 
     def end(self) -> None:
-        """End the streams of all readers."""
+        """End the skip streams of all readers."""
         for reader in self._open:
             reader.end()
 
     def join(self, params: StreamParams, credential: Credential) -> StreamReader:
-        """Add a reader; it is sent what it lacks at the next poll."""
+        """Add a reader of skip streams; the next poll sends what it lacks."""
         reader = StreamReader(params, credential, now=self._loop.time())
         self._open.add(reader)
         self._reader_counts.update(params.topics)
@@ -116,7 +116,7 @@ class Hub:
         return reader
 
     def leave(self, reader: StreamReader) -> None:
-        """Remove a reader; the last one ends the hub, which closes its sessions."""
+        """Remove a stream's reader; the last one ends the hub and its sessions."""
         reader.end()
         self._open.discard(reader)
         self._reader_counts.subtract(reader.params.topics)
@@ -132,7 +132,7 @@ class Hub:
             del self._hubs[self._loop]
 
     async def _run(self) -> None:
-        """Listen and serve until this hub is cancelled; then reset all readers."""
+        """Listen and serve streams until cancelled; then reset all readers."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._listen())
@@ -144,13 +144,13 @@ class Hub:
                 reader.reset()
 
     async def _listen(self) -> None:
-        """Wake up at every notice; while that fails, polling finds the changes."""
+        """Wake up at every notice of Postgres; while that fails, polls find changes."""
         await self._retry_forever(
             "skips are polled for: notices cannot be heard", self._receive_notices
         )
 
     async def _receive_notices(self, connected: Callable[[], None]) -> None:
-        """Handle notices as they come, on a session that listens."""
+        """Handle Postgres' notices as they come, on a session that listens."""
         async with await open_async_session("listener") as session:
             await session.execute(f"LISTEN {notify_channel.CHANNEL}")
             self._listens.set()
@@ -171,14 +171,14 @@ class Hub:
                 reader.put(event)
 
     async def _serve(self) -> None:
-        """Send changes as long as the hub runs, once notices arrive."""
+        """Send changes of skips as long as the hub runs, once notices arrive."""
         # A reader that got its first ping receives every fence from then on.
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._listens.wait(), LISTEN_WITHIN)
         await self._retry_forever("the skip lists cannot be read", self._poll_lists)
 
     async def _poll_lists(self, connected: Callable[[], None]) -> None:
-        """Poll the lists at each wake and every few seconds."""
+        """Poll the skip lists at each wake and every few seconds."""
         async with await open_async_session("skips") as session:
             await session.execute(skip_list_for_consumers.INSERT_EPOCH)
             connected()
@@ -193,7 +193,7 @@ class Hub:
         self._wake.clear()
 
     async def _poll(self, session: Session) -> None:
-        """Send all changes: first to the current readers, then to the joining ones."""
+        """Send all changes of skips, to current readers first, then to joining ones."""
         joining = list(self._joining)
         heads = await self._heads(session)
         for topic, head in heads.items():
@@ -222,7 +222,7 @@ class Hub:
         self._forget_ended()
 
     async def _heads(self, session: Session) -> dict[str, SkipListHead]:
-        """Read the heads of all lists with readers; forget the other lists."""
+        """Read the heads of all skip lists with readers; forget the other lists."""
         self._reader_counts = +self._reader_counts
         rows = await session.execute(
             skip_list_for_consumers.HEADS, {"topics": sorted(self._reader_counts)}
@@ -243,7 +243,7 @@ class Hub:
         return heads
 
     def _reset_all(self, epoch: str) -> None:
-        """Reset all readers, because another store has taken this one's place."""
+        """Reset all readers of skip streams, because another store took over."""
         if self._current:
             log.warning("the store is another one than before: all readers are reset")
         for reader in self._current:
@@ -253,7 +253,7 @@ class Hub:
         self._epoch = epoch
 
     async def _send_changes(self, session: Session, topic: str, head: int) -> None:
-        """Send the changes of a topic up to its head to its current readers."""
+        """Send a topic's skip changes up to its head to its current readers."""
         while self._revisions[topic] < head:
             changes = await _changes(session, topic, self._revisions[topic], limit=PAGE)
             last = changes[-1].revision if changes else head
@@ -272,7 +272,7 @@ class Hub:
         heads: Mapping[str, SkipListHead],
         batches: dict[tuple[str, int], ChangeBatch | None],
     ) -> None:
-        """Admit a reader if it can resume, otherwise reset it."""
+        """Admit a reader of a skip stream if it can resume, otherwise reset it."""
         if self._can_resume(reader, heads):
             await self._admit(session, reader, batches)
         else:
@@ -281,7 +281,7 @@ class Hub:
     def _can_resume(
         self, reader: StreamReader, heads: Mapping[str, SkipListHead]
     ) -> bool:
-        """Tell whether the changes after a reader's last event are still stored."""
+        """Tell whether the skip changes after a reader's last event are stored."""
         topics, after = reader.params.topics, reader.params.after
         if after is None:
             return True
@@ -300,7 +300,7 @@ class Hub:
         reader: StreamReader,
         batches: dict[tuple[str, int], ChangeBatch | None],
     ) -> None:
-        """Send a joining reader the changes it lacks, and make it a current one."""
+        """Send a joining reader the skip changes it lacks; make it a current one."""
         topics, after = reader.params.topics, reader.params.after
         newest = tuple(self._revisions[topic] for topic in topics)
         revisions = newest if after is None else after.revisions
@@ -320,7 +320,7 @@ class Hub:
     async def _changes_since(
         self, session: Session, topic: str, revision: int
     ) -> ChangeBatch | None:
-        """Give the changes after a revision; None if they are too many."""
+        """Return a list's skip changes after a revision; None if they are too many."""
         newest, changes = self._revisions[topic], list[ListedSkip]()
         if revision < newest:
             changes = await _changes(session, topic, revision, limit=MOST_BEHIND + 1)
@@ -350,7 +350,7 @@ class Hub:
     async def _retry_forever(
         self, trouble: str, work: Callable[[Callable[[], None]], Awaitable[None]]
     ) -> None:
-        """Restart the work whenever Postgres is away; log each outage once."""
+        """Restart the hub's work whenever Postgres is away; log each outage once."""
         is_connected = True
 
         def connected() -> None:
@@ -370,7 +370,7 @@ class Hub:
 
 
 def _end_streams_on_signals() -> None:
-    """End all streams when the server stops: it would wait for each of them."""
+    """End all skip streams when the server stops: it would wait for them."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             previous = signal.getsignal(number)
@@ -392,7 +392,7 @@ class _EndStreams:
 async def _changes(
     session: Session, topic: str, after: int, *, limit: int
 ) -> list[ListedSkip]:
-    """Read the changes of a list after a revision."""
+    """Read the changes of a skip list after a revision."""
     values = {"topic": topic, "after": after, "limit": limit}
     rows = await session.execute(skip_list_for_consumers.CHANGES, values)
     return [ListedSkip(*row) for row in await rows.fetchall()]

@@ -22,7 +22,7 @@ class EventId:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read an id; an invalid one gets an epoch that no store has."""
+        """Parse a stream's event id; an invalid one gets an epoch that no store has."""
         epoch, _, numbers = text.partition(".")
         revisions = numbers.split(",")
         if not all(_is_number(revision) for revision in revisions):
@@ -40,7 +40,7 @@ class StreamParams:
 
     @classmethod
     def parse(cls, params: QueryDict, *, last_event_id: str | None) -> Self:
-        """Parse topics, group and the event to resume after; raises Invalid."""
+        """Parse a stream's topics, group and event to resume after; raises Invalid."""
         topics = tuple(_name("topic", name) for name in params.getlist("topic"))
         if not 0 < len(set(topics)) == len(topics) <= MOST_TOPICS:
             raise Invalid("topic", f"name 1 to {MOST_TOPICS} topics, each of them once")
@@ -54,7 +54,7 @@ class StreamParams:
 
 
 def _name(field: str, value: str) -> str:
-    """Return a name of a topic or group; raises Invalid for an unusable one."""
+    """Return a stream's topic or group; raises Invalid for an unusable name."""
     if not is_name(value):
         remedy = (
             f"send a name of 1 to {NAME_LIMIT} characters, none a control character"

@@ -33,11 +33,11 @@ class ReaderState:
     revisions: tuple[int, ...]
 
     def at(self, topic: str) -> int:
-        """Return the revision of a topic up to which events were sent."""
+        """Return the skip list's revision of a topic up to which events were sent."""
         return self.revisions[self.topics.index(topic)]
 
     def advanced(self, topic: str, revision: int) -> ReaderState:
-        """Return the state with a later revision of a topic."""
+        """Return the reader's state with a later revision of a topic."""
         index = self.topics.index(topic)
         before, after = self.revisions[:index], self.revisions[index + 1 :]
         return replace(self, revisions=(*before, revision, *after))
@@ -64,7 +64,7 @@ class StreamReader:
         self._ready.set()
 
     def put(self, chunk: bytes) -> None:
-        """Queue an event; reset the reader if its queue is over the limit."""
+        """Queue a stream's event; reset the reader if its queue is over the limit."""
         if self._queued_bytes > MOST_QUEUED_BYTES:
             self.reset()
         elif not self.is_ended:
@@ -73,17 +73,17 @@ class StreamReader:
             self._ready.set()
 
     def reset(self) -> None:
-        """Drop the queue, tell the reader to start over, and end the stream."""
+        """Drop the reader's queue, tell it to start over, and end the stream."""
         self._chunks, self._queued_bytes = [RESET], 0
         self.end()
 
     def end(self) -> None:
-        """End the stream after its queued events."""
+        """End the reader's stream after its queued events."""
         self.is_ended = True
         self._ready.set()
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the queued events, as they come, until the end."""
+        """Yield the reader's queued events, as they come, until the end."""
         while not self.is_ended or self._chunks:
             await self._ready.wait()
             self._ready.clear()
@@ -118,7 +118,7 @@ class ChangeBatch:
             reader.last_event_at = now
 
     def _events(self, state: ReaderState) -> tuple[bytes, ReaderState]:
-        """Encode the changes for readers of this state; return the new state, too."""
+        """Encode skip changes for readers of this state; return the new state, too."""
         events = bytearray()
         for change, event in self._changes:
             if change.revision > state.at(self._topic):
@@ -130,7 +130,7 @@ class ChangeBatch:
 
 
 def _encoded_change(change: ListedSkip) -> bytes:
-    """Encode a change as the event that its skip has now."""
+    """Encode a skip's change as the event that it has now."""
     if change.because:
         return encoded("unskip", shapes.unskip(change))
     suspect = encoded("suspect", shapes.suspect_event(change))
@@ -143,12 +143,12 @@ def _encoded_change(change: ListedSkip) -> bytes:
 
 
 def ping(state: ReaderState, epoch: str) -> bytes:
-    """Encode a ping, with the id to resume from."""
+    """Encode a ping of the skip stream, with the id to resume from."""
     return state.id(epoch) + encoded("ping", {})
 
 
 def encoded(kind: str, data: Mapping[str, object]) -> bytes:
-    """Encode an event of the stream: its kind, and JSON."""
+    """Encode an event of the skip stream: its kind, and JSON."""
     # In ASCII: a bookmark may hold surrogates, which UTF-8 cannot encode.
     text = json.dumps(data, cls=JSONEncoder, separators=(",", ":"))
     return f"event: {kind}\ndata: {text}\n\n".encode()

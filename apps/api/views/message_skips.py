@@ -106,7 +106,7 @@ class Skips(View):
 def _snapshot(
     request: Request, *, topic: str, consumer_group: str | None
 ) -> HttpResponse:
-    """Answer in lines where `Accept` names their media type, otherwise in JSON."""
+    """Answer a skip list in lines where `Accept` names their type, else in JSON."""
     if not _accepts(request, "Accept", MEDIA_TYPE):
         body = skip_list_cache.as_json(topic=topic, consumer_group=consumer_group)
         return HttpResponse(body, content_type=Exact.media_type)
@@ -118,7 +118,7 @@ def _snapshot(
 
 
 def _accepts(request: Request, header: str, value: str) -> bool:
-    """Tell whether an `Accept` header of the request lists this value, not at q=0."""
+    """Tell whether an `Accept` header lists this media type, not at q=0."""
     for each in request.headers.get(header, "").lower().split(","):
         name, _, quality = each.partition(";")
         if name.strip() == value:

@@ -204,7 +204,7 @@ def _decide(
     outbox: OutboxModel,
     row_id: int,
 ) -> Response:
-    """Decide about a row; answer with what it is now."""
+    """Decide about an outbox row; answer with what the row is now."""
     decision = serializers.RowDecision.parse(request.data)
     decide(
         outbox=outbox, row_id=row_id, principal=principal, now=clock.now(), **decision

@@ -114,7 +114,7 @@ class _Control(View):
     step: ClassVar[ControlStep]
 
     def change(self, request: Request, operation_id: int) -> Response:
-        """Change the state; answer the operation as it is now."""
+        """Change an operation's state; answer the operation as it is now."""
         operation = operation_enqueueing.change_state(
             self.step,
             operation_id=operation_id,
