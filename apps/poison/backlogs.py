@@ -62,7 +62,7 @@ def by_topic(topics: Sequence[int]) -> dict[int, StateCounts]:
 
 
 def _by_state(statement: str, ids: Sequence[int]) -> dict[int, StateCounts]:
-    """Count by state what a statement selects for each of these ids."""
+    """Count poisons by state, for each of these ids, by a statement."""
     counts: dict[int, Counter[str]] = {pk: Counter() for pk in ids}
     with connection.cursor() as cursor:
         cursor.execute(statement, {"ids": list(ids)})
@@ -72,7 +72,7 @@ def _by_state(statement: str, ids: Sequence[int]) -> dict[int, StateCounts]:
 
 
 def _displayed(counts: Counter[str]) -> StateCounts:
-    """Sum counts by the state that pages show."""
+    """Sum counts of poisons by the state that pages show."""
     states = dict.fromkeys(DisplayState, 0)
     for state, number in counts.items():
         own_state = COUNTED_APART.get(state) or PoisonState(state)
@@ -95,7 +95,7 @@ FROM ({
 
 
 def open_number(*, topics: Sequence[int] | None, problem: int | None = None) -> int:
-    """Count the open poisons that were captured on these topics; None is every topic.
+    """Count the open poisons captured on these topics; None is every topic.
 
     With `problem`, only those of this problem.
     """
@@ -201,7 +201,7 @@ class OpenProblems:
 
 
 def open_by_problem(*, topics: Sequence[int] | None, problems: int) -> OpenProblems:
-    """Count the open poisons of the problems that failed last, and in total.
+    """Count open poisons of the problems that failed last, and in total.
 
     Read at most `problems` problems of these topics (None is every topic). The total is
     that of `open_number`.

@@ -77,5 +77,5 @@ def count(
 
 
 def slice_of(moment: datetime) -> datetime:
-    """Return when the ten minutes of a moment begin."""
+    """Return when a moment's ten minutes begin."""
     return moment - (moment - _EPOCH) % SLICE

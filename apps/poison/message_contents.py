@@ -62,7 +62,7 @@ class FailureExcerpt:
 
 
 def failures(rows: QuerySet[Failure], *, limit: int) -> list[FailureExcerpt]:
-    """Read the newest of these failures, with the start of their texts."""
+    """Read a message's newest failures, with the start of their texts."""
     excerpts = rows.defer("error_message", "traceback").annotate(
         message_shown=Left("error_message", SHOWN_CHARACTERS),
         traceback_shown=Left("traceback", SHOWN_CHARACTERS),
@@ -102,7 +102,7 @@ def headers(*, poison_id: int) -> tuple[Header, ...]:
 
 
 def first_headers(*, poison_id: int) -> FirstHeaders:
-    """Read the first headers of a message; show only public or revealed values."""
+    """Read a message's first headers; show only public or revealed values."""
     first, parts = (
         Body.objects.annotate(
             first=F("headers")[: 2 * SHOWN_HEADERS],
@@ -161,7 +161,7 @@ def reveal_header(
 def reveal(
     *, poison_id: int, principal: Principal, now: datetime, limit: int = SHOWN_BYTES
 ) -> RevealedMessage:
-    """Return the start of a body and the headers; record that in the audit."""
+    """Return the start of a message's body and its headers; audit the reveal."""
     poison = visible(poison_id=poison_id, principal=principal)
     principal.require(Scope.BODIES_READ)
     content_type = Body.objects.values_list("content_type", flat=True).get(
@@ -181,7 +181,7 @@ def reveal(
 def download(
     *, poison_id: int, principal: Principal, now: datetime
 ) -> tuple[Poison, Iterator[bytes]]:
-    """Return the exact bytes, chunk by chunk; record the download in the audit."""
+    """Return a body's exact bytes, chunk by chunk; audit the download."""
     poison = visible(poison_id=poison_id, principal=principal)
     principal.require(Scope.BODIES_READ)
     with transaction.atomic():
@@ -192,7 +192,7 @@ def download(
 def _audit_reveal(
     poison: Poison, principal: Principal, *, now: datetime, how: str
 ) -> None:
-    """Append to the audit that a body was shown or downloaded."""
+    """Append to the audit that a message's body was shown or downloaded."""
     audit.record(
         action=Action.BODY_REVEALED,
         subject=f"poison:{poison.pk}",
@@ -204,13 +204,13 @@ def _audit_reveal(
 
 
 def _read_chunks(poison: Poison) -> Iterator[bytes]:
-    """Read a body chunk by chunk, each by a query."""
+    """Read a message's body chunk by chunk, each by a query."""
     for start in range(0, poison.size, CHUNK):
         yield _read_slice(poison.pk, start=start, length=CHUNK)
 
 
 def _read_slice(poison_id: int, *, start: int, length: int) -> bytes:
-    """Read a part of a body from Postgres."""
+    """Read a part of a message's body from Postgres."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT substring(content FROM %s FOR %s) FROM poison_body"
@@ -221,6 +221,6 @@ def _read_slice(poison_id: int, *, start: int, length: int) -> bytes:
 
 
 def _pairs(flat: Sequence[bytes | memoryview]) -> tuple[Header, ...]:
-    """Join names and values that alternate to headers."""
+    """Pair headers' names and values, which alternate."""
     parts = [bytes(part) for part in flat]
     return tuple(zip(parts[::2], parts[1::2], strict=True))

@@ -36,7 +36,7 @@ def of(poison: int, *, topic: str) -> str:
 
 
 def among(poisons: Sequence[tuple[int, str]]) -> list[MisroutedCount]:
-    """Count messages that failed in another queue; pass each with its native topic."""
+    """Count messages that failed in another queue, given with native topics."""
     topics = dict(poisons)
     weight = Func(F("headers"), function="pg_column_size", output_field=IntegerField())
     bodies = Body.objects.annotate(weight=weight).filter(poison__in=topics)
@@ -52,6 +52,6 @@ def among(poisons: Sequence[tuple[int, str]]) -> list[MisroutedCount]:
 
 
 def _is_same(origin: str, topic: str) -> bool:
-    """Compare queues: some headers add a machine (`queue@host`), or a URL before it."""
+    """Tell whether two names are one queue: `queue@host`, or behind a URL."""
     queue = origin.partition("?")[0].rpartition("/")[2].partition("@")[0]
     return topic in {origin, queue}

@@ -41,5 +41,5 @@ def to_count(query: Query, *, topics: Iterable[str]) -> ProblemQuerySet:
 
 
 def visible(*, topics: Iterable[str]) -> ProblemQuerySet:
-    """Select the problems of these topics."""
+    """Select the problems of the topics that a principal sees."""
     return matching(Query(), topics=topics)

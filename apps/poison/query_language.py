@@ -53,14 +53,14 @@ class Query:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a query; raise Invalid naming the word that is wrong."""
+        """Parse a query for poisons; raise Invalid naming the word that is wrong."""
         if len(text) > MAX_LENGTH:
             raise Invalid("q", f"it is longer than {MAX_LENGTH} characters")
         return cls.from_canonical(text)
 
     @classmethod
     def from_canonical(cls, text: str) -> Self:
-        """Parse what `str()` wrote, which may be longer than what was sent."""
+        """Parse a query that `str()` wrote, which may be longer than its original."""
         if "\0" in text or (not text.isascii() and _has_surrogate(text)):
             raise Invalid("q", "it holds a character that no stored text has")
         rest = _TOKEN.sub("", text)
@@ -83,13 +83,13 @@ class Query:
         return condition
 
     def split(self, key: str) -> tuple[Self, Self]:
-        """Split into the terms with this key and all others."""
+        """Split a query into the terms with this key and all others."""
         with_key = tuple(term for term in self.terms if term.key == key)
         others = tuple(term for term in self.terms if term.key != key)
         return type(self)(with_key), type(self)(others)
 
     def value_of(self, key: str) -> str | None:
-        """Return the value of the only term with this key, unless negated, or None."""
+        """Return the value of a query's only term with this key, or None."""
         values = [t.value for t in self.terms if t.key == key and not t.negated]
         return values[0] if len(values) == 1 else None
 
@@ -99,7 +99,7 @@ def _has_surrogate(text: str) -> bool:
 
 
 def _parse_term(word: str) -> Term:
-    """Parse a word of a query; raise Invalid with the word if it is wrong."""
+    """Parse a query's word; raise Invalid with the word if it is wrong."""
     negated = word.startswith("!")
     bare = word.removeprefix("!")
     key, colon, value = bare.partition(":")
@@ -117,7 +117,7 @@ def _parse_term(word: str) -> Term:
 
 
 def _unquoted(value: str) -> str:
-    """Return the value without its quotes and the escapes inside."""
+    """Return a query's value without its quotes and the escapes inside."""
     return _QUOTED.sub(lambda match: _ESCAPED.sub(r"\1", match[1]), value)
 
 
@@ -149,7 +149,7 @@ def _of_problems(value: str) -> Q:
 
 
 def _is_id(text: str) -> bool:
-    """Tell whether a text is a number that an id can have."""
+    """Tell whether a query's text is a number that an id can have."""
     return text.isascii() and text.isdigit() and int(text[:20]) <= MAX_ID
 
 
@@ -161,7 +161,7 @@ def _with_cause(value: str) -> Q:
 
 
 def _required_name(value: str) -> str:
-    """Return the name; raise ValueError for an empty one."""
+    """Return a query's name; raise ValueError for an empty one."""
     if not value:
         raise ValueError("it names nothing")
     return value

@@ -40,11 +40,11 @@ class PoisonQuerySet(models.QuerySet["Poison"]):
         return self.filter(query.where())
 
     def on_topics(self, patterns: Iterable[str]) -> Self:
-        """Keep rows of these topics, given by name or by pattern with `*`."""
+        """Keep poisons of these topics, given by name or by pattern with `*`."""
         return self.filter(topic_filters_by_id.matching(patterns))
 
     def captured_after(self, snapshot: str) -> Self:
-        """Keep poisons that are not in this snapshot."""
+        """Keep poisons that were captured after this snapshot."""
         visible: RawSQL = RawSQL(
             "pg_visible_in_snapshot(poison_poison.captured_xid, %s::pg_snapshot)",
             [snapshot],
@@ -52,7 +52,7 @@ class PoisonQuerySet(models.QuerySet["Poison"]):
         return self.annotate(was_visible=visible).filter(was_visible=False)
 
     def recent_first(self) -> Self:
-        """Order by the last failure, the latest first."""
+        """Order poisons by their last failure, the latest first."""
         return self.order_by("-last_failed_at", "-id")
 
 
@@ -67,7 +67,7 @@ class BodyQuerySet(models.QuerySet["Body"]):
 
 class ProblemQuerySet(models.QuerySet["Problem"]):
     def on_topics(self, patterns: Iterable[str]) -> Self:
-        """Keep rows of these topics, given by name or by pattern with `*`."""
+        """Keep problems of these topics, given by name or by pattern with `*`."""
         return self.filter(topic_filters_by_id.matching(patterns))
 
     def with_poisons(self, poisons: PoisonQuerySet) -> Self:
@@ -75,7 +75,7 @@ class ProblemQuerySet(models.QuerySet["Problem"]):
         return self.filter(Exists(poisons.filter(problem=OuterRef("pk")).order_by()))
 
     def recent_first(self) -> Self:
-        """Order by the last failure, the latest first."""
+        """Order problems by their last failure, the latest first."""
         return self.order_by("-last_seen", "-id")
 
 
@@ -96,7 +96,7 @@ class SkipQuerySet(models.QuerySet["Skip"]):
         return self.filter(Q(consumer_group=None) | Q(consumer_group=consumer_group))
 
     def on_topics(self, patterns: Iterable[str]) -> Self:
-        """Keep rows of these topics, given by name or by pattern with `*`."""
+        """Keep skips of these topics, given by name or by pattern with `*`."""
         return self.filter(topic_filters_by_id.matching(patterns))
 
     def matched_like(self, *, topic: int, kind: str, digest: bytes) -> Self:
@@ -104,13 +104,13 @@ class SkipQuerySet(models.QuerySet["Skip"]):
         return self.filter(topic=topic, kind=kind, digest=digest)
 
     def recent_first(self) -> Self:
-        """Order by id, the newest skip first."""
+        """Order skips by id, the newest first."""
         return self.order_by("-id")
 
 
 class WaitingSkipQuerySet(models.QuerySet["WaitingSkip"]):
     def killers_first(self) -> Self:
-        """Order crashes and hangs first, then by waiting time."""
+        """Order waiting skips: crashes and hangs first, then by waiting time."""
         return self.order_by("-is_killer", "id")
 
 
@@ -123,11 +123,11 @@ FROM poison_window WHERE operation = ANY(%s::bigint[]) GROUP BY 1
 
 class WindowQuerySet(models.QuerySet["ItemWindow"]):
     def unfinished(self) -> Self:
-        """Keep windows of which something may still be sent."""
+        """Keep an operation's windows of which some item may still be sent."""
         return self.exclude(state=WindowState.DONE)
 
     def counts_of(self, operations: Iterable[int]) -> dict[int, dict[str, int]]:
-        """Sum the counts of each operation, in one query; waiting items have none."""
+        """Sum each operation's counts of items; waiting items have none."""
         counts = {pk: dict.fromkeys(COUNTED, 0) for pk in operations}
         with connection.cursor() as cursor:
             cursor.execute(_COUNTS, [list(counts)])

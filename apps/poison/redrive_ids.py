@@ -25,7 +25,7 @@ class RedriveKey(NamedTuple):
 
 
 def pack(operation: int, item: int, n: int) -> uuid.UUID:
-    """Return the id of a redrive, the same for each copy that is sent."""
+    """Return the id of a redrive, the same for each copy of its message."""
     rest = item << _N_BITS | n
     return uuid.UUID(
         int=operation << 80 | _VERSION | rest >> 62 << 64 | _VARIANT | rest & _LOW
@@ -33,7 +33,7 @@ def pack(operation: int, item: int, n: int) -> uuid.UUID:
 
 
 def unpack(redrive: uuid.UUID) -> RedriveKey | None:
-    """Return what an id stands for; None for one that `pack` cannot have made."""
+    """Return the redrive that an id stands for; None for an id not ours."""
     if redrive.version != 8:  # earlier releases drew them at random
         return None
     value = redrive.int

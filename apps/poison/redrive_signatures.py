@@ -29,7 +29,7 @@ def sign(*, redrive: uuid.UUID, topic: str, digest: bytes | memoryview) -> str:
 
 @lru_cache(maxsize=1)
 def _key(secret: str) -> bytes:
-    """Derive the key as Django's `salted_hmac` does, once for all tokens."""
+    """Derive the key that signs redrives, as Django's `salted_hmac` does."""
     return hashlib.sha256(_SALT + secret.encode()).digest()
 
 
@@ -39,7 +39,7 @@ def redrive_of(token: str) -> uuid.UUID | None:
 
 
 def verified(token: str, *, topic: str, digest: bytes | memoryview) -> uuid.UUID | None:
-    """Return the redrive id if we signed this token for this topic and body."""
+    """Return a token's redrive id if we signed it for this topic and body."""
     redrive = redrive_of(token)
     if redrive is None:
         return None

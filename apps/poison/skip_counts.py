@@ -62,7 +62,7 @@ def count_applied(
 
 
 def _lists_by_member(reports: Sequence[AppliedSkip]) -> dict[str, list[Any]]:
-    """Turn reports into a list for each member, as the statement takes them."""
+    """Turn reports of skips into a list for each member, as SQL takes them."""
     return {
         "skips": [report.skip for report in reports],
         "groups": [report.consumer_group for report in reports],

@@ -142,7 +142,7 @@ def add(
 
 
 def remove(*, skip_id: int, reason: str, principal: Principal, now: datetime) -> Skip:
-    """End a skip; do nothing if it has ended already."""
+    """End a skip; leave one that has ended already as it is."""
     principal.require(Scope.SKIPS_WRITE)
     skip = visible(skip_id=skip_id, principal=principal)
     _remove(skip, reason=clean_reason(reason), principal=principal, now=now)
@@ -151,7 +151,7 @@ def remove(*, skip_id: int, reason: str, principal: Principal, now: datetime) ->
 
 @transaction.atomic
 def _remove(skip: Skip, *, reason: str, principal: Principal, now: datetime) -> None:
-    """End a skip and audit that; do nothing if it has ended."""
+    """End a skip and audit that; leave one that has ended as it is."""
     if end(
         topic_id=skip.topic_id,
         skips=[skip.pk],
@@ -193,7 +193,7 @@ def end(
 
 
 def lock_lists(topics: Iterable[int]) -> None:
-    """Lock the lists of these topics until the transaction ends; insert if missing."""
+    """Lock the skip lists of these topics until the transaction ends."""
     topic_ids = sorted(set(topics))
     with connection.cursor() as cursor:
         cursor.execute(
@@ -266,7 +266,7 @@ def visible(*, skip_id: int, principal: Principal) -> Skip:
 
 
 def _next_revision(topic_id: int) -> int:
-    """Lock the list of a topic until the transaction ends; take its next revision."""
+    """Lock a topic's skip list until the transaction ends; take a revision."""
     return _query_number(_TAKE, [topic_id])
 
 
@@ -276,7 +276,7 @@ def _find_existing(
     matcher: Matcher,
     handler_version: str | None,
 ) -> Skip | None:
-    """Find the active skip that this one would renew or widen, or None."""
+    """Find the active skip that a new one would renew or widen, or None."""
     candidates = Skip.objects.active().filter(
         topic=topic,
         kind=matcher.kind.value,
@@ -298,7 +298,7 @@ def _update_skip(skip: Skip, facts: dict[str, Any]) -> None:
 
 
 def _query_number(statement: str, values: Any) -> int:
-    """Execute a statement that returns one number; without a row, return 0."""
+    """Return the number that a statement selects; without a row, 0."""
     with connection.cursor() as cursor:
         cursor.execute(statement, values)
         row = cursor.fetchone()
@@ -314,7 +314,7 @@ def _require_poison(poison_id: int, topic: Topic) -> None:
 def _refuse_overbroad(
     topic: Topic, consumer_group: str | None, matcher: Matcher, *, everything: bool
 ) -> None:
-    """Raise Invalid for a rule that matches all recent messages of the topic."""
+    """Raise Invalid for a skip's rule that matches all recent messages."""
     if everything or matcher.kind is not MatcherKind.RULE:
         return
     result = preview(topic=topic, consumer_group=consumer_group, matcher=matcher)

@@ -100,12 +100,12 @@ class SkipListSnapshot:
 
     @property
     def in_force(self) -> Iterator[ListedSkip]:
-        """Return the skips that are no mere suspicions."""
+        """Return the listed skips that are no mere suspicions."""
         return (skip for skip in self.skips if not skip.is_suspected)
 
     @property
     def suspected(self) -> Iterator[ListedSkip]:
-        """Return the skips that are suspicions still."""
+        """Return the listed skips that are suspicions still."""
         return (skip for skip in self.skips if skip.is_suspected)
 
 
@@ -120,7 +120,7 @@ class SnapshotRows:
         self._next: tuple[Any, ...] | None = None
 
     def in_force(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the values of `COLUMNS` of each skip in force."""
+        """Yield the `COLUMNS` of each skip in force."""
         for row in self._rows:
             if row[-1]:
                 self._next = row
@@ -135,7 +135,7 @@ class SnapshotRows:
 
 
 def _wire_value(kind: str, value: bytes) -> object:
-    """Return the value of a matcher as the API shows it."""
+    """Return the value of a skip's matcher as the API shows it."""
     if kind == MatcherKind.RULE:
         return Matcher(kind=MatcherKind.RULE, value=bytes(value)).wire_value
     return unraw(value)
@@ -225,7 +225,7 @@ ORDER BY skip.is_suspected, skip.id
 
 
 def head(*, topic: str) -> SkipListHead:
-    """Read the head of a topic's list, even of an unknown topic."""
+    """Read the head of a topic's skip list, even of an unknown topic."""
     with connection.cursor() as cursor:
         cursor.execute(HEADS, {"topics": [topic]})
         row = cursor.fetchone()
@@ -238,7 +238,7 @@ def head(*, topic: str) -> SkipListHead:
 
 
 def snapshot(*, topic: str, consumer_group: str | None) -> SkipListSnapshot:
-    """Read the revision, then all active skips; a later change may be in both."""
+    """Read a skip list's revision, then its active skips; perhaps newer ones."""
     # The revision first: what commits in between is in the skips, and sent again.
     at = head(topic=topic)
     skips = _query_skips(_ACTIVE, {"topic": topic, "group": consumer_group})
@@ -247,7 +247,7 @@ def snapshot(*, topic: str, consumer_group: str | None) -> SkipListSnapshot:
 
 @contextmanager
 def rows(*, topic: str, consumer_group: str | None) -> Iterator[SnapshotRows]:
-    """Read the same skips as `snapshot`, row by row, without an object for each."""
+    """Read a topic's skips as `snapshot` does, but row by row, as columns."""
     # The revision first, as in `snapshot`.
     at = head(topic=topic)
     with connection.cursor() as cursor:

@@ -40,7 +40,7 @@ class Matcher:
 
     @classmethod
     def parse(cls, data: object) -> Self:
-        """Parse {kind, value} of a request; raise Invalid with the remedy."""
+        """Parse a skip's matcher {kind, value}; raise Invalid with the remedy."""
         if not isinstance(data, Mapping):
             raise Invalid("matcher", "send an object with kind and value")
         kind, value = data.get("kind"), data.get("value")
@@ -57,7 +57,7 @@ class Matcher:
 
     @classmethod
     def from_poison(cls, poison: Poison, kind: MatcherKind) -> Self:
-        """Match this message by one of its facts; raise Refused if it lacks it."""
+        """Match a message by one of its facts; raise Refused if it lacks it."""
         if kind is MatcherKind.BOOKMARK:
             return cls(kind=kind, value=bytes(poison.bookmark))
         if kind is MatcherKind.BODY_DIGEST:
@@ -68,19 +68,19 @@ class Matcher:
 
     @property
     def rule(self) -> content_match_rules.Rule | None:
-        """Parse the rule of a matcher by rule; None for the other kinds."""
+        """Parse the rule of a skip's matcher; None for the other kinds."""
         if self.kind is not MatcherKind.RULE:
             return None
         return content_match_rules.from_canonical(self.value.decode())
 
     @property
     def wire_value(self) -> str | dict[str, object]:
-        """Return the value as the API shows it: text, or the members of a rule."""
+        """Return the matcher's value as the API shows it: text, or a rule."""
         rule = self.rule
         return unraw(self.value) if rule is None else rule.to_wire()
 
     def of_poisons(self) -> Q:
-        """Build a condition on poisons; rules have none, for they read bodies."""
+        """Build the matcher's condition on poisons; rules have none."""
         if self.kind is MatcherKind.BOOKMARK:
             return Q(bookmark=self.value)
         if self.kind is MatcherKind.BODY_DIGEST:
@@ -114,7 +114,7 @@ class RuleMatches:
 def preview(
     *, topic: Topic, consumer_group: str | None, matcher: Matcher, limit: int = RECENT
 ) -> MatchPreview:
-    """Match the newest messages of a topic, and count; change nothing."""
+    """Match a topic's newest messages with a matcher, and count them."""
     recent = Poison.objects.filter(topic=topic).recent_first()
     if consumer_group is not None:
         recent = recent.filter(consumer_group=consumer_group)
@@ -202,7 +202,7 @@ class MatchableMessage:
 
     @cached_property
     def document(self) -> object:
-        """Parse the body as JSON."""
+        """Parse the message's body as JSON."""
         return content_match_rules.read(self.body)
 
     def matches(self, rule: content_match_rules.Rule) -> bool:
@@ -240,14 +240,14 @@ def _messages(
 def _message(
     poison: Poison, flat: Sequence[bytes | memoryview], content: bytes = b""
 ) -> MatchableMessage:
-    """Build a message from the columns of its body's row."""
+    """Build a message to match from the columns of its body's row."""
     parts = [bytes(part) for part in flat]
     headers = tuple(zip(parts[::2], parts[1::2], strict=True))
     return MatchableMessage(poison=poison, headers=headers, body=bytes(content))
 
 
 def _small_enough(poisons: Sequence[Poison]) -> Iterator[Poison]:
-    """Yield messages small enough to be read, until they are too many bytes."""
+    """Yield messages small enough to be read, until their bytes are too many."""
     total = 0
     for poison in poisons:
         if poison.size <= MOST_OF_A_BODY and total + poison.size <= MOST_OF_ALL:
@@ -256,14 +256,14 @@ def _small_enough(poisons: Sequence[Poison]) -> Iterator[Poison]:
 
 
 def _stored_text(value: object) -> bytes:
-    """Validate a text of a request; return it as the matcher stores it."""
+    """Validate a matcher's text; return it as the skip stores it."""
     if not isinstance(value, str) or not 0 < len(value) <= TEXT_LIMIT:
         raise Invalid("matcher/value", f"send text of 1 to {TEXT_LIMIT} characters")
     return raw(value)
 
 
 def _stored_digest(value: object) -> bytes:
-    """Validate a SHA-256 in hex; return it as the matcher stores it."""
+    """Validate a matcher's SHA-256 in hex; return it as the skip stores it."""
     try:
         digest = bytes.fromhex(value) if isinstance(value, str) else b""
     except ValueError:
@@ -274,7 +274,7 @@ def _stored_digest(value: object) -> bytes:
 
 
 def _stored_rule(value: object) -> bytes:
-    """Validate a rule of a request; return it in its one canonical spelling."""
+    """Validate a matcher's rule; return it in its one canonical spelling."""
     try:
         return content_match_rules.canonical(
             content_match_rules.parse_rule(value)

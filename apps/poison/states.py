@@ -58,7 +58,7 @@ NEXT: dict[PoisonState, frozenset[PoisonState]] = {
 
 
 def before(state: PoisonState) -> list[str]:
-    """List the states from which this one can be reached."""
+    """List the states from which a poison can reach this one."""
     return sorted(origin.value for origin, onward in NEXT.items() if state in onward)
 
 
@@ -88,7 +88,7 @@ DISPLAY_STATES: dict[PoisonState, DisplayState] = {
 
 
 def states_displayed_as(label: DisplayState) -> list[str]:
-    """List the states that are displayed with this label."""
+    """List the states of poisons that are displayed with this label."""
     return sorted(
         state.value for state in PoisonState if DISPLAY_STATES[state] is label
     )
@@ -151,7 +151,7 @@ GIVEN_BACK = {
 
 
 def outcomes_before(outcome: RedriveOutcome) -> list[str]:
-    """List the outcomes that this one can replace."""
+    """List the outcomes of a redrive that this one can replace."""
     return sorted(o.value for o, onward in NEXT_OUTCOME.items() if outcome in onward)
 
 

@@ -171,19 +171,19 @@ class Poison(models.Model):
 
     @property
     def display_state(self) -> DisplayState:
-        """Return the state that pages and the API show."""
+        """Return the poison's state as pages and the API show it."""
         return DISPLAY_STATES[PoisonState(self.state)]
 
     @property
     def label(self) -> str:
-        """Return the label for pages: finer than `display_state` while it is sent."""
+        """Return the poison's label on pages: finer than its state while sent."""
         if self.state == PoisonState.REDRIVING:
             return "sending"
         return "given back" if self.is_given_back else self.display_state.value
 
     @property
     def is_given_back(self) -> bool:
-        """Tell whether it was given back, unchanged, to its dead-letter queue.
+        """Tell whether the poison was given back to its dead-letter queue.
 
         A redrive to its own topic is `redriven`: only a give back moves it there.
         """
@@ -191,11 +191,11 @@ class Poison(models.Model):
 
     @property
     def bookmark_text(self) -> str:
-        """Return the bookmark as text that pages and Postgres can hold."""
+        """Return the poison's bookmark as text that pages and Postgres can hold."""
         return storable(unraw(self.bookmark))
 
     def silent(self, now: datetime) -> bool:
-        """Tell whether it was sent ten minutes ago and no answer has come."""
+        """Tell whether the poison was sent ten minutes ago and not answered."""
         return (
             self.state == PoisonState.REDRIVEN
             and self.sent_at is not None

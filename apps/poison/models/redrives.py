@@ -98,7 +98,7 @@ class Redrive(models.Model):
 
     @property
     def label(self) -> str:
-        """Return the label of the outcome; a redrive given back has its own labels."""
+        """Return the label of the redrive's outcome, or of its give back."""
         return (
             GIVEN_BACK.get(self.outcome, self.outcome) if self.queue else self.outcome
         )

@@ -211,12 +211,12 @@ class Skip(models.Model):
 
     @property
     def value_text(self) -> str:
-        """Return the value as text for pages; `Matcher.of` has the exact bytes."""
+        """Return the skip's value as text for pages; `Matcher.of` has the bytes."""
         return storable(unraw(self.value))
 
     @property
     def is_active(self) -> bool:
-        """Tell whether it has not ended; an expired one may still be active."""
+        """Tell whether the skip has not ended; an expired one may be active."""
         return self.removed_revision is None
 
 

@@ -71,7 +71,7 @@ class WrongCount:
     counted: int
 
     def __str__(self) -> str:
-        """Say what was counted, and how many there are."""
+        """Say which poisons were miscounted, and how many there are."""
         there = self.counted + self.missing
         return (
             f"problem {self.problem} on topic {self.topic}: {self.counted:,} "
@@ -80,7 +80,7 @@ class WrongCount:
 
 
 def gather() -> int:
-    """Add what was changed to the counts; return the number of changes."""
+    """Add changed states to the counts of poisons; return how many changes."""
     gathered = 0
     while True:
         number = _gather_some()
@@ -100,13 +100,13 @@ def _gather_some() -> int:
 
 
 def is_check_due(*, now: datetime) -> bool:
-    """Tell whether the counts were not checked yet on this day, in UTC."""
+    """Tell whether the poison counts were not checked yet on this UTC day."""
     last = PoisonCountCheck.objects.values_list("checked_at", flat=True).first()
     return last is None or last.astimezone(UTC).date() < now.astimezone(UTC).date()
 
 
 def check(*, now: datetime) -> list[WrongCount | WrongFailureCount] | None:
-    """Count all poisons and a day's failures, mend the counts that differ; return them.
+    """Count poisons and a day's failures; mend and return wrong counts.
 
     Returns None if another process checks them just now.
     """
@@ -149,7 +149,7 @@ def check(*, now: datetime) -> list[WrongCount | WrongFailureCount] | None:
 
 
 def _differences() -> list[WrongCount]:
-    """Compare all counts with the poisons."""
+    """Compare all counts of poisons with the poisons."""
     with connection.cursor() as cursor:
         cursor.execute(_DIFFERENCES)
         return [WrongCount(*row) for row in cursor.fetchall()]

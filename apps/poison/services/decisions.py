@@ -60,7 +60,7 @@ FROM back WHERE poison_poison.id = back.poison_id RETURNING poison_poison.id
 
 
 def drop(*, poisons: Sequence[int], now: datetime) -> set[int]:
-    """Drop those that may be dropped; return them. Call it inside a transaction."""
+    """Drop the poisons that may be dropped; return them."""
     values = {
         "now": now,
         "from": before(PoisonState.DROPPED),
@@ -70,14 +70,14 @@ def drop(*, poisons: Sequence[int], now: datetime) -> set[int]:
 
 
 def restore(*, poisons: Sequence[int]) -> set[int]:
-    """Open those that are dropped; return them. Call it inside a transaction."""
+    """Open the poisons that are dropped; return them."""
     return _transition(_RESTORE, poisons, {})
 
 
 def give_back(
     *, poisons: Sequence[int], source: str, detail: str, now: datetime
 ) -> set[int]:
-    """Record that open ones are sent from where they came from; return these.
+    """Record open poisons as sent to where they came from; return these.
 
     Call it inside a transaction.
     """
@@ -86,7 +86,7 @@ def give_back(
 
 
 def take_back(*, poisons: Sequence[int], source: str, now: datetime) -> set[int]:
-    """Open those that were given back there and came again; return these.
+    """Open the poisons that were given back and came again; return these.
 
     Call it inside a transaction.
     """

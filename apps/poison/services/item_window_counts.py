@@ -49,7 +49,7 @@ USING (operation, first) ORDER BY operation, first FOR NO KEY UPDATE OF poison_w
 
 
 def count(changes: Iterable[Change]) -> None:
-    """Add changes of standings to the counts of their windows.
+    """Add changes of items' standings to the counts of their windows.
 
     Redrives of before there were windows are not counted. Call it inside a
     transaction, after the poisons are locked.
@@ -72,7 +72,7 @@ def count(changes: Iterable[Change]) -> None:
 
 
 def count_in(window: Window, changes: Iterable[Change]) -> None:
-    """Add changes of standings to the counts of the window that has all these items.
+    """Add changes of standings to the counts of the window with these items.
 
     Call it inside a transaction, after the poisons are locked.
     """
@@ -82,7 +82,7 @@ def count_in(window: Window, changes: Iterable[Change]) -> None:
 
 
 def _add(changes: Mapping[Window, Sequence[Change]]) -> None:
-    """Add the changes of each window to its counts."""
+    """Add the changes of items' standings to the counts of each window."""
     keys = sorted(changes)
     deltas = []
     for key in keys:

@@ -102,7 +102,7 @@ WHERE poison_poison.id = one.poison AND redrives < one.n
 
 
 def mark(*, sends: Sequence[Send], run: int, now: datetime) -> list[Change]:
-    """Record sends with the broker's answers; return how the items' standings changed.
+    """Record sent messages with the broker's answers; return changed standings.
 
     The caller counts them, and frees the holds. Call it inside a transaction that the
     run's fence protects.
@@ -134,7 +134,7 @@ def mark(*, sends: Sequence[Send], run: int, now: datetime) -> list[Change]:
 
 
 def without_row(keys: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Lock poisons, and return those (poison, n) of which there is no row yet.
+    """Lock poisons, and return the (poison, n) whose redrives have no row yet.
 
     A message that did not reach its broker may still have been answered, if the broker
     was wrong. Call it inside a transaction.
@@ -149,7 +149,7 @@ def without_row(keys: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
 
 
 def _columns(sends: Sequence[Send]) -> dict[str, Any]:
-    """Return the sends as the arrays that the statements take."""
+    """Return sent messages as the arrays that the statements take."""
     return {
         "ids": array(send.redrive for send in sends),
         "poisons": array(send.poison for send in sends),
@@ -189,7 +189,7 @@ WHERE NOT EXISTS (SELECT FROM poison_redrive known
 
 
 def unrecorded(redrives: Iterable[uuid.UUID]) -> dict[uuid.UUID, UnrecordedSend]:
-    """Find the held messages of redrive ids of which there is no row."""
+    """Find the held messages of redrive ids that have no row yet."""
     keys = sorted({key for each in redrives if (key := unpack(each)) is not None})
     keys = [key for key in keys if key.operation < 2**63 and max(key[1:]) < 2**31]
     if not keys:
@@ -245,7 +245,7 @@ FROM recorded JOIN held USING (poison_id, n)
 def record_early(
     sends: Collection[UnrecordedSend], *, unmarked: Collection[int] = (), now: datetime
 ) -> list[Change]:
-    """Record as sent what a consumer or a broker has answered before us.
+    """Record as sent the redrives that a consumer or broker answered early.
 
     The ids must be genuine, and the poisons locked; the caller counts the changes.
     `unmarked` are the topics whose messages cannot carry the mark of a redrive.
@@ -357,7 +357,7 @@ def record_unknown(
     run: int,
     now: datetime,
 ) -> None:
-    """Record as unknown what a dead run may have handed to a broker.
+    """Record as unknown the messages that a dead run may have sent.
 
     These are the held items from `first` on, before `sending_to`; `run` is the dead
     one. What was answered before stays so, and counts one copy more. Call it inside a
@@ -407,7 +407,7 @@ DELETE FROM poison_hold WHERE operation = %(operation)s
 
 
 def give_up(*, operation: int, first: int, end: int, now: datetime) -> None:
-    """Free what is still held of these items: nothing of them will be sent any more.
+    """Free the held messages of these items: none will be sent any more.
 
     A message that may have been sent counts as sent now, and falls silent if no answer
     comes; all others are open again. Call it inside a transaction.
@@ -426,7 +426,7 @@ def give_up(*, operation: int, first: int, end: int, now: datetime) -> None:
 
 
 def free(*, operation: int, items: Collection[int]) -> None:
-    """Delete the holds of these items. Call it inside a transaction."""
+    """Delete the holds of an operation's items. Call it inside a transaction."""
     if not items:
         return
     with connection.cursor() as cursor:
