@@ -12,7 +12,7 @@ class TriageConfig(AppConfig):
     label = "triage"
 
     def ready(self) -> None:
-        """Let operations act on poisons."""
+        """Register poisons as items that operations can act on."""
         kinds = import_module("apps.triage.item_kinds")
         poison_items = import_module("apps.triage.services.poison_items")
         kinds.register(poison_items.POISONS)

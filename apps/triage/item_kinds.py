@@ -129,7 +129,7 @@ class ItemKind:
     is_deleted_by_age: bool = False
 
     def sql(self, statement: str, **parts: str) -> str:
-        """Fill the names of its tables, and other parts, into a statement."""
+        """Fill the item kind's tables, and other parts, into a SQL statement."""
         return statement.format(
             table=self.table,
             items=self.items,
@@ -146,12 +146,12 @@ _kinds: dict[ItemKindName, ItemKind] = {}
 
 
 def register(kind: ItemKind) -> None:
-    """Let operations act on items of this kind."""
+    """Let operations act on items of this kind: messages or deliveries."""
     _kinds[kind.name] = kind
 
 
 def kind_of(operation: Operation) -> ItemKind:
-    """Return what the items of an operation are."""
+    """Return the kind of an operation's items: messages or deliveries."""
     return _kinds[ItemKindName(operation.kind)]
 
 

@@ -40,17 +40,17 @@ class ItemStanding:
 
     @property
     def poison(self) -> int | None:
-        """Return the number of its message; None for another kind of item."""
+        """Return the number of the item's message; None for a delivery."""
         return self.key if isinstance(self.key, int) else None
 
     @property
     def delivery(self) -> uuid.UUID | None:
-        """Return the id of its delivery; None for another kind of item."""
+        """Return the id of the item's delivery; None for a message."""
         return self.key if isinstance(self.key, uuid.UUID) else None
 
     @property
     def label(self) -> str:
-        """Return the standing in the words of pages."""
+        """Return the item's standing in the words of pages."""
         return (
             GIVEN_BACK.get(self.standing, self.standing)
             if self.queue
@@ -114,7 +114,7 @@ def standings_of(
     after: int = -1,
     limit: int,
 ) -> list[ItemStanding]:
-    """List items with one of these standings (all if left out), in order.
+    """List an operation's items with one of these standings, in order.
 
     Begins after the item with the number `after`. Raises ValueError for an unknown
     standing.
@@ -135,7 +135,7 @@ def standings_of(
 
 
 def _items(kind: ItemKind, names: Sequence[str]) -> str:
-    """Return the SQL of the items that may have one of these standings."""
+    """Return the SQL of an operation's items that may have these standings."""
     counted = [name for name in COUNTED if name in names and name != ItemState.SKIPPED]
     parts = [_SKIPPED] if ItemState.SKIPPED in names else []
     if ItemState.WAITING in names:

@@ -24,7 +24,7 @@ from apps.triage.states import ACTIVE, Verb
 def preview(
     *, selection: SelectionRequest, principal: Principal, now: datetime
 ) -> Operation:
-    """Make a preview, and enqueue the task that takes its items."""
+    """Preview an operation, and enqueue the task that inserts its items."""
     operation = previews.preview(selection=selection, principal=principal, now=now)
     _enqueue_taking(operation)
     return operation
@@ -39,7 +39,7 @@ def preview_again(
     principal: Principal,
     now: datetime,
 ) -> Operation | None:
-    """Preview an operation by another route, and enqueue the taking of its items."""
+    """Preview an operation by another route, and enqueue its items' insertion."""
     new_preview = previews.preview_again(
         operation=operation,
         route=route,
@@ -121,6 +121,6 @@ def change_state(
 
 
 def _enqueue_taking(operation: Operation) -> None:
-    """Enqueue the task that takes the items of a large preview."""
+    """Enqueue the task that inserts the items of a large preview."""
     if not operation.taken:
         enqueue_on_commit(partial(tasks.take_selection.delay, operation.pk))

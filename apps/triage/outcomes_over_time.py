@@ -55,7 +55,7 @@ class OutcomeBucket:
 
     @property
     def total(self) -> int:
-        """Count all messages that were handed to a broker then."""
+        """Count all messages handed to a broker in this bucket of time."""
         return sum(self.counts.values())
 
 
@@ -72,7 +72,7 @@ class OutcomesOverTime:
 
     @property
     def ends_at(self) -> datetime:
-        """Return the moment at which the last bucket ends."""
+        """Return the moment at which the chart's last bucket ends."""
         return self.buckets[-1].begins_at + self.width
 
 
@@ -157,7 +157,7 @@ def outcomes_over_time(
 def _without_gaps(
     buckets: Mapping[datetime, OutcomeBucket], width: timedelta
 ) -> list[OutcomeBucket]:
-    """List buckets by time, with an empty one where nothing was sent."""
+    """List an operation's outcomes by time, empty where nothing was sent."""
     first, last = min(buckets), max(buckets)
     moments = (first + width * at for at in range((last - first) // width + 1))
     nothing = dict.fromkeys(OUTCOMES, 0)

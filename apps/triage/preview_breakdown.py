@@ -30,7 +30,7 @@ class Largest:
 
     @classmethod
     def of(cls, numbers: Counter[str]) -> Self:
-        """Keep the largest; equal ones in the order of their names."""
+        """Select the largest groups of items; equal ones in order of their names."""
         ranked = sorted(numbers.items(), key=lambda pair: (-pair[1], pair[0]))
         return cls(
             values=tuple(ranked[:MOST_KEPT]),
@@ -39,23 +39,23 @@ class Largest:
 
     @property
     def is_one_group(self) -> bool:
-        """Tell whether all items have the same value."""
+        """Tell whether all items of the preview have the same value."""
         return len(self.values) == 1 and not self.others
 
     @classmethod
     def from_json(cls, stored: Sequence[Any]) -> Self:
-        """Read what `to_json` wrote."""
+        """Read the groups of items that `to_json` wrote."""
         values, others = stored
         return cls(
             values=tuple((name, number) for name, number in values), others=others
         )
 
     def to_json(self) -> list[Any]:
-        """Return it as a list that JSON can hold."""
+        """Return the groups of items as a list that JSON can hold."""
         return [[list(pair) for pair in self.values], self.others]
 
     def renamed(self, names: Mapping[str, str]) -> Self:
-        """Return it with other names for its values."""
+        """Return the groups of items under other names."""
         values = tuple((names.get(name, name), number) for name, number in self.values)
         return type(self)(values=values, others=self.others)
 
@@ -84,7 +84,7 @@ class ItemBreakdown:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote."""
+        """Read the breakdown of items that `to_json` wrote."""
         ids, left_out = stored["topic_ids"], stored["left_out"]
         return cls(
             skipped=Largest.from_json(stored["skipped"]),
@@ -103,7 +103,7 @@ class ItemBreakdown:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON can hold it: at most some kilobytes for each property."""
+        """Return the breakdown of items as JSON: some kilobytes for each property."""
         return {
             "skipped": self.skipped.to_json(),
             "topics": self.topics.to_json(),

@@ -59,7 +59,7 @@ class OperationQuerySet(models.QuerySet["Operation"]):
         return self.filter(Q(retry_at=None) | Q(retry_at__lte=now))
 
     def stale(self, now: datetime) -> Self:
-        """Keep previews that expired unconfirmed."""
+        """Keep previews of operations that expired unconfirmed."""
         return self.filter(state=OperationState.PREVIEW, expires_at__lte=now)
 
     def recent_first(self) -> Self:
@@ -67,7 +67,7 @@ class OperationQuerySet(models.QuerySet["Operation"]):
         return self.order_by("-id")
 
     def transition(self, *, to: OperationState, **values: Any) -> int:
-        """Change the state of rows that may reach it; return how many did."""
+        """Change the state of operations that may reach it; return how many did."""
         return self.filter(state__in=before(to)).update(state=to.value, **values)
 
 

@@ -66,7 +66,7 @@ class Ramp:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote."""
+        """Read the ramp that `to_json` wrote."""
         return cls(**{**value, "steps": tuple(value["steps"])})
 
     def to_json(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Ramp:
         raise AssertionError("unreachable")  # pragma: no cover
 
     def _step(self, number: int) -> int:
-        """Return the messages of a step, which grow beyond the last given one."""
+        """Return how many messages a ramp's step sends, beyond the given steps too."""
         last = len(self.steps) - 1
         beyond = max(0, number - last)
         return self.steps[min(number, last)] * int(GROWTH**beyond)

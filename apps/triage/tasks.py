@@ -27,7 +27,7 @@ CONVERSION_SECONDS = 1.0
 
 @shared_task(name="apps.triage.tasks.run_operation")
 def run_operation(operation_id: int) -> None:
-    """Work on an operation for a slice; enqueue the next slice if any is left."""
+    """Work on an operation for a slice; enqueue the next slice if needed."""
     with RoutingPublisher() as publisher:
         ended = running.run(
             operation_id=operation_id, publisher=publisher, clock=clock.now
@@ -38,13 +38,13 @@ def run_operation(operation_id: int) -> None:
 
 @shared_task(name="apps.triage.tasks.take_selection")
 def take_selection(operation_id: int) -> None:
-    """Insert the items of a large preview; nothing is decided yet."""
+    """Insert the items of a large preview; decide none of them yet."""
     previews.take(operation_id=operation_id, now=clock.now())
 
 
 @shared_task(name="apps.triage.tasks.rescue")
 def rescue() -> None:
-    """Enqueue the operations that no worker works on, such as a dead worker's.
+    """Enqueue the operations that no worker works on, such as a dead one's.
 
     Then convert some of those of the release before.
     """

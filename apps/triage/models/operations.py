@@ -37,7 +37,7 @@ WINDOW_SIZE = 500
 
 
 def lock_name(operation_id: int) -> str:
-    """Name the lock that the run of an operation holds."""
+    """Return the name of the lock that the run of an operation takes."""
     return f"operation:{operation_id}"
 
 
@@ -186,7 +186,7 @@ class Operation(models.Model):
 
     @property
     def is_taken(self) -> bool:
-        """Tell whether all its items are there, where this release looks for them."""
+        """Tell whether all the operation's items are inserted, as of this release."""
         return self.taken and self.layout in LAYOUTS
 
     @property
@@ -195,7 +195,7 @@ class Operation(models.Model):
 
     @property
     def is_paced(self) -> bool:
-        """Tell whether it may be slowed down: it has a rate."""
+        """Tell whether the operation may be slowed down: it has a rate."""
         return (ItemKindName(self.kind), Verb(self.verb)) in PACED
 
     @property
@@ -210,7 +210,7 @@ class Operation(models.Model):
 
     @property
     def given_back_to(self) -> str:
-        """Return the dead-letter queue that has its messages again, or ""."""
+        """Return the dead-letter queue that got the messages back, or ""."""
         if self.verb != Verb.GIVE_BACK or self.target_topic is None:
             return ""
         first = self.items.order_by("number").first()

@@ -46,20 +46,20 @@ class Windows:
 
     @property
     def rate(self) -> int | None:
-        """Return the rate that was last asked for, in messages a second."""
+        """Return the operation's rate that was last set, in messages a second."""
         return self.orders.rate if self.orders else self.operation.rate
 
     def require_fence(self) -> Orders:
-        """Return what people want now, in the open transaction; raise LockLost."""
+        """Return the operation's orders, in the open transaction; raise LockLost."""
         return self._fence()
 
     def all_done(self) -> bool:
-        """Tell whether nothing may be sent any more."""
+        """Tell whether none of the operation's items may be sent any more."""
         return not self._unfinished().exists()
 
     @transaction.atomic
     def give_up_next(self, *, now: datetime) -> bool:
-        """Free all that is held of the first unfinished window; False without one."""
+        """Free the held items of the first unfinished window; False without one."""
         read_by_index()
         self._fence()
         window = self._unfinished().first()
@@ -78,7 +78,7 @@ class Windows:
 
     @transaction.atomic
     def act_next(self, act: DatabaseAct, *, most: int, now: datetime) -> bool:
-        """Act on the first items that it holds; False if none is left, or it must stop.
+        """Act on the first held items; False if none is left, or the run must stop.
 
         All is done when this transaction ends, so a dead run leaves nothing in doubt.
         """
@@ -112,7 +112,7 @@ class Windows:
         return True
 
     def _next_keys(self, first: int, end: int, *, most: int) -> dict[int, Any]:
-        """Return which items of a window it holds, the first ones, by number."""
+        """Return a window's first held items, by number."""
         statement = self.kind.sql(
             "SELECT item, {key} FROM {holds}"
             " WHERE operation = %s AND item >= %s AND item < %s ORDER BY item LIMIT %s"
@@ -122,7 +122,7 @@ class Windows:
             return dict(cursor.fetchall())
 
     def _skip(self, reasons: Mapping[int, str]) -> None:
-        """Note why items are skipped, by number."""
+        """Store why the operation skips items, by number."""
         SkippedItem.objects.bulk_create(
             SkippedItem(operation=self.operation, number=number, reason=reason)
             for number, reason in reasons.items()
@@ -132,7 +132,7 @@ class Windows:
 
     @transaction.atomic
     def take_over(self, *, now: datetime) -> None:
-        """Record as unknown what an earlier run was sending when it ended."""
+        """Record as unknown the messages an earlier run was sending when it ended."""
         read_by_index()
         self._fence()
         for window in self._unfinished().filter(state=WindowState.SENDING):
@@ -167,7 +167,7 @@ class Windows:
 
     @transaction.atomic
     def claim(self, items: ReadItems) -> bool:
-        """Claim items before they are handed to a broker; False if it must stop."""
+        """Claim items before a broker gets them; False if the run must stop."""
         return self._claim(items, self._fence())
 
     @transaction.atomic
@@ -235,7 +235,7 @@ class Windows:
         return True
 
     def _free_undue(self, items: ReadItems) -> None:
-        """Free items that were answered, or decided by others, and count the latter."""
+        """Free items that were answered, or decided by others; count the latter."""
         self._skip(
             {
                 number: f"meanwhile it became {state}"
@@ -275,17 +275,17 @@ class Windows:
         return number - number % self.operation.window_size
 
     def _fence(self) -> Orders:
-        """Check that no newer run has started; return what people want now."""
+        """Return the operation's orders, unless a newer run has started."""
         self.orders = fence(operation=self.operation.pk, run=self.operation.run)
         return self.orders
 
     def _unfinished(self) -> WindowQuerySet:
-        """Return the windows of which something may still be sent, in order."""
+        """Return the windows of which some item may still be sent, in order."""
         windows = ItemWindow.objects.filter(operation=self.operation.pk)
         return windows.unfinished().order_by("first")
 
     def _update(self, first: int, **values: object) -> None:
-        """Update the window that begins with this item."""
+        """Update the window of an operation that begins with this item."""
         ItemWindow.objects.filter(operation=self.operation.pk, first=first).update(
             **values
         )

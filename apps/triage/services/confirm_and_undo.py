@@ -205,7 +205,7 @@ GROUP BY 1 ORDER BY 2 DESC, 1
 
 
 def _why_nothing_is_left(operation: Operation, *, now: datetime) -> str:
-    """Say by how many skipped items, and why, nothing is left; "" if something is."""
+    """Say how many items are skipped, and why; "" if there is one to act on."""
     if not operation.is_taken or operation.will_act > MOST_LOOKED_AT:
         return ""
     kind = kind_of(operation)
@@ -229,7 +229,7 @@ def _why_nothing_is_left(operation: Operation, *, now: datetime) -> str:
 
 
 def _obstacle(operation: Operation, *, now: datetime) -> str | None:
-    """Return why a preview cannot be confirmed; None if it can."""
+    """Return why an operation's preview cannot be confirmed; None if it can."""
     if operation.state in CONFIRMED:
         return f"This preview was confirmed before, as operation {operation.pk}."
     if operation.state != OperationState.PREVIEW or operation.expires_at <= now:

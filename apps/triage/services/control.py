@@ -83,7 +83,7 @@ def set_rate(
     principal: Principal,
     now: datetime,
 ) -> Operation:
-    """Set the highest number of messages a second; None for no limit."""
+    """Set an operation's highest rate in messages a second; None for no limit."""
     reason = clean_reason(reason)
     require_rate(rate)
     operation = _lock_unfinished(operation_id, principal)
@@ -105,7 +105,7 @@ def set_rate(
 
 
 def _lock_unfinished(operation_id: int, principal: Principal) -> Operation:
-    """Lock a visible operation that is not over; raises Absent or OperationOver.
+    """Lock a visible unfinished operation; raises Absent or OperationOver.
 
     Raises NotConverted for one of the release before.
     """
@@ -129,7 +129,7 @@ def _record(
     now: datetime,
     detail: dict[str, object],
 ) -> None:
-    """Append the change to the audit trail."""
+    """Append an operation's change to the audit."""
     audit.record(
         action=action,
         subject=f"operation:{operation.pk}",

@@ -184,7 +184,7 @@ def convert_next(*, at_once: int = AT_ONCE) -> bool:
 
 
 def _candidates() -> Iterator[Operation]:
-    """List operations to convert, the most urgent first."""
+    """List operations to convert to this release, the most urgent first."""
     # As the index has it, without the other kinds.
     earlier = Operation.objects.exclude(layout=LAYOUT)
     earlier = earlier.exclude(layout=LAYOUT_OF_OTHER_KINDS)
@@ -206,7 +206,7 @@ def _convert(operation: Operation, *, at_once: int) -> bool:
 
 @contextmanager
 def _run_lock(operation: Operation) -> Iterator[bool]:
-    """Keep workers of the release before from running it; yield False if one does."""
+    """Lock an operation against the release before; yield False if one runs it."""
     if operation.state not in UNFINISHED:
         yield True
         return
@@ -271,7 +271,7 @@ def _convert_some(operation_id: int, *, at_once: int = AT_ONCE) -> bool:
 
 
 def _next_batch(operation: Operation, at_once: int) -> _Batch:
-    """Find the rows that are converted next."""
+    """Find the operation's items that are converted next."""
     moved = Item.objects.filter(operation=operation)
     last = moved.aggregate(last=Max("number"))["last"]
     with connection.cursor() as cursor:
@@ -286,7 +286,7 @@ def _next_batch(operation: Operation, at_once: int) -> _Batch:
 
 
 def _move(operation: Operation, batch: _Batch) -> None:
-    """Move the rows of a batch to the tables of this release."""
+    """Move the items of a batch to the tables of this release."""
     sends = operation.verb in SENDS
     is_unfinished = operation.state in UNFINISHED
     # Nothing of a preview is judged, also if the release before has confirmed it after

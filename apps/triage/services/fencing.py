@@ -23,7 +23,7 @@ class Orders:
 
 
 def fence(*, operation: int, run: int) -> Orders:
-    """Return the orders for a run; raise LockLost if a newer run has started.
+    """Return people's orders to a run; raise LockLost if a newer run started.
 
     Until the transaction ends, no decision about the operation is made.
     """

@@ -22,7 +22,7 @@ from apps.triage.states import Verb
 def give_back(
     *, topic: Topic, reason: str, principal: Principal, now: datetime
 ) -> Operation | None:
-    """Start the operation, or return the unfinished one; None if nothing is open."""
+    """Start, or return, a topic's give back; None if no message is open."""
     if topic.broker_id is None or not topic.dead_letter_queue:
         raise Refused(
             f"the topic {topic.name} has no dead-letter queue to give back to"

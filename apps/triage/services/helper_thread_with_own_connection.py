@@ -19,7 +19,7 @@ class InlineExecutor(Executor):
     def submit(
         self, work: Callable[P, Result], /, *args: P.args, **kwargs: P.kwargs
     ) -> Future[Result]:
-        """Call at once in this thread; return the finished future."""
+        """Run a call at once in this thread; return the finished future."""
         future = Future[Result]()
         future.set_result(work(*args, **kwargs))
         return future

@@ -92,7 +92,7 @@ WHERE operation = %(operation)s AND first >= %(first)s AND first < %(end)s
 
 @transaction.atomic
 def judge_next(operation: Operation, *, now: datetime) -> bool:
-    """Hold or decide a run's next items; return False if none is left, or to stop.
+    """Hold or decide a run's next items; return False if it is to end.
 
     Raises LockLost if a newer run has started.
     """

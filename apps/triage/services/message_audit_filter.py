@@ -14,7 +14,7 @@ from apps.triage.states import ItemKindName
 
 
 def parse(params: Mapping[str, str]) -> TrailFilter:
-    """Parse a filter; for an item of operations, add those that acted on it.
+    """Parse an audit filter; for an operation's item, add its operations.
 
     Raises Invalid for the first bad parameter, and if the operations are too many.
     """

@@ -17,7 +17,7 @@ MOST_READ = 200
 def count_elsewhere(
     operation: Operation, first: Sequence[int]
 ) -> tuple[MisroutedCount, ...]:
-    """Count, among the first poisons to be sent, those that failed in another queue.
+    """Count, among the first poisons to send, those that failed elsewhere.
 
     Empty if the actor chose the target topic: they know where it goes. Those whose
     topic is requeued elsewhere do not count.

@@ -11,7 +11,7 @@ from apps.triage.states import Verb
 
 
 def store(operation: Operation) -> None:
-    """Store the policies of the present, before the items are counted by them."""
+    """Store an operation's requeue policies, before its items are counted."""
     Redirect.objects.bulk_create(
         Redirect(operation=operation, topic_id=topic, target_id=target)
         for topic, target in _policies(operation).items()
@@ -19,13 +19,13 @@ def store(operation: Operation) -> None:
 
 
 def keep_those_of(operation: Operation, topics: Collection[int] | None) -> None:
-    """Delete what concerns none of these topics; None: they are not all known."""
+    """Delete an operation's policies of other topics; None deletes none."""
     if topics is not None:
         operation.redirects.exclude(topic__in=topics).delete()
 
 
 def changed_topic(operation: Operation) -> str:
-    """Name a topic whose policy has changed since the preview; "" if none has.
+    """Name a topic whose requeue policy changed since the preview; "" if none.
 
     Only topics that were redirected then, or are now, count: the others of a preview
     send to themselves.

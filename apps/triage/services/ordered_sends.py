@@ -50,7 +50,7 @@ class OrderedSends:
     def _publish_rank(
         self, rank: list[OutboundMessage]
     ) -> dict[uuid.UUID, adapter_contract.PublishOutcome]:
-        """Publish one message of each topic in which no earlier one failed."""
+        """Send one message of each topic in which no earlier message failed."""
         sendable = [each for each in rank if _topic_id(each) not in self.stuck_topics]
         answers = self.publisher.publish([each.addressed for each in sendable])
         outcomes = {
@@ -69,7 +69,7 @@ class OrderedSends:
 
 
 def _refused_topics(operation: Operation) -> set[TopicId]:
-    """Return the topics of which an earlier run had a message refused."""
+    """Return the topics in which a message of an earlier run was refused."""
     refused = standings_of(
         operation, standings=[RedriveOutcome.REFUSED], limit=operation.total
     )
@@ -80,5 +80,5 @@ def _refused_topics(operation: Operation) -> set[TopicId]:
 
 
 def _topic_id(message: OutboundMessage) -> TopicId:
-    """Return the topic, within which order is kept: keys are not known."""
+    """Return a message's topic, in which order is kept: keys are not known."""
     return message.addressed.topic.pk

@@ -32,19 +32,19 @@ class Pruned:
 
 
 def beat(*, now: datetime) -> None:
-    """Store that a worker is alive now."""
+    """Store that a Celery worker is alive now."""
     WorkerBeat.objects.update_or_create(id=1, defaults={"at": now})
 
 
 def worker_missing_for(*, now: datetime) -> timedelta | None:
-    """Return how long no worker has answered; None if one does, or none ever did."""
+    """Return how long no Celery worker has answered; None if one does."""
     last = WorkerBeat.objects.values_list("at", flat=True).first()
     missing = None if last is None else now - last
     return missing if missing and missing > WORKER_LIVES else None
 
 
 def orphans(*, now: datetime) -> Orphans:
-    """List due operations that no process runs, and previews to be taken."""
+    """List due operations that no process runs, and previews without items."""
     due = (
         Operation.objects.of_this_release()
         .active()

@@ -21,7 +21,7 @@ NO_LIMIT = 1_000_000
 
 
 def require_rate(rate: int | None) -> None:
-    """Raise Invalid for an impossible rate."""
+    """Raise Invalid for an operation's impossible rate."""
     if rate is not None and not 1 <= rate <= HIGHEST_RATE:
         raise Invalid(
             "rate",
@@ -30,7 +30,7 @@ def require_rate(rate: int | None) -> None:
 
 
 def at_once(rate: int | None) -> int:
-    """Return how many messages may be handed over together."""
+    """Return how many messages an operation's rate sends together."""
     return NO_LIMIT if rate is None else max(1, rate // CLAIMS)
 
 
@@ -55,7 +55,7 @@ class Pacer:
         self._is_first = True
 
     def wait(self, number: int) -> None:
-        """Wait until so many messages may be handed over."""
+        """Wait until the operation's rate allows so many messages."""
         rate = self._rate()
         now = self._timer()
         if rate is None:

@@ -109,7 +109,7 @@ def _select(selection: SelectionRequest, *, topics: Sequence[str]) -> PoisonQuer
 
 
 def _retried(operation: int, standings: Sequence[str]) -> QuerySet[Item, int]:
-    """Select the poisons of an operation whose sends have one of these standings.
+    """Select the poisons of an operation whose items have these standings.
 
     A silent one was sent, and may be judged as answered later: the preview skips it.
     """
@@ -124,7 +124,7 @@ def _retried(operation: int, standings: Sequence[str]) -> QuerySet[Item, int]:
 
 
 def _selection_of(operation: Operation) -> SelectionRequest | None:
-    """Rebuild the request that an operation was previewed from.
+    """Rebuild the selection that an operation was previewed from.
 
     Returns None if it had chosen only messages that do not exist, or chose them one by
     one in the release before.
@@ -174,7 +174,7 @@ def _problem_detail(operation: Operation) -> Mapping[str, object]:
 
 
 def _problem_ids(operation: Operation) -> list[int]:
-    """List the ids of the problems it acts on; [] if that is slow or they are many."""
+    """List the problems an operation acts on; [] if slow or too many."""
     query = Query.from_canonical(operation.query or "")
     if ids := query.value_of("problem"):
         problems = sorted({int(each) for each in ids.split(",")})

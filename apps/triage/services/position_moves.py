@@ -140,7 +140,7 @@ class StillHeld(Refused):
 def review(
     *, position_id: int, wish: MoveTarget, principal: Principal, now: datetime
 ) -> Review:
-    """Compute what a move would do, and change nothing."""
+    """Compute what a position's move would do, and change nothing."""
     position = _movable_position(position_id, principal)
     return _review(position, wish, principal, now=now)
 
@@ -189,7 +189,7 @@ def move(
 
 
 def locate_poisons(*, topic_id: int) -> LocatedPoisons:
-    """Locate a topic's open poisons in it, as far as their bookmarks name a place."""
+    """Locate a topic's open poisons by their bookmarks, where these are places."""
     open_poisons = Poison.objects.open().filter(topic=topic_id).recent_first()
     rows = list(
         open_poisons.defer("bookmark").annotate(
@@ -237,7 +237,7 @@ def _movable_position(position_id: int, principal: Principal) -> BookmarkPositio
 def _review(
     position: BookmarkPosition, wish: MoveTarget, principal: Principal, *, now: datetime
 ) -> Review:
-    """Compute what a move would change, replay and pass over."""
+    """Compute what a position's move would change, replay and pass over."""
     targets = _TARGETS[wish.strategy](position, wish, principal, now)
     changes = position_move_storage.compare(position_id=position.pk, targets=targets)
     furthest = position_move_storage.furthest(topic_id=position.topic_id)
@@ -252,7 +252,7 @@ def _review(
 
 
 def _resolve(wish: MoveTarget, targets: Targets) -> MoveTarget:
-    """Return the request with the exact places that it means now."""
+    """Return the request with the exact places of the move's target now."""
     if wish.strategy is Strategy.RESTORE:
         return wish  # a stored mark may hold more than one number
     ends = {publisher: watermark(runs) for publisher, runs in targets.items()}
@@ -273,21 +273,21 @@ def _step_of(
 
 
 def _within(poisons: Sequence[LocatedPoison], runs: Runs) -> list[LocatedPoison]:
-    """Keep the messages whose place lies in the runs."""
+    """Return the messages whose place lies in the runs."""
     return [poison for poison in poisons if holds(runs, poison.place.seq)]
 
 
 def _target_start(
     position: BookmarkPosition, _: MoveTarget, __: Principal, ___: datetime
 ) -> Targets:
-    """Target the place before the first message of each publisher."""
+    """Target a move at the place before each publisher's first message."""
     return dict.fromkeys(_watermarks(position), up_to(NOWHERE))
 
 
 def _target_end(
     position: BookmarkPosition, _: MoveTarget, __: Principal, ___: datetime
 ) -> Targets:
-    """Target the highest known number of each publisher."""
+    """Target a move at the highest known number of each publisher."""
     furthest = position_move_storage.furthest(topic_id=position.topic_id)
     return _target_each(position, furthest.__getitem__)
 
@@ -295,7 +295,7 @@ def _target_end(
 def _target_time(
     position: BookmarkPosition, wish: MoveTarget, _: Principal, now: datetime
 ) -> Targets:
-    """Target where each mark was at a time; raise Invalid if that is unknown."""
+    """Target a move at each mark's place at a time; raise Invalid if unknown."""
     if wish.at is None or wish.at > now:
         raise Invalid("at", "give a time that is past")
     watermarks = watermark_samples.watermarks_at(position_id=position.pk, at=wish.at)
@@ -308,7 +308,7 @@ def _target_time(
 def _target_exact(
     _: BookmarkPosition, wish: MoveTarget, __: Principal, ___: datetime
 ) -> Targets:
-    """Target the given numbers; raise Invalid without any."""
+    """Target a move at the given numbers; raise Invalid without any."""
     if not wish.to:
         raise Invalid("to", "say where to, for at least one publisher")
     return {publisher: up_to(seq) for publisher, seq in wish.to.items()}
@@ -317,7 +317,7 @@ def _target_exact(
 def _target_shift(
     position: BookmarkPosition, wish: MoveTarget, _: Principal, __: datetime
 ) -> Targets:
-    """Target a number of messages before or after each mark; raise Invalid for 0."""
+    """Target a move at a number of messages from each mark; raise Invalid for 0."""
     marks = _watermarks(position)
     if not wish.by:
         raise Invalid("by", "give a number other than 0")
@@ -329,7 +329,7 @@ def _target_shift(
 def _target_copy(
     position: BookmarkPosition, wish: MoveTarget, principal: Principal, _: datetime
 ) -> Targets:
-    """Target the marks of another consumer of the topic; raise Invalid without one."""
+    """Target a move at another consumer's marks; raise Invalid without one."""
     positions = BookmarkPosition.objects.on_topics(principal.topics)
     others = positions.filter(topic=position.topic_id).exclude(pk=position.pk)
     other = others.filter(pk=wish.other or 0).first()
@@ -344,7 +344,7 @@ def _target_copy(
 def _target_restore(
     position: BookmarkPosition, wish: MoveTarget, _: Principal, __: datetime
 ) -> Targets:
-    """Target what was settled before an earlier move; raise Invalid without one."""
+    """Target a move at what was settled before an earlier one; raise Invalid."""
     rows = Moved.objects.filter(move=wish.move, move__position=position)
     before = dict(rows.values_list("publisher", "before"))
     if not before:
@@ -372,7 +372,7 @@ def _watermarks(position: BookmarkPosition) -> dict[str, int]:
 
 
 def _target_each(position: BookmarkPosition, seq_of: Callable[[str], int]) -> Targets:
-    """Target a number for each of the position's publishers."""
+    """Target a move at a number for each of the position's publishers."""
     return {name: up_to(seq_of(name)) for name in _watermarks(position)}
 
 

@@ -64,7 +64,7 @@ GROUP BY 1
 
 
 def count(operation: Operation, *, now: datetime) -> ItemBreakdown:
-    """Count the items of an operation, which are all there."""
+    """Count a preview's items by property; all its items are inserted."""
     counting = _Counting(operation, now=now)
     for first in range(0, operation.total, AT_ONCE):
         counting.add(first, min(first + AT_ONCE, operation.total))
@@ -91,7 +91,7 @@ class _Counting:
         )
 
     def add(self, first: int, end: int) -> None:
-        """Count the items from number `first` to before `end`."""
+        """Count an operation's items from number `first` to before `end`."""
         values: dict[str, Any] = {
             **self.ages,
             "operation": self.operation.pk,
@@ -119,7 +119,7 @@ class _Counting:
         self._add_left_out({topic for topic, *_ in rows}, first, end)
 
     def _add_left_out(self, topics: set[int], first: int, end: int) -> None:
-        """Count the headers that are left out, if there is time for it."""
+        """Count the headers that messages lose, if there is time for it."""
         seconds = self.headers_until - time.monotonic()
         if self.left_out is None:
             return
@@ -158,7 +158,7 @@ class _Counting:
         )
 
     def _samples(self) -> tuple[int, ...]:
-        """Return one message of each of the largest problems, else the first ones."""
+        """Return a message of each of the largest problems, else the first ones."""
         largest = [problem for problem, _ in self.problems.most_common(MOST_SAMPLES)]
         numbers = [self.first_of_problem[problem] for problem in largest]
         items = Item.objects.filter(operation=self.operation, number__in=numbers)

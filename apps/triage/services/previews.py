@@ -89,7 +89,7 @@ class SelectionRequest:
 
     @property
     def stored_query(self) -> str | None:
-        """Return what an operation stores of it; None if its items were picked."""
+        """Return the query that an operation stores; None if its items were picked."""
         return self.filters if self.query is None else str(self.query)
 
     def _require_one_way(self) -> None:
@@ -171,12 +171,12 @@ class PreviewSummary:
 
     @property
     def skipped(self) -> Shares:
-        """Return the skipped items by reason, the most frequent reason first."""
+        """Return how many items are skipped by reason, the most frequent first."""
         return self.breakdown.skipped.values
 
     @property
     def topics(self) -> Largest:
-        """Return the topics by name."""
+        """Return how many items each topic has, by name."""
         return self.breakdown.topics.renamed(self.topic_names)
 
     @property
@@ -193,7 +193,7 @@ class PreviewSummary:
 
     @property
     def by_endpoint(self) -> Shares:
-        """Return the endpoints by name, of deliveries."""
+        """Return how many deliveries each endpoint has, by name."""
         return dict(self.breakdown.groups).get("endpoint", Largest()).values
 
     @property
@@ -286,7 +286,7 @@ def insert_selection(operation: Operation, *, now: datetime) -> None:
 
 
 def summarize(*, operation: Operation) -> PreviewSummary:
-    """Return what a preview holds, and count what has arrived since."""
+    """Return what an operation's preview has, and count later arrivals."""
     breakdown = breakdown_of(operation)
     topics = [int(topic) for topic, _ in breakdown.topics.values]
     names = Topic.objects.filter(pk__in=topics).values_list("pk", "name")
@@ -305,7 +305,7 @@ def summarize(*, operation: Operation) -> PreviewSummary:
 
 
 def breakdown_of(operation: Operation) -> ItemBreakdown:
-    """Return the counts that were stored when the items were taken; none before.
+    """Return a preview's stored counts of its items; none before they exist.
 
     Those of a preview that was converted from the release before are counted now.
     """
@@ -360,7 +360,7 @@ def selection_of(operation: Operation) -> SelectionRequest | None:
 
 
 def _target_topic(selection: SelectionRequest, principal: Principal) -> Topic | None:
-    """Find the topic to send to, None for each its own; raise Invalid."""
+    """Find the topic to send messages to, None for their own; raise Invalid."""
     if not selection.target_topic:
         return None
     topics = Topic.objects.filter(name=selection.target_topic)
@@ -462,7 +462,7 @@ ORDER BY number
 def _copy_dropped_items(
     operation: Operation, *, dropped_by: int, now: datetime
 ) -> None:
-    """Insert what was dropped as the items of an undo, and store their numbers.
+    """Insert a drop's dropped items as the items of an undo; count them.
 
     No poison is read: one that is not dropped any more is skipped when it is judged.
     """
@@ -475,7 +475,7 @@ def _copy_dropped_items(
 
 
 def _store_numbers(operation: Operation, total: int, *, now: datetime) -> None:
-    """Store how many items there are, and what a preview shows of them."""
+    """Store a preview's number of items, and what its page shows of them."""
     operation.total = total
     operation_redirects.store(operation)
     breakdown = kind_of(operation).count(operation, now=now)
@@ -490,7 +490,7 @@ def _store_numbers(operation: Operation, total: int, *, now: datetime) -> None:
 
 
 def _count_up_to(most: int, selection: SelectionRequest, rows: QuerySet[Any]) -> int:
-    """Count the items that a request means; for an undo, those that were dropped.
+    """Count the items that a request selects; for an undo, the dropped ones.
 
     Of these Postgres would read all, only to see that there are many.
     """

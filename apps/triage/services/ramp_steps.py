@@ -44,7 +44,7 @@ def climb(operation: Operation, ramp: Ramp, *, now: datetime) -> RampCheck:
 
 
 def _pause(operation: Operation, why: str, *, now: datetime) -> None:
-    """Pause the operation, and audit why."""
+    """Pause the operation at its ramp, and audit why."""
     Operation.objects.filter(pk=operation.pk).transition(
         to=OperationState.PAUSED, paused_because=why
     )

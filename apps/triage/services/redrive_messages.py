@@ -124,7 +124,7 @@ class ReadItems:
 
     @property
     def never_sent(self) -> int:
-        """Count those that were never handed to a broker."""
+        """Count the messages that no broker was ever given."""
         return sum(not message.again for message in self.messages)
 
 
@@ -205,7 +205,7 @@ def _to_message(
 def _headers(
     row: _Row, redrive: uuid.UUID, topic: Topic, *, is_unmarked: bool
 ) -> tuple[Header, ...]:
-    """Return the headers to send; a message given back keeps exactly its own."""
+    """Return a message's headers to send; one given back keeps its own."""
     captured = tuple(zip(row.headers[::2], row.headers[1::2], strict=True))
     if row.queue:
         return captured
@@ -221,7 +221,7 @@ def _headers(
 def is_unsent(
     message: OutboundMessage, outcome: adapter_contract.PublishOutcome
 ) -> bool:
-    """Tell whether the broker surely has no copy, from this attempt or an earlier."""
+    """Tell whether the broker surely has no copy of a message."""
     return outcome.kind is adapter_contract.OutcomeKind.UNSENT and not message.again
 
 
@@ -232,7 +232,7 @@ def to_send(
     operation: int,
     claimed_at: datetime,
 ) -> Send:
-    """Return what is to be recorded of a message that the broker may have."""
+    """Return what to record of a message that the broker may have."""
     detail = outcome.detail
     if outcome.kind is adapter_contract.OutcomeKind.DUPLICATE and not message.again:
         detail = f"{NOT_THIS_ONE}. {detail}".strip()

@@ -112,7 +112,7 @@ def run(
 
 
 def _start_run(operation_id: int) -> Operation | None:
-    """Start a new run: it fences off any that still writes; None if none is wanted."""
+    """Start a new run of an operation, fencing any other; None if unwanted."""
     this = Operation.objects.of_this_release().filter(pk=operation_id)
     began = this.transition(to=OperationState.RUNNING, run=F("run") + 1)
     if not began:
@@ -172,7 +172,7 @@ class OperationRun:
         return SliceEnd.DONE if self.cancelled else self._end_slice()
 
     def _act(self) -> None:
-        """Send what it holds to brokers, or act on it in the database."""
+        """Send the run's held messages to brokers, or act on them in the database."""
         verb = Verb(self.operation.verb)
         act = self.windows.kind.database_acts.get(verb)
         if act is not None:
@@ -184,7 +184,7 @@ class OperationRun:
             self._send()
 
     def _act_in_database(self, act: DatabaseAct) -> None:
-        """Act on items, some in each transaction, until time is up or none is left."""
+        """Act on items in the database until time is up or none is left."""
         pacer = Pacer(lambda: self.windows.rate)
         goes_on = True
         while goes_on and self._has_time():
@@ -260,7 +260,7 @@ class OperationRun:
         claimed_at: datetime,
         following: ReadItems,
     ) -> bool:
-        """Record the answers when they are there; tell whether to go on sending."""
+        """Record brokers' answers when they are there; tell whether to send more."""
         self._await_or_cancel(publishing)
         outcomes = publishing.result()
         self._note_trouble(outcomes)
@@ -273,7 +273,7 @@ class OperationRun:
         )
 
     def _read(self, after: int) -> ReadItems:
-        """Read the next messages to send: fewer at once the lower the rate is."""
+        """Read the next messages to send, fewer the lower the rate is."""
         most = min(self.most, at_once(self.windows.rate), self.room)
         if not most:
             return ReadItems()
@@ -282,7 +282,7 @@ class OperationRun:
         return items
 
     def _goes_on(self) -> bool:
-        """Tell whether to claim more: there is time, and no broker is away."""
+        """Tell whether to send more: there is time, and no broker is away."""
         return not (self.cancelled or self.trouble) and self.clock() < self.until
 
     def _await_or_cancel(self, publishing: Future[Outcomes]) -> None:
@@ -316,7 +316,7 @@ class OperationRun:
                 self.trouble = outcome.detail or "the broker did not answer"
 
     def _cancel(self) -> SliceEnd:
-        """Free all that is held, window by window, and end as cancelled."""
+        """Free all held items, window by window; end the operation as cancelled."""
         while self.windows.give_up_next(now=self.clock()):
             self._require_lock()
         with transaction.atomic():
@@ -326,7 +326,7 @@ class OperationRun:
 
     @transaction.atomic
     def _end_slice(self) -> SliceEnd:
-        """Finish the operation if nothing is left, else store when to go on."""
+        """End an operation with nothing left, else store when to go on."""
         orders = self.windows.require_fence()
         this = Operation.objects.filter(pk=self.operation.pk)
         if orders.state is OperationState.CANCELLING:
@@ -348,7 +348,7 @@ class OperationRun:
         return SliceEnd.AGAIN if orders.may_go_on else SliceEnd.LATER
 
     def _finish(self, state: OperationState, action: Action) -> None:
-        """Set the operation to its end, and audit its counts."""
+        """Set the operation to its final state, and audit its counts."""
         now = self.clock()
         Operation.objects.filter(pk=self.operation.pk).transition(
             to=state, finished_at=now, trouble="", troubles=0, retry_at=None
