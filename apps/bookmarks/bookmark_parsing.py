@@ -23,7 +23,7 @@ class BookmarkPlace:
 
 
 def place_of(bookmark: str) -> BookmarkPlace | None:
-    """Read a plain number, the `ms-n` of a Redis stream, or AMPS' `publisher|number|`.
+    """Parse a bookmark: a number, Redis' `ms-n`, or AMPS' `publisher|number|`.
 
     Return None for everything else: such a message has no comparable place.
     """
@@ -36,5 +36,5 @@ def place_of(bookmark: str) -> BookmarkPlace | None:
 
 
 def _place_or_none(publisher: str, seq: int) -> BookmarkPlace | None:
-    """Return the place; None if its number is too large to store."""
+    """Return a bookmark's place; None if its number is too large to store."""
     return BookmarkPlace(publisher, seq) if seq <= LAST else None

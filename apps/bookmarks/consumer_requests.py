@@ -30,7 +30,7 @@ class Holder:
 
     @classmethod
     def parse(cls, data: Mapping[str, object]) -> Self:
-        """Parse who opens positions; raise Invalid for a bad field."""
+        """Parse the consumer that opens positions; raise Invalid for a bad field."""
         return cls(
             client_name=_parse_name(data, "client_name"),
             sub_id=_parse_optional_name(data, "sub_id"),
@@ -76,7 +76,7 @@ class PositionUpdate(NamedTuple):
 
 
 def _parse_name(data: Mapping[str, object], field: str) -> str:
-    """Return a required name; raise Invalid for a missing or bad one."""
+    """Parse a consumer's required name; raise Invalid for a missing or bad one."""
     value = data.get(field)
     if not isinstance(value, str) or not value.strip():
         raise Invalid(field, "it is missing: send its name")
@@ -84,18 +84,18 @@ def _parse_name(data: Mapping[str, object], field: str) -> str:
 
 
 def _parse_optional_name(data: Mapping[str, object], field: str) -> str | None:
-    """Return a name, None if it is missing; raise Invalid for a bad one."""
+    """Parse a consumer's optional name, None if missing; raise Invalid if bad."""
     return None if data.get(field) is None else _parse_name(data, field)
 
 
 def _parse_text(data: Mapping[str, object], field: str, limit: int) -> str:
-    """Return a text, "" if it is missing; raise Invalid for a bad one."""
+    """Parse a consumer's text, "" if missing; raise Invalid for a bad one."""
     value = data.get(field)
     return "" if value is None else _check_text(field, value, limit)
 
 
 def _check_text(field: str, value: object, limit: int) -> str:
-    """Return the text; raise Invalid if too long, or with control characters."""
+    """Return a consumer's text; raise Invalid if too long, or with control signs."""
     if not isinstance(value, str) or len(value) > limit:
         raise Invalid(field, f"send text of at most {limit} characters")
     # Requests hold thousands of texts, and most are printable.
@@ -114,20 +114,20 @@ def _parse_replays(value: object) -> bool:
 
 
 def _parse_epoch(value: object) -> int:
-    """Return a whole number that can be an epoch; raise Invalid for another."""
+    """Parse the epoch of a position; raise Invalid for a number that cannot be."""
     if type(value) is not int or not 0 < value <= EPOCH_LIMIT:
         raise Invalid("epoch", "send the epoch that opening this position gave")
     return value
 
 
 def _parse_optional_seq(data: Mapping[str, object], field: str) -> int | None:
-    """Return an optional number of a message, None if missing; raise Invalid."""
+    """Parse a message's optional sequence number, None if missing; raise Invalid."""
     value = data.get(field)
     return None if value is None else _parse_seq(field, value)
 
 
 def _parse_runs(value: object) -> Runs:
-    """Parse the settled runs, () if missing; raise Invalid for a bad one."""
+    """Parse a position's settled runs, () if missing; raise Invalid if bad."""
     if value is None:
         return ()
     if not isinstance(value, list):
@@ -138,7 +138,7 @@ def _parse_runs(value: object) -> Runs:
 
 
 def _parse_run(index: int, value: object) -> Run:
-    """Parse one [first, last]; raise Invalid with its index for a bad one."""
+    """Parse a settled run [first, last]; raise Invalid with its index if bad."""
     if not isinstance(value, list) or len(value) != 2:
         remedy = "send a pair: [first, last], both settled"
         raise Invalid(f"settled/{index}", remedy)
@@ -152,7 +152,7 @@ def _parse_run(index: int, value: object) -> Run:
 
 
 def _parse_seq(field: str, value: object) -> int:
-    """Return the number of a message; raise Invalid for another value."""
+    """Parse a message's sequence number; raise Invalid for another value."""
     # A bool is an int to Python; True would be message 1.
     if type(value) is not int or not 0 <= value <= LAST:
         raise Invalid(field, f"send whole numbers from 0 to 2^63-2 ({LAST})")

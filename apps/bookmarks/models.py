@@ -62,7 +62,7 @@ class BookmarkPosition(models.Model):
 
     @property
     def reader(self) -> str:
-        """Name the reader; consumers of a queue without groups have no name."""
+        """Name the position's reader; consumers without a group have no name."""
         if self.source == PositionSource.BROKER:
             return self.consumer_group or "its consumers"
         return f"{self.client_name} / {self.sub_id}"
@@ -136,12 +136,12 @@ class Mark(models.Model):
 
     @property
     def ahead(self) -> Runs:
-        """Return the settled runs above the watermark."""
+        """Return the mark's settled runs above the watermark."""
         return tuple(run for run in self.settled or () if run[0] > self.processed)
 
     @property
     def resume(self) -> int:
-        """Return the number after which the reader resumes."""
+        """Return the sequence number after which the reader resumes."""
         if self.persisted is None:
             return self.processed
         return min(self.processed, self.persisted)

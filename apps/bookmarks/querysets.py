@@ -24,11 +24,11 @@ class PositionQuerySet(models.QuerySet["BookmarkPosition"]):
         return self.filter(topic_filters_by_id.matching(patterns))
 
     def locked(self) -> Self:
-        """Lock the rows until the transaction ends, in the order of all writers."""
+        """Lock positions until the transaction ends, in the order of all writers."""
         return self.order_by("pk").select_for_update(of=("self",), no_key=True)
 
 
 class MarkQuerySet(models.QuerySet["Mark"]):
     def locked(self) -> Self:
-        """Lock the rows until the transaction ends, in the order of all writers."""
+        """Lock marks until the transaction ends, in the order of all writers."""
         return self.order_by("pk").select_for_update(of=("self",), no_key=True)

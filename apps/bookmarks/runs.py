@@ -26,32 +26,32 @@ else:
 
 
 def up_to(seq: int) -> Runs:
-    """Return the run of all numbers up to this one; nothing for `NOWHERE`."""
+    """Return the run of all sequence numbers up to this one; () for `NOWHERE`."""
     return () if seq < 0 else ((0, seq),)
 
 
 def watermark(runs: Runs) -> int:
-    """Return the end of the run that begins at 0, or `NOWHERE`."""
+    """Return the end of the settled run that begins at 0, or `NOWHERE`."""
     return runs[0][1] if runs and runs[0][0] == 0 else NOWHERE
 
 
 def size(runs: Runs) -> int:
-    """Count the numbers in the runs."""
+    """Count the sequence numbers in the runs."""
     return sum(high - low + 1 for low, high in runs)
 
 
 def holds(runs: Runs, seq: int) -> bool:
-    """Tell whether a number lies in one of the runs."""
+    """Tell whether a sequence number lies in one of the runs."""
     return any(low <= seq <= high for low, high in runs)
 
 
 def as_text(runs: Runs) -> str:
-    """Write runs as a multirange of Postgres; they may be unordered and overlap."""
+    """Write runs of sequence numbers as Postgres' multirange, merged or not."""
     return "{" + ",".join([f"[{low},{high}]" for low, high in runs]) + "}"
 
 
 def from_postgres(value: Multirange[int]) -> Runs:
-    """Convert a multirange of Postgres to runs, whose ends are included."""
+    """Convert Postgres' multirange to runs, whose ends are included."""
     # Postgres returns canonical ranges: lower end included, upper end excluded.
     return tuple((run.lower or 0, (run.upper or 0) - 1) for run in value)
 
@@ -60,7 +60,7 @@ class RunsField(RunsBase):
     """Runs in ascending order, none of them touching another (int8multirange)."""
 
     def db_type(self, connection: Any) -> str:  # noqa: ARG002 - Django's signature
-        """Return the Postgres type of the column."""
+        """Return the Postgres type of a column of runs."""
         return "int8multirange"
 
     def get_prep_value(self, value: Runs | None) -> str | None:

@@ -10,7 +10,7 @@ from apps.core import clock
 
 @shared_task(name="apps.bookmarks.tasks.sample")
 def sample() -> None:
-    """Sample all positions, and prune old samples."""
+    """Sample the watermarks of all positions, and prune old samples."""
     now = clock.now()
     watermark_samples.take(now=now)
     watermark_samples.prune(now=now)

@@ -30,12 +30,12 @@ class MarkChange:
 
     @property
     def old(self) -> int:
-        """Return the watermark before the move."""
+        """Return the mark's watermark before the move."""
         return watermark(self.before)
 
     @property
     def new(self) -> int:
-        """Return the watermark after the move."""
+        """Return the mark's watermark after the move."""
         return watermark(self.after)
 
     @property
@@ -132,7 +132,7 @@ def write(
 
 
 def _insert_empty_marks(position: BookmarkPosition, publishers: Sequence[str]) -> None:
-    """Insert empty marks of these publishers; leave existing ones as they are."""
+    """Insert empty marks of a position's publishers; leave existing ones."""
     Mark.objects.bulk_create(
         [
             Mark(
@@ -149,14 +149,14 @@ def _insert_empty_marks(position: BookmarkPosition, publishers: Sequence[str]) -
 
 
 def holder_settled_at(*, position_id: int) -> datetime | None:
-    """Return when the holder last settled anything, or None if it never has."""
+    """Return when a position's holder last settled anything, or None."""
     marks = Mark.objects.filter(position=position_id)
     latest: datetime | None = marks.aggregate(at=Max("settled_at"))["at"]
     return latest
 
 
 def furthest(*, topic_id: int) -> dict[str, int]:
-    """Return the highest known number of each publisher, of all positions."""
+    """Return a topic's highest known number of each publisher, of all positions."""
     with connection.cursor() as cursor:
         cursor.execute(_FURTHEST, [topic_id])
         return dict(cursor.fetchall())

@@ -77,7 +77,7 @@ class _Remark:
 def settle(
     *, members: Sequence[object], principal: Principal, now: datetime
 ) -> list[SettleAnswer]:
-    """Store what is settled, received and persisted; answer each member in order.
+    """Store positions' settled, received and persisted numbers, one answer each.
 
     Merging is a union and a maximum: idempotent, and independent of order. Invalid
     members are rejected one by one.
@@ -92,7 +92,7 @@ def settle(
 
 
 def _reject(pointer: str, detail: str) -> SettleAnswer:
-    """Return the answer to a member that cannot be stored, and why."""
+    """Return the answer to an update that cannot be stored, and why."""
     return SettleAnswer(status=SettleStatus.REJECTED, detail=detail, pointer=pointer)
 
 
@@ -107,7 +107,7 @@ def _refuse_hidden(topic: str, hidden: Collection[str]) -> SettleAnswer | None:
 
 @transaction.atomic
 def _settle(updates: Sequence[PositionUpdate], *, now: datetime) -> list[SettleAnswer]:
-    """Settle all updates by one statement, which locks the marks in id order.
+    """Settle all updates of positions by one statement, locking marks by id.
 
     If the statement finds positions without a mark for the publisher, roll it back,
     since positions are always locked before marks; insert the marks and settle again.
@@ -127,7 +127,7 @@ def _settle(updates: Sequence[PositionUpdate], *, now: datetime) -> list[SettleA
 
 
 def _mark_key(update: PositionUpdate) -> Key:
-    """Return what names a mark: client, subscription, topic, publisher, epoch."""
+    """Return an update's mark: client, subscription, topic, publisher, epoch."""
     return update[:5]
 
 
@@ -143,17 +143,17 @@ def _merge_updates(first: PositionUpdate, second: PositionUpdate) -> PositionUpd
 
 
 def _highest(update: PositionUpdate) -> int:
-    """Return the highest settled number of an update, or `NOWHERE`."""
+    """Return the highest settled number of a position's update, or `NOWHERE`."""
     return max((high for _, high in update.settled), default=NOWHERE)
 
 
 def _greater(first: int | None, second: int | None) -> int | None:
-    """Return the greater of two numbers, of which each may be None."""
+    """Return the greater of two sequence numbers, each of which may be None."""
     return max((n for n in (first, second) if n is not None), default=None)
 
 
 def _answer_of_remark(remark: _Remark | None) -> SettleAnswer:
-    """Turn what the statement remarked on an update into the answer to it."""
+    """Turn the statement's remark on a position's update into the answer."""
     if remark is None:
         return OK
     if remark.position is None:
@@ -229,7 +229,7 @@ WHERE judged.runs IS NULL OR judged.runs >= %(pressing)s
 def _merge(
     updates: Mapping[Key, PositionUpdate], *, now: datetime
 ) -> dict[Key, _Remark]:
-    """Merge updates into their marks in Postgres; return the remark on each.
+    """Merge updates into positions' marks in Postgres; return each one's remark.
 
     A mark that would get too many runs is not changed.
     """
@@ -253,14 +253,14 @@ def _merge(
 
 
 def _arrays_by_field(updates: Collection[PositionUpdate]) -> dict[str, str]:
-    """Turn updates into an array of Postgres for each of their fields."""
+    """Turn updates of positions into an array of Postgres for each field."""
     columns = dict(zip(PositionUpdate._fields, zip(*updates, strict=True), strict=True))
     columns["settled"] = tuple(map(as_text, columns["settled"]))
     return {name: _as_array(values) for name, values in columns.items()}
 
 
 def _as_array(values: tuple[str | int | None, ...]) -> str:
-    """Write an array as Postgres reads it: a JSON list, but for the brackets.
+    """Write values as an array of Postgres: a JSON list, but for the brackets.
 
     Parsed texts have no control characters, which JSON escapes differently.
     """
@@ -285,7 +285,7 @@ ON CONFLICT (position_id, publisher) DO NOTHING
 
 
 def _insert_marks(first: Mapping[Key, _Remark]) -> None:
-    """Insert the marks that got their first update."""
+    """Insert the marks of positions that got their first update."""
     values: dict[str, list[int | str | None]] = {
         "positions": [remark.position for remark in first.values()],
         "publishers": [publisher for _, _, _, publisher, _ in first],
