@@ -60,12 +60,12 @@ class ProviderBackend(ModelBackend):
     """Loads the users of OpenID sessions; checks no password."""
 
     def authenticate(self, *_: Any, **__: Any) -> None:
-        """Refuse everyone: `single_sign_on` admits people."""
+        """Return None, so no user: `single_sign_on` admits people of the provider."""
 
 
 @contextmanager
 def _password_slot() -> Iterator[None]:
-    """Hash in this block only when few others do; raise TooManySignIns."""
+    """Hash a password in this block when few others do; raise TooManySignIns."""
     _release_connection()
     if not _slots.acquire(timeout=LONGEST_WAIT_SECONDS):
         raise TooManySignIns

@@ -17,7 +17,7 @@ SCHEME = "bearer"
 
 
 def is_known(headers: Mapping[bytes, bytes]) -> bool:
-    """Tell whether the headers have a usable key, or the session of a signed-in person.
+    """Tell whether a request has a usable key, or a signed-in person's session.
 
     `headers` have lower-case names. The view checks later what the sender may do.
     """
@@ -38,5 +38,5 @@ def _is_of_a_person(session: str) -> bool:
 
 
 def _header_text(headers: Mapping[bytes, bytes], name: bytes) -> str:
-    """Return the value of a header as text; "" without it."""
+    """Return the value of a request's header as text; "" without it."""
     return headers.get(name, b"").decode("latin-1")

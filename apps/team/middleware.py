@@ -46,7 +46,7 @@ class SignInRequiredMiddleware(LoginRequiredMiddleware):
     def process_view(
         self, request: HttpRequest, view_func: Any, view_args: Any, view_kwargs: Any
     ) -> HttpResponseBase | None:
-        """Redirect to the sign-in, or to the second factor; None lets in."""
+        """Redirect to the sign-in, or to the second factor; None lets a request in."""
         if not getattr(view_func, "login_required", True):
             return None
         refusal = super().process_view(request, view_func, view_args, view_kwargs)
@@ -58,7 +58,7 @@ class SignInRequiredMiddleware(LoginRequiredMiddleware):
 
 
 def _redirect_to_sign_in(request: HttpRequest) -> HttpResponse:
-    """Warn that the form did nothing, and return to its page after the sign-in."""
+    """Redirect to the sign-in, warning that the posted form did nothing."""
     messages.warning(request, "Your session ended: nothing was done. Sign in again.")
     return redirect_to_login(_page_of_form(request), reverse(settings.LOGIN_URL))
 
@@ -100,7 +100,7 @@ def IdleSessionMiddleware(respond: Handler) -> Handler:  # noqa: N802 - named as
 def _if_active(
     request: HttpRequest, user: User | AnonymousUser
 ) -> User | AnonymousUser:
-    """Return the user, or end a session that is over and return AnonymousUser."""
+    """Return a session's user, or end an over session; return AnonymousUser."""
     if not user.is_authenticated:
         return user
     now = clock.now()

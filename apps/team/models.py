@@ -31,7 +31,7 @@ class User(AbstractUser):
         ]
 
     def get_session_auth_hash(self) -> str:
-        """Return the hash that sessions must match; ending sessions changes it."""
+        """Return the hash that the user's sessions must match."""
         auth_hash = super().get_session_auth_hash()
         if self.sessions_ended_at is None:
             return auth_hash
@@ -79,14 +79,14 @@ class ApiKey(models.Model):
         return self.name
 
     def state(self, now: datetime) -> str:
-        """Return whether the key is `usable`, `revoked` or `expired` now."""
+        """Return whether the API key is `usable`, `revoked` or `expired` now."""
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.expires_at and self.expires_at <= now else "usable"
 
     @property
     def principal(self) -> Principal:
-        """Return the rights of the key: its scopes, on its topics."""
+        """Return the rights of the API key: its scopes, on its topics."""
         return Principal(
             actor=Actor.key(self.name),
             scopes=frozenset(Scope(scope) for scope in self.scopes),

@@ -66,7 +66,7 @@ AWAY = "The provider does not answer as it should: try again in a moment."
 
 
 def begin(request: HttpRequest, *, next_url: str) -> HttpResponse:
-    """Redirect to the provider, which returns to the callback, then to `next_url`.
+    """Redirect to the sign-in of the OpenID provider, then to `next_url`.
 
     Raises Unavailable while the provider is away.
     """
@@ -80,7 +80,7 @@ def begin(request: HttpRequest, *, next_url: str) -> HttpResponse:
 
 
 def complete(request: HttpRequest) -> HttpResponse:
-    """Sign in the person who returns from the provider.
+    """Sign in the person who returns from the OpenID provider.
 
     Raises Forbidden or Refused if they may not, or if this browser began no sign-in.
     """
@@ -92,7 +92,7 @@ def complete(request: HttpRequest) -> HttpResponse:
 
 @contextmanager
 def _translated_errors() -> Iterator[None]:
-    """Raise Unavailable for the provider's failures and odd answers."""
+    """Raise Unavailable for the OpenID provider's failures and odd answers."""
     try:
         yield
     except requests.RequestException as away:
@@ -108,7 +108,7 @@ def _translated_errors() -> Iterator[None]:
 
 
 def _error_line(error: BaseException) -> str:
-    """Format an error for the log, cut to 500 characters."""
+    """Format an error of the sign-in for the log, cut to 500 characters."""
     return f"{type(error).__name__}: {error}"[:500]
 
 
@@ -116,7 +116,7 @@ class ProviderAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # it 
     """The hooks that allauth calls during a sign-in."""
 
     def get_requests_session(self) -> requests.Session:
-        """Return the HTTP session that limits the time and size of answers."""
+        """Return the HTTP session that limits the provider's answers."""
         return _BoundedSession()
 
     def pre_social_login(self, request: HttpRequest, sociallogin: SocialLogin) -> None:
@@ -182,13 +182,13 @@ class _Protocol(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # it has no 
         return _description(_issuer())
 
     def parse_token(self, data: dict[str, Any]) -> SocialToken:
-        """Keep only the access token of the provider's answer."""
+        """Return only the access token of the provider's answer."""
         return SocialToken(token=data["access_token"])
 
     def complete_login(
         self, request: HttpRequest, app: SocialApp, token: SocialToken, **kwargs: Any
     ) -> SocialLogin:
-        """Fetch the claims; raise OAuth2Error unless they are of one subject."""
+        """Fetch a sign-in's claims; raise OAuth2Error unless of one subject."""
         if "id_token" not in kwargs["response"]:
             raise OAuth2Error("there is no id_token")
         social_login = super().complete_login(request, app, token, **kwargs)
@@ -216,7 +216,7 @@ class _Provider(OpenIDConnectProvider):  # type: ignore[misc]  # it has no types
 
 
 def _issuer() -> str:
-    """Return the issuer of the configured provider; raise Absent without one."""
+    """Return the issuer of the OpenID provider; raise Absent without one."""
     return single_sign_on.provider_settings().issuer
 
 
@@ -249,7 +249,7 @@ def _identity(social_login: SocialLogin) -> ProviderIdentity:
 
 
 def _group_names(claim: object) -> frozenset[str]:
-    """Parse a claim: a text or a list of texts; anything else names no group."""
+    """Parse the claim of groups: a text or a list of texts; else no group."""
     names = claim if isinstance(claim, list) else [claim]
     return frozenset(name for name in names if isinstance(name, str))
 
@@ -277,7 +277,7 @@ class _BoundedSession(requests.Session):
     """Limits requests in number, time and size, and holds no database connection."""
 
     def request(self, *args: Any, **kwargs: Any) -> requests.Response:
-        """Make a request with limits of time and size, few at once, and no redirect."""
+        """Call the provider with limits of time and size, and no redirect."""
         if not connection.in_atomic_block:
             connection.close()
         if not _slots.acquire(timeout=LONGEST_WAIT_SECONDS):
@@ -295,7 +295,7 @@ class _BoundedSession(requests.Session):
 
 
 def _whole(answer: requests.Response) -> requests.Response:
-    """Read the body, unless it is too large or comes too slowly."""
+    """Read the provider's answer, unless it is too large or comes too slowly."""
     deadline = time.monotonic() + ANSWER_SECONDS
     body = bytearray()
     with answer:

@@ -25,7 +25,7 @@ log.addFilter(RateLimitFilter(lines=60, seconds=60))
 
 @transaction.atomic
 def note_refusal(*, secret: str, address: str, now: datetime) -> None:
-    """Record the use of a key that ended; an unknown secret is only logged.
+    """Record the use of an API key that ended; an unknown secret is only logged.
 
     `address` is the sender's.
     """

@@ -87,7 +87,7 @@ class Principal:
         return "*" in self.topics
 
     def require_trail(self) -> None:
-        """Raise Forbidden unless this principal may read the whole audit trail.
+        """Raise Forbidden unless this principal may read the whole audit.
 
         It spans all topics, and leaving out entries would break its chain.
         """

@@ -50,22 +50,22 @@ def who_have_one(users: Iterable[User]) -> set[int]:
 
 
 def sealed_secret() -> str:
-    """Create a secret for an app, sealed for the session until it is confirmed."""
+    """Create a second factor's secret, sealed for the session until confirmed."""
     return SealingAdapter().encrypt(generate_totp_secret())
 
 
 def clear_secret(sealed: str) -> str:
-    """Decrypt a sealed secret; raise Unavailable if it has another key."""
+    """Decrypt a second factor's secret; raise Unavailable under another key."""
     return SealingAdapter().decrypt(sealed)
 
 
 def link(user: User, secret: str) -> str:
-    """Return the otpauth URL for an app, as a link or as a QR code."""
+    """Return a second factor's otpauth URL, as a link or for a QR code."""
     return str(SealingAdapter().build_totp_url(user, secret))
 
 
 def qr_code(user: User, secret: str) -> str:
-    """Draw the otpauth URL as an SVG of a QR code."""
+    """Draw a second factor's otpauth URL as an SVG of a QR code."""
     return str(SealingAdapter().build_totp_svg(link(user, secret)))
 
 
@@ -95,7 +95,7 @@ def add(*, user: User, secret: str, code: str, now: datetime) -> list[str]:
 
 @transaction.atomic
 def prove(*, user: User, code: str, attempt: SignInAttempt, now: datetime) -> bool:
-    """Use up a code, if it is right; otherwise count and record it.
+    """Use up a person's code, if it is right; otherwise count and record it.
 
     Raises TooManySignIns while the attempt has to wait. Attempts for a person run one
     after another: otherwise concurrent guesses would all run before one is counted.
@@ -115,7 +115,7 @@ def prove(*, user: User, code: str, attempt: SignInAttempt, now: datetime) -> bo
 
 @transaction.atomic
 def renew_recovery_codes(*, user: User, now: datetime) -> list[str]:
-    """Replace the recovery codes: the former ones are no longer valid."""
+    """Replace a person's recovery codes: the former ones are no longer valid."""
     _lock_user(user)
     if not is_set(user):
         raise Refused("You have no second factor: add one first.")
@@ -127,7 +127,7 @@ def renew_recovery_codes(*, user: User, now: datetime) -> list[str]:
 
 @transaction.atomic
 def remove(*, user: User, now: datetime, actor: Actor | None = None) -> None:
-    """Delete the factor and its recovery codes, and sign the person out.
+    """Delete a person's second factor and recovery codes, and sign them out.
 
     The default actor is the person. Raises Refused if there is no factor.
     """
@@ -146,7 +146,7 @@ def recovery_codes_left(user: User) -> int:
 
 
 def _use_app_code(user: User, code: str, *, now: datetime) -> bool:
-    """Use up a right code of the app; return False for a wrong or used one."""
+    """Use up a right code of the user's app; return False for a wrong or used one."""
     factor = _factors(user, FactorType.TOTP).first()
     if factor is None:
         return False
@@ -162,13 +162,13 @@ def _use_app_code(user: User, code: str, *, now: datetime) -> bool:
 
 
 def _use_recovery_code(user: User, code: str) -> bool:
-    """Use up a recovery code; return False for a wrong or used one."""
+    """Use up a user's recovery code; return False for a wrong or used one."""
     factor = _factors(user, FactorType.RECOVERY_CODES).first()
     return factor is not None and RecoveryCodes(factor).validate_code(code)
 
 
 def _period_of(code: str, *, secret: str, after: int, now: datetime) -> int | None:
-    """Find the period whose code this is, near `now` and later than `after`."""
+    """Find the time period whose code this is, near `now` and later than `after`."""
     digits = "".join(code.split())
     current = int(now.timestamp() // PERIOD.total_seconds())
     for period in range(current - TOLERANCE, current + TOLERANCE + 1):
@@ -184,7 +184,7 @@ def _new_recovery_codes(user: User) -> list[str]:
 
 
 def _factors(user: User, *kinds: str) -> QuerySet[Authenticator]:
-    """Select the user's factors of these kinds: app, recovery codes."""
+    """Select the user's second factors of these kinds: app, recovery codes."""
     factors: QuerySet[Authenticator] = Authenticator.objects.filter(
         user=user, type__in=kinds
     )
@@ -205,7 +205,7 @@ def _end_sessions(user: User, *, now: datetime) -> None:
 def _audit_factor(
     action: Action, user: User, *, now: datetime, actor: Actor | None = None
 ) -> None:
-    """Append a change of a user's factor to the audit."""
+    """Append a change of a user's second factor to the audit."""
     own = user.principal.actor
     audit.record(
         action=action,

@@ -16,11 +16,11 @@ class SealingAdapter(DefaultMFAAdapter):  # type: ignore[misc]  # it has no type
     """Seals secrets in the database, and names the account in the app."""
 
     def encrypt(self, text: str) -> str:
-        """Seal what allauth stores of a factor, with a key of the SECRET_KEY."""
+        """Encrypt what allauth stores of a second factor, by the SECRET_KEY."""
         return secret_encryption.seal(text, purpose=PURPOSE)
 
     def decrypt(self, encrypted_text: str) -> str:
-        """Unseal what allauth stored; raise Unavailable under another SECRET_KEY."""
+        """Decrypt a stored second factor; raise Unavailable under another key."""
         try:
             return secret_encryption.unseal(encrypted_text, purpose=PURPOSE)
         except secret_encryption.OtherKey as error:
@@ -30,5 +30,5 @@ class SealingAdapter(DefaultMFAAdapter):  # type: ignore[misc]  # it has no type
             ) from error
 
     def get_totp_label(self, user: Any) -> str:
-        """Return the name that the app shows beside its codes."""
+        """Return the account's name that the app shows beside its codes."""
         return str(user.username)

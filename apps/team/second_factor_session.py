@@ -29,7 +29,7 @@ def require_code(request: HttpRequest, user: User, *, now: datetime) -> None:
 
 
 def user_awaiting_code(request: HttpRequest, *, now: datetime) -> User | None:
-    """Return the person who must enter a code, while their password still counts."""
+    """Return the person who must enter a code, while their password counts."""
     stored = request.session.get(_PENDING)
     if stored is None or now - datetime.fromisoformat(stored["at"]) > CODE_TIMEOUT:
         return None
@@ -48,7 +48,7 @@ def note_proof(request: HttpRequest) -> None:
 
 
 def stay_signed_in(request: HttpRequest, user: User) -> None:
-    """Keep this session, when a change of the factor ends all the others."""
+    """Let this session go on when a change of the factor ends all the others."""
     update_session_auth_hash(request, user)
 
 
@@ -58,14 +58,14 @@ def forget_proof(request: HttpRequest) -> None:
 
 
 def new_secret(request: HttpRequest) -> str:
-    """Return the secret to offer, a new one only if none is yet in the session."""
+    """Return the second factor's secret to offer, the session's if there is one."""
     if _SECRET not in request.session:
         request.session[_SECRET] = second_factor.sealed_secret()
     return second_factor.clear_secret(request.session[_SECRET])
 
 
 def offered_secret(request: HttpRequest) -> str | None:
-    """Return the secret that this session was offered, or None."""
+    """Return the second factor's secret that the session offered, or None."""
     sealed = request.session.get(_SECRET)
     return None if sealed is None else second_factor.clear_secret(sealed)
 

@@ -49,7 +49,7 @@ def create_api_key(
     actor: Actor,
     now: datetime,
 ) -> NewKey:
-    """Create a key; raises Invalid for a name in use, or a bad scope or topic."""
+    """Create an API key; raises Invalid for a used name, bad scope or topic."""
     unknown = sorted(set(scopes) - set(Scope))
     if unknown or not scopes:
         raise Invalid("scope", f"use some of {', '.join(Scope)}")
@@ -85,7 +85,7 @@ def create_api_key(
 
 @transaction.atomic
 def revoke_api_key(*, name: str, actor: Actor, now: datetime) -> bool:
-    """End a key at once; False if it does not exist or has ended already."""
+    """End an API key at once; False if it does not exist or has ended already."""
     revoked = ApiKey.objects.filter(name=name, revoked_at=None).update(revoked_at=now)
     if not revoked:
         return False
@@ -96,7 +96,7 @@ def revoke_api_key(*, name: str, actor: Actor, now: datetime) -> bool:
 
 
 def _check_name_of_key(name: str) -> None:
-    """Raise Invalid for an unusable name of a key, or one in use."""
+    """Raise Invalid for an unusable name of an API key, or one in use."""
     if not is_name(name, limit=NAME_LIMIT):
         remedy = f"give up to {NAME_LIMIT} characters that can be seen"
         raise Invalid("name", f"{remedy}, without a blank at either end")
@@ -109,7 +109,7 @@ def _check_name_of_key(name: str) -> None:
 
 
 def check_speaker(field: str, name: str) -> None:
-    """Raise Invalid for a name that would make audit entries look like Poisonweb's."""
+    """Raise Invalid for an actor's name that would look like Poisonweb's."""
     if resembles_system_name(name):
         remedy = "choose another name: entries of the trail that Poisonweb writes"
         raise Invalid(field, f"{remedy} itself begin like this one")
@@ -131,7 +131,7 @@ WHERE digest = %(digest)s AND revoked_at IS NULL
 
 
 def recognise(*, secret: str, now: datetime) -> ApiKey | None:
-    """Return the usable key of a secret, or None; store when it was used."""
+    """Return the usable API key of a secret, or None; store when it was used."""
     with connection.cursor() as cursor:
         cursor.execute(_USABLE, {"digest": digest_of(secret), "now": now})
         row = cursor.fetchone()
@@ -146,7 +146,7 @@ def recognise(*, secret: str, now: datetime) -> ApiKey | None:
 
 
 def usable_keys(*, now: datetime) -> list[ApiKey]:
-    """List all keys that can be used, with what recognises them."""
+    """List all API keys that can be used, with what recognises them."""
     unexpired = Q(expires_at=None) | Q(expires_at__gt=now)
     keys = ApiKey.objects.filter(unexpired, revoked_at=None)
     return list(keys.only("name", "digest", "scopes", "topics", "expires_at"))
@@ -223,7 +223,7 @@ def alter_user(
     actor: Actor,
     now: datetime,
 ) -> User:
-    """Change the given members of a person; disabling signs them out at once.
+    """Change the given rights of a person; disabling signs them out at once.
 
     Raises Invalid for an unknown name, and Refused if no admin would be left, unless
     `may_leave_no_admin`.
@@ -276,7 +276,7 @@ def _audit_change(
     now: datetime,
     detail: Mapping[str, Any] | None = None,
 ) -> None:
-    """Append a change of a person or a key to the audit."""
+    """Append a change of a person or an API key to the audit."""
     # People act on pages only, and all other actors by a command.
     source = "ui" if actor.is_person else "system"
     audit.record(
@@ -309,6 +309,6 @@ def _lock_user(username: str) -> User:
 
 
 def digest_of(secret: str) -> bytes:
-    """Hash the secret of a key, as it is stored."""
+    """Hash the secret of an API key, as it is stored."""
     # The secret is 256 random bits: a slow hash would not protect it better.
     return hashlib.sha256(secret.encode("utf-8", "replace")).digest()

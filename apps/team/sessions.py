@@ -70,7 +70,7 @@ def begin(session: SessionBase, *, address: str, now: datetime) -> None:
 
 
 def is_over(data: SessionData, *, now: datetime) -> bool:
-    """Tell whether its person was idle for too long, or signed in too long ago."""
+    """Tell whether a session's person was idle or signed in for too long."""
     signed_in, at_work = data.get(SIGNED_IN_AT), data.get(AT_WORK)
     if not signed_in or not at_work:
         return True
@@ -91,7 +91,7 @@ def user_id_of(data: SessionData) -> int:
 
 
 def is_of(user: User, data: SessionData) -> bool:
-    """Tell whether a session began after the person's sessions were last ended."""
+    """Tell whether a session began after its person's sessions were last ended."""
     expected = user.get_session_auth_hash()
     return constant_time_compare(data.get(HASH_SESSION_KEY, ""), expected)
 
@@ -128,7 +128,7 @@ def _recently_used(now: datetime) -> QuerySet[Session]:
 
 @transaction.atomic
 def end_session(*, user: User, mark: str, actor: Actor, now: datetime) -> bool:
-    """Sign a person out in one place; False if they are not signed in there."""
+    """End one session of a person; False if they are not signed in there."""
     rows = (row for row in _recently_used(now) if mark_of(row.session_key) == mark)
     keys = [row.pk for row in rows if user_id_of(row.get_decoded()) == user.pk]
     number, _ = Session.objects.filter(pk__in=keys).delete()
@@ -146,6 +146,6 @@ def end_session(*, user: User, mark: str, actor: Actor, now: datetime) -> bool:
 
 
 def prune(*, now: datetime) -> int:
-    """Delete expired sessions; return how many."""
+    """Delete expired sessions of people; return how many."""
     number, _ = Session.objects.filter(expire_date__lte=now).delete()
     return number

@@ -78,7 +78,7 @@ class SignInAttempt:
 
     @property
     def digests(self) -> Mapping[CountedBy, bytes]:
-        """Hash what failures are counted by: account, address, and both."""
+        """Hash what failed sign-ins are counted by: account, address, and both."""
         address, account = self.address.encode(), storable(self.account).encode()
         of_codes = hashlib.sha256(b"code\0" + account).digest()
         return {
@@ -92,12 +92,12 @@ class SignInAttempt:
 
 
 def address_of(request: HttpRequest | None) -> str:
-    """Return the sender's address, from the server or a proxy that it trusts."""
+    """Return a request's sender address, from the server or a trusted proxy."""
     return "" if request is None else str(request.META.get("REMOTE_ADDR", ""))[:100]
 
 
 def check(attempt: SignInAttempt, *, now: datetime) -> None:
-    """Raise TooManySignIns if the next attempt has to wait."""
+    """Raise TooManySignIns if the next sign-in attempt has to wait."""
     digests = attempt.digests
     rows = SignInFailures.objects.filter(digest__in=digests.values())
     ends = [
@@ -119,7 +119,7 @@ def check(attempt: SignInAttempt, *, now: datetime) -> None:
 
 
 def _delay_after(counted_by: CountedBy, number: int) -> timedelta:
-    """Return how long to wait after so many failures; it doubles, up to a limit."""
+    """Return how long to wait after so many failed sign-ins; it doubles."""
     if counted_by not in FREE or number < FREE[counted_by]:
         return timedelta()
     doubled = min(number - FREE[counted_by], 20)
@@ -173,7 +173,7 @@ def note_failure(
 
 
 def _count_failure(counted_by: CountedBy, digest: bytes, *, now: datetime) -> int:
-    """Add one failure to a count in Postgres; return the new number."""
+    """Add a failed sign-in to a count in Postgres; return the new number."""
     values: dict[str, Any] = {
         "counted_by": counted_by.value,
         "digest": digest,
@@ -187,14 +187,14 @@ def _count_failure(counted_by: CountedBy, digest: bytes, *, now: datetime) -> in
 
 
 def forget(attempt: SignInAttempt) -> None:
-    """Reset an account's counts at this address, and of its codes."""
+    """Reset an account's counts of failed sign-ins here, and of its codes."""
     digests = attempt.digests
     kinds = {CountedBy.ACCOUNT_AT_ADDRESS, CountedBy.CODES_OF_ACCOUNT} & digests.keys()
     SignInFailures.objects.filter(digest__in=[digests[kind] for kind in kinds]).delete()
 
 
 def prune(*, now: datetime) -> int:
-    """Delete counts that are too old; return the number of rows."""
+    """Delete old counts of failed sign-ins; return the number of rows."""
     old = SignInFailures.objects.filter(last_at__lt=now - FORGOTTEN_AFTER)
     number, _ = old.delete()
     return number
@@ -224,7 +224,7 @@ def is_by_provider(request: HttpRequest) -> bool:
 
 @receiver(user_logged_in)
 def _record_sign_in(request: HttpRequest, user: User, **_: object) -> None:
-    """Begin the session, and audit and log the sign-in; a signal's receiver."""
+    """Start the session, audit and log a sign-in; a signal's receiver."""
     # Reset the short expiry of a sign-in that was only begun.
     request.session.set_expiry(None)
     sessions.begin(request.session, address=address_of(request), now=clock.now())

@@ -49,7 +49,7 @@ class ProviderIdentity:
 
 
 def provider_settings() -> Oidc:
-    """Return the provider's settings; raises Absent without a provider."""
+    """Return the OpenID provider's settings; raises Absent without a provider."""
     if settings.POISONWEB_OIDC is None:
         raise Absent("People sign in with a name and a password here.")
     return settings.POISONWEB_OIDC
@@ -69,7 +69,7 @@ def admit(identity: ProviderIdentity, *, now: datetime) -> User:
 
 
 def _admit(identity: ProviderIdentity, *, now: datetime) -> User:
-    """Return the account, its role updated; raise what refuses the person."""
+    """Return the person's account, its role updated; raise what refuses them."""
     with transaction.atomic():
         # Check the name first: an account that another sign-in of this person adds in
         # between is their own, and does not count as another person's.
@@ -86,7 +86,7 @@ def _admit(identity: ProviderIdentity, *, now: datetime) -> User:
 
 
 def account_of(identity: ProviderIdentity) -> User | None:
-    """Find the account of an issuer and subject."""
+    """Find the account of an OpenID issuer and subject."""
     of = {"socialaccount__provider": identity.issuer}
     return User.objects.filter(**of, socialaccount__uid=identity.subject).first()
 
@@ -131,7 +131,7 @@ def _refusal(
 def _with_role_of(
     identity: ProviderIdentity, user: User | None, *, now: datetime
 ) -> User:
-    """Give the account the role of the groups; add a missing account."""
+    """Give a person's account the role of the groups; add a missing account."""
     role = identity.role or Role.VIEWER
     if user is None:
         return _add_account(identity, role=role, now=now)

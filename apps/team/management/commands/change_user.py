@@ -59,7 +59,7 @@ class Command(BaseCommand):
 
 
 def _add_choice(parser: CommandParser, yes: str, no: str, *, dest: str) -> None:
-    """Add two opposite options that set one value; neither leaves it."""
+    """Add two opposite options of a user; neither leaves the value as it is."""
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument(yes, action="store_true", dest=dest, default=None)
     choice.add_argument(no, action="store_false", dest=dest, default=None)

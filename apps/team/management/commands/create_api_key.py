@@ -17,7 +17,7 @@ from apps.team.rights import ALL_TOPICS
 
 
 def moment(text: str) -> datetime:
-    """Parse when a key expires: at the end of a UTC day, or days from now (`90d`)."""
+    """Parse when an API key expires: at a UTC day's end, or after `90d`."""
     days = re.fullmatch("([0-9]{1,4})d", text)
     if days:
         return clock.now() + timedelta(days=int(days[1]))

@@ -31,5 +31,5 @@ class Command(BaseCommand):
 
 
 def _format_moment(moment: datetime | None) -> str:
-    """Format a time; "-" for none."""
+    """Format the time of an API key; "-" for none."""
     return "-" if moment is None else moment.isoformat(timespec="seconds")
