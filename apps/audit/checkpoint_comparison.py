@@ -38,7 +38,7 @@ class Proof:
 
 
 def prove(checkpoints: Iterable[Checkpoint]) -> Proof:
-    """Recompute the chain and compare it with each signed checkpoint."""
+    """Recompute the audit chain and compare it with each signed checkpoint."""
     signed, unsigned = _by_signature(checkpoints)
     verdict = verification.verify()
     fails = _first_that_fails(signed)
@@ -75,7 +75,7 @@ def _by_signature(checkpoints: Iterable[Checkpoint]) -> tuple[list[Checkpoint], 
 def _compare_with_chain(
     checkpoints: Sequence[Checkpoint],
 ) -> Iterator[tuple[Checkpoint, bool]]:
-    """Yield each checkpoint, and whether the chain still agrees with it."""
+    """Yield each checkpoint, and whether the audit chain still agrees with it."""
     for start in range(0, len(checkpoints), AT_ONCE):
         batch = checkpoints[start : start + AT_ONCE]
         hashes = verification.hashes_of([each.seq for each in batch])
@@ -84,28 +84,28 @@ def _compare_with_chain(
 
 
 def _first_that_fails(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
-    """Return the first checkpoint that the chain contradicts, or None."""
+    """Return the first checkpoint that the audit chain contradicts, or None."""
     return next(
         (each for each, agrees in _compare_with_chain(checkpoints) if not agrees), None
     )
 
 
 def _first_bad(verdict: ChainVerdict, fails: Checkpoint | None) -> int | None:
-    """Return the first bad entry, if it can be identified."""
+    """Return the first bad audit entry, if it can be identified."""
     cut = verdict.entries + 1 if fails and _is_cut(verdict, fails) else None
     seqs = [seq for seq in (verdict.first_bad, cut) if seq is not None]
     return min(seqs, default=None)
 
 
 def _is_cut(verdict: ChainVerdict, fails: Checkpoint) -> bool:
-    """Tell whether the chain ends before a checkpoint, so was cut off."""
+    """Tell whether the audit chain ends before a checkpoint, so was cut off."""
     return verdict.first_bad is None and fails.seq > verdict.entries
 
 
 def _last_that_holds(
     checkpoints: Sequence[Checkpoint], first_bad: int | None, fails: Checkpoint | None
 ) -> Checkpoint | None:
-    """Return the last checkpoint before the first bad entry, or None."""
+    """Return the last checkpoint before the first bad audit entry, or None."""
     ends = [first_bad, fails.seq if fails else None]
     end = min((each for each in ends if each is not None), default=None)
     before = [each for each in checkpoints if end is None or each.seq < end]
@@ -115,7 +115,7 @@ def _last_that_holds(
 def _contradiction_troubles(
     verdict: ChainVerdict, holds: Checkpoint | None, fails: Checkpoint | None
 ) -> Iterator[str]:
-    """Describe how the chain contradicts its first failing checkpoint."""
+    """Describe how the audit chain contradicts its first failing checkpoint."""
     if fails is None:
         return
     if _is_cut(verdict, fails):
@@ -134,7 +134,7 @@ def _contradiction_troubles(
 def _coverage_troubles(
     first_bad: int | None, holds: Checkpoint | None, fails: Checkpoint | None
 ) -> Iterator[str]:
-    """Describe which entries before a broken link are proven."""
+    """Describe which audit entries before a broken link are proven."""
     if first_bad is None or fails is not None:
         return
     if holds is None:

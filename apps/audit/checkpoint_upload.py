@@ -14,7 +14,7 @@ FIRST_REFUSAL = 300
 
 
 def post(checkpoint: Checkpoint, *, url: str) -> None:
-    """POST the checkpoint's line; raises Unavailable.
+    """POST a checkpoint's line to a URL; raises Unavailable.
 
     Its text never quotes the URL or the response: both may hold a secret, and a page
     shows the text.

@@ -25,7 +25,7 @@ def folder() -> Path:
 
 
 def take(*, now: datetime) -> Checkpoint | None:
-    """Sign the head of the chain, write and send it, if it moved or an hour passed.
+    """Sign the audit's head, write and send it, if it moved or an hour passed.
 
     Failures are logged and shown on the page, and the next minute tries again.
     """
@@ -62,7 +62,7 @@ def _newest_in_files() -> Checkpoint | None:
 
 
 def _find_contradiction(earlier: Checkpoint | None) -> int | None:
-    """Return the seq of the checkpoint that the chain no longer agrees with.
+    """Return the seq of a checkpoint that the audit chain contradicts, or None.
 
     Later checkpoints repeat it until an operator puts the file aside: otherwise the
     alarm would end after a minute, as they agree with the changed chain.
@@ -76,7 +76,7 @@ def _find_contradiction(earlier: Checkpoint | None) -> int | None:
 
 
 def _is_due(checkpoint: Checkpoint, earlier: Checkpoint | None) -> bool:
-    """Tell whether the chain moved, an hour passed, or the last time failed."""
+    """Tell whether the audit moved, an hour passed, or the last time failed."""
     if earlier is None or LastCheckpoint.objects.exclude(trouble="").exists():
         return True
     same = (checkpoint.seq, checkpoint.hash) == (earlier.seq, earlier.hash)

@@ -40,7 +40,7 @@ class Checkpoint:
     signature: str = field(default="", compare=False)
 
     def with_signature(self) -> Self:
-        """Return a copy that is signed with the SECRET_KEY."""
+        """Return a copy of the checkpoint, signed with the SECRET_KEY."""
         return type(self)(
             at=self.at,
             seq=self.seq,
@@ -51,7 +51,7 @@ class Checkpoint:
 
     @property
     def is_signed(self) -> bool:
-        """Tell whether it was signed with the SECRET_KEY of this installation."""
+        """Tell whether the checkpoint was signed with our SECRET_KEY."""
         expected = self._expected_signature().encode()
         return hmac.compare_digest(self.signature.encode("utf-8", "replace"), expected)
 
@@ -78,19 +78,19 @@ class Checkpoint:
             return None
 
     def agrees(self, hashes: Mapping[int, bytes]) -> bool:
-        """Tell whether the chain still has this hash, given the hashes of entries."""
+        """Tell whether the audit chain still has this checkpoint's hash."""
         return self.hash == (START if self.seq == 0 else hashes.get(self.seq))
 
     def __str__(self) -> str:
         return f"the checkpoint of entry {self.seq} ({self.at:%Y-%m-%d %H:%M:%S} UTC)"
 
     def _expected_signature(self) -> str:
-        """Compute the signature that the SECRET_KEY gives these members."""
+        """Compute the signature that the SECRET_KEY gives this checkpoint."""
         text = _json(self._members())
         return salted_hmac(SALT, text, algorithm="sha256").hexdigest()
 
     def _members(self) -> dict[str, object]:
-        """Return what is signed: time, seq and hash, and a contradiction if any."""
+        """Return what is signed of the checkpoint: time, seq, hash, contradiction."""
         members: dict[str, object] = {
             "at": self.at.strftime(TIME),
             "seq": self.seq,
@@ -102,7 +102,7 @@ class Checkpoint:
 
 
 def append(folder: Path, checkpoint: Checkpoint) -> None:
-    """Append to the file of the month, and return once it is on the disk."""
+    """Append a checkpoint to the month's file; return once it is on the disk."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"checkpoints-{checkpoint.at:%Y-%m}.jsonl"
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -137,13 +137,13 @@ def read(path: Path) -> Iterator[Checkpoint]:
 
 
 def _ends_a_line(file: int) -> bool:
-    """Tell whether an open file is empty or ends with a newline."""
+    """Tell whether an open checkpoint file is empty or ends with a newline."""
     size = os.fstat(file).st_size
     return size == 0 or os.pread(file, 1, size - 1) == b"\n"
 
 
 def _sync(folder: Path) -> None:
-    """Flush the folder, so that a new file's name is on the disk too."""
+    """Flush a folder, so that a new checkpoint file's name is on the disk too."""
     directory = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(directory)
@@ -152,5 +152,5 @@ def _sync(folder: Path) -> None:
 
 
 def _json(members: dict[str, object]) -> str:
-    """Write JSON without spaces: what is signed has one spelling."""
+    """Write a checkpoint as JSON without spaces: what is signed has one spelling."""
     return json.dumps(members, separators=(",", ":"))

@@ -54,7 +54,7 @@ class TrailFilter:
 
     @classmethod
     def parse(cls, params: Mapping[str, str]) -> Self:
-        """Parse the parameters of a request; raises Invalid for the first bad one."""
+        """Parse an audit filter from a request; raises Invalid for the first bad."""
         return cls(
             actor=_checked_text("actor", params.get("actor")),
             action=_checked_action(params.get("action")),
@@ -64,7 +64,7 @@ class TrailFilter:
         )
 
     def matching(self) -> QuerySet[Entry]:
-        """Select the entries, newest first by their number.
+        """Select the audit entries of this filter, newest first by their number.
 
         Times become a range of numbers, so that Postgres can scan the index of another
         filter, or the primary key, and stop at the end of the range.
@@ -91,7 +91,7 @@ class TrailFilter:
 
 
 def in_pieces(entries: QuerySet[Entry]) -> Iterator[Entry]:
-    """Yield a long list in pages by number: no transaction stays open."""
+    """Yield many audit entries in pieces by number: no transaction stays open."""
     rest = entries
     while page := list(rest[:AT_ONCE]):
         yield from page
@@ -113,7 +113,7 @@ WHERE lower(actor) = ANY(SELECT lower(name) FROM unnest(%(names)s::text[]) AS na
 
 
 def _of_actor(actor: str) -> Q:
-    """Select the entries of an actor; a bare name matches any kind and case."""
+    """Select the audit entries of an actor; a bare name matches any kind and case."""
     if actor.partition(":")[0] in KINDS_OF_ACTORS:
         return Q(actor=actor)
     names = [f"{kind}:{actor}" for kind in KINDS_OF_ACTORS]
@@ -125,7 +125,7 @@ def _of_actor(actor: str) -> Q:
 
 
 def _of_subject(subject: str, operations: Sequence[str]) -> Q:
-    """Select the entries of a subject; for a problem, also the operations on it."""
+    """Select a subject's audit entries; for a problem, also its operations'."""
     itself = Q(subject=subject)
     if operations:
         return Q(subject__in=[subject, *operations])
@@ -150,7 +150,7 @@ def _of_subject(subject: str, operations: Sequence[str]) -> Q:
 def _between(
     entries: QuerySet[Entry], since: datetime | None, until: datetime | None
 ) -> QuerySet[Entry]:
-    """Select the entries from `since` until `until`; None is no limit."""
+    """Select the audit entries from `since` until `until`; None is no limit."""
     times = {"at__gte": since, "at__lte": until}
     return entries.filter(
         **{name: moment for name, moment in times.items() if moment is not None}
@@ -158,7 +158,7 @@ def _between(
 
 
 def _checked_text(name: str, value: str | None) -> str | None:
-    """Return a parameter, None if empty; raise Invalid for text never stored."""
+    """Return an audit filter's text, None if empty; raise Invalid if never stored."""
     if not value:
         return None
     if len(value) > TEXT_LIMIT:
@@ -176,7 +176,7 @@ def _checked_action(value: str | None) -> str | None:
 
 
 def _full_subject(value: str | None) -> str | None:
-    """Return a subject, with an alias of its kind replaced; None if empty."""
+    """Return an audit subject, with an alias of its kind replaced; None if empty."""
     subject = _checked_text("subject", value)
     if subject is None:
         return None

@@ -7,7 +7,7 @@ from django.db.models import F, Func, Q
 
 
 def member(name: str) -> Func:
-    """Read a member of the hashed text, so that no column can disagree with it."""
+    """Read a member of an audit entry's hashed text, which no column can change."""
     return Func(
         F("record"),
         template=f"(%(expressions)s::jsonb ->> '{name}')",

@@ -83,7 +83,7 @@ class HeadMissing(Refused):
 
 
 def clean_reason(reason: str) -> str:
-    """Return a reason as it is stored; raise Invalid for one that is too long."""
+    """Return an audited reason as it is stored; raise Invalid for a too long one."""
     reason = storable(reason.strip())
     if len(reason) > REASON_LIMIT:
         raise Invalid("reason", f"give at most {REASON_LIMIT:,} characters")
@@ -141,13 +141,13 @@ UPDATE audit_head SET hash = %(hash)s
 
 
 def _canonical(value: Mapping[str, Any]) -> str:
-    """Serialize sorted, in ASCII, without spaces: equal decisions give equal text."""
+    """Serialize a decision sorted, in ASCII, without spaces: equal ones are equal."""
     clean = json.loads(json.dumps(value), object_pairs_hook=_storable_members)
     return json.dumps(clean, sort_keys=True, separators=(",", ":"))
 
 
 def _storable_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Replace in a JSON object what Postgres refuses; a hook of `json.loads`."""
+    """Replace in an entry's JSON what Postgres refuses; a hook of `json.loads`."""
     # jsonb refuses NUL and lone surrogates; the generated columns read this as jsonb.
     return {
         storable(name): storable(item) if isinstance(item, str) else item

@@ -94,12 +94,12 @@ class _Walk:
 
     @property
     def head(self) -> str:
-        """Return the hash that ends the chain, in hex; "" without a head."""
+        """Return the hash that ends the audit chain, in hex; "" without a head."""
         return self.heads[0][1].hex() if self.heads else ""
 
 
 def verify() -> ChainVerdict:
-    """Recompute the whole chain in the database; no content of it makes this raise."""
+    """Recompute the whole audit chain in the database; no content makes it raise."""
     with transaction.atomic(), _search_path() as schemas:
         relations = _relations(schemas)
         absent = [f"There is no table {name}." for name in SHAPES.keys() - relations]
@@ -114,17 +114,17 @@ def verify() -> ChainVerdict:
 
 
 def hashes_of(seqs: Sequence[int]) -> dict[int, bytes]:
-    """Return the hashes of those of these entries that exist."""
+    """Return the hashes of those of these audit entries that exist."""
     return dict(_select_hashes("seq = ANY (%s)", [*seqs]))
 
 
 def has_hash(digest: bytes) -> bool:
-    """Tell whether the chain has this hash anywhere, its start included."""
+    """Tell whether the audit chain has this hash anywhere, its start included."""
     return digest == START or bool(_select_hashes("hash = %s", digest))
 
 
 def _select_hashes(condition: str, value: bytes | list[int]) -> list[tuple[int, bytes]]:
-    """Return (seq, hash) of the entries that meet a condition in SQL."""
+    """Return (seq, hash) of the audit entries that meet a condition in SQL."""
     with transaction.atomic(), _search_path() as schemas:
         entries = _relations(schemas).get(ENTRIES)
         if not entries or [*_wrong_columns(entries[0])]:
@@ -137,14 +137,14 @@ def _select_hashes(condition: str, value: bytes | list[int]) -> list[tuple[int, 
 
 
 def _unwalkable(troubles: Iterable[str]) -> ChainVerdict:
-    """Return the verdict on tables that cannot be read as a chain."""
+    """Return the verdict on audit tables that cannot be read as a chain."""
     return ChainVerdict(entries=0, first_bad=None, head="", troubles=tuple(troubles))
 
 
 def _verify_walk(
     entries: _Relation, head: _Relation, structure: list[str]
 ) -> ChainVerdict:
-    """Walk the chain; return the verdict, with the troubles of the tables."""
+    """Walk the audit chain; return the verdict, with the troubles of the tables."""
     unreadable = None
     try:
         walk = _walk(entries, head)
@@ -163,7 +163,7 @@ def _verify_walk(
 
 @contextmanager
 def _search_path() -> Iterator[list[str]]:
-    """Look up names in pg_catalog only; yield the schemas of the former search path."""
+    """Look up SQL names in pg_catalog only; yield the former search path's schemas."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT pg_catalog.current_schemas(true),"
@@ -186,7 +186,7 @@ WHERE relname = ANY (%s) ORDER BY place
 
 
 def _relations(schemas: list[str]) -> dict[str, list[_Relation]]:
-    """Find all relations that pages could read as our tables, in search order."""
+    """Find all relations that pages could read as audit tables, in search order."""
     by_name: dict[str, list[_Relation]] = {}
     with connection.cursor() as cursor:
         cursor.execute(_RELATIONS, [schemas, [ENTRIES, HEAD]])
@@ -220,14 +220,14 @@ WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped
 
 
 def _columns(relation: _Relation) -> dict[str, tuple[str, ...]]:
-    """Return for each column its type, whether it is generated, and its expression."""
+    """Return each audit column's type, whether it is generated, and expression."""
     with connection.cursor() as cursor:
         cursor.execute(_COLUMNS, [relation.oid])
         return {name: tuple(rest) for name, *rest in cursor.fetchall()}
 
 
 def _wrong_columns(relation: _Relation) -> Iterator[str]:
-    """Describe columns of a table that are missing or of another type."""
+    """Describe audit columns that are missing or of another type."""
     columns = _columns(relation)
     for name, kind in SHAPES[relation.name].items():
         if name not in columns:
@@ -245,7 +245,7 @@ SELECT EXISTS (
 
 
 def _changes_of(entries: _Relation) -> Iterator[str]:
-    """Describe where the table differs from what our migrations created."""
+    """Describe where an audit table differs from what our migrations created."""
     if entries.kind != TABLE:
         return
     columns = _columns(entries)
@@ -259,7 +259,7 @@ def _changes_of(entries: _Relation) -> Iterator[str]:
 
 
 def _first_bad(walk: _Walk, unreadable: int | None) -> tuple[int | None, str]:
-    """Return the seq of the first bad entry, and what is wrong with it."""
+    """Return the seq of the first bad audit entry, and what is wrong with it."""
     candidates = [
         (walk.first_broken, "does not follow from the one before it"),
         (walk.first_mismatched, "shows in its columns what its record does not say"),
@@ -271,7 +271,7 @@ def _first_bad(walk: _Walk, unreadable: int | None) -> tuple[int | None, str]:
 
 
 def _bad_end(walk: _Walk) -> tuple[int | None, str]:
-    """Return the bad entry at the end of the chain, and what is wrong with it."""
+    """Return the bad entry at the audit chain's end, and what is wrong with it."""
     if len(walk.heads) != 1:
         return None, ""
     head_seq, head_hash = walk.heads[0]
@@ -286,7 +286,7 @@ def _bad_end(walk: _Walk) -> tuple[int | None, str]:
 
 
 def _head_troubles(walk: _Walk) -> Iterator[str]:
-    """Describe a chain that has no head, or several."""
+    """Describe an audit chain that has no head, or several."""
     if len(walk.heads) != 1:
         number = len(walk.heads) or "no"
         yield f"{HEAD} has {number} rows instead of one: where the chain ends is lost."
@@ -320,7 +320,7 @@ FROM judged
 
 
 def _walk(entries: _Relation, head: _Relation, *, upto: int = MAX_SEQ) -> _Walk:
-    """Walk the chain up to an entry; raises DataError if a record is not JSON."""
+    """Walk the audit chain up to an entry; raises DataError if one is no JSON."""
     statement = _WALK.format(entries=_quoted_name(entries), head=_quoted_name(head))
     # A savepoint: the transaction continues after a record that cannot be read.
     with transaction.atomic(), connection.cursor() as cursor:
@@ -342,13 +342,13 @@ def _quoted_name(relation: _Relation) -> str:
 
 
 def _parse_end(pair: Sequence[str]) -> tuple[int, bytes]:
-    """Parse [seq, hash in hex] of an end of the chain."""
+    """Parse [seq, hash in hex] of an end of the audit chain."""
     seq, digest = pair
     return int(seq), bytes.fromhex(digest)
 
 
 def _first_unreadable(entries: _Relation, head: _Relation) -> int:
-    """Find the first entry whose record Postgres cannot read, by bisection."""
+    """Find by bisection the first audit entry that Postgres cannot read."""
     low, high = 0, MAX_SEQ
     while high - low > 1:
         middle = (low + high) // 2

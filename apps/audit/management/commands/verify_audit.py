@@ -65,7 +65,7 @@ def _read_checkpoints(paths: Sequence[Path]) -> Iterator[Checkpoint]:
 
 
 def _missing_head(text: str) -> Iterator[str]:
-    """Yield a trouble if no entry of the chain has this hash."""
+    """Yield a trouble if no entry of the audit chain has this hash."""
     try:
         digest = bytes.fromhex(text)
     except ValueError:
@@ -78,7 +78,7 @@ def _missing_head(text: str) -> Iterator[str]:
 
 
 def _coverage(result: Proof) -> str:
-    """Say up to which entry the checkpoints prove the chain."""
+    """Say up to which audit entry the checkpoints prove the chain."""
     covered = result.holds.seq if result.holds else 0
     newer = result.verdict.entries - covered
     rest = f"; {newer} newer ones are covered by none" if newer else ""
