@@ -77,12 +77,12 @@ class Run(models.Model):
 
     @property
     def days(self) -> int:
-        """Count the days of the run."""
+        """Count the days of the report run."""
         return (self.last_day - self.first_day).days + 1
 
     @property
     def duration(self) -> timedelta | None:
-        """Return how long the last start took; None while it runs."""
+        """Return how long the report run's last start took; None while it runs."""
         if self.started_at is None or self.finished_at is None:
             return None
         return self.finished_at - self.started_at
@@ -346,7 +346,7 @@ class EndpointDay(models.Model):
 
     @property
     def succeeded_later(self) -> int:
-        """Count the successes that took a retry."""
+        """Count an endpoint's successful deliveries of a day that took a retry."""
         return (
             self.after_1
             + self.after_2

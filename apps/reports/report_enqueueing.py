@@ -15,7 +15,7 @@ from apps.team.rights import Principal
 def request(
     *, first_day: date, last_day: date, principal: Principal, now: datetime
 ) -> Run:
-    """Queue a run as `report_requests.request` does, and enqueue its task on commit."""
+    """Queue a report run as `report_requests.request` does, and enqueue its task."""
     run = report_requests.request(
         first_day=first_day,
         last_day=last_day,

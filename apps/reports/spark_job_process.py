@@ -43,7 +43,7 @@ class JobOrder:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Return the command-line arguments of the job."""
+        """Return the command-line arguments of the report's Spark job."""
         return (
             *("--run", str(self.run), "--epoch", str(self.epoch)),
             *("--first", self.first_day.isoformat()),
@@ -53,7 +53,7 @@ class JobOrder:
 
 
 def carry_out(order: JobOrder, *, may_go_on: Callable[[], bool]) -> dict[str, int]:
-    """Run the job to its end; return how many facts of each kind it reports as read.
+    """Run the Spark job to its end; return how many facts of each kind it read.
 
     Raises RunFailed when it fails, TakenOver when `may_go_on` says no meanwhile.
     """
@@ -69,7 +69,7 @@ def carry_out(order: JobOrder, *, may_go_on: Callable[[], bool]) -> dict[str, in
 def _running_process(
     order: JobOrder, output: IO[bytes], log: IO[bytes]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the job; at the end of the block, end it."""
+    """Start the Spark job; at the end of the block, end it."""
     process = subprocess.Popen(  # noqa: S603 - our parts module, numbers and dates
         (sys.executable, "-m", MODULE, *order.arguments),
         cwd=settings.BASE_DIR,
@@ -94,7 +94,7 @@ def database_url() -> str:
 
 
 def _end_process(process: subprocess.Popen[bytes]) -> None:
-    """Close the job's standard input, so that it ends; kill it if it does not."""
+    """Close the Spark job's standard input, so that it ends; kill it if not."""
     if process.stdin:
         process.stdin.close()
     try:
@@ -107,7 +107,7 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
 def _wait_for_end(
     process: subprocess.Popen[bytes], may_go_on: Callable[[], bool]
 ) -> None:
-    """Wait until the job ends; raise RunFailed if too long, TakenOver if told so."""
+    """Wait until the Spark job ends; raise RunFailed if late, TakenOver if told."""
     until = time.monotonic() + MOST_TIME.total_seconds()
     while process.poll() is None:
         if time.monotonic() > until:
@@ -118,7 +118,7 @@ def _wait_for_end(
 
 
 def _failure(code: int, log: IO[bytes]) -> RunFailed:
-    """Build the error of a job that failed, from its last line and its log."""
+    """Build the error of a failed Spark job, from its last line and its log."""
     text = _tail(log)
     lines = [line for line in text.splitlines() if line.strip()]
     why = one_line(lines[-1]) if lines else "it said nothing"
@@ -127,7 +127,7 @@ def _failure(code: int, log: IO[bytes]) -> RunFailed:
 
 
 def _rows_read(output: IO[bytes], log: IO[bytes]) -> dict[str, int]:
-    """Parse how many rows of each kind the job read, as its output reports."""
+    """Parse how many rows of each kind the Spark job read, as it reports."""
     output.seek(0)
     try:
         # One line and nothing else: Java prints to the log.
@@ -140,7 +140,7 @@ def _rows_read(output: IO[bytes], log: IO[bytes]) -> dict[str, int]:
 
 
 def _tail(log: IO[bytes]) -> str:
-    """Read the end of the job's log."""
+    """Read the end of the Spark job's log."""
     size = log.seek(0, os.SEEK_END)
     log.seek(max(0, size - LOG_BYTES))
     return readable(log.read())

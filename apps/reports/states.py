@@ -22,7 +22,7 @@ NEXT: dict[RunState, frozenset[RunState]] = {
 
 
 def before(state: RunState) -> list[str]:
-    """List the states that can change to this one."""
+    """List the states of a report run that can change to this one."""
     return sorted(origin.value for origin, onward in NEXT.items() if state in onward)
 
 

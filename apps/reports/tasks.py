@@ -21,14 +21,14 @@ def make(run_id: int) -> None:
 
 @shared_task(name="apps.reports.tasks.rescue")
 def rescue() -> None:
-    """Run the waiting runs, and those whose worker died."""
+    """Run the report runs that wait, and those whose worker died."""
     while (run_id := next_unfinished_run.next_to_run()) is not None:
         report_run_execution.run(run_id=run_id, clock=clock.now)
 
 
 @shared_task(name="apps.reports.tasks.nightly")
 def nightly() -> None:
-    """Queue the runs of the night, and run them."""
+    """Queue the report runs of the night, and run them."""
     for run in planning.plan(hour=settings.POISONWEB_REPORT_HOUR, now=clock.now()):
         log.info("report run %d: %s to %s", run.pk, run.first_day, run.last_day)
     rescue()

@@ -96,7 +96,7 @@ ORDER BY 1, 2 LIMIT 3
 def expected(
     snapshot: Snapshot, window: Mapping[str, Any]
 ) -> tuple[FactRows, EndpointSums]:
-    """Count the facts of each kind by day, and add up their measures.
+    """Count the facts about endpoints by kind and day, and add up measures.
 
     The sums leave out topics that were removed since the snapshot.
     """
@@ -112,7 +112,7 @@ def expected(
 
 
 def staged(run: Run) -> EndpointSums:
-    """Add up what the staged rows of this start of a run say."""
+    """Add up what a report run staged about endpoints."""
     sums: EndpointSums = {}
     with connection.cursor() as cursor:
         cursor.execute(_STAGED, {"run": run.pk, "epoch": run.epoch})
@@ -124,7 +124,7 @@ def staged(run: Run) -> EndpointSums:
 def _named(
     day: date, topic: str, measures: tuple[str, ...], values: list[Any]
 ) -> EndpointSums:
-    """Return the sums that are not 0, by day and by topic and measure."""
+    """Return endpoints' sums that are not 0, by day and by topic and measure."""
     return dict(_pairs(day, topic, measures, values))
 
 

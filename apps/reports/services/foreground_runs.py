@@ -35,7 +35,7 @@ class WaitPolicy:
 def make(
     *, first_day: date, last_day: date, actor: Actor, source: str, policy: WaitPolicy
 ) -> Run:
-    """Return the finished run that made these days as they are now or later.
+    """Return the finished report run that made these days now or later.
 
     Raises what `report_requests.request` raises; RunInTheWay only if `policy` has no
     `wait`.
@@ -60,7 +60,7 @@ def make(
 
 
 def _wait_for(run_id: int | None, policy: WaitPolicy) -> Run | None:
-    """Wait for the end of another run; return it if it started again meanwhile."""
+    """Wait for the end of another report run; return it if it started again."""
     if run_id is None:
         return None
     other = Run.objects.get(pk=run_id)
@@ -72,12 +72,12 @@ def _wait_for(run_id: int | None, policy: WaitPolicy) -> Run | None:
 
 
 def _covers(run: Run, first: date, last: date) -> bool:
-    """Tell whether the run makes all of these days."""
+    """Tell whether the report run makes all of these days."""
     return run.first_day <= first and last <= run.last_day
 
 
 def _finish(run: Run, policy: WaitPolicy) -> Run:
-    """Run it here, or wait while other processes run it or another run."""
+    """Finish a report run here, or wait while other processes run one."""
     notified: int | None = None
     while (current := Run.objects.get(pk=run.pk)).state not in FINISHED:
         if not advisory_locks.names_locked([LOCK]):
@@ -94,13 +94,13 @@ def _finish(run: Run, policy: WaitPolicy) -> Run:
 
 
 def _current_run() -> Run | None:
-    """Return the run at work: of several that are `running`, the last started."""
+    """Return the report run at work: of several `running`, the last started."""
     claims = Run.objects.filter(state=RunState.RUNNING)
     return claims.order_by("-started_at").first()
 
 
 def _refuse_to_wait(obstacle: Run | None) -> None:
-    """Raise RunInTheWay, which names the run that is being made."""
+    """Raise RunInTheWay, which names the report run that is being made."""
     which = f"run {obstacle.pk}" if obstacle else "another run"
     raise RunInTheWay(
         f"{which} is being made, and reports are made one at a time",

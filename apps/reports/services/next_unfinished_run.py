@@ -8,7 +8,7 @@ from apps.reports.services.report_run_execution import LOCK
 
 
 def next_to_run() -> int | None:
-    """Return the oldest run that waits or whose worker died; None while one runs."""
+    """Return the oldest report run that waits or lost its worker, or None."""
     if advisory_locks.names_locked([LOCK]):
         return None
     waiting = Run.objects.unfinished().order_by("id")

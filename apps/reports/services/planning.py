@@ -36,12 +36,12 @@ OVERDUE_AFTER = timedelta(hours=1)
 
 
 def is_overdue(newest: date, *, hour: int, now: datetime) -> bool:
-    """Tell whether a night has passed since `newest` without publishing a newer day."""
+    """Tell whether a night has passed since `newest` without a newer report."""
     return newest < newest_over(now - timedelta(hours=hour) - OVERDUE_AFTER)
 
 
 def plan(*, hour: int, now: datetime) -> list[Run]:
-    """Queue the runs of a night, if its hour has come; idempotent."""
+    """Queue the report runs of a night, if its hour has come; idempotent."""
     newest = newest_over(now - timedelta(hours=hour))
     due = _failed_nights(now=now)
     # One check per night; a requested run of the newest day does not count as one.
@@ -53,7 +53,7 @@ def plan(*, hour: int, now: datetime) -> list[Run]:
 
 
 def _queue_all(ranges: Iterable[tuple[date, date]], *, now: datetime) -> Iterator[Run]:
-    """Queue a run for each range, except where another run covers some of its days.
+    """Queue a report run for each range of days that no other run covers.
 
     A worker never waits for a run: the next plan finds the days that are still due.
     """
@@ -67,7 +67,7 @@ def _queue_all(ranges: Iterable[tuple[date, date]], *, now: datetime) -> Iterato
 def ranges(
     days: Iterable[date], *, alone: Collection[date] = ()
 ) -> Iterator[tuple[date, date]]:
-    """Join consecutive days: (first, last) of each range, in order.
+    """Join a report's consecutive days: (first, last) of each range, in order.
 
     Each day in `alone` is a range of its own, and no range exceeds MOST_AT_ONCE days.
     """
@@ -87,12 +87,12 @@ def ranges(
 
 
 def _nightly_runs() -> RunQuerySet:
-    """Select the runs that the nightly plan queued."""
+    """Select the report runs that the nightly plan queued."""
     return Run.objects.filter(asked_by=str(NIGHTLY))
 
 
 def _failed_nights(*, now: datetime) -> set[date]:
-    """List the days of failed nights that no later run has published."""
+    """List the days of failed nightly reports that no later run has published."""
     failed = _nightly_runs().failed().filter(finished_at__gt=now - OLDEST_EVENT)
     return {
         day
@@ -109,12 +109,12 @@ def _failed_lately(days: Collection[date], *, now: datetime) -> set[date]:
 
 
 def days_of(run: Run) -> list[date]:
-    """List the days of a run."""
+    """List the days of a report run."""
     return [run.first_day + timedelta(days=n) for n in range(run.days)]
 
 
 def _may_run(day: date, *, now: datetime) -> bool:
-    """Tell whether no run of this day waits, and it has not failed too often."""
+    """Tell whether no report run of a day waits, and it has not failed too often."""
     runs = Run.objects.covering(day)
     lately = runs.failed().filter(finished_at__gt=now - FAILURES_COUNT_FOR)
     return not runs.unfinished().exists() and lately.count() < MOST_FAILURES

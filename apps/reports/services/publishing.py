@@ -130,7 +130,7 @@ def _copy_staged(run: Run) -> int:
 
 
 def _publish_fuller_again(published: Sequence[EndpointDay]) -> None:
-    """Let rows stay as they were published whose deliveries may be deleted by now.
+    """Restore published rows of a report whose deliveries may be deleted by now.
 
     The counts of a removed endpoint are deleted with it: then there is no new row.
     """
@@ -148,7 +148,7 @@ def _publish_fuller_again(published: Sequence[EndpointDay]) -> None:
 
 
 def delete_staged(run: Run | None = None) -> None:
-    """Delete the staged rows of a run; without one, of all runs, before a new start.
+    """Delete the staged rows of a report run; without one, of all runs.
 
     A run that lost its lock finds its rows gone, and publishes nothing.
     """
@@ -162,7 +162,7 @@ def delete_staged(run: Run | None = None) -> None:
 
 
 def delete_removed_topics(run: Run, snapshot: Snapshot) -> None:
-    """Delete the staged rows of topics in the snapshot that were removed meanwhile.
+    """Delete a report's staged rows of topics that were removed meanwhile.
 
     Such a topic had no records: only its broker's delivery counts were staged, or the
     calls of an endpoint that was removed before it.
@@ -175,7 +175,7 @@ def delete_removed_topics(run: Run, snapshot: Snapshot) -> None:
 
 
 def count_staged(run: Run) -> int:
-    """Count the rows that this start of a run has staged."""
+    """Count the rows that this start of a report run has staged."""
     number = 0
     with connection.cursor() as cursor:
         for table in STAGED:

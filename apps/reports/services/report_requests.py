@@ -31,7 +31,7 @@ def newest_over(now: datetime) -> date:
 def request(
     *, first_day: date, last_day: date, actor: Actor, now: datetime, source: str
 ) -> Run:
-    """Queue a run over these days, both included, as a person's or key's decision.
+    """Queue a report run over these days, as a person's or key's decision.
 
     Raises Invalid for days that cannot be reported, RunInTheWay while another run
     covers one of them.
@@ -49,7 +49,7 @@ def request(
 
 
 def queue(*, first_day: date, last_day: date, actor: Actor, now: datetime) -> Run:
-    """Queue a run over these days; raises what `request` raises."""
+    """Queue a report run over these days; raises what `request` raises."""
     _check_range(first_day, last_day, now=now)
     try:
         with transaction.atomic():
@@ -71,7 +71,7 @@ def queue(*, first_day: date, last_day: date, actor: Actor, now: datetime) -> Ru
 
 
 def _check_range(first_day: date, last_day: date, *, now: datetime) -> None:
-    """Raise Invalid for a range of days that is reversed, too long or not over."""
+    """Raise Invalid for a report's days that are reversed, too many or not over."""
     if last_day < first_day:
         raise Invalid("to", "must not lie before from")
     if (last_day - first_day).days >= MOST_DAYS:

@@ -74,7 +74,7 @@ def run(*, run_id: int, clock: Clock) -> RunEnd:
 
 
 def _begin(run_id: int, *, now: datetime) -> Run | None:
-    """Mark a run as running in a new epoch; None if it may not start."""
+    """Mark a report run as running in a new epoch; None if it may not start."""
     this = Run.objects.filter(pk=run_id)
     if not this.transition(to=RunState.RUNNING, epoch=F("epoch") + 1, started_at=now):
         return None
@@ -83,7 +83,7 @@ def _begin(run_id: int, *, now: datetime) -> Run | None:
 
 
 def _make_report(run: Run, reports_lock: Lock, clock: Clock) -> None:
-    """Run the job in a snapshot, check what it staged, and publish that."""
+    """Make a report in a snapshot, check its staged rows, and publish them."""
     if run.epoch > MOST_STARTS:
         raise RunFailed(
             f"it was started {MOST_STARTS} times and its worker died each time; "
@@ -111,7 +111,7 @@ def _make_report(run: Run, reports_lock: Lock, clock: Clock) -> None:
 
 
 def _fail(run: Run, failure: RunFailed, *, now: datetime) -> RunEnd:
-    """Store why a run failed, unless it has a newer epoch."""
+    """Store why a report run failed, unless it has a newer epoch."""
     log.warning("report run %d failed: %s", run.pk, failure)
     Run.objects.filter(pk=run.pk, epoch=run.epoch).transition(
         to=RunState.FAILED,

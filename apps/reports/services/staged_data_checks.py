@@ -120,7 +120,7 @@ ORDER BY 1, 2 LIMIT 3
 def check(
     *, run: Run, snapshot: Snapshot, rows_read: Mapping[str, int]
 ) -> dict[date, DayRows]:
-    """Return how many rows each day has; raise Unreconciled when numbers differ.
+    """Return a report's rows by day; raise Unreconciled when numbers differ.
 
     `rows_read` is how many facts of each kind the job reports as read.
     """
@@ -138,7 +138,7 @@ def check(
 
 
 def _window(run: Run) -> dict[str, Any]:
-    """Return the days and times of a run as parameters of the statements."""
+    """Return a report run's days and times as parameters of the statements."""
     return {
         "first": run.first_day,
         "last": run.last_day,
@@ -154,7 +154,7 @@ _KINDS = {"failures": "failures", "sdk": "counters", "broker": "counters"}
 
 
 def _count_by_kind(facts: list[tuple[Any, ...]]) -> dict[str, int]:
-    """Add up the facts: failures, counters and decisions."""
+    """Add up a report's facts: failures, counters and decisions."""
     counts = dict.fromkeys(("failures", "counters", "decisions"), 0)
     for _, kind, number, *_rest in facts:
         counts[_KINDS.get(kind, "decisions")] += number
@@ -164,7 +164,7 @@ def _count_by_kind(facts: list[tuple[Any, ...]]) -> dict[str, int]:
 def _count_rows(
     facts: list[tuple[Any, ...]], endpoint_rows: FactRows, day: date
 ) -> DayRows:
-    """Count the rows of a day, and the late ones among them."""
+    """Count the staged rows of a day, and the late ones among them."""
     of_day = [fact for fact in facts if fact[0] == day]
     of_endpoints = sum(days[day] for days in endpoint_rows.values())
     return DayRows(
@@ -199,7 +199,7 @@ def _staged_sums(run: Run) -> Sums:
 
 
 def _query_rows(statement: str, run: Run) -> list[tuple[Any, ...]]:
-    """Execute a statement with the parameters of a run; return the rows."""
+    """Execute a statement with a report run's parameters; return the rows."""
     values = {
         "run": run.pk,
         "epoch": run.epoch,
@@ -214,7 +214,7 @@ def _query_rows(statement: str, run: Run) -> list[tuple[Any, ...]]:
 def _require_equal(
     what: str, expected: Mapping[Any, int], actual: Mapping[Any, int]
 ) -> None:
-    """Raise Unreconciled, with the differences, unless the sums are equal."""
+    """Raise Unreconciled, with the differences, unless a report's sums are equal."""
     if expected != actual:
         raise Unreconciled(f"{what}: {'; '.join(_differences(expected, actual))}")
 
@@ -222,7 +222,7 @@ def _require_equal(
 def _differences(
     expected: Mapping[Any, int], actual: Mapping[Any, int]
 ) -> Iterator[str]:
-    """Describe the first three differences, in order."""
+    """Describe the first three differences of a report's sums, in order."""
     keys = sorted(
         key
         for key in {*expected, *actual}

@@ -57,7 +57,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *_: Any, **options: Any) -> None:
-        """Make the report of the days, wait for it, and print its result."""
+        """Make the nightly report of the days, wait for it, and print its result."""
         first = options["day"] or options["first"]
         newest = max(first, report_requests.newest_over(clock.now()))
         last = options["day"] or options["last"] or newest
@@ -81,7 +81,7 @@ class Command(BaseCommand):
         self._print_result(run)
 
     def _make_report(self, first: date, last: date, *, wait: bool) -> Run:
-        """Make the run here, or wait for another one if `wait`."""
+        """Make a report run here, or wait for another one if `wait`."""
         return foreground_runs.make(
             first_day=first,
             last_day=last,
@@ -91,7 +91,7 @@ class Command(BaseCommand):
         )
 
     def _print_wait(self, run: Run) -> None:
-        """Print that the command waits for another run."""
+        """Print that the command waits for another report run."""
         self.stderr.write(
             f"waiting for run {run.pk} ({run.first_day} to {run.last_day}), which is "
             "being made; Ctrl-C stops the waiting"
@@ -99,7 +99,7 @@ class Command(BaseCommand):
         self.stderr.flush()
 
     def _print_result(self, run: Run) -> None:
-        """Print the result of a run; raise CommandError if it failed."""
+        """Print the result of a report run; raise CommandError if it failed."""
         if run.state == RunState.FAILED:
             raise CommandError(f"run {run.pk} failed: {run.trouble}\n{run.log}")
         self.stdout.write(
@@ -109,7 +109,7 @@ class Command(BaseCommand):
 
 
 def _parse_day(text: str) -> date:
-    """Parse a day of an argument; raise ArgumentTypeError."""
+    """Parse a report's day in an argument; raise ArgumentTypeError."""
     try:
         return date.fromisoformat(text)
     except ValueError:
