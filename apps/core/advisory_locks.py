@@ -26,7 +26,7 @@ Session = psycopg.Connection[Any]
 
 
 def key_of(name: str) -> int:
-    """Map a name to the signed 64-bit number that Postgres locks by."""
+    """Map a lock's name to the signed 64-bit number that Postgres locks by."""
     digest = hashlib.sha256(name.encode()).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
 
@@ -39,7 +39,7 @@ class Lock:
         self._session = session
 
     def lost(self) -> bool:
-        """Tell whether the session has ended, and the lock with it."""
+        """Tell whether the database session has ended, and the lock with it."""
         return self._locks.have_lost(self._session)
 
 
@@ -71,7 +71,7 @@ class Locks:
 
     @contextmanager
     def attempt(self, name: str) -> Iterator[Lock | None]:
-        """Acquire the lock if it is free; yield None at once if it is not.
+        """Acquire an advisory lock if it is free; else yield None at once.
 
         Raises psycopg's OperationalError if Postgres does not answer.
         """
@@ -83,7 +83,7 @@ class Locks:
                 self._release(name, session)
 
     def have_lost(self, session: Session) -> bool:
-        """Tell whether a session has ended, and all locks on it with it."""
+        """Tell whether a database session has ended, and all locks on it with it."""
         with self._mutex:
             if session is not self._session:
                 return True
@@ -96,7 +96,7 @@ class Locks:
             return False
 
     def close(self) -> None:
-        """Release all locks and close; Postgres notices a closed session only later."""
+        """Release all advisory locks and close their database sessions."""
         with self._mutex:
             if self._session is None:
                 return
@@ -105,7 +105,7 @@ class Locks:
             self._close_session()
 
     def _acquire(self, name: str) -> Session | None:
-        """Acquire a lock; return its session, or None if the lock is not free."""
+        """Acquire an advisory lock; return its session, or None if it is not free."""
         with self._mutex:
             if name in self._names:
                 return None
@@ -120,7 +120,7 @@ class Locks:
             return session
 
     def _release(self, name: str, session: Session) -> None:
-        """Release this lock, unless its session has ended."""
+        """Release this advisory lock, unless its session has ended."""
         with self._mutex, suppress(psycopg.OperationalError):
             if session is self._session:
                 self._names.discard(name)
@@ -143,7 +143,7 @@ class Locks:
         return bool(row and row[0])
 
     def _close_session(self) -> None:
-        """Close the session and forget the locks that it held."""
+        """Close the database session and forget the locks on it."""
         session, self._session = self._session, None
         self._names.clear()
         if session is not None:
@@ -152,19 +152,19 @@ class Locks:
 
 @contextmanager
 def attempt(name: str) -> Iterator[Lock | None]:
-    """Acquire a lock on a session of its own; yield None if it is not free."""
+    """Acquire an advisory lock on a session of its own; yield None if not free."""
     with closing(Locks()) as locks, locks.attempt(name) as lock:
         yield lock
 
 
 def wait_for(name: str) -> None:
-    """Wait for a lock; the current transaction releases it at its end."""
+    """Wait for an advisory lock; the transaction's end releases it."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [key_of(name)])
 
 
 def names_locked(names: Iterable[str]) -> set[str]:
-    """Return those of these names that are locked now, by any session."""
+    """Return those of these advisory locks that any session holds now."""
     keys = {key_of(name): name for name in names}
     if not keys:
         return set()

@@ -9,12 +9,12 @@ from enum import StrEnum
 
 
 def array(values: Iterable[int | uuid.UUID | datetime | StrEnum]) -> str:
-    """Format values that need no quotes as an array; cast it in SQL: `%s::int8[]`."""
+    """Format values without quotes as a Postgres array; cast it: `%s::int8[]`."""
     return "{" + ",".join(map(str, values)) + "}"
 
 
 def text_array(values: Iterable[str]) -> str:
-    """Format texts as an array; cast it in SQL: `%s::text[]`."""
+    """Format texts as a Postgres array; cast it in SQL: `%s::text[]`."""
     escaped = (text.replace("\\", r"\\").replace('"', r"\"") for text in values)
     return "{" + ",".join(f'"{text}"' for text in escaped) + "}"
 
@@ -31,7 +31,7 @@ def bytes_array(values: Iterable[bytes | None]) -> str:
 
 
 def hex_array(values: Iterable[bytes]) -> str:
-    """Format bytes as an array of hexadecimal texts: `decode(value, 'hex')` in SQL.
+    """Format bytes as a Postgres array of hex texts: `decode(value, 'hex')`.
 
     psycopg quotes each byte of an array of bytes; this is four times as fast.
     """

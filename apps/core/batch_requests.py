@@ -39,11 +39,11 @@ class Batch(Generic[Member, Answer]):
 
     @property
     def members(self) -> list[Member]:
-        """Return the members that are not answered yet, in order."""
+        """Return the batch's members that are not answered yet, in order."""
         return list(self._open.values())
 
     def answer(self, choose: Callable[[Member], Answer | None]) -> None:
-        """Answer those members at once for which `choose` returns an answer."""
+        """Answer those members of a batch for which `choose` returns an answer."""
         for place, member in list(self._open.items()):
             answer = choose(member)
             if answer is not None:
@@ -51,6 +51,6 @@ class Batch(Generic[Member, Answer]):
                 del self._open[place]
 
     def in_order(self, answers: Iterable[Answer]) -> list[Answer]:
-        """Return the answers of all; `answers` are those of `members`, in its order."""
+        """Return the batch's answers in order; `answers` are those of `members`."""
         self._answers.update(zip(self._open, answers, strict=True))
         return [self._answers[place] for place in range(self._number)]

@@ -18,7 +18,7 @@ class BoundedThreads:
         self._name = name
 
     def start(self, call: Callable[[], T]) -> Future[T] | None:
-        """Start a call; None while too many have not returned."""
+        """Start a call in a thread; None while too many have not returned."""
         if not self._slots.acquire(blocking=False):
             return None
         answer: Future[T] = Future()
@@ -28,7 +28,7 @@ class BoundedThreads:
         return answer
 
     def _run(self, call: Callable[[], T], answer: Future[T]) -> None:
-        """Call, give the result or the error to the future, and free the slot."""
+        """Run a call, give its result or error to the future, and free the slot."""
         # Who waits may end before the call: its future takes the result nevertheless.
         answer.set_running_or_notify_cancel()
         try:

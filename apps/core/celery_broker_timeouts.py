@@ -10,5 +10,5 @@ _BY_SCHEME = {"redis": _REDIS, "rediss": _REDIS, "amqp": _AMQP, "amqps": _AMQP}
 
 
 def timeouts(url: str) -> dict[str, int]:
-    """Return transport options for this URL that limit each wait to a second."""
+    """Return transport options of Celery's broker that limit waits to a second."""
     return dict(_BY_SCHEME.get(url.partition(":")[0], {}))

@@ -7,17 +7,17 @@ import uuid
 
 
 def raw(text: str) -> bytes:
-    """Encode any text, including lone surrogates; distinct texts get distinct bytes."""
+    """Encode any text, with lone surrogates; distinct texts get distinct bytes."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def unraw(value: bytes | memoryview) -> str:
-    """Decode what `raw` encoded, lone surrogates included."""
+    """Decode a text that `raw` encoded, lone surrogates included."""
     return bytes(value).decode("utf-8", "surrogatepass")
 
 
 def digest_of(*parts: bytes) -> bytes:
-    """Hash the parts, each after its length; distinct lists get distinct digests."""
+    """Hash the parts of an id, each after its length; distinct lists differ."""
     sha = hashlib.sha256()
     for part in parts:
         sha.update(len(part).to_bytes(8, "big"))

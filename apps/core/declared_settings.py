@@ -46,7 +46,7 @@ class Setting:
 
 
 def check_value(setting: Setting, value: Any) -> None:
-    """Raise Invalid for a value that its setting alone does not allow.
+    """Raise Invalid for a setting's value that the setting does not allow.
 
     LINES are checked where they are declared.
     """
@@ -63,7 +63,7 @@ def check_value(setting: Setting, value: Any) -> None:
 
 
 def _check_bounds(setting: Setting, value: float | None) -> None:
-    """Raise Invalid for a number outside of its bounds; NaN is outside, too."""
+    """Raise Invalid for a setting's number outside of its bounds, as NaN is."""
     if value is None:
         if not setting.is_optional:
             raise Invalid(setting.name, "give a number")
@@ -75,7 +75,7 @@ def _check_bounds(setting: Setting, value: float | None) -> None:
 
 
 def _check_text(setting: Setting, value: str) -> None:
-    """Raise Invalid for a text that is missing or too long."""
+    """Raise Invalid for a setting's text that is missing or too long."""
     if not value and not setting.is_optional:
         raise Invalid(setting.name, f"give it: {setting.help}")
     if len(value) > setting.most:

@@ -14,7 +14,7 @@ import inspect
 
 
 def step(name: str) -> str:
-    """Escape the name of a member for the field of an Invalid, as RFC 6901 says."""
+    """Escape a member's name for a JSON Pointer in an Invalid, as RFC 6901 says."""
     return name.replace("~", "~0").replace("/", "~1")
 
 

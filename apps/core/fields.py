@@ -17,7 +17,7 @@ class TransactionIdField(OpaqueField):
     """The id of the transaction that wrote a row (xid8); it never wraps around."""
 
     def db_type(self, connection: Any) -> str:  # noqa: ARG002 - Django's signature
-        """Return the Postgres type of the column."""
+        """Return the Postgres type of a column of transaction ids."""
         return "xid8"
 
 
@@ -25,7 +25,7 @@ class SnapshotField(OpaqueField):
     """Which transactions had ended at some moment (pg_snapshot)."""
 
     def db_type(self, connection: Any) -> str:  # noqa: ARG002 - Django's signature
-        """Return the Postgres type of the column."""
+        """Return the Postgres type of a column of snapshots."""
         return "pg_snapshot"
 
 

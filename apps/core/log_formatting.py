@@ -28,7 +28,7 @@ class LineFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record, with its traceback, as one line of limited length."""
+        """Format a log record and its traceback as one line of limited length."""
         moment = datetime.fromtimestamp(record.created, UTC)
         stamp = moment.isoformat(timespec="milliseconds")
         message = cut(record.getMessage(), first=LONGEST_MESSAGE)
@@ -41,7 +41,7 @@ class LineFormatter(logging.Formatter):
 
 
 def cut(text: str, *, first: int, last: int = 0) -> str:
-    """Cut the middle of a long text, and say how many characters were left out."""
+    """Cut the middle of a long log line, and say how many characters were cut."""
     left_out = len(text) - first - last
     if left_out <= 0:
         return text
@@ -54,7 +54,7 @@ class WithoutTraceback(logging.Filter):
     """Drop tracebacks of errors that clients cause and no operator has to fix."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Strip the traceback from a record; let every record pass."""
+        """Strip the traceback from a log record; let every record pass."""
         record.exc_info = record.exc_text = None
         return True
 
@@ -73,7 +73,7 @@ class RateLimitFilter(logging.Filter):
         self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let a record pass unless its window is full; say how many were not."""
+        """Pass a log record unless its window is full; say how many were left out."""
         with self._lock:
             left_out = (
                 self._begin_window() if time.monotonic() >= self._window_ends_at else 0
@@ -86,7 +86,7 @@ class RateLimitFilter(logging.Filter):
         return passes
 
     def _begin_window(self) -> int:
-        """Start a window; return how many lines the last one left out."""
+        """Start a window of log lines; return how many the last one left out."""
         left_out = max(0, self._count - self._lines)
         self._window_ends_at, self._count = time.monotonic() + self._seconds, 0
         return left_out

@@ -22,7 +22,7 @@ def notify_skips(*, topic_id: int) -> None:
 
 
 def notify_fence(*, topic: str, client_name: str, sub_id: str, epoch: int) -> None:
-    """NOTIFY the holder of this position that it no longer holds it."""
+    """NOTIFY the holder of a position that the position has a later epoch."""
     _notify(
         {
             FENCE: {

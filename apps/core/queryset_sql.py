@@ -13,7 +13,7 @@ from psycopg import Cursor
 
 
 def statement_of(rows: QuerySet[Any, Any]) -> tuple[str, tuple[Any, ...]]:
-    """Return the SQL of a queryset and its parameters, also if it has no rows.
+    """Return a queryset's SQL and its parameters, also if it has no rows.
 
     Django writes no SQL for a queryset that must be empty, such as `pk__in=[]`.
     """
@@ -47,7 +47,7 @@ def read_by_index() -> None:
 
 @contextmanager
 def pipelined() -> Iterator[None]:
-    """Send each statement without waiting for the answer to the one before.
+    """Send SQL statements without waiting for the answer to the one before.
 
     Only reading an answer waits. Use it inside a transaction: an error of a statement
     may be raised at a later one, or at the end, and rolls back all.
@@ -58,7 +58,7 @@ def pipelined() -> Iterator[None]:
 
 
 def binary_rows(statement: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """Return the rows of a query, sent in binary: text has two digits for each byte."""
+    """Return a query's rows, sent in binary: text has two digits for each byte."""
     connection.ensure_connection()
     with (
         connection.wrap_database_errors,

@@ -34,7 +34,7 @@ class LockTimeoutMigration(Migration):
         schema_editor: BaseDatabaseSchemaEditor,
         collect_sql: bool = False,  # noqa: FBT001, FBT002 - as Django has it
     ) -> ProjectState:
-        """Limit the waits of this transaction, then migrate."""
+        """Limit the waits of the migration's transaction, then migrate."""
         schema_editor.execute(LOCK_TIMEOUT)
         return super().apply(project_state, schema_editor, collect_sql)
 
@@ -44,7 +44,7 @@ class LockTimeoutMigration(Migration):
         schema_editor: BaseDatabaseSchemaEditor,
         collect_sql: bool = False,  # noqa: FBT001, FBT002 - as Django has it
     ) -> ProjectState:
-        """Limit the waits of this transaction, then migrate back."""
+        """Limit the waits of the migration's transaction, then migrate back."""
         schema_editor.execute(LOCK_TIMEOUT)
         return super().unapply(project_state, schema_editor, collect_sql)
 
@@ -66,7 +66,7 @@ class AtOnce(SeparateDatabaseAndState):
         from_state: ProjectState,
         to_state: ProjectState,
     ) -> None:
-        """Compute all statements, then execute them."""
+        """Compute all statements of a migration, then execute them at once."""
         change = super().database_forwards
         _execute_collected(change, app_label, schema_editor, from_state, to_state)
 
@@ -77,7 +77,7 @@ class AtOnce(SeparateDatabaseAndState):
         from_state: ProjectState,
         to_state: ProjectState,
     ) -> None:
-        """Compute all statements that undo it, then execute them."""
+        """Compute all statements that undo a migration, then execute them at once."""
         change = super().database_backwards
         _execute_collected(change, app_label, schema_editor, from_state, to_state)
 
@@ -88,7 +88,7 @@ def _execute_collected(
     editor: BaseDatabaseSchemaEditor,
     *states: Any,
 ) -> None:
-    """Execute at once the statements that a change would execute one by one."""
+    """Execute a schema change's statements at once instead of one by one."""
     with editor.connection.schema_editor(collect_sql=True, atomic=False) as collector:
         change(app_label, collector, *states)
     # What Django would do at the end, with more locks: foreign keys of new tables.
@@ -100,7 +100,7 @@ def _execute_collected(
 def patiently(
     editor: BaseDatabaseSchemaEditor, work: Callable[..., Any], *values: object
 ) -> Any:
-    """Do some work in one transaction; again when others do not let go of a lock."""
+    """Run a function in one transaction; again when it gets no table lock in time."""
     until = time.monotonic() + PATIENCE
     alias = editor.connection.alias
     while True:
@@ -137,7 +137,7 @@ def _is_for_a_lock(busy: OperationalError) -> bool:
 
 
 def execute(cursor: Any, statement: str) -> None:
-    """Execute a statement without parameters."""
+    """Execute a SQL statement without parameters."""
     cursor.execute(statement)
 
 
@@ -154,7 +154,7 @@ class ForeignKey:
     target: str
 
     def removal(self) -> RunPython:
-        """Return the operation that drops it, for a migration with `atomic = False`."""
+        """Return the migration operation that drops the key, for `atomic = False`."""
         return RunPython(self._drop, self._add)
 
     def _drop(self, _: StateApps, editor: BaseDatabaseSchemaEditor) -> None:
@@ -176,7 +176,7 @@ class ForeignKey:
         patiently(editor, execute, check)
 
     def _locks(self) -> str:
-        """Lock both tables as writers do: first what the rows refer to.
+        """Lock a foreign key's tables as writers do: first what the rows refer to.
 
         `ALTER TABLE` locks them the other way round: it and a writer would wait for one
         another. It gives up before Postgres looks for that, and could end the writer.

@@ -23,7 +23,7 @@ def seal(text: str, *, purpose: str) -> str:
 
 
 def unseal(sealed: str, *, purpose: str) -> str:
-    """Decrypt the text; raise OtherKey if that is impossible."""
+    """Decrypt a sealed text; raise OtherKey if that is impossible."""
     try:
         return _cipher_for(purpose).decrypt(sealed.encode()).decode()
     except InvalidToken:

@@ -33,7 +33,7 @@ class Snapshot:
 
 @contextmanager
 def open_snapshot() -> Iterator[Snapshot]:
-    """Open a snapshot: a read-only transaction that blocks no other."""
+    """Open a Postgres snapshot: a read-only transaction that blocks no other."""
     session = open_session("snapshot")
     try:
         session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")

@@ -45,7 +45,7 @@ class _Exceeded(Exception):
 
 @contextmanager
 def _statements_within(milliseconds: int) -> Iterator[None]:
-    """Limit the time of each statement; raise `_Exceeded` if one takes longer."""
+    """Limit each SQL statement's time; raise `_Exceeded` if one takes longer."""
     is_nested = connection.in_atomic_block
     try:
         with transaction.atomic() if is_nested else nullcontext():
@@ -68,7 +68,7 @@ def _limited(
     many: bool,  # noqa: FBT001 - as Django calls it
     context: dict[str, Any],
 ) -> object:
-    """Send a statement and its limit together: a page would wait for each.
+    """Send a SQL statement together with its time limit.
 
     Postgres takes both for one transaction, if none is open.
     """
@@ -79,7 +79,7 @@ def _limited(
 
 
 def unless_slow(ask: Callable[[], T], *, within_ms: int | None = None) -> T | TooSlow:
-    """Return a figure, or `TOO_SLOW` if a statement takes longer than the limit."""
+    """Return a counted number, or `TOO_SLOW` if a statement exceeds the limit."""
     try:
         with _statements_within(within_ms or FIGURE_MS):
             return ask()
@@ -101,7 +101,7 @@ def search_timeout(
 
 @contextmanager
 def count_timeout() -> Iterator[None]:
-    """Cancel a slow count of what was asked for by its number: raise Unavailable."""
+    """Cancel a slow count of requested rows: raise Unavailable."""
     try:
         with _statements_within(SEARCH_MS):
             yield

@@ -11,12 +11,12 @@ from django.http import HttpRequest
 def response_chunks(
     request: HttpRequest, chunks: Iterator[bytes]
 ) -> Iterator[bytes] | AsyncIterator[bytes]:
-    """Return the chunks as an iterator that this kind of server can stream."""
+    """Return a response's chunks as an iterator that this server can stream."""
     # Under ASGI, Django would first collect all items of a synchronous iterator.
     return _in_threads(chunks) if hasattr(request, "scope") else chunks
 
 
 async def _in_threads(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the chunks to an event loop, each computed in a thread."""
+    """Yield a response's chunks to an event loop, each computed in a thread."""
     while chunk := await sync_to_async(lambda: next(chunks, b""))():
         yield chunk

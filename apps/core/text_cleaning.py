@@ -18,14 +18,14 @@ NUL_PICTURE = "\N{SYMBOL FOR NULL}"
 
 
 def storable(text: str, *, limit: int | None = None) -> str:
-    """Replace what a Postgres text column refuses: NUL and lone surrogates."""
+    """Replace in a text what Postgres refuses: NUL and lone surrogates."""
     clean = text.replace("\0", NUL_PICTURE)
     clean = clean.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
     return clean if limit is None else clean[:limit]
 
 
 def readable(value: bytes) -> str:
-    """Decode UTF-8 for storage and pages; what cannot be decoded is replaced."""
+    """Decode UTF-8 for storage and pages; undecodable bytes are replaced."""
     return storable(bytes(value).decode("utf-8", "replace"))
 
 
@@ -36,7 +36,7 @@ def resembles_system_name(name: str) -> bool:
 
 
 def is_name(text: str, *, limit: int) -> bool:
-    """Tell whether people can see all of this name.
+    """Tell whether people can see all of a name.
 
     A name has no invisible characters, none that reverse the text or end a line, and no
     blanks at its ends.

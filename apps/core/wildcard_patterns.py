@@ -35,12 +35,12 @@ def matches(pattern: str, text: str) -> bool:
 
 
 def like(pattern: str) -> str:
-    """Translate a pattern with `*` into one of LIKE; escape all else."""
+    """Translate a pattern with `*` into one of SQL's LIKE; escape all else."""
     return pattern.translate(_LIKE_SPECIALS).replace("*", "%")
 
 
 def any_like(field: str, patterns: Iterable[str]) -> Q:
-    """Build a condition for text that matches one of these; `*` matches all rows."""
+    """Build a condition for text that matches one of these patterns with `*`."""
     condition = Q(pk__in=[])
     for pattern in patterns:
         if pattern == "*":
