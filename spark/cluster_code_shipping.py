@@ -40,7 +40,7 @@ class NoCluster(Exception):
 def join(
     builder: SparkSession.Builder, *, master: str, limit: timedelta = ANSWERS_WITHIN
 ) -> SparkSession:
-    """Start the session; raise `NoCluster` unless an executor runs our code in time."""
+    """Start a Spark session; raise `NoCluster` unless an executor runs our code."""
     with _time_limit(limit, master):
         spark = _connect(builder, master)
         _ship(spark)
@@ -49,7 +49,7 @@ def join(
 
 
 def _connect(builder: SparkSession.Builder, master: str) -> SparkSession:
-    """Start the session on the master; raises NoCluster if it refuses."""
+    """Start the Spark session on the master; raises NoCluster if it refuses."""
     try:
         return builder.getOrCreate()
     except Py4JError as error:
@@ -61,7 +61,7 @@ def _connect(builder: SparkSession.Builder, master: str) -> SparkSession:
 
 
 def archive(target: Path) -> None:
-    """Write this package into a zip file that Python can import from."""
+    """Write this package into a zip file that executors can import from."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as zipped:
         for module in sorted(PACKAGE.rglob("*.py")):
             name = module.relative_to(PACKAGE.parent).as_posix()
@@ -69,7 +69,7 @@ def archive(target: Path) -> None:
 
 
 def _ship(spark: SparkSession) -> None:
-    """Send our code to every executor, as a zip file with the job."""
+    """Send our code to every Spark executor, as a zip file with the job."""
     # Java deletes this folder as it ends, however this process ends.
     path = Path(SparkFiles.getRootDirectory(), ARCHIVE)
     archive(path)
@@ -77,7 +77,7 @@ def _ship(spark: SparkSession) -> None:
 
 
 def _try_executor(spark: SparkSession) -> None:
-    """Run a tiny job on an executor, of the kind that will read the facts."""
+    """Run a tiny job on a Spark executor, as a test of reading facts there."""
     if jdbc_reader.is_configured():
         spark.range(1).count()
         return
@@ -91,13 +91,13 @@ def _try_executor(spark: SparkSession) -> None:
 
 
 def _missing(packages: Iterable[str]) -> list[str]:
-    """List the packages that this Python does not have."""
+    """List the packages that an executor's Python does not have."""
     return [package for package in packages if find_spec(package) is None]
 
 
 @contextmanager
 def _time_limit(limit: timedelta, master: str) -> Iterator[None]:
-    """End Java when the limit is over: nothing else ends a call that waits for it."""
+    """End Java in this block at the limit: nothing else ends a call to Spark."""
     finished, expired = threading.Event(), threading.Event()
     seconds = limit.total_seconds()
     watch = threading.Thread(
@@ -134,7 +134,7 @@ def _end_java(
 
 
 def _end(java: subprocess.Popen[bytes]) -> None:
-    """Ask Java to end, so that it deletes its temporary files; kill it if it stays."""
+    """Ask Spark's Java to end and delete its temporary files, or kill it."""
     java.terminate()
     try:
         java.wait(GRACE_SECONDS)

@@ -173,7 +173,7 @@ class FactWindow:
 def statements(
     kind: LakeKind, window: FactWindow, query: Query, *, blocks: int = BLOCKS
 ) -> list[str]:
-    """List the statements that read one kind of facts; `query` asks Postgres."""
+    """List the SQL statements that read one kind of a report's facts."""
     if kind is LakeKind.DECISIONS:
         return [
             _DECISIONS.substitute(window.bounds, what=what, source=source)
@@ -212,7 +212,7 @@ def _block_ranges(size: int, blocks: int) -> Iterator[tuple[str, int]]:
 
 
 def _join_small(pieces: Iterable[tuple[str, int]], *, most: int) -> Iterator[str]:
-    """Join pieces into one statement while they have at most `most` blocks."""
+    """Join small pieces of a table into statements of at most `most` blocks."""
     statements: list[str] = []
     total = 0
     for statement, size in pieces:

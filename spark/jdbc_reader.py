@@ -22,14 +22,14 @@ _FETCH_SIZE = 10_000
 
 
 def is_configured() -> bool:
-    """Return whether the operator supplied a driver."""
+    """Return whether the operator supplied a JDBC driver."""
     return bool(os.environ.get("POISONWEB_JDBC_JAR"))
 
 
 def read(
     spark: SparkSession, statements: Sequence[str], columns: str, snapshot: str
 ) -> DataFrame:
-    """Read the rows of the statements, each in a partition of its own."""
+    """Read the rows of SQL statements over JDBC, each in a partition of its own."""
     if not statements:
         return spark.createDataFrame([], columns)
     reader = spark.read.format("jdbc").options(
@@ -44,7 +44,7 @@ def read(
 
 
 def _options(database_url: str) -> dict[str, str]:
-    """Translate the URL; user and password become options that Spark never shows."""
+    """Translate a database URL to JDBC options; Spark hides user and password."""
     url = urlsplit(database_url)
     parameters = dict(parse_qsl(url.query)) | {"options": _SESSION}
     address = f"{url.hostname or 'localhost'}:{url.port or 5432}"

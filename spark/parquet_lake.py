@@ -43,7 +43,7 @@ class Lake:
         self._root = root.rstrip("/")
 
     def write(self, kind: LakeKind, rows: DataFrame, attempt: RunAttempt) -> None:
-        """Write the rows to the folders of their days and this attempt, in one pass."""
+        """Write facts to the lake's folders of their days and this attempt."""
         with_run = rows.withColumn("run", F.lit(str(attempt)))
         writer = with_run.write.partitionBy("day", "run").mode("append")
         writer.parquet(f"{self._root}/{kind}")
@@ -51,7 +51,7 @@ class Lake:
     def read(
         self, kind: LakeKind, attempt: RunAttempt, when: Iterable[date]
     ) -> DataFrame:
-        """Read the rows that an attempt wrote for these days; some may have none."""
+        """Read the facts that an attempt wrote for these days; some may have none."""
         columns = schema(kind)
         folders = [self._folder(kind, day, str(attempt)) for day in when]
         existing = [folder for folder in folders if self._path(folder).exists]
@@ -62,7 +62,7 @@ class Lake:
         return reader.parquet(*existing).select(*columns.names)
 
     def delete_except(self, keep: Mapping[date, Iterable[RunAttempt]]) -> None:
-        """Delete from the days in `keep` all attempts but theirs."""
+        """Delete from the lake's days in `keep` all attempts but theirs."""
         for day, attempts in keep.items():
             names = {f"run={attempt}" for attempt in attempts}
             for kind in LakeKind:
@@ -71,7 +71,7 @@ class Lake:
                         path.delete()
 
     def _no_rows(self, columns: StructType) -> DataFrame:
-        """Return no rows, without the Python workers that createDataFrame starts."""
+        """Return a frame without rows, without the workers of createDataFrame."""
         nulls = (F.lit(None).cast(each.dataType).alias(each.name) for each in columns)
         return self._spark.range(0).select(*nulls)
 
@@ -102,13 +102,13 @@ class _Path:
         return bool(self._files.exists(self._path))
 
     def children(self) -> list[_Path]:
-        """List what is in the folder; nothing if it does not exist."""
+        """List what is in the lake's folder; nothing if it does not exist."""
         if not self.exists:
             return []
         entries = self._files.listStatus(self._path)
         return [_Path(self._spark, entry.getPath().toString()) for entry in entries]
 
     def delete(self) -> None:
-        """Delete a file, or a folder with all that is in it."""
+        """Delete a file of the lake, or a folder with all that is in it."""
         recursive = True
         self._files.delete(self._path, recursive)

@@ -52,14 +52,14 @@ def read(
 def _read_over_adbc(
     spark: SparkSession, statements: Sequence[str], columns: str, snapshot: str
 ) -> DataFrame:
-    """Read the rows of the statements, each in a partition of its own."""
+    """Read the rows of SQL statements over ADBC, each in its own partition."""
     spark.dataSource.register(FactSource)
     options = {"statements": json.dumps(statements), "snapshot": snapshot}
     return spark.read.format(SOURCE).schema(columns).options(**options).load()
 
 
 def append(tables: Mapping[str, pa.Table]) -> None:
-    """Append to these tables of Postgres, to all of them or to none."""
+    """Append a report's rows to tables of Postgres, to all of them or to none."""
     with _connect() as connection, connection.cursor() as cursor:
         for name, rows in tables.items():
             cursor.adbc_ingest(name, rows, mode="append")
@@ -67,7 +67,7 @@ def append(tables: Mapping[str, pa.Table]) -> None:
 
 
 def published_attempts(first: date, last: date) -> dict[date, RunAttempt]:
-    """Return the attempt that published each day of a window."""
+    """Return the attempt that published each day of a report's window."""
     with _connect() as connection, connection.cursor() as cursor:
         cursor.execute(
             "SELECT day, run_id, epoch FROM reports_day"
@@ -88,7 +88,7 @@ class FactSource(DataSource):
         return SOURCE
 
     def reader(self, schema: StructType) -> FactReader:  # noqa: ARG002 - Spark's
-        """Return the reader of the statements in the options; Spark calls this."""
+        """Return the reader of the facts' SQL statements; Spark calls this."""
         return FactReader(
             json.loads(self.options["statements"]),
             self.options["snapshot"],
@@ -107,11 +107,11 @@ class FactReader(DataSourceReader):
         self._database_url = database_url
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return a partition for each statement."""
+        """Return a partition for each SQL statement that reads facts."""
         return [InputPartition(statement) for statement in self._statements]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a partition's statement, on an executor."""
+        """Yield the rows of a partition's SQL statement, on an executor."""
         if partition.value is None:  # Spark's placeholder for no partitions
             return
         with _in_snapshot(self._snapshot, self._database_url) as cursor:
@@ -137,7 +137,7 @@ def _connect() -> dbapi.Connection:
 
 
 def _query(cursor: dbapi.Cursor) -> fact_sql_statements.Query:
-    """Return a function that runs a statement and returns its rows."""
+    """Return a function that runs a SQL statement and returns its rows."""
 
     def query(statement: str) -> list[tuple[object, ...]]:
         cursor.execute(statement)

@@ -50,7 +50,7 @@ def start(
     *,
     cluster_answers_within: timedelta = cluster_code_shipping.ANSWERS_WITHIN,
 ) -> SparkSession:
-    """Start the session that the environment asks for.
+    """Start the Spark session that the environment asks for.
 
     SPARK_MASTER names the master (default: two threads of this machine), JAVA_HOME the
     Java, and POISONWEB_JDBC_JAR a driver that reads Postgres instead of ours. Raises
@@ -70,7 +70,7 @@ def start(
 
 
 def _environment(*, local: bool) -> dict[str, str]:
-    """Return the variables of Java, and of Python on executors."""
+    """Return the environment variables of Spark's Java and executors' Python."""
     python_path = os.environ.get("PYTHONPATH")
     path = [str(WORKERS), str(ROOT), *([python_path] if python_path else [])]
     # Executors of a cluster run this Python too: its path there may differ.

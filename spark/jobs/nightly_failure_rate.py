@@ -113,7 +113,7 @@ def _extract(spark: SparkSession, lake: Lake, kind: LakeKind, report: Report) ->
 
 
 def measure(lake: Lake, report: Report) -> None:
-    """Compute rates and problems from the facts in the lake, reading each kind once."""
+    """Compute failure rates and problems from the facts in the lake."""
     failures, counters, decisions = (
         _read_attempt(lake, kind, report) for kind in FACTS_OF_TOPICS
     )
@@ -150,7 +150,7 @@ def _stage(lake: Lake, report: Report) -> None:
 
 
 def _with_attempt(measures: DataFrame, attempt: RunAttempt) -> DataFrame:
-    """Put the run and its epoch before the columns of the measures."""
+    """Put the run and its epoch before the columns of the report's measures."""
     return measures.select(
         F.lit(attempt.run).cast("bigint").alias("run_id"),
         F.lit(attempt.epoch).alias("epoch"),
@@ -159,7 +159,7 @@ def _with_attempt(measures: DataFrame, attempt: RunAttempt) -> DataFrame:
 
 
 def _delete_superseded(lake: Lake, report: Report) -> None:
-    """Keep of each day the published attempt and this one, and delete the others."""
+    """Delete of each day all attempts but the published one and this one."""
     published = postgres_reading_and_staging.published_attempts(
         report.window.first, report.window.last
     )
@@ -172,19 +172,19 @@ def _delete_superseded(lake: Lake, report: Report) -> None:
 
 
 def _read_attempt(lake: Lake, kind: LakeKind, report: Report) -> DataFrame:
-    """Read what this attempt wrote of a kind for its days."""
+    """Read the facts of a kind that this attempt wrote for its days."""
     return lake.read(kind, report.attempt, report.days)
 
 
 def _end_with(stream: int) -> None:
-    """Wait until the other end is closed, and end this process silently."""
+    """Wait until standard input is closed, and end this job silently."""
     while os.read(stream, 4096):
         pass
     os._exit(1)
 
 
 def reason(error: Exception) -> str:
-    """Extract the line with the reason; a worker's failure has many lines."""
+    """Extract an error's line with the reason; a worker's failure has many lines."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     if lines and lines[0].startswith(_PY4J):
         lines = [line.removeprefix(": ") for line in lines[1:]]
@@ -193,7 +193,7 @@ def reason(error: Exception) -> str:
 
 
 def _run() -> None:
-    """Run the job and print its result as one line; Java's stdout goes to stderr."""
+    """Run the report's job and print its result as one line."""
     answer = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     threading.Thread(target=_end_with, args=[sys.stdin.fileno()], daemon=True).start()

@@ -26,7 +26,7 @@ def problems(failures: DataFrame, decisions: DataFrame, rates: DataFrame) -> Dat
 
 
 def _by_day(failures: DataFrame, decisions: DataFrame) -> DataFrame:
-    """Count by problem; its place is where it fails, or else where it was requeued."""
+    """Count a problem's failures by day, where it fails or was requeued."""
     place = F.struct("topic", "consumer_group")
     failed = failures.withColumn("failed_at", place)
     decided = decisions.withColumn("decided_at", place)

@@ -28,7 +28,7 @@ PERCENTS = {"p50_ms": 50, "p95_ms": 95}
 
 
 def outcomes(calls: DataFrame, deliveries: DataFrame, backlogs: DataFrame) -> DataFrame:
-    """Compute a row for each endpoint and day with a call, an end or a backlog."""
+    """Compute an endpoint's outcomes of each day with a call, an end or a backlog."""
     parts = [
         _of_calls(calls),
         _of_deliveries(deliveries),
@@ -46,7 +46,7 @@ def _union(one: DataFrame, other: DataFrame) -> DataFrame:
 
 
 def _of_calls(calls: DataFrame) -> DataFrame:
-    """Count calls, and successes at the first of them."""
+    """Count endpoints' calls, and successes at the first of them."""
     number = F.col("succeeded_at_first") + F.col("succeeded_later") + F.col("failed")
     return calls.select(*BY, number.alias("calls"), "succeeded_at_first")
 
@@ -70,7 +70,7 @@ def _between(number: Column, low: int, high: int | None) -> Column:
 
 
 def _times(deliveries: DataFrame) -> DataFrame:
-    """Compute the exact times from acceptance to success, by rank."""
+    """Compute deliveries' exact times from acceptance to success, by rank."""
     group = Window.partitionBy(*BY)
     ranked = deliveries.where(F.col("state") == "delivered").select(
         *BY,
@@ -87,7 +87,7 @@ def _times(deliveries: DataFrame) -> DataFrame:
 
 
 def _quantile(percent: int) -> Column:
-    """Return the least time that this share of the successes did not exceed."""
+    """Return the least time that this share of the deliveries did not exceed."""
     # In whole numbers: a float may round up to a share that the next rank reaches.
     reaches = F.col("rank").cast("bigint") * 100 >= F.col("number") * percent
     return F.min(F.when(reaches, F.col("took_ms")))

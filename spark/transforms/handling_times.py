@@ -39,7 +39,7 @@ def by_bucket(rows: DataFrame, histogram: str, *, once: Sequence[str]) -> DataFr
 
 
 def with_ranks(buckets: DataFrame, *by: str) -> DataFrame:
-    """Add each group's `number` of durations, and its running sum `seen` by bucket."""
+    """Rank handling times: add each group's `number`, and running sum `seen`."""
     group = Window.partitionBy(*by)
     return buckets.withColumns(
         {
@@ -50,7 +50,7 @@ def with_ranks(buckets: DataFrame, *by: str) -> DataFrame:
 
 
 def quantiles() -> list[Column]:
-    """Compute the quantiles of ranked buckets, in milliseconds.
+    """Compute the quantiles of handling times in buckets, in milliseconds.
 
     A quantile is the exclusive upper bound of the bucket in which it lies, and null
     without durations.
@@ -59,13 +59,13 @@ def quantiles() -> list[Column]:
 
 
 def _quantile(percent: int) -> Column:
-    """Return the bound of the bucket in which this share of durations is reached."""
+    """Return the bound of the bucket that reaches this share of handling times."""
     # In whole numbers: a float may round up to a share that the next bucket reaches.
     reaches = F.col("seen") * 100 >= F.col("number") * percent
     return F.min(F.when(reaches & (F.col("durations") > 0), _bound()))
 
 
 def _bound() -> Column:
-    """Return the upper bound of a bucket in milliseconds."""
+    """Return the upper bound of a bucket of handling times in milliseconds."""
     power = F.expr("shiftleft(1L, bucket + 1)")
     return F.when(F.col("bucket") < LAST - 1, power).otherwise(MOST)

@@ -28,7 +28,7 @@ def failures_by_hour(failures: DataFrame) -> DataFrame:
 
 
 def counters_by_hour(counters: DataFrame) -> DataFrame:
-    """Sum the counters of consumers and of brokers, each apart, in a row per bucket.
+    """Sum consumers' and brokers' counts of deliveries by hour and bucket.
 
     The rows of an hour add up to its counts.
     """

@@ -29,7 +29,7 @@ GRAINS = [
 
 
 def rates(failures: DataFrame, counters: DataFrame, decisions: DataFrame) -> DataFrame:
-    """Compute the rates from facts that are counted by hour.
+    """Compute the failure rates of topics from facts that are counted by hour.
 
     `hour` is null in the rows of a whole day, `consumer_group` in those over all.
     """
@@ -38,7 +38,7 @@ def rates(failures: DataFrame, counters: DataFrame, decisions: DataFrame) -> Dat
 
 
 def _union(failures: DataFrame, counters: DataFrame, decisions: DataFrame) -> DataFrame:
-    """Put all facts into one table, with the rank of their source."""
+    """Join all facts to one table, with the rank of the source that counted."""
     captured = failures.withColumnRenamed("failed", "captured").drop("retried")
     rank = F.when(F.col("source") == "sdk", SDK).otherwise(BROKER)
     ranked = counters.withColumn("rank", rank).drop("source")
@@ -80,7 +80,7 @@ def _to_counts(facts: DataFrame) -> DataFrame:
 
 
 def _roll_up(facts: DataFrame) -> DataFrame:
-    """Sum by each grain, and compute the quantiles from its buckets."""
+    """Sum counts by each grain, and compute quantiles of handling times."""
     grains = [[*grain, "bucket"] for grain in GRAINS]
     sums = [
         F.max("best").alias("best"),
@@ -94,7 +94,7 @@ def _roll_up(facts: DataFrame) -> DataFrame:
 
 
 def _to_rates(sums: DataFrame) -> DataFrame:
-    """Turn sums into rates with their intervals, and name the source."""
+    """Turn sums into failure rates with intervals, and name the source."""
     source = F.get(F.array(*[F.lit(name) for name in SOURCES]), F.col("best"))
     failures = F.col("failed") - F.col("uncounted")
     rated = wilson_intervals.with_rate(sums, failed=failures)

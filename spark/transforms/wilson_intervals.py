@@ -30,29 +30,29 @@ def rate(failed: Column, delivered: Column) -> Column:
 
 
 def rate_low(rate: Column, delivered: Column) -> Column:
-    """Return the lower bound of a rate; null without one."""
+    """Return the lower confidence bound of a failure rate; null without one."""
     bound = (_centre(rate, delivered) - _reach(rate, delivered)) / _scale(delivered)
     # If no message failed, rounding must not lift the bound above the rate.
     return F.when(rate.isNotNull(), F.greatest(F.least(bound, rate), F.lit(0.0)))
 
 
 def rate_high(rate: Column, delivered: Column) -> Column:
-    """Return the upper bound of a rate; null without one."""
+    """Return the upper confidence bound of a failure rate; null without one."""
     bound = (_centre(rate, delivered) + _reach(rate, delivered)) / _scale(delivered)
     return F.when(rate.isNotNull(), F.least(F.greatest(bound, rate), F.lit(1.0)))
 
 
 def _centre(rate: Column, delivered: Column) -> Column:
-    """Return the centre of the interval, before it is scaled."""
+    """Return the centre of a rate's interval, before it is scaled."""
     return rate + F.lit(Z * Z / 2) / delivered
 
 
 def _reach(rate: Column, delivered: Column) -> Column:
-    """Return how far the interval reaches from its centre, before it is scaled."""
+    """Return how far a rate's interval reaches from its centre, unscaled."""
     spread = rate * (1 - rate) + F.lit(Z * Z / 4) / delivered
     return F.lit(Z) * F.sqrt(spread / delivered)
 
 
 def _scale(delivered: Column) -> Column:
-    """Return the divisor of both bounds."""
+    """Return the divisor of both bounds of a rate's interval."""
     return 1 + F.lit(Z * Z) / delivered
