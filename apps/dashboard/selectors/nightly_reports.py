@@ -190,7 +190,7 @@ def _all_topics(
 def _one_topic(
     params: ReportParams, principal: Principal, *, now: datetime
 ) -> TopicReport:
-    """Report on one topic; raises Absent if this principal may not see it."""
+    """Report failure rates of a topic; raises Absent if it is not visible."""
     topics = Topic.objects.select_related("broker", "outbox__broker")
     topic = topics.filter(name=params.topic).first()
     if topic is None or not principal.sees(topic.name):

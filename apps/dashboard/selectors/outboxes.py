@@ -111,7 +111,7 @@ def visible(outbox_id: int, principal: Principal) -> Outbox:
 
 
 def rows(outbox: Outbox, filters: RowFilter, principal: Principal) -> RowList:
-    """List rows in the producer's database, which may be away."""
+    """List an outbox's rows in the producer's database, which may be away."""
     filters = replace(filters, hidden_topics=hidden_topics(outbox, principal))
     try:
         listed = producer_rows.find(outbox, filters, most=ROWS_SIZE + 1)

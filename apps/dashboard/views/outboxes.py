@@ -269,7 +269,7 @@ def _decide(
     *,
     wrong: PoisonwebError | None = None,
 ) -> HttpResponse:
-    """Render the question whether to send or drop a row."""
+    """Render the question whether to send or drop a quarantined outbox row."""
     listed = outboxes.rows(outbox, RowFilter(before=row_id + 1), request.user.principal)
     context = {
         "outbox": outbox,

@@ -138,7 +138,7 @@ def read(
     topics: MutableMapping[int, Topic],
     now: datetime,
 ) -> ReadItems:
-    """Read the first held items from `first` on that are to be sent.
+    """Read an operation's first held messages from `first` on, to be sent.
 
     At most `most` of them, of one window, which has `size` items, and at most
     WINDOW_BYTES of bodies, but at least one. Adds the topics that it reads to `topics`.
