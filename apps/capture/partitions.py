@@ -14,10 +14,11 @@ MAKER = "poisonweb_make_partitions(date)"
 
 
 def make(*, today: date) -> list[str]:
-    """Make the failures' daily partitions of a week ahead; return their names.
+    """Make missing daily partitions of failures and counters; return their names.
 
-    If the default partition already has rows of today, today gets no partition of its
-    own. The only cost is that these rows cannot be removed as a partition later.
+    They reach a week ahead. If the default partition already has rows of today, today
+    gets no partition of its own. The only cost is that these rows cannot be removed as
+    a partition later.
     """
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SELECT poisonweb_make_partitions(%s)", [today])

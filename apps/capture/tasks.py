@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @shared_task(name="apps.capture.tasks.partitions")
 def partitions() -> None:
-    """Make the failures' daily partitions of the coming days."""
+    """Make the coming days' partitions of failures and counters."""
     names = by_day.make(today=clock.now().date())
     if names:
         log.info("made partitions %s", ", ".join(names))

@@ -245,7 +245,7 @@ def serve(*, stop: threading.Event, clock: Clock) -> None:
 
 
 def _make_partitions(stop: threading.Event, clock: Clock) -> None:
-    """Make the failure tables' next daily partitions; wait for Postgres if down."""
+    """Make partitions of failures and counters; wait for Postgres if it is down."""
     while not stop.is_set():
         try:
             with borrow():
