@@ -75,7 +75,7 @@ def tables() -> list[str]:
 
 
 def owns_tables() -> bool:
-    """Check whether the role of this process owns the audit trail."""
+    """Check whether the database role of this process owns the audit trail."""
     with connection.cursor() as cursor:
         cursor.execute(_OWNS, [Entry._meta.db_table])  # noqa: SLF001
         row = cursor.fetchone()
@@ -153,7 +153,7 @@ def _grant(cursor: CursorWrapper, role: str) -> None:
 
 
 def _execute(cursor: CursorWrapper, statement: str, *names: sql.Composable) -> None:
-    """Execute a statement with quoted names in it."""
+    """Execute an SQL statement, with the quoted names put into it."""
     cursor.execute(sql.SQL(statement).format(*names))
 
 

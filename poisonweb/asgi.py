@@ -69,7 +69,7 @@ from apps.team import known_request_senders  # noqa: E402 - has models, so it co
 
 
 def _is_known_sender(scope: Scope) -> bool:
-    """Return whether a usable key or session sent this; raises ConnectionError."""
+    """Check if a valid key or session sent a request; raises ConnectionError."""
     try:
         return known_request_senders.is_known(dict(scope["headers"]))
     except (OperationalError, InterfaceError):

@@ -19,7 +19,7 @@ REPORTS_SECONDS = 15.0
 
 
 def _every(seconds: float, task: str) -> dict[str, object]:
-    """Return the schedule entry of a task."""
+    """Return the schedule entry of a periodic Celery task."""
     # A beat that no worker consumed in time is useless: the next one follows soon.
     return {"task": task, "schedule": seconds, "options": {"expires": seconds}}
 
@@ -64,6 +64,6 @@ app.autodiscover_tasks()
 
 @worker_ready.connect
 def rescue_at_once(sender: Any, **_: object) -> None:
-    """Ask for a rescue as soon as a worker of each queue can answer."""
+    """Queue a rescue of stuck work as soon as a worker of each queue can answer."""
     sender.app.send_task("apps.triage.tasks.rescue")
     sender.app.send_task("apps.reports.tasks.rescue")

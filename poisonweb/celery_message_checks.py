@@ -67,7 +67,7 @@ class CheckingConsumer(Consumer):
 
 
 def _require_arguments(body: object) -> None:
-    """Raise InvalidTaskError for a body that is not Celery's."""
+    """Raise InvalidTaskError for a message body that is not Celery's."""
     if not isinstance(body, list | tuple) or len(body) != 3:
         raise InvalidTaskError("its body is no list of arguments, names and embeds")
     arguments, named, embed = body
@@ -78,7 +78,7 @@ def _require_arguments(body: object) -> None:
 
 
 def _plain(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the known headers; raise InvalidTaskError if there is no valid id."""
+    """Return a task's known headers; raise InvalidTaskError without a valid id."""
     number = headers.get("id")
     if not isinstance(number, str) or not 0 < len(number) <= LONGEST_ID:
         raise InvalidTaskError("its id is no text, or too long")

@@ -16,7 +16,7 @@ NOT_SECURE = "poisonweb.W002"
 
 @register(Tags.security, deploy=True)
 def application_owns_nothing(**_: Any) -> list[CheckMessage]:
-    """Warn if the processes could change the audit trail; skip it without Postgres."""
+    """Warn if our database role could change the audit trail; skip without Postgres."""
     try:
         owns = application_role.owns_tables()
     except (OperationalError, InterfaceError):
@@ -36,7 +36,7 @@ def application_owns_nothing(**_: Any) -> list[CheckMessage]:
 
 @register(Tags.security, deploy=True)
 def is_behind_tls(**_: Any) -> list[CheckMessage]:
-    """Warn once if cookies, redirects and HSTS are not set for HTTPS."""
+    """Warn once if cookies, redirects and HSTS of the web are not set for HTTPS."""
     if settings.SESSION_COOKIE_SECURE:
         return []
     return [

@@ -35,7 +35,7 @@ class PartialRequest:
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Create the two sockets by which connections are handed over."""
+    """Create two sockets by which one process hands connections to another."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in (ours, theirs):
         end.setblocking(False)  # noqa: FBT003 - it has no name
@@ -51,18 +51,18 @@ class ConnectionSender:
         self._later: asyncio.TimerHandle | None = None
 
     def hand_on(self, request: PartialRequest) -> None:
-        """Take over `request.connection`, and close it here once it is handed on."""
+        """Take over a request's connection; close it here once it is handed on."""
         self._waiting.append(_Item.of(request))
         if self._later is None:
             self._send()
 
     def replace_socket(self, end: socket.socket) -> None:
-        """Send waiting and later connections by another socket."""
+        """Send waiting and later client connections by another socket."""
         self._end.close()
         self._end = end
 
     def close(self) -> None:
-        """Close the socket and all connections that still wait."""
+        """Close the handover socket and all client connections that still wait."""
         self._end.close()
         if self._later is not None:
             self._later.cancel()
@@ -70,7 +70,7 @@ class ConnectionSender:
             self._waiting.popleft().close()
 
     def _send(self) -> None:
-        """Send what waits; where the other end is full or away, try again later."""
+        """Send waiting connections; retry later where the receiver is full or away."""
         self._later = None
         try:
             while self._waiting:
@@ -97,7 +97,7 @@ class _Item:
         return cls(connection=request.connection, memory=memory)
 
     def send_by(self, end: socket.socket) -> None:
-        """Pass connection and memory to the other process."""
+        """Pass a request's connection and memory to the other process."""
         socket.send_fds(end, [_NEXT], [self.connection.fileno(), self.memory])
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class _Item:
 
 
 def receive(end: socket.socket) -> Iterator[PartialRequest]:
-    """Yield the connections that have arrived; raise EOFError after the last one."""
+    """Yield the client connections handed over; raise EOFError after the last one."""
     while True:
         try:
             message, files, _, _ = socket.recv_fds(end, len(_NEXT), _FILES)
@@ -118,7 +118,7 @@ def receive(end: socket.socket) -> Iterator[PartialRequest]:
 
 
 def _partial_request(connection: int, memory: int) -> PartialRequest:
-    """Rebuild a request from the file numbers that arrived."""
+    """Rebuild a handed-over request from the file numbers that arrived."""
     with open(memory, "rb") as file:
         file.seek(0)
         (seconds_left,) = _SECONDS.unpack(file.read(_SECONDS.size))

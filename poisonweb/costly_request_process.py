@@ -61,7 +61,7 @@ log = logging.getLogger(__name__)
 
 
 def is_costly(request: h11.Request) -> bool:
-    """Check for a form, or an API request that is large or may grow."""
+    """Check if a request is a form, or one to the API that is large or may grow."""
     if not request.target.startswith(API.encode()):
         return bool(request.method == b"POST")
     headers = dict(request.headers)
@@ -82,15 +82,15 @@ class CostlyProcess:
         self._watch: asyncio.Task[None] | None = None
 
     def hand_on(self, request: PartialRequest) -> None:
-        """Give a request, with its connection, to the process."""
+        """Give a request, with its connection, to the process for costly requests."""
         self._sender.hand_on(request)
 
     def watch(self) -> None:
-        """Restart the process when it ends, from now on, in this event loop."""
+        """Restart the process for costly requests when it ends, in this event loop."""
         self._watch = asyncio.create_task(self._restart_forever())
 
     async def stop(self) -> None:
-        """Let the process finish its requests, within seconds, and wait for its end."""
+        """Let the process for costly requests finish them, within seconds, and end."""
         if self._watch is not None:
             self._watch.cancel()
         # The process ends by itself when it can receive no more connections.
@@ -103,7 +103,7 @@ class CostlyProcess:
             await self._exit_code()
 
     async def _restart_forever(self) -> None:
-        """Wait for each end of the process, and start another after a pause."""
+        """Restart the process for costly requests at each end, after a pause."""
         while True:
             code = await self._exit_code()
             log.error("The process for costly requests ended with code %s.", code)
@@ -113,14 +113,14 @@ class CostlyProcess:
             self._sender.replace_socket(ours)
 
     async def _exit_code(self) -> int:
-        """Wait until the process ends; return its exit code."""
+        """Wait until the process for costly requests ends; return its exit code."""
         while (code := self._process.poll()) is None:
             await asyncio.sleep(CHECK_SECONDS)
         return code
 
 
 def _start_process(end: socket) -> subprocess.Popen[bytes]:
-    """Start this module as a process that receives connections at `end`."""
+    """Start the process for costly requests, which receives connections at `end`."""
     command = (sys.executable, "-m", __name__, str(end.fileno()))
     with end:
         return subprocess.Popen(  # noqa: S603 - our own code
@@ -137,12 +137,12 @@ class _Server(uvicorn.Server):
         self._answers: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
-        """Start, and receive connections from the web from now on."""
+        """Start the server, and receive costly requests from the web from now on."""
         await super().startup(sockets)
         asyncio.get_running_loop().add_reader(self._end, self._take_requests)
 
     def _take_requests(self) -> None:
-        """Answer the requests that have arrived; stop once the web is gone."""
+        """Answer the costly requests that arrive; stop once the web is gone."""
         try:
             for request in client_socket_handover.receive(self._end):
                 answer = asyncio.create_task(self._answer(request))
@@ -153,7 +153,7 @@ class _Server(uvicorn.Server):
             self.should_exit = True
 
     async def _answer(self, request: PartialRequest) -> None:
-        """Continue a connection where the web stopped reading it."""
+        """Continue the connection of a costly request where the web stopped reading."""
         protocol = partial(
             ContinuedH11,
             config=self.config,

@@ -69,7 +69,7 @@ class Oidc:
 
     @property
     def origin(self) -> str:
-        """Return scheme and host of the provider's address."""
+        """Return scheme and host of the OpenID provider's address."""
         address = urlsplit(self.issuer)
         return f"{address.scheme}://{address.netloc}"
 
@@ -103,7 +103,7 @@ class Env:
 
 
 def load(environ: Mapping[str, str]) -> Env:
-    """Read every setting; raise BadEnvironment with a line that says what to do."""
+    """Read all settings from the environment; raise BadEnvironment with the remedy."""
     _refuse_unknown(environ)
     _refuse_missing_file(environ, "POISONWEB_JDBC_JAR")
     var = Path(environ.get("POISONWEB_VAR") or ROOT / "var").resolve()
@@ -147,7 +147,7 @@ def _refuse_unknown(environ: Mapping[str, str]) -> None:
 
 
 def _refuse_missing_file(environ: Mapping[str, str], name: str) -> None:
-    """Check at the start for a file that only the Spark job will open."""
+    """Raise BadEnvironment if the file for the Spark job is missing."""
     path = environ.get(name)
     if path and not Path(path).is_file():
         raise BadEnvironment(f"{name} is {path!r}: there is no such file.")
@@ -163,7 +163,7 @@ def _hour(value: str) -> int:
 
 
 def _environment(value: str) -> str:
-    """Check the name of the installation, which keys bear."""
+    """Check the name of the installation, which its API keys contain."""
     # It is part of API keys (pw_<environment>_...), so it has no underscore.
     if not (value.isascii() and value.replace("-", "").isalnum() and len(value) <= 20):
         raise BadEnvironment(
@@ -173,7 +173,7 @@ def _environment(value: str) -> str:
 
 
 def _web_address(environ: Mapping[str, str], name: str) -> str | None:
-    """Read an http or https address; errors do not quote it, it may hold a secret."""
+    """Read an http or https address; no error quotes it, as it may contain a secret."""
     value = environ.get(name)
     if not value:
         return None
@@ -196,7 +196,7 @@ def _address(value: str) -> SplitResult | None:
 
 
 def _roles(value: str) -> tuple[str, ...]:
-    """Parse the roles that need a second factor."""
+    """Parse the names of the roles that need a second factor."""
     roles = _words(value)
     if not set(roles) <= set(Role):
         raise BadEnvironment(
@@ -237,7 +237,7 @@ def _oidc(environ: Mapping[str, str]) -> Oidc | None:
 
 
 def _issuer(value: str) -> str:
-    """Check the address of the provider: https, or on this machine."""
+    """Check the address of the OpenID provider: https, or on this machine."""
     address = _address(value)
     is_safe = address is not None and (
         address.scheme == "https" or address.hostname in LOOPBACK
@@ -254,7 +254,7 @@ def _issuer(value: str) -> str:
 
 
 def _group(word: str) -> tuple[str, str]:
-    """Parse `group=role`."""
+    """Parse `group=role`: the role of the members of a provider's group."""
     group, _, role = word.rpartition("=")
     if not group or role not in set(Role):
         raise BadEnvironment(
@@ -265,12 +265,12 @@ def _group(word: str) -> tuple[str, str]:
 
 
 def _words(value: str) -> tuple[str, ...]:
-    """Split at commas, without blanks and empty words."""
+    """Split a setting at commas, without blanks and empty words."""
     return tuple(word.strip() for word in value.split(",") if word.strip())
 
 
 def _flag(environ: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """Read 1 or 0."""
+    """Read a setting that is 1 or 0."""
     value = environ.get(name, "")
     if value not in {"", "0", "1"}:
         raise BadEnvironment(f"{name} is {value!r}: use 1 or 0.")
@@ -278,7 +278,7 @@ def _flag(environ: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def _size(environ: Mapping[str, str], name: str, *, default: int) -> int:
-    """Read a number of bytes."""
+    """Read a setting that is a number of bytes."""
     value = environ.get(name) or str(default)
     if not (value.isascii() and value.isdigit() and 0 < int(value) <= 512 * MIB):
         raise BadEnvironment(
@@ -299,7 +299,7 @@ def _calls(environ: Mapping[str, str], *, default: int) -> int:
 
 
 def _level(value: str) -> str:
-    """Parse the log level."""
+    """Parse the log level in a setting."""
     if value.upper() not in LEVELS:
         raise BadEnvironment(
             f"POISONWEB_LOG_LEVEL is {value!r}: use one of {', '.join(LEVELS)}."

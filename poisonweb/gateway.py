@@ -59,7 +59,7 @@ class GatewayH11(BoundedH11):
         self.app_state["abort"] = self._abort
 
     def _abort(self) -> None:
-        """Reset the connection: any other end may look like that of the answer.
+        """Reset a connection: any other end may look like that of the answer.
 
         One that is closing may have no socket any more.
         """
@@ -72,17 +72,17 @@ class GatewayH11(BoundedH11):
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Ignore what follows a refused request, so that the answer arrives."""
+        """Ignore what a refused caller still sends, so that the answer arrives."""
         if not self._is_refused:
             super().data_received(data)
 
     def eof_received(self) -> None:
-        """Refuse a request that ends before the length that it promised."""
+        """Refuse a request that ends before its declared length."""
         if self.conn.their_state is h11.SEND_BODY:
             super().data_received(b"")
 
     def send_400_response(self, message: str) -> None:
-        """Refuse what is no HTTP, with a problem, and close a moment later."""
+        """Answer what is no HTTP with a 400 problem; close the connection later."""
         self._is_refused = True
         # While an answer is being sent, only the connection can end.
         if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
@@ -125,7 +125,7 @@ class _ConnectionWithRawHeaders(h11.Connection):
     def send(  # type: ignore[override] # its overloads say the same by event
         self, event: h11.Event
     ) -> bytes | None:
-        """Return the bytes to send; b"" for the head of an answer."""
+        """Return the bytes of an HTTP event to send; b"" for the head of an answer."""
         data = super().send(event)
         if isinstance(event, h11.Response):
             self._answer_head = data or b""
@@ -136,7 +136,7 @@ class _ConnectionWithRawHeaders(h11.Connection):
         return head + data
 
     def next_event(self) -> Event:
-        """Return the next event; put the headers of a request into the state."""
+        """Return the next HTTP event; put a request's headers into the state."""
         event = super().next_event()
         if isinstance(event, h11.Request):
             self._state["raw_headers"] = event.headers.raw_items()
@@ -164,12 +164,12 @@ class GatewayServer(uvicorn.Server):
         self._application: GatewayApplication | None = None
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
-        """Start the application, and then listen."""
+        """Start the gateway's application, and then listen for calls."""
         self._application = await GatewayApplication.start()
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        """Take no more calls; store what back ends do not answer in time."""
+        """Take no more calls; store those that back ends do not answer in time."""
         application = self._application
         assert application is not None  # noqa: S101 - `startup` was before
         cut = asyncio.get_running_loop().call_later(CUT_SECONDS, application.cut)
@@ -186,7 +186,7 @@ class GatewayServer(uvicorn.Server):
 
 
 def session_parameters(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the limits of the gateway's sessions: no call waits long for Postgres."""
+    """Add the time-outs of the gateway's Postgres sessions to their parameters."""
     limits = session_options(
         {
             "statement_timeout": str(STATEMENT_MILLISECONDS),
@@ -204,7 +204,7 @@ def session_parameters(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def serve(*, host: str, port: int) -> None:
-    """Run the gateway until a signal."""
+    """Run the HTTP server of the gateway until a signal."""
     sys.setswitchinterval(SWITCH_SECONDS)
     database = connections.settings["default"]
     database["OPTIONS"] = session_parameters(database["OPTIONS"])

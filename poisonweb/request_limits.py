@@ -44,7 +44,7 @@ class Refusal(Exception):
 def limit_size(
     application: Application, *, most_of_api: int, recognise: Recognise
 ) -> Application:
-    """Refuse a request as soon as it exceeds its limit, and read no more of it.
+    """Refuse a request as soon as it exceeds its size limit, and read no more of it.
 
     Any sender may send 64 KiB. A known sender may send a form of 1 MiB, or
     `most_of_api` bytes to the API.
@@ -84,7 +84,7 @@ class _RequestSize:
         self._bytes = 0
 
     async def add(self, size: int) -> None:
-        """Count bytes of the body; raises Refusal above the limit."""
+        """Count received bytes of a request's body; raises Refusal above the limit."""
         self._bytes += size
         await self.expect(self._bytes)
 
@@ -133,20 +133,20 @@ def is_page(scope: Scope) -> bool:
 
 
 def is_of_skips(scope: Scope) -> bool:
-    """Check for the skip list, which thousands of consumers request at once."""
+    """Check if a request is for the skip list, which thousands of consumers request."""
     path: str = scope["path"]
     return path.startswith(f"{API}skips")
 
 
 def is_sign_in(scope: Scope) -> bool:
-    """Check for a sign-in with a password, whose check takes processor time."""
+    """Check if a request is a sign-in with a password, which takes processor time."""
     path: str = scope["path"]
     is_of_sign_in = path.startswith("/sign-in") and not is_sign_in_elsewhere(scope)
     return scope["method"] == "POST" and is_of_sign_in
 
 
 def is_sign_in_elsewhere(scope: Scope) -> bool:
-    """Check for a sign-in through the OpenID provider, which may wait for it.
+    """Check if a request is a sign-in through the OpenID provider, which may wait.
 
     People then sign in with a password: those requests must not wait behind this one.
     """
@@ -154,13 +154,13 @@ def is_sign_in_elsewhere(scope: Scope) -> bool:
 
 
 def is_question_to_broker(scope: Scope) -> bool:
-    """Check for a form that waits for a broker, half a minute if that is away."""
+    """Check if a request is a form that waits for a broker, perhaps half a minute."""
     path: str = scope["path"]
     return scope["method"] == "POST" and bool(_ASKS_BROKER.fullmatch(path))
 
 
 def is_form(scope: Scope) -> bool:
-    """Check for any other form: strangers may send them, too, and each is parsed."""
+    """Check if a request is any other form, which strangers may send, too."""
     path: str = scope["path"]
     is_of_page = scope["method"] == "POST" and not path.startswith(API)
     others = (is_sign_in, is_sign_in_elsewhere, is_question_to_broker)
@@ -211,7 +211,7 @@ def limit_concurrency(
 
 
 def _check_method(scope: Scope) -> None:
-    """Refuse `post`: it is no method (RFC 9110, 9.1), but Django takes it for POST.
+    """Refuse a request with the method `post`, which Django would take for POST.
 
     The functions above compare the method as it is written.
     """
@@ -237,13 +237,13 @@ def _check_length(scope: Scope) -> None:
 
 
 def _declared_length(scope: Scope) -> int:
-    """Return the length that the head declares; 0 without one."""
+    """Return the body length that a request's head declares; 0 without one."""
     value = dict(scope["headers"]).get(b"content-length", b"0")
     return int(value) if value.isdigit() else 0
 
 
 async def _refuse(send: Send, refusal: Refusal) -> None:
-    """Answer with a problem and close the connection."""
+    """Answer a refused request with a problem and close its connection."""
     problem = {
         "type": "about:blank",
         "title": refusal.status.phrase,

@@ -46,7 +46,7 @@ class ThreadedHandler(ASGIHandler):
         super().load_middleware(is_async=False)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the body, answer in a thread of the pool, and send the answer."""
+        """Read a request's body, answer in a thread of the pool, send the answer."""
         try:
             body = await self.read_body(receive)
         except RequestAborted:
@@ -61,7 +61,7 @@ class ThreadedHandler(ASGIHandler):
                 await self.send_response(response, send)
 
     def _respond(self, scope: Scope, body: IO[bytes]) -> Response:
-        """Answer, and return the session of Postgres, even before a stream is sent."""
+        """Answer a request; return the Postgres session, even before a stream."""
         set_script_prefix(get_script_prefix(scope))
         signals.request_started.send(sender=type(self), scope=scope)
         request, refusal = self.create_request(scope, body)
@@ -77,7 +77,7 @@ class ThreadedHandler(ASGIHandler):
         return response
 
     async def _stream(self, response: Response, receive: Receive, send: Send) -> None:
-        """Send a stream until its end, or until the client disconnects."""
+        """Send a streamed answer until its end, or until the client disconnects."""
         sending = asyncio.create_task(self.send_response(response, send))
         disconnect = asyncio.ensure_future(receive())
         try:

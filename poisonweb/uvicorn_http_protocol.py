@@ -37,23 +37,23 @@ class BoundedH11(H11Protocol):
     def connection_made(  # type: ignore[override] # as the parent class does
         self, transport: asyncio.Transport
     ) -> None:
-        """Expect the first request within the limit."""
+        """Expect the first request of a connection within the time limit."""
         super().connection_made(transport)
         self._await_request(SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the time limit."""
+        """Stop the time limit for a request: its connection is lost."""
         self._stop_waiting()
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
-        """Stop the time limit once the request is whole."""
+        """Stop the time limit for a request once the request is whole."""
         super().handle_events()
         if self.conn.their_state in WHOLE:
             self._stop_waiting()
 
     def on_response_complete(self) -> None:
-        """Expect the next request within the limit."""
+        """Expect the connection's next request within the time limit."""
         self._await_request(SECONDS)
         super().on_response_complete()
 
@@ -63,13 +63,13 @@ class BoundedH11(H11Protocol):
         self._deadline = self.loop.call_later(seconds, self._give_up)
 
     def _stop_waiting(self) -> None:
-        """Stop the time limit."""
+        """Stop the time limit for the next request."""
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
     def _give_up(self) -> None:
-        """Answer 408 if nothing was answered yet, and close the connection."""
+        """Answer 408 to a late request unless answered; close the connection."""
         if self.transport.is_closing():
             return
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
@@ -94,7 +94,7 @@ class ForwardingH11(BoundedH11):
         self.conn = _FilteredConnection(self._hand_on_costly)
 
     def _hand_on_costly(self, request: h11.Request) -> bool:
-        """Hand a costly request on with its connection; return whether it was."""
+        """Hand a costly request on with its connection; return whether it was one."""
         # While an earlier answer is being sent, this process has to answer, too.
         is_free = not self.transport.get_write_buffer_size()
         if not (is_free and self._is_for_another(request)):
@@ -111,7 +111,7 @@ class ForwardingH11(BoundedH11):
         return True
 
     def _seconds_left(self) -> float:
-        """Return how long the rest of the request may take."""
+        """Return the seconds in which the rest of the request must arrive."""
         return self._deadline.when() - self.loop.time() if self._deadline else SECONDS
 
 
@@ -139,7 +139,7 @@ class _FilteredConnection(h11.Connection):
         self._is_handed_on = is_handed_on
 
     def next_event(self) -> Event:
-        """Return the next event; hide a request that is handed on."""
+        """Return the next HTTP event; hide a request that is handed on."""
         event = super().next_event()
         if isinstance(event, h11.Request) and self._is_handed_on(event):
             return h11.NEED_DATA

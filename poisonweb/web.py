@@ -32,12 +32,12 @@ class _Server(uvicorn.Server):
         self._costly = costly
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
-        """Start, and restart the process for costly requests from now on."""
+        """Start the web, and restart the process for costly requests when it ends."""
         self._costly.watch()
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        """Stop, and stop the process for costly requests."""
+        """Stop the web, then the process for costly requests."""
         await asyncio.gather(super().shutdown(sockets), self._costly.stop())
 
 

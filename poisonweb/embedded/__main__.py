@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def _run_installation(env: Env, port: int, gateway_port: int) -> None:
-    """Start everything, supervise it, and stop it at the end."""
+    """Start all servers and programs of Poisonweb, supervise and then stop them."""
     supervisor.recover(env.var)
     running_servers_file.withdraw(env.var)
     for name, number in (("PORT", port), ("GATEWAY_PORT", gateway_port)):
@@ -99,7 +99,7 @@ def _port(name: str, *, usual: int) -> int:
 
 @contextmanager
 def _exclusive_lock(var: Path) -> Iterator[None]:
-    """Hold the lock of `var`; the kernel releases it when the process ends."""
+    """Lock the folder `var` of an installation; the process's end releases it."""
     (var / "run").mkdir(parents=True, exist_ok=True)
     with (var / "run" / "lock").open("a+", encoding="ascii") as lock:
         try:
@@ -114,7 +114,7 @@ def _exclusive_lock(var: Path) -> Iterator[None]:
 
 
 def _running_already(pid: str) -> str:
-    """Say which process runs here, and how to stop it."""
+    """Say which process runs Poisonweb in this folder, and how to stop it."""
     return (
         f"Poisonweb is running here already (process {pid}): stop it with Ctrl-C in "
         f"its terminal, or with `kill {pid}`."
@@ -132,7 +132,7 @@ def _check_room(var: Path) -> None:
 
 
 def _log_to(file: Path) -> None:
-    """Log to stderr and to a file that is rotated."""
+    """Log to stderr and to a rotated file."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file_handler = RotatingFileHandler(file, maxBytes=LOG_BYTES, backupCount=1)
     file_handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
@@ -144,7 +144,7 @@ def _log_to(file: Path) -> None:
 
 
 def _ready_line(env: Env, port: int) -> str:
-    """Return the line that says where the product is and how to sign in."""
+    """Return the line that says where Poisonweb is and how to sign in."""
     # The file exists only if the password was generated, and not chosen.
     file = env.var / "admin-password"
     is_generated = env.admin_password is None and file.exists()

@@ -36,7 +36,7 @@ def free_port() -> int:
 
 
 def _reserve(port: int) -> int | None:
-    """Bind a socket to the port; return None if another socket is bound to it."""
+    """Bind a socket to a free port; return None if another socket is bound to it."""
     reservation = socket.socket()
     try:
         reservation.bind((LOOPBACK, port))
@@ -48,7 +48,7 @@ def _reserve(port: int) -> int | None:
 
 
 def is_free(port: int) -> bool:
-    """Return whether no server listens at a port of the loopback interface."""
+    """Check that no server listens at a port of the loopback interface."""
     with socket.socket() as probe:
         # As servers do, so that a connection in TIME_WAIT does not count as a listener.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

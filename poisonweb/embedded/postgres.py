@@ -69,7 +69,7 @@ FIRST_STATEMENTS = Template(
 
 
 def prepare(folder: Path, *, rights: str = "") -> None:
-    """Create the cluster in `folder` if it is missing; recreate an incomplete one."""
+    """Create the Postgres cluster in `folder` if missing; replace an incomplete one."""
     if (folder / "data").exists():
         _check_version(folder / "data")
         return
@@ -102,7 +102,7 @@ def _check_version(data: Path) -> None:
 
 
 def _initdb_options(data: Path) -> tuple[str, ...]:
-    """Return the options with which a cluster is created."""
+    """Return the options with which initdb creates the embedded Postgres."""
     return (
         *("-D", str(data), "-U", "postgres", "--pwfile=/dev/stdin"),
         *("--auth=scram-sha-256", "-E", "UTF8", "--locale=C.UTF-8"),
@@ -111,7 +111,7 @@ def _initdb_options(data: Path) -> tuple[str, ...]:
 
 
 def program(folder: Path, *, port: int, durable: bool = True) -> Program:
-    """Return the server of a prepared `folder`; remove the remains of a crash first."""
+    """Return how to run the Postgres of `folder`; remove a crash's remains first."""
     data = folder / "data"
     _remove_remains(data)
     settings = (
@@ -151,12 +151,12 @@ def temporary(folder: Path) -> Iterator[str]:
 
 
 def _password(folder: Path) -> str:
-    """Return the password, generated at first."""
+    """Return the password of the embedded Postgres; the first call generates it."""
     return secret(folder / "password")
 
 
 def _is_ready(data: Path, pid: int) -> bool:
-    """Return whether the server with this process id accepts connections."""
+    """Check if the Postgres with this process id accepts connections."""
     # As pg_ctl does it: the first line is the pid, the eighth line the state.
     try:
         lines = (data / "postmaster.pid").read_text().splitlines()
@@ -214,7 +214,7 @@ def _wrapper(data: Path) -> tuple[str, ...]:
 
 
 def _change_owner(data: Path, user: int, group: int) -> None:
-    """Make `user` the owner of the data, which may come from another machine."""
+    """Make `user` the owner of the Postgres data, perhaps from another machine."""
     for path in (data, *data.rglob("*")):
         if path.stat().st_uid != user:
             os.chown(path, user, group)
@@ -230,7 +230,7 @@ def _has_name(user: int) -> bool:
 
 
 def _works(*command: str) -> bool:
-    """Run a command; return whether it succeeds."""
+    """Run a command of the system; return whether it succeeds."""
     with suppress(FileNotFoundError):
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
     return False
@@ -275,7 +275,7 @@ def _call(wrapper: tuple[str, ...], binary: Path, *arguments: str, stdin: str) -
 
 
 def _end(output: str) -> str:
-    """Return the last 300 characters in one line."""
+    """Return the last 300 characters of a program's output in one line."""
     return " ".join(output.split())[-300:]
 
 

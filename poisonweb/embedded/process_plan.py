@@ -41,7 +41,7 @@ class Plan:
 
 
 def temporary(var: Path) -> Path:
-    """Return the folder of temporary files, which every start and stop empties."""
+    """Return the folder of temporary files; each start and stop empties it."""
     return var / "tmp"
 
 
@@ -102,7 +102,7 @@ def make(
 
 
 def _add_postgres(folder: Path, servers: list[Program]) -> tuple[str, str]:
-    """Prepare an embedded Postgres, and add it to `servers`.
+    """Prepare an embedded Postgres, and add it to the servers to start.
 
     Return the URLs of our database and of that of the sample's shop.
     """
@@ -115,7 +115,7 @@ def _add_postgres(folder: Path, servers: list[Program]) -> tuple[str, str]:
 
 
 def _add_redis(folder: Path, servers: list[Program]) -> tuple[str, str]:
-    """Add an embedded Redis to `servers`; return the URLs of its two databases."""
+    """Add an embedded Redis to the servers to start; return its two URLs."""
     port = free_port()
     servers.append(redis.program(folder, port=port))
     for_celery = redis.url(folder, port=port, database=redis.CELERY_DATABASE)
@@ -123,7 +123,7 @@ def _add_redis(folder: Path, servers: list[Program]) -> tuple[str, str]:
 
 
 def _demo(env: Env, addresses: Servers, *, is_requested: bool) -> bool:
-    """Check whether the sample runs: without a request only with embedded servers."""
+    """Check if the sample runs: unasked, only with embedded servers."""
     if not is_requested:
         return env.database_url is None and addresses.redis_url is not None
     if env.demo and addresses.redis_url is None:
@@ -185,7 +185,7 @@ def _processes(
 
 
 def _endpoint_hosts(env: Env, quote_port: int | None) -> str:
-    """Return the hosts that endpoints may call, with that of the sample."""
+    """Return the hosts that endpoints may call, the sample's included."""
     of_sample = [] if quote_port is None else [f"{LOOPBACK}:{quote_port}"]
     return ",".join([*env.endpoint_hosts, *of_sample])
 
@@ -219,7 +219,7 @@ def _guarded(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _web(port: int) -> tuple[str, ...]:
-    """Return the command of the web."""
+    """Return the command that runs the web server."""
     return _python("-m", "poisonweb.web", "--host", LOOPBACK, "--port", str(port))
 
 
@@ -234,17 +234,17 @@ def _worker(level: str, queue: str, *, size: int) -> tuple[str, ...]:
 
 
 def _celery(level: str, *arguments: str) -> tuple[str, ...]:
-    """Return a command of Celery."""
+    """Return the command line of Celery with these arguments."""
     return _python("-m", "celery", "-A", "poisonweb", *arguments, "--loglevel", level)
 
 
 def _python(*arguments: str) -> tuple[str, ...]:
-    """Return a command of this Python."""
+    """Return the command that runs a module with this Python."""
     return (sys.executable, *arguments)
 
 
 def _is_ready(port: int, _: int) -> bool:
-    """Return whether the web at this port answers that it is ready."""
+    """Check whether the web server at this port answers that it is ready."""
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=5)
     try:
         connection.request("GET", "/readyz")

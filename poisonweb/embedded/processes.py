@@ -64,12 +64,12 @@ class Identity:
 
     @property
     def alive(self) -> bool:
-        """Return whether that process still runs, not another with its id."""
+        """Check if the process of this identity still runs, not another with its id."""
         return Identity.of(self.pid) == self
 
 
 def stat(pid: int) -> list[str] | None:
-    """Return the fields of /proc/<pid>/stat from the state on, None after its end."""
+    """Return a process's fields of /proc/<pid>/stat from its state on, or None."""
     try:
         text = (PROC / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -79,7 +79,7 @@ def stat(pid: int) -> list[str] | None:
 
 
 def all_pids() -> Iterator[int]:
-    """Yield the ids of all processes."""
+    """Yield the process ids of all processes of this machine."""
     return (int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit())
 
 
@@ -139,7 +139,7 @@ def running(program: Program, *, folder: Path) -> Iterator[None]:
 def _wait_until_ready(
     program: Program, process: subprocess.Popen[bytes], log: Path
 ) -> None:
-    """Wait until a program is ready; raises CannotStart with its last line."""
+    """Wait until a program is ready; raises CannotStart with the log's last line."""
     deadline = time.monotonic() + START_SECONDS
     while not program.ready(process.pid):
         if process.poll() is not None or time.monotonic() > deadline:
@@ -148,6 +148,6 @@ def _wait_until_ready(
 
 
 def last_line(log: Path) -> str:
-    """Return the last line of a log that is not blank."""
+    """Return the last line of a program's log that is not blank."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "no output")

@@ -52,7 +52,7 @@ maxmemory-policy noeviction
 
 
 def program(folder: Path, *, port: int, durable: bool = True) -> Program:
-    """Return the server of `folder`, whose password is only in a private file."""
+    """Return how to run the Redis of `folder`; only a private file has the password."""
     folder.mkdir(parents=True, exist_ok=True)
     configuration = folder / "redis.conf"
     text = CONFIGURATION.substitute(
@@ -85,12 +85,12 @@ def temporary(folder: Path) -> Iterator[str]:
 
 
 def _password(folder: Path) -> str:
-    """Return the password, generated at first."""
+    """Return the password of the embedded Redis; the first call generates it."""
     return secret(folder / "password")
 
 
 def _is_ready(address: str, _: int) -> bool:
-    """Return whether the server answers a PING."""
+    """Check whether the embedded Redis answers a PING."""
     # The caller tries again; the client's own retries would take a second.
     with Redis.from_url(address, retry=Retry(NoBackoff(), retries=0)) as client:
         try:
@@ -115,7 +115,7 @@ def _binary() -> str:
 
 
 def _version(binary: str) -> tuple[int, ...]:
-    """Ask a server's binary for its version; () if it does not say."""
+    """Ask the binary of a Redis for its version; () if it does not say."""
     output = subprocess.run(
         (binary, "--version"), capture_output=True, text=True, check=False
     ).stdout

@@ -33,7 +33,7 @@ class Servers:
     shop_url: str | None = None
 
     def environment(self) -> dict[str, str]:
-        """Return the addresses as the settings of every process of ours."""
+        """Return the servers' addresses as environment variables of our processes."""
         settings = {
             "DATABASE_URL": self.database_url,
             "CELERY_BROKER_URL": self.celery_broker_url,
@@ -44,13 +44,13 @@ class Servers:
 
 
 def announce(var: Path, servers: Servers, *, supervisor: Identity) -> None:
-    """Write the addresses of the running servers under `var`."""
+    """Write the addresses of the running Postgres and Redis to a file under `var`."""
     text = json.dumps({**asdict(servers), "supervisor": asdict(supervisor)})
     write_private(_addresses_file(var), text)
 
 
 def withdraw(var: Path) -> None:
-    """Remove the addresses, because the servers stop."""
+    """Delete the file with the addresses of Postgres and Redis, as they stop."""
     _addresses_file(var).unlink(missing_ok=True)
 
 

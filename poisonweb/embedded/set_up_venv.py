@@ -64,7 +64,7 @@ class VenvTarget:
 
     @classmethod
     def parse(cls, arguments: list[str]) -> VenvTarget:
-        """Parse the arguments; raises SetUpFailed."""
+        """Parse the command line of the `.venv` set-up; raises SetUpFailed."""
         if unknown := set(arguments) - {"dev", *CLIENTS}:
             raise SetUpFailed(
                 f"BROKERS: {', '.join(sorted(unknown))} is no broker with a client of "
@@ -74,17 +74,17 @@ class VenvTarget:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Return the files that pin the packages."""
+        """Return the files that pin the packages of a set-up target."""
         return DEV if self.name == "dev" else RUN
 
     @property
     def digest(self) -> str:
-        """Return a digest that changes with any pinned package."""
+        """Return a digest of a target that changes with any pinned package."""
         return _digest(*self.files, *ALWAYS)
 
     @property
     def parts(self) -> list[VenvTarget]:
-        """The targets that this one contains: the tests' packages can run it, too."""
+        """Return the set-up targets that this one contains."""
         return [VenvTarget("run"), *([self] if self.name == "dev" else [])]
 
 
@@ -101,13 +101,13 @@ def main(arguments: list[str]) -> int:
 
 
 def _refuse(message: str) -> int:
-    """Print why the set-up failed; return the exit code."""
+    """Print why the set-up of `.venv` failed; return the exit code."""
     sys.stderr.write(f"poisonweb: {message}\n")
     return 1
 
 
 def _install(target: VenvTarget) -> None:
-    """Install what the target lacks, and stamp `.venv` with it."""
+    """Install the packages that `.venv` lacks, and stamp it with their target."""
     stamps = _stamps()
     # A set-up for the tests contains everything.
     if {target.digest, VenvTarget("dev").digest} & set(stamps[1:]):
@@ -169,7 +169,7 @@ def _check_machine() -> None:
 
 
 def _check_disks(uv: Path, target: VenvTarget) -> None:
-    """Check for space for downloads, and for files that cannot be linked."""
+    """Check the disks for room for downloads and for files that cannot be linked."""
     output = subprocess.run((uv, "cache", "dir"), stdout=subprocess.PIPE, check=True)
     cache = Path(os.fsdecode(output.stdout.strip()))
     cache.mkdir(parents=True, exist_ok=True)
@@ -182,7 +182,7 @@ def _check_disks(uv: Path, target: VenvTarget) -> None:
 
 
 def _is_cached(uv: Path, target: VenvTarget) -> bool:
-    """Return whether uv could install the target without downloads."""
+    """Check whether uv could install the target's packages without downloads."""
     rehearsal = (uv, *_sync_arguments(target), "--offline", "--dry-run")
     return subprocess.run(rehearsal, capture_output=True, check=False).returncode == 0
 
@@ -198,14 +198,14 @@ def _check_room(place: Path, needed: int) -> None:
 
 
 def _digest(*files: Path) -> str:
-    """Return a digest of the Python, the folder and the contents of `files`."""
+    """Return a digest of this Python, the tree's folder and the contents of `files`."""
     home = f"{sys.version} {Path(sys.executable).resolve()} {ROOT}".encode()
     parts = (home, *(file.read_bytes() for file in files))
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
 def _stamps() -> list[str]:
-    """Return the digest of the Python of .venv, then those of its packages."""
+    """Return the digest of the Python of `.venv`, then those of its packages."""
     file = VENV / "stamp"
     return file.read_text(encoding="utf-8").split() if file.exists() else []
 

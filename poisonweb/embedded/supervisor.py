@@ -86,12 +86,12 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """Return whether its process has not ended yet."""
+        """Check that the child's process has not ended yet."""
         return self.restart_at is None
 
 
 def delay(deaths: int) -> float:
-    """Return the seconds to wait after this many deaths in a row."""
+    """Return the seconds before a child restarts, after this many deaths in a row."""
     return doubled(FIRST_DELAY, deaths - 1, cap=LONGEST_DELAY)
 
 
@@ -122,11 +122,11 @@ class Supervisor:
             raise CannotStart("This system cannot hand orphans to the supervisor.")
 
     def _request_stop(self, _number: int, _frame: FrameType | None) -> None:
-        """Note a stop request, as a signal handler."""
+        """Note a request to stop the supervisor, as a signal handler."""
         self._is_stop_requested = True
 
     def log(self, name: str) -> Path:
-        """Return the log file of a program."""
+        """Return the path of the log file of a supervised program."""
         return self._logs / f"{name}.log"
 
     def start(self, programs: Sequence[Program]) -> None:
@@ -175,7 +175,7 @@ class Supervisor:
         self._restart_due()
 
     def stop(self) -> None:
-        """Stop the last stage first, then kill processes that left their group."""
+        """Stop all programs, the last stage first; kill those that left their group."""
         for stage in reversed(self._stages):
             self._stop_children(stage)
         self._stages.clear()
@@ -199,7 +199,7 @@ class Supervisor:
             self._clear_away(child)
 
     def _launch(self, program: Program) -> Child:
-        """Start a program as a child that is watched."""
+        """Start a program as a child that the supervisor watches."""
         process = self._spawn(program)
         return Child(program=program, process=process, started=time.monotonic())
 
@@ -276,7 +276,7 @@ class Supervisor:
                 self._relaunch(child)
 
     def _relaunch(self, child: Child) -> None:
-        """Start a child again; schedule another try if that fails."""
+        """Start an ended child again; schedule another try if that fails."""
         try:
             child.process = self._spawn(child.program)
         except OSError as problem:
@@ -288,7 +288,7 @@ class Supervisor:
             child.restart_at = None
 
     def _rotate_logs(self) -> None:
-        """Copy logs that are too long, and truncate them."""
+        """Copy logs of programs that are too long, and truncate them."""
         for log in self._logs.glob("*.log"):
             if log.stat().st_size > LOG_BYTES:
                 # On a full disk, the next lines are worth more than the old ones.
@@ -348,7 +348,7 @@ def _kill_those_with(mark: bytes) -> int:
 
 
 def _wait_until(condition: Callable[[], bool], *, seconds: float) -> None:
-    """Wait until a condition holds, for some seconds at most."""
+    """Wait until a function returns true, for some seconds at most."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(processes.POLL_SECONDS)

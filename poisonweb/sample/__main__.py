@@ -34,7 +34,7 @@ STOP_SECONDS = 1.5
 
 class Part(Protocol):
     def run(self) -> None:
-        """Work until told to stop."""
+        """Run a part of the sample until `stop` is set."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -76,7 +76,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 def _parts(
     options: argparse.Namespace, *, context: SampleContext, stop: threading.Event
 ) -> list[Part]:
-    """Build producer and consumers; SIGUSR1 pauses the producer."""
+    """Build the sample's producer and consumers; SIGUSR1 pauses the producer."""
     # The age counts from the very first start, so that a restart keeps the release.
     began = context.ledger.began() or datetime.now(UTC)
 
@@ -109,7 +109,7 @@ def _parts(
 def _quote_parts(
     options: argparse.Namespace, context: SampleContext, stop: threading.Event
 ) -> list[Part]:
-    """Build the stock quote service and its client, where they have ports."""
+    """Build the stock quote service and its client, if the sample has their ports."""
     if options.quote_port is None or options.gateway_port is None:
         return []
     call = calls_to(options.gateway_port, context.guards.key_file)
@@ -120,7 +120,7 @@ def _quote_parts(
 
 
 def _shop_parts(context: SampleContext, stop: threading.Event) -> list[Part]:
-    """Build the shop, where it has a database."""
+    """Build the sample's shop, if it has a database."""
     if context.shop_url is None:
         return []
     publish = RedisStreamsPublisher(context.redis_url)
@@ -128,7 +128,7 @@ def _shop_parts(context: SampleContext, stop: threading.Event) -> list[Part]:
 
 
 def _run(parts: Sequence[Part], stop: threading.Event) -> int:
-    """Run all parts until one of them ends or a signal requests a stop."""
+    """Run all parts of the sample until one ends or a signal requests a stop."""
     is_stop_requested = False
 
     def request_stop(*_: object) -> None:
@@ -153,7 +153,7 @@ def _run(parts: Sequence[Part], stop: threading.Event) -> int:
 
 
 def _run_part(part: Part, stop: threading.Event) -> None:
-    """Run a part on its thread; its end stops all others."""
+    """Run a part of the sample on its thread; its end stops all others."""
     try:
         part.run()
     finally:

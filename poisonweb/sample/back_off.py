@@ -18,7 +18,7 @@ class BackOff:
         self._errors = 0
 
     def reset(self) -> None:
-        """Begin with the shortest wait again, after a success."""
+        """Begin with the shortest wait between tries again, after a success."""
         self._errors = 0
 
     def wait(self) -> None:

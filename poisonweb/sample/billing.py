@@ -39,7 +39,7 @@ class Invoice:
 
 
 def read(body: bytes) -> Order:
-    """Parse an order; raises whatever a wrong one causes, as in real consumers."""
+    """Parse the body of an order; raises what a wrong one causes in real consumers."""
     members = json.loads(body.decode("utf-8"))
     return Order(
         number=members["number"],
@@ -53,7 +53,7 @@ def read(body: bytes) -> Order:
 
 
 def invoice(order: Order, *, release: int) -> Invoice:
-    """Compute the invoice of an order, with the bugs of the release."""
+    """Compute the invoice of an order, with the bugs of the handler's release."""
     totals = _totals(order, release=release)
     return Invoice(
         order=order.number,
@@ -73,7 +73,7 @@ def _totals(order: Order, *, release: int) -> Totals:
 
 
 def _mean_price(order: Order, total: int, paid: float, *, release: int) -> float:
-    """Divide by the paid quantity; before release 2 that fails for a free order."""
+    """Divide an order's total by its paid quantity; release 1 fails at a free order."""
     if release >= 2 and order.discount_percent == 100:
         return 0.0
     return total / paid

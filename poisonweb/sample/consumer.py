@@ -45,7 +45,7 @@ class MessageHandler(Protocol):
     def version(self) -> str: ...
 
     def handle(self, body: bytes) -> None:
-        """Handle a message, or raise any exception."""
+        """Handle a message of the sample, or raise any exception."""
 
 
 class SampleConsumer:
@@ -69,7 +69,7 @@ class SampleConsumer:
         self._last_failed = b""  # the bookmark of this process's last failed message
 
     def run(self) -> None:
-        """Work until `stop` is set; every release of the handler has its own guard."""
+        """Consume messages until `stop`; each release of the handler has a guard."""
         while not self._stop.is_set():
             guard = self._guards.make(self._subscription, version=self._handler.version)
             try:
@@ -86,7 +86,7 @@ class SampleConsumer:
                 guard.close(CLOSE_SECONDS)
 
     def _consume_until_replaced(self, guard: Guard) -> None:
-        """Handle messages until the handler has another release, or `stop`."""
+        """Handle messages until the handler has another release, or until `stop`."""
         log.info(
             "%s runs release %s", self._subscription.client_name, guard.settings.version
         )
@@ -100,12 +100,12 @@ class SampleConsumer:
                 self._back_off.wait()
 
     def _is_over(self, guard: Guard) -> bool:
-        """Return whether the handler has another release, or the program stops."""
+        """Check if the handler has another release, or the program stops."""
         is_replaced = guard.settings.version != self._handler.version
         return is_replaced or self._stop.is_set()
 
     def _read_and_handle(self, guard: Guard) -> None:
-        """Handle the pending messages, then new ones.
+        """Handle the pending messages of the stream, then new ones.
 
         Return when it is time to read released messages again.
         """
@@ -120,7 +120,7 @@ class SampleConsumer:
     # The broker
 
     def _make_group(self) -> None:
-        """Create the consumer group, unless it exists."""
+        """Create the consumer group of the Redis stream, unless it exists."""
         try:
             self._redis.xgroup_create(
                 self._subscription.topic,
@@ -162,7 +162,7 @@ class SampleConsumer:
     def _handle_all(
         self, guard: Guard, entries: Iterable[Entry], *, is_redelivered: bool
     ) -> bool:
-        """Handle entries; return whether the guard released any of them."""
+        """Handle entries of the stream; return whether the guard released any."""
         released = False
         for entry in entries:
             if self._is_over(guard):
@@ -176,7 +176,7 @@ class SampleConsumer:
     def _is_done_with(
         self, guard: Guard, entry: Entry, *, is_redelivered: bool
     ) -> bool:
-        """Handle a message by the guard; return whether to settle it."""
+        """Have the guard handle a message; return whether to settle it."""
         bookmark, fields = entry
         if not fields:
             log.warning("%s was deleted before it was handled", bookmark.decode())
@@ -189,7 +189,7 @@ class SampleConsumer:
         return outcome.settles
 
     def _attempt(self, entry: Entry, *, is_redelivered: bool) -> None:
-        """Call the handler, and write failures and redriven successes to the ledger."""
+        """Handle a message; write a failure or a redriven success to the ledger."""
         bookmark, fields = entry
         try:
             self._handler.handle(fields.get(b"body", b""))
@@ -204,7 +204,7 @@ class SampleConsumer:
     # The ledger
 
     def _note_failure(self, entry: Entry, *, error: str = "") -> None:
-        """Write a failure to the ledger: a first one, or one after a redrive."""
+        """Write a message's failure to the ledger: first, or after a redrive."""
         what = What.FAILED_AGAIN if REDRIVE in entry[1] else What.FAILED
         self._note(what, entry, error=error)
 

@@ -54,7 +54,7 @@ class Line:
         return cls(at=at, what=what, **members)
 
     def to_json(self) -> bytes:
-        """Write the line as JSON, without empty members."""
+        """Write a line of the ledger as JSON, without empty members."""
         members = {**asdict(self), "at": self.at.isoformat()}
         present = {name: value for name, value in members.items() if value}
         return json.dumps(present).encode() + b"\n"
@@ -83,7 +83,7 @@ class Ledger:
         redrive: str = "",
         error: str = "",
     ) -> None:
-        """Add a line, which then survives this process. Raises LedgerNotWritten."""
+        """Add a line to the ledger, to survive a kill. Raises LedgerNotWritten."""
         line = Line(
             at=datetime.now(UTC),
             what=what,
@@ -98,7 +98,7 @@ class Ledger:
             raise LedgerNotWritten(str(trouble)) from trouble
 
     def _append(self, text: bytes) -> None:
-        """Append a line under the lock of all programs."""
+        """Append a line to the ledger under the lock of all programs."""
         with self.path.open("ab+") as file:
             # Another process must not cut off the line that is being written.
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -106,13 +106,13 @@ class Ledger:
             file.write(text)
 
     def began(self) -> datetime | None:
-        """Return the time of the first line."""
+        """Return the time of the ledger's first line."""
         first = next(read(self.path), None)
         return None if first is None else first.at
 
 
 def _cut_half_a_line(file: BinaryIO) -> None:
-    """Cut off the partial line of a kill or a full disk: nothing relied on it."""
+    """Cut off the ledger's partial last line, left by a kill or a full disk."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - LONGEST_LINE))
     end = file.read()
@@ -126,7 +126,7 @@ def read(path: Path) -> Iterator[Line]:
 
 
 def tally(lines: Iterable[Line]) -> dict[str, Tally]:
-    """Count by topic what the server must show.
+    """Count from the ledger, by topic, the messages that the server must show.
 
     A redrive that was delivered twice counts once; if it failed once, as a recurrence.
     """
@@ -140,7 +140,7 @@ def tally(lines: Iterable[Line]) -> dict[str, Tally]:
 
 
 def _tally_of(topic: str, lines: Iterable[Line]) -> Tally:
-    """Count what the server must show for a topic."""
+    """Count from the ledger's lines what the server must show for a topic."""
     ours = [line for line in lines if line.topic == topic]
     recurred = {line.redrive for line in ours if line.what is What.FAILED_AGAIN}
     handled = {line.redrive for line in ours if line.what is What.HANDLED}

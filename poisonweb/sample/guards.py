@@ -26,11 +26,11 @@ class Guards:
 
     @property
     def key_file(self) -> Path:
-        """Return the file with the key of all programs of the sample."""
+        """Return the path of the file with the API key of the sample's programs."""
         return self._var / "sample-api-key"
 
     def make(self, subscription: SampleSubscription, *, version: str) -> Guard:
-        """Build the guard of a subscription for a release of its handler."""
+        """Build the guard of a sample's subscription for a release of its handler."""
         return Guard(
             topic=subscription.topic,
             consumer_group=subscription.consumer_group,
@@ -49,5 +49,5 @@ class Guards:
         )
 
     def _api_key(self) -> str:
-        """Read the current key: a new one may replace it at any time."""
+        """Read the sample's present API key: a new one may replace it at any time."""
         return self.key_file.read_text(encoding="ascii")

@@ -24,7 +24,7 @@ class Superstitious:
     version = "1"
 
     def handle(self, body: bytes) -> None:
-        """Fail for every id that 13 divides."""
+        """Fail for every message whose id 13 divides."""
         message = json.loads(body)
         if message["id"] % 13 == 0:
             raise ValueError("I'm superstitious...")
@@ -37,7 +37,7 @@ class Payments:
         self._age = age
 
     def charge(self, customer: str) -> None:
-        """Raise TimeoutError in each period in which the service is away."""
+        """Charge a card; raise TimeoutError while the payment service is away."""
         if AWAY_FROM <= self._age() % AWAY_EVERY < AWAY_UNTIL:
             time.sleep(ANSWER_SECONDS)
             raise TimeoutError(
@@ -57,7 +57,7 @@ class Billing:
 
     @property
     def version(self) -> str:
-        """Return the release, which changes once the sample is old enough."""
+        """Return the handler's release, which changes once the sample is old enough."""
         return str(self._release)
 
     @property

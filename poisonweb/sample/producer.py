@@ -53,11 +53,11 @@ class Producer:
         self._trim_at = datetime.now(UTC) + TRIM_EVERY
 
     def pause(self) -> None:
-        """Stop sending messages; safe to call from a signal handler."""
+        """Stop sending the sample's messages; safe to call from a signal handler."""
         self._is_paused = True
 
     def run(self) -> None:
-        """Send and trim until `stop` is set; wait while Redis is away."""
+        """Send messages and trim streams until `stop`; wait while Redis is away."""
         back_off = BackOff(self._stop)
         turns = self._turns()
         while not self._stop.is_set():
@@ -69,7 +69,7 @@ class Producer:
                 back_off.wait()
 
     def _turns(self) -> Iterator[tuple[str, float]]:
-        """Yield the next topic, and the seconds to wait after it."""
+        """Yield the next topic to send to, and the seconds to wait after it."""
         if self._ledger.began() is None:
             for topic, number in BURST.items():
                 yield from itertools.repeat((topic, 0.0), number)
@@ -97,7 +97,7 @@ class Producer:
         self._ledger.write(What.PRODUCED, topic=topic, bookmark=_text(bookmark))
 
     def _trim(self) -> None:
-        """Remove old messages, except those that a consumer group has not settled."""
+        """Remove old messages from streams, except those yet to be settled."""
         old = int((datetime.now(UTC) - RETENTION).timestamp() * 1000)
         for topic in filter(self._redis.exists, MAKERS):
             needed = [
@@ -109,7 +109,7 @@ class Producer:
                 self._redis.xtrim(topic, minid="{}-{}".format(*oldest))
 
     def _oldest_needed(self, topic: str, group: dict[str, bytes]) -> tuple[int, int]:
-        """Return the oldest id that a group has not settled or not read."""
+        """Return the oldest stream id that a group has not settled or not read."""
         pending = self._redis.xpending(topic, group["name"])
         return _parse_id(pending["min"] or group["last-delivered-id"])
 

@@ -23,12 +23,12 @@ class SampleMessage:
 
     @property
     def fields(self) -> dict[Any, Any]:  # as wide as redis-py wants it
-        """Return the fields of the stream entry: body and headers."""
+        """Return the fields of the message's stream entry: body and headers."""
         return {"body": self.body, **self.headers}
 
 
 def content(n: int) -> SampleMessage:
-    """Make the n-th message of content."""
+    """Make the n-th content message of the sample."""
     return SampleMessage(
         topic=CONTENT_TOPIC,
         body=json.dumps({"id": n}).encode(),
@@ -41,7 +41,7 @@ def content(n: int) -> SampleMessage:
 
 
 def order(n: int) -> SampleMessage:
-    """Make the n-th order; its fault depends on n only."""
+    """Make the n-th order of the sample; its fault depends on n only."""
     change, encoding = _FAULTS.get(n % _EVERY, (_as_it_is, "utf-8"))
     body = json.dumps(change(_order(n)), ensure_ascii=False)
     return SampleMessage(
@@ -56,7 +56,7 @@ def order(n: int) -> SampleMessage:
 
 
 def shipment(n: int) -> SampleMessage:
-    """Make the n-th shipment; some addresses contain a flower."""
+    """Make the n-th shipment of the sample; some addresses contain a flower."""
     to = "Blumenweg 7 🌻" if n % _FLOWER_EVERY == 7 else f"Musterweg {n % 90}"
     return SampleMessage(
         topic=SHIPMENTS,
@@ -105,7 +105,7 @@ def _free_of_charge(order: dict[str, object]) -> dict[str, object]:
 
 
 def _of_nothing(order: dict[str, object]) -> dict[str, object]:
-    """Return the order with a quantity of 0."""
+    """Return the order with an item of quantity 0."""
     return {**order, "quantity": 0}
 
 

@@ -29,7 +29,7 @@ class SampleContext:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Self:
-        """Read the environment and configure logging; raises BadEnvironment."""
+        """Read the sample's environment, set up logging; raises BadEnvironment."""
         env = settings.load(environ)
         if env.redis_url is None:
             raise settings.BadEnvironment("POISONWEB_REDIS_URL is not set.")
@@ -46,7 +46,7 @@ class SampleContext:
 
 
 def _connect_redis(url: str) -> Redis:
-    """Return a client that fails at once when Redis is away."""
+    """Return a Redis client that fails at once when Redis is away."""
     # No retries: a retry of the client would send a message twice.
     return Redis.from_url(
         url,

@@ -34,13 +34,13 @@ class Labels:
 
 
 def _print_label(address: str) -> None:
-    """Imitate that library, which aborts at characters that do not fit two bytes."""
+    """Imitate a label library that aborts at characters which do not fit two bytes."""
     if any(character > LAST_OF_PLANE_0 for character in address):
         os._exit(ABORTED)
 
 
 def main() -> int:
-    """Consume shipments until a signal; return 1 with a line that says why not."""
+    """Consume the sample's shipments until a signal; return 1 and print why not."""
     try:
         context = SampleContext.of(os.environ)
     except BadEnvironment as problem:

@@ -22,7 +22,7 @@ _WITHOUT_UNIQUE_INDEX = (
 
 
 def make(url: str) -> None:
-    """Make the tables, unless they are there; bring those of the outbox up to date."""
+    """Make the tables of the sample's shop; bring its outbox's up to date."""
     with psycopg.connect(url) as connection:
         connection.execute("SET client_min_messages = warning")
         connection.execute(schema())

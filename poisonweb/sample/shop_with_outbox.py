@@ -83,7 +83,7 @@ class Shop:
         self._tidy_at = time.monotonic() + TIDY_EVERY
 
     def run(self) -> None:
-        """Work until `stop` is set; wait while the outbox is full or away."""
+        """Sell until `stop` is set; wait while the shop's outbox is full or away."""
         back_off = BackOff(self._stop)
         while not self._stop.is_set():
             try:
@@ -109,7 +109,7 @@ class Shop:
             self._stop.wait(0.0 if number < FIRST_SALES else self._every)
 
     def _tidy(self, connection: Connection) -> None:
-        """Delete what is old: a sample must not fill a disk."""
+        """Delete old rows and stream entries of the shop: it must not fill a disk."""
         for statement in _TIDY:
             connection.execute(statement, [RETENTION])
         for topic in (RECEIPTS, PRICES):
@@ -117,7 +117,7 @@ class Shop:
 
 
 def sell(connection: Connection, *, cents: int) -> int:
-    """Write a sale and its receipt in one transaction; return the number of both."""
+    """Write a sale and its outbox message in one transaction; return their number."""
     with connection.transaction():
         ((number,),) = connection.execute(_SELL, [cents]).fetchall()
         outbox = Outbox(connection, producer=PRODUCER, limits=LIMITS)
@@ -132,13 +132,13 @@ def sell(connection: Connection, *, cents: int) -> int:
 
 
 def announce_price(connection: Connection, publish: Publish, *, cents: int) -> None:
-    """Send a price at once, or write it where Redis is away."""
+    """Send the price of a stock at once, or put it in the outbox if Redis is away."""
     outbox = Outbox(connection, producer=PRODUCER, limits=LIMITS)
     outbox.send_or_put(publish, PRICES, _json(cents=cents), headers=HEADERS)
 
 
 def correct_receipt(url: str, number: int) -> None:
-    """Write another receipt under the id of one, as a script past the application does.
+    """Put another receipt into the outbox under the id of an earlier one.
 
     Once enough rows wait for a person it writes nothing.
     """
@@ -158,7 +158,7 @@ def correct_receipt(url: str, number: int) -> None:
 
 
 def _connect(url: str, application: str) -> Connection:
-    """Connect under a name that the rows will have as their writer."""
+    """Connect to the shop's database under a name that the rows bear as writer."""
     return psycopg.connect(url, autocommit=True, application_name=application)
 
 

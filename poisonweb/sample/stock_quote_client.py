@@ -80,7 +80,7 @@ class StockQuoteClient:
             self._stop.wait(self._every)
 
     def ask(self, symbol: str, *, as_soap: bool) -> None:
-        """Ask for a quote; remember the delivery of a call that failed."""
+        """Ask the gateway for a quote; remember the delivery of a call that failed."""
         if as_soap:
             answer = self._call(
                 "POST",
@@ -108,7 +108,7 @@ class StockQuoteClient:
         )
 
     def follow(self) -> None:
-        """Ask what became of the deliveries, and forget those that are over."""
+        """Ask what became of the deliveries of quotes; forget those that are over."""
         for delivery in list(self.followed):
             answer = self._call("GET", f"/gateway/-/deliveries/{delivery}", {}, b"")
             state = json.loads(answer.body).get("state", "gone")
@@ -118,7 +118,7 @@ class StockQuoteClient:
 
 
 def calls_to(port: int, key_file: Path) -> Call:
-    """Return what calls the gateway at this port with the current key."""
+    """Return a function that calls the gateway at this port with the current key."""
 
     def call(
         method: str, path: str, headers: Mapping[str, str], body: bytes

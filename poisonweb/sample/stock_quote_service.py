@@ -51,7 +51,7 @@ class Quote:
 
 
 def answer_soap(body: bytes) -> bytes:
-    """Answer a getQuote request, in the version of SOAP that it has."""
+    """Answer a SOAP request for a stock quote, in the request's version of SOAP."""
     try:
         # Decoded first: in another encoding a doctype would not be noticed.
         text = body.decode("utf-8")
@@ -74,7 +74,7 @@ def answer_soap(body: bytes) -> bytes:
 
 
 def answer_json(symbol: str) -> bytes:
-    """Answer a request for a quote as JSON."""
+    """Answer a request for a stock quote as JSON."""
     quote = Quote.of(symbol)
     return json.dumps({"symbol": quote.symbol, "last": quote.price}).encode()
 
@@ -120,7 +120,7 @@ class QuoteHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Log no line for each request."""
+        """Write no log line for a request of a quote."""
 
 
 class QuoteServer(ThreadingHTTPServer):
@@ -149,7 +149,7 @@ class StockQuoteService:
             self._stop.wait(self._seconds_down)
 
     def _serve(self) -> None:
-        """Answer until it is time to be away; then break open connections."""
+        """Answer requests for quotes until an outage begins; then break connections."""
         with QuoteServer((LOOPBACK, self._port), QuoteHandler) as server:
             thread = threading.Thread(target=server.serve_forever, args=(0.05,))
             thread.start()

@@ -14,7 +14,7 @@ class Command(BaseCommand):
     help = "Answer calls of endpoints at /gateway/{endpoint}/{path}."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Take the address; only this machine reaches the usual one."""
+        """Declare the gateway's address; only this machine reaches the usual one."""
         parser.add_argument("--host", default="127.0.0.1")
         parser.add_argument("--port", type=int, default=8001)
 

@@ -59,7 +59,7 @@ class Command(BaseCommand):
         self._finish(operation)
 
     def _finish(self, operation: Operation) -> None:
-        """Carry the operation out, or wait for the worker that carries it out."""
+        """Carry the give-back operation out, or wait for the worker that does."""
         while self._carry_out(operation) is not SliceEnd.DONE:
             operation.refresh_from_db()
             if operation.trouble:
@@ -72,7 +72,7 @@ class Command(BaseCommand):
             raise CommandError(f"{refused} were refused and are open still")
 
     def _carry_out(self, operation: Operation) -> SliceEnd:
-        """Carry the operation out in this process, slice by slice."""
+        """Carry the give-back operation out in this process, slice by slice."""
         with RoutingPublisher() as publisher:
             ended = SliceEnd.AGAIN
             while ended is SliceEnd.AGAIN:
@@ -83,7 +83,7 @@ class Command(BaseCommand):
 
 
 def _check_lane(topic: Topic) -> None:
-    """Raise CommandError if the lane would capture again; wait until it has stopped."""
+    """Wait until the lane has stopped; raise CommandError if it would capture again."""
     lane = Lane.objects.filter(topic=topic).first()
     if lane is None:
         return

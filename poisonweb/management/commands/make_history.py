@@ -56,7 +56,7 @@ def _ledger_file() -> Path:
 
 
 def make(*, newest: date, ledger: Path) -> Weeks:
-    """Write the missing days up to `newest`.
+    """Write the missing days of the sample's history up to `newest`.
 
     If there are days of an earlier start, the weeks begin with the first of them.
     """
@@ -86,7 +86,7 @@ def ask_for_report(
     wait_limit: timedelta = WAIT_LIMIT,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Request the report of those days, once; first wait for runs that overlap them.
+    """Request the report of the history's days once, after runs that overlap them.
 
     Right after midnight yesterday cannot be reported yet: the weeks end before it.
     """
@@ -107,5 +107,5 @@ def ask_for_report(
 
 
 def _may_request(weeks: Weeks) -> bool:
-    """Return whether no unfinished run overlaps these days."""
+    """Check that no unfinished run of the report overlaps these days."""
     return not Run.objects.unfinished().overlapping(weeks.first, weeks.last).exists()

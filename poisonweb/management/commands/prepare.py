@@ -266,7 +266,7 @@ def _sample_broker() -> Broker:
 
 
 def _is_usable(key_file: Path) -> bool:
-    """Return whether the file has a valid key with all scopes and topics."""
+    """Check if the key file has a valid key of the sample, all scopes and topics."""
     if not key_file.exists():
         return False
     secret_of_file = key_file.read_text(encoding="utf-8")
@@ -280,7 +280,7 @@ def _is_usable(key_file: Path) -> bool:
 
 
 def _new_key() -> str:
-    """Revoke the sample's keys and create one; return its secret."""
+    """Revoke the sample's API keys and create one; return its secret."""
     ours = ApiKey.objects.filter(name__startswith=SAMPLE_KEY)
     for old_key in ours.filter(revoked_at=None):
         team.revoke_api_key(name=old_key.name, actor=SET_UP, now=clock.now())

@@ -55,7 +55,7 @@ class Poisoned:
     fate: Fate
 
     def bookmark(self, at: datetime) -> str:
-        """Return the bookmark of the copy that was delivered at this time."""
+        """Return the bookmark of the message's copy that was delivered at this time."""
         return f"{int(at.timestamp() * 1000)}-{self.number}"
 
 
@@ -123,7 +123,7 @@ class _Draw:
         self.tallies: dict[tuple[TrafficStream, str, datetime], _Tally] = {}
 
     def draw(self) -> DayPlan:
-        """Draw the deliveries of each stream, then the decisions about failures."""
+        """Draw a day's deliveries of each stream, then the decisions about failures."""
         midnight = calendar.at(self.day, 0)
         for stream in STREAMS:
             for slot in range(SLOTS_OF_A_DAY):
@@ -164,7 +164,7 @@ class _Draw:
         minute: datetime,
         fault: FailureMode | None,
     ) -> None:
-        """Count one delivery, which was handled if there is no fault."""
+        """Count one delivery of the sample as handled, or as failed with its fault."""
         tally = self._tally(stream, client, minute)
         tally.durations[self._duration(stream)] += 1
         if fault is None:
@@ -175,14 +175,14 @@ class _Draw:
             tally.retried += fault.attempts - 1
 
     def _number(self, stream: TrafficStream, start: datetime) -> int:
-        """Draw how many messages a stream has in a slot."""
+        """Draw how many messages a stream of the sample has in ten minutes."""
         if stream.topic == ORDERS and self.weeks.is_maintained(start):
             return 0
         usual = stream.daily * self.weeks.share(start) / SLOTS_OF_AN_HOUR
         return int(usual * self.random.uniform(0.7, 1.3) + self.random.random())
 
     def _duration(self, stream: TrafficStream) -> int:
-        """Draw a bucket of a delivery's handling time."""
+        """Draw the bucket of a delivery's handling time."""
         buckets, parts = list(stream.durations), list(stream.durations.values())
         return self.random.choices(buckets, parts)[0]
 
@@ -193,7 +193,7 @@ class _Draw:
     def _poison(
         self, stream: TrafficStream, fault: FailureMode, client: str, start: datetime
     ) -> None:
-        """Add a failed message, and draw what will become of it."""
+        """Add a failed message to the plan, and draw what will become of it."""
         before = self.weeks.number_of(self.day) * MOST_OF_A_DAY
         self.poisons.append(
             Poisoned(
@@ -208,7 +208,7 @@ class _Draw:
         )
 
     def _fate(self, fault: FailureMode) -> Fate:
-        """Draw what becomes of a message; the last day leaves some to the newcomer."""
+        """Draw what becomes of a failed message; the last day leaves some undecided."""
         if fault.is_left_to_the_newcomer and self.day == self.weeks.last:
             return Fate.OPEN
         return self.random.choices(list(fault.fates), list(fault.fates.values()))[0]
@@ -216,7 +216,7 @@ class _Draw:
     # Later steps, mostly in a triage session on the next working day
 
     def _steps(self) -> Iterator[PlannedStep]:
-        """Yield the decisions of the day and their outcomes, in order."""
+        """Yield the day's decisions about failed messages and their outcomes."""
         of_release = [p for p in self.poisons if p.fault is RELEASE]
         others = [p for p in self.poisons if p.fault is not RELEASE]
         cleaned_up = calendar.at(self.day, calendar.CLEANED_UP.hour)
@@ -226,7 +226,7 @@ class _Draw:
         yield from _triage_session(others, start=self._session_start(), why=REDRIVES)
 
     def _session_start(self) -> datetime:
-        """Return a different time for every day, so that decisions come in order."""
+        """Return when a day's triage begins: the days differ, to order decisions."""
         day = self.weeks.decided_on(self.day)
         if day == self.weeks.last:
             ahead = self.weeks.number_of(self.day) - self.weeks.number_of(day)
@@ -235,7 +235,7 @@ class _Draw:
         return calendar.at(day, *FIRST_SESSION) + place * SESSION
 
     def _deliver_again(self, step: PlannedStep) -> None:
-        """Count the deliveries of redriven messages."""
+        """Count the planned deliveries of redriven messages."""
         if step.kind not in {StepKind.CONFIRMED, StepKind.RECURRED}:
             return
         minute = step.at - timedelta(minutes=step.at.minute % 10)
@@ -244,7 +244,7 @@ class _Draw:
             self._end(p.stream, p.client, minute, fault)
 
     def _counts(self) -> Iterator[ClientCounts]:
-        """Yield the counters of each consumer, as it or its broker reports them."""
+        """Yield the planned counters of each consumer and of its broker."""
         for (stream, client, minute), tally in self.tallies.items():
             if stream.source is not DeliveredSource.NONE:
                 yield ClientCounts(
@@ -262,7 +262,7 @@ class _Draw:
 def _triage_session(
     poisons: Sequence[Poisoned], *, start: datetime, why: str
 ) -> Iterator[PlannedStep]:
-    """Redrive some messages, drop others, and redrive some a second time."""
+    """Redrive some failed messages, drop others, redrive some a second time."""
     dropped = tuple(p for p in poisons if p.fate.dropped)
     steps = (
         *_redrive_round(poisons, 0, start, why),
@@ -277,7 +277,7 @@ def _triage_session(
 def _redrive_round(
     poisons: Iterable[Poisoned], turn: int, start: datetime, why: str
 ) -> Iterator[PlannedStep]:
-    """Yield a redrive of messages, then who confirmed and who failed again."""
+    """Yield a redrive of failed messages, then who confirmed and who failed again."""
     answers = {p: p.fate.answers[turn] for p in poisons if len(p.fate.answers) > turn}
     handled = tuple(p for p, answer in answers.items() if answer.is_confirmed)
     recurred = tuple(p for p, answer in answers.items() if answer.recurs)

@@ -44,14 +44,14 @@ class ExpectedNumbers:
             self._add(day)
 
     def write(self, path: Path) -> None:
-        """Replace the ledger in `path` atomically."""
+        """Write the expected numbers to the ledger at `path`, atomically."""
         draft = path.with_suffix(".draft")
         with draft.open("w", encoding="utf-8") as file:
             file.writelines(f"{json.dumps(line)}\n" for line in self.lines())
         draft.replace(path)
 
     def lines(self) -> Iterator[dict[str, object]]:
-        """Yield a line for each hour and each problem of a day."""
+        """Yield the expected numbers: a line per hour and per problem of a day."""
         for (day, hour, stream), tally in self._hours.items():
             is_counted = stream.source is not DeliveredSource.NONE
             yield {
@@ -70,7 +70,7 @@ class ExpectedNumbers:
             yield {**_key(day, stream), "problem": title, **numbers}
 
     def _add(self, day: DayPlan) -> None:
-        """Count a day: deliveries, failures and decisions."""
+        """Add a day's deliveries, failures and decisions to the expected numbers."""
         for count in day.counts:
             self._add_count(count)
         for poisoned in day.poisons:
@@ -81,7 +81,7 @@ class ExpectedNumbers:
                 self._add_step(step, poisoned)
 
     def _add_count(self, count: ClientCounts) -> None:
-        """Add the counters of a consumer to its hour."""
+        """Add the counters of a consumer to the expected numbers of its hour."""
         tally = self._hour(count.minute, count.stream)
         tally.numbers["delivered"] += count.handled + count.failed
         tally.numbers["handled"] += count.handled
@@ -94,7 +94,7 @@ class ExpectedNumbers:
     def _add_failure(
         self, poisoned: Poisoned, at: datetime
     ) -> tuple[SummedNumbers, SummedNumbers]:
-        """Count a failure in its hour and its problem; return both."""
+        """Count a planned failure in the expected numbers of its hour and problem."""
         hour, problem = self._both(poisoned, at)
         hour.numbers["failed"] += 1
         problem.numbers["failed"] += 1
@@ -102,7 +102,7 @@ class ExpectedNumbers:
         return hour, problem
 
     def _add_step(self, step: PlannedStep, poisoned: Poisoned) -> None:
-        """Count a decision or its outcome; a recurrence fails again."""
+        """Count a decision or its outcome in the expected numbers."""
         for tally in self._both(poisoned, step.at):
             tally.numbers[step.kind.value] += 1
         if step.kind is StepKind.RECURRED:
@@ -111,7 +111,7 @@ class ExpectedNumbers:
     def _both(
         self, poisoned: Poisoned, at: datetime
     ) -> tuple[SummedNumbers, SummedNumbers]:
-        """Return the tallies of the hour and of the problem."""
+        """Return the expected numbers of a failure's hour and of its problem."""
         problem = (at.date(), poisoned.stream, poisoned.fault.title)
         return (
             self._hour(at, poisoned.stream),
@@ -123,7 +123,7 @@ class ExpectedNumbers:
 
 
 def _key(day: date, stream: TrafficStream) -> dict[str, object]:
-    """Return the members of a line that say what it counts."""
+    """Return the members of an expected line that say what the line counts."""
     return {
         "day": day.isoformat(),
         "topic": stream.topic,

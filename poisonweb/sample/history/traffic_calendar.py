@@ -31,33 +31,33 @@ class Weeks:
 
     @property
     def bad_day(self) -> date:
-        """The Wednesday on which billing 1.9 was released, and rolled back."""
+        """Return the Wednesday on which billing 1.9 was released, and rolled back."""
         return self._next(WEDNESDAY, after=9)
 
     @property
     def quiet_weekend(self) -> tuple[date, date]:
-        """The weekend in the third week with hardly a message."""
+        """Return the weekend in the third week with hardly a message."""
         saturday = self._next(SATURDAY, after=14)
         return saturday, saturday + DAY
 
     @property
     def maintenance(self) -> date:
-        """The Tuesday with hours in which no order was delivered."""
+        """Return the Tuesday with hours in which no order was delivered."""
         return self._next(TUESDAY, after=17)
 
     def __iter__(self) -> Iterator[date]:
         return (self.first + number * DAY for number in range(DAYS))
 
     def number_of(self, day: date) -> int:
-        """Return the number of a day, from the first one."""
+        """Return the number of a day, counted from the history's first one."""
         return (day - self.first).days
 
     def is_released(self, at: datetime) -> bool:
-        """Check whether billing 1.9 runs."""
+        """Check whether the faulty billing 1.9 runs at this time."""
         return at.date() == self.bad_day and RELEASED <= at.time() < ROLLED_BACK
 
     def is_rolled_back(self, at: datetime) -> bool:
-        """Check whether the messages that failed in 1.9 are skipped, and undecided."""
+        """Check whether the messages that failed in billing 1.9 are skipped by now."""
         return at.date() == self.bad_day and ROLLED_BACK <= at.time() < CLEANED_UP
 
     def share(self, at: datetime) -> float:
@@ -67,7 +67,7 @@ class Weeks:
         return HOURS[at.hour] / sum(HOURS) * self._level(at.date())
 
     def is_maintained(self, at: datetime) -> bool:
-        """Return whether no order is delivered at this time."""
+        """Check if no order is delivered at this time, for maintenance."""
         during = MAINTAINED_FROM <= at.time() < MAINTAINED_UNTIL
         return at.date() == self.maintenance and during
 
@@ -79,17 +79,17 @@ class Weeks:
         return min(following, self.last)
 
     def _next(self, weekday: int, *, after: int) -> date:
-        """Return the first such weekday, `after` days from the start."""
+        """Return the first such weekday, `after` days from the history's start."""
         start = self.first + after * DAY
         return start + (weekday - start.weekday()) % 7 * DAY
 
     def _level(self, day: date) -> float:
-        """Return how busy a day is: 1 on working days, less on weekends."""
+        """Return how busy the sample's day is: 1 on working days, less on weekends."""
         if day in self.quiet_weekend:
             return QUIET_WEEKEND
         return WEEKEND if day.weekday() >= SATURDAY else 1.0
 
 
 def at(day: date, hour: int, minute: int = 0) -> datetime:
-    """Return a time of a day in UTC."""
+    """Return this time of a day, in UTC."""
     return datetime.combine(day, time(hour, minute), UTC)

@@ -100,18 +100,18 @@ class TrafficStream:
         return f"{self.topic} {self.consumer_group}"
 
     def version(self, weeks: Weeks, at: datetime) -> str:
-        """Return the handler's version at a time."""
+        """Return the version of a stream's handler at a time."""
         is_released = RELEASE in self.faults and weeks.is_released(at)
         return RELEASED_VERSION if is_released else VERSION
 
 
 def always(part: float) -> Likely:
-    """Return a likelihood that never changes."""
+    """Return a likelihood of failures that never changes."""
     return lambda _weeks, _at: part
 
 
 def creeping(part: float, *, times: float) -> Likely:
-    """Grow slowly, then faster, to `times` as much on the last day."""
+    """Return a likelihood of failures that grows to `times` as much on the last day."""
 
     def likely(weeks: Weeks, at: datetime) -> float:
         progress = weeks.number_of(at.date()) / (DAYS - 1)
@@ -121,7 +121,7 @@ def creeping(part: float, *, times: float) -> Likely:
 
 
 def while_released(part: float) -> Likely:
-    """Return a likelihood while the faulty release runs; otherwise 0."""
+    """Return a likelihood of failures while the faulty release runs, otherwise 0."""
     return lambda weeks, at: part if weeks.is_released(at) else 0.0
 
 
@@ -131,7 +131,7 @@ def _order(fault: int) -> Callable[[int], bytes]:
 
 
 def _content(n: int) -> bytes:
-    """Return the body of a message that fails: 13 divides its id."""
+    """Return the body of a content message that fails: 13 divides its id."""
     return producer_messages.content(13 * n).body
 
 

@@ -58,7 +58,7 @@ class UnexpectedResult(Exception):
 
 
 def written_days() -> set[date]:
-    """Return the days that are written already, as their operations show."""
+    """Return the days of the sample's history that are written already."""
     operations = Operation.objects.filter(actor=str(SAMPLE.actor))
     queries = set(operations.exclude(query=None).values_list("query", flat=True))
     days = {Query.parse(query or "").value_of("day") for query in queries}
@@ -67,7 +67,7 @@ def written_days() -> set[date]:
 
 @transaction.atomic
 def write(day: DayPlan, *, number: int) -> None:
-    """Write a day of history; `number` tells its counters from other days'.
+    """Write a day of the sample's history; `number` tells its counters from others.
 
     Every start writes a day without a decision again, which changes nothing.
     """
@@ -82,7 +82,7 @@ class _Writer:
         self.tokens: dict[Poisoned, str] = {}
 
     def write(self, number: int) -> None:
-        """Capture the day's failures, count deliveries, then carry out each step."""
+        """Write a day of the history: its failures, counters, then each decision."""
         self._lock_problems()
         for _, poisons in groupby(self.day.poisons, key=_batch_of):
             self._capture(tuple(poisons))
@@ -91,13 +91,13 @@ class _Writer:
             self._apply(step)
 
     def _lock_problems(self) -> None:
-        """Lock the sample's problems, as writes of captures do, in order."""
+        """Lock the rows of the sample's problems in order, as captures do."""
         # Lanes lock problems too: locking all of them at once avoids deadlocks.
         ours = Problem.objects.filter(topic__in=self.topics.values()).order_by("pk")
         list(ours.select_for_update(no_key=True).values_list("pk"))
 
     def _capture(self, poisons: Sequence[Poisoned]) -> None:
-        """Capture failures, and remember the ids of their poisons."""
+        """Capture planned failures, and remember the ids of their poisons."""
         now = poisons[-1].failed_at
         answers = capture.write(
             occurrences=[self._occurrence(p, at=p.failed_at, now=now) for p in poisons],
@@ -110,7 +110,7 @@ class _Writer:
     def _occurrence(
         self, poisoned: Poisoned, *, at: datetime, now: datetime
     ) -> Occurrence:
-        """Build an occurrence from a report of the failure."""
+        """Build an occurrence of a failure from the consumer's report of it."""
         report = consumer_reports.failure(
             poisoned, at=at, redrive=self.tokens.get(poisoned)
         )
@@ -139,7 +139,7 @@ class _Writer:
     def _broker_counter(
         self, count: ClientCounts, sequence: int, *, now: datetime
     ) -> dict[str, Any]:
-        """Return a broker's counter as the values of its row."""
+        """Return the values of a broker's counter row."""
         return {
             "day": now.date(),
             "reporter": consumer_reports.reporter(count),
@@ -155,7 +155,7 @@ class _Writer:
     # Later steps: decisions, and the results of redrives
 
     def _apply(self, step: PlannedStep) -> None:
-        """Carry out a step: a redrive, a drop, a confirmation or a recurrence."""
+        """Carry out a planned redrive, drop, confirmation or recurrence."""
         match step.kind:
             case StepKind.REDRIVEN:
                 self._sign(self._decide(step, Verb.REDRIVE), step)
@@ -167,7 +167,7 @@ class _Writer:
                 self._recur(step)
 
     def _decide(self, step: PlannedStep, verb: Verb) -> Operation:
-        """Preview, confirm and run an operation; raises UnexpectedResult."""
+        """Preview, confirm and run a planned operation; raises UnexpectedResult."""
         operation = self._preview(step, verb)
         confirm_and_undo.confirm(
             token=operation.token, reason=step.reason, principal=SAMPLE, now=step.at
@@ -184,7 +184,7 @@ class _Writer:
         return operation
 
     def _preview(self, step: PlannedStep, verb: Verb) -> Operation:
-        """Create the operation as a preview would.
+        """Create the planned operation as a preview would.
 
         A preview itself cannot see these poisons, because they are not committed yet.
         """
@@ -227,7 +227,7 @@ class _Writer:
             raise UnexpectedResult("a redrive could not be confirmed")
 
     def _recur(self, step: PlannedStep) -> None:
-        """Capture messages again; raises UnexpectedResult if one became another."""
+        """Capture redriven messages; raises UnexpectedResult if one became another."""
         again = [self._occurrence(p, at=step.at, now=step.at) for p in step.poisons]
         answers = capture.write(occurrences=again, now=step.at)
         if any(answer.status != CaptureStatus.UPDATED for answer in answers):
