@@ -36,7 +36,7 @@ def product(*, durable: bool = False) -> Iterator[None]:
 
 @contextmanager
 def servers(*, durable: bool) -> Iterator[dict[str, str]]:
-    """Run a temporary Postgres and Redis; yield the environment of a process."""
+    """Run a temporary Postgres and Redis; yield the environment for our processes."""
     with (
         tempfile.TemporaryDirectory(prefix="pw-bench-") as folder,
         _postgres(Path(folder) / "postgres", durable=durable) as database_url,
@@ -56,7 +56,7 @@ def servers(*, durable: bool) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def _postgres(folder: Path, *, durable: bool) -> Iterator[str]:
-    """Run a Postgres in the folder; yield its URL."""
+    """Run a temporary Postgres in the folder; yield its URL."""
     if not durable:
         with postgres.temporary(folder) as database_url:
             yield database_url
@@ -68,7 +68,7 @@ def _postgres(folder: Path, *, durable: bool) -> Iterator[str]:
 
 
 def set_up() -> None:
-    """Set up Django on the servers that the environment names."""
+    """Set up Django on the Postgres and Redis that the environment names."""
     import django
 
     django.setup()
@@ -98,7 +98,7 @@ def web(settings: str = "poisonweb.settings") -> Iterator[str]:
 
 
 def api_key() -> str:
-    """Create a key for a consumer that reports, follows skips, and calls endpoints."""
+    """Create an API key for a consumer that reports, follows skips, calls endpoints."""
     from apps.core import clock
     from apps.core.actor import Actor
     from apps.team import services as team
@@ -123,14 +123,14 @@ def api_key() -> str:
 def seconds(
     work: Callable[[], object], *, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Run work once; return how long it took by the clock."""
+    """Run a function once; return how many seconds it took by the clock."""
     began = clock()
     work()
     return clock() - began
 
 
 def p99(values: Sequence[float]) -> float:
-    """Return the value that 99 % do not exceed."""
+    """Return the 99th percentile of the values."""
     return statistics.quantiles(values, n=100)[-1]
 
 
@@ -143,7 +143,7 @@ def compare(
     named: str,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Run both in turn, print both rates, and return their ratio, ours by baseline's.
+    """Time both works in turn, print their rates, return the ratio ours by baseline's.
 
     Time work that only computes by `time.thread_time`, so that other processes on a
     busy machine do not count.

@@ -36,25 +36,25 @@ _numbers = count()
 
 
 def topic() -> Topic:
-    """Return the topic of all reports."""
+    """Return the topic of all failure reports of the benchmark."""
     return topics_named(names=["orders"])["orders"]
 
 
 def reports(number: int) -> list[FailureReport]:
-    """Make the first failures of so many messages, of twenty problems."""
+    """Make the first failure reports of so many messages, of twenty problems."""
     now = datetime.now(UTC)
     return [_report(next(_numbers), now) for _ in range(number)]
 
 
 def capture(batch: Sequence[FailureReport], topic: Topic) -> None:
-    """Store reports in one transaction, as a request does."""
+    """Store failure reports in one transaction, as a request does."""
     now = datetime.now(UTC)
     occurrences = [from_report(report, topic=topic, now=now) for report in batch]
     services.write(occurrences=occurrences, now=now)
 
 
 def _report(place: int, now: datetime) -> FailureReport:
-    """Make a report whose traceback ends with its message, as all of Python's do."""
+    """Make a failure report whose traceback ends with its message, as in Python."""
     raised = _raised(place)
     return FailureReport(
         report_id=uuid.uuid4(),
@@ -75,7 +75,7 @@ def _report(place: int, now: datetime) -> FailureReport:
 
 
 def _raised(place: int) -> Raised:
-    """Fail a few frames deep, and return the exception as a guard reports it."""
+    """Fail a few frames deep; return the exception as a guard reports it."""
     try:
         _handle(place, depth=4)
     except ValueError as error:
@@ -115,7 +115,7 @@ Rows = dict[str, list[tuple[Any, ...]]]
 
 
 def rows(number: int, topic: Topic) -> Rows:
-    """Make the rows that COPY writes for so many failures, with ids to write them."""
+    """Make the rows that COPY writes for so many failures."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT id FROM poison_problem ORDER BY id")
         problems = [pk for (pk,) in cursor.fetchall()]
@@ -137,7 +137,7 @@ def rows(number: int, topic: Topic) -> Rows:
 def _rows_of(
     pk: int, report: FailureReport, topic: int, problem: int, now: datetime
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield the row of a failure in each table."""
+    """Yield the row of a failure for each table."""
     raised = report.exception
     assert raised is not None
     bookmark, day = report.bookmark.encode(), date.today()  # noqa: DTZ011 - a partition
@@ -164,7 +164,7 @@ def _rows_of(
 
 @transaction.atomic
 def copy(batch: Rows) -> None:
-    """COPY rows into their tables in one transaction."""
+    """Write rows of failures by COPY into their tables, in one transaction."""
     with connection.cursor() as cursor:
         for table, columns in _TABLES.items():
             names, types = zip(*map(str.split, columns.split(", ")), strict=True)

@@ -26,13 +26,13 @@ class Tree:
         self._read()
 
     def seconds(self, work: str) -> float:
-        """Let the process do it once; return how long it took."""
+        """Have a tree's process do some work once; return the seconds it took."""
         assert self._process.stdin is not None
         print(work, file=self._process.stdin, flush=True)
         return float(self._read())
 
     def _read(self) -> str:
-        """Return the next line that the process wrote."""
+        """Return the next line that a tree's process printed."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -42,7 +42,7 @@ class Tree:
 
 @contextmanager
 def started(tree: Path, benchmark: str) -> Iterator[Tree]:
-    """Run a benchmark's file on the code of a tree, on durable servers of its own."""
+    """Run a benchmark's file on the code of a tree, on its own durable servers."""
     with servers(durable=True) as environ:
         if tree != env.ROOT:
             environ.pop("POISONWEB_LOOPBACK_BROKERS")  # it would refuse this one
@@ -63,7 +63,7 @@ def started(tree: Path, benchmark: str) -> Iterator[Tree]:
 def median_seconds(
     benchmark: str, works: Sequence[str], *, earlier: tuple[str, Path] | None
 ) -> dict[str, float]:
-    """Time all works once a round; return the median of each. The first round warms up.
+    """Time all works once a round; return the median seconds of each.
 
     `earlier` names the first of the works on the code of an earlier tree.
     """

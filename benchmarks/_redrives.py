@@ -66,7 +66,7 @@ def store_poisons(topic: Topic, *, group: str, number: int) -> None:
 
 
 def _report(topic: Topic, group: str, now: datetime) -> FailureReport:
-    """Make the first failure of a message."""
+    """Make the report of a message's first failure."""
     return FailureReport(
         report_id=uuid.uuid4(),
         topic=topic.name,
@@ -85,7 +85,7 @@ def _report(topic: Topic, group: str, now: datetime) -> FailureReport:
 
 
 def preview(verb: Verb, *, group: str) -> uuid.UUID:
-    """Preview an operation over a consumer group with its items; return its token."""
+    """Preview an operation over a consumer group's poisons; return its token."""
     selection = SelectionRequest(verb=verb, query=Query.parse(f"consumer:{group}"))
     preview = previews.preview(
         selection=selection, principal=PRINCIPAL, now=clock.now()
@@ -110,7 +110,7 @@ def queue_redrive(topic: Topic, *, number: int) -> int:
 
 
 def run_to_its_end(operation_id: int) -> None:
-    """Carry out an operation completely, as workers do."""
+    """Carry out a redrive operation completely, as workers do."""
     with RoutingPublisher() as publisher:
         end = SliceEnd.AGAIN
         while end is SliceEnd.AGAIN:
@@ -120,7 +120,7 @@ def run_to_its_end(operation_id: int) -> None:
 
 
 def redrive_next_of(operations: list[int]) -> Callable[[], None]:
-    """Return a function that carries out the next of these operations completely."""
+    """Return a function that carries out the next of these redrives completely."""
 
     def redrive() -> None:
         operation_id = operations.pop()

@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def _lengthen() -> None:
-    """Add ten thousand entries in one transaction."""
+    """Add ten thousand entries to the audit trail in one transaction."""
     from django.db import transaction
 
     from apps.audit import services as audit

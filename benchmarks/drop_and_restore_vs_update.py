@@ -23,7 +23,7 @@ RESTORE = "UPDATE poison_poison SET state = 'open', dropped_at = NULL"
 
 
 def main() -> None:
-    """Let operations and UPDATEs take turns, and print the ratios of the medians."""
+    """Time operations and plain UPDATEs in turn; print the ratios of the medians."""
     from apps.brokers.services.topics_and_routing_publisher import topics_named
     from apps.core import clock
     from apps.triage.services import confirm_and_undo
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def execute(statement: str) -> None:
-    """Execute a statement of its own transaction."""
+    """Execute an SQL statement in a transaction of its own."""
     from django.db import connection
 
     with connection.cursor() as cursor:

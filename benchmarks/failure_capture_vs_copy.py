@@ -24,7 +24,7 @@ OURS, COPY, AGAIN, EARLIER = "capture", "COPY", "capture again", "capture of bef
 
 
 def serve() -> None:
-    """Do what is asked for on standard input, and answer with the seconds it took."""
+    """Capture or copy failures as standard input asks; print the seconds taken."""
     sys.path.insert(0, str(Path(__file__).parent))
     import django
 
@@ -53,13 +53,13 @@ def serve() -> None:
 
 
 def _each(act: Callable[[Any], None], batches: list[Any]) -> None:
-    """Do it with each batch."""
+    """Store each batch of failures by the function."""
     for batch in batches:
         act(batch)
 
 
 def main(earlier: Path | None) -> None:
-    """Measure in turn, and print the ratios of the medians."""
+    """Time captures of failures and COPY in turn; print the ratios of the medians."""
     # `serve` runs on an earlier tree, too, which has no such module.
     from benchmarks._median_times_by_source_tree import median_seconds
 

@@ -29,7 +29,7 @@ BODY = b"<quote symbol='IBM'/>" * 20
 
 @contextmanager
 def gateway() -> Iterator[int]:
-    """Run the gateway of an installation; yield its port."""
+    """Run the redelivery gateway of an installation; yield its port."""
     port = free_port()
     programs = process_plan.make(
         env.load(os.environ), port=port, gateway_port=port, environ=os.environ
@@ -63,7 +63,7 @@ def _listens(port: int) -> bool:
 
 
 def request(path: str, key: str) -> bytes:
-    """Write a request as the client sends it, over and over."""
+    """Write an HTTP request to the gateway as the client repeats it."""
     head = [
         f"POST {path} HTTP/1.1",
         "Host: 127.0.0.1",
@@ -77,7 +77,7 @@ def request(path: str, key: str) -> bytes:
 
 
 async def post(port: int, data: bytes, expected: bytes) -> float:
-    """Send NUMBER requests by all connections; return how many seconds it took."""
+    """Send NUMBER requests by all connections; return the seconds taken."""
     turns = iter(range(NUMBER))
 
     async def connection() -> None:
@@ -100,7 +100,7 @@ async def post(port: int, data: bytes, expected: bytes) -> float:
 
 
 def main(view_port: int, gateway_port: int, key: str, endpoint: str) -> None:
-    """Call both in turn, and print the ratio of the medians."""
+    """Time calls of the gateway and of a bare view in turn; print their ratio."""
     from benchmarks._least_view_urls import LEAST
 
     view = request(f"/{LEAST}", key)
@@ -118,7 +118,7 @@ def main(view_port: int, gateway_port: int, key: str, endpoint: str) -> None:
 
 
 def make_endpoint() -> str:
-    """Create an endpoint whose deliveries wait for ever."""
+    """Create an endpoint for an address without a server: no delivery is sent."""
     from apps.core import clock
     from apps.core.actor import Actor
     from apps.redelivery.endpoint_settings import PRESETS, EndpointSettings

@@ -23,7 +23,7 @@ BODY = b"<quote>IBM</quote>" * 10
 
 
 def main() -> None:
-    """Print the medians and their ratio."""
+    """Print the median times of calls by the gateway and directly; their ratio, too."""
     os.environ["POISONWEB_ENDPOINT_HOSTS"] = LOOPBACK
     with product(durable=True), back_end() as url:
         name, key = make_endpoint("stock-quote", url, 10).name, api_key()
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 async def compare(direct: str, through: str, key: str) -> None:
-    """Call both ways in turn."""
+    """Call the back end by the gateway and directly, in turn."""
     from apps.redelivery.outbound.http_caller import EndpointRequest, HttpCaller
     from apps.redelivery.outbound.target_url import EndpointTarget
 

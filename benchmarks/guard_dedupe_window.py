@@ -37,12 +37,12 @@ compare = partial(compared, clock=thread_time)
 
 
 def handler(message: Message) -> None:
-    """Do nothing."""
+    """Handle a message by doing nothing."""
 
 
 @contextmanager
 def guarded(dedupe: Window | None) -> Iterator[Guard]:
-    """Start a guard with this window, or without one."""
+    """Start a guard with this dedupe window, or without one."""
     with tempfile.TemporaryDirectory() as folder:
         guard = Guard(
             topic="orders",
@@ -63,7 +63,7 @@ def guarded(dedupe: Window | None) -> Iterator[Guard]:
 
 
 def messages(numbers: Iterator[int], number: int = NUMBER) -> list[Message]:
-    """Make a batch of messages with the next numbers."""
+    """Make a batch of messages with the next numbers as ids."""
     return [
         {"bookmark": f"b-{n}", "seq": n, "message_id": f"m-{n:032}", "body": b"{}"}
         for n in (next(numbers) for _ in range(number))
@@ -83,7 +83,7 @@ def each(guard: Guard, numbers: Iterator[int]) -> Callable[[], None]:
 
 
 def in_memory() -> None:
-    """Print the cost of a window in memory, and its memory for a message."""
+    """Print the cost of a dedupe window in memory, and its bytes for a message."""
     numbers = count()
     with guarded(None) as without, guarded(MemoryWindow()) as within:
         compare(
@@ -104,7 +104,7 @@ def in_memory() -> None:
 
 
 def in_postgres(dsn: str) -> None:
-    """Print the cost of a window in Postgres, against a bare transaction."""
+    """Print the cost of a dedupe window in Postgres against a bare transaction."""
     with psycopg.connect(dsn) as connection:
         connection.execute(schema())
         connection.execute("CREATE TABLE effects (message text)")

@@ -57,7 +57,7 @@ compare = partial(compared, clock=thread_time)
 
 
 def handler(message: Message) -> None:
-    """Do nothing."""
+    """Handle a message by doing nothing."""
 
 
 @contextmanager
@@ -84,7 +84,7 @@ def guarded(skips: int, *, reader: Reader | None = None) -> Iterator[Guard]:
 
 
 def add(guard: Guard, kind: MatcherKind, value: str, *, number: int) -> None:
-    """Put a skip into a guard's list, as its connection does."""
+    """Put a skip into a guard's skip list, as its connection does."""
     skip = Skip(topic=TOPIC, kind=kind, value=value, id=number)
     guard.skips.put(skip, now=datetime.now(UTC))
 
@@ -114,7 +114,7 @@ def by_list(skipped: list[str]) -> Handle:
 
 
 def costs(number: int, *works: Callable[[], object]) -> list[float]:
-    """Run all of them in turn; return the nanoseconds of each per message."""
+    """Time all works in turn; return the nanoseconds of each per message."""
     rounds = [
         [seconds(work, clock=thread_time) for work in works]
         for _ in range(2 * ROUNDS + 1)
@@ -126,7 +126,7 @@ def costs(number: int, *works: Callable[[], object]) -> list[float]:
 
 
 def say(title: str, ours: float, named: str, theirs: float, target: float) -> None:
-    """Print a ratio and its target."""
+    """Print the ratio of two costs, and its target."""
     ratio = ours / theirs
     verdict = "met" if ratio <= target else "MISSED"
     print(f"{title}: {ours:,.0f} ns, {named}: {theirs:,.0f} ns", end=", ")
@@ -178,7 +178,7 @@ READERS: tuple[tuple[str, Reader, Callable[[int], Any]], ...] = (
 
 
 def healthy() -> None:
-    """Measure each reader, its messages' look-up, and the reading of their ids.
+    """Measure for each reader its guard, a look-up, and the reading of message ids.
 
     Of the reading only the loop is subtracted, not the first touch of a client's
     object: each of 100,000 is a miss of the processor's cache.
@@ -206,7 +206,7 @@ def reading_ids(reader: Reader) -> Handle:
 
 
 def look_up_by(key: Callable[[int], str]) -> Handle:
-    """Return a handler that looks the key of a message up in 100,000."""
+    """Return a handler that looks a message's key up in 100,000 keys."""
     return by_hand({(TOPIC, GROUP, key(n)) for n in range(100_000)})
 
 
@@ -221,7 +221,7 @@ def each(handle: Handle, some: list[Any]) -> Callable[[], None]:
 
 
 def flat() -> None:
-    """Compare a guard with 100,000 skips with one with 10."""
+    """Compare the cost of a guard with 100,000 skips with one with 10."""
     some = [plain(n) for n in range(NUMBER)]
     with guarded(10) as few, guarded(100_000) as many:
         ours, theirs = costs(NUMBER, each(many.handle, some), each(few.handle, some))
@@ -229,7 +229,7 @@ def flat() -> None:
 
 
 def by_content() -> None:
-    """Measure one skip by digest or rule, for bodies of 200 bytes without a match."""
+    """Measure a guard with one skip by digest or rule, for bodies of 200 bytes."""
     some = [plain(n) for n in range(FEWER)]
     look_up = look_up_by(lambda n: f"skipped-{n}")
     for name, kind, value, target in (
@@ -254,7 +254,7 @@ def by_content() -> None:
 
 
 def rule(*, to: str = "no", **members: str) -> str:
-    """Write a rule in its canonical JSON."""
+    """Write a skip's content rule in its canonical JSON."""
     return json.dumps({**members, "equals": to}, sort_keys=True, separators=(",", ":"))
 
 
@@ -274,7 +274,7 @@ def noting() -> None:
 
 
 def article() -> None:
-    """Compare with the article's handler, which scans a list of skips."""
+    """Compare a guard with the article's handler, which scans a list of skips."""
     look_through = by_list([f"skipped-{n}" for n in range(LISTED)])
     some = [plain(n) for n in range(FEWER)]
     with guarded(LISTED) as guard:

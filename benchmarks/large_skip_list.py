@@ -46,7 +46,7 @@ FROM generate_series(1, %(number)s) n
 
 
 def fill(number: int) -> None:
-    """Add this many skips to the list of the topic, by SQL."""
+    """Add this many skips to the skip list of the topic, by SQL."""
     from django.db import connection
 
     from apps.brokers.services.topics_and_routing_publisher import topics_named
@@ -61,7 +61,7 @@ def fill(number: int) -> None:
 
 
 def sending() -> None:
-    """Print the server's processor time for a list, in both forms."""
+    """Print the server's processor time to send a skip list, in both forms."""
     from apps.api import skip_list_cache
 
     render = skip_list_cache._gzipped_lines  # noqa: SLF001
@@ -74,12 +74,12 @@ def sending() -> None:
 
 
 def timed(make: Callable[[], object], times: int) -> list[float]:
-    """Make it some times; return the processor time of each."""
+    """Make a skip list's text some times; return the processor time of each."""
     return [seconds(make, clock=time.process_time) for _ in range(times)]
 
 
 def old_form(url: str, key: str, file: Path) -> None:
-    """Write the list as the server of 9a46585 sent it, without suspects."""
+    """Write the skip list as the server of 9a46585 sent it, without suspects."""
     answer = urllib3.request(
         "GET",
         f"{url}/api/v1/skips",
@@ -96,7 +96,7 @@ def old_form(url: str, key: str, file: Path) -> None:
 
 
 def consume(url: str) -> dict[str, float]:
-    """Start a guard; return its processor time, wait and memory."""
+    """Start a guard with a large skip list; return its processor time and memory."""
     from poisonguard import Guard
 
     with TemporaryDirectory() as folder:
@@ -120,7 +120,7 @@ def consume(url: str) -> dict[str, float]:
 
 
 def parse(file: str) -> dict[str, float]:
-    """Parse the old form; return the processor time."""
+    """Parse the old form of a skip list; return the processor time."""
     text = Path(file).read_text()
     return {"cpu": seconds(lambda: json.loads(text), clock=time.process_time)}
 
@@ -137,7 +137,7 @@ ROLES = {"consume": consume, "parse": parse}
 
 
 def run_apart(role: str, what: str, key: str) -> dict[str, Any]:
-    """Run a role in a fresh process, and return the JSON that it printed."""
+    """Run a role of the benchmark in a new process; return its JSON result."""
     process = subprocess.run(
         [sys.executable, "-m", "benchmarks.large_skip_list", role, what],
         env={**os.environ, "BENCH_KEY": key},
@@ -150,7 +150,7 @@ def run_apart(role: str, what: str, key: str) -> dict[str, Any]:
 
 
 def starting(url: str, key: str, file: Path) -> None:
-    """Print what the start of a guard costs, against parsing the old form."""
+    """Print what a guard's start with a large skip list costs, against parsing it."""
     rounds = [
         (run_apart("consume", url, key), run_apart("parse", str(file), key))
         for _ in range(ROUNDS)
@@ -166,7 +166,7 @@ def starting(url: str, key: str, file: Path) -> None:
 
 
 def at_once(url: str, key: str) -> None:
-    """Print how long processes that start at the same time wait for the list."""
+    """Print how long processes that start at the same time wait for the skip list."""
     waited = list[float]()
 
     def one() -> None:

@@ -207,7 +207,7 @@ COPY (
 
 
 def generate(database: duckdb.DuckDBPyConnection, lake: Path) -> None:
-    """Generate the facts of a month in the lake."""
+    """Generate the report's facts of a month in the lake."""
     for kind, query in _FACT_QUERIES.items():
         database.execute(
             f"COPY (SELECT * EXCLUDE (t, g) FROM ({query}))"
@@ -216,7 +216,7 @@ def generate(database: duckdb.DuckDBPyConnection, lake: Path) -> None:
 
 
 def differences(database: duckdb.DuckDBPyConnection, lake: Path, output: Path) -> int:
-    """Count rows that only one of the two has; floats may differ in their last bits."""
+    """Count report rows that only one side has; last bits of floats may differ."""
     number = 0
     for kind in (LakeKind.RATES, LakeKind.PROBLEMS):
         theirs = f"SELECT * FROM '{output}/{kind}.parquet'"

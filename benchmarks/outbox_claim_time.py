@@ -51,12 +51,12 @@ class Outbox:
         self._connection.execute("UPDATE {sweeper} SET fence = 1")
 
     def analyze(self) -> None:
-        """Give the tables statistics, as Postgres does after a minute."""
+        """Analyze the outbox's tables, as Postgres does after a minute."""
         for table in TABLES:
             self._connection.execute(f"VACUUM ANALYZE {table}")
 
     def claim(self) -> None:
-        """Claim a window, look its ids up, and give it back."""
+        """Claim a window of outbox rows, look up their ids, and give them back."""
         claims, token = Claims(self._connection, self._settings), uuid4()
         rows = claims.claim_next(ClaimOrder(token=token, fence=1, rows=WINDOW))
         assert len(rows) == WINDOW
@@ -64,7 +64,7 @@ class Outbox:
         claims.give_back_all(token)
 
     def processor_seconds(self) -> float:
-        """Return the processor time of the session in Postgres."""
+        """Return the processor time of the outbox's session in Postgres."""
         ((pid,),) = self._connection.execute("SELECT pg_backend_pid()")
         text = Path(f"/proc/{pid}/schedstat").read_text()
         return int(text.split()[0]) / 1e9

@@ -78,7 +78,7 @@ def run(dsn: str) -> None:
 def compare(
     title: str, ours: tuple[Write, Connection], theirs: tuple[Write, Connection]
 ) -> None:
-    """Let both take turns; print medians of the time, and of the processor time."""
+    """Time puts into an outbox and plain INSERTs in turn; print the medians."""
     for _ in range(WARM_UP):
         ours[0](), theirs[0]()
     pairs = [(times(*ours), times(*theirs)) for _ in range(NUMBER)]
@@ -92,7 +92,7 @@ def compare(
 
 
 def times(write: Write, connection: Connection) -> tuple[int, int]:
-    """Return how long a write took, and processor time here and in its session."""
+    """Return the time of a write, and its processor time here and in Postgres."""
     session = session_time(connection)
     began, thread = time.perf_counter_ns(), time.thread_time_ns()
     write()
@@ -101,7 +101,7 @@ def times(write: Write, connection: Connection) -> tuple[int, int]:
 
 
 def session_time(connection: Connection) -> int:
-    """Return the processor time of the session in Postgres."""
+    """Return the processor time of a connection's session in Postgres."""
     text = Path(f"/proc/{connection.info.backend_pid}/schedstat").read_text()
     return int(text.split()[0])
 

@@ -52,19 +52,19 @@ class ProducerOutbox:
         self.connection.execute(schema())
 
     def put_all(self, *, queue: str) -> None:
-        """Put as many messages as a redrive has, of the same size."""
+        """Put as many messages as the redrive has into the outbox, of the same size."""
         headers = [b"trace", b"1"]
         with self.connection.cursor().copy(COPY) as copy:
             for _ in range(NUMBER):
                 copy.write_row(("shop", str(uuid4()), queue, os.urandom(1024), headers))
 
     def wait_until_sent(self) -> None:
-        """Return when no row waits any more."""
+        """Return when no row of the outbox waits any more."""
         while self.connection.execute(WAITS).fetchone() == (True,):
             time.sleep(0.02)
 
     def processor_seconds(self) -> float:
-        """Return the time of this process, and of Postgres with its sessions."""
+        """Return the processor time of this process, and of Postgres."""
         session = self.connection.info.backend_pid
         postmaster = int(_stat(session)[1])
         parts = [sum(map(int, _stat(postmaster)[11:15]))]
@@ -78,7 +78,7 @@ class ProducerOutbox:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/<pid>/stat from the state on."""
+    """Return the fields of /proc/<pid>/stat from the process's state on."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
 
 
@@ -110,7 +110,7 @@ BROKERS = {"rabbitmq": rabbitmq, "redis_streams": redis_streams}
 
 
 def main(kinds: list[str]) -> None:
-    """Print the ratios of the medians, for each kind of broker."""
+    """Print the ratios of sweep to redrive by their medians, for each broker."""
     outbox = ProducerOutbox()
     for kind in kinds:
         queue = f"{kind}-orders"
@@ -120,7 +120,7 @@ def main(kinds: list[str]) -> None:
 
 
 def measure(outbox: ProducerOutbox, *, kind: str, url: str, queue: str) -> None:
-    """Let both take turns; the first turn of each is to warm up."""
+    """Time the sweeper and a redrive in turn; print the ratios."""
     from benchmarks import _redrives as redrives
 
     topic = redrives.topic_on(kind=kind, url=url, queue=queue)
@@ -146,7 +146,7 @@ def measure(outbox: ProducerOutbox, *, kind: str, url: str, queue: str) -> None:
 
 
 def measured(outbox: ProducerOutbox, work: Callable[[], None]) -> Times:
-    """Do it; return the seconds that it took, and those of processors."""
+    """Run some work; return its seconds by the clock and of processors."""
     began, busy = time.perf_counter(), outbox.processor_seconds()
     work()
     took = time.perf_counter() - began
@@ -154,7 +154,7 @@ def measured(outbox: ProducerOutbox, work: Callable[[], None]) -> Times:
 
 
 def sweeping(outbox: ProducerOutbox, *, name: str, broker: str) -> Callable[[], None]:
-    """Register the outbox with a broker; return a function that empties it."""
+    """Register the outbox with a broker; return a function that sends its rows."""
     from apps.core import clock
     from apps.outbox.outbox_settings import OutboxSettings
     from apps.outbox.services.outboxes import add_outbox

@@ -120,7 +120,7 @@ LATERAL (SELECT count(*) AS skipped
 
 
 def fill(poisons: int) -> dict[str, int]:
-    """Make the messages and the operation by SQL; return ids of what pages show."""
+    """Make the messages and an operation by SQL; return ids that pages show."""
     from django.db import connection
 
     from apps.brokers.services.topics_and_routing_publisher import topics_named
@@ -164,7 +164,7 @@ def fill(poisons: int) -> dict[str, int]:
 
 
 def preview() -> str:
-    """Preview the restore of the operation, as a large one; return its address."""
+    """Preview the restore of a large operation; return the preview's address."""
     from apps.core import clock
     from apps.poison.query_language import Query
     from apps.team.models import User
@@ -187,7 +187,7 @@ def preview() -> str:
 
 
 def signed_in() -> str:
-    """Create a person who may do everything; return the cookie of their session."""
+    """Create a person with all rights; return the cookie of their session."""
     from django.conf import settings
     from django.test import Client
 
@@ -211,7 +211,7 @@ def signed_in() -> str:
 
 
 def median(pages: Iterable[str], get: Callable[[str], float]) -> dict[str, float]:
-    """Get the pages in turn; return the median of each, in milliseconds."""
+    """Get the pages in turn; return the median time of each, in milliseconds."""
     pages = list(pages)
     seconds_of: dict[str, list[float]] = {page: [] for page in pages}
     for sample in range(SAMPLES + 2):

@@ -60,12 +60,12 @@ SET epoch = excluded.epoch, settled = excluded.settled, received = excluded.rece
 
 
 def sub_ids(name: str) -> list[str]:
-    """List the subscriptions of a client."""
+    """List the ids of a client's subscriptions."""
     return [f"{name}-{n}" for n in range(CONSUMERS)]
 
 
 def consumer() -> Principal:
-    """Return a principal that may settle positions."""
+    """Return the principal of a consumer that may settle positions."""
     from apps.core.actor import Actor
     from apps.team.rights import Principal, Scope
 
@@ -90,7 +90,7 @@ def open_positions() -> int:
 
 
 def batches(epoch: int) -> Iterator[list[Member]]:
-    """Yield batches of settles, one member per consumer, as parsed from JSON."""
+    """Yield batches of settles, one per consumer, as parsed from JSON."""
     for low in count(step=STEP):
         high = low + STEP - 1
         yield [
@@ -109,13 +109,13 @@ def batches(epoch: int) -> Iterator[list[Member]]:
 
 
 def row(member: Member) -> Row:
-    """Return a member's values as parameters of the raw upsert."""
+    """Return a settle's values as parameters of the raw upsert."""
     [[low, high]] = member["settled"]
     return (*({**member, "settled": f"{{[{low},{high}]}}"}).values(),)
 
 
 def settle(batch: list[Member]) -> None:
-    """Settle a batch by the service; raises AssertionError if any is refused."""
+    """Settle positions by the service; raises AssertionError if any is refused."""
     from apps.bookmarks.services import position_settling
     from apps.core import clock
 
@@ -127,14 +127,14 @@ def settle(batch: list[Member]) -> None:
 
 
 def post(client: Client, batch: list[Member]) -> None:
-    """Settle a batch over HTTP; raises AssertionError if any is refused."""
+    """Settle positions over HTTP; raises AssertionError if any is refused."""
     answer = client.post("/positions/settle", {"updates": batch})
     if any(each["status"] != "ok" for each in answer["results"]):
         raise AssertionError(answer)
 
 
 def upsert(rows: list[Row]) -> None:
-    """Write rows to the bare table by one statement."""
+    """Write position rows to the bare table by one statement."""
     from django.db import connection
 
     with connection.cursor() as cursor:
@@ -142,13 +142,13 @@ def upsert(rows: list[Row]) -> None:
 
 
 def upsert_one_by_one(rows: list[Row]) -> None:
-    """Write rows to the bare table by a statement each."""
+    """Write position rows to the bare table by a statement for each."""
     for each in rows:
         upsert([each])
 
 
 def statistics_of_marks() -> tuple[int, int, int]:
-    """Return how often marks were written, how often HOT, and their table's size."""
+    """Return how many position marks were written, how many HOT, and their size."""
     from django.db import connection
 
     with connection.cursor() as cursor:
@@ -194,7 +194,7 @@ def measure_batches(key: str, some: Iterator[list[Member]]) -> None:
 
 
 def measure_table(some: Iterator[list[Member]]) -> None:
-    """Print how many updates were HOT, and the growth of the table."""
+    """Print how many updates of positions were HOT, and the table's growth."""
     writes, hot, before = statistics_of_marks()
     for batch in islice(some, UPDATES // CONSUMERS):
         settle(batch)
@@ -205,7 +205,7 @@ def measure_table(some: Iterator[list[Member]]) -> None:
 
 
 def measure_conflation(key: str) -> None:
-    """Settle a million messages by one client, against upserts one by one."""
+    """Time a client that settles a million messages, against upserts one by one."""
     calls = count()
 
     def secret() -> str:
@@ -230,7 +230,7 @@ def measure_conflation(key: str) -> None:
 
 
 def settle_all(store: BookmarkStore) -> None:
-    """Receive some messages for each consumer, settle them in any order, and so on."""
+    """Receive messages for each consumer, and settle them in any order."""
     subscriptions = sub_ids("conflated")
     for first in range(0, SETTLES // CONSUMERS, IN_FLIGHT):
         window = [*range(first, first + IN_FLIGHT)]

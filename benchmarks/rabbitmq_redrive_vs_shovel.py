@@ -42,13 +42,13 @@ class Bench:
         self.channel = self.connection.channel()
 
     def empty(self, queue: str) -> None:
-        """Delete a queue and declare it again, empty."""
+        """Delete a RabbitMQ queue and declare it again, empty."""
         self.channel.queue_delete(queue)
         arguments = {"x-queue-type": self.kind}
         self.channel.queue_declare(queue, durable=True, arguments=arguments)
 
     def publish_with_adapter(self, queue: str = TARGET) -> None:
-        """Publish all messages with the adapter of the product."""
+        """Publish all messages by Poisonweb's RabbitMQ adapter."""
         message = Outbound(topic=queue, body=BODY, headers=((b"trace", b"1"),))
         for _ in range(0, NUMBER, WINDOW):
             outcomes = self.publisher.publish([message] * WINDOW)
@@ -56,7 +56,7 @@ class Bench:
                 raise AssertionError(outcomes)
 
     def shovel(self) -> None:
-        """Let the broker's shovel move a full queue; it ends when all is confirmed."""
+        """Move a full queue by RabbitMQ's shovel, until all messages are confirmed."""
         uri = f"{self.server.url}%2F"
         self.server.manage(
             *("PUT", "parameters", "shovel", "/", "bench"),
@@ -74,12 +74,12 @@ class Bench:
             time.sleep(0.01)
 
     def length(self, queue: str) -> int:
-        """Return the number of messages in a queue."""
+        """Return the number of messages in a RabbitMQ queue."""
         answer = self.channel.queue_declare(queue, passive=True)
         return int(answer.method.message_count)
 
     def pipelined(self) -> None:
-        """Publish as fast as pika can, and wait until all are confirmed."""
+        """Publish messages as fast as pika can; wait until all are confirmed."""
         confirmed = 0
 
         def opened(channel: pika.channel.Channel) -> None:
@@ -109,7 +109,7 @@ class Bench:
             raise AssertionError(confirmed)
 
     def singly(self) -> None:
-        """Publish with pika, and wait for each confirmation."""
+        """Publish messages with pika, and wait for each confirmation."""
         channel = self.connection.channel()
         channel.confirm_delivery()
         properties = pika.BasicProperties(delivery_mode=2, headers={"trace": "1"})
@@ -118,7 +118,7 @@ class Bench:
         channel.close()
 
     def rate(self, work: Callable[[], None], number: int) -> float:
-        """Return the messages a second of this work, into an empty queue."""
+        """Return the messages a second that this work moves into an empty queue."""
         self.empty(TARGET)
         if work == self.shovel:
             self.empty(SOURCE)
@@ -126,13 +126,13 @@ class Bench:
         return number / seconds(work)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to RabbitMQ."""
         self.publisher.close()
         self.connection.close()
 
 
 def main(server: Server) -> None:
-    """Print the ratios for quorum and for classic queues."""
+    """Print the ratios of our RabbitMQ adapter to other ways, per kind of queue."""
     from benchmarks import _redrives as redrives
 
     topic = redrives.topic_on(kind="rabbitmq", url=server.url, queue=TARGET)
@@ -146,7 +146,7 @@ def main(server: Server) -> None:
 
 
 def measure(bench: Bench) -> list[str]:
-    """Let all ways take turns; print their rates, and return the ratios."""
+    """Time all ways to publish in turn; print their rates, return the ratios."""
     works = {
         "redrive": (bench.redrive, NUMBER),
         "publisher": (bench.publish_with_adapter, NUMBER),

@@ -121,7 +121,7 @@ def median_microseconds(rounds: list[tuple[float, float]]) -> float:
 
 
 def bare_seconds(url: str, concurrency: int) -> tuple[float, float]:
-    """Call in a process of its own; return seconds and processor time."""
+    """Call the back end by a bare client in its own process; return its times."""
     command = (sys.executable, "-m", __spec__.name, url, str(concurrency))
     output = subprocess.run(command, cwd=env.ROOT, check=True, capture_output=True)
     seconds, processor = map(float, output.stdout.split())
@@ -181,7 +181,7 @@ def delivery_seconds(endpoint: Endpoint) -> float:
 
 
 def measure_due_at_once(url: str) -> None:
-    """Print when the last of many begins that become due at one moment."""
+    """Print when the last of many deliveries due at one moment begins."""
     from django.db.models import Max
 
     from apps.redelivery.models import Attempt, Delivery
@@ -210,7 +210,7 @@ def measure_sleep(process: subprocess.Popen[bytes]) -> None:
 
 
 def processor_seconds(process: subprocess.Popen[bytes]) -> float:
-    """Return what the sender and its sessions of Postgres have used."""
+    """Return the processor time of the gateway's sender and its Postgres sessions."""
     from django.db import connection
 
     with connection.cursor() as cursor:
@@ -224,7 +224,7 @@ def processor_seconds(process: subprocess.Popen[bytes]) -> float:
 
 
 async def time_http_client_calls(url: str, concurrency: int) -> tuple[float, float]:
-    """Call a back end by our HTTP client alone; return wall and processor time."""
+    """Call a back end by our HTTP client; return wall and processor time."""
     from apps.redelivery.outbound.http_caller import EndpointRequest, HttpCaller
     from apps.redelivery.outbound.target_url import EndpointTarget
 

@@ -20,7 +20,7 @@ OURS, XADD, EARLIER = "redrive", "pipelined XADD", "redrive of before"
 
 
 def serve() -> None:
-    """Do what is asked for on standard input, and answer with the seconds it took."""
+    """Redrive or add messages as standard input asks; print the seconds taken."""
     import django
 
     django.setup()
@@ -56,7 +56,7 @@ def serve() -> None:
 
 
 def _redrive(redrives: Any, operation_id: int) -> None:
-    """Carry out an operation completely, as a worker does."""
+    """Carry out a redrive operation completely, as a worker does."""
     this = redrives.Operation.objects.filter(pk=operation_id)
     with redrives.RoutingPublisher() as publisher:
         while not this.filter(state="done").exists():
@@ -68,7 +68,7 @@ def _redrive(redrives: Any, operation_id: int) -> None:
 
 
 def _add_bare_messages(url: str) -> None:
-    """Add as many messages to a stream as fast as pipelines can."""
+    """Add as many messages to a Redis stream as fast as pipelines can."""
     import redis
 
     body = os.urandom(1024)
@@ -81,7 +81,7 @@ def _add_bare_messages(url: str) -> None:
 
 
 def main(earlier: Path | None) -> None:
-    """Measure in turn, and print the ratios of the medians."""
+    """Time redrives and bare additions in turn; print the ratios of the medians."""
     # `serve` runs on an earlier tree, too, which has no such module.
     from benchmarks._median_times_by_source_tree import median_seconds
 

@@ -26,7 +26,7 @@ MB = 1_000_000
 
 
 def main() -> None:
-    """Store both, and print what they took."""
+    """Store first and repeated failures; print the time and bytes of each."""
     from django.db.models import Sum
 
     from apps.poison.models import Failure, Poison
@@ -67,13 +67,13 @@ def main() -> None:
 
 
 def _each(store: partial[None], batches: Iterable[list[Any]]) -> None:
-    """Store each batch."""
+    """Store each batch of failure reports."""
     for batch in batches:
         store(batch)
 
 
 def _measured(work: partial[None], number: int, name: str) -> tuple[float, float]:
-    """Return the seconds and the bytes of the database that each one took."""
+    """Return the seconds and the bytes of the database that each failure took."""
     before = _size()
     time = seconds(work) / number
     size = (_size() - before) / number
@@ -82,7 +82,7 @@ def _measured(work: partial[None], number: int, name: str) -> tuple[float, float
 
 
 def _size() -> int:
-    """Return the bytes of all tables with their indexes, dead rows included."""
+    """Return the bytes of the database: tables, indexes and dead rows."""
     from django.db import connection
 
     with connection.cursor() as cursor:

@@ -23,7 +23,7 @@ CAPTURE = "api/v1/failures"
 
 
 def main(url: str, key: str) -> None:
-    """Ask both in turn, and print the ratio of the medians."""
+    """Time single failure reports and posts to a bare view in turn; print ratios."""
     from benchmarks import _failures_to_capture as captures
     from benchmarks._least_view_urls import LEAST
 
@@ -61,7 +61,7 @@ def main(url: str, key: str) -> None:
 
 
 def _body(report: dict[str, Any]) -> bytes:
-    """Return the body of a request with one report."""
+    """Return the body of a request with one failure report."""
     return json.dumps({"failures": [report]}).encode()
 
 

@@ -57,11 +57,11 @@ class Arrivals:
         self._at: list[float] = []
 
     def note(self, times: int = 1) -> None:
-        """Note that a change has arrived now."""
+        """Note that a change of the skip list has arrived now."""
         self._at += [time.perf_counter()] * times
 
     def of(self, commit: Commit) -> list[float]:
-        """Commit a change, wait until all have it, and return the delay of each."""
+        """Commit a skip change, wait until all have it; return the delay of each."""
         self._at.clear()
         committed_at = commit()
         while len(self._at) < self._number:
@@ -138,7 +138,7 @@ class RecordingSkipList(SkipList):
 
 @contextmanager
 def consumer(url: str, key: str, arrivals: Arrivals) -> Iterator[None]:
-    """Follow the list as a guard does, on its own connection and thread."""
+    """Follow the skip list as a guard does, on its own connection and thread."""
     with closing(Client([url], key)) as client:
         feed = SkipStream(client, on_return=lambda: None)
         feed.join(RecordingSkipList(arrivals))
@@ -152,7 +152,7 @@ def consumer(url: str, key: str, arrivals: Arrivals) -> Iterator[None]:
 
 @contextmanager
 def listener(channel: str, arrivals: Arrivals) -> Iterator[None]:
-    """Receive bare notices on a connection and a thread of its own."""
+    """Receive bare Postgres notices on a connection and a thread of its own."""
     from apps.core.postgres_connections import open_session
 
     stopped = threading.Event()
@@ -173,7 +173,7 @@ def listener(channel: str, arrivals: Arrivals) -> Iterator[None]:
 
 @contextmanager
 def listen_cut() -> Iterator[None]:
-    """Keep ending the connection that receives the notices, whenever it reopens."""
+    """Keep ending the database connection that receives the notices."""
     from apps.core.postgres_connections import open_session
 
     stopped = threading.Event()
@@ -194,7 +194,7 @@ def listen_cut() -> Iterator[None]:
 
 
 def fifty(url: str, key: str, skip: Commit) -> None:
-    """Print the delays of fifty consumers in this process, and of bare notices."""
+    """Print the skip delays of fifty consumers here, and those of bare notices."""
     ours, many, one = Arrivals(CONSUMERS), Arrivals(CONSUMERS), Arrivals(1)
     notify_many, notify_one = bare_notify("many"), bare_notify("one")
     with ExitStack() as stack:
@@ -224,12 +224,12 @@ def fifty(url: str, key: str, skip: Commit) -> None:
 
 
 def p99_of(arrivals: Arrivals, commit: Commit, number: int) -> float:
-    """Return the 99th percentile of the delays of so many commits."""
+    """Return the 99th percentile of the delays of so many skip changes."""
     return p99([delay for _ in range(number) for delay in arrivals.of(commit)])
 
 
 def at_any_time(commit: Commit) -> Commit:
-    """Return a function that commits after a random pause."""
+    """Return a function that commits a skip after a random pause."""
 
     def later() -> float:
         time.sleep(random.uniform(0, 0.5))
@@ -267,7 +267,7 @@ class Crowd:
             self._ready.acquire()
 
     def _note_arrivals(self, process: subprocess.Popen[str]) -> None:
-        """Note each arrival that a process prints, until it ends."""
+        """Note each skip's arrival that a process prints, until the process ends."""
         for line in process.stdout or ():
             name, _, at = line.partition(" ")
             if name == READY:
@@ -276,7 +276,7 @@ class Crowd:
                 self._arrivals[name].append(float(at))
 
     def delays(self, name: str, since: float) -> list[float]:
-        """Wait until it arrived at all of them; return the delay of each."""
+        """Wait until a skip arrived at all consumers; return the delay of each."""
         while len(self._arrivals[name]) < CONSUMERS:
             if time.monotonic() > since + TIMEOUT_SECONDS:
                 raise TimeoutError(f"it came to {len(self._arrivals[name])}")
@@ -284,7 +284,7 @@ class Crowd:
         return [at - since for at in self._arrivals[name]]
 
     def end(self) -> None:
-        """Wait for the end of all processes."""
+        """Wait for the end of all processes of consumers."""
         for process in self._crowd:
             process.communicate()
 
@@ -298,14 +298,14 @@ class PrintingSkipList(SkipList):
 
 
 def print_arrival(name: str) -> None:
-    """Print a name and the time, for the process that started this one."""
+    """Print a consumer's name and the time, for the starting process."""
     # One write for each line: several threads print.
     sys.stdout.write(f"{name} {time.monotonic()}\n")
     sys.stdout.flush()
 
 
 def consume(url: str) -> None:
-    """Follow the list as several guards do, each on its own connection and thread."""
+    """Follow the skip list as several guards, each with its connection and thread."""
     feeds = []
     for _ in range(CONSUMERS // PROCESSES):
         feed = SkipStream(
@@ -328,14 +328,14 @@ def consume(url: str) -> None:
 
 
 def listen(conninfo: str, channel: str) -> None:
-    """Receive bare notices, each listener on its own connection and thread."""
+    """Receive Postgres notices: each listener has its connection and thread."""
     for _ in range(CONSUMERS // PROCESSES):
         threading.Thread(target=_listen, args=[conninfo, channel], daemon=True).start()
     sys.stdin.read()
 
 
 def _listen(conninfo: str, channel: str) -> None:
-    """Print when each notice of a channel arrives."""
+    """Print when each Postgres notice of a channel arrives."""
     with psycopg.connect(conninfo, autocommit=True) as session:
         session.execute(f"LISTEN {channel}")
         print_arrival(READY)
@@ -396,7 +396,7 @@ class Readers:
         self.retries = 0
 
     async def start(self, number: int) -> None:
-        """Start all of them at once; return when the last is current."""
+        """Start all readers of the skip list; return when the last is current."""
         current = [asyncio.Event() for _ in range(number)]
         self._tasks = [
             asyncio.create_task(self._follow_forever(each)) for each in current
@@ -404,13 +404,13 @@ class Readers:
         await asyncio.gather(*(each.wait() for each in current))
 
     async def stop(self) -> None:
-        """Stop all of them."""
+        """Stop all readers of the skip list."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _follow_forever(self, current: asyncio.Event) -> None:
-        """Follow the stream; when it ends, begin again after a random pause."""
+        """Follow the skip stream; at its end begin again after a random pause."""
         while True:
             try:
                 await self._follow(current)
@@ -420,7 +420,7 @@ class Readers:
             await asyncio.sleep(random.uniform(0.1, 1.0))
 
     async def _follow(self, current: asyncio.Event) -> None:
-        """Fetch a snapshot, and count the skips that follow it."""
+        """Fetch a snapshot of the skip list, and count the skips after it."""
         host, port = self._address.hostname, self._address.port
         reader, writer = await asyncio.open_connection(host, port)
         with closing(writer):
@@ -437,7 +437,7 @@ class Readers:
                 self._arrivals.note(chunk.count(b"event: skip\n"))
 
     def _ask(self, writer: asyncio.StreamWriter, path: str) -> None:
-        """Send a GET on the connection."""
+        """Send a GET request on a reader's connection."""
         writer.write(
             f"GET /api/v1{path}topic={TOPIC}&consumer_group={GROUP} HTTP/1.1\r\n"
             f"Host: {self._address.netloc}\r\n"
@@ -446,7 +446,7 @@ class Readers:
 
 
 async def _length_of_answer(reader: asyncio.StreamReader) -> int:
-    """Read the head of a response; return the length of its body, 0 for a stream."""
+    """Read a response's head; return the length of its body, 0 for a stream."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     if b" 200 " not in head.partition(b"\r\n")[0]:
         raise EOFError(head)
@@ -455,7 +455,7 @@ async def _length_of_answer(reader: asyncio.StreamReader) -> int:
 
 
 async def thousands(url: str, key: str, commit: Commit) -> None:
-    """Print the delays of thousands of readers of one web process."""
+    """Print the skip delays of thousands of readers of one web process."""
     arrivals = Arrivals(READERS)
     readers = Readers(url, key, arrivals)
     loop = asyncio.get_running_loop()

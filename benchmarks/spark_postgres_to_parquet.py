@@ -35,7 +35,7 @@ CROSS JOIN LATERAL (SELECT timestamptz '2026-11-01 00:00+00'
 
 
 def fill(database_url: str) -> None:
-    """Add failures to Postgres by SQL."""
+    """Add rows of failures to Postgres by SQL."""
     from tests.failure_report_builders import poisons
 
     (poison,) = poisons(datetime(2026, 11, 1, tzinfo=UTC) - timedelta(days=9), 1)
@@ -46,7 +46,7 @@ def fill(database_url: str) -> None:
 
 
 def main(folder: Path) -> None:
-    """Copy failures to Parquet in both ways, and print the ratio."""
+    """Copy failures from Postgres to Parquet in both ways; print the ratio."""
     from apps.core import shared_postgres_snapshot
     from apps.reports.spark_job_process import database_url
     from spark import fact_sql_statements, postgres_reading_and_staging, session
