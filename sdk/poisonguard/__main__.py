@@ -14,7 +14,7 @@ CONFORMANCE = "poisonguard_conformance"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command that the arguments name; return its exit status."""
+    """Run the poisonguard command that the arguments name; return its exit status."""
     parser = ArgumentParser(prog="python -m poisonguard")
     commands = parser.add_subparsers(dest="command", required=True)
     supervisor.add_arguments(commands.add_parser("run", help=supervisor.HELP))

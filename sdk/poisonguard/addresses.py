@@ -11,7 +11,7 @@ _REMEDY = "write it like https://key@poisonweb.example.com, or leave the key out
 
 
 def without_key(address: str) -> tuple[str, str | None]:
-    """Split an address into the address without its API key, and the key or None."""
+    """Split a server address into the address without API key, and the key or None."""
     parts = urlsplit(address)
     user, at, host = parts.netloc.rpartition("@")
     if not at:
@@ -25,7 +25,7 @@ def without_key(address: str) -> tuple[str, str | None]:
 
 
 def one_key(keys: Iterable[str | None]) -> str | None:
-    """Return the one key of these addresses; raise Misconfigured for two of them."""
+    """Return the one API key of these addresses; raise Misconfigured for two."""
     different = {key for key in keys if key is not None}
     if len(different) > 1:
         raise Misconfigured(

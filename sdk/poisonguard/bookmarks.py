@@ -115,7 +115,7 @@ class BookmarkStore:
         *,
         start: Start | str = Start.EARLIEST,
     ) -> Resume:
-        """Take a subscription over and return where it resumes.
+        """Take over a subscription's position and return where it resumes.
 
         Without a topic, use the server's, or the first message's. Raise `Away` or
         `Refused` when the position cannot be read: it never counts as empty.
@@ -294,7 +294,7 @@ class BookmarkStore:
         return True
 
     def _is_pressed(self, track: Track, seq: int) -> bool:
-        """Tell whether to wait with this number until others are settled."""
+        """Tell whether to wait with this message number until others are settled."""
         return track.is_pressed(seq, in_flight_limit=self._in_flight_limit)
 
     # Fences
@@ -307,7 +307,7 @@ class BookmarkStore:
             return frozenset(it.sub_id for it in subscriptions if it.is_fenced)
 
     def fence(self, fence: Fence) -> None:
-        """Apply a fence of a skip list's `on_fence`, ahead of the next write."""
+        """Apply a fence of the skip list's `on_fence` before positions are written."""
         if fence.client_name != self._client_name:
             return
         with self._changed:
@@ -321,7 +321,7 @@ class BookmarkStore:
     # Writing
 
     def flush(self) -> None:
-        """Write all settled messages, or raise the reason why that failed.
+        """Write all settled messages to the server, or raise why that failed.
 
         `Away`: they are kept, and writing is tried again. `Refused`: the same, but a
         person has to act. `Fenced`: they come again to the new holder.
@@ -329,7 +329,7 @@ class BookmarkStore:
         self._writer.flush()
 
     def close(self) -> None:
-        """Flush and close; raise like `flush`, but close in any case."""
+        """Flush and close the position store; raise like `flush`, but close always."""
         if self._closed:
             return
         try:
@@ -360,7 +360,7 @@ class BookmarkStore:
     # Health
 
     def health(self) -> Health:
-        """Return the state of this store, for health pages and logs."""
+        """Return the state of this position store, for health pages and logs."""
         with self._changed:
             at = self._writer.written_at
             return health(
@@ -372,7 +372,7 @@ class BookmarkStore:
             )
 
     def _leave_to_the_parent(self) -> None:
-        """Close it in a forked child: its thread exists only in the parent."""
+        """Close the position store in a forked child, which has no thread of it."""
         self._closed = "This process was forked off: make a store of its own."
         self._changed = Condition()  # a thread of the parent may hold the other one
         self._writer.reset_after_fork(self._changed)
@@ -383,7 +383,7 @@ _STORES: WeakSet[BookmarkStore] = WeakSet()
 
 
 def _leave_all_to_the_parent() -> None:
-    """Close all stores in a forked child."""
+    """Close all position stores in a forked child."""
     for store in list(_STORES):
         store._leave_to_the_parent()  # noqa: SLF001 # ours
 

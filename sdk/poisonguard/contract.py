@@ -193,13 +193,13 @@ class FailureReport:
     oversize_body: OversizeBody | None = None
 
     def without_body(self) -> FailureReport:
-        """Return the same report with `oversize_body` instead of its body."""
+        """Return the failure report with `oversize_body` instead of its body."""
         digest = hashlib.sha256(self.body).digest()
         left_out = OversizeBody(size=len(self.body), sha256=digest)
         return replace(self, body=b"", oversize_body=left_out)
 
     def to_wire(self) -> dict[str, object]:
-        """Return the JSON object, a member of POST /failures."""
+        """Return a failure report's JSON object, a member of POST /failures."""
         return _present(
             report_id=str(self.report_id),
             topic=self.topic,
@@ -242,7 +242,7 @@ class Confirmation:
     at: datetime
 
     def to_wire(self) -> dict[str, object]:
-        """Return the JSON object, a member of POST /confirmations."""
+        """Return a confirmation's JSON object, a member of POST /confirmations."""
         return {
             "redrive": self.redrive,
             "topic": self.topic,
@@ -274,7 +274,7 @@ class CounterReport:
     duration_ms_hist: tuple[tuple[int, int], ...]
 
     def to_wire(self) -> dict[str, object]:
-        """Return the JSON object, a member of POST /counters."""
+        """Return a counter report's JSON object, a member of POST /counters."""
         return {
             "reporter": str(self.reporter),
             "sequence": self.sequence,
@@ -317,7 +317,7 @@ class GuardHeartbeat:
     at: datetime
 
     def to_wire(self) -> dict[str, object]:
-        """Return the JSON object, a member of `guards` in POST /counters."""
+        """Return a guard heartbeat's JSON object, one of `guards` in POST /counters."""
         since = self.failing_since
         return {
             "reporter": str(self.reporter),
@@ -378,7 +378,7 @@ class Skip:
 
 
 def parse_failure(value: object) -> FailureReport:
-    """Read one member of `failures`; raise `Invalid` with the place and the remedy."""
+    """Read a member of `failures`; raise `Invalid` with the place and the remedy."""
     item = _Members(value)
     oversize_body = item.optional("oversize_body", _oversize_body)
     return FailureReport(
@@ -427,7 +427,7 @@ def parse_confirmation(value: object) -> Confirmation:
 
 
 def parse_counter(value: object) -> CounterReport:
-    """Read one member of `counters`; raise `Invalid` like `parse_failure`."""
+    """Read a counter report in `counters`; raise `Invalid` like `parse_failure`."""
     item = _Members(value)
     return CounterReport(
         reporter=item.required("reporter", _uuid),
@@ -445,7 +445,7 @@ def parse_counter(value: object) -> CounterReport:
 
 
 def parse_applied(value: object) -> AppliedSkip:
-    """Read one member of `applied`; raise `Invalid` like `parse_failure`."""
+    """Read a count of an applied skip; raise `Invalid` like `parse_failure`."""
     item = _Members(value)
     return AppliedSkip(
         skip=item.required("skip", _sequence),
@@ -459,7 +459,7 @@ def parse_applied(value: object) -> AppliedSkip:
 
 
 def parse_heartbeat(value: object) -> GuardHeartbeat:
-    """Read one member of `guards`; raise `Invalid` like `parse_failure`."""
+    """Read a guard's heartbeat in `guards`; raise `Invalid` like `parse_failure`."""
     item = _Members(value)
     return GuardHeartbeat(
         reporter=item.required("reporter", _uuid),
@@ -539,7 +539,7 @@ class _Members:
         self._pointer = pointer
 
     def required(self, name: str, parser: _Parser[_Value]) -> _Value:
-        """Parse a member; raise Invalid if it is missing, null or wrong."""
+        """Parse a JSON member; raise Invalid if it is missing, null or wrong."""
         member = self.optional(name, parser)
         if member is None:
             pointer = f"{self._pointer}/{name}"
@@ -547,7 +547,7 @@ class _Members:
         return member
 
     def optional(self, name: str, parser: _Parser[_Value]) -> _Value | None:
-        """Parse a member; None if it is missing or null, Invalid if it is wrong."""
+        """Parse a JSON member; None if missing or null, Invalid if it is wrong."""
         value = self._value.get(name)
         return None if value is None else parser(value, f"{self._pointer}/{name}")
 
@@ -558,7 +558,7 @@ def _label(pointer: str) -> str:
 
 
 def _wrong(pointer: str, remedy: str) -> Invalid:
-    """Build the Invalid of a member, from its pointer and a remedy."""
+    """Build the Invalid of a JSON member, from its pointer and a remedy."""
     return Invalid(pointer, f"{_label(pointer)} {remedy}")
 
 
@@ -751,12 +751,12 @@ def _oversize_body(value: object, pointer: str) -> OversizeBody:
 
 
 def _base64(value: bytes) -> str:
-    """Encode bytes as text."""
+    """Encode bytes as base64 text."""
     return base64.b64encode(value).decode("ascii")
 
 
 def _headers(value: object, pointer: str) -> _Headers:
-    """Parse a list of [name, base64 value] pairs to pairs of bytes."""
+    """Parse a message's headers, [name, base64 value] pairs, to pairs of bytes."""
     if not isinstance(value, list):
         raise _wrong(pointer, "must be a list of [name, base64 value] pairs.")
     if len(value) > HEADERS_LIMIT:
@@ -798,7 +798,7 @@ def _raised(value: object, pointer: str) -> Raised:
 
 
 def _histogram(value: object, pointer: str) -> tuple[tuple[int, int], ...]:
-    """Parse an object of bucket to count, to pairs in the buckets' order."""
+    """Parse a histogram, an object of bucket to count, to pairs in order."""
     if not isinstance(value, Mapping):
         raise _wrong(pointer, "must be an object of log2 bucket to count.")
     return tuple(sorted(_buckets(value, pointer)))
@@ -815,5 +815,5 @@ def _buckets(value: Mapping[object, object], pointer: str) -> Iterable[tuple[int
 
 
 def _present(**members: object) -> dict[str, object]:
-    """Return the members that are not None."""
+    """Return the members of a JSON object that are not None."""
     return {name: value for name, value in members.items() if value is not None}

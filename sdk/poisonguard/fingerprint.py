@@ -84,13 +84,13 @@ def fingerprint(
 
 
 def normalised(text: str) -> str:
-    """Put placeholders for the values in a message: one line, SUMMARY_LIMIT at most."""
+    """Replace the values in an error message by placeholders, in one line."""
     return _normalised(text[:MESSAGE_LIMIT])
 
 
 @lru_cache(KEPT)
 def _normalised(text: str) -> str:
-    """Normalise a message that is cut."""
+    """Replace the values in an error message that is cut."""
     message = _VALUE.sub(_placeholder, _clean(text))
     if "<n>," in message or "<n>;" in message:
         message = _LIST.sub("<n>", message)
@@ -98,13 +98,13 @@ def _normalised(text: str) -> str:
 
 
 def values_of(text: str) -> tuple[str, ...]:
-    """Return the values that `normalised` takes out of a message, in their order."""
+    """Return the values that `normalised` takes out of an error message, in order."""
     matches = _VALUE.finditer(_clean(text[:MESSAGE_LIMIT]))
     return tuple(m.group() for m in matches if _placeholder(m) != m.group())
 
 
 def frames(traceback: str) -> tuple[str, ...]:
-    """Return the application's innermost frames, innermost first, without lines.
+    """Return the application's frames of a stack, innermost first, without lines.
 
     A frame is `file in function` for Python and the function for stacks of `at` lines
     (Java, .NET, JavaScript). Where no frame is the application's own, any frame is.
@@ -136,7 +136,7 @@ def _of_exception(kind: str, message: str, traceback: str) -> Fingerprint:
 
 @lru_cache(KEPT)
 def _of_inputs(kind: str, message: str, innermost: tuple[str, ...]) -> Fingerprint:
-    """Fingerprint what all failures of a problem have in common."""
+    """Compute the fingerprint of what all failures of a problem have in common."""
     full = _clean(kind).removeprefix("builtins.")
     inputs = (full, message, *innermost)
     return Fingerprint(
@@ -160,7 +160,7 @@ def _of_message(cause: str, message_type: str, body: bytes) -> Fingerprint:
 
 
 def _digest(*parts: str) -> bytes:
-    """Hash the parts, each behind its length, so that no two lists share a digest."""
+    """Hash the parts of a fingerprint, each behind its length, to avoid collisions."""
     digest = hashlib.sha256()
     for part in (str(VERSION), *parts):
         encoded = part.encode()
@@ -217,7 +217,7 @@ _HEX_WORD = re.compile(r"[0-9A-Fa-f]+")
 
 
 def _placeholder(match: re.Match[str]) -> str:
-    """Return what replaces a matched value; a quoted name loses only its values."""
+    """Return what replaces a value in a message; a quoted name loses only values."""
     text = match.group()
     if match.lastgroup == "plain":
         return text
@@ -293,7 +293,7 @@ def _at_stack(text: str) -> str:
 
 
 def _frames_of(stack: str, *, is_python: bool) -> tuple[str, ...]:
-    """Return the innermost frames of a stack; those of the application, if it has any.
+    """Return a stack's innermost frames, of the application if it has any.
 
     The next failure mostly has the same stack: its frames are kept.
     """
@@ -335,7 +335,7 @@ def _at_frames(stack: str) -> Iterator[tuple[str, bool]]:
 
 
 def _innermost(candidates: Iterable[str]) -> list[str]:
-    """Keep the first few; a recursion counts once however deep it went."""
+    """Keep the first few frames; a recursion counts once however deep it went."""
     innermost: list[str] = []
     for raw in candidates:
         frame = _GENERATED.sub("<n>", _clean(raw))[:FRAME_LIMIT]
@@ -362,11 +362,11 @@ _MAGIC = (
 
 
 def _scalar(_: str) -> None:
-    """Stand for a number: only the shape counts, and 5,000 digits are no int."""
+    """Return the shape of a JSON number, without its value: 5,000 digits are no int."""
 
 
 def _nesting(body: bytes) -> int:
-    """Count how deep the brackets go, so that a deep body is known before parsing."""
+    """Count how deep a body's brackets go: a deep body is not parsed."""
     depth = deepest = 0
     for bracket in _BRACKET.findall(_STRING.sub(b"", body)):
         depth += 1 if bracket in b"[{" else -1
@@ -387,7 +387,7 @@ def _shape(value: object, depth: int) -> str:
 
 
 def _member(key: str, shape: str) -> str:
-    """Describe a member of an object by its key, without values, and its shape."""
+    """Describe a JSON object's member by its key and the shape of its value."""
     # Keys may be values too, as in {"order-8842": ...}.
     key = normalised(key)
     return f"{key}: {shape}" if shape else key

@@ -141,7 +141,7 @@ class Guard:
             running.stopping()
 
     def health(self) -> dict[str, object]:
-        """Return the state: age of the skip list, spool, breaker, suspects and more."""
+        """Return the guard's state: age of the skip list, spool, breaker and more."""
         with self._starting:
             if self._running is None:
                 return {"state": "not started", "version": VERSION}
@@ -149,7 +149,7 @@ class Guard:
 
     @property
     def skips(self) -> SkipList:
-        """Return the skip list; raise Stopping before the start."""
+        """Return the guard's skip list; raise Stopping before the start."""
         if self._running is None:
             raise Stopping("The guard has no skip list yet: start it.")
         return self._running.components.skips
@@ -208,7 +208,7 @@ class Guard:
     wrap = __call__  # reads better as a decorator
 
     def _wrapped(self, handler: Handler, *, reraise: bool) -> Callable[[Any], Outcome]:
-        """Wrap a plain handler; see `__call__`."""
+        """Wrap a plain handler in the guard; see `__call__`."""
 
         @wraps(handler)
         def guarded(message: Any) -> Outcome:
@@ -222,7 +222,7 @@ class Guard:
     def _wrapped_async(
         self, handler: AsyncHandler, *, reraise: bool
     ) -> Callable[[Any], Coroutine[Any, Any, Outcome]]:
-        """Wrap an async handler; see `__call__`."""
+        """Wrap an async handler in the guard; see `__call__`."""
 
         @wraps(handler)
         async def guarded(message: Any) -> Outcome:
@@ -236,14 +236,14 @@ class Guard:
     # The first message
 
     def _start_and_handle(self, message: Any, handler: Handler) -> Outcome:
-        """Start the guard with its first message, and handle that."""
+        """Start the guard with its first message, and handle the message."""
         self.start()
         return self.handle(message, handler)
 
     async def _start_and_handle_async(
         self, message: Any, handler: AsyncHandler
     ) -> Outcome:
-        """Start the guard with its first message, and handle that, on an event loop."""
+        """Start the guard with its first message, and handle it, on an event loop."""
         await self.__aenter__()
         return await self.handle_async(message, handler)
 
@@ -276,7 +276,7 @@ class Threads:
         self._handling = handling
 
     def handle(self, message: object, handler: Handler) -> Outcome:
-        """Retry what is due of the released messages, then decide this message."""
+        """Retry due released messages, then decide the new message."""
         while (entry := self._handling.take_retry()) is not None:
             again = self._handling.retry_steps(entry)
             play(again, entry.handler, entry.message, self._components.leaving)
@@ -299,7 +299,7 @@ class _Attempt:
         self._error: Exception | None = None
 
     def run(self, message: Any) -> None:
-        """Run the handler; remember and raise its exception."""
+        """Run a message's handler; remember and raise its exception."""
         try:
             self._handler(message)
         except Exception as error:
@@ -307,7 +307,7 @@ class _Attempt:
             raise
 
     async def run_async(self, message: Any) -> None:
-        """Await the handler; remember and raise its exception."""
+        """Await a message's handler; remember and raise its exception."""
         try:
             await self._handler(message)
         except Exception as error:
@@ -315,7 +315,7 @@ class _Attempt:
             raise
 
     def judged(self, outcome: Outcome) -> Outcome:
-        """Return the outcome, or raise the exception that led to it."""
+        """Return a message's outcome, or raise the exception that led to it."""
         if self._error is not None and outcome is not Outcome.HANDLED:
             raise self._error
         return outcome

@@ -86,7 +86,7 @@ class RetryPolicy:
         due_at: datetime,
         first_enqueued_at: datetime,
     ) -> RetryDecision:
-        """Decide whether to retry after this failed attempt, or why to give up."""
+        """Decide after a failed attempt if a message is retried, or why to give up."""
         if isinstance(error, self.fatal):
             return RetryDecision.FATAL
         if attempts >= self.max_attempts:
@@ -103,7 +103,7 @@ class RetryPolicy:
         return at - first_enqueued_at >= timedelta(seconds=self.expire_after)
 
     def delay(self, attempts: int, *, before: float | None = None) -> float:
-        """Draw the seconds until the next attempt; `before` is the last delay."""
+        """Draw the seconds until a message's next attempt, after the delay `before`."""
         match self.jitter:
             case "none":
                 return self._doubled(attempts - 1)
@@ -113,7 +113,7 @@ class RetryPolicy:
                 return _draw(self.base, self._doubled(attempts))
 
     def _doubled(self, times: int) -> float:
-        """Return `base`, doubled so many times, up to `cap`."""
+        """Return the delay `base`, doubled so many times, up to `cap`."""
         return doubled(self.base, times, cap=self.cap)
 
 
@@ -123,7 +123,7 @@ def doubled(base: float, times: int, *, cap: float) -> float:
 
 
 def _draw(low: float, high: float) -> float:
-    """Draw a random number between the two."""
+    """Draw a random number between two bounds."""
     return random.uniform(low, high)  # noqa: S311 - spreads load, keeps no secret
 
 

@@ -115,7 +115,7 @@ class Settings:
 
 
 def load(options: Options, environ: Mapping[str, str]) -> Settings:
-    """Load all settings; raise `Misconfigured` with a line that says what to do."""
+    """Load a guard's settings; raise `Misconfigured` with a line on the remedy."""
     _refuse_unknown_variables(environ)
     values: dict[str, Any] = {
         name: environ[PREFIX + name.upper()]
@@ -137,7 +137,7 @@ def load(options: Options, environ: Mapping[str, str]) -> Settings:
 
 
 def _split_key_from_url(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Move the key from the url to `api_key`, before the url is stored or logged."""
+    """Move the API key from the url to `api_key`, ahead of storing or logging it."""
     texts = _addresses(values.get("url"))
     if not all(isinstance(text, str) for text in texts):
         return {}
@@ -153,7 +153,7 @@ def _split_key_from_url(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _addresses(value: object) -> Sequence[Any]:
-    """Split addresses separated by commas; return a sequence as it is."""
+    """Split server addresses at commas; return a sequence as it is."""
     if isinstance(value, str):
         return value.split(",")
     return value if isinstance(value, Sequence) else ()
@@ -168,32 +168,32 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
 
 
 def _refuse_unknown_options(values: Mapping[str, object]) -> None:
-    """Raise Misconfigured for an unknown setting."""
+    """Raise Misconfigured for an unknown setting of a guard."""
     for name in values:
         if name not in KNOWN:
             raise Misconfigured(f"{name} is no setting{_suggestion(name, set(KNOWN))}")
 
 
 def _suggestion(name: str, names: set[str]) -> str:
-    """Return the end of a sentence: the most similar name, or to remove it."""
+    """Return how a sentence about an unknown setting ends: with a similar name."""
     close = difflib.get_close_matches(name, sorted(names), n=1)
     return f": did you mean {close[0]}?" if close else ": remove it."
 
 
 def _wrong(name: str, value: object, remedy: str) -> Misconfigured:
-    """Build the error for a setting that cannot be used."""
+    """Build the Misconfigured of a setting that cannot be used."""
     return Misconfigured(f"{name} is {value!r:.300}: {remedy}")
 
 
 def _name(name: str, value: object) -> str:
-    """Return a valid name; raise Misconfigured for anything else."""
+    """Return a valid name in a setting; raise Misconfigured for anything else."""
     if not isinstance(value, str) or not is_name(value):
         raise _wrong(name, value, f"give 1 to {NAME_LIMIT} printable characters.")
     return value
 
 
 def _urls(name: str, value: object) -> tuple[str, ...]:
-    """Parse one address or several; raise Misconfigured for unusable ones."""
+    """Parse one server address or several; raise Misconfigured for unusable ones."""
     texts = _addresses(value)
     if not texts:
         raise _wrong(name, value, "give an address or several, the first preferred.")
@@ -201,7 +201,7 @@ def _urls(name: str, value: object) -> tuple[str, ...]:
 
 
 def _url(name: str, value: object) -> str:
-    """Return an address without its last slash; raise Misconfigured for others."""
+    """Return a server address without last slash; raise Misconfigured for others."""
     text = value.strip().rstrip("/") if isinstance(value, str) else ""
     parts = urlsplit(text)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -211,7 +211,7 @@ def _url(name: str, value: object) -> str:
 
 
 def _api_key(name: str, value: object) -> ApiKey:
-    """Return a key, or the function that returns it; raise for anything else."""
+    """Return an API key, or the function that returns it; raise for anything else."""
     if callable(value):
         return value
     if not isinstance(value, str) or not value.strip():
@@ -239,7 +239,7 @@ def _count(name: str, value: object) -> int:
 
 
 def _one_of(*words: str) -> Callable[[str, object], str]:
-    """Return a parser that accepts only these words."""
+    """Return a parser of a setting that accepts only these words."""
 
     def parse(name: str, value: object) -> str:
         if not isinstance(value, str) or value not in words:
@@ -250,7 +250,7 @@ def _one_of(*words: str) -> Callable[[str, object], str]:
 
 
 def _flag(name: str, value: object) -> bool:
-    """Parse a bool, 0 or 1; raise Misconfigured for anything else."""
+    """Parse a setting: a bool, 0 or 1; raise Misconfigured for anything else."""
     if isinstance(value, bool):
         return value
     if value not in {"0", "1"}:
@@ -259,7 +259,7 @@ def _flag(name: str, value: object) -> bool:
 
 
 def _folder(name: str, value: object) -> Path:
-    """Return a folder's path; raise Misconfigured for anything else."""
+    """Return the path of a folder; raise Misconfigured for anything else."""
     if not isinstance(value, str | Path) or not str(value):
         raise _wrong(name, value, "give a folder.")
     return Path(value)

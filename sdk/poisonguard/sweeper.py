@@ -50,7 +50,7 @@ NOT_SETTLED = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the sweeper until SIGTERM or SIGINT; return the exit status."""
+    """Run the outbox sweeper until SIGTERM or SIGINT; return the exit status."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
@@ -137,7 +137,7 @@ def _days(option: str, days: float) -> timedelta:
 
 
 def _conninfo(options: Namespace) -> str:
-    """Return the address of the database, where the tables of the lock are found."""
+    """Return the database's address, with the search path to the lock's tables."""
     if options.dsn is None:
         raise Misconfigured("Give --dsn, or set POISONGUARD_OUTBOX_DSN.")
     try:
@@ -172,7 +172,7 @@ def _publisher(options: Namespace) -> Publish:
 
 
 def _built_in(scheme: str, url: str) -> Publish:
-    """Import only the client that is needed."""
+    """Return a built-in publisher; import only the broker client that it needs."""
     if scheme in {"amqp", "amqps"}:
         from poisonguard.outbox.publishers.pika import PikaPublisher  # noqa: PLC0415
 
@@ -211,7 +211,7 @@ def _reporter(options: Namespace, conninfo: str) -> PoisonwebReports | None:
 
 
 def _log_findings(connect: Connect, settings: SweeperSettings) -> None:
-    """Say what is wrong with the tables: statements may fail until it is mended."""
+    """Log what is wrong with the outbox's tables: statements may fail until mended."""
     for finding in inspect(connect, settings):
         log.log(
             logging.ERROR if finding.is_blocking else logging.WARNING,

@@ -64,7 +64,7 @@ class CheckResult:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Build the parser of the command line."""
+    """Build the parser of the conformance command line."""
     parser = argparse.ArgumentParser(
         prog="python -m poisonguard_conformance", description=DESCRIPTION
     )
@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the checks, print the results, and return the exit status."""
+    """Run the conformance checks, print their results, return the exit status."""
     options = _parser().parse_args(arguments)
     wire = ProtocolClient(url=options.url, key=options.key, seconds=options.timeout)
     consumer = Consumer(
@@ -128,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def judged(checks: Sequence[Check], consumer: Consumer) -> Iterator[CheckResult]:
-    """Run checks one by one; stop once the server is unreachable."""
+    """Run conformance checks one by one; stop once the server is unreachable."""
     unreachable = ""
     for check in checks:
         started = monotonic()
@@ -149,7 +149,7 @@ def judged(checks: Sequence[Check], consumer: Consumer) -> Iterator[CheckResult]
 
 
 def _run_check(check: Check, consumer: Consumer) -> tuple[CheckStatus, str]:
-    """Run one check and clean up after it; return its status and the reason."""
+    """Run one conformance check and clean up; return its status and the reason."""
     try:
         check.run(consumer)
     except Unreachable:
@@ -167,7 +167,7 @@ def _run_check(check: Check, consumer: Consumer) -> tuple[CheckStatus, str]:
 
 
 def _exit_status(check_results: Sequence[CheckResult], *, allow_unchecked: bool) -> int:
-    """Return the exit status for all results."""
+    """Return the exit status of the command for all results of checks."""
     results = {check_result.result for check_result in check_results}
     if CheckStatus.FAILED in results:
         return FAILED
@@ -177,7 +177,7 @@ def _exit_status(check_results: Sequence[CheckResult], *, allow_unchecked: bool)
 
 
 def _as_text(check_results: Sequence[CheckResult], consumer: Consumer) -> str:
-    """Return the last lines for people: totals, and what is left on the server."""
+    """Return the totals of the checks as text, and what is left on the server."""
     counts = {
         result: sum(check_result.result is result for check_result in check_results)
         for result in CheckStatus
@@ -187,7 +187,7 @@ def _as_text(check_results: Sequence[CheckResult], consumer: Consumer) -> str:
 
 
 def _as_json(check_results: Sequence[CheckResult], consumer: Consumer) -> str:
-    """Return all results as JSON for programs."""
+    """Return the results of the checks as JSON for programs."""
     whole = {
         "checks": [asdict(check_result) for check_result in check_results],
         "left_behind": _left_behind(consumer),
@@ -196,7 +196,7 @@ def _as_json(check_results: Sequence[CheckResult], consumer: Consumer) -> str:
 
 
 def _left_behind(consumer: Consumer) -> str:
-    """Describe what the run leaves on the server."""
+    """Describe what the conformance checks leave on the server."""
     sentence = (
         f"Left behind: {len(consumer.poisons)} messages on {consumer.topic} and its"
         f" neighbours, to be dropped as you like (is:open topic:{consumer.topic}*),"
@@ -217,7 +217,7 @@ def _key_in(name: str) -> str:
 
 
 def _url(text: str) -> str:
-    """Return a url; raise ArgumentTypeError for anything else."""
+    """Return a server's url; raise ArgumentTypeError for anything else."""
     parts = urlsplit(text)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         remedy = "write it like https://poison.example.com"

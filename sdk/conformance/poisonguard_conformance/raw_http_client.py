@@ -54,7 +54,7 @@ class HttpAnswer:
 
     @property
     def json(self) -> Any:
-        """Parse the body; raise Violated where it is no JSON."""
+        """Parse the body of an answer; raise Violated where it is no JSON."""
         try:
             return json.loads(self.body)
         except ValueError:
@@ -62,13 +62,13 @@ class HttpAnswer:
 
     @property
     def good(self) -> Any:
-        """Parse the body of a success; raise Violated for any other status."""
+        """Parse the body of a success answer; raise Violated for any other status."""
         if self.status not in GOOD:
             raise Violated(f"{self.call} answered {self.status}: {self.excerpt}")
         return self.json
 
     def refused(self, status: HTTPStatus) -> Json:
-        """Parse a problem of this status; raise Violated for anything else."""
+        """Parse the server's problem of this status; raise Violated for others."""
         media_type = self.headers.get("content-type", "").partition(";")[0]
         if self.status != status:
             raise Violated(f"{self.call} answered {self.status}, not {status.value}")
@@ -84,7 +84,7 @@ class HttpAnswer:
 
     @property
     def excerpt(self) -> str:
-        """Return the detail of a problem, or the beginning of any other body."""
+        """Return the detail of the server's problem, or how any other body begins."""
         with suppress(ValueError, TypeError, LookupError):
             return str(json.loads(self.body)["detail"])
         return repr(self.body[:SHOWN_BYTES])
@@ -100,7 +100,7 @@ class StreamEvent:
 
     @classmethod
     def of(cls, event: Event) -> StreamEvent:
-        """Parse the data of an event; raise TypeError if it is no JSON object."""
+        """Parse the data of a stream event; raise TypeError if it is no JSON object."""
         data = json.loads(event.data)
         if not isinstance(data, dict):
             raise TypeError(f"the data of {event.kind} are no JSON object")
@@ -121,7 +121,7 @@ class EventStream:
         self._reader.start()
 
     def next(self, *, within: float) -> StreamEvent | None:
-        """Wait for the next event; return None at the time-out or the end.
+        """Wait for the next stream event; return None at the time-out or the end.
 
         Raises Violated where what came is no event.
         """
@@ -137,7 +137,7 @@ class EventStream:
         return event
 
     def until(self, *kinds: str, within: float) -> Iterator[StreamEvent]:
-        """Yield the events of these kinds until the time is up or the stream ends."""
+        """Yield stream events of these kinds until time is up or the stream ends."""
         deadline = monotonic() + within
         while event := self.next(within=deadline - monotonic()):
             if event.kind in kinds:
@@ -151,7 +151,7 @@ class EventStream:
         return self._ended
 
     def close(self) -> None:
-        """Cut the connection, and wait for the reading thread."""
+        """Cut the stream's connection, and wait for the reading thread."""
         # The waiting reader holds the response: only the socket can be shut down.
         with suppress(OSError):
             self._link.shutdown(socket.SHUT_RDWR)
@@ -159,7 +159,7 @@ class EventStream:
         self._response.close()
 
     def _read(self) -> None:
-        """Queue each event that arrives, then what broke the stream, then its end."""
+        """Queue each event of the stream, then what broke it, then its end."""
         try:
             # Cut off, it has ended to who reads.
             with suppress(OSError, HTTPException):
@@ -262,14 +262,14 @@ class ProtocolClient:
 
 
 def _encoded(body: object) -> bytes:
-    """Return bytes as they are, None as no bytes, anything else as JSON."""
+    """Return a request's body: bytes as they are, anything else as JSON."""
     if body is None:
         return b""
     return body if isinstance(body, bytes) else json.dumps(body).encode()
 
 
 def _address(path: str, query: Query) -> str:
-    """Return a path with its query."""
+    """Return a url path with its query."""
     return f"{path}?{urlencode(query, errors='surrogatepass')}" if query else path
 
 

@@ -73,7 +73,7 @@ class Consumer:
     # Calls
 
     def report(self, *members: object, **headers: str) -> list[Json]:
-        """Post failures; return the results, and note which poisons they left."""
+        """Post failures to the server; return the results, and note the poisons."""
         answers = self.batch("/failures", "failures", *members, **headers)
         self.poisons.update(
             answer["poison"] for answer in answers if answer.get("poison")
@@ -83,7 +83,7 @@ class Consumer:
     def batch(
         self, path: str, name: str, *members: object, **headers: str
     ) -> list[Json]:
-        """Post members; return the results, or raise Violated unless one for each."""
+        """Post members in one request; return a result for each, or raise Violated."""
         answer = self.wire.post(path, {name: list(members)}, **headers).good
         results = answer.get("results") if isinstance(answer, Mapping) else None
         if not isinstance(results, list) or len(results) != len(members):
@@ -108,7 +108,7 @@ class Consumer:
         self.skips.remove(number)
 
     def snapshot(self, **query: str) -> Json:
-        """Get the server's skip list of the topic."""
+        """Get the server's skip list of the consumer's topic."""
         parameters = {"topic": self.topic, **query}
         snapshot: Json = self.wire.get("/skips", list(parameters.items())).good
         return snapshot
@@ -117,7 +117,7 @@ class Consumer:
     def stream(
         self, *topics: str, last_event_id: str = "", **query: str
     ) -> Iterator[EventStream]:
-        """Open the server's stream for the block, of these topics or its own."""
+        """Open the server's skip stream for the block, of these topics or its own."""
         parameters: Query = [
             *(("topic", topic) for topic in topics or (self.topic,)),
             *query.items(),
@@ -127,14 +127,14 @@ class Consumer:
 
     @contextmanager
     def following(self, *topics: str, **query: str) -> Iterator[EventStream]:
-        """Open a stream at the head; it sends all changes from here on."""
+        """Open a skip stream at its head; it sends all changes from here on."""
         with self.stream(*topics, **query) as stream:
             if next(stream.until("ping", within=self.event_timeout), None) is None:
                 raise Violated("no ping came at the start of a stream")
             yield stream
 
     def event(self, stream: EventStream, kind: str, number: int) -> StreamEvent:
-        """Wait for the event of this skip; raise Violated when it takes too long."""
+        """Wait for the stream event of this skip; raise Violated at the time-out."""
         asked_at = monotonic()
         for event in stream.until(kind, within=self.event_timeout):
             if event.data.get("id") == number:
@@ -167,13 +167,13 @@ def check(name: str, says: str) -> Callable[[Callable[[Consumer], None]], Check]
 
 
 def expect(what: str, actual: object, expected: object) -> None:
-    """Raise Violated, which names both values, unless they are equal."""
+    """Raise Violated, which names both values, unless two values are equal."""
     if actual != expected:
         raise Violated(f"{what}: {_shorten(actual)}, not {_shorten(expected)}")
 
 
 def statuses(results: Sequence[Json]) -> list[object]:
-    """Return the status of each result."""
+    """Return the status of each result of a batch."""
     return [result.get("status") for result in results]
 
 

@@ -314,27 +314,27 @@ CHECKS = (
 
 
 def _with_id(snapshot: Json, number: object) -> list[Json]:
-    """Return the skips with this id in a snapshot, at most one."""
+    """Return the skips with this id in a snapshot of the skip list, at most one."""
     return [skip for skip in snapshot["skips"] if skip.get("id") == number]
 
 
 def _without_revision(data: Json) -> Json:
-    """Return the data of an event as the snapshot holds a skip."""
+    """Return the data of a skip event as a snapshot holds a skip."""
     return {name: value for name, value in data.items() if name != "revision"}
 
 
 def _revisions(place: str) -> list[int]:
-    """Return the revisions in the id of an event, one for each topic."""
+    """Return the skip-list revisions in an event's id, one for each topic."""
     return [int(number) for number in place.rpartition(".")[2].split(",")]
 
 
 def _place_too_far(place: str) -> str:
-    """Return a place of the same epoch that the stream cannot resume at."""
+    """Return a place of this epoch at which no skip stream can resume."""
     return f"{place.rpartition('.')[0]}.{FAR_AHEAD}"
 
 
 def _expect_place(event: StreamEvent, epoch: str) -> None:
-    """Raise Violated unless an event's id holds this epoch and its revision."""
+    """Raise Violated unless an event's id holds this epoch and revision."""
     event_epoch, _, revision = event.id.rpartition(".")
     expect(f"the epoch in the id of a {event.kind}", event_epoch, epoch)
     if "revision" in event.data:
@@ -344,7 +344,7 @@ def _expect_place(event: StreamEvent, epoch: str) -> None:
 def _read_skip_ids(
     stream: EventStream, *, last: object, within: float, most: int | None = None
 ) -> list[object]:
-    """Read a stream until one skip, or so many, have come; return their ids."""
+    """Read a skip stream until one skip, or so many, came; return their ids."""
     heard: list[object] = []
     for event in stream.until("skip", "reset", within=within):
         heard.append(event.data.get("id", event.kind))

@@ -14,12 +14,12 @@ SETTING = "POISONGUARD_OUTBOX"
 
 
 def outbox(using: str = DEFAULT_DB_ALIAS) -> Outbox:
-    """Return the outbox of a database, for this thread; it is cheap to make."""
+    """Return the outbox of a Django database for this thread; it is cheap to make."""
     return Outbox(connections[using], **_options())
 
 
 def _options() -> dict[str, Any]:
-    """Return the keywords of `Outbox` in the settings."""
+    """Return the keywords of `Outbox` in Django's settings."""
     options: object = getattr(settings, SETTING, None)
     if not isinstance(options, dict) or "producer" not in options:
         raise Misconfigured(

@@ -88,7 +88,7 @@ class MisterYuck:
             raise
 
     def _load(self, timeout: float) -> None:
-        """Connect the monitor and read the list; raise StartTimeout without it."""
+        """Connect the monitor, read the poison list; raise StartTimeout without it."""
         deadline = time.monotonic() + timeout
         try:
             self._monitor.connect_and_logon()
@@ -123,7 +123,7 @@ class MisterYuck:
             self._handle(message, bookmark)
 
     def _handle(self, message: Any, bookmark: str) -> None:
-        """Run the handler; when it raises, announce the message and raise again."""
+        """Run a message's handler; when it raises, announce the poison and raise."""
         try:
             self._handler(message)
         except (Exception, SystemExit) as error:
@@ -136,7 +136,7 @@ class MisterYuck:
             raise
 
     def _handle_guarded(self, message: Any, bookmark: str, guard: Guard) -> None:
-        """Have the guard handle the message; announce it if it is poison now."""
+        """Have the guard handle a message; announce it if it is poison now."""
         errors: list[Exception] = []
 
         def attempt(message: Any) -> None:
@@ -161,7 +161,7 @@ class MisterYuck:
             raise errors[-1]
 
     def _poison(self, bookmark: str, why: str) -> None:
-        """Skip it from here on, and announce it; never raise when that fails."""
+        """Skip a poison message from here on, and announce it; never raise."""
         if not bookmark:
             log.error("A message without bookmark cannot be skipped later: %.300r", why)
             return
@@ -175,18 +175,18 @@ class MisterYuck:
             log.exception("%s is poison, which the others are told later", bookmark)
 
     def _publish_record(self, bookmark: str) -> None:
-        """Publish why a message is poison to the topic."""
+        """Publish to the poison list's topic why a message is poison."""
         record = {"bookmark": bookmark, "why": self._why[bookmark]}
         self._monitor.publish(self._topic, json.dumps(record))
 
     def _settle(self, message: Any, bookmark: str) -> None:
-        """Discard a message from the client's store, once the topic has its record."""
+        """Discard a message from the client's store, once the list has its record."""
         # Unpublished poison must be delivered again if this process dies.
         if bookmark and bookmark not in self._unpublished and self._discard is not None:
             self._discard(message)
 
     def _learn(self, message: Any) -> None:
-        """Apply one record of the topic; at the end of the list, publish ours again."""
+        """Apply one record of the poison list; at its end, publish ours again."""
         command = message.get_command()
         if command == "group_end":
             log.info("%s is live: %d messages are poison", self._topic, len(self._why))
@@ -203,7 +203,7 @@ class MisterYuck:
                 )
 
     def _publish_again(self) -> None:
-        """Publish the poison of ours that the topic has not confirmed."""
+        """Publish again the poisons of ours that the list has not confirmed."""
         try:
             for bookmark in [*self._unpublished]:
                 self._publish_record(bookmark)
@@ -211,12 +211,12 @@ class MisterYuck:
             log.warning("What is poison here is told later: %s", reason)
 
     def _note_error(self, error: Any) -> None:
-        """Log an error of the monitor, unless it is closed."""
+        """Log an error of the list's monitor, unless the monitor is closed."""
         if not self._closed:  # closing raises errors, too
             log.error("The list of %s is not read: %r", self._topic, error)
 
     def close(self) -> None:
-        """Close the monitor; a second call does nothing."""
+        """Close the monitor of the poison list; a second call does nothing."""
         self._closed = True
         self._monitor.close()
 
@@ -246,7 +246,7 @@ def _bookmark_of(message: Any) -> str:
 
 
 def _describe_error(error: BaseException) -> str:
-    """Describe an exception for the list, cut to WHY_LIMIT."""
+    """Describe an exception for the poison list, cut to WHY_LIMIT."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - a foreign __str__ may do anything
@@ -257,7 +257,7 @@ def _describe_error(error: BaseException) -> str:
 
 
 def _read_record(data: bytes) -> tuple[str, str]:
-    """Parse a record of any content; return its bookmark and reason, "" for none."""
+    """Parse a record of the poison list; return bookmark and reason, or ""."""
     try:
         record = json.loads(data)
     except (ValueError, RecursionError):

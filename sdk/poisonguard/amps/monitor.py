@@ -30,15 +30,15 @@ class MonitorServers:
         self._is_live = True
 
     def get_current_uri(self) -> str:
-        """Return the address that the client's chooser names now."""
+        """Return the AMPS address that the client's chooser names now."""
         return str(self._chooser.get_current_uri() or "")
 
     def get_current_authenticator(self) -> Any:
-        """Return our own authenticator, or that of the client's chooser."""
+        """Return the monitor's authenticator: ours, or the chooser's."""
         return self._authenticator or self._chooser.get_current_authenticator()
 
     def report_failure(self, error: Any, info: Any) -> None:
-        """Log a disconnect once; report it only to a chooser of our own."""
+        """Log a disconnect from AMPS once; report it only to a chooser of our own."""
         if self._is_live:  # one line for each disconnect
             self._is_live = False
             log.warning("%s is not live until it is back: %s", self._topic, error)
@@ -46,13 +46,13 @@ class MonitorServers:
             self._chooser.report_failure(error, info)
 
     def report_success(self, info: Any) -> None:
-        """Note that the list is live; report it only to a chooser of our own."""
+        """Note that the poison list is live; report it only to a chooser of our own."""
         self._is_live = True
         if self._is_ours:
             self._chooser.report_success(info)
 
     def get_error(self) -> str:
-        """Return the chooser's last error."""
+        """Return the last error of the AMPS server chooser."""
         return str(self._chooser.get_error())
 
 
@@ -77,7 +77,7 @@ def chooser_of(client: Any, servers: Any) -> tuple[Any, bool]:
 
 
 def monitor_client(chooser: MonitorServers, timeout: float) -> Any:
-    """Create the client that reads the list.
+    """Create the AMPS client that reads the poison list.
 
     A client that waits for an answer in its own handler waits for ever, so the monitor
     must be another client than the guarded one.

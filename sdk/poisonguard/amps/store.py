@@ -69,7 +69,7 @@ class BookmarkStore:
     # What the client calls
 
     def set_server_version(self, version: int) -> None:
-        """Do nothing: the store works alike for all versions."""
+        """Ignore the AMPS version: the store works alike for all versions."""
 
     def get_most_recent(self, sub_id: str) -> str:
         """Return where a subscription resumes: after a bookmark of each publisher."""
@@ -80,7 +80,7 @@ class BookmarkStore:
         return _resume_bookmarks(resume)
 
     def is_discarded(self, message: Any) -> bool:
-        """Tell whether a message was settled before; the client drops it then."""
+        """Tell whether a message was settled before; AMPS drops it then."""
         sub_id = message.get_sub_id()
         self._make_known(sub_id, text_of(message.get_topic))
         places = _places(text_of(message.get_bookmark))
@@ -112,12 +112,12 @@ class BookmarkStore:
             self._positions.settle(message.get_sub_id(), *place)
 
     def persisted(self, sub_id: str, bookmark: str) -> None:
-        """Note how far the server has replicated this subscription's messages."""
+        """Note up to where AMPS has replicated this subscription's messages."""
         for place in _places(bookmark):
             self._positions.persisted(sub_id, *place)
 
     def _make_known(self, sub_id: str | None, topic: str | None) -> None:
-        """Open a subscription that began without `get_most_recent`; never raise."""
+        """Open a subscription begun without `get_most_recent`; never raise."""
         if not sub_id or self._positions.is_known(sub_id):
             return
         if _MADE_UP.fullmatch(sub_id):
@@ -131,7 +131,7 @@ class BookmarkStore:
             self._positions.open_later(sub_id, topic, start=self._start)
 
     def _open(self, sub_id: str, topic: str | None) -> Resume:
-        """Return where a subscription resumes; pause before an error is raised."""
+        """Return where a subscription resumes; pause before raising an error."""
         try:
             return self._positions.resume(sub_id, topic, start=self._start)
         except GuardError:
@@ -147,19 +147,19 @@ class BookmarkStore:
         return self._positions.fenced
 
     def fence(self, fence: Fence) -> None:
-        """Apply a fence of a skip list's `on_fence`, ahead of the next write."""
+        """Apply a fence of the skip list's `on_fence` before positions are written."""
         self._positions.fence(fence)
 
     def health(self) -> Health:
-        """Return the state of the positions, for health pages and logs."""
+        """Return the state of the stored positions, for health pages and logs."""
         return self._positions.health()
 
     def flush(self) -> None:
-        """Write all settled messages, or raise the reason why that failed."""
+        """Write the positions of settled messages; raise the reason why that failed."""
         self._positions.flush()
 
     def close(self) -> None:
-        """Flush and close; close the client first."""
+        """Flush and close the store of positions; close the client first."""
         self._positions.close()
 
     def __enter__(self) -> Self:
@@ -175,12 +175,12 @@ class BookmarkStore:
 
 
 def _bookmark(publisher: str, seq: int) -> str:
-    """Write a number of a publisher as a bookmark of AMPS."""
+    """Write a publisher's message number as a bookmark of AMPS."""
     return f"{publisher}|{seq}|"
 
 
 def _resume_bookmarks(resume: Resume) -> str:
-    """Return a bookmark for each publisher; `p|0|` is before the first of p."""
+    """Return a bookmark for each publisher to resume; `p|0|` is p's beginning."""
     if not resume.positions:
         return NOW if resume.start is Start.NOW else EPOCH
     return ",".join(_bookmark(p, seq or 0) for p, seq in resume.positions.items())
@@ -189,6 +189,6 @@ def _resume_bookmarks(resume: Resume) -> str:
 # Called three times per message: on arrival, when logged, when discarded.
 @lru_cache(4_096)
 def _places(bookmark: str | None) -> tuple[tuple[str, int], ...]:
-    """Parse a bookmark, or a list of them; ignore invalid ones."""
+    """Parse an AMPS bookmark, or a list of them; ignore invalid ones."""
     matches = _BOOKMARK.findall(bookmark or "")
     return tuple((publisher, int(seq)) for publisher, seq in matches)

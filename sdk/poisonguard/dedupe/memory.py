@@ -51,7 +51,7 @@ class MemoryWindow(Window):
         consumer_group: str,  # noqa: ARG002
         reader: Reader,
     ) -> Once:
-        """Return the `Once` of one guard, which remembers nothing yet."""
+        """Return a guard's `Once` of this dedupe window, still without messages."""
         return MemoryOnce(reader, self)
 
 
@@ -76,13 +76,13 @@ class MemoryOnce(Once):
         super().__init__(reader, by_bookmark=window.by_bookmark)
 
     def reset_after_fork(self) -> None:
-        """Forget running copies in a forked child, and keep what was handled."""
+        """Forget running copies of messages in a forked child, not the handled."""
         super().reset_after_fork()
         # Rebuilt: another thread may have been changing both at the fork.
         self._order = deque(self._ends)
 
     def run(self, handler: Callable[[Any], object], message: Any) -> None:
-        """Run a handler and remember its message, or raise Copy or Busy."""
+        """Run a message's handler and remember the message, or raise Copy or Busy."""
         key = self._key(message)
         if key is None:
             handler(message)
@@ -96,7 +96,7 @@ class MemoryOnce(Once):
         self._remember(key)
 
     async def run_async(self, handler: AsyncHandler, message: Any) -> None:
-        """Await a handler and remember its message, or raise Copy or Busy."""
+        """Await a message's handler, remember the message, or raise Copy or Busy."""
         key = self._key(message)
         if key is None:
             await handler(message)
@@ -110,7 +110,7 @@ class MemoryOnce(Once):
         self._remember(key)
 
     def facts(self) -> dict[str, object]:
-        """Return the window's part of `health()`."""
+        """Return the dedupe window's part of `health()`."""
         return {**super().facts(), "remembered": len(self._ends)}
 
     def _claim_key(self, key: bytes) -> None:

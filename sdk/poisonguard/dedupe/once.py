@@ -53,7 +53,7 @@ class Window(ABC):
 
     @abstractmethod
     def open(self, *, topic: str, consumer_group: str, reader: Reader) -> Once:
-        """Return the `Once` of one guard."""
+        """Return the `Once` of one guard in this dedupe window."""
 
 
 class Once(ABC):
@@ -68,14 +68,14 @@ class Once(ABC):
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Forget running copies: in a forked child they are the parent's."""
+        """Forget running copies of messages, the parent's, in a forked child."""
         self._lock = threading.Lock()
         self._running: set[bytes] = set()
         self._duplicates = 0
         self._without_id = 0
 
     def around(self, handle: Handle) -> Handle:
-        """Wrap `handle`, so that each handler runs in `run`."""
+        """Wrap a guard's `handle`, so that each message's handler runs in `run`."""
         run = self.run
 
         def handle_once(message: Any, handler: Handler) -> Outcome:
@@ -84,7 +84,7 @@ class Once(ABC):
         return handle_once
 
     def around_async(self, handle: HandleAsync) -> HandleAsync:
-        """Wrap `handle_async`, so that each handler runs in `run_async`."""
+        """Wrap a guard's `handle_async`, so that each handler runs in `run_async`."""
         run = self.run_async
 
         def handle_once(
@@ -96,19 +96,19 @@ class Once(ABC):
 
     @abstractmethod
     def run(self, handler: Callable[[Any], object], message: Any) -> None:
-        """Run a handler, or raise a `NotRun`."""
+        """Run a message's handler once, or raise a `NotRun` for a copy."""
 
     @abstractmethod
     async def run_async(self, handler: AsyncHandler, message: Any) -> None:
-        """Await a handler, or raise a `NotRun`."""
+        """Await a message's handler once, or raise a `NotRun` for a copy."""
 
     def facts(self) -> dict[str, object]:
-        """Return the window's part of `health()`."""
+        """Return the dedupe window's part of `health()`."""
         return {"duplicates": self._duplicates, "without_id": self._without_id}
 
     @property
     def warnings(self) -> list[str]:
-        """List problems with their remedies, for `health()`."""
+        """List problems of the dedupe window with their remedies, for `health()`."""
         number = self._without_id
         if not number:
             return []
@@ -153,14 +153,14 @@ class Once(ABC):
             log.warning("%s", self.warnings[0])
 
     def _counted_copy(self) -> Copy:
-        """Count a copy, and return the exception to raise for it."""
+        """Count a copy of a handled message; return the exception to raise for it."""
         with self._lock:
             self._duplicates += 1
         return Copy()
 
     @contextmanager
     def _claim(self, key: bytes | None) -> Iterator[None]:
-        """Keep other copies in this process from running meanwhile."""
+        """Keep other copies of a message in this process from running meanwhile."""
         if key is None:
             yield
             return

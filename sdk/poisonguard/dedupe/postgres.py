@@ -58,7 +58,7 @@ LAST_TRANSACTIONS = 1_000
 
 
 def schema() -> str:
-    """Return the SQL that creates the table, if it does not exist."""
+    """Return the SQL that creates the table of the dedupe window, if missing."""
     return resources.files(__package__).joinpath("postgres.sql").read_text()
 
 
@@ -95,7 +95,7 @@ class PostgresWindow(Window):
 
     @property
     def connection(self) -> Any:
-        """Return the connection of the transaction that this handler runs in."""
+        """Return the connection of the transaction in which this handler runs."""
         connection = self._current.get()
         if connection is None:
             raise Misconfigured(
@@ -106,7 +106,7 @@ class PostgresWindow(Window):
         return connection
 
     def forget(self, older_than: timedelta, *, batch: int = BATCH) -> int:
-        """Delete older marks; copies that arrive later are handled again.
+        """Delete older marks of messages; later copies are handled again.
 
         Each batch is a transaction of its own. Return the number of deleted marks.
         """
@@ -122,7 +122,7 @@ class PostgresWindow(Window):
                 return total
 
     async def forget_async(self, older_than: timedelta, *, batch: int = BATCH) -> int:
-        """Delete older marks like `forget`, where `begin` is asynchronous."""
+        """Delete older marks of messages like `forget`, with an async `begin`."""
         limits, total = _forget_parameters(older_than, batch), 0
         while True:
             async with self.begin() as handle:
@@ -135,11 +135,11 @@ class PostgresWindow(Window):
                 return total
 
     def open(self, *, topic: str, consumer_group: str, reader: Reader) -> Once:
-        """Return the `Once` of one guard."""
+        """Return the `Once` of one guard in this dedupe window."""
         return PostgresOnce(reader, self, topic=topic, consumer_group=consumer_group)
 
     def connection_of(self, handle: Any) -> Any:
-        """Return the connection of what `begin` yielded."""
+        """Return the database connection of what `begin` yielded."""
         if handle is None:
             handle = self._ambient
         if handle is None:
@@ -158,7 +158,7 @@ class PostgresWindow(Window):
 
     @contextmanager
     def lend(self, connection: Any) -> Iterator[None]:
-        """Set `connection` for a handler."""
+        """Set `connection` of the dedupe window for a handler."""
         token = self._current.set(connection)
         try:
             yield
@@ -185,7 +185,7 @@ class PostgresOnce(Once):
 
     @property
     def warnings(self) -> list[str]:
-        """List problems with their remedies, for `health()`."""
+        """List problems of the dedupe window with remedies, for `health()`."""
         warnings = [*super().warnings, *self._trouble]
         if self._transactions and not self._window.is_used:
             warnings.append(
@@ -241,7 +241,7 @@ class PostgresOnce(Once):
 
     @contextmanager
     def _judging(self) -> Iterator[_Progress]:
-        """Tell failures of the window from failures of the handler."""
+        """Tell failures of the dedupe window from failures of the handler."""
         attempt = _Progress(self)
         try:
             yield attempt
@@ -256,12 +256,12 @@ class PostgresOnce(Once):
         self._note_committed(attempt.transaction)
 
     def _note_unmarked(self, reason: str) -> Unmarked:
-        """Note in the warnings why marking failed; return the exception to raise."""
+        """Note in the warnings why marking a message failed; return the exception."""
         self._trouble = [f"Messages are released, for they cannot be marked: {reason}"]
         return Unmarked(reason)
 
     def _note_committed(self, transaction: int) -> None:
-        """Remember the last transactions, and forget the trouble."""
+        """Remember the last transactions of handlers, and forget the trouble."""
         with self._lock:
             self._trouble = []
             self._transactions[transaction] = None
@@ -274,7 +274,7 @@ class PostgresOnce(Once):
             return transaction in self._transactions and not self._window.nested
 
     def copy(self) -> Copy:
-        """Count a copy, and return the exception to raise for it."""
+        """Count a copy of a handled message; return the exception to raise for it."""
         return self._counted_copy()
 
 
@@ -288,13 +288,13 @@ class _Progress:
         self.is_done = False
 
     def begin(self, cursor: Any) -> None:
-        """Refuse a connection that would commit the mark by itself."""
+        """Refuse a database connection that would commit the mark by itself."""
         self._cursor = cursor
         if _transaction_status(cursor) == IDLE and cursor.connection.autocommit:
             raise Misconfigured(_AUTOCOMMIT)
 
     def mark(self, row: object) -> None:
-        """Evaluate the row of MARK: raise Busy or a copy, or keep the number."""
+        """Read the row of MARK: raise Busy or a copy, or keep the mark's number."""
         transaction = _single_value(row)
         if transaction == NOT_OURS:
             raise Busy
@@ -305,7 +305,7 @@ class _Progress:
         self.transaction = transaction
 
     def end(self) -> None:
-        """Refuse a transaction that failed, or that the handler has ended."""
+        """Refuse a handler's transaction that failed, or was ended by the handler."""
         if _transaction_status(self._cursor) != IN_TRANSACTION:
             raise Misconfigured(
                 "PostgresWindow: the handler has returned with its transaction failed,"
@@ -327,7 +327,7 @@ def _cursor(connection: Any) -> Any:
 
 
 def _single_value(row: object) -> int:
-    """Return the one value of a row, a tuple or a dictionary."""
+    """Return the one value of a database row, a tuple or a dictionary."""
     value = row
     if isinstance(row, Mapping):
         value = next(iter(row.values()))
@@ -342,7 +342,7 @@ def _single_value(row: object) -> int:
 
 
 def _transaction_status(cursor: Any) -> int:
-    """Return the state of the transaction, as psycopg numbers it."""
+    """Return the status of a connection's transaction, as psycopg numbers it."""
     try:
         return int(cursor.connection.info.transaction_status)
     except AttributeError:

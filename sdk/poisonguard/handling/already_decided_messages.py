@@ -31,7 +31,7 @@ class KnownMessages:
         self._redriven = redriven
 
     def outcome(self, facts: MessageFacts) -> Outcome | None:
-        """Return the outcome of a known message, None for any other."""
+        """Return the outcome of a message known to be decided, None for any other."""
         skip = facts.skip(self._skips)
         if skip is not None:
             return self._skip(facts, skip)
@@ -43,12 +43,12 @@ class KnownMessages:
         return None
 
     def skip_copy(self, facts: MessageFacts) -> Outcome:
-        """Skip a copy, and confirm it in case its process died before that."""
+        """Skip a copy of a message; confirm its redrive in case that was lost."""
         self._redriven.confirm(facts)
         return self._skip(facts, None)
 
     def _skip(self, facts: MessageFacts, skip: Skip | None) -> Outcome:
-        """Count that a message is skipped, forget its failures; return SKIPPED."""
+        """Count a skipped message, forget its failures; return SKIPPED."""
         if skip is not None:
             self._skips.applied(skip)
         else:

@@ -32,7 +32,7 @@ class Application:
         self.hears_first_failures = self._on_first_failure is not None
 
     def redelivers_known(self, facts: MessageFacts) -> bool:
-        """Tell whether the broker can delay the message, and we recognise it later.
+        """Tell whether the broker can delay a message which we recognise later.
 
         Without that, its failures would be counted from zero each time.
         """
@@ -40,7 +40,7 @@ class Application:
         return self.redelivers and has_identity
 
     def keep_alive(self, facts: MessageFacts) -> None:
-        """Have the broker wait on; what this raises is not caught."""
+        """Have the application keep a message invisible at the broker; may raise."""
         facts.kept_alive_at = time.monotonic()
         if self._keep_alive is not None:
             self._keep_alive(facts.message)
@@ -48,7 +48,7 @@ class Application:
     def redeliver(
         self, facts: MessageFacts, after: float
     ) -> Generator[Step, Any, None]:
-        """Have the application return the message to a broker that delays it."""
+        """Have the application return a message to a broker that delays it."""
         if self._redeliver is not None:
             call = partial(self._redeliver, facts.message, after)
             yield from self._call(facts, call)

@@ -103,7 +103,7 @@ class Breaker:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Close, and forget all failures: in a forked child they are the parent's."""
+        """Close the breaker and forget failures, the parent's, in a forked child."""
         self._lock = threading.Lock()
         self._state = BreakerState.CLOSED
         self._in_a_row = 0
@@ -119,13 +119,13 @@ class Breaker:
 
     @property
     def in_a_row(self) -> int:
-        """Count the messages that failed since the last handled one."""
+        """Return how many messages failed since the last handled one."""
         with self._lock:
             return self._in_a_row if self._handled() == self._handled_then else 0
 
     @property
     def failing_since(self) -> datetime | None:
-        """Return the earliest time of the failures that opened it, or None."""
+        """Return the time of the first failure that opened the breaker, or None."""
         with self._lock:
             if self._state is BreakerState.CLOSED or not self._failures:
                 return None
@@ -149,7 +149,7 @@ class Breaker:
             return bool(self.reason)
 
     def admit(self) -> Admission:
-        """Let a message pass, wait, or probe; report a probe's result to `probed`."""
+        """Let a message pass the breaker, wait, or probe; report to `probed`."""
         with self._lock:
             if self._state is BreakerState.CLOSED:
                 return Admission()
@@ -160,7 +160,7 @@ class Breaker:
             return Admission(is_probe=True)
 
     def probed(self, *, handled: bool | None) -> None:
-        """Close after a probe that was handled, pause again after one that failed.
+        """Close the breaker after a handled probe; pause again after a failed one.
 
         None means that the probe did not run.
         """
@@ -175,7 +175,7 @@ class Breaker:
                 self._open(self._clock())
 
     def _count_failure(self, handled: int) -> str:
-        """Count a failure; return why it opens the breaker, "" if it does not."""
+        """Count a failed message; return why it opens the breaker, "" if not."""
         policy = self._policy
         if policy is None:
             return ""
@@ -193,20 +193,20 @@ class Breaker:
         return ""
 
     def _reset_window(self) -> None:
-        """Start a new window: messages are numbered from here."""
+        """Start a new window of the breaker: messages are numbered from here."""
         self._failed = 0
         self._handled_before = self._handled()
         self._failures: deque[_Failure] = deque()
 
     def _open(self, now: float) -> None:
-        """Open it, for a longer pause than the last if it was not closed since."""
+        """Open the breaker, for a longer pause than the last if not closed since."""
         first = self._policy.pause if self._policy else 0.0
         self._pause = min(self._pause * 2, LONGEST_PAUSE) if self._pause else first
         self._state = BreakerState.OPEN
         self._until = now + self._pause
 
     def _close(self) -> None:
-        """Close it, and count failures from 0."""
+        """Close the breaker, and count failures from 0."""
         self._state = BreakerState.CLOSED
         self._pause = 0.0
         self._in_a_row = 0

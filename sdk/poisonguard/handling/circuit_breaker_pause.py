@@ -29,7 +29,7 @@ class GuardPause:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether the breaker is closed."""
+        """Tell whether the guard's pause is over: the breaker is closed."""
         return self._breaker.state is BreakerState.CLOSED
 
     def begins(self) -> bool:
@@ -62,7 +62,7 @@ class GuardPause:
     def _wait(
         self, facts: MessageFacts, seconds: float, until: float
     ) -> Generator[Step, Any, None]:
-        """Wait some seconds with a message; release it when `until` has passed."""
+        """Wait some seconds with a paused message; release it after `until`."""
         remaining = until - time.monotonic()
         if remaining <= 0:
             raise self.release()
@@ -71,7 +71,7 @@ class GuardPause:
     def probe(
         self, attempt: Generator[Step, Any, Exception | None]
     ) -> Generator[Step, Any, None]:
-        """Run the attempt of the probe; go on if it is handled, else release it."""
+        """Run the message that probes the breaker; release it unless handled."""
         handled: bool | None = None
         try:
             error = yield from attempt

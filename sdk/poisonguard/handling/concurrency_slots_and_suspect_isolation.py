@@ -33,28 +33,28 @@ class Gate:
         self.reset_after_fork(*reasons)
 
     def reset_after_fork(self, *reasons: str) -> None:
-        """Close the gate for these reasons only, with a new lock."""
+        """Close the healthy path's gate for these reasons only, with a new lock."""
         self._lock = threading.Lock()
         self._reasons = set(reasons)
         self.choose_numbering()
 
     @property
     def is_open(self) -> bool:
-        """Tell whether nothing closes the gate."""
+        """Tell whether nothing closes the gate of the healthy path."""
         return not self._reasons
 
     def is_closed_by(self, reason: str) -> bool:
-        """Tell whether this reason is one of those that close the gate."""
+        """Tell whether this reason is one that closes the gate of the healthy path."""
         return reason in self._reasons
 
     def close(self, reason: str) -> None:
-        """Close the gate for a reason, until `open` removes it."""
+        """Close the gate of the healthy path for a reason, until `open` removes it."""
         with self._lock:
             self._reasons.add(reason)
             self._set_numbering()
 
     def open(self, reason: str) -> None:
-        """Remove a reason; the gate opens after the last."""
+        """Remove a reason to close the healthy path's gate; it opens after the last."""
         with self._lock:
             self._reasons.discard(reason)
             self._set_numbering()
@@ -65,7 +65,7 @@ class Gate:
             self._set_numbering()
 
     def _set_numbering(self) -> None:
-        """Set `numbering` to the function of an open gate, or of a closed one."""
+        """Set `numbering` of messages to that of an open gate, or of a closed one."""
         self.numbering = _number_none if self._reasons else self._choose()
 
 
@@ -98,11 +98,11 @@ class Slots:
 
     @property
     def running(self) -> int:
-        """Return how many slots are taken."""
+        """Return how many slots are taken by messages that run now."""
         return len(self._slots) - len(self.free)
 
     def take(self, *, alone: object | None) -> Slot | None:
-        """Take a slot; return None while the message must wait.
+        """Take a slot to run a message; return None while the message must wait.
 
         `alone` stands for a message that must run alone: after its first call no other
         message gets a slot, and it gets one when the others are done.
@@ -119,7 +119,7 @@ class Slots:
                 return None
 
     def give_back(self, slot: Slot) -> None:
-        """Free a slot that `take` returned."""
+        """Free the slot of a message that `take` returned."""
         self.free.append(slot)
 
     def give_up(self, alone: object | None) -> None:

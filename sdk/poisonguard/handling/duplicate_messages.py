@@ -46,7 +46,7 @@ class MessageCopies:
     def once(
         self, facts: MessageFacts, steps: Steps, again: Callable[[MessageFacts], Steps]
     ) -> Steps:
-        """Wait while a copy of the message runs; skip it if one was handled.
+        """Wait while a copy of a message runs; skip the message if one was handled.
 
         Go through `steps` at first, and through those of `again` after each wait.
         """

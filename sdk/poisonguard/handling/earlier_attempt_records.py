@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def tolerating_a_full_disk() -> Iterator[None]:
-    """Go on when the disk is full: the message is done, and must not run again."""
+    """Go on if the disk is full: the message is done, and must not run again."""
     try:
         yield
     except Full as reason:
@@ -41,7 +41,7 @@ class MessageRecords:
     # Before an attempt
 
     def record(self, facts: MessageFacts) -> Record | None:
-        """Read the record of a message; None without one."""
+        """Read the record of a message's attempts; None without one."""
         if facts.number not in self._attempts.suspects:
             return None
         return self._attempts.of(facts.identity, facts.number, now=self._clock())
@@ -54,7 +54,7 @@ class MessageRecords:
         )
 
     def final_cause(self, record: Record) -> Cause | None:
-        """Return the cause if its record already makes the message poison."""
+        """Return the cause if a message's record already makes the message poison."""
         if record.crashes >= self._settings.crash_limit:
             return record.crash or Cause.CRASH
         # Crashes alone never exhaust the attempts: the message may not be the cause.
@@ -63,7 +63,7 @@ class MessageRecords:
         return None
 
     def was_poisoned(self, facts: MessageFacts) -> bool:
-        """Tell whether a process gave it up and died before settling it."""
+        """Tell whether a process gave a message up and died before settling it."""
         # Not `given_up`: another process may have given it up since the last refresh,
         # and removed its record.
         if facts.number not in self._attempts.suspects or facts.redrive_id:
@@ -71,7 +71,7 @@ class MessageRecords:
         return self._attempts.is_poisoned(self._poison_key(facts), now=self._clock())
 
     def seconds_until_due(self, record: Record) -> float:
-        """Return the seconds until the retry is due, 0 if it is."""
+        """Return the seconds until a message's retry is due, 0 if it is."""
         return record.wait(self._clock()).total_seconds()
 
     # After an attempt
@@ -79,7 +79,7 @@ class MessageRecords:
     def charge(
         self, facts: MessageFacts, record: Record | None, error: Exception
     ) -> tuple[RetryDecision, Record]:
-        """Count a failure durably; return what comes next, and the new record."""
+        """Count a message's failure durably; return what comes next, and the record."""
         now = self._clock()
         attempts = 1 + (record.attempts if record else 0)
         before = record.due_at - record.failed_at if record and record.due_at else None
@@ -103,7 +103,7 @@ class MessageRecords:
         )
 
     def mark_first_failure(self, facts: MessageFacts) -> bool:
-        """Mark its first failure as announced; return whether it was not yet."""
+        """Mark a message's first failure as announced; False if it was."""
         return self._attempts.mark_first_failure(facts.identity, now=self._clock())
 
     def charge_crash(self, facts: MessageFacts, reason: str) -> None:
@@ -143,7 +143,7 @@ class MessageRecords:
             )
 
     def _poison_key(self, facts: MessageFacts) -> str:
-        """Return its key among the poisons; on topics that replay, per version."""
+        """Return a message's key among the poisons; on replayed topics, per version."""
         version = self._settings.version
         if version is None or not self._reader.replays:
             return facts.bookmark
@@ -160,7 +160,7 @@ class MessageRecords:
         return facts.enqueued_at
 
     def _times(self) -> tuple[datetime, datetime]:
-        """Return the time by our clock and by the server's.
+        """Return the present time by our clock and by the server's.
 
         Either may be set wrongly: a message has expired when both say so.
         """

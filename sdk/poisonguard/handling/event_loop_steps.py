@@ -25,7 +25,7 @@ class Tasks:
         self._handling = handling
 
     async def handle(self, message: object, handler: AsyncHandler) -> Outcome:
-        """Retry what is due of the released messages, then decide this message."""
+        """Retry due released messages, then decide the new message in this task."""
         while (entry := self._handling.take_retry()) is not None:
             again = self._handling.retry_steps(entry)
             await play(again, entry.handler, entry.message, self._components.leaving)
@@ -35,7 +35,7 @@ class Tasks:
     async def after(
         self, message: object, handler: AsyncHandler, slot: Slot, error: BaseException
     ) -> Outcome:
-        """Decide a message whose handler raised on the healthy path."""
+        """Decide in this task a message whose handler raised on the healthy path."""
         steps = self._handling.failure_steps(message, handler, slot, error)
         return await play(steps, handler, message, self._components.leaving)
 
@@ -69,7 +69,7 @@ async def play(
 
 
 async def _pause(seconds: float, leaving: SignalSafeEvent) -> None:
-    """Wait some seconds, or until this process is told to stop."""
+    """Wait some seconds with a message, or until this process is told to stop."""
     until = time.monotonic() + seconds
     while not leaving.is_set() and (remaining := until - time.monotonic()) > 0:
         await asyncio.sleep(min(remaining, POLL_SECONDS))

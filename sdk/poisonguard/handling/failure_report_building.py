@@ -27,7 +27,7 @@ def failure_report(  # noqa: PLR0913 - as many as the report has
     host: str,
     now: datetime,
 ) -> FailureReport:
-    """Build the report of a message that was given up, with a repeatable id."""
+    """Build the failure report of a given-up message, with a repeatable id."""
     first_failed_at = record.first_failed_at if record else now
     return FailureReport(
         report_id=_report_id(facts, settings, cause, record),
@@ -60,7 +60,7 @@ def failure_report(  # noqa: PLR0913 - as many as the report has
 
 
 def raised_by(error: Exception) -> Raised:
-    """Convert an exception, without our own frames, cut to the length limits."""
+    """Convert a handler's exception for a report, without our frames, cut to fit."""
     kind = type(error)
     name = kind.__qualname__
     if kind.__module__ != "builtins":
@@ -73,7 +73,7 @@ def raised_by(error: Exception) -> Raised:
 
 
 def raised_by_death(record: Record) -> Raised | None:
-    """Describe the death of a process that was handling the message."""
+    """Describe as an exception that a process died while handling a message."""
     if record.crash is None:
         return None
     return Raised(
@@ -101,7 +101,7 @@ def _traceback_of(error: Exception) -> str:
 def _report_id(
     facts: MessageFacts, settings: Settings, cause: Cause, record: Record | None
 ) -> UUID:
-    """Derive the report's id from its content, so that a repeated report counts once.
+    """Derive a failure report's id from its content: a repeated report counts once.
 
     Two reports of one message differ in the time of the first failure (or of its
     enqueueing, where it never failed) or in the redrive that sent it.

@@ -61,12 +61,12 @@ class GivenUpMessages:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Forget all messages: in a forked child they are the parent's."""
+        """Forget given-up messages, the parent's, in a forked child."""
         self.holding: set[UUID] = set()
         self._raised: dict[bytes, Raised] = {}  # by the identity of the message
 
     def remember(self, facts: MessageFacts, error: Exception) -> None:
-        """Keep the last error of a message until it is reported."""
+        """Keep the last error of a message until the message is reported."""
         self._raised[facts.identity] = raised_by(error)
         while len(self._raised) > RAISED_LIMIT:
             del self._raised[next(iter(self._raised))]
@@ -82,7 +82,7 @@ class GivenUpMessages:
         return (yield from self.report(facts, cause, record))
 
     def report(self, facts: MessageFacts, cause: Cause, record: Record | None) -> Steps:
-        """Report the message; it is poisoned once Poisonweb or the spool has it."""
+        """Report a given-up message; it is poison once server or spool has it."""
         report = failure_report(
             facts,
             self._settings,
@@ -102,7 +102,7 @@ class GivenUpMessages:
         return Outcome.POISONED
 
     def _send(self, facts: MessageFacts, report: FailureReport) -> Receipt:
-        """Send the report; return once it is durable, keeping the message alive."""
+        """Send a message's failure report until durable; keep the message alive."""
         return self._reporter.poison(
             report,
             when_away=self._settings.when_away,
@@ -112,7 +112,7 @@ class GivenUpMessages:
         )
 
     def _raised_for(self, facts: MessageFacts, record: Record | None) -> Raised | None:
-        """Return the exception to report: the last one, or the death of a process."""
+        """Return the exception to report: a message's last, or a process's death."""
         if record is not None and record.crashes >= self._settings.crash_limit:
             return raised_by_death(record)
         return self._raised.get(facts.identity)
@@ -124,13 +124,13 @@ class GivenUpMessages:
 
     @property
     def _is_doubtful(self) -> bool:
-        """Tell whether this process may be sick instead of the message."""
+        """Tell whether this process, not the message, may be at fault."""
         return not self._counts.total or self._breaker.in_a_row > SUSPECT_AFTER_FAILURES
 
     def _after_report(
         self, facts: MessageFacts, report: FailureReport, receipt: Receipt
     ) -> None:
-        """Do what follows a report: skip the message, keep its mark, count it."""
+        """Follow a report up: skip the message, keep its mark, count it."""
         if report.suspected:
             self._suspected_reports.add(report, handled=self._counts.total)
         if report.replays:
@@ -144,7 +144,7 @@ class GivenUpMessages:
 
 
 def _own_skip(facts: MessageFacts, report: FailureReport, poison: int | None) -> Skip:
-    """Build the skip of a poison, in force here before the server's list has it."""
+    """Build the guard's own skip of a poison, until the server's list has it."""
     return Skip(
         topic=report.topic,
         kind=MatcherKind.BOOKMARK,

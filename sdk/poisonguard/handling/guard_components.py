@@ -54,7 +54,7 @@ class GuardComponents:
 
     @property
     def counter_key(self) -> CounterKey:
-        """Return the key under which this guard's messages are counted."""
+        """Return the counters' key for this guard's messages."""
         return CounterKey(
             topic=self.settings.topic,
             consumer_group=self.settings.consumer_group,

@@ -38,11 +38,11 @@ class GuardHealth:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Forget that SIGTERM was not heard: it may be in the child."""
+        """Forget that the guard did not hear SIGTERM: a child may."""
         self._unheard_checks = 0
 
     def check_signals(self) -> None:
-        """Note whether SIGTERM would be heard; called about once a second."""
+        """Note once a second whether the guard would hear SIGTERM."""
         self._unheard_checks = self._unheard_checks + 1 if SIGTERM.warning else 0
 
     @property
@@ -59,7 +59,7 @@ class GuardHealth:
 
     @property
     def warnings(self) -> list[str]:
-        """List problems of all parts, with their remedies."""
+        """List problems of all parts of the guard, with their remedies."""
         problems = [*self._journal.problems, *self._attempts.problems]
         if self._unheard_checks > 1:  # the first check mostly repairs what it finds
             problems += filter(None, [SIGTERM.warning])
@@ -68,7 +68,7 @@ class GuardHealth:
         return [*self.start_warnings, *self._connection.warnings, *problems]
 
     def heartbeat(self) -> GuardHeartbeat:
-        """Return what Poisonweb shows of the guard."""
+        """Build the guard's heartbeat, which Poisonweb shows."""
         return GuardHeartbeat(
             reporter=self._reporter.id,
             topic=self._settings.topic,
@@ -88,7 +88,7 @@ class GuardHealth:
         )
 
     def facts(self) -> dict[str, object]:
-        """Return the whole state, for a health page or a log."""
+        """Return the guard's whole state, for a health page or a log."""
         components = self._components
         return {
             "topic": self._settings.topic,
@@ -120,7 +120,7 @@ class GuardHealth:
 
     @property
     def _detail(self) -> str:
-        """Say in one line what a person should know first."""
+        """Say in one line what a person should know first of the guard."""
         return "; ".join(filter(None, [self._breaker.reason, *self.warnings]))
 
     @property
@@ -132,7 +132,7 @@ class GuardHealth:
 
     @property
     def _released_warnings(self) -> list[str]:
-        """Warn of released messages that wait here; [] without any."""
+        """Warn of released messages that wait in the guard; [] without any."""
         number = len(self._components.released_messages)
         if not number:
             return []

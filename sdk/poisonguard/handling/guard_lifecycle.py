@@ -142,7 +142,7 @@ class RunningGuard:
 
     @staticmethod
     def _open_journal_and_connect(journal: Journal, settings: Settings) -> Connection:
-        """Open the journal, and return a connection; close it where that fails."""
+        """Open the guard's journal and a connection; close it where that fails."""
         name = "\n".join(
             (settings.topic, settings.consumer_group, settings.client_name)
         )
@@ -180,19 +180,19 @@ class RunningGuard:
     # Signals
 
     def listen(self) -> None:
-        """Listen to SIGTERM, ahead of the application's handler.
+        """Have the guard hear SIGTERM, ahead of the application's handler.
 
         Only the main thread can set the handler; other threads ask it to.
         """
         SIGTERM.join(self.stopping)
 
     def stopping(self) -> None:
-        """Charge no message with the coming end; take no lock, and never wait."""
+        """Charge no message with the process's coming end; take no lock, never wait."""
         self._journal.stopping()
         self.components.leaving.set()
 
     def tick(self) -> None:
-        """Do what is due, about once a second; never wait."""
+        """Do the guard's due work about once a second; never wait."""
         SIGTERM.ensure_handler()
         self._health.check_signals()
         self._upkeep.run()
@@ -204,7 +204,7 @@ class RunningGuard:
     # The end
 
     def close(self, *, timeout: float) -> None:
-        """Take no more messages, wait for those in flight, and send what is unsent."""
+        """Take no more messages, wait for those in flight, send unsent reports."""
         with self._closing:
             if self.components.closed.is_set():
                 return
@@ -217,7 +217,7 @@ class RunningGuard:
         self._shut_down(max(0.0, deadline - time.monotonic()))
 
     def _shut_down(self, timeout: float) -> None:
-        """Report the last counts, and close all parts within `timeout` seconds."""
+        """Report the guard's last counts, close its parts within `timeout` seconds."""
         atexit.unregister(self.close)
         _live.discard(self)
         SIGTERM.leave(self.stopping)
@@ -233,13 +233,13 @@ class RunningGuard:
         self._connection.close(timeout)
 
     def _end_process(self, code: object) -> Never:
-        """End the process from any thread, after sending its counts."""
+        """End the process from any thread, after sending the guard's counts."""
         self._upkeep.report_counts()
         self.components.reporter.flush(EXIT_TIMEOUT)
         end_process(code)
 
     def reset_after_fork(self) -> None:
-        """Forget all that is the parent's; called in a forked child."""
+        """Forget all that is the parent's guard's in a forked child."""
         components = self.components
         components.leaving.reset_after_fork()
         components.closed = threading.Event()

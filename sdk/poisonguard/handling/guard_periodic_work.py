@@ -41,14 +41,14 @@ class Upkeep:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Take new locks: the threads that may hold the others are the parent's."""
+        """Take new locks for the guard's periodic work in a forked child."""
         self._refreshed_at = time.monotonic()
         self._counting = threading.Lock()
         self._resending = threading.Lock()
         self._retrying = threading.Lock()
 
     def run(self) -> None:
-        """Do what is due, and start threads for what may take long; never wait."""
+        """Do the guard's due work; start threads for what may take long; never wait."""
         self.report_counts()
         self.send_heartbeat()
         self._clear_doubts()
@@ -66,7 +66,7 @@ class Upkeep:
             self._attempts.refresh()
 
     def report_counts(self) -> None:
-        """Hand the counts since the last call to the reporter."""
+        """Hand the guard's counts since the last call to the reporter."""
         with self._counting:
             handled, durations = self._counts.take_new()
             if handled or durations:

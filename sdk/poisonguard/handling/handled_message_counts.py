@@ -38,7 +38,7 @@ class ProcessCounts:
         self._reported_total = 0
 
     def reset_after_fork(self) -> None:
-        """Count from 0: in a forked child, the earlier counts are the parent's."""
+        """Count handled messages from 0 in a forked child, without the parent's."""
         for slot in self._slots:
             slot.handled = 0
         self.seconds.clear()
@@ -57,7 +57,7 @@ class ProcessCounts:
         return handled, self._take_durations()
 
     def _take_durations(self) -> dict[int, int]:
-        """Take all measured durations; return their number by bucket."""
+        """Take all measured durations of messages; return their number by bucket."""
         durations: Counter[int] = Counter()
         for _ in range(len(self.seconds)):
             durations[bucket(self.seconds.popleft())] += 1

@@ -58,7 +58,7 @@ class HandlerRuns:
     def _take_slot(
         self, facts: MessageFacts, alone: MessageFacts | None
     ) -> Generator[Step, Any, Slot]:
-        """Wait for a free slot and take it; release the message after `hold_for`."""
+        """Wait for a slot to run a message; release the message after `hold_for`."""
         until = time.monotonic() + self._hold_for
         while (slot := self._slots.take(alone=alone)) is None:
             if time.monotonic() >= until:
@@ -69,7 +69,7 @@ class HandlerRuns:
     def _run(
         self, facts: MessageFacts, slot: Slot
     ) -> Generator[Step, Any, Exception | None]:
-        """Run the handler in the slot, and free it; return its exception or None."""
+        """Run a message's handler in a slot, free it; return its exception or None."""
         self._journal.beat(slot.place)
         started = time.perf_counter()
         self._journal.words[slot.place] = facts.number
@@ -85,7 +85,7 @@ class HandlerRuns:
         return None
 
     def _failure(self, facts: MessageFacts, error: BaseException) -> Exception:
-        """Return a failure of the message; reraise what ends the process or task."""
+        """Return the failure of a message; reraise what ends the process or task."""
         if isinstance(error, Exception):
             return error
         if isinstance(error, SystemExit) and not self._leaving.is_set():

@@ -40,18 +40,18 @@ class SlowPath(Protocol[_AnswerT_co]):
     """Handles messages that are not ordinary, and those whose handler raised."""
 
     def handle(self, message: Any, handler: Any) -> _AnswerT_co:
-        """Decide a message that is not ordinary; its handler has not run."""
+        """Decide a message that is not ordinary; its handler has not run yet."""
 
     def after(
         self, message: Any, handler: Any, slot: Slot, error: BaseException
     ) -> _AnswerT_co:
-        """Decide a message whose handler raised this in the slot."""
+        """Decide a message whose handler raised this exception in the slot."""
 
 
 def healthy_path(  # noqa: C901, PLR0915 - see above
     components: GuardComponents, slow_path: SlowPath[Outcome]
 ) -> Handle:
-    """Return `handle` for handlers that are plain functions."""
+    """Return a guard's fast `handle` of messages, for plain handlers."""
     gate, journal, troubled = (
         components.gate,
         components.journal,
@@ -104,7 +104,7 @@ def healthy_path(  # noqa: C901, PLR0915 - see above
 def healthy_path_async(  # noqa: C901, PLR0915 - see above
     components: GuardComponents, slow_path: SlowPath[Awaitable[Outcome]]
 ) -> HandleAsync:
-    """Return `handle` for handlers that are coroutine functions."""
+    """Return a guard's fast `handle` of messages, for async handlers."""
     gate, journal, troubled = (
         components.gate,
         components.journal,
@@ -161,7 +161,7 @@ def numbering(
     policy: RetryPolicy,
     clock: Callable[[], datetime],
 ) -> Numbering:
-    """Return a function that numbers ordinary messages and returns 0 for all others.
+    """Return a function that numbers ordinary messages and returns 0 for others.
 
     It is valid until the skip list has skips of another kind.
     """
@@ -172,7 +172,7 @@ def numbering(
 def _without_matches(  # noqa: C901 - each message would pay for another call
     reader: Reader, number: Numbering, skips: SkipList
 ) -> Numbering:
-    """Return `number`, with 0 also for a skip by message id, digest or rule."""
+    """Return a numbering of messages, 0 also for skips by id, digest or rule."""
     ids, digests = skips.refs[_MESSAGE_ID], skips.refs[_BODY_DIGEST]
     message_id, body_of, headers_of = reader.message_id, reader.body, reader.headers
     matcher = RuleMatcher(())
@@ -213,12 +213,12 @@ class RuleMatcher:
         self.reads_headers = bool(self._pairs)
 
     def matches_any(self, headers: Headers) -> bool:
-        """Tell whether a header matches one of the header rules."""
+        """Tell whether a message's header matches one of the header rules."""
         pairs = self._pairs
         return any((name.lower(), value) in pairs for name, value in headers)
 
     def matches(self, body: bytes) -> bool:
-        """Tell whether the body matches one of the pointer rules."""
+        """Tell whether a message's body matches one of the pointer rules."""
         document: object = _UNREAD
         for rule in self._pointers:
             if rule.may_match(body):

@@ -60,12 +60,12 @@ class MessageFacts:
 
     @property
     def name(self) -> str:
-        """Name the message for people."""
+        """Return the message's name for people."""
         return f"message {self.bookmark[:200]!r} of {self._topic}"
 
     @cached_property
     def bookmark(self) -> str:
-        """Return the broker's id, or a digest of the body where it gives no id."""
+        """Return the broker's id of the message, or a digest of its body."""
         text = self._own_bookmark
         if text:
             return _fitting(text)
@@ -78,7 +78,7 @@ class MessageFacts:
 
     @cached_property
     def _own_bookmark(self) -> str | None:
-        """Return the broker's id, "" if it has none; None if it cannot be read."""
+        """Return the broker's id of the message, "" for none, None if unreadable."""
         text: str | None = self._read_identifying("bookmark", str)
         return text
 
@@ -92,13 +92,13 @@ class MessageFacts:
 
     @cached_property
     def message_id(self) -> str | None:
-        """Return the producer's id, its digest if it is too long, or None."""
+        """Return the producer's id of the message, its digest if too long, or None."""
         text = self._read_identifying("message_id", str | None)
         return _fitting(text) if text else None
 
     @cached_property
     def redrive(self) -> str | None:
-        """Return the value of the redrive header; None for one too long to be ours."""
+        """Return the message's redrive header; None for one too long to be ours."""
         value: str | None = self._read_identifying("redrive", str | None)
         # None of ours is so long, and the server rejects reports with longer ones.
         return value if value and len(value) <= TEXT_LIMIT else None
@@ -121,12 +121,12 @@ class MessageFacts:
 
     @cached_property
     def document(self) -> object:
-        """Return the body as the rules see it."""
+        """Return the body of the message as the rules read it."""
         return read(self.body)
 
     @cached_property
     def headers(self) -> Headers:
-        """Return the headers; none if they cannot be read."""
+        """Return the headers of the message; none if they cannot be read."""
         try:
             return header_pairs(self.reader.headers(self.message))
         except Exception as error:  # noqa: BLE001 - whatever a reader raises
@@ -135,12 +135,12 @@ class MessageFacts:
 
     @cached_property
     def redrive_id(self) -> str | None:
-        """Return the id of the redrive that sent it; each is one (poison, n)."""
+        """Return the id of the redrive that sent the message; each is (poison, n)."""
         return redrive_id_of(self.redrive)
 
     @cached_property
     def enqueued_at(self) -> datetime | None:
-        """Return when it began to wait; None where the broker's time does not say so.
+        """Return when the message began to wait; None if the broker's time is not it.
 
         A topic that replays delivers its whole past, and a redriven message may carry
         the time when it was first produced.
@@ -155,12 +155,12 @@ class MessageFacts:
 
     @cached_property
     def replays(self) -> bool:
-        """Tell whether the broker delivers it again under the same bookmark."""
+        """Tell whether the topic's broker delivers the message again, as it was."""
         return self.reader.replays and not self.is_described
 
     @cached_property
     def publisher(self) -> str | None:
-        """Return the publisher's name, None for one that no report may hold."""
+        """Return the message's publisher, None for a name that no report may hold."""
         name = self._read_optional("publisher", str | None)
         return name if name and is_name(name) else None
 
@@ -172,7 +172,7 @@ class MessageFacts:
 
     @cached_property
     def content_type(self) -> str | None:
-        """Return the content type, cut to fit a report, or None."""
+        """Return the message's content type, cut to fit a report, or None."""
         if self.is_described:
             return DESCRIBED_TYPE
         text = self._read_optional("content_type", str | None)
@@ -180,12 +180,12 @@ class MessageFacts:
 
     @cached_property
     def dequeue_count(self) -> int | None:
-        """Return how often the broker delivered it, or None."""
+        """Return how often the broker delivered the message, or None."""
         number = self._read_optional("dequeue_count", int | None)
         return None if number is None else min(max(number, 0), COUNT_LIMIT)
 
     def _read_identifying(self, name: str, kind: Any) -> Any:
-        """Read a fact that identifies the message; without it, it is unreadable."""
+        """Read a fact that identifies the message; note where that fails."""
         try:
             return self._read(name, kind)
         except GuardError:  # the consumer must be fixed, not the message
@@ -195,7 +195,7 @@ class MessageFacts:
             return None
 
     def _read_optional(self, name: str, kind: Any) -> Any:
-        """Read a fact that may be left out."""
+        """Read a fact of the message that may be left out."""
         try:
             return self._read(name, kind)
         except Exception as error:  # noqa: BLE001 - whatever a reader raises
@@ -203,7 +203,7 @@ class MessageFacts:
             return None
 
     def _read(self, name: str, kind: Any) -> Any:
-        """Call a method of the reader; raise TypeError for a result of another type."""
+        """Call a method of the message's reader; raise TypeError for a wrong type."""
         value = getattr(self.reader, name)(self.message)
         if not isinstance(value, kind) or isinstance(value, bool):
             problem = (
@@ -213,7 +213,7 @@ class MessageFacts:
         return value
 
     def _log_unreadable(self, name: str, error: Exception) -> None:
-        """Log that the reader cannot read a fact, which is left out."""
+        """Log that the reader cannot read a fact of the message."""
         reader, kind = type(self.reader).__name__, type(self.message).__name__
         log.warning("%s cannot read the %s of this %s: %r", reader, name, kind, error)
 
@@ -236,7 +236,7 @@ class MessageFacts:
         return skip or self._rule_skip(skips)
 
     def _own_skip(self, skips: SkipList) -> Skip | None:
-        """Find the skip of its bookmark, message id or digest."""
+        """Find the skip of the message's bookmark, message id or digest."""
         skip = skips.bookmarks.get(self.bookmark)
         if skip is None and self.message_id:
             skip = skips.message_ids.get(self.message_id)
@@ -258,12 +258,12 @@ class MessageFacts:
 
 
 def _fitting(text: str) -> str:
-    """Return the text, or its digest where it is too long for a report."""
+    """Return a message's text, or its digest where too long for a report."""
     if len(text) <= TEXT_LIMIT:
         return text
     return f"sha256-{_digest(text.encode('utf-8', 'surrogatepass'))}"
 
 
 def _digest(data: bytes) -> str:
-    """Return the SHA-256 in hexadecimal."""
+    """Return the SHA-256 of bytes in hexadecimal."""
     return hashlib.sha256(data).hexdigest()

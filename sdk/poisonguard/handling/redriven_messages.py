@@ -18,14 +18,14 @@ class RedrivenMessages:
         self._clock = components.clock
 
     def is_copy(self, facts: MessageFacts) -> bool:
-        """Tell whether another copy of the same redrive was settled before."""
+        """Tell whether a copy of a redriven message was settled before."""
         redrive = facts.redrive_id
         if redrive is None:
             return False
         return self._attempts.is_redrive_settled(facts.message_id or "", redrive)
 
     def confirm(self, facts: MessageFacts) -> None:
-        """Queue the confirmation that it was handled, and settle it."""
+        """Queue the confirmation that a redriven message was handled; settle it."""
         if not (facts.redrive_id and facts.redrive):
             return
         confirmation = Confirmation(
@@ -40,7 +40,7 @@ class RedrivenMessages:
         self.settle(facts)
 
     def settle(self, facts: MessageFacts) -> None:
-        """Remember that this message's redrive is settled; ignore other messages."""
+        """Remember that a message's redrive is settled; ignore other messages."""
         redrive = facts.redrive_id
         if redrive is not None:
             with tolerating_a_full_disk():

@@ -27,7 +27,7 @@ class HandlerNeeded(BaseException):
 
 
 def refuse_to_run(_message: object) -> None:
-    """Raise HandlerNeeded: it stands for the handler on the guard's own thread."""
+    """Raise HandlerNeeded in place of the handler, on the guard's own thread."""
     raise HandlerNeeded
 
 
@@ -52,7 +52,7 @@ class ReleasedMessages:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Forget all messages: in a forked child they are the parent's."""
+        """Forget released messages, the parent's, in a forked child."""
         self._lock = threading.Lock()
         self._waiting: dict[str, ReleasedMessage] = {}
         self._busy: dict[str, ReleasedMessage] = {}
@@ -62,7 +62,7 @@ class ReleasedMessages:
         return len(self._waiting) + len(self._busy)
 
     def add(self, entry: ReleasedMessage) -> bool:
-        """Keep a message, unless the limits are reached; return whether it is kept."""
+        """Keep a released message, within limits; return whether it is kept."""
         with self._lock:
             is_room = (
                 len(self) < MESSAGES_LIMIT and self._bytes + entry.size <= BYTES_LIMIT
@@ -85,7 +85,7 @@ class ReleasedMessages:
             return None
 
     def is_due(self) -> bool:
-        """Tell whether a message is due that can be tried without its handler."""
+        """Tell whether a released message can be tried now without its handler."""
         now = time.monotonic()
         return any(
             entry.due_at <= now and not entry.needs_handler
@@ -93,7 +93,7 @@ class ReleasedMessages:
         )
 
     def give_back(self, entry: ReleasedMessage, *, needs_handler: bool) -> None:
-        """Keep an undecided message on; double the pause before its next try."""
+        """Put an undecided released message back; double its pause."""
         with self._lock:
             self._drop(entry.bookmark)
             if not needs_handler:
@@ -106,7 +106,7 @@ class ReleasedMessages:
             self._set_gate()
 
     def settled(self, entry: ReleasedMessage) -> None:
-        """Drop a message that was taken, and is decided."""
+        """Drop a released message that was taken, and is decided."""
         with self._lock:
             self._drop(entry.bookmark)
             self._set_gate()
@@ -121,20 +121,20 @@ class ReleasedMessages:
             return True
 
     def _put(self, entry: ReleasedMessage) -> None:
-        """Put an entry in place of that of its bookmark; the caller has the lock."""
+        """Put a released message in place of that of its bookmark, under the lock."""
         self._drop(entry.bookmark)
         self._waiting[entry.bookmark] = entry
         self._bytes += entry.size
 
     def _drop(self, bookmark: str) -> None:
-        """Remove the message with this bookmark, if there is one."""
+        """Remove the released message with this bookmark, if there is one."""
         for entries in (self._waiting, self._busy):
             entry = entries.pop(bookmark, None)
             if entry is not None:
                 self._bytes -= entry.size
 
     def _set_gate(self) -> None:
-        """Close the gate while messages are kept, and open it with none."""
+        """Close the healthy path's gate while released messages wait; else open it."""
         is_closed = self._gate.is_closed_by(REASON)
         if len(self) and not is_closed:
             self._gate.close(REASON)

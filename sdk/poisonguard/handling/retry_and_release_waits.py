@@ -36,11 +36,11 @@ class Waits:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Forget all messages: in a forked child they are the parent's."""
+        """Forget waiting messages, the parent's, in a forked child."""
         self.retrying: set[MessageFacts] = set()  # waiting for their retry in place
 
     def pause(self, facts: MessageFacts, seconds: float) -> Generator[Step, Any, None]:
-        """Wait; raise Released when the process stops."""
+        """Wait some seconds with a message; raise Released when the process stops."""
         until = time.monotonic() + seconds
         while (remaining := until - time.monotonic()) > 0:
             if self._leaving.is_set():
@@ -66,7 +66,7 @@ class Waits:
     def for_retry(
         self, facts: MessageFacts, seconds: float
     ) -> Generator[Step, Any, None]:
-        """Wait for the retry of a message that stays with us."""
+        """Wait for the retry of a message that stays with this guard."""
         self.retrying.add(facts)
         try:
             yield from self.pause(facts, seconds)
@@ -74,6 +74,6 @@ class Waits:
             self.retrying.discard(facts)
 
     def after_refusal(self, facts: MessageFacts) -> Generator[Step, Any, None]:
-        """Wait before a release, where the broker would return it at once."""
+        """Wait before releasing a message that the broker would return at once."""
         if not self._application.redelivers and not self._reader.replays:
             yield from self.pause(facts, min(REFUSAL_PAUSE, self._hold_for))

@@ -58,7 +58,7 @@ class RetryLoop:
         self._waits = waits
 
     def start(self, facts: MessageFacts, record: Record | None) -> Steps:
-        """Run the handler and retry it as needed; as the breaker's probe, only once."""
+        """Run a message's handler and retry it; as the breaker's probe, only once."""
         if facts.unreadable is not None:
             return (yield from self._give_up_unread(facts, record, facts.unreadable))
         if (yield from self._pause.passes_as_probe(facts)):
@@ -70,7 +70,7 @@ class RetryLoop:
     def go_on(
         self, facts: MessageFacts, record: Record | None, error: Exception | None
     ) -> Steps:
-        """Retry in place until the message is handled or given up."""
+        """Retry a message in place until it is handled or given up."""
         while error is not None:
             decision, record = self._records.charge(facts, record, error)
             yield from self._announce_first_failure(facts, error)
@@ -90,7 +90,7 @@ class RetryLoop:
     def _give_up_unread(
         self, facts: MessageFacts, record: Record | None, error: Exception
     ) -> Steps:
-        """Give up, without running it, a message that the reader cannot identify."""
+        """Give up, unhandled, a message that the reader cannot identify."""
         log.error(
             "%s cannot be read by %s: %r; give the guard a reader of your client",
             facts.name,

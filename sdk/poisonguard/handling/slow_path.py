@@ -94,13 +94,13 @@ class MessageFlow:
         )
 
     def reset_after_fork(self) -> None:
-        """Forget all messages: in a forked child they are the parent's."""
+        """Forget messages in progress, the parent's, in a forked child."""
         self._waits.reset_after_fork()
         self._given_up.reset_after_fork()
 
     @property
     def holding(self) -> int:
-        """Return how many reports wait for the server."""
+        """Return how many failure reports wait for the server."""
         return len(self._given_up.holding)
 
     @property
@@ -109,7 +109,7 @@ class MessageFlow:
         return len(self._waits.retrying)
 
     def steps(self, message: object, handler: Callable[[Any], Any]) -> Steps:
-        """Return the steps for a message that was just delivered."""
+        """Return the steps to decide a message that was just delivered."""
         facts = self._facts(message, handler)
         return self._release_on_trouble(facts, self._decide_arrival(facts))
 
@@ -152,7 +152,7 @@ class MessageFlow:
         return outcome
 
     def _facts(self, message: object, handler: Callable[[Any], Any]) -> MessageFacts:
-        """Return the facts of a message, none of them read yet."""
+        """Return the facts of a message, of which none is read yet."""
         return MessageFacts(self._reader, message, handler, topic=self._topic)
 
     # Decisions
@@ -182,7 +182,7 @@ class MessageFlow:
         return (yield from self._retries.go_on(facts, None, failure))
 
     def _decide(self, facts: MessageFacts) -> Steps:
-        """Decide a message, once no copy of it runs elsewhere."""
+        """Decide a message, once no copy of the message runs elsewhere."""
         return self._copies.once(facts, self._check_and_run(facts), self._check_and_run)
 
     def _check_and_run(self, facts: MessageFacts) -> Steps:
@@ -205,7 +205,7 @@ class MessageFlow:
     # Releases
 
     def _release_on_trouble(self, facts: MessageFacts, steps: Steps) -> Steps:
-        """Go through the steps; on trouble release the message, or decide it again."""
+        """Go through a message's steps; on trouble release it, or decide it again."""
         while True:
             try:
                 return (yield from steps)

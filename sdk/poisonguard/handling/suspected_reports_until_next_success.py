@@ -25,7 +25,7 @@ class SuspectedReports:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Forget all reports: in a forked child they are the parent's."""
+        """Forget suspected reports, the parent's, in a forked child."""
         self._lock = threading.Lock()
         self._reports: deque[tuple[FailureReport, int]] = deque()
         self._bytes = 0
@@ -34,7 +34,7 @@ class SuspectedReports:
         return len(self._reports)
 
     def add(self, report: FailureReport, *, handled: int) -> None:
-        """Keep a report; `handled` is the number of messages handled so far."""
+        """Keep a suspected report; `handled` counts the messages handled so far."""
         with self._lock:
             if self._bytes + len(report.body) > BYTES_LIMIT:
                 # Poisonweb shows it as suspected until a person looks at it.
@@ -44,14 +44,14 @@ class SuspectedReports:
             self._reports.append((report, handled))
 
     def first(self, *, handled: int) -> FailureReport | None:
-        """Return the oldest report, not suspected, if a message was handled since."""
+        """Return the oldest suspected report, as certain once a message was handled."""
         with self._lock:
             if not self._reports or self._reports[0][1] >= handled:
                 return None
             return replace(self._reports[0][0], suspected=False)
 
     def remove_oldest(self) -> None:
-        """Remove the oldest report, which was sent."""
+        """Remove the oldest suspected report, which was sent."""
         with self._lock:
             report, _ = self._reports.popleft()
             self._bytes -= len(report.body)

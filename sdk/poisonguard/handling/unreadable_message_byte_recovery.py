@@ -40,7 +40,7 @@ def description(message: object) -> bytes:
 
 
 def _attribute(message: object, name: str) -> object:
-    """Read an attribute; None where it is missing, or raises."""
+    """Read an attribute of a message; None where it is missing, or raises."""
     try:
         return getattr(message, name, None)
     except Exception:  # noqa: BLE001 - unreadable counts as missing
@@ -48,7 +48,7 @@ def _attribute(message: object, name: str) -> object:
 
 
 def _of_mapping(message: Mapping[object, object]) -> bytes | None:
-    """Find the bytes of a mapping, else write it as JSON; None where that fails."""
+    """Find the bytes of a mapping message, else its JSON; None where that fails."""
     try:
         for name in _NAMES:
             value = message.get(name, message.get(name.encode()))

@@ -29,16 +29,16 @@ class Record:
 
     @property
     def attempts(self) -> int:
-        """Return how many of its deliveries count against its limit."""
+        """Return how many deliveries of a message count against its limit."""
         return self.failures + self.crashes
 
     @property
     def must_run_alone(self) -> bool:
-        """Tell whether it must run alone, so that a death is attributed exactly."""
+        """Tell if a message must run alone, so that a death is blamed exactly."""
         return self.is_suspected or self.crashes > 0
 
     def wait(self, now: datetime) -> timedelta:
-        """Return how long it is until the retry is due.
+        """Return the time until a message's retry is due.
 
         It is never longer than the original delay, should the clock be set back.
         """
@@ -49,7 +49,7 @@ class Record:
 
 
 def record_of(failure: sqlite3.Row | None, crash: sqlite3.Row | None) -> Record:
-    """Build a record from a row of failures, of crashes, or both."""
+    """Build a message's record from a row of failures, of crashes, or both."""
     rows = [row for row in (failure, crash) if row is not None]
     due_at = failure and failure["due_at"]
     enqueued_at = failure and failure["first_enqueued_at"]
@@ -68,7 +68,7 @@ def record_of(failure: sqlite3.Row | None, crash: sqlite3.Row | None) -> Record:
 
 
 def stamp(moment: datetime) -> int:
-    """Convert a time to microseconds since 1970, as the tables hold it."""
+    """Convert a time to microseconds since 1970, as the attempts' tables hold it."""
     return int(moment.timestamp() * 1_000_000)
 
 

@@ -47,24 +47,24 @@ class AttemptsFile:
         _live.add(self)
 
     def close(self) -> None:
-        """Close the connection, if it is open; the next `do` opens another."""
+        """Close the attempts file's connection, if open; the next `do` opens it."""
         with self.lock:
             if self._db is not None:
                 self._db.close()
                 self._db = None
 
     def pause(self) -> None:
-        """Close the file until `resume`: no connection may cross a fork."""
+        """Close the attempts file until `resume`: no connection may cross a fork."""
         self.lock.acquire()
         if self._path is not None:
             self.close()
 
     def resume(self) -> None:
-        """End the `pause`: other threads may use the file, which opens it again."""
+        """End the `pause` of the attempts file: other threads may open it again."""
         self.lock.release()
 
     def do(self, work: Work[_Result]) -> _Result:
-        """Run `work` in a transaction; again with a new file if it was corrupt."""
+        """Run `work` in a transaction of the attempts file; replace a corrupt file."""
         with self.lock:
             try:
                 return self._transact(work)
@@ -78,7 +78,7 @@ class AttemptsFile:
                 raise self._guard_error(error) from error
 
     def _transact(self, work: Work[_Result]) -> _Result:
-        """Run `work` in one transaction; return its result. Connect if needed."""
+        """Run `work` in one transaction of the attempts file; return its result."""
         if self._db is None:
             self._db = self._connect()
         self._db.execute("BEGIN IMMEDIATE")
@@ -87,7 +87,7 @@ class AttemptsFile:
             return work(db)
 
     def _connect(self) -> sqlite3.Connection:
-        """Open the database; remember the inode of the file that was opened."""
+        """Open the attempts database; remember the inode of its file."""
         self.openings += 1
         if self._path is None:
             return _open_database(":memory:", self._schema)
@@ -165,7 +165,7 @@ def _error_code(error: sqlite3.DatabaseError) -> int:
 
 
 def _is_corrupt(error: sqlite3.DatabaseError) -> bool:
-    """Tell whether the error says that the file is damaged, or no database."""
+    """Tell whether an SQLite error says that a file is damaged, or no database."""
     return _error_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -177,7 +177,7 @@ def _inode(file: Path) -> int:
 
 @contextmanager
 def _exclusive(file: Path) -> Iterator[None]:
-    """Keep other threads and processes from opening or replacing `file`."""
+    """Keep other threads and processes from opening or replacing an attempts file."""
     with _opening, file.with_suffix(".lock").open("a") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
         yield
@@ -191,7 +191,7 @@ _paused: list[AttemptsFile] = []
 
 
 def _before_fork() -> None:
-    """Close all files and take their locks, until the fork is done."""
+    """Close all attempts files and take their locks, until the fork is done."""
     for file in list(_live):
         file.pause()
         _paused.append(file)

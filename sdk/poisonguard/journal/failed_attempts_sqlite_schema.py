@@ -71,7 +71,7 @@ PRUNE = (
 
 
 def prune(db: sqlite3.Connection, now: datetime) -> None:
-    """Delete old rows, and those beyond ROW_LIMIT, of all tables."""
+    """Delete old rows of attempts, and those beyond ROW_LIMIT, of all tables."""
     # Rows from the future were written before the clock was set back.
     db.execute(
         "UPDATE failures SET due_at = due_at - at + :now WHERE at > :now",

@@ -60,12 +60,12 @@ class Attempts:
         self._writes = 0
 
     def open(self, *, now: datetime) -> None:
-        """Open the file and load its suspects."""
+        """Open the file of attempts and load its suspected messages."""
         self._file.do(lambda db: prune(db, now))
         self.refresh()
 
     def of(self, identity: bytes, number: int, *, now: datetime) -> Record | None:
-        """Read the record of a message; None without one. Old crashes do not count."""
+        """Read a message's record; None without one. Old crashes do not count."""
         failure, crash = self._file.do(
             lambda db: _failure_and_crash(db, identity, number)
         )
@@ -83,7 +83,7 @@ class Attempts:
         due_at: datetime | None = None,
         first_enqueued_at: datetime | None = None,
     ) -> Record:
-        """Count a failure and return the record; a death is no longer suspected."""
+        """Count a message's failure; return its record, without suspected deaths."""
         row = {
             "identity": identity,
             "number": signed(number),
@@ -109,7 +109,7 @@ class Attempts:
     def crashed(
         self, number: int, *, now: datetime, reason: str, cause: Cause = Cause.CRASH
     ) -> None:
-        """Count a crash that the process itself sees coming."""
+        """Count a message's crash that the process itself sees coming."""
         row = _crash_row(number, now=now, charged=True, cause=cause, reason=reason)
         with self._file.lock:
             self._write(lambda db: db.execute(CRASH, row), now)
@@ -174,13 +174,13 @@ class Attempts:
             self.given_up.add(number)
 
     def is_poisoned(self, bookmark: str, *, now: datetime) -> bool:
-        """Tell whether it was poisoned so recently that it may not be settled yet."""
+        """Tell whether a message was poisoned so lately that it may be unsettled."""
         question = "SELECT 1 FROM poisoned WHERE bookmark = ? AND at >= ?"
         row = (_encoded(bookmark), stamp(now - UNSETTLED))
         return self._has_row(question, row)
 
     def mark_first_failure(self, identity: bytes, *, now: datetime) -> bool:
-        """Mark its first failure as announced; return whether it was not yet."""
+        """Mark a message's first failure as announced; False if it was."""
         statement = "INSERT OR IGNORE INTO told VALUES (?, ?)"
         row = (identity, stamp(now))
         return self._write(lambda db: _insert(db, statement, row), now)
@@ -208,16 +208,16 @@ class Attempts:
                 self.suspects &= numbers
 
     def close(self) -> None:
-        """Close the file; the next use opens it again."""
+        """Close the file of attempts; the next use opens it again."""
         self._file.close()
 
     def _has_row(self, question: str, row: tuple[object, ...]) -> bool:
-        """Tell whether the file has a row that this SELECT finds."""
+        """Tell whether the attempts file has a row that this SELECT finds."""
         match = self._file.do(lambda db: db.execute(question, row).fetchone())
         return match is not None
 
     def _write(self, work: Work[_Result], now: datetime) -> _Result:
-        """Run `work` in a transaction, and prune the file every PRUNE_EVERY writes."""
+        """Run `work` in a transaction; prune the attempts every PRUNE_EVERY writes."""
         self._writes += 1
         if self._writes % PRUNE_EVERY == 0:
             self._file.do(lambda db: prune(db, now))
@@ -227,7 +227,7 @@ class Attempts:
     def _numbers_if_changed(
         self, db: sqlite3.Connection
     ) -> tuple[set[int], set[int]] | None:
-        """Read all suspect and given-up numbers; None if the file has not changed."""
+        """Read all suspect and given-up message numbers; None if unchanged."""
         # data_version is per connection: a new one starts from another value.
         counted = db.execute("PRAGMA data_version").fetchone()[0]
         version = (self._file.openings, counted)
@@ -239,13 +239,13 @@ class Attempts:
 
 
 def _forget_lost_file(suspects: set[int], problems: list[str], problem: str) -> None:
-    """Forget all suspects, whose file was corrupt, and add the problem to the list."""
+    """Forget all suspects, whose file was corrupt, and list that problem."""
     suspects.clear()
     problems.append(problem)
 
 
 def _insert(db: sqlite3.Connection, statement: str, row: tuple[object, ...]) -> bool:
-    """Run an INSERT OR IGNORE; return whether it added the row."""
+    """Run an INSERT OR IGNORE on the attempts; return whether it added the row."""
     return db.execute(statement, row).rowcount == 1
 
 
@@ -292,7 +292,7 @@ def _encoded(bookmark: str) -> bytes:
 
 
 def _delete_rows(db: sqlite3.Connection, identity: bytes, number: int) -> None:
-    """Delete all rows of a message."""
+    """Delete all rows of a message's attempts."""
     db.execute("DELETE FROM failures WHERE identity = ?", (identity,))
     db.execute("DELETE FROM crashes WHERE number = ?", (signed(number),))
     db.execute("DELETE FROM poisoned WHERE number = ?", (signed(number),))

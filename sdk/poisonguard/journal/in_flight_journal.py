@@ -70,7 +70,7 @@ class Journal:
         self._use_slots(JournalSlots.private(1))
 
     def open(self, *, name: str, slots: int = 1) -> None:
-        """Settle earlier deaths under this name and start; raise Full with a remedy.
+        """Settle earlier deaths under this name and start the journal; raise Full.
 
         `name` identifies the consumer: topic, consumer group and client name.
         """
@@ -96,7 +96,7 @@ class Journal:
             self._go_on_without_file(problem)
 
     def beat(self, slot: int) -> None:
-        """Restart the hang timer of a slot.
+        """Restart the hang timer of a message's slot in the journal.
 
         The guard calls it before each attempt, as a retry puts the same number into the
         slot; a handler that takes long may call it, too.
@@ -108,7 +108,7 @@ class Journal:
         self.slots.set_state(OwnerState.STOPPING)
 
     def hangs(self, slots: Sequence[int], *, seconds: float) -> None:
-        """Record that these slots hang, and that this ends the process."""
+        """Record in the journal that these slots' messages hang and end the process."""
         for slot in slots:
             self.slots.hung[slot] = self.words[slot]
         if self._file is not None:
@@ -127,7 +127,7 @@ class Journal:
         }
 
     def close(self) -> None:
-        """Close the journal, and delete it.
+        """Close the journal of messages in flight, and delete its file.
 
         It stays for the next start if a message is in flight and this process was not
         told to stop.
@@ -162,11 +162,11 @@ class Journal:
 
     @property
     def path(self) -> Path | None:
-        """Return the path of the file, if there is one."""
+        """Return the path of the journal's file, if there is one."""
         return self._file.path if self._file else None
 
     def _start(self, folder: Path) -> None:
-        """Settle earlier deaths, create this process's file and use its slots."""
+        """Settle earlier deaths, create this process's journal and use its slots."""
         now = self._clock()
         # Of two starts in one process, the second must know the first one's file.
         with _opening:
@@ -183,12 +183,12 @@ class Journal:
         self._use_slots(self._file.slots)
 
     def _use_slots(self, slots: JournalSlots) -> None:
-        """Store the numbers of messages in these slots from now on."""
+        """Store the numbers of messages in these journal slots from now on."""
         self.slots = slots
         self.words = slots.words
 
     def _go_on_without_file(self, problem: Exception) -> None:
-        """Go on without a file: use private slots, and note and log the problem."""
+        """Go on without a journal file: use private slots, note and log why."""
         text = f"Crashes are not attributed to messages: {problem}"
         self.folder = None
         self._use_slots(JournalSlots.private(self._count))
@@ -196,7 +196,7 @@ class Journal:
         log.warning(text)
 
     def _close_file(self) -> None:
-        """Close the file; delete it unless a message is in flight in it."""
+        """Close the journal file; delete it unless a message is in flight in it."""
         _live.discard(self)
         file, self._file = self._file, None
         if file is None or self.folder is None:

@@ -80,7 +80,7 @@ class Ending:
 
     @classmethod
     def parse(cls, kind: int, value: int, at: int) -> Self:
-        """Convert the numbers in a journal; raise UnreadableJournal for wrong ones."""
+        """Convert a process's ending in a journal; raise UnreadableJournal if wrong."""
         try:
             return cls(kind=EndingKind(kind), value=value, at=_moment(at))
         except (ValueError, OverflowError, OSError) as damage:
@@ -99,11 +99,11 @@ class Header:
 
     @property
     def size(self) -> int:
-        """Return the size of the whole file in bytes."""
+        """Return the size of the whole journal file in bytes."""
         return HEADER + 3 * WORD * self.slots
 
     def packed(self) -> bytes:
-        """Return the bytes of the header and of the state of an owner that runs."""
+        """Return the bytes of a journal's header, for an owner that runs."""
         owner = _OWNER.pack(
             MAGIC,
             VERSION,
@@ -119,7 +119,7 @@ class Header:
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
-        """Read the first bytes of a journal; raise an UnreadableJournal for others."""
+        """Read the header of a journal; raise an UnreadableJournal for other bytes."""
         if not data.strip(b"\0"):
             raise Unstarted
         if len(data) < HEADER and MAGIC.startswith(data[: len(MAGIC)]):
@@ -153,12 +153,12 @@ class JournalSnapshot:
 
     @property
     def in_flight(self) -> tuple[int, ...]:
-        """Return the numbers of the messages in flight, each once."""
+        """Return the numbers of the messages in flight in a journal, each once."""
         return tuple(dict.fromkeys(word for word in self.words if word))
 
     @property
     def hanging(self) -> tuple[int, ...]:
-        """Return the messages that hang, without those that ended meanwhile."""
+        """Return the numbers of messages that hang, without those ended meanwhile."""
         pairs = zip(self.words, self.hung, strict=True)
         return tuple(
             dict.fromkeys(word for word, hung in pairs if word and word == hung)
@@ -166,7 +166,7 @@ class JournalSnapshot:
 
 
 def name_digest(name: str) -> bytes:
-    """Return the digest of a consumer's name, as a header holds it."""
+    """Return the digest of a consumer's name, as a journal's header holds it."""
     return sha256(name.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -176,7 +176,7 @@ def file_name(name: bytes, incarnation: UUID) -> str:
 
 
 def stem(name: bytes) -> str:
-    """Return the common prefix of the file names of one consumer."""
+    """Return the common prefix of the journals' file names of one consumer."""
     return name.hex()[:24]
 
 

@@ -22,7 +22,7 @@ class UnusableFolder(Exception):
 
 
 def prepare(folder: Path | str) -> Path:
-    """Return the folder to use, created if needed; raise UnusableFolder, or Full."""
+    """Return the journals' folder, made if needed; raise UnusableFolder, or Full."""
     if not kernel_process_facts.is_supported():
         raise UnusableFolder("Crashes are only attributed on Linux with /proc.")
     if folder != AUTO:
@@ -32,7 +32,7 @@ def prepare(folder: Path | str) -> Path:
 
 
 def _first_usable() -> Path:
-    """Return the first usable default folder, or raise UnusableFolder."""
+    """Return the first usable default folder for journals, or raise UnusableFolder."""
     problems = []
     for folder in _candidates():
         try:
@@ -43,7 +43,7 @@ def _first_usable() -> Path:
 
 
 def _candidates() -> Iterator[Path]:
-    """Yield the default folders, in memory where possible, the best first."""
+    """Yield the default folders of journals, in memory where possible, best first."""
     own = f"poisonguard-{os.geteuid()}"
     memory = Path("/dev/shm")  # noqa: S108 - the folder in it is checked
     runtime = os.environ.get("XDG_RUNTIME_DIR")
@@ -55,7 +55,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _created_and_checked(folder: Path) -> Path:
-    """Create a folder that is ours and private, or raise UnusableFolder."""
+    """Create a private folder for journals, or raise UnusableFolder."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

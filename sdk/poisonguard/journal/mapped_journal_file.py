@@ -37,7 +37,7 @@ class JournalSlots:
 
     @classmethod
     def private(cls, slots: int) -> Self:
-        """Return slots that other processes cannot see."""
+        """Return journal slots that other processes cannot see."""
         size = journal_binary_format.HEADER + 3 * journal_binary_format.WORD * slots
         return cls(memoryview(bytearray(size)), slots)
 
@@ -49,7 +49,7 @@ class JournalSlots:
         return self.state[0] != OwnerState.STOPPING and any(self.words)
 
     def release(self) -> None:
-        """Release the views, so that the memory can be unmapped."""
+        """Release the views of the journal's slots, so that it can be unmapped."""
         for view in self._views:
             view.release()
 
@@ -92,7 +92,7 @@ class MappedJournal:
 
     @classmethod
     def _filled(cls, path: Path, header: Header) -> Self:
-        """Create the file, allocate it whole, write its header, and map it."""
+        """Create the journal file, allocate it whole, write its header, and map it."""
         fd = _created(path)
         try:
             # Allocate all now: a hole that cannot be filled later would be a SIGBUS.
@@ -104,24 +104,24 @@ class MappedJournal:
             raise
 
     def write_ending(self, kind: EndingKind, value: int, at: datetime) -> None:
-        """Record in the file how this process ends, and when."""
+        """Record in the journal how this process ends, and when."""
         journal_binary_format.write_ending(self._fd, kind, value, at)
 
     def close(self, *, remove: bool) -> None:
-        """Close the file and, with `remove`, delete it."""
+        """Close the journal file and, with `remove`, delete it."""
         if remove:
             self.path.unlink(missing_ok=True)
         self.leave_to_parent()
 
     def leave_to_parent(self) -> None:
-        """Close the memory and the file here; the parent of a forked child keeps it."""
+        """Close the journal's memory and file in a forked child."""
         self.slots.release()
         self._map.close()
         os.close(self._fd)
 
 
 def _created(path: Path) -> int:
-    """Create and lock a new file at `path`; return its descriptor.
+    """Create and lock a new journal at `path`; return its descriptor.
 
     Between the two steps another process may take it for an orphan and remove it; then
     it is created again.

@@ -82,7 +82,7 @@ class OrphanRecovery:
                 self._note_problem(str(problem))
 
     def _settle(self, path: Path, fd: int) -> None:
-        """Read a locked journal and settle its death, or raise UnsettledJournal."""
+        """Settle the death in an orphaned journal, or raise UnsettledJournal."""
         try:
             snapshot = journal_binary_format.read(fd)
         except Unstarted:
@@ -137,7 +137,7 @@ class OrphanRecovery:
             thread_stack_dump.remove(self.folder, owner)
 
     def _note_problem(self, problem: str) -> None:
-        """Log a problem, and add it to `problems`."""
+        """Log a problem of an orphaned journal, and add it to `problems`."""
         self.problems.append(problem)
         log.warning(problem)
 
@@ -148,7 +148,7 @@ class UnsettledJournal(Exception):
 
 @contextmanager
 def _recovery_lock(lock: Path) -> Iterator[None]:
-    """Hold the recovery lock; go on without it after LOCK_SECONDS."""
+    """Lock the recovery of orphaned journals; go on without after LOCK_SECONDS."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(lock, flags, 0o600)
     try:
@@ -210,7 +210,7 @@ def _not_opened(path: Path, error: OSError) -> UnsettledJournal:
 
 
 def _is_alive(owner: Identity, path: Path) -> bool:
-    """Tell whether the owner still runs, though the lock on its journal is gone.
+    """Tell whether a journal's owner still runs, though its lock is gone.
 
     After execv it has the same pid and start time, but does not map the file.
     """

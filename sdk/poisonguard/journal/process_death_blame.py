@@ -57,7 +57,7 @@ def judge(
     at: datetime,
     stacks: str = "",
 ) -> Death:
-    """Return how a process died and what it means for its messages.
+    """Return how a process died and what that means for its messages in flight.
 
     `boot` and `oom_kills` are the host's boot id and count of OOM kills now.
     """
@@ -77,7 +77,7 @@ def judge(
 
 
 def _excuse(snapshot: JournalSnapshot, boot: UUID) -> str:
-    """Return why a death is no message's doing, "" where it may be."""
+    """Return why a process's death is no message's doing, "" where it may be."""
     if snapshot.header.owner.boot != boot:
         return "The host went down"
     if snapshot.state == OwnerState.STOPPING:
@@ -86,14 +86,14 @@ def _excuse(snapshot: JournalSnapshot, boot: UUID) -> str:
 
 
 def _blame(numbers: tuple[int, ...]) -> Blame:
-    """Return the blame of messages in flight at a death without excuse."""
+    """Return how to blame the messages in flight at a death without excuse."""
     if len(numbers) == 1:
         return Blame.CHARGED
     return Blame.SUSPECTED if numbers else Blame.EXCUSED
 
 
 def _reason(ending: Ending, *, killed: bool) -> str:
-    """Describe for people how the process ended; `killed`: by the kernel, perhaps."""
+    """Describe for people how a process ended; `killed`: by the kernel, perhaps."""
     match ending.kind:
         case EndingKind.HANG:
             seconds = ending.value / 1000

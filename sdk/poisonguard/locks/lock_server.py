@@ -33,7 +33,7 @@ class LockGrant(ABC):
 
     @property
     def lost(self) -> bool:
-        """Tell whether another holder is possible; once true, always true."""
+        """Tell whether another holder of the lock is possible; once true, it stays."""
         return self._was_ours is not None or self._is_lost()
 
     def release(self) -> bool:
@@ -47,11 +47,11 @@ class LockGrant(ABC):
 
     @abstractmethod
     def _is_lost(self) -> bool:
-        """Tell whether it was lost before its release."""
+        """Tell whether the lock was lost before its release."""
 
     @abstractmethod
     def _release(self) -> bool:
-        """Release it at the server; return whether it was ours until then."""
+        """Release the lock at the server; return whether it was ours until then."""
 
 
 class LockAttempt(ABC):
@@ -68,7 +68,7 @@ class LockAttempt(ABC):
 
     @property
     def is_over(self) -> bool:
-        """Tell whether the caller waits no longer."""
+        """Tell whether the caller waits no longer for the lock."""
         return self._is_over
 
     def wait(self, timeout: float | None) -> LockGrant | None:
@@ -91,7 +91,7 @@ class LockAttempt(ABC):
         return grant
 
     def withdraw(self) -> None:
-        """Give up, whether the lock has been granted or not."""
+        """Give up the wait for a lock, and the lock if it was granted."""
         with self._mutex:
             self._is_over = True
             grant = self._grant
@@ -110,19 +110,19 @@ class LockAttempt(ABC):
         return True
 
     def fail(self, error: GuardError) -> None:
-        """Let `acquire` raise an error, unless it has been granted."""
+        """Let the `acquire` of a lock raise an error, unless it was granted."""
         with self._mutex:
             if self._grant is None and self._error is None:
                 self._error = error
         self._decide()
 
     def note_place(self) -> None:
-        """Note that others come first: from here on the time-out counts."""
+        """Note that others wait first for the lock: now the time-out counts."""
         self._has_place.set()
 
     @abstractmethod
     def _leave_queue(self) -> None:
-        """Let the server forget the place in its queue, without waiting for it."""
+        """Let the server forget this wait's place in a lock's queue, without delay."""
 
     def _decide(self) -> None:
         self._is_decided.set()
@@ -141,7 +141,7 @@ class LockSession(Protocol):
     """A connection to a server of locks, which ends once and for all."""
 
     def close(self) -> None:
-        """End it, and with it all grants and attempts."""
+        """End the session of locks, and all its grants and attempts."""
 
 
 class LockServer(ABC):
@@ -153,12 +153,12 @@ class LockServer(ABC):
         _servers.add(self)
 
     def enter(self, user: object) -> None:
-        """Note a user of the connection."""
+        """Note a user of the connection to the lock server."""
         with self._mutex:
             self._users.add(user)
 
     def leave(self, user: object) -> None:
-        """Forget a user; the last one closes the connection."""
+        """Forget a user of the lock server's connection; the last one closes it."""
         with self._mutex:
             self._users.discard(user)
             # Who enters from now on gets a session of its own.
@@ -167,24 +167,24 @@ class LockServer(ABC):
             session.close()
 
     def close(self) -> None:
-        """Close the connection; the next attempt opens another one."""
+        """Close the connection for locks; the next attempt opens another one."""
         with self._mutex:
             session = self._detach()
         if session is not None:
             session.close()
 
     def reset_after_fork(self) -> None:
-        """Begin again in a forked child: the session is the parent's."""
+        """Begin without the parent's session of locks, in a forked child."""
         self._mutex = threading.Lock()
         self._detach()
 
     @abstractmethod
     def attempt(self, resource: str) -> LockAttempt:
-        """Join the queue of a resource."""
+        """Join the queue for the lock of a resource."""
 
     @abstractmethod
     def _detach(self) -> LockSession | None:
-        """Give away the session, if there is one; the caller has the mutex."""
+        """Give away the session of locks, if any; the caller has the mutex."""
 
 
 _servers: WeakSet[LockServer] = WeakSet()

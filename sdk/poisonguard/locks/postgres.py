@@ -18,7 +18,7 @@ LOOK_SECONDS = 1.0
 
 
 def schema() -> str:
-    """Return the SQL that creates the tables, if they do not exist."""
+    """Return the SQL that creates the tables of locks, if they do not exist."""
     return resources.files(__package__).joinpath("postgres.sql").read_text()
 
 
@@ -42,7 +42,7 @@ class PostgresLocks(LockServer):
         self._queues: TicketQueues | None = None
 
     def attempt(self, resource: str) -> LockAttempt:
-        """Join the queue of a resource, on a new session if the last one has ended."""
+        """Join the queue for a resource's lock, on a new session if the last ended."""
         with self._mutex:
             queues = self._queues
             if queues is None or queues.has_ended:

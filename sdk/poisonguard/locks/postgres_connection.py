@@ -173,7 +173,7 @@ class LockConnection:
         return self._connection.fileno()
 
     def take(self, resource: str) -> Ticket | None:
-        """Take the next ticket; None if the queue was locked for too long.
+        """Take a resource's next ticket; None if its queue was locked too long.
 
         DataError and OutOfMemory leave the session as it was: there is no ticket, and
         the advisory lock, which outlives a rollback, is what the statement gets last.
@@ -187,7 +187,7 @@ class LockConnection:
         return Ticket(resource, number)
 
     def look(self, tickets: Iterable[Ticket]) -> list[EarlierTicket]:
-        """Find what stands next before each of these tickets of our own."""
+        """Find what ticket stands next before each of our tickets."""
         rows = self._query(LOOK, self.name, *_columns(tickets))
         return [
             EarlierTicket(
@@ -212,7 +212,7 @@ class LockConnection:
         return True
 
     def release(self, ticket: Ticket) -> bool:
-        """Delete a ticket of our own, and call the next; False if it was gone."""
+        """Delete a ticket of our own, call the next; False if it was gone."""
         rows = self._query(RELEASE, *ticket)
         ((was_locked, *_),) = self._query(CALL_NEXT, self.name, *ticket)
         return bool(rows) and bool(was_locked)
@@ -222,11 +222,11 @@ class LockConnection:
 
     @property
     def has_calls(self) -> bool:
-        """Tell whether a call has been read that `called_resources` has not given."""
+        """Tell whether calls of our tickets wait for `called_resources`."""
         return bool(self._calls)
 
     def called_resources(self) -> set[str]:
-        """Read what has arrived: the resources of which our ticket may be next."""
+        """Read the resources of which our ticket may be next by now."""
         self._connection.pgconn.consume_input()
         while notify := self._connection.pgconn.notifies():
             self._calls.add(notify.extra.decode())
@@ -234,14 +234,14 @@ class LockConnection:
         return calls
 
     def abort(self) -> None:
-        """Cut the connection, also where a thread waits for an answer."""
+        """Cut the locks' connection, also where a thread waits for an answer."""
         cut_connection(self._connection)
 
     def close(self) -> None:
         self._connection.close()
 
     def leave_to_parent(self) -> None:
-        """Close our copy of the socket, in a forked child, without a word to Postgres.
+        """Close our copy of the socket in a forked child, silent to Postgres.
 
         Otherwise the session would outlive a parent that dies.
         """
@@ -284,7 +284,7 @@ class LockConnection:
                 raise Misconfigured(POOLED)
 
     def _query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """Return the rows without their first column, which tells the session."""
+        """Return a query's rows without the first column, which names the session."""
         rows = self._connection.execute(statement, values).fetchall()
         self.answered_at = time.monotonic()
         if any(row[0] != self._pid for row in rows):
@@ -307,7 +307,7 @@ def _read_pid(connection: psycopg.Connection[tuple[Any, ...]]) -> int:
 
 
 def cut_connection(connection: psycopg.Connection[Any]) -> None:
-    """Break a connection, from any thread, also while another waits for an answer."""
+    """Break a Postgres connection from any thread, also while another waits."""
     with (
         suppress(psycopg.Error, OSError),
         socket.socket(fileno=os.dup(connection.fileno())) as link,

@@ -74,13 +74,13 @@ class TicketQueues:
         return attempt
 
     def submit(self, command: Callable[[], None]) -> None:
-        """Have the thread do something next."""
+        """Have the thread of the ticket queues do some work next."""
         self._commands.append(command)
         with suppress(BlockingIOError, OSError):  # full: it is awake; closed: it ended
             self._wake_in.send(b"\0")
 
     def is_lost(self) -> bool:
-        """Tell whether the session has ended; ask Postgres if that is not known."""
+        """Tell whether the session of a ticket has ended; ask Postgres if needed."""
         if self.has_ended:
             return True
         connection = self._connection
@@ -91,13 +91,13 @@ class TicketQueues:
         return not self._do(self._ping)
 
     def release(self, ticket: Ticket) -> bool:
-        """Give a ticket back; return whether it was alive until then."""
+        """Give a lock's ticket back; return whether it was alive until then."""
         was_alive: list[bool] = []
         self._do(lambda: was_alive.append(self._release(ticket)))
         return was_alive == [True]
 
     def leave(self, attempt: TicketAttempt) -> None:
-        """Have the ticket of an attempt deleted."""
+        """Delete the ticket of an attempt at a lock, on the queues' thread."""
         self.submit(partial(self._leave, attempt))
 
     def close(self) -> None:
@@ -107,14 +107,14 @@ class TicketQueues:
         self._end(Away(CLOSED))
 
     def leave_to_parent(self) -> None:
-        """End here, in a forked child, and leave the session to its parent."""
+        """End the queues in a forked child; leave the session to its parent."""
         self._mutex = threading.Lock()
         self.has_ended = True
         if self._connection is not None:
             self._connection.leave_to_parent()
 
     def _do(self, command: Callable[[], object]) -> bool:
-        """Have the thread do something; return whether it did before the end."""
+        """Have the queues' thread do some work; return whether it did so in time."""
         is_done, answer = False, threading.Event()
 
         def do() -> None:
@@ -134,7 +134,7 @@ class TicketQueues:
         return is_done
 
     def _end(self, error: GuardError) -> None:
-        """End all grants and attempts; another thread than ours cuts the connection."""
+        """End all grants and attempts of locks; another thread cuts the connection."""
         with self._mutex:
             if self.has_ended:
                 return
@@ -179,7 +179,7 @@ class TicketQueues:
             self._wake_out.close()
 
     def _work(self, connection: LockConnection) -> None:
-        """Do what is submitted, and look after waiting tickets, until the end."""
+        """Do submitted work, and look after waiting tickets, until the end."""
         looked_at = time.monotonic()
         with selectors.DefaultSelector() as news:
             news.register(connection, selectors.EVENT_READ)
@@ -204,12 +204,12 @@ class TicketQueues:
 
     @property
     def _pause(self) -> float:
-        """Return the seconds between two looks."""
+        """Return the seconds between two looks at waiting tickets."""
         is_idle = not (self._tickets or self._undecided)
         return self._look_every * (IDLE_LOOKS if is_idle else 1)
 
     def _do_what_is_new(self) -> None:
-        """Note what Postgres calls, and run what has been submitted until now."""
+        """Note which tickets Postgres calls; run the work submitted until now."""
         with suppress(BlockingIOError):
             self._wake_out.recv(4096)
         for resource in self._session.called_resources():
@@ -236,14 +236,14 @@ class TicketQueues:
         self._is_closing = True
 
     def _take(self, attempt: TicketAttempt) -> None:
-        """Take a ticket, after those who asked before."""
+        """Take a ticket of a lock, after those who asked before."""
         queue = self._ticketless.setdefault(attempt.resource, deque())
         queue.append(attempt)
         if len(queue) == 1:
             self._take_tickets(attempt.resource)
 
     def _take_tickets(self, resource: str) -> None:
-        """Take tickets; where the queue stays locked, try again after other things.
+        """Take waiting tickets; retry later where a resource's queue stays locked.
 
         A try takes a second then, so there is one in each turn, of one resource.
         """
@@ -256,7 +256,7 @@ class TicketQueues:
         del self._ticketless[resource]
 
     def _has_taken(self, attempt: TicketAttempt) -> bool:
-        """Take a ticket if it is still wanted; False if the queue stays locked."""
+        """Take a ticket if its attempt still waits; False if the queue stays locked."""
         if attempt.is_over:
             self._undecided.discard(attempt)
             return True
@@ -314,7 +314,7 @@ class TicketQueues:
             self._release(ticket)
 
     def _stop_waiting(self, ticket: Ticket) -> bool:
-        """Take a ticket out of those that wait; False if it did not."""
+        """Remove a ticket from those that wait; False if it did not wait."""
         queue = self._waiting.get(ticket.resource, {})
         attempt = queue.pop(ticket.number, None)
         if attempt is not None:
@@ -324,7 +324,7 @@ class TicketQueues:
         return attempt is not None
 
     def _release(self, ticket: Ticket) -> bool:
-        """Delete a ticket, and call the next, which may be ours."""
+        """Delete a lock's ticket, and call the next, which may be ours."""
         was_alive = self._session.release(ticket)
         self._tickets.discard(ticket)
         self._call_first(ticket.resource)

@@ -35,13 +35,13 @@ class ResourceLock:
 
     @property
     def fence(self) -> int | None:
-        """Return the fence of this thread's grant; None if it has none."""
+        """Return the fence of this thread's grant of the lock; None without one."""
         grant = self._own_grant()
         return None if grant is None else grant.fence
 
     @property
     def lost(self) -> bool:
-        """Tell whether another holder is possible; True if this thread has no grant."""
+        """Tell if another holder of the lock is possible; True without a grant here."""
         grant = self._own_grant()
         return grant is None or grant.lost
 
@@ -63,7 +63,7 @@ class ResourceLock:
         return grant
 
     def release(self) -> bool:
-        """Give back this thread's grant; return whether it was ours until then."""
+        """Give this thread's lock back; return whether it was ours until then."""
         grant = self._own_grant()
         if grant is None:
             raise RuntimeError(f"This thread has not acquired {self.resource!r}.")
@@ -71,7 +71,7 @@ class ResourceLock:
         return grant.release()
 
     def destroy(self) -> None:
-        """Release all grants and end all waits; the last lock of a server closes it.
+        """Release the lock's grants, end its waits; a server's last lock closes it.
 
         Threads that wait raise Stopping, and so does every later `acquire`.
         """
@@ -87,7 +87,7 @@ class ResourceLock:
             self._server.leave(self)
 
     def reset_after_fork(self) -> None:
-        """Leave grants and waits to the parent, in a forked child."""
+        """Leave the lock's grants and waits to the parent, in a forked child."""
         self._mutex = threading.Lock()
         self._attempts.clear()
         self._grants.clear()
@@ -114,7 +114,7 @@ class ResourceLock:
         return grant
 
     def _begin(self) -> LockAttempt:
-        """Join the queue, in such a way that `destroy` can end the wait."""
+        """Join the queue of the lock, in such a way that `destroy` can end the wait."""
         with self._mutex:
             if self._is_destroyed:
                 raise Stopping(DESTROYED)
@@ -123,7 +123,7 @@ class ResourceLock:
         return attempt
 
     def _keep(self, grant: LockGrant) -> None:
-        """Make it this thread's grant, unless the lock has been destroyed meanwhile."""
+        """Make a grant this thread's, unless the lock has been destroyed meanwhile."""
         with self._mutex:
             is_destroyed = self._is_destroyed
             if not is_destroyed:
@@ -139,7 +139,7 @@ class ResourceLock:
             self._by_thread.grant = None
 
     def _give_back_lost_grant(self) -> None:
-        """Refuse a thread that would wait for itself; give back what it has lost."""
+        """Refuse a thread that would wait for itself; give back a lost grant."""
         grant = self._own_grant()
         if grant is None:
             return
@@ -161,7 +161,7 @@ os.register_at_fork(after_in_child=_reset_all_after_fork)
 
 
 def _checked_name(resource: object) -> str:
-    """Return a usable name of a resource; raise Misconfigured for another one."""
+    """Return a resource's usable name; raise Misconfigured for another one."""
     if (
         not isinstance(resource, str)
         or not 0 < len(resource) <= NAME_LIMIT

@@ -74,7 +74,7 @@ class ZooKeeperLocks(LockServer):
         self._session: ZooKeeperSession | None = None
 
     def attempt(self, resource: str) -> LockAttempt:
-        """Join the queue of a resource."""
+        """Join the queue for the lock of a resource in ZooKeeper."""
         with self._mutex:
             if self._session is None:
                 self._session = ZooKeeperSession(self._options)
@@ -114,7 +114,7 @@ class ZooKeeperSession:
 
     @property
     def is_of_parent(self) -> bool:
-        """Tell whether this is a forked child, which may not use the connection."""
+        """Tell whether this is a forked child, barred from the ZooKeeper session."""
         return os.getpid() != self._pid
 
     def connect(self) -> None:
@@ -126,7 +126,7 @@ class ZooKeeperSession:
             )
 
     def is_lost(self, interruptions: int) -> bool:
-        """Tell whether a grant of that time may be another holder's by now."""
+        """Tell whether a lock granted then may be another holder's by now."""
         return (
             interruptions != self.interruptions
             or not self.client.connected
@@ -160,11 +160,11 @@ class NodeAttempt(LockAttempt):
         threading.Thread(target=self._run, name="poisonguard lock", daemon=True).start()
 
     def cancel(self) -> None:
-        """End the recipe as soon as it does not hang."""
+        """End ZooKeeper's lock recipe as soon as it does not hang."""
         self._lock.cancel()
 
     def remove_nodes(self) -> None:
-        """Delete what this attempt has created, however often the connection is lost.
+        """Delete ZooKeeper nodes of this attempt, however often connections break.
 
         A node that stayed would block the queue for as long as the session lives.
         """
@@ -198,7 +198,7 @@ class NodeAttempt(LockAttempt):
             self.remove_nodes()
 
     def _granted(self) -> NodeGrant:
-        """Make sure that the node is still there, and read its fence."""
+        """Check that the lock's node is still there, and read its fence."""
         session = self._session
         node = f"{self._path}/{self._lock.node}"
         while True:

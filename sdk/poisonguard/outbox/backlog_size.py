@@ -46,7 +46,7 @@ _cache = dict[CacheKey, Measurement]()
 def measurement(
     key: CacheKey, connection: ProducerConnection, statements: ProducerStatements
 ) -> Measurement:
-    """Return the figures of the outbox that `key` stands for; read them if need be."""
+    """Return the backlog figures of the outbox that `key` stands for."""
     cached = _cache.get(key)
     if cached is None or clock() >= cached.expires_at:
         cached = _cache[key] = _measure(connection, statements)
@@ -54,7 +54,7 @@ def measurement(
 
 
 def check_room(limits: OutboxLimits, topic: str, figures: Measurement) -> None:
-    """Raise OutboxFull if more waits than a limit allows."""
+    """Raise OutboxFull if more outbox messages wait than a limit allows."""
     of_topic = figures.topics.get(topic, WaitingFigures())
     _check(limits.of(topic), of_topic, topic)
     _check(limits, figures.total, None)
@@ -94,7 +94,7 @@ def _full(
 def _measure(
     connection: ProducerConnection, statements: ProducerStatements
 ) -> Measurement:
-    """Read the figures of the sweeper; count where they are too old."""
+    """Read the backlog figures of the sweeper; count rows where they are too old."""
     began = clock()
     rows = connection.fetch(statements.read_figures)
     ages = [row[4] for row in rows if 0 <= row[4] < VALID_SECONDS]
@@ -117,7 +117,7 @@ def _by_topic(rows: Iterable[Row]) -> dict[str, WaitingFigures]:
 def _larger(
     counted: Mapping[str, WaitingFigures], former: Mapping[str, WaitingFigures]
 ) -> dict[str, WaitingFigures]:
-    """Return the larger figures of each topic: not all rows that wait were counted."""
+    """Return a topic's larger backlog figures: not all waiting rows were counted."""
     none = WaitingFigures()
     return {
         topic: max(

@@ -32,23 +32,23 @@ class ProducerConnection(Protocol):
     """What an outbox needs of a connection."""
 
     def fetch(self, statement: str, *values: object) -> list[Row]:
-        """Execute a statement in the transaction that is open; return its rows."""
+        """Execute an SQL statement in the open transaction; return its rows."""
 
     def is_in_transaction(self) -> bool:
         """Tell whether the application has a transaction open."""
 
     def commit(self) -> None:
-        """Commit what `fetch` began, where it does not commit by itself."""
+        """Commit what `fetch` began on a connection that does not commit by itself."""
 
     def rollback(self) -> None:
-        """Roll back what `fetch` began."""
+        """Roll back the transaction that `fetch` began."""
 
     def identity(self) -> tuple[object, ...]:
         """Return what tells this database, as this role sees it, from others."""
 
 
 def connection_of(connection: Any) -> ProducerConnection:
-    """Return what uses a connection of an application; raise Misconfigured."""
+    """Wrap an application's database connection; raise Misconfigured for others."""
     if hasattr(connection, "__aenter__") and not hasattr(connection, "__enter__"):
         raise Misconfigured(
             f"Outbox: {type(connection).__name__} is asynchronous: give a synchronous"
@@ -66,7 +66,7 @@ def connection_of(connection: Any) -> ProducerConnection:
 
 @contextmanager
 def own_transaction(connection: ProducerConnection) -> Iterator[None]:
-    """Commit what the block executes, also where the connection does not by itself."""
+    """Commit what the block executes, also on a connection that does not itself."""
     try:
         yield
     except BaseException:
@@ -201,7 +201,7 @@ class SqlAlchemySession:
         return self._connection.fetch(statement, *values)
 
     def is_in_transaction(self) -> bool:
-        """Tell it also of a transaction that the session takes part in."""
+        """Tell whether a transaction is open, also one that the session joined."""
         bind = self._session.get_bind()
         is_joined = hasattr(bind, "in_transaction") and bind.in_transaction()
         return bool(self._session.in_transaction() or is_joined)
@@ -244,13 +244,13 @@ def explain(error: Exception) -> Exception:
 
 
 def _sources(error: Exception) -> Iterator[tuple[object, str]]:
-    """Give where the code of Postgres may be: Django and SQLAlchemy wrap errors."""
+    """Yield an error and its causes: Django and SQLAlchemy wrap Postgres's errors."""
     errors = (error, error.__cause__, getattr(error, "orig", None))
     return itertools.product(errors, ("sqlstate", "pgcode"))  # of psycopg 3 and 2
 
 
 def _make_tuples(_cursor: object) -> Callable[[Sequence[Any]], Row]:
-    """Return what makes a row of psycopg 3: a row factory."""
+    """Return psycopg 3's row factory that makes tuples."""
     return tuple
 
 

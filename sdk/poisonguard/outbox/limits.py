@@ -17,7 +17,7 @@ MOST_DELAY = timedelta(days=30)
 
 
 def _check(limits: TopicLimits | OutboxLimits, name: str) -> None:
-    """Raise Misconfigured for a limit that cannot be used."""
+    """Raise Misconfigured for an outbox limit that cannot be used."""
     for member in ("rows", "bytes", "max_body"):
         value: object = getattr(limits, member)
         if value is None and (name, member) != ("OutboxLimits", "max_body"):
@@ -81,16 +81,16 @@ class OutboxLimits:
                 )
 
     def of(self, topic: str) -> TopicLimits:
-        """Return the limits of a topic."""
+        """Return the outbox limits of a topic."""
         return self.topics.get(topic, self.each_topic)
 
     def max_body_of(self, topic: str) -> int:
-        """Return how many bytes a body for this topic may have."""
+        """Return how many bytes a body of a message for this topic may have."""
         return self.of(topic).max_body or self.max_body
 
     @property
     def limits_backlog(self) -> bool:
-        """Tell whether anything that waits is limited."""
+        """Tell whether a limit applies to messages that wait in the outbox."""
         every: list[TopicLimits | OutboxLimits] = [self, self.each_topic]
         return any(
             value is not None

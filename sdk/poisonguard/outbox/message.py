@@ -27,7 +27,7 @@ class OutboxMessage:
 
 
 def digest(message: OutboxMessage) -> bytes:
-    """Return 16 bytes that are equal for equal topics, keys, headers and bodies."""
+    """Return 16 bytes, equal for equal topics, keys, headers and bodies of messages."""
     hashed = blake2b(digest_size=DIGEST_BYTES)
     for part in (
         message.topic.encode(),

@@ -32,7 +32,7 @@ Body = bytes | bytearray | memoryview
 
 
 def check_name(field: str, value: object) -> str:
-    """Return a name, as of a producer or a topic."""
+    """Return a valid name of a producer or topic; raise Refused for another."""
     if not isinstance(value, str):
         raise _wrong(field, value, "give a str")
     if not value.strip() or len(value) > NAME_LIMIT:
@@ -43,19 +43,19 @@ def check_name(field: str, value: object) -> str:
 
 
 def check_key(value: object) -> str:
-    """Return the key of a message, which may be empty."""
+    """Return a message's valid key, which may be empty; raise Refused for another."""
     return "" if value == "" else check_name("key", value)
 
 
 def check_message_id(value: object) -> str:
-    """Return the id of a message as text; a new one for None."""
+    """Return a message's id as text, a new id for None; raise Refused for another."""
     if value is None:
         return str(uuid4())
     return check_name("message_id", str(value) if isinstance(value, UUID) else value)
 
 
 def check_body(value: object, *, topic: str, max_body: int) -> bytes:
-    """Return a body that the broker of the topic takes."""
+    """Return a body that the topic's broker takes; raise Refused for another."""
     if not isinstance(value, Body):
         raise _wrong("body", value, "give bytes, such as json.dumps(...).encode()")
     size = memoryview(value).nbytes
@@ -69,7 +69,7 @@ def check_body(value: object, *, topic: str, max_body: int) -> bytes:
 
 
 def check_headers(value: object) -> tuple[Header, ...]:
-    """Return pairs of bytes in their order."""
+    """Return a message's headers as pairs of bytes; raise Refused for others."""
     if isinstance(value, Mapping):
         value = value.items()
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
@@ -91,7 +91,7 @@ def check_headers(value: object) -> tuple[Header, ...]:
 
 
 def check_due(value: object) -> datetime | None:
-    """Return the time before which a message is not sent."""
+    """Return the time before which a message is not sent; raise Refused for another."""
     if value is None:
         return None
     if not isinstance(value, datetime):
@@ -104,7 +104,7 @@ def check_due(value: object) -> datetime | None:
 
 
 def _header(number: int, pair: Any) -> Header:
-    """Return one header as bytes."""
+    """Return one header of a message as bytes."""
     try:
         name, content = pair
     except (TypeError, ValueError):
@@ -115,7 +115,7 @@ def _header(number: int, pair: Any) -> Header:
 
 
 def _header_part(number: int, part: object) -> bytes:
-    """Encode a name or a value."""
+    """Encode a header's name or value to bytes."""
     if isinstance(part, bytes):
         return part
     if not isinstance(part, str):
@@ -131,7 +131,7 @@ def _wrong(field: str, value: object, remedy: str) -> Refused:
 
 
 def _shortened(value: object) -> str:
-    """Describe a value, however large it is."""
+    """Describe a value for an error text, however large it is."""
     if isinstance(value, str | bytes) and len(value) > NAME_LIMIT:
         return f"{type(value).__name__} of length {len(value):,}"
     return reprlib.repr(value)

@@ -85,7 +85,7 @@ class Outbox:
         message_id: str | UUID | None = None,
         due_at: datetime | None = None,
     ) -> str:
-        """Write a message in the transaction that is open; return its id.
+        """Write a message to the outbox in the open transaction; return its id.
 
         It is sent after the commit, and not before `due_at`; a connection that commits
         each statement by itself commits it at once. Raises Refused for a message that
@@ -107,7 +107,7 @@ class Outbox:
         key: str = "",
         message_id: str | UUID | None = None,
     ) -> str:
-        """Publish a message at once, or write it where that fails; return its id.
+        """Publish a message at once, or put it into the outbox; return its id.
 
         Only outside a transaction: what belongs to one is `put` in it. While messages
         of its topic and key wait, it is written behind them. Where the broker may have
@@ -130,7 +130,7 @@ class Outbox:
         return message.message_id
 
     def wait_for_room(self, topic: str, timeout: float) -> bool:
-        """Wait until `put` takes a message for a topic; false after `timeout` seconds.
+        """Wait until the outbox has room for a topic; false after `timeout` seconds.
 
         Only outside a transaction, which would hold its locks meanwhile.
         """
@@ -145,7 +145,7 @@ class Outbox:
         return True
 
     def _lack_of_room(self, topic: str) -> float | None:
-        """Return in how many seconds to look again; None if there is room."""
+        """Return the seconds until to look for room again; None if there is room."""
         if not self._limits_backlog:
             return None
         with own_transaction(self._connection):
@@ -171,7 +171,7 @@ class Outbox:
         )
 
     def _put(self, message: OutboxMessage, due_at: datetime | None = None) -> None:
-        """Write a message, if there is room."""
+        """Write a message to the outbox, if there is room."""
         if self._limits_backlog:
             check_room(self._limits, message.topic, self._figures())
         rows = self._connection.fetch(
@@ -182,12 +182,12 @@ class Outbox:
             raise self._explain_conflict(message)
 
     def _put_alone(self, message: OutboxMessage) -> None:
-        """Write a message in a transaction of its own."""
+        """Write a message to the outbox in a transaction of its own."""
         with own_transaction(self._connection):
             self._put(message)
 
     def _put_unsent(self, message: OutboxMessage, outcome: SendOutcome) -> None:
-        """Write a message that the broker may not have."""
+        """Write a message to the outbox that the broker may not have."""
         try:
             self._put_alone(message)
         except Exception as error:
@@ -199,13 +199,13 @@ class Outbox:
             raise
 
     def _figures(self) -> Measurement:
-        """Return what waits, as it was at most a second ago."""
+        """Return the outbox's backlog figures, at most a second old."""
         if self._cache_key is None:
             self._cache_key = (*self._connection.identity(), self._schema)
         return measurement(self._cache_key, self._connection, self._statements)
 
     def _is_waiting(self, message: OutboxMessage) -> bool:
-        """Tell whether messages of the same topic and key are to be sent first."""
+        """Tell whether outbox messages of the topic and key are to be sent first."""
         with own_transaction(self._connection):
             ((is_waiting,),) = self._connection.fetch(
                 self._statements.is_waiting, message.topic, message.key
@@ -213,7 +213,7 @@ class Outbox:
         return bool(is_waiting)
 
     def _explain_conflict(self, message: OutboxMessage) -> MessageIdTaken | Refused:
-        """Compare a message with the row of its id; return the error for the caller."""
+        """Compare a message with the row of its id; return the error to raise."""
         rows = self._connection.fetch(
             self._statements.compare,
             *(*_contents(message), message.producer, message.message_id),
@@ -246,20 +246,20 @@ class Outbox:
 
 
 def _contents(message: OutboxMessage) -> tuple[object, ...]:
-    """Return topic, key, body and headers as the table has them."""
+    """Return a message's topic, key, body and headers as the outbox has them."""
     headers = [part for header in message.headers for part in header]
     return message.topic, message.key, message.body, headers
 
 
 def _seconds(timeout: object) -> float:
-    """Return a time-out that ends."""
+    """Return a time-out in seconds that ends."""
     if isinstance(timeout, int | float) and 0 <= timeout < threading.TIMEOUT_MAX:
         return float(timeout)
     raise Misconfigured(f"Outbox: timeout is {timeout!r}: give seconds, 0 or more.")
 
 
 def _publish_one(publish: Publish, message: OutboxMessage) -> SendOutcome:
-    """Return the outcome of publishing one message; away is unsent."""
+    """Return the outcome of publishing one message; unsent if the broker is away."""
     try:
         outcomes = publish([message])
     except Away as error:

@@ -64,7 +64,7 @@ class ProducerStatements:
 
 @lru_cache(maxsize=1_000)
 def statements_in(schema: str) -> ProducerStatements:
-    """Return the statements for a schema; "" leaves it to the search path."""
+    """Return the producer's SQL for an outbox schema; "" is the search path."""
     if "\0" in schema or len(schema.encode(errors="replace")) > IDENTIFIER_BYTES:
         raise Misconfigured(
             f"Outbox: schema is {schema!r:.80}: give the name of a schema of Postgres."

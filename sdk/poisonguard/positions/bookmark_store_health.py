@@ -36,7 +36,7 @@ def health(
     trouble: str | None,
     counts: Mapping[str, int],
 ) -> Health:
-    """Compute the health of a store; the caller holds its lock."""
+    """Compute the health of a position store; the caller holds its lock."""
     tracks = [track for it in subscriptions for track in _all_tracks(it)]
     writable = [it for it in subscriptions if it.is_kept and not it.is_fenced]
     unwritten = [track.messages for it in writable for track in _all_tracks(it)]

@@ -39,7 +39,7 @@ class PositionCalls:
     bookmark: Callable[[str, int], str] | None
 
     def open(self, sub_id: str, topic: str | None, start: Start) -> Subscription:
-        """Take a subscription over from its holder; return the server's state of it.
+        """Take over a subscription at the server; return the server's state of it.
 
         An unknown subscription without a topic is not opened by this.
         """
@@ -65,7 +65,7 @@ class PositionCalls:
         )
 
     def settle(self, updates: Sequence[Update]) -> list[Mapping[str, Any]]:
-        """Write the updates in one request; return `status` and `detail` of each."""
+        """Write position updates in one request; return status and detail of each."""
         body = {"updates": [self._to_wire(update) for update in updates]}
         answer = self.client.post("/positions/settle", body)
         with _away_if_unreadable():
@@ -77,7 +77,7 @@ class PositionCalls:
         return results
 
     def _to_wire(self, update: Update) -> dict[str, object]:
-        """Return one member of POST /positions/settle, without empty members."""
+        """Return a position update, one member of POST /positions/settle."""
         subscription, changes = update.subscription, update.changes
         members = {
             "client_name": self.client_name,
@@ -95,7 +95,7 @@ class PositionCalls:
 
 
 def _only_topic(sub_id: str, marks: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the one topic of all marks or None; raise Misconfigured for two."""
+    """Return the one topic of position marks or None; raise Misconfigured for two."""
     topics = sorted({str(mark["topic"]) for mark in marks})
     if len(topics) > 1:
         raise Misconfigured(
@@ -106,7 +106,7 @@ def _only_topic(sub_id: str, marks: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def _track(mark: Mapping[str, Any]) -> Track:
-    """Build the track of a publisher from its mark in an answer."""
+    """Build a publisher's track of settled messages from the server's mark."""
     processed, persisted = _number(mark["processed"]), mark["persisted"]
     settled = [(_number(first), _number(last)) for first, last in mark["settled"]]
     if processed >= 0:
@@ -126,7 +126,7 @@ def _number(value: object) -> int:
 
 @contextmanager
 def _away_if_unreadable() -> Iterator[None]:
-    """Raise Away if the block fails to read an answer."""
+    """Raise Away if the block fails to read an answer of the server."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError) as reason:

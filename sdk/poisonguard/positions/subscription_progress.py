@@ -56,20 +56,20 @@ class Track:
 
     @classmethod
     def from_server(cls, *, settled: Iterable[Run], persisted: int | None) -> Self:
-        """Create a track from the server's state."""
+        """Create a publisher's track from the server's state of the position."""
         track = cls(settled=Ranges(settled), persisted=persisted)
         track.last = track.processed if track.processed is not None else -1
         return track
 
     @property
     def processed(self) -> int | None:
-        """Return the number up to which all is settled."""
+        """Return the publisher's number up to which all messages are settled."""
         first = next(iter(self.settled), None)
         return first[1] if first is not None and first[0] == 0 else None
 
     @property
     def resume(self) -> int | None:
-        """Return the number to read on after: settled and replicated up to it."""
+        """Return the message number to read on after: settled and replicated."""
         if self.processed is None or self.persisted is None:
             return self.processed
         return min(self.processed, self.persisted)
@@ -80,7 +80,7 @@ class Track:
         return self.last >= 0 or len(self.settled) > 0
 
     def begin_at(self, seq: int) -> None:
-        """Settle all numbers before the first message: they were not requested."""
+        """Settle all message numbers before the first one, which were not requested."""
         if self.last < 0 < seq:
             self._add_settled(0, seq - 1)
             self.last = seq - 1
@@ -94,12 +94,12 @@ class Track:
         return crowded or len(self.in_flight) >= in_flight_limit
 
     def pressure(self, in_flight_limit: int) -> float:
-        """Return how near it is to taking no further message: 1 at the limit."""
+        """Return how near the track is to taking no further message: 1 at the limit."""
         crowded = len(self.settled) / RUNS_PRESSED
         return min(1.0, max(crowded, len(self.in_flight) / in_flight_limit))
 
     def receive(self, seq: int) -> None:
-        """Note a message as in flight, unless it is, or is settled."""
+        """Note a message as in flight, unless it is already, or is settled."""
         if seq in self.in_flight or seq in self.settled:
             return
         if seq > self.last:
@@ -127,25 +127,25 @@ class Track:
         return True
 
     def _add_settled(self, first: int, last: int) -> None:
-        """Add a run to the settled and to the unwritten numbers."""
+        """Add a run of messages to the settled and to the unwritten numbers."""
         self.settled.add(first, last)
         self.unwritten.add(first, last)
 
     def persist(self, seq: int) -> None:
-        """Note up to where the broker has replicated; ignore a lesser number."""
+        """Note up to which number the broker has replicated; ignore a lesser one."""
         if self.persisted is None or seq > self.persisted:
             self.persisted = seq
             self.owes_persisted = True
 
     def learn(self, other: Track) -> None:
-        """Merge the server's state from before this track began."""
+        """Merge the server's state of a position from before this track began."""
         for first, last in other.settled:
             self.settled.add(first, last)
         if other.persisted is not None:
             self.persist(other.persisted)
 
     def take_changes(self) -> Changes | None:
-        """Take the unconfirmed changes, the lowest runs first.
+        """Take a position's unconfirmed changes, the lowest runs first.
 
         Whole runs instead of their new parts: the server merges them, and this repairs
         what it may have lost.
@@ -163,11 +163,11 @@ class Track:
         )
 
     def confirm(self, changes: Changes) -> None:
-        """Subtract the messages that the server has confirmed."""
+        """Subtract from the track's count the messages that the server confirmed."""
         self.messages -= changes.messages
 
     def give_back(self, changes: Changes) -> None:
-        """Put back changes that could not be written."""
+        """Put back a position's changes that could not be written."""
         for first, last in changes.runs:
             self.unwritten.add(first, last)
         self.owes_persisted = self.persisted is not None
@@ -206,18 +206,18 @@ class Subscription:
 
     @property
     def resume(self) -> Resume:
-        """Return where to read on: behind what is settled of each begun publisher."""
+        """Return where a subscription resumes: behind the settled of each publisher."""
         begun = {name: it for name, it in self.current.items() if it.has_begun}
         positions = {name: track.resume for name, track in begun.items()}
         return Resume(positions=positions, start=self.start)
 
     @property
     def current(self) -> dict[str, Track]:
-        """Return the current track of each publisher."""
+        """Return a subscription's current track of each publisher."""
         return {**self.tracks, **self.restarts}
 
     def track(self, publisher: str) -> Track | None:
-        """Return the current track of a publisher; None before its first message."""
+        """Return a publisher's current track; None before its first message."""
         return self.restarts.get(publisher) or self.tracks.get(publisher)
 
     def ask(self, resume: Resume) -> None:
@@ -229,7 +229,7 @@ class Subscription:
         self.last_arrivals, self.doubtful = {}, set()
 
     def arrive(self, publisher: str, seq: int) -> bool:
-        """Note an arrival; return whether the publisher's numbers began again with it.
+        """Note a message's arrival; return whether its publisher's numbers began again.
 
         Within a delivery, a publisher's numbers only grow. A delivery requested for one
         publisher starts after the requested place. For several publishers a broker may
@@ -263,17 +263,17 @@ class Subscription:
 
     @property
     def awaits_opening(self) -> bool:
-        """Tell whether the server has yet to open it."""
+        """Tell whether the server has yet to open the subscription."""
         return self.is_kept and self.epoch is None
 
     def is_older_than(self, fence: Fence) -> bool:
-        """Tell whether the fence ends this holder of this topic."""
+        """Tell whether a fence ends this holder of the subscription."""
         if self.epoch is None or self.is_fenced or fence.topic != self.topic:
             return False
         return fence.epoch > self.epoch
 
     def learn_topic(self, topic: str) -> bool:
-        """Adopt the topic of a message; return whether there was none yet."""
+        """Adopt the topic of a message for the subscription; True if it had none."""
         if self.topic is None:
             self.topic = topic
             return True
@@ -296,14 +296,14 @@ class Subscription:
         return any(track.settle(seq) for track in tracks if track is not None)
 
     def learn(self, opened: Subscription) -> None:
-        """Merge the server's state into what was received here."""
+        """Merge the server's state of a position into what was received here."""
         self.epoch, self.topic = opened.epoch, opened.topic or self.topic
         for publisher, track in opened.tracks.items():
             self.tracks.setdefault(publisher, Track()).learn(track)
 
     @property
     def warnings(self) -> list[str]:
-        """List problems that a person should look at."""
+        """List problems of a subscription that a person should look at."""
         lines = [self.trouble] if self.trouble is not None else []
         if not self.is_kept:
             lines.append(

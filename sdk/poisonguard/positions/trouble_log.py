@@ -17,7 +17,7 @@ class TroubleLog:
         self._logged_at: dict[str, float] = {}
 
     def log(self, line: str, *, level: int = logging.WARNING) -> None:
-        """Log a line, unless a line of its kind was logged within LOG_EVERY seconds."""
+        """Log a trouble, unless one of its kind was logged within LOG_EVERY seconds."""
         kind, now = line.split(":", 1)[0], time.monotonic()
         if now - self._logged_at.get(kind, -LOG_EVERY) >= LOG_EVERY:
             self._logged_at[kind] = now

@@ -20,7 +20,7 @@ class Ranges:
             self.add(first, last)
 
     def add(self, first: int, last: int) -> None:
-        """Add the numbers from `first` to `last`; merge with existing runs."""
+        """Add the whole numbers from `first` to `last`; merge with existing runs."""
         start = bisect_left(self._last, first - 1)
         end = bisect_right(self._first, last + 1)
         if start < end:
@@ -30,7 +30,7 @@ class Ranges:
         self._last[start:end] = [last]
 
     def around(self, others: Ranges) -> Iterator[Run]:
-        """Yield, in order, every whole run that overlaps one of the others."""
+        """Yield, in order, each run of numbers that overlaps one of the others."""
         end = 0
         for first, last in others:
             start = max(end, bisect_left(self._last, first))
@@ -39,7 +39,7 @@ class Ranges:
 
     @property
     def top(self) -> int:
-        """Return the greatest number, or -1."""
+        """Return the greatest number of all runs, or -1."""
         return self._last[-1] if self._last else -1
 
     def __contains__(self, number: int) -> bool:
@@ -50,7 +50,7 @@ class Ranges:
         return zip(self._first, self._last, strict=True)
 
     def __len__(self) -> int:
-        """Return the number of runs."""
+        """Return how many separate runs of numbers there are."""
         return len(self._first)
 
     def __repr__(self) -> str:

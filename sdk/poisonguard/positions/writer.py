@@ -45,7 +45,7 @@ class PositionWriter:
         self.reset_after_fork(changed)
 
     def reset_after_fork(self, changed: Condition) -> None:
-        """Take new locks: a thread of the parent may hold the others."""
+        """Take new locks for the positions: a parent's thread may hold the others."""
         self._changed = changed
         self._calling = Lock()
 
@@ -77,7 +77,7 @@ class PositionWriter:
             return subscription.resume
 
     def _open(self, sub_id: str, topic: str | None, start: Start) -> Resume:
-        """Open it at the server, and merge what was received here before."""
+        """Open a subscription at the server; merge what was received here before."""
         subscription = self._subscriptions.get(sub_id)
         if subscription is not None and topic is None:
             topic = subscription.topic
@@ -101,7 +101,7 @@ class PositionWriter:
     # Writing
 
     def flush(self) -> None:
-        """Write all changes; raise the reason why that failed."""
+        """Write all changes of positions; raise the reason why that failed."""
         unopened = self.write()
         if self._has_unwritten():  # one request could not hold all
             unopened = self.write()
@@ -118,7 +118,7 @@ class PositionWriter:
                         raise Refused(subscription.begun_again(publisher))
 
     def write(self) -> GuardError | None:
-        """Open waiting subscriptions, then write all changes.
+        """Open waiting subscriptions, then write all changes of positions.
 
         Return the reason why a subscription could not be opened; the others are written
         all the same.
@@ -156,7 +156,7 @@ class PositionWriter:
             ]
 
     def _write_changes(self) -> list[str]:
-        """Write all changes in one request; return the sub ids that are fenced."""
+        """Write all position changes in one request; return fenced sub ids."""
         with self._changed:
             updates = [*islice(self._take_updates(), UPDATES_LIMIT)]
         if not updates:
@@ -174,7 +174,7 @@ class PositionWriter:
         return sorted({sub_id for sub_id in fenced if sub_id is not None})
 
     def _has_unwritten(self) -> bool:
-        """Tell whether changes are left that could be written."""
+        """Tell whether position changes are left that could be written."""
         with self._changed:
             writable = [
                 it for it in self._subscriptions.values() if it.can_store_positions
@@ -182,7 +182,7 @@ class PositionWriter:
             return any(t.unwritten for it in writable for t in it.tracks.values())
 
     def _take_updates(self) -> Iterator[Update]:
-        """Take the unwritten changes of each publisher, lazily."""
+        """Take the unwritten position changes of each publisher, lazily."""
         return (
             Update(subscription=subscription, publisher=publisher, changes=changes)
             for subscription in self._subscriptions.values()
@@ -192,7 +192,7 @@ class PositionWriter:
         )
 
     def _apply_answer(self, update: Update, answer: Mapping[str, Any]) -> str | None:
-        """Apply the answer to an update; return the sub id that it fences."""
+        """Apply the server's answer to a position update; return a fenced sub id."""
         subscription = update.subscription
         if answer["status"] == "fenced":
             newly, subscription.is_fenced = not subscription.is_fenced, True

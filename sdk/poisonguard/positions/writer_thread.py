@@ -30,26 +30,26 @@ class WriterThread:
         self._thread.start()
 
     def reset_after_fork(self) -> None:
-        """Take a new event: the thread, which may hold its lock, is the parent's."""
+        """Take a new event for the position writer; its thread is the parent's."""
         self._woken = Event()
 
     @property
     def is_alive(self) -> bool:
-        """Tell whether the thread runs."""
+        """Tell whether the thread that writes positions runs."""
         return self._thread.is_alive()
 
     def wake(self) -> None:
-        """Have the thread write now."""
+        """Have the writer's thread write positions now."""
         self._woken.set()
 
     def end(self) -> None:
-        """End it, without another write."""
+        """End the thread that writes positions, without another write."""
         self._ended = True
         self._woken.set()
         self._thread.join()
 
     def _run(self) -> None:
-        """Write once per interval until `end`; log what fails."""
+        """Write positions once per interval until `end`; log what fails."""
         failures = 0
         while True:
             self._woken.wait(min(self._interval * 2**failures, RETRY_LIMIT))

@@ -37,7 +37,7 @@ class Identity:
 
 
 def boot() -> UUID:
-    """Return the boot id of the host."""
+    """Return the boot id of this host."""
     return UUID((PROC / "sys/kernel/random/boot_id").read_text().strip())
 
 
@@ -64,7 +64,7 @@ def maps(pid: int, name: str, inode: int) -> bool | None:
 
 
 def oom_kills() -> int:
-    """Return the number of OOM kills in our cgroup."""
+    """Return the number of out-of-memory kills in our cgroup."""
     for folder in _memory_cgroups():
         for name in OOM_FILES:
             with suppress(OSError):

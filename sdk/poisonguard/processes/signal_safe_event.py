@@ -22,7 +22,7 @@ class SignalSafeEvent:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Unset it in a forked child: only its parent was told to stop."""
+        """Unset the stop event in a forked child: only its parent must stop."""
         self._is_set = False
         self._held_until_set = threading.Lock()
         self._held_until_set.acquire()
@@ -31,19 +31,19 @@ class SignalSafeEvent:
         return self._is_set
 
     def set(self) -> None:
-        """Set it for good, and wake all who wait; takes no lock that is held."""
+        """Set the event for good and wake all who wait; take no held lock."""
         self._is_set = True
         self._let_one_go()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set, or for `timeout` seconds; return whether it is set."""
+        """Wait for the event or `timeout` seconds; return whether it is set."""
         limit = -1 if timeout is None else max(0.0, timeout)
         if not self._is_set and self._held_until_set.acquire(timeout=limit):
             self._let_one_go()  # pass it to the next waiter
         return self._is_set
 
     def _let_one_go(self) -> None:
-        """Release one waiter; each wakes the next."""
+        """Release one waiter for the event; each waiter wakes the next."""
         with suppress(RuntimeError):  # it is released already
             self._held_until_set.release()
 

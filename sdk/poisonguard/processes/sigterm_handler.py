@@ -39,7 +39,7 @@ class Sigterm:
         self.ensure_handler()
 
     def leave(self, tell: Callable[[], None]) -> None:
-        """Remove a listener; the last one restores the former handlers."""
+        """Remove a SIGTERM listener; the last one restores the former handlers."""
         self._listeners.pop(tell, None)
         if self._listeners:
             return
@@ -53,7 +53,7 @@ class Sigterm:
             signal.signal(signal.SIGURG, signal.SIG_DFL)
 
     def ensure_handler(self) -> None:
-        """Put our handler first, from any thread; never wait."""
+        """Put our SIGTERM handler first, from any thread; never wait."""
         if not self._listeners or not self._is_missing():
             return
         main = threading.main_thread()
@@ -79,7 +79,7 @@ class Sigterm:
         return f"{why}, {REMEDY}"
 
     def _is_missing(self) -> bool:
-        """Tell whether another Python handler took our place, and we may return."""
+        """Tell whether our SIGTERM handler was replaced, and may return."""
         # Leave applications alone that ignore SIGTERM or handle it outside of Python.
         handler = signal.getsignal(signal.SIGTERM)
         if isinstance(handler, _Handler) or handler in {None, signal.SIG_IGN}:
@@ -87,18 +87,18 @@ class Sigterm:
         return self._times < MOST_TIMES
 
     def _set_handler(self) -> None:
-        """Set our handler, which calls the present one after the listeners."""
+        """Set our SIGTERM handler, which calls the present one last."""
         self._times += 1
         before = signal.getsignal(signal.SIGTERM)
         signal.signal(signal.SIGTERM, _Handler(self._notify, before))
 
     def _notify(self) -> None:
-        """Call all listeners."""
+        """Call all listeners to SIGTERM."""
         for tell in list(self._listeners):
             tell()
 
     def _on_wake_signal(self, _number: int, _frame: FrameType | None) -> None:
-        """Restore our handler: SIGURG has brought this call to the main thread."""
+        """Restore our SIGTERM handler: SIGURG brought this call to the main thread."""
         self.ensure_handler()
 
 
@@ -119,7 +119,7 @@ class _Handler:
 
 
 def _is_main_thread() -> bool:
-    """Tell whether this is the main thread."""
+    """Tell whether the calling thread is the main thread."""
     return threading.current_thread() is threading.main_thread()
 
 

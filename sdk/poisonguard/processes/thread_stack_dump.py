@@ -24,12 +24,12 @@ _registered: dict[int, TextIO] = {}
 
 
 def file(folder: Path, owner: Identity) -> Path:
-    """Return the path of the file for the stacks of a process."""
+    """Return the path of the file for the thread stacks of a process."""
     return folder / f"{owner.pid}-{owner.started}.stacks"
 
 
 def listen(folder: Path, owner: Identity) -> None:
-    """Let a supervisor ask for the stacks, unless the application uses its signal."""
+    """Let a supervisor ask for thread stacks, unless the application has the signal."""
     supervised = SUPERVISOR_VARIABLE in os.environ
     if not supervised or owner.pid in _registered:
         return
@@ -42,7 +42,7 @@ def listen(folder: Path, owner: Identity) -> None:
 
 
 def unlisten(folder: Path, owner: Identity) -> None:
-    """Stop writing stacks on the signal, and delete the file."""
+    """Stop writing thread stacks on the signal, and delete the file."""
     target = _registered.pop(owner.pid, None)
     if target is not None:
         faulthandler.unregister(SIGNAL)
@@ -51,7 +51,7 @@ def unlisten(folder: Path, owner: Identity) -> None:
 
 
 def dump(folder: Path | None, owner: Identity) -> None:
-    """Write the stacks of all threads to stderr and, given a folder, to the file."""
+    """Write all threads' stacks to stderr and, given a folder, to a file."""
     faulthandler.dump_traceback(file=sys.__stderr__ or 2, all_threads=True)
     if folder is not None:
         with file(folder, owner).open("w", encoding="utf-8") as target:
@@ -59,7 +59,7 @@ def dump(folder: Path | None, owner: Identity) -> None:
 
 
 def read(folder: Path, owner: Identity) -> str:
-    """Return the stacks that a process wrote, "" when there are none."""
+    """Return the thread stacks that a process wrote, "" when there are none."""
     try:
         with file(folder, owner).open(encoding="utf-8", errors="replace") as source:
             return source.read(LIMIT)
@@ -68,5 +68,5 @@ def read(folder: Path, owner: Identity) -> str:
 
 
 def remove(folder: Path, owner: Identity) -> None:
-    """Delete the file with the stacks of a process, if there is one."""
+    """Delete the file with the thread stacks of a process, if there is one."""
     file(folder, owner).unlink(missing_ok=True)

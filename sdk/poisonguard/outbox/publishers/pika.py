@@ -68,7 +68,7 @@ class PikaPublisher:
         ]
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the publisher's connection to RabbitMQ."""
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
@@ -111,7 +111,7 @@ class ConfirmingChannel:
             raise Away(f"RabbitMQ is away: {self._error or 'it does not answer'}")
 
     def is_open(self) -> bool:
-        """Handle what has arrived; tell whether the channel can be used."""
+        """Handle what RabbitMQ sent; tell whether the channel can be used."""
         self._run(lambda: False, seconds=0.001)
         return not self._error
 
@@ -131,7 +131,7 @@ class ConfirmingChannel:
         return [self._outcomes.get(place, unknown) for place in range(len(batch))]
 
     def close(self) -> None:
-        """Close the connection, without waiting for long."""
+        """Close the connection to RabbitMQ, without waiting for long."""
         self._is_closing = True
         if self._connection.is_open:
             self._connection.close()
@@ -139,7 +139,7 @@ class ConfirmingChannel:
         self._connection.ioloop.close()
 
     def _run(self, is_done: Callable[[], bool], *, seconds: float) -> None:
-        """Run the loop until something is done, an error or so many seconds later."""
+        """Run pika's loop until work is done, an error or so many seconds later."""
         loop, until = self._connection.ioloop, time.monotonic() + seconds
         while not (is_done() or self._has_failed) and time.monotonic() < until:
             timer = loop.call_later(min(0.05, seconds), loop.stop)
@@ -176,7 +176,7 @@ class ConfirmingChannel:
     def _take_return(
         self, _channel: Any, method: Any, properties_: Any, body: bytes
     ) -> None:
-        """Note which message has no queue: its confirm comes next."""
+        """Note the returned message, which has no queue: its confirm comes next."""
         key = method.routing_key, properties_.message_id, body
         places = self._places_by_message().get(key, deque())
         while places:
@@ -187,7 +187,7 @@ class ConfirmingChannel:
                 return
 
     def _places_by_message(self) -> dict[MessageKey, deque[int]]:
-        """Return the places of each message that was not returned yet."""
+        """Return the places of each message that RabbitMQ has not returned."""
         if not self._places:
             for place, message in enumerate(self._messages):
                 key = message.topic, message.message_id, message.body
@@ -212,7 +212,7 @@ class ConfirmingChannel:
 
 
 def properties(message: OutboxMessage) -> Any:
-    """Return the properties and headers of a message."""
+    """Return the AMQP properties and headers of an outbox message."""
     own, standard = dict[str, object](), dict[str, str]()
     for name_bytes, value in message.headers:
         name, text = _name(name_bytes), _text(value)

@@ -63,11 +63,11 @@ class RedisStreamsPublisher:
         return [_outcome(reply) for reply in replies]
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the publisher's connection to Redis."""
         self._client.close()
 
     def _check(self) -> None:
-        """Raise Away unless Redis answers: from then on nothing is certain."""
+        """Raise Away unless Redis answers before a publish becomes uncertain."""
         try:
             self._client.ping()
         except RedisError as error:

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 
 
 def text_array(texts: Iterable[str]) -> str:
-    """Return a literal of text[]."""
+    """Return texts as a Postgres literal of text[]."""
     return _array(text.replace("\\", r"\\").replace('"', r"\"") for text in texts)
 
 
 def bytea_array(values: Iterable[bytes]) -> str:
-    """Return a literal of bytea[]."""
+    """Return byte strings as a Postgres literal of bytea[]."""
     return _array(rf"\\x{value.hex()}" for value in values)
 
 

@@ -75,7 +75,7 @@ class OutboxBacklog:
 
 
 def write(connection: OutboxConnection) -> OutboxBacklog:
-    """Write the figures of all topics, and return their sum.
+    """Write the outbox's backlog figures of all topics, and return their sum.
 
     Those of topics of which nothing waits go to 0, and are deleted after a minute.
     """

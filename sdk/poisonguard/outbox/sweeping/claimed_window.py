@@ -73,7 +73,7 @@ class SendingWindow:
 
     @property
     def age(self) -> float:
-        """Return the seconds since the window was claimed."""
+        """Return the seconds since the window of outbox rows was claimed."""
         return seconds_since_boot() - self.claimed_at
 
     def add(self, verdicts: Verdicts) -> None:
@@ -82,7 +82,7 @@ class SendingWindow:
         self.duplicates += verdicts.duplicates
 
     def begin_round(self, most: int) -> list[ClaimedRow]:
-        """Return the rows to send now: none behind another one of its topic and key.
+        """Return the window's rows to send now: none behind another of its key.
 
         Rows without a key may go together.
         """
@@ -137,7 +137,7 @@ class SendingRecord:
     def note_silence(
         self, window: SendingWindow, rows: Sequence[ClaimedRow], detail: str
     ) -> None:
-        """Give rows back to which the broker said nothing; they go in small windows.
+        """Give back rows without an answer of the broker; shrink their windows.
 
         A row that was alone often enough is quarantined.
         """

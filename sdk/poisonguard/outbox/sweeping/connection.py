@@ -36,7 +36,7 @@ SILENCE_SECONDS = 10.0
 
 
 def connecting_to(conninfo: str) -> Connect:
-    """Return a function that connects for a sweeper."""
+    """Return a function that connects a sweeper to its database."""
     settings: dict[str, Any] = {
         **CLIENT_SETTINGS,
         "application_name": "poisonguard sweeper",
@@ -105,7 +105,7 @@ class OutboxConnection:
             return cursor.fetchall() if cursor.description else []
 
     def execute_within(self, seconds: float, statement: str) -> list[Any]:
-        """Run a statement under a statement time-out of its own."""
+        """Run an SQL statement under a statement time-out of its own."""
         try:
             with self._watch, self._connection.transaction():
                 self._connection.execute(
@@ -122,7 +122,7 @@ class OutboxConnection:
             raise
 
     def columns(self, statement: str, values: Values) -> list[Column]:
-        """Run a statement; return its columns as the bytes that Postgres sent.
+        """Run an SQL statement; return its columns as bytes that Postgres sent.
 
         So a value that has no Python equivalent harms only its own row.
         """
@@ -173,7 +173,7 @@ class AnswerWatch:
         self._since = None
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread that watches for Postgres's answers."""
         self._end.set()
         self._thread.join()
 

@@ -105,7 +105,7 @@ class ErrorLog:
         self._write(key)
 
     def _write(self, key: tuple[Stage, str]) -> None:
-        """Log a kind of error at most once a minute, at first with its stack."""
+        """Log a kind of sweeper error at most once a minute, first with its stack."""
         error, now = self._errors[key], self._timer()
         if now < self._logged_at.get(key, 0.0):
             return
@@ -158,7 +158,7 @@ class SweeperBreaker:
 
 
 def one_line(text: str) -> str:
-    """Return a text of others as a log can show it, with no control characters."""
+    """Return a foreign text without control characters, as a log can show it."""
     return " ".join(clean(text).split())[:TEXT_LIMIT]
 
 

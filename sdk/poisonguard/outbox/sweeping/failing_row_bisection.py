@@ -64,7 +64,7 @@ def _passes_farther_on(
     run: Callable[[Sequence[Row]], None],
     result: Bisection[Row],
 ) -> bool:
-    """Run the statement for the last row of each part, until it passes for one."""
+    """Run the statement for each part's last row, until it passes for one."""
     for place, part in enumerate(parts):
         try:
             run(part[-1:])

@@ -47,7 +47,7 @@ class Timer:
         return now
 
     def end(self, seconds: float | None = None) -> None:
-        """End a housekeeping job: it is due again after these seconds, or as usual."""
+        """End a housekeeping job, due again after these seconds, or as usual."""
         self._at = time.monotonic() + (self._every if seconds is None else seconds)
 
 

@@ -137,7 +137,7 @@ class Finding:
 
     @property
     def is_blocking(self) -> bool:
-        """Tell whether this fault of the tables stops all sending until mended."""
+        """Tell whether this fault of outbox tables stops all sending until mended."""
         return self.kind not in HARMLESS
 
 

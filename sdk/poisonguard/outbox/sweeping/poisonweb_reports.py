@@ -49,7 +49,7 @@ class PoisonwebReports:
 def failure_of(
     row: QuarantinedRow, *, outbox: str, host: str | None = None
 ) -> FailureReport:
-    """Describe a row as a failure of the outbox's own consumer.
+    """Build a failure report of an outbox row, by the outbox's own consumer.
 
     The report id is that of the row and its reason. A body of more than 16 MiB is left
     out.

@@ -62,7 +62,7 @@ DELETE FROM {sent} WHERE ctid = ANY (ARRAY(
 def prune(
     connection: OutboxConnection, *, rows_for: timedelta, ids_for: timedelta
 ) -> bool:
-    """Delete old sent rows, duplicates and ids; return whether there may be more."""
+    """Delete old sent rows, duplicates and ids of an outbox; True if more may exist."""
     ages = ((SENT_ROWS, rows_for), (DUPLICATES, rows_for), (IDS, ids_for))
     has_more = [_prune(connection, statement, age) for statement, age in ages]
     return any(has_more)

@@ -43,7 +43,7 @@ class RejectedReports:
         self._until = {i: end for i, end in self._until.items() if i > row_id}
 
     def others(self, row_ids: Iterable[int]) -> list[int]:
-        """Return the rows whose reports were not rejected lately, in their order."""
+        """Return the outbox rows whose reports were not rejected lately, in order."""
         self._end()
         last = self._last_row
         return sorted(
@@ -53,7 +53,7 @@ class RejectedReports:
         )
 
     def unreported(self, connection: OutboxConnection) -> list[QuarantinedRow]:
-        """Read the first quarantined rows that are to be reported."""
+        """Read the first quarantined outbox rows that are to be reported."""
         self._end()
         passed_by = list(self._until)
         if self._last_row is None:
@@ -63,7 +63,7 @@ class RejectedReports:
         return _read_some(connection, [row_id for (row_id,) in listed])
 
     def _end(self) -> None:
-        """Forget the rows whose reports were rejected an hour ago."""
+        """Forget the outbox rows whose reports were rejected an hour ago."""
         now = self._timer()
         self._until = {i: end for i, end in self._until.items() if end > now}
         if now >= self._last_row_until:

@@ -115,7 +115,7 @@ class LookUp:
 def read_same_ids(
     connection: OutboxConnection, rows: Sequence[ClaimedRow | RefusedRow]
 ) -> LookUp:
-    """Read other rows and sent ids that have the message ids of these rows."""
+    """Read other outbox rows and sent ids with the message ids of these rows."""
     first: dict[Identity, int] = {}
     for row in rows:
         if isinstance(row, ClaimedRow):
@@ -190,7 +190,7 @@ def _add(same: SameId, answer: Sequence[object]) -> None:
 
 
 def _judge_group(group: Sequence[ClaimedRow], same: SameId, verdicts: Verdicts) -> None:
-    """Decide which of the rows of one message id is sent."""
+    """Decide which of the outbox rows of one message id is sent."""
     new = [row for row in group if row.digest not in same.sent_digests]
     for row in group:
         if row.digest in same.sent_digests:
@@ -212,7 +212,7 @@ def _judge_group(group: Sequence[ClaimedRow], same: SameId, verdicts: Verdicts) 
 
 
 def _conflict(new: Sequence[ClaimedRow], same: SameId) -> str:
-    """Return why no row of one message id may be sent; "" where one may."""
+    """Return why no outbox row of one message id may be sent; "" if one may."""
     if same.sent_digests:
         return (
             "two messages under one id: another message with it was sent at"

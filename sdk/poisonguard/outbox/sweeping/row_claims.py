@@ -182,12 +182,12 @@ class Claims:
         return self._read(self._connection.columns(BY_ID + CLAIM, values))
 
     def list_next(self, order: ClaimOrder) -> list[int]:
-        """List the rows that `claim_next` would claim, without reading them."""
+        """List the outbox rows that `claim_next` would claim, without reading them."""
         rows = self._connection.execute(LIST_NEXT, self._values(order))
         return [row_id for (row_id,) in rows]
 
     def give_back(self, token: UUID, rows: Iterable[ReturnedRow]) -> None:
-        """End the claims of these rows of a window, so that they are due again."""
+        """End the claims of these outbox rows of a window: they are due again."""
         listed = list(rows)
         values = {
             "token": token,
@@ -198,7 +198,7 @@ class Claims:
         self._connection.execute(GIVE_BACK, values)
 
     def give_back_all(self, token: UUID) -> None:
-        """End the claims of a window whose rows are not known."""
+        """End the claims of a window whose outbox rows are not known."""
         self._connection.execute(GIVE_BACK_ALL, {"token": token})
 
     def _values(self, order: ClaimOrder) -> dict[str, object]:
@@ -222,7 +222,7 @@ OF_ALL_ROWS = frozenset({"08", "25", "28", "3D", "3F", "40", "42", "53", "55", "
 
 
 def is_of_row(error: Exception) -> bool:
-    """Tell whether an error of Postgres may be due to one row of the statement."""
+    """Tell whether an error of Postgres may be due to one row of a statement."""
     if not isinstance(error, psycopg.Error) or error.sqlstate is None:
         return False
     return error.sqlstate[:2] not in OF_ALL_ROWS

@@ -140,7 +140,7 @@ class QuarantineReporter(Protocol):
     """Takes quarantined rows into the care of people."""
 
     def report(self, rows: Sequence[QuarantinedRow]) -> Sequence[ReportAnswer]:
-        """Report rows, and return an answer to each, in their order.
+        """Report quarantined rows; return an answer to each, in their order.
 
         The same row with the same reason counts once. Raises Away where none could be
         reported now, and Refused where none may be.
@@ -161,7 +161,7 @@ def mark(connection: OutboxConnection, rows: Sequence[RefusedRow]) -> set[int]:
 def unreported(
     connection: OutboxConnection, passed_by: Collection[int]
 ) -> list[QuarantinedRow]:
-    """Read quarantined rows that were not reported yet, the first ones."""
+    """Read the first quarantined outbox rows that were not reported yet."""
     values = {
         "passed_by": list(passed_by),
         "rows": REPORTED_AT_ONCE,
@@ -209,7 +209,7 @@ def _row_by_id(connection: OutboxConnection, row_id: int) -> list[QuarantinedRow
 
 
 def _unreadable(row_id: int, error: Exception) -> QuarantinedRow:
-    """Build the stand-in for a row that cannot be read: damaged, or other encoding."""
+    """Build the stand-in for an outbox row that cannot be read."""
     return QuarantinedRow(
         row_id=row_id,
         producer="",

@@ -92,7 +92,7 @@ class ClaimedRow:
 
     @property
     def order_key(self) -> OrderKey:
-        """Return topic and key, by which messages keep their order."""
+        """Return a row's topic and key, by which messages keep their order."""
         return self.message.topic, self.message.key
 
 
@@ -116,7 +116,7 @@ class UnreadableColumn(Exception):
 
 
 def read(columns: Sequence[Column]) -> Iterator[ClaimedRow | RefusedRow]:
-    """Yield each claimed row, or why it cannot be sent, in the order of their ids."""
+    """Yield each claimed outbox row, or why it cannot be sent, in order of ids."""
     if not columns:
         return
     types = RowTypes(columns)
@@ -168,7 +168,7 @@ class RowTypes:
         )
 
     def _read_names(self, raw: RawRow, names: dict[str, str]) -> None:
-        """Add the names up to the first that cannot be read, which is raised."""
+        """Add the type names up to the first unreadable one, which is raised."""
         for name in NAMES:
             names[name] = _name(name, getattr(raw, name))
 
@@ -202,7 +202,7 @@ class RowTypes:
 
 
 def header_pairs(parts: object) -> tuple[Header, ...]:
-    """Return names with values from a flat list of both; raise UnreadableColumn."""
+    """Return header names with values from a flat list; raise UnreadableColumn."""
     if not isinstance(parts, list):
         raise UnreadableColumn("headers is no array")
     if len(parts) % 2:

@@ -67,7 +67,7 @@ def mark_sent(
 
 
 def note_sent(connection: OutboxConnection, rows: Sequence[ClaimedRow]) -> list[int]:
-    """Note ids as sent whose rows could not be marked.
+    """Note message ids as sent whose outbox rows could not be marked.
 
     Return the rows whose ids were new there: of the others the answer to their mark was
     lost.

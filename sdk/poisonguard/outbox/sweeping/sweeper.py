@@ -126,7 +126,7 @@ class Sweeper:
         self._stage = Stage.CONNECT
 
     def run(self, stop: StopSignal) -> None:
-        """Sweep until `stop`; then finish the window, and let the next sweeper work."""
+        """Sweep the outbox until `stop`; finish the window, then let others work."""
         try:
             while not stop.is_set():
                 stop.wait(self.work_once())
@@ -136,7 +136,7 @@ class Sweeper:
             self.close()
 
     def work_once(self, *, is_stopping: bool = False) -> float:
-        """Send one window; return the seconds to wait before the next.
+        """Send one window of outbox rows; return the seconds to wait before the next.
 
         This is the one place where every error is caught: it is counted, logged, shown
         in `health`, and followed by a pause.
@@ -166,7 +166,7 @@ class Sweeper:
         )
 
     def close(self) -> None:
-        """Release the lock and the connection."""
+        """Release the sweeper's lock and its database connection."""
         self._ownership.close()
         self._close_session()
 
@@ -220,7 +220,7 @@ class Sweeper:
             self._housekeeping.report_soon()
 
     def _send_window(self, session: Session, fence: int) -> bool:
-        """Claim, send and mark a window; return whether there was one."""
+        """Claim, send, mark a window of outbox rows; return whether there was one."""
         window = self._window = SendingWindow()
         self._enter(Stage.CLAIM)
         rows = self._claim(session, window, fence)
@@ -290,7 +290,7 @@ class Sweeper:
         return sorted(rows, key=lambda row: row.row_id)
 
     def _check_fence(self, session: Session, fence: int) -> None:
-        """Raise Fenced where nothing can be claimed because the fence is another."""
+        """Raise Fenced where the outbox has another sweeper's fence."""
         if session.connection.execute(READ_FENCE) != [(fence,)]:
             self._ownership.release()
             raise Fenced(TAKEN_OVER)
@@ -352,7 +352,7 @@ class Sweeper:
 
 
 def _can_claim_behind(claims: Claims, order: ClaimOrder, row_id: int) -> bool:
-    """Tell whether a row of the windows behind a row can be claimed.
+    """Tell whether an outbox row behind one in a window can be claimed.
 
     It is given back: earlier ones of its topic and key may have to go before it.
     """

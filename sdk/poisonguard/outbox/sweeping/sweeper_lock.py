@@ -47,7 +47,7 @@ class Ownership:
         return None if grant is None or grant.lost else grant.fence
 
     def acquire(self, connection: OutboxConnection, *, seconds: float) -> int | None:
-        """Return our fence; wait so long for another sweeper to end, and return None.
+        """Return our sweeper's fence; wait for another sweeper to end, or return None.
 
         Raises Misconfigured where the table has a higher fence.
         """
