@@ -163,7 +163,7 @@ class LockConnection:
         self._calls: set[str] = set()
 
     def prepare(self, conninfo: str) -> None:
-        """Make it a session for locks; raise Misconfigured where it cannot be one."""
+        """Make a connection a session for locks; raise Misconfigured if it cannot."""
         try:
             self._prepare(conninfo)
         except psycopg.Error as error:

@@ -235,7 +235,7 @@ def identity_of(connection: Any) -> tuple[object, ...]:
 
 
 def explain(error: Exception) -> Exception:
-    """Return what helps where the tables are missing, altered or not granted."""
+    """Return the error to raise for Postgres's, with a remedy for outbox tables."""
     codes = [getattr(each, name, None) for each, name in _sources(error)]
     for code, advice in ADVICE.items():
         if code in codes:

@@ -54,7 +54,7 @@ class Reader(ABC):
 
     @abstractmethod
     def body(self, message: Any) -> bytes:
-        """Return the bytes that its producer sent."""
+        """Return the bytes of the message that its producer sent."""
 
     def copy(self, message: Any) -> Any:
         """Return a copy of the message that a later retry can use."""
@@ -71,7 +71,7 @@ class Reader(ABC):
     def number_again(
         self, *, bookmark: str, message_id: str | None, seq: int | None
     ) -> int:
-        """Return the same as `number`, from the bookmark, message id and seq alone.
+        """Return the message's `number` from its bookmark, message id and seq alone.
 
         By it the guard recognises a message that it handled and another consumer
         failed on.
@@ -87,7 +87,7 @@ class Reader(ABC):
         return None
 
     def glance(self, message: Any) -> Glance:
-        """Return the bookmark, the number, and whether the message is redriven."""
+        """Return a message's bookmark and number, and whether it is redriven."""
         redriven = self.redrive(message) is not None
         return self.bookmark(message), self.number(message), redriven
 
@@ -111,7 +111,7 @@ class Reader(ABC):
     def numbering_by_age(
         self, skipped: Container[str], is_expired: Callable[[datetime], bool]
     ) -> Callable[[Any], int]:
-        """Return the same as `numbering`, with 0 for expired messages, too."""
+        """Return the `numbering` of messages, with 0 for expired messages, too."""
         number, enqueued_at = self.numbering(skipped), self.enqueued_at
 
         def number_by_age(message: Any) -> int:
@@ -121,7 +121,7 @@ class Reader(ABC):
         return number_by_age
 
     def _numbering_by_id(self, skipped: Container[str]) -> Callable[[Any], int]:
-        """Return a fast numbering for a reader without a `number` of its own."""
+        """Return a fast numbering of messages for a reader without its own `number`."""
         kind, read_bookmark, redrive = type(self), self.bookmark, self.redrive
         message_id = self.message_id
         has_message_ids = kind.message_id is not Reader.message_id
@@ -143,15 +143,15 @@ class Reader(ABC):
         return number
 
     def message_id(self, message: Any) -> str | None:
-        """Return the producer's id, which stays when the message is sent again."""
+        """Return the producer's id of the message, which stays when sent again."""
         return None
 
     def headers(self, message: Any) -> Headers:
-        """Return the headers as pairs of bytes, in their order."""
+        """Return the message's headers as pairs of bytes, in their order."""
         return ()
 
     def redrive(self, message: Any) -> str | None:
-        """Return the value of the redrive header."""
+        """Return the value of the message's redrive header."""
         return find_redrive(self.headers(message))
 
     def enqueued_at(self, message: Any) -> datetime | None:
@@ -163,15 +163,15 @@ class Reader(ABC):
         return None
 
     def seq(self, message: Any) -> int | None:
-        """Return the sequence number among the messages of its publisher."""
+        """Return the message's sequence number among those of its publisher."""
         return None
 
     def content_type(self, message: Any) -> str | None:
-        """Return the media type of the body."""
+        """Return the media type of the message's body."""
         return None
 
     def dequeue_count(self, message: Any) -> int | None:
-        """Return how often the broker delivered it, this delivery included."""
+        """Return how often the broker delivered the message, this time included."""
         return None
 
 
@@ -186,7 +186,7 @@ def number_of(text: str) -> int:
 
 
 def find_redrive(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """Return the value of the redrive header, None without one."""
+    """Return the value of the redrive header in headers, None without one."""
     for name, value in headers:
         if name == _REDRIVE_NAME:
             return value.decode("utf-8", "replace")
@@ -208,7 +208,7 @@ def header_pairs(headers: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> Head
 
 
 def to_bytes(value: object) -> bytes:
-    """Return bytes as they are, text encoded, and anything else as JSON."""
+    """Return a body in bytes: bytes as they are, text encoded, anything else JSON."""
     if value is None:
         return b""
     data = as_bytes(value)
@@ -218,7 +218,7 @@ def to_bytes(value: object) -> bytes:
 
 
 def as_bytes(value: object) -> bytes | None:
-    """Return a copy of bytes or of text, whatever it holds; None of anything else."""
+    """Return a copy of bytes or text as bytes, whatever it holds; None of others."""
     match value:
         case bytes():
             return value

@@ -41,7 +41,7 @@ class AioPikaReader(Reader):
         return number
 
     def bookmark(self, message: AbstractIncomingMessage) -> str:
-        """Return the message id, else one of the delivery and the body's digest."""
+        """Return the message id, else an id of the delivery and the body's digest."""
         if message.message_id:
             return message.message_id
         # aio-pika generates a new consumer tag for each subscription.
@@ -50,7 +50,7 @@ class AioPikaReader(Reader):
         return f"{consumer}/{message.delivery_tag}/{digest}"
 
     def number(self, message: AbstractIncomingMessage) -> int:
-        """Hash the message id, or the body without one."""
+        """Return a hash of the message id, or of the body without an id."""
         name = message.message_id or hashlib.sha256(message.body).hexdigest()
         return number_of(name)
 
@@ -65,7 +65,7 @@ class AioPikaReader(Reader):
         return bytes(message.body)
 
     def headers(self, message: AbstractIncomingMessage) -> Headers:
-        """Return the AMQP properties and headers as a lane stores them."""
+        """Return a message's AMQP properties and headers as a lane stores them."""
         properties = {
             **{name: getattr(message, name) for name in amqp.PROPERTIES},
             # The client returns 0 for a missing priority.
@@ -75,18 +75,18 @@ class AioPikaReader(Reader):
         return amqp.pairs(properties, message.headers)
 
     def redrive(self, message: AbstractIncomingMessage) -> str | None:
-        """Return the value of the redrive header, or None."""
+        """Return the value of the message's redrive header, or None."""
         return amqp.redrive(message.headers)
 
     def enqueued_at(self, message: AbstractIncomingMessage) -> datetime | None:
-        """Return the producer's timestamp, or None."""
+        """Return the producer's timestamp of the message, or None."""
         return amqp.moment(message.timestamp)
 
     def content_type(self, message: AbstractIncomingMessage) -> str | None:
         return message.content_type or None
 
     def dequeue_count(self, message: AbstractIncomingMessage) -> int | None:
-        """Return how often a quorum queue delivered it, or None."""
+        """Return how often a quorum queue delivered the message, or None."""
         return amqp.dequeue_count(message.headers)
 
 

@@ -41,12 +41,12 @@ class AmpsReader(Reader):
         return number
 
     def number(self, message: Any) -> int:
-        """Hash the bookmark; raise Misconfigured for a borrowed message."""
+        """Return a hash of the bookmark; raise Misconfigured for a borrowed message."""
         refuse_borrowed(message)
         return super().number(message)
 
     def bookmark(self, message: Any) -> str:
-        """Return the bookmark, "sha256:" and the body's digest without one."""
+        """Return the message's bookmark; without one, the digest of its body."""
         try:
             bookmark = text_of(message.get_bookmark)
         except AttributeError:
@@ -61,22 +61,22 @@ class AmpsReader(Reader):
         return bytes(message.get_data_raw())
 
     def copy(self, message: Any) -> Any:
-        """Return a deep copy: the client uses the message object again."""
+        """Return a deep copy of the AMPS message: the client uses its object again."""
         return copy.deepcopy(message)
 
     def publisher(self, message: Any) -> str | None:
-        """Return the publisher's number in the bookmark, or None."""
+        """Return the publisher's number in the message's bookmark, or None."""
         match = _BOOKMARK.match(self.bookmark(message))
         return match[1] if match else None
 
     def seq(self, message: Any) -> int | None:
-        """Return the sequence number in the bookmark, or None."""
+        """Return the sequence number in the message's bookmark, or None."""
         match = _BOOKMARK.match(self.bookmark(message))
         return min(int(match[2]), SEQ_LIMIT) if match else None
 
 
 def text_of(get: Callable[[], Any]) -> str:
-    """Read a header; return "" where it is missing or no UTF-8."""
+    """Read a header of an AMPS message; return "" where missing or no UTF-8."""
     try:
         return str(get() or "")
     except UnicodeDecodeError:  # the client cannot return it otherwise
@@ -84,7 +84,7 @@ def text_of(get: Callable[[], Any]) -> str:
 
 
 def refuse_borrowed(message: Any) -> None:
-    """Raise for the client's own message object on another thread."""
+    """Raise Misconfigured for AMPS's reused message object on another thread."""
     if not _thread.is_clients and is_clients_own(message):
         raise Misconfigured(
             "The AMPS client uses this message object for the next message, too: hand"
@@ -93,7 +93,7 @@ def refuse_borrowed(message: Any) -> None:
 
 
 def is_clients_own(message: Any) -> bool:
-    """Tell whether it is the object that the client reuses, and not a copy."""
+    """Tell whether an AMPS message is the object that the client reuses."""
     kind: Any = type(message)
     return _says_whose(kind) and not _owns(message)
 
@@ -118,13 +118,13 @@ _byte_at = ctypes.c_uint8.from_address
 
 
 def _owns(message: Any) -> bool:
-    """Read the flag that a message object owns its memory, which is a copy then."""
+    """Tell whether an AMPS message owns its memory, as a copy does."""
     return bool(_byte_at(id(message) + _OWNS_AT).value)
 
 
 @cache
 def _says_whose(kind: Any) -> bool:
-    """Tell whether messages of this type have the memory layout we know."""
+    """Tell whether an AMPS message type has the memory layout we know."""
     if kind.__module__ != "AMPS" or kind.__basicsize__ != _MESSAGE_SIZE:
         return False
     message = kind()

@@ -39,7 +39,7 @@ _DEEPEST = 32
 
 
 def pairs(properties: Mapping[str, object], headers: Mapping[str, Any]) -> Headers:
-    """Return properties and headers as a lane stores them, without empty ones."""
+    """Return an AMQP message's properties and headers as a lane stores them."""
     # Headers named like properties go last, so that they are not read as such.
     own = sorted(headers.items(), key=lambda item: str(item[0]).startswith(PREFIX))
     return (
@@ -49,14 +49,14 @@ def pairs(properties: Mapping[str, object], headers: Mapping[str, Any]) -> Heade
 
 
 def redrive(headers: Mapping[str, Any] | None) -> str | None:
-    """Return the value of the redrive header, or None."""
+    """Return the value of the redrive header in AMQP headers, or None."""
     if not headers or REDRIVE_HEADER not in headers:
         return None
     return to_bytes(headers[REDRIVE_HEADER]).decode("utf-8", "replace")
 
 
 def dequeue_count(headers: Mapping[str, Any] | None) -> int | None:
-    """Return how often a quorum queue delivered it; None for other queues."""
+    """Return how often a quorum queue delivered a message; None for others."""
     returned = (headers or {}).get(DELIVERY_COUNT)
     return returned + 1 if isinstance(returned, int) else None
 
@@ -79,7 +79,7 @@ def moment(timestamp: object) -> datetime | None:
 
 
 def _properties(properties: Mapping[str, object]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield each property that is set, as a header."""
+    """Yield each set AMQP property as a header."""
     for name in PROPERTIES:
         value = properties.get(name)
         if isinstance(value, datetime):
@@ -89,7 +89,7 @@ def _properties(properties: Mapping[str, object]) -> Iterator[tuple[bytes, bytes
 
 
 def _in_zone(moment: datetime) -> datetime:
-    """Return a time as it is, in UTC if it has no zone."""
+    """Return a time as it is, in UTC if without a zone."""
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
@@ -99,7 +99,7 @@ def _seconds(moment: datetime) -> int:
 
 
 def _header_value(value: object) -> bytes:
-    """Encode a header's value: text as it is, other types as typed JSON."""
+    """Encode an AMQP header's value: text as it is, other types as typed JSON."""
     text = as_bytes(value)
     if text is not None:
         return _marked_text(text) if _reads_as_json(text) else text
@@ -112,7 +112,7 @@ def _header_value(value: object) -> bytes:
 
 
 def _jsonable(value: object, *, deep: int) -> object:
-    """Convert a value for JSON, with the types that JSON lacks; raise for others."""
+    """Convert an AMQP value for JSON, with types that JSON lacks; raise for others."""
     if deep > _DEEPEST:
         raise ValueError("it is too deep")
     match value:
@@ -125,7 +125,7 @@ def _jsonable(value: object, *, deep: int) -> object:
 
 
 def _jsonable_scalar(value: object) -> object:
-    """Convert one value that is no list or table, like `_jsonable`."""
+    """Convert one AMQP value that is no list or table, like `_jsonable`."""
     match value:
         case None | bool() | str():
             return value
@@ -146,7 +146,7 @@ def _jsonable_scalar(value: object) -> object:
 
 
 def _with_type(value: object, plain: object) -> object:
-    """Wrap a top-level value with its AMQP type."""
+    """Wrap a top-level AMQP value with its AMQP type."""
     match value:
         case None:
             return {"$V": None}
@@ -170,7 +170,7 @@ def _fits(number: int, *, bits: int) -> bool:
 
 
 def _reads_as_json(text: bytes) -> bool:
-    """Tell whether Poisonweb would read the text as a value of another type."""
+    """Tell whether Poisonweb would read a header's text as another type's value."""
     if text[:1] not in {b"[", b"{"}:
         return False
     try:
@@ -181,11 +181,11 @@ def _reads_as_json(text: bytes) -> bool:
 
 
 def _marked_text(text: bytes) -> bytes:
-    """Mark a text that would be read as JSON, so that it is not."""
+    """Mark a header's text that would be read as JSON, so that it is not."""
     long_string = b"S" + len(text).to_bytes(4, "big") + text
     return _json({"$raw": base64.b64encode(long_string).decode()})
 
 
 def _json(plain: object) -> bytes:
-    """Write JSON without NaN and infinities."""
+    """Write a value as JSON without NaN and infinities."""
     return json.dumps(plain, ensure_ascii=False, allow_nan=False).encode()

@@ -57,35 +57,35 @@ class AzureQueueReader(Reader):
         return number
 
     def bookmark(self, message: QueueMessage) -> str:
-        """Return the id that the queue gave the message."""
+        """Return the id that the Azure queue gave the message."""
         return str(message.id)
 
     def body(self, message: QueueMessage) -> bytes:
-        """Return the decoded bytes, or the text as it is."""
+        """Return the message's decoded bytes, or its text as it is."""
         decoded = self._decoded(message)
         return to_bytes(message.content) if decoded is None else decoded
 
     def headers(self, message: QueueMessage) -> Headers:
-        """Return one header, which says how the text was encoded."""
+        """Return one header, which says how the message's text was encoded."""
         if self._encoding == "decoded":
             return ()
         is_plain = self._decoded(message) is None
         return ((ENCODING_HEADER, b"none" if is_plain else b"base64"),)
 
     def redrive(self, message: QueueMessage) -> str | None:
-        """Return None: a message there bears no mark."""
+        """Return None: a message of an Azure queue bears no redrive mark."""
         return None
 
     def enqueued_at(self, message: QueueMessage) -> datetime | None:
-        """Return when the message was put into the queue."""
+        """Return when the message was put into the Azure queue."""
         return message.inserted_on
 
     def dequeue_count(self, message: QueueMessage) -> int | None:
-        """Return how often the queue delivered it."""
+        """Return how often the Azure queue delivered the message."""
         return message.dequeue_count
 
     def _decoded(self, message: QueueMessage) -> bytes | None:
-        """Decode base64, if encoding it again gives the same text; else return None."""
+        """Decode a text of base64; return None unless it encodes to the same."""
         text = message.content
         if self._encoding != "base64" or not isinstance(text, str):
             return None

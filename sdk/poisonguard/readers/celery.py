@@ -63,7 +63,7 @@ class TaskMessage:
 
 
 def redeliver(message: TaskMessage, seconds: float) -> None:
-    """Return the message by Celery's own retry, which holds no process."""
+    """Return a message to Celery by its own retry, which holds no process."""
     message.due_in = seconds
 
 
@@ -123,7 +123,7 @@ def _run_guarded(guard: Guard, task: Any, call: Callable[[], Any]) -> Any:
 
 
 def _redelivery_of(message: TaskMessage) -> Exception:
-    """Return the exception that makes Celery deliver the message again."""
+    """Return the exception that makes Celery deliver a message again."""
     if message.due_in is None:
         return Reject("it was released by its guard", requeue=True)
     try:
@@ -139,15 +139,15 @@ class CeleryReader(Reader):
     """Reads the message of a task."""
 
     def bookmark(self, message: TaskMessage) -> str:
-        """Return the task id."""
+        """Return the task id as the message's bookmark."""
         return str(message.request.id)
 
     def message_id(self, message: TaskMessage) -> str:
-        """Return the task id."""
+        """Return the task id as the message's id."""
         return str(message.request.id)
 
     def body(self, message: TaskMessage) -> bytes:
-        """Serialize the arguments again, as the producer did."""
+        """Serialize the task's arguments again, as the producer did."""
         request = message.request
         embedded = {name: getattr(request, name, None) for name in _EMBEDDED}
         payload = (request.args, request.kwargs, embedded)
@@ -155,7 +155,7 @@ class CeleryReader(Reader):
         return to_bytes(dumps(payload, serializer)[2])
 
     def headers(self, message: TaskMessage) -> Headers:
-        """Return the properties and headers as a RabbitMQ lane stores them."""
+        """Return the task's properties and headers as a RabbitMQ lane stores them."""
         request = vars(message.request)
         properties = request.get("properties") or {}
         headers = properties.get("application_headers")
@@ -165,15 +165,15 @@ class CeleryReader(Reader):
         return amqp.pairs(properties, own)
 
     def redrive(self, message: TaskMessage) -> str | None:
-        """Return the value of the redrive header, or None."""
+        """Return the value of the task's redrive header, or None."""
         return amqp.redrive(vars(message.request))
 
     def content_type(self, message: TaskMessage) -> str:
-        """Return the media type of the serializer, JSON if it is not named."""
+        """Return the media type of the task's serializer, JSON if not named."""
         properties = message.request.properties or {}
         return properties.get("content_type") or "application/json"
 
     def dequeue_count(self, message: TaskMessage) -> int | None:
-        """Return how often a quorum queue delivered it, or None."""
+        """Return how often a quorum queue delivered the task, or None."""
         properties = message.request.properties or {}
         return amqp.dequeue_count(properties.get("application_headers"))

@@ -40,7 +40,7 @@ class PikaReader(Reader):
         return number
 
     def bookmark(self, message: Delivery) -> str:
-        """Return the message id, else one of the delivery and the body's digest."""
+        """Return the message id, else an id of the delivery and the body's digest."""
         method, properties, body = message
         if properties.message_id:
             return str(properties.message_id)
@@ -50,7 +50,7 @@ class PikaReader(Reader):
         return f"{consumer}/{method.delivery_tag}/{digest}"
 
     def number(self, message: Delivery) -> int:
-        """Hash the message id, or the body without one."""
+        """Return a hash of the message id, or of the body without an id."""
         _, properties, body = message
         return number_of(properties.message_id or hashlib.sha256(body).hexdigest())
 
@@ -65,21 +65,21 @@ class PikaReader(Reader):
         return bytes(message[2])
 
     def headers(self, message: Delivery) -> Headers:
-        """Return the AMQP properties and headers as a lane stores them."""
+        """Return a message's AMQP properties and headers as a lane stores them."""
         return amqp.pairs(vars(message[1]), message[1].headers or {})
 
     def redrive(self, message: Delivery) -> str | None:
-        """Return the value of the redrive header, or None."""
+        """Return the value of the message's redrive header, or None."""
         headers = message[1].headers
         return amqp.redrive(headers) if headers else None
 
     def enqueued_at(self, message: Delivery) -> datetime | None:
-        """Return the producer's timestamp, or None."""
+        """Return the producer's timestamp of the message, or None."""
         return amqp.moment(message[1].timestamp)
 
     def content_type(self, message: Delivery) -> str | None:
         return message[1].content_type or None
 
     def dequeue_count(self, message: Delivery) -> int | None:
-        """Return how often a quorum queue delivered it, or None."""
+        """Return how often a quorum queue delivered the message, or None."""
         return amqp.dequeue_count(message[1].headers)

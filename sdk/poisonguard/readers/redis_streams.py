@@ -75,7 +75,7 @@ class RedisStreamsReader(Reader):
         return number
 
     def number_at(self, moment: datetime) -> int:
-        """Return the number of the first id in the millisecond behind this moment."""
+        """Return the first entry number in the millisecond after this moment."""
         # Messages of the same millisecond may be older.
         return ((moment - _EPOCH) // _MILLISECOND + 1 << 20) + 1
 
@@ -85,26 +85,26 @@ class RedisStreamsReader(Reader):
         return entry_id.decode() if isinstance(entry_id, bytes) else entry_id
 
     def number(self, message: Entry) -> int:
-        """Return `seq` plus 1: ids grow, so numbers order entries by time."""
+        """Return the entry's `seq` plus 1: numbers order entries by time."""
         return self.seq(message) + 1
 
     def number_again(
         self, *, bookmark: str, message_id: str | None, seq: int | None
     ) -> int:
-        """Compute the number from the bookmark, 0 if that is no entry id."""
+        """Compute an entry's number from its bookmark, 0 if that is no entry id."""
         try:
             return self.number((bookmark, {}))
         except ValueError:  # no id of an entry
             return 0
 
     def seq(self, message: Entry) -> int:
-        """Return the id as one number: milliseconds, then 20 bits of the counter."""
+        """Return the entry id as one number: milliseconds, then 20 bits."""
         milliseconds, _, number = self.bookmark(message).partition("-")
         low = min(int(number or 0), _MOST_LOW)
         return min(int(milliseconds) << 20 | low, SEQ_LIMIT)
 
     def message_id(self, message: Entry) -> str | None:
-        """Return the value of the id field; None if it is missing, empty or no text."""
+        """Return the entry's message id; None if missing, empty or no text."""
         fields = message[1]
         by_name = fields if isinstance(fields, Mapping) else dict(fields)
         for name in self._id_names:
@@ -113,11 +113,11 @@ class RedisStreamsReader(Reader):
         return None
 
     def body(self, message: Entry) -> bytes:
-        """Return the field that is the body, b"" without one."""
+        """Return the entry's field that is the body, b"" without one."""
         return self._body_and_headers(message)[0]
 
     def headers(self, message: Entry) -> Headers:
-        """Return the other fields; one may mark the body's place."""
+        """Return the entry's other fields; one may mark the body's place."""
         return self._body_and_headers(message)[1]
 
     def enqueued_at(self, message: Entry) -> datetime | None:
@@ -129,7 +129,7 @@ class RedisStreamsReader(Reader):
             return None
 
     def _body_and_headers(self, message: Entry) -> tuple[bytes, Headers]:
-        """Split the fields into the body and headers; one may mark the body's place."""
+        """Split an entry's fields into body and headers."""
         fields = header_pairs(message[1])
         names = [name for name, _ in fields]
         if self._body_field not in names:

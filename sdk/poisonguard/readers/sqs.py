@@ -75,24 +75,24 @@ class SqsReader(Reader):
         return str(_members(message)["MessageId"])
 
     def number(self, message: Any) -> int:
-        """Hash the id that SQS gave it: copies are other messages to SQS."""
+        """Return a hash of the SQS message id: copies are other messages to SQS."""
         return number_of(self.bookmark(message))
 
     def number_again(
         self, *, bookmark: str, message_id: str | None, seq: int | None
     ) -> int:
-        """Return the same as `number`, from the bookmark."""
+        """Return the message's `number` from its bookmark alone."""
         return number_of(bookmark)
 
     def message_id(self, message: Any) -> str | None:
-        """Return the value of the id's attribute; None if it is missing or no text."""
+        """Return the id in the message's attribute; None if missing or no text."""
         attributes = _members(message).get("MessageAttributes")
         if not attributes or self._id_attribute not in attributes:
             return None
         return text_id(_type_and_value(attributes[self._id_attribute])[1])
 
     def body(self, message: Any) -> bytes:
-        """Return the body, decoded where Poisonweb encoded it."""
+        """Return the message's body, decoded where Poisonweb encoded it."""
         members = _members(message)
         body = to_bytes(members["Body"])
         if _attributes(members).get(BODY_MARK) != _MARKED:
@@ -101,7 +101,7 @@ class SqsReader(Reader):
         return body if decoded is None else decoded
 
     def headers(self, message: Any) -> Headers:
-        """Return the message attributes, and what else belongs to the message."""
+        """Return the message's attributes, and what else belongs to it."""
         members = _members(message)
         attributes = _attributes(members)
         is_marked = attributes.get(BODY_MARK) == _MARKED
@@ -111,7 +111,7 @@ class SqsReader(Reader):
         return (*own, *_sqs_headers(members.get("Attributes") or {}, attributes))
 
     def redrive(self, message: Any) -> str | None:
-        """Return the value of the redrive attribute, or None."""
+        """Return the value of the message's redrive attribute, or None."""
         attributes = _members(message).get("MessageAttributes")
         if not attributes or REDRIVE_HEADER not in attributes:
             return None
@@ -127,14 +127,14 @@ class SqsReader(Reader):
         )
 
     def dequeue_count(self, message: Any) -> int | None:
-        """Return how often SQS delivered it; None if that was not requested."""
+        """Return how often SQS delivered a message; None if not requested."""
         attributes = _members(message).get("Attributes") or {}
         count = attributes.get("ApproximateReceiveCount")
         return int(count) if count else None
 
 
 def _members(message: Any) -> Mapping[str, Any]:
-    """Return the members sent by SQS, which a resource keeps in its `meta`."""
+    """Return the message members sent by SQS, which a resource keeps in `meta`."""
     members: Mapping[str, Any]
     members = message if isinstance(message, dict) else message.meta.data
     return members
@@ -157,7 +157,7 @@ def _type_and_value(wire: Mapping[str, Any]) -> tuple[str, bytes]:
 def _sqs_headers(
     system: Mapping[str, str], attributes: Mapping[str, tuple[str, bytes]]
 ) -> Headers:
-    """Return the attributes' types and the system attributes as headers."""
+    """Return a message's attribute types and system attributes as headers."""
     types = {name: kind for name, (kind, _) in attributes.items() if kind != "String"}
     written = json.dumps(types, separators=(",", ":")) if types else ""
     values = {"types": written, **{name: system.get(name, "") for name in _ASIDE}}

@@ -41,7 +41,7 @@ class AppliedCounts:
         times: int,
         handled: bool = False,
     ) -> None:
-        """Add to the count of a skip, to be sent with the next batch."""
+        """Count that a skip was applied, to be sent with the next batch."""
         with self._lock:
             count = self._counts.setdefault(
                 (skip, consumer_group, client_name), _Applied()
@@ -52,12 +52,12 @@ class AppliedCounts:
 
     @property
     def waiting(self) -> int:
-        """Return how many counts the server has not accepted yet."""
+        """Return how many counts of applied skips the server has yet to accept."""
         with self._lock:
             return len(self._batch) + len(self._counts)
 
     def send(self, sender: Sender, *, everything: bool) -> None:
-        """Send all counts, if they are due or `everything` is."""
+        """Send all counts of applied skips, if they are due or `everything` is."""
         if not self._interval.restart_if_due(early=everything):
             return
         while batch := self._next_batch():
@@ -66,7 +66,7 @@ class AppliedCounts:
                 self._batch = ()
 
     def _next_batch(self) -> tuple[dict[str, object], ...]:
-        """Return the same batch until the server has accepted it."""
+        """Return the same batch of skip counts until the server has accepted it."""
         with self._lock:
             if not self._batch:
                 keys = list(islice(self._counts, BATCH))
@@ -75,7 +75,7 @@ class AppliedCounts:
 
 
 def _to_wire(key: tuple[int, str, str], count: _Applied) -> dict[str, object]:
-    """Return a member of POST /skips/applied, with a `report` id of its own."""
+    """Return a skip count, a member of POST /skips/applied, with a `report` id."""
     skip, consumer_group, client_name = key
     handled = {"handled": True} if count.handled else {}
     return {

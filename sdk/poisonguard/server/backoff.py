@@ -18,11 +18,11 @@ class Backoff:
         self._tries = 0
 
     def reset(self) -> None:
-        """Begin with short pauses again."""
+        """Begin with short pauses between tries again."""
         self._tries = 0
 
     def next(self) -> float:
-        """Draw the seconds until the next try; the limit doubles each time."""
+        """Draw the seconds until the next try; their limit doubles each time."""
         longest = doubled(self._first, self._tries, cap=self._cap)
         self._tries += 1
         return random.uniform(self._floor, longest)  # noqa: S311 # no secret

@@ -28,11 +28,11 @@ class ConfirmationQueue:
 
     @property
     def waiting(self) -> int:
-        """Return how many wait in memory; the spool counts its own."""
+        """Return how many confirmations wait in memory, without the spool."""
         return len(self._confirmations)
 
     def add(self, confirmation: Confirmation) -> None:
-        """Keep it until it is sent; raise Full where there is no more room."""
+        """Keep a confirmation until it is sent; raise Full where there is no room."""
         item = confirmation.to_wire()
         if self._spool is not None:
             try:
@@ -50,13 +50,13 @@ class ConfirmationQueue:
             self._confirmations.append(item)
 
     def rest(self) -> list[Item]:
-        """Remove and return all that wait in memory."""
+        """Remove and return all confirmations that wait in memory."""
         with self._lock:
             rest, self._confirmations = list(self._confirmations), deque()
         return rest
 
     def send(self, sender: Sender, *, everything: bool) -> None:  # noqa: ARG002 - all are due
-        """Send all that wait in memory, in batches."""
+        """Send all confirmations that wait in memory, in batches."""
         while batch := self._next_batch():
             answers = sender.send("confirmations", batch)
             for item, answer in zip(batch, answers, strict=True):
@@ -67,6 +67,6 @@ class ConfirmationQueue:
                     self._confirmations.popleft()
 
     def _next_batch(self) -> list[Item]:
-        """Return the oldest in memory, which stay there until they are sent."""
+        """Return the oldest confirmations in memory, which stay until sent."""
         with self._lock:
             return list(islice(self._confirmations, BATCH))

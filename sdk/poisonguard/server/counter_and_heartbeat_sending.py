@@ -26,7 +26,7 @@ class CounterQueue:
         return self._counters.waiting + self._heartbeats.waiting
 
     def send(self, sender: Sender, *, everything: bool) -> None:
-        """Send finished minutes and due heartbeats; with `everything` also others."""
+        """Send counters of finished minutes and due heartbeats, or `everything`."""
         # Guards go on counting: a flush sends only what was there when it began.
         for _ in range(1 + self._counters.waiting):
             batch = self._counters.batch(everything=everything)

@@ -42,7 +42,7 @@ class _MinuteCounts:
     durations: dict[int, int] = field(default_factory=dict)
 
     def add(self, other: _MinuteCounts) -> None:
-        """Add the counts of another minute to these."""
+        """Add the message counts of another minute to these."""
         self.handled += other.handled
         self.failed += other.failed
         self.skipped += other.skipped
@@ -52,7 +52,7 @@ class _MinuteCounts:
 
     @property
     def most(self) -> int:
-        """Return the greatest of all counts, those of durations included."""
+        """Return the greatest message count of a minute, durations included."""
         counts = (self.handled, self.failed, self.skipped, self.retried)
         return max(*counts, *self.durations.values())
 
@@ -82,7 +82,7 @@ class Counters:
         retried: int = 0,
         durations: Mapping[int, int],
     ) -> None:
-        """Add counts of this key to the present minute."""
+        """Add message counts of a guard's key to the present minute."""
         counts = _MinuteCounts(handled, failed, skipped, retried, dict(durations))
         with self._lock:
             self._merge((key, _this_minute()), counts)
@@ -90,7 +90,7 @@ class Counters:
                 self._merge_hours()
 
     def batch(self, *, everything: bool = False) -> tuple[CounterReport, ...]:
-        """Return the batch to send; the same one until `confirm_batch`.
+        """Return the counter reports to send; the same until `confirm_batch`.
 
         A minute is due when it is over; with `everything`, at once.
         """
@@ -104,12 +104,12 @@ class Counters:
             return self._batch
 
     def confirm_batch(self) -> None:
-        """Forget the batch, which the server has accepted."""
+        """Forget the batch of counters, which the server has accepted."""
         with self._lock:
             self._batch = ()
 
     def rest(self) -> list[CounterReport]:
-        """Remove and return all reports that were not confirmed."""
+        """Remove and return all counter reports that were not confirmed."""
         reports = list[CounterReport]()
         while batch := self.batch(everything=True):
             reports += batch
@@ -118,12 +118,12 @@ class Counters:
 
     @property
     def waiting(self) -> int:
-        """Return how many reports are in the batch and behind it."""
+        """Return how many counter reports are in the batch and behind it."""
         with self._lock:
             return len(self._batch) + len(self._counts_by_minute)
 
     def _take_report(self, entry: _Entry) -> CounterReport:
-        """Remove a minute's counts, and return them as the next report."""
+        """Remove a minute's message counts, and return them as the next report."""
         key, minute = entry
         counts = self._counts_by_minute.pop(entry)
         self._sequence += 1
@@ -142,12 +142,12 @@ class Counters:
         )
 
     def _merge(self, entry: _Entry, counts: _MinuteCounts) -> None:
-        """Add counts to an entry, which may be new."""
+        """Add message counts to an entry, which may be new."""
         existing = self._counts_by_minute.setdefault(entry, _MinuteCounts())
         existing.add(counts)
 
     def _merge_hours(self) -> None:
-        """Merge the past minutes of each hour, where no sum exceeds COUNT_LIMIT."""
+        """Merge counts of past minutes by hour, where no sum exceeds COUNT_LIMIT."""
         now, before = _this_minute(), self._counts_by_minute
         self._counts_by_minute = {}
         for (key, minute), counts in before.items():

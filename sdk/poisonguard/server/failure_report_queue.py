@@ -50,7 +50,7 @@ class _Job:
         self.away: Away | None = None
 
     def finish(self, answer: Item) -> None:
-        """Store the server's answer, and end the wait of the guard."""
+        """Store the server's answer to a report, and end the guard's wait."""
         self.answer = answer
         self.done.set()
 
@@ -60,7 +60,7 @@ class _Job:
         self.done.set()
 
     def receipt(self) -> Receipt:
-        """Return the receipt in the answer; raise Refused for a rejection."""
+        """Return the receipt of a failure report; raise Refused for a rejection."""
         if self.refused is not None:
             raise self.refused
         if self.answer.get("status") == "rejected":
@@ -87,7 +87,7 @@ class FailureQueue:
 
     @property
     def waiting(self) -> int:
-        """Return how many reports wait for the server."""
+        """Return how many failure reports wait for the server."""
         return len(self._jobs)
 
     # The guards' side
@@ -101,7 +101,7 @@ class FailureQueue:
         stop: Stop,
         hold_for: float,
     ) -> Receipt:
-        """Return once the server or the spool has the report; see `Reporter.poison`."""
+        """Return once server or spool has a failure report; see `Reporter.poison`."""
         spool = self._spool_for(when_away)
         if spool is not None and spool.failures:
             # Behind the reports that wait there.
@@ -123,7 +123,7 @@ class FailureQueue:
         self._closed = True
 
     def _spool_for(self, when_away: str) -> Spool | None:
-        """Return the spool to use while the server is away, None to hold the report."""
+        """Return the spool for a failure report while the server is away, or None."""
         if when_away == "hold":
             return None
         if self._spool is None:
@@ -131,7 +131,7 @@ class FailureQueue:
         return self._spool
 
     def _write_to_spool(self, spool: Spool, report: FailureReport) -> Receipt:
-        """Write a report to the spool durably, and return the receipt for it."""
+        """Write a failure report to the spool durably; return its receipt."""
         spool.append("failures", report.to_wire(), durable=True)
         log.warning("a report waits in %s for Poisonweb to return", spool.folder)
         self._wake()
@@ -145,7 +145,7 @@ class FailureQueue:
         stop: Stop,
         hold_for: float,
     ) -> None:
-        """Wait for the job's answer, calling `keep_alive`; give up when in vain."""
+        """Wait for a failure report's answer, calling `keep_alive`, or give up."""
         started_at = kept_alive_at = time.monotonic()
         while not job.done.wait(_SLICE):
             now = time.monotonic()
@@ -157,20 +157,20 @@ class FailureQueue:
                 keep_alive()
 
     def _add(self, job: _Job) -> None:
-        """Queue a job, and have the sender try now."""
+        """Queue a failure report, and have the sender try now."""
         with self._lock:
             self._jobs.append(job)
         self._wake()
 
     def _remove(self, job: _Job) -> None:
-        """Remove a job from the queue."""
+        """Remove a failure report from the queue."""
         with self._lock:
             self._jobs.remove(job)
 
     # The sender's side
 
     def send(self, sender: Sender, *, everything: bool) -> None:  # noqa: ARG002 - all are due
-        """Send all reports; raise when they have to wait for the server or the key."""
+        """Send all failure reports; raise if server or API key makes them wait."""
         while jobs := self._next_jobs():
             try:
                 answers = sender.send_failures([job.report for job in jobs])
@@ -187,7 +187,7 @@ class FailureQueue:
                 raise
 
     def _next_jobs(self) -> list[_Job]:
-        """Return the oldest unanswered jobs that fit one request; they stay queued."""
+        """Return the oldest failure reports that fit one request; they stay queued."""
         jobs, size = list[_Job](), 0
         with self._lock:
             for job in self._jobs:

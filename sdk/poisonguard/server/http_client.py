@@ -95,7 +95,7 @@ class Client:
         _clients.add(self)
 
     def _reset_after_fork(self) -> None:
-        """Start without connections: a child must not use those of its parent."""
+        """Start without HTTP connections: a child must not use its parent's."""
         options: dict[str, Any] = {
             "maxsize": 8,
             "retries": False,
@@ -113,7 +113,7 @@ class Client:
 
     @property
     def url(self) -> str:
-        """Return the url that answered last."""
+        """Return the server's url that answered last."""
         return self._servers[self._working].url
 
     def now(self) -> datetime:
@@ -122,16 +122,16 @@ class Client:
 
     @property
     def skew_warning(self) -> str | None:
-        """Describe the clock skew and its remedy; None when there is little."""
+        """Describe our clock's skew and its remedy; None when there is little."""
         return self._clock.warning
 
     def get(self, path: str, query: Query = ()) -> Any:
-        """GET a path and parse the JSON answer; raise Away or Refused."""
+        """GET a server path and parse the JSON answer; raise Away or Refused."""
         return read_json(self.url, self._request("GET", path, query=query))
 
     @contextmanager
     def open(self, path: str, query: Query, *, accept: str) -> Iterator[StreamedAnswer]:
-        """Get an answer that is read as it arrives, compressed where possible."""
+        """GET a server's answer that is read as it arrives, compressed if possible."""
         headers = {"Accept": accept, "Accept-Encoding": "gzip"}
         response = self._request("GET", path, query=query, headers=headers)
         try:
@@ -142,12 +142,12 @@ class Client:
     def post(
         self, path: str, body: Mapping[str, object], *, timeout: float | None = None
     ) -> Any:
-        """POST a body as JSON and parse the JSON answer; raise Away or Refused."""
+        """POST a JSON body to the server, parse its answer; raise Away or Refused."""
         response = self._request("POST", path, body=body, timeout=timeout)
         return read_json(self.url, response)
 
     def delete(self, path: str, body: Mapping[str, object] | None = None) -> Any:
-        """DELETE a path and parse the JSON answer; raise Away or Refused."""
+        """DELETE a server path and parse the JSON answer; raise Away or Refused."""
         return read_json(self.url, self._request("DELETE", path, body=body))
 
     @contextmanager
@@ -172,7 +172,7 @@ class Client:
             response.close()
 
     def cut(self) -> None:
-        """End every open stream: its reader sees the end at once."""
+        """End every open event stream: its reader sees the end at once."""
         with self._lock:
             for response in self._streams:
                 # The stream may have ended already, and its socket be closed.
@@ -180,7 +180,7 @@ class Client:
                     response.shutdown()
 
     def close(self) -> None:
-        """End the open streams and the connections; later streams are empty."""
+        """End open event streams and connections; later streams are empty."""
         with self._lock:
             self._closed = True
         self.cut()
@@ -196,7 +196,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> urllib3.BaseHTTPResponse:
-        """Try the url that works, then the others; raise Away when all are away."""
+        """Request from the server's urls in turn; raise Away when all are away."""
         all_headers = {**self._headers(), **(headers or {})}
         data = None if body is None else _encoded(body, all_headers)
         wait = (timeout or self._timeout) + len(data or b"") / BYTES_PER_SECOND
@@ -222,7 +222,7 @@ class Client:
         headers: Mapping[str, str],
         wait: float,
     ) -> urllib3.BaseHTTPResponse:
-        """Request one url and return its good answer; raise Away or Refused."""
+        """Request one server url, return a good answer; raise Away or Refused."""
         reading = method == "GET"
         pause = server.remaining_pause(reading=reading)
         if pause > 0:
@@ -246,7 +246,7 @@ class Client:
         return response
 
     def _headers(self) -> dict[str, str]:
-        """Return the headers of each request; raise Misconfigured for a bad API key."""
+        """Return the HTTP headers of requests; raise Misconfigured for a bad key."""
         key = self._api_key if isinstance(self._api_key, str) else self._api_key()
         key = key.strip()
         if not re.fullmatch("[!-~]+", key):
@@ -261,7 +261,7 @@ class Client:
         }
 
     def _stay_with(self, place: int) -> None:
-        """Use this url from now on; end the streams of the one before it."""
+        """Use this server url from now on; end the streams of the one before."""
         if place != self._working:
             before, self._working = self.url, place
             log.warning("%s is away: %s is used from now on", before, self.url)
@@ -282,7 +282,7 @@ os.register_at_fork(after_in_child=_reset_all_after_fork)
 
 
 def _checked_url(url: str) -> str:
-    """Return a url without its last slash; raise Misconfigured for an unusable one."""
+    """Return a server url without last slash; raise Misconfigured if unusable."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise Misconfigured(
@@ -297,7 +297,7 @@ def _checked_url(url: str) -> str:
 
 
 def _encoded(body: Mapping[str, object], headers: dict[str, str]) -> bytes:
-    """Return the bytes of a body, and set their type and encoding in `headers`."""
+    """Return a request's body as bytes; set its type and encoding in `headers`."""
     data = json.dumps(body, separators=(",", ":")).encode()
     headers["Content-Type"] = "application/json"
     if len(data) <= GZIP_FROM:

@@ -32,7 +32,7 @@ class Oversize:
         self._messages: dict[tuple[str, str], int] = {}
 
     def fits(self, size: int) -> bool:
-        """Tell whether the server may take a body of this size."""
+        """Tell whether the server may take a message body of this size."""
         return size < self._end or time.monotonic() >= self._known_until
 
     def note(self, topic: str, bookmark: str, size: int) -> None:
@@ -45,7 +45,7 @@ class Oversize:
             self._remember((topic, bookmark), size)
 
     def learn_from(self, report: FailureReport, answer: Mapping[str, Any]) -> None:
-        """Update the limit from the answer to a report."""
+        """Update the size limit of bodies from the answer to a failure report."""
         key = report.topic, report.bookmark
         if answer.get("status") != "rejected":
             self._messages.pop(key, None)
@@ -54,7 +54,7 @@ class Oversize:
             self.note(*key, body.size if body else len(report.body))
 
     def _remember(self, key: tuple[str, str], size: int) -> None:
-        """Note the size of a message too large; forget the oldest of too many."""
+        """Note the size of a too large message; forget the oldest of too many."""
         self._messages.pop(key, None)
         self._messages[key] = size
         while len(self._messages) > MOST_NAMED:
@@ -75,7 +75,7 @@ class Oversize:
 
 
 def without_body(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same report in its wire form, without its body."""
+    """Return a failure report's wire form, without its body."""
     body = base64.b64decode(item["body"])
     oversize_body = OversizeBody(size=len(body), sha256=hashlib.sha256(body).digest())
     rest = {name: value for name, value in item.items() if name != "body"}
@@ -83,7 +83,7 @@ def without_body(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def explained(item: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Explain why a message stays with its broker, as older servers do not."""
+    """Explain why an oversize message stays with its broker, unlike older servers."""
     size = item["oversize_body"]["size"]
     detail = (
         f"oversize: the body has {size} bytes, more than the server takes: the message"

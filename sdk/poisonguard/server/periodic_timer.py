@@ -21,5 +21,5 @@ class RepeatInterval:
         return True
 
     def end(self) -> None:
-        """Make it due now."""
+        """Make the repeated interval due now."""
         self._due_at = 0.0

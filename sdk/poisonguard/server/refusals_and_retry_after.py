@@ -40,11 +40,11 @@ class ServerUrl:
     reads_from: float = 0.0
 
     def remaining_pause(self, *, reading: bool) -> float:
-        """Return the seconds to wait before a request; 0 or less for none."""
+        """Return the seconds to wait before a request to this url; 0 or less: none."""
         return (self.reads_from if reading else self.writes_from) - self.timer()
 
     def hold_off(self, status: int, retry_after: str | None) -> None:
-        """Make no requests for as long as the answer asks."""
+        """Make no requests to this url for as long as the answer's Retry-After."""
         pause = min(_seconds(retry_after), RETRY_AFTER_LIMIT)
         now, limited = self.timer(), status == HTTPStatus.TOO_MANY_REQUESTS
         self.writes_from = now + pause
@@ -54,7 +54,7 @@ class ServerUrl:
 
 
 def refusal(server: ServerUrl, response: urllib3.BaseHTTPResponse) -> Away | Refused:
-    """Return the error to raise for a bad answer; obey its Retry-After from now on."""
+    """Return the error for a server's bad answer; obey its Retry-After."""
     status, headers = response.status, response.headers
     detail = _detail(response)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _RETRY_LATER:

@@ -40,7 +40,7 @@ class Sender:
         return self._oversize.warning
 
     def send_failures(self, reports: Sequence[FailureReport]) -> list[Item]:
-        """Send reports whole where they fit; return the answers in their order."""
+        """Send failure reports whole if they fit; return the answers in their order."""
         answers = self.send("failures", [self._to_wire(report) for report in reports])
         for report, answer in zip(reports, answers, strict=True):
             self._oversize.learn_from(report, answer)
@@ -49,7 +49,7 @@ class Sender:
     def send(
         self, kind: str, items: Sequence[Item], beside: Item | None = None
     ) -> list[Item]:
-        """Send items of one kind; return the answers in their order."""
+        """Send reports of one kind to the server; return the answers in their order."""
         body = {kind: list(items), **(beside or {})}
         try:
             answer = self._client.post(_PATHS.get(kind, f"/{kind}"), body)
@@ -70,14 +70,14 @@ class Sender:
         ]
 
     def _to_wire(self, report: FailureReport) -> Item:
-        """Return the wire form of a report, without a body that is too large."""
+        """Return a failure report's wire form, without a body that is too large."""
         if not self._oversize.fits(len(report.body)):
             report = report.without_body()
         return report.to_wire()
 
 
 def _reject_unknown_status(kind: str, answer: Item) -> Item:
-    """Return the answer, or a rejection where its status is unknown."""
+    """Return a report's answer, or a rejection where its status is unknown."""
     if answer["status"] in _STATUSES[kind]:
         return answer
     status = str(answer["status"])[:_SHOWN]
@@ -89,7 +89,7 @@ def _reject_unknown_status(kind: str, answer: Item) -> Item:
 
 
 def _results(answer: Any, *, expected: int) -> list[Item]:
-    """Return the result of each member; raise Away unless there is one for each."""
+    """Return each report's result; raise Away unless there is one for each."""
     results = answer.get("results") if isinstance(answer, Mapping) else None
     if (
         not isinstance(results, list)

@@ -26,7 +26,7 @@ class ReportQueue(Protocol):
     def waiting(self) -> int: ...
 
     def send(self, sender: Sender, *, everything: bool) -> None:
-        """Send what is due, or, with `everything`, all; raise why that failed."""
+        """Send due reports, or, with `everything`, all; raise why that failed."""
 
 
 class SenderThread:
@@ -60,12 +60,12 @@ class SenderThread:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread, unless it runs or was ended."""
+        """Start the thread that sends reports, unless it runs or was ended."""
         if self._thread is None:
             self._start_once()
 
     def _start_once(self) -> None:
-        """Start the thread, if no other thread does at this moment."""
+        """Start the thread that sends reports, if no other thread is doing so."""
         with self._lock:
             if self._thread is None and not self._ended:
                 self._thread = threading.Thread(
@@ -74,11 +74,11 @@ class SenderThread:
                 self._thread.start()
 
     def wake(self) -> None:
-        """End the thread's wait, so that it sends now; starts no thread."""
+        """End the sender's wait, so that it sends reports now; starts no thread."""
         self._woken.set()
 
     def flush(self, timeout: float) -> bool:
-        """Send everything now; return whether it was accepted."""
+        """Send all reports now; return whether the server accepted them."""
         if self._waiting == 0 or self._ended:
             return self._waiting == 0
         self._flushed.clear()
@@ -91,7 +91,7 @@ class SenderThread:
             self._flushing.clear()
 
     def end(self, timeout: float) -> None:
-        """End the thread; then, or at once where none runs, call `on_end`."""
+        """End the sender's thread; then, or at once where none runs, call `on_end`."""
         self._ended = True
         self._woken.set()
         if self._thread is not None:
@@ -105,7 +105,7 @@ class SenderThread:
         return sum(queue.waiting for queue in self._queues.values())
 
     def _run(self) -> None:
-        """Send about once a second until the end, then call `on_end`."""
+        """Send reports about once a second until the end, then call `on_end`."""
         backoff = Backoff(cap=5.0)
         while not self._ended:
             self._woken.clear()
@@ -117,7 +117,7 @@ class SenderThread:
         self._on_end()
 
     def _try(self, backoff: Backoff, *, everything: bool) -> float:
-        """Send what is due; return how many seconds to wait until the next try."""
+        """Send due reports; return how many seconds to wait until the next try."""
         try:
             self._send_all(everything=everything)
         except GuardError as away:
@@ -136,13 +136,13 @@ class SenderThread:
         return min(pause, 1.0) if self._queues["failures"].waiting else pause
 
     def _send_all(self, *, everything: bool) -> None:
-        """Send each queue whose pause is over."""
+        """Send each queue of reports whose pause is over."""
         for kind, queue in self._queues.items():
             if time.monotonic() >= self._not_before.get(kind, 0.0):
                 self._send_queue(kind, queue, everything=everything)
 
     def _send_queue(self, kind: str, queue: ReportQueue, *, everything: bool) -> None:
-        """Send one queue; note in `trouble` why it is refused, and let it pause."""
+        """Send one queue of reports; note why it is refused, and let it pause."""
         try:
             queue.send(self._sender, everything=everything)
         except (Refused, Misconfigured, Full) as refused:

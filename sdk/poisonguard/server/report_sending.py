@@ -63,7 +63,7 @@ class Reporter:
         self._reset()
 
     def _reset(self) -> None:
-        """Start with empty queues, a new reporter id and no thread."""
+        """Start with empty report queues, a new reporter id and no thread."""
         self.id = uuid4()
         self.trouble: dict[str, str] = {}
         self._counters = Counters(self.id)
@@ -82,7 +82,7 @@ class Reporter:
         )
 
     def _queues(self) -> dict[str, ReportQueue]:
-        """Return the queues in the order in which they are sent."""
+        """Return the queues of reports in the order in which they are sent."""
         queues: dict[str, ReportQueue] = {"failures": self._failures}
         if self._spool is not None:
             queues["spool"] = SpoolQueue(
@@ -94,7 +94,7 @@ class Reporter:
         return queues
 
     def reset_after_fork(self) -> None:
-        """Start empty in a child: the parent reports its own counts."""
+        """Start with no reports in a child: the parent reports its own counts."""
         self._reset()
         if self._spool is not None:
             self._spool.reset_after_fork()
@@ -110,7 +110,7 @@ class Reporter:
         stop: Stop,
         hold_for: float,
     ) -> Receipt:
-        """Return once the report is durable.
+        """Return once the failure report of a message is durable.
 
         With "hold", wait for the server, calling `keep_alive` about once a second, for
         `hold_for` seconds or until `stop` is set, and then raise Away; at least one try
@@ -141,7 +141,7 @@ class Reporter:
         retried: int = 0,
         durations: Mapping[int, int] = {},
     ) -> None:
-        """Add to this minute; `durations` are counts by log2 bucket of milliseconds.
+        """Add message counts to this minute; `durations` by log2 of milliseconds.
 
         It takes a lock, so guards add up themselves and call it about once a second.
         """
@@ -174,7 +174,7 @@ class Reporter:
         )
 
     def now(self) -> datetime:
-        """Return the time by a clock that cannot be set back.
+        """Return the reporter's time by a clock that cannot be set back.
 
         By another clock a heartbeat could count as late.
         """
@@ -192,7 +192,7 @@ class Reporter:
 
     @property
     def warnings(self) -> list[str]:
-        """List problems that a person should resolve."""
+        """List problems of reporting that a person should resolve."""
         # All kinds often wait for the same reason: list it once.
         reasons = {why: kind for kind, why in list(self.trouble.items())}
         problems = [f"{kind}: {why}" for why, kind in reasons.items()]
@@ -215,24 +215,24 @@ class Reporter:
     # Beginning and end
 
     def start(self) -> None:
-        """Start the thread, which also sends what earlier processes spooled."""
+        """Start the sender's thread, which also sends earlier processes' reports."""
         self._sender_thread.start()
 
     def wake(self) -> None:
-        """Try to send now: the server was seen."""
+        """Try to send reports now: the server was seen."""
         self._sender_thread.wake()
 
     def _start_and_wake(self) -> None:
-        """Have the thread send now; start it if needed."""
+        """Have the sender's thread send reports now; start it if needed."""
         self._sender_thread.wake()
         self._sender_thread.start()
 
     def flush(self, timeout: float) -> bool:
-        """Send everything, with the current minute; return whether it was accepted."""
+        """Send all reports and counts; return whether the server accepted them."""
         return self._sender_thread.flush(timeout)
 
     def close(self, timeout: float) -> None:
-        """Flush and end; what the server did not accept goes to the spool, if any."""
+        """Flush reports and end; spool what the server did not accept, if possible."""
         deadline = time.monotonic() + timeout
         if not self.flush(timeout):
             self._spool_rest()
@@ -246,6 +246,6 @@ class Reporter:
         spool_rest(self._spool, {"counters": counters, "confirmations": confirmations})
 
     def _close_spool(self) -> None:
-        """Close the spool, if there is one."""
+        """Close the spool of unsent reports, if there is one."""
         if self._spool is not None:
             self._spool.close()

@@ -29,11 +29,11 @@ class StreamedAnswer:
         self.media_type = header.partition(";")[0].strip().lower()
 
     def json(self) -> Any:
-        """Read and parse the rest; raise Away if it is cut, or no JSON."""
+        """Read the rest of an answer and parse it; raise Away if cut, or no JSON."""
         return read_json(self._url, self._response)
 
     def lines(self, *, longest: int) -> Iterator[bytes]:
-        """Yield each line without its end; raise Away when one is longer, or cut."""
+        """Yield an answer's lines without ends; raise Away for a longer or cut one."""
         try:
             yield from _lines(_inflated(self._response), longest)
         except (urllib3.exceptions.HTTPError, zlib.error, _Excess) as reason:
@@ -45,7 +45,7 @@ class _Excess(Exception):
 
 
 def read_json(url: str, response: urllib3.BaseHTTPResponse) -> Any:
-    """Read and parse the body of an answer; raise Away if it is cut, or no JSON."""
+    """Read and parse the server's answer; raise Away if it is cut, or no JSON."""
     try:
         return json.loads(response.data)
     except urllib3.exceptions.HTTPError as reason:
@@ -58,7 +58,7 @@ def read_json(url: str, response: urllib3.BaseHTTPResponse) -> Any:
 
 
 def pieces_of(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    """Yield what arrives; a cut ends the stream like the server's own end."""
+    """Yield an answer's bytes as they arrive; a cut ends it like the server's end."""
     try:
         while piece := response.read1(_PIECE):
             yield piece
@@ -75,7 +75,7 @@ def away(url: str, reason: Exception) -> Away:
 
 
 def _inflated(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    """Yield the inflated body in pieces of bounded size."""
+    """Yield an answer's inflated body in pieces of bounded size."""
     pieces, total = response.stream(_PIECE, decode_content=False), 0
     if response.headers.get("Content-Encoding", "").strip().lower() == "gzip":
         pieces = _gunzipped(pieces)
@@ -97,7 +97,7 @@ def _gunzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _lines(pieces: Iterator[bytes], longest: int) -> Iterator[bytes]:
-    """Yield the whole lines in the pieces, without their ends; drop an unended one."""
+    """Yield an answer's whole lines from its pieces; drop an unended one."""
     begun: list[bytes] = []  # the parts of the line without an end so far
     size = 0
     for piece in pieces:

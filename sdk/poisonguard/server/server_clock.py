@@ -44,7 +44,7 @@ class ServerClock:
 
     @property
     def warning(self) -> str | None:
-        """Describe the clock skew and its remedy; None when there is little."""
+        """Describe our clock's skew and its remedy; None when there is little."""
         if self.skew is None or abs(self.skew) <= SKEW_WARNED:
             return None
         way = "behind" if self.skew > 0 else "ahead of"

@@ -25,7 +25,7 @@ class Event:
 
 
 def parse(pieces: Iterable[bytes]) -> Iterator[Event]:
-    """Yield each event as soon as the blank line behind it arrives.
+    """Yield each server-sent event as soon as the blank line behind it arrives.
 
     Events with a kind but no data, such as pings, are yielded, too.
     """
@@ -49,7 +49,7 @@ def parse(pieces: Iterable[bytes]) -> Iterator[Event]:
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
-    """Yield the whole lines in the pieces, as text; raise Away for one too long."""
+    """Yield the event stream's whole lines as text; raise Away for one too long."""
     rest = b""
     for piece in pieces:
         rest += piece

@@ -68,7 +68,7 @@ class Connection:
         *,
         spool: Path | None = None,
     ) -> Connection:
-        """Return the process's connection for these; each user closes it once."""
+        """Return the process's connection to a server; each user closes it once."""
         key = tuple(urls), api_key, spool and spool.resolve()
         with _shared.lock:
             connection = _shared.by_key.get(key)
@@ -86,7 +86,7 @@ class Connection:
         handler_version: str | None,
         client_name: str = "",
     ) -> SkipList:
-        """Add a list to the stream; `start` or the running stream loads it."""
+        """Follow a skip list; `start` or the running stream loads it."""
         skip_list = SkipList(
             topic=topic,
             consumer_group=consumer_group,
@@ -97,11 +97,11 @@ class Connection:
         return skip_list
 
     def leave(self, skip_list: SkipList) -> None:
-        """Stop following this list."""
+        """Stop following this skip list."""
         self._skip_stream.leave(skip_list)
 
     def start(self, timeout: float) -> None:
-        """Load every list; raise StartTimeout, or Refused when the server refuses."""
+        """Load every skip list; raise StartTimeout, or Refused by the server."""
         self._start_threads()
         if not self._skip_stream.until_loaded(timeout):
             why = self._skip_stream.trouble or "the server has not answered"
@@ -110,7 +110,7 @@ class Connection:
             raise self._skip_stream.refused
 
     def close(self, timeout: float) -> None:
-        """Flush, and end with the last user, both within `timeout` seconds."""
+        """Flush reports; end with the last user, both within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         with _shared.lock:
             self._users -= 1
@@ -143,7 +143,7 @@ class Connection:
             self._ticking.start()
 
     def _end(self, deadline: float) -> None:
-        """Send what waits, and stop all threads, until a monotonic deadline."""
+        """Send waiting reports, and stop all threads, until a monotonic deadline."""
         self._started = False
         self._closing.set()
         self._skip_stream.stop()
@@ -184,7 +184,7 @@ class Connection:
                 self._call_all()
 
     def _call_all(self) -> None:
-        """Call each function of `on_tick`; log what they raise."""
+        """Call each function of `on_tick`; log what the functions raise."""
         for call in list(self.on_tick):
             try:
                 call()
@@ -212,7 +212,7 @@ class _Shared:
         self.reset_lock()
 
     def reset_lock(self) -> None:
-        """Take a new lock: in a forked child the parent may hold the other one."""
+        """Take a new lock for the shared connections in a forked child."""
         self.lock = threading.Lock()
 
 
@@ -220,14 +220,14 @@ _shared = _Shared()
 
 
 def _reset_all_after_fork() -> None:
-    """Start all connections again in a forked child."""
+    """Start all server connections again in a forked child."""
     _shared.reset_lock()
     for connection in list(_shared.all):
         connection._reset_after_fork()  # noqa: SLF001 # ours
 
 
 def _flush_all() -> None:
-    """End all connections as the interpreter ends, within EXIT_TIMEOUT."""
+    """End all server connections at the interpreter's end, within EXIT_TIMEOUT."""
     deadline = time.monotonic() + EXIT_TIMEOUT
     for connection in list(_shared.all):
         connection._end(deadline)  # noqa: SLF001 # ours

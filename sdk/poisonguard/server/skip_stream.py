@@ -53,7 +53,7 @@ class SkipStream:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Start again in a child, without its parent's thread, places and locks."""
+        """Start the skip stream again in a child, without the parent's thread."""
         self._places: dict[str, tuple[str, int]] = {}
         self._changed = threading.Condition()
         self._generation = 0  # grows when another stream is needed
@@ -66,23 +66,23 @@ class SkipStream:
 
     @property
     def lists(self) -> tuple[SkipList, ...]:
-        """Return the lists that the stream follows."""
+        """Return the skip lists that the stream follows."""
         return tuple(self._lists)
 
     def join(self, skip_list: SkipList) -> None:
-        """Follow another list; the running stream starts again with its topic."""
+        """Follow another skip list; the running stream restarts with its topic."""
         with self._changed:
             self._lists.append(skip_list)
         self._restart_stream()
 
     def leave(self, skip_list: SkipList) -> None:
-        """Stop following a list; the running stream starts again without it."""
+        """Stop following a skip list; the running stream restarts without it."""
         with self._changed:
             self._lists.remove(skip_list)
         self._restart_stream()
 
     def start(self) -> None:
-        """Start the thread that follows the stream, unless it runs or was stopped."""
+        """Start the thread of the skip stream, unless it runs or was stopped."""
         with self._changed:
             if self._thread is None and not self._stopped:
                 self._thread = threading.Thread(
@@ -91,18 +91,18 @@ class SkipStream:
                 self._thread.start()
 
     def until_loaded(self, timeout: float) -> bool:
-        """Wait until every list is loaded, or the server refuses us."""
+        """Wait until every skip list is loaded, or the server refuses us."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: self.refused is not None or self._are_all_loaded(), timeout
             )
 
     def _are_all_loaded(self) -> bool:
-        """Tell whether all lists have been loaded once."""
+        """Tell whether all skip lists have been loaded once."""
         return all(skip_list.age is not None for skip_list in self._lists)
 
     def stop(self) -> None:
-        """Have the thread end, without waiting for it; see `join_thread`."""
+        """Have the skip stream's thread end, without a wait; see `join_thread`."""
         with self._changed:
             self._stopped = True
             self._generation += 1
@@ -110,19 +110,19 @@ class SkipStream:
         self._client.cut()
 
     def join_thread(self, timeout: float) -> None:
-        """Wait until the thread has ended, or for `timeout` seconds."""
+        """Wait `timeout` seconds at most for the end of the skip stream's thread."""
         if self._thread is not None:
             self._thread.join(timeout)
 
     def _restart_stream(self) -> None:
-        """End the open stream, so that the thread opens one for the present lists."""
+        """End the open skip stream: the thread opens one for the present lists."""
         with self._changed:
             self._generation += 1
             self._changed.notify_all()
         self._client.cut()
 
     def _run(self) -> None:
-        """Follow the stream again and again, with pauses, until `stop`."""
+        """Follow the skip stream again and again, with pauses, until `stop`."""
         backoff = Backoff()
         while not self._stopped:
             turn = self._generation
@@ -132,7 +132,7 @@ class SkipStream:
                 self._changed.wait_for(lambda: self._generation != turn, pause)  # noqa: B023
 
     def _try(self, backoff: Backoff, turn: int) -> float:
-        """Follow the stream until it breaks; return the pause before the next try."""
+        """Follow the skip stream until it breaks; return the pause before a try."""
         try:
             if self._lists:
                 self._follow(backoff, turn)
@@ -149,13 +149,13 @@ class SkipStream:
         return backoff.next()
 
     def _note_trouble(self, error: GuardError) -> None:
-        """Store why the lists are not current; log the first reason."""
+        """Store why the skip lists are not current; log the first reason."""
         if self.trouble is None:
             log.warning("the skip lists keep their last state: %s", error)
         self.trouble = str(error)
 
     def _follow(self, backoff: Backoff, turn: int) -> None:
-        """Load missing snapshots, then apply the stream's events until it ends."""
+        """Load missing snapshots of skip lists, then apply events of the stream."""
         topics = sorted({skip_list.topic for skip_list in self._lists})
         for topic in topics:
             if topic not in self._places or self._is_new(topic):
@@ -173,17 +173,17 @@ class SkipStream:
                 backoff.reset()
 
     def _mark_current(self) -> None:
-        """Forget the trouble: the stream is open."""
+        """Forget the trouble of the skip stream, which is open."""
         if self.trouble is not None:
             log.info("the skip lists are followed again")
         self.trouble = self.refused = None
 
     def _is_new(self, topic: str) -> bool:
-        """Tell whether a list of the topic was never loaded."""
+        """Tell whether a skip list of the topic was never loaded."""
         return any(one.age is None for one in self._lists_of(topic))
 
     def _lists_of(self, topic: str) -> list[SkipList]:
-        """Return the lists of a topic."""
+        """Return the skip lists of a topic."""
         return [one for one in list(self._lists) if one.topic == topic]
 
     def _group_query(self) -> Query:
@@ -213,7 +213,7 @@ class SkipStream:
             self._changed.notify_all()
 
     def _resume_id(self, topics: list[str]) -> str | None:
-        """Return the places as an event id; None, forgetting them, at two epochs."""
+        """Return the stream's places as an event id, or None at two epochs."""
         epochs = {self._places[topic][0] for topic in topics}
         if len(epochs) > 1:
             self._places.clear()
@@ -222,7 +222,7 @@ class SkipStream:
         return f"{epochs.pop()}.{revisions}"
 
     def _handle_event(self, event: Event, topics: list[str]) -> bool:
-        """Apply one event; return whether the stream goes on."""
+        """Apply one event of the skip stream; return whether the stream goes on."""
         try:
             ends = event.kind == "reset"
             if not ends:
@@ -238,7 +238,7 @@ class SkipStream:
         return not ends
 
     def _apply(self, event: Event, topics: list[str]) -> None:
-        """Apply an event to the lists of its topic; advance the places to its id."""
+        """Apply an event to its topic's skip lists; advance the places to its id."""
         match event.kind:
             case "skip":
                 self._put_skip(json.loads(event.data))
@@ -254,7 +254,7 @@ class SkipStream:
         self._advance(event.id, topics)
 
     def _put_skip(self, data: object) -> None:
-        """Put a skip into the lists of its topic, which check whether it is needed."""
+        """Put a skip into its topic's skip lists, which check if it is needed."""
         for doubt in _doubts(data):
             for skip_list in self._lists_of(doubt.skip.topic):
                 skip_list.put(doubt.skip, now=self._client.now())
@@ -273,7 +273,7 @@ class SkipStream:
             skip_list.remove(int(data["id"]), because=because)
 
     def _pass_fence(self, data: Mapping[str, Any]) -> None:
-        """Pass a fence on to the lists of its topic."""
+        """Pass a position's fence on to the skip lists of its topic."""
         fence = Fence(
             client_name=str(data["client_name"]),
             sub_id=str(data["sub_id"]),
@@ -284,7 +284,7 @@ class SkipStream:
             skip_list.fence(fence)
 
     def _advance(self, event_id: str, topics: list[str]) -> None:
-        """Store the places in an event's id, and mark all loaded lists as current."""
+        """Store the stream's places in an event's id; mark loaded lists as current."""
         # Revisions of other groups send no event here: the id skips them.
         epoch, _, revisions = event_id.rpartition(".")
         numbers = revisions.split(",")
@@ -300,7 +300,7 @@ class SkipStream:
 def _read_lines(
     answer: StreamedAnswer, topic: str, tables: list[SkipTable]
 ) -> tuple[SkipListVersion, list[Doubt]]:
-    """Read a snapshot into the tables as it arrives."""
+    """Read a snapshot of a skip list into the tables as it arrives."""
     suspects = list[Doubt]()
     try:
         head, blocks = skip_list_line_format.read(
@@ -321,7 +321,7 @@ def _read_lines(
 def _read_json(
     content: Any, tables: list[SkipTable]
 ) -> tuple[SkipListVersion, list[Doubt]]:
-    """Read the snapshot of a server without the lines format into the tables."""
+    """Read a skip list's JSON snapshot of an older server into the tables."""
     try:
         head = SkipListVersion(str(content["epoch"]), int(content["revision"]))
         skips, suspects = list(content["skips"]), list(content.get("suspects") or ())

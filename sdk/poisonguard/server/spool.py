@@ -68,7 +68,7 @@ class _OpenInodes:
         self.reset()
 
     def reset(self) -> None:
-        """Forget them, with a new lock: in a forked child they are the parent's."""
+        """Forget open spool files, the parent's, in a forked child; take a new lock."""
         self.lock = threading.Lock()
         self.inodes: set[tuple[int, int]] = set()
 
@@ -89,11 +89,11 @@ class _Segment:
 
     @property
     def is_gone(self) -> bool:
-        """Tell whether the file was removed from its folder."""
+        """Tell whether the spool segment's file was removed from its folder."""
         return os.fstat(self.descriptor).st_nlink == 0
 
     def append(self, data: bytes, *, durable: bool, size_limit: int) -> None:
-        """Write a record at the end; on an OSError, none of it stays."""
+        """Write a record at the end of a spool segment; on an OSError, none stays."""
         try:
             _write_whole(self.descriptor, _HEADER.pack(len(data), crc32(data)) + data)
             if durable:
@@ -105,14 +105,14 @@ class _Segment:
         self.sealed = self.size >= size_limit
 
     def _cut_partial_record(self) -> None:
-        """Cut a half-written record off, and write no more to this segment."""
+        """Cut a half-written record off the spool segment; write no more to it."""
         # After a failed fsync the pages on disk are unknown: start another file.
         self.sealed = True
         with suppress(OSError):
             os.ftruncate(self.descriptor, self.size)
 
     def records(self, offset: int, end: int) -> Iterator[tuple[bytes, int]]:
-        """Yield each whole record with the offset behind it."""
+        """Yield each whole record of a spool segment with the offset behind it."""
         while offset + _HEADER.size <= end:
             header = os.pread(self.descriptor, _HEADER.size, offset)
             length, checksum = _HEADER.unpack(header)
@@ -126,19 +126,19 @@ class _Segment:
             offset = behind
 
     def close(self) -> None:
-        """Close the file, which releases its lock."""
+        """Close the spool segment's file, which releases its lock."""
         with _open_inodes.lock:
             _open_inodes.inodes.discard(_inode(os.fstat(self.descriptor)))
             os.close(self.descriptor)
 
     def discard(self) -> None:
-        """Close an empty segment, and remove it if possible."""
+        """Close an empty spool segment, and remove its file if possible."""
         with suppress(OSError):
             self.path.unlink()
         self.close()
 
     def clear(self) -> None:
-        """Truncate the file to nothing: all its records are accepted."""
+        """Truncate the spool segment to nothing: all its records are accepted."""
         os.ftruncate(self.descriptor, 0)
         self.offset = self.size = 0
 
@@ -161,7 +161,7 @@ class Spool:
         self._reset()
 
     def _reset(self) -> None:
-        """Forget all segments and counts; close the descriptors from a parent."""
+        """Forget all segments and counts of the spool; close a parent's descriptors."""
         self._lock = threading.Lock()
         self._segments, inherited = [], self._segments
         self.failures = 0  # failure reports that wait here
@@ -170,31 +170,31 @@ class Spool:
             os.close(segment.descriptor)
 
     def reset_after_fork(self) -> None:
-        """Leave the parent's segments to it: a child does not inherit the locks."""
+        """Leave the parent's spool segments to it: a child inherits no locks."""
         self._reset()
 
     @property
     def rejected_folder(self) -> Path:
-        """Return the folder of the records that the server rejected."""
+        """Return the folder of spooled records that the server rejected."""
         return self.folder / "rejected"
 
     @property
     def _damaged_folder(self) -> Path:
-        """Return the folder of the segments with an unreadable end."""
+        """Return the folder of the spool segments with an unreadable end."""
         return self.folder / "damaged"
 
     @property
     def rejected(self) -> int:
-        """Return how many rejected records wait for a person."""
+        """Return how many rejected records of the spool wait for a person."""
         return _count_files(self.rejected_folder)
 
     @property
     def damaged(self) -> int:
-        """Return how many segments had an unreadable end."""
+        """Return how many spool segments had an unreadable end."""
         return _count_files(self._damaged_folder)
 
     def append(self, kind: str, item: Item, *, durable: bool) -> None:
-        """Write a record; if `durable`, it is on the disk when this returns.
+        """Write a record to the spool, on the disk at return if `durable`.
 
         Raise Full, and then nothing of the record is kept.
         """
@@ -207,7 +207,7 @@ class Spool:
             self._count(kind, 1)
 
     def adopt(self) -> int:
-        """Take over the reports of dead processes; return how many segments.
+        """Take over the spooled reports of dead processes; return how many segments.
 
         Raise Full, after taking the others, where some cannot be taken over.
         """
@@ -228,7 +228,7 @@ class Spool:
         return len(orphans)
 
     def batch(self) -> SpoolBatch | None:
-        """Return the oldest records; the same ones until `confirm_batch`.
+        """Return the oldest spooled records; the same until `confirm_batch`.
 
         Raise Full where accepted segments cannot be removed and no others are left.
         """
@@ -247,7 +247,7 @@ class Spool:
         return None
 
     def confirm_batch(self, batch: SpoolBatch) -> None:
-        """Mark a batch as accepted by the server."""
+        """Mark a batch of spooled records as accepted by the server."""
         with self._lock:
             batch.segment.offset = batch.end
             self._count(batch.kind, -len(batch.items))
@@ -256,7 +256,7 @@ class Spool:
                     self._retire(batch.segment)
 
     def set_aside(self, kind: str, item: Item, detail: str) -> None:
-        """Store a rejected item for a person; store an equal item once."""
+        """Store a rejected record for a person; store an equal one once."""
         name = hashlib.sha256(json.dumps(item, sort_keys=True).encode()).hexdigest()[
             :32
         ]
@@ -269,7 +269,7 @@ class Spool:
         log.error("the server rejects a spooled report, kept as %s: %s", path, detail)
 
     def close(self) -> None:
-        """Close the segments; the next process sends what is in them."""
+        """Close the spool's segments; the next process sends their records."""
         with self._lock:
             for segment in list(self._segments):
                 if segment.offset >= segment.size:
@@ -281,7 +281,7 @@ class Spool:
             self._segments = []
 
     def _count(self, kind: str, number: int) -> None:
-        """Add to the numbers of waiting records of this kind."""
+        """Add to the numbers of waiting spooled records of this kind."""
         self.waiting += number
         if kind == "failures":
             self.failures += number
@@ -299,7 +299,7 @@ class Spool:
             raise
 
     def _writable(self) -> _Segment:
-        """Return the segment to append to, a new one if needed."""
+        """Return the spool segment to append to, a new one if needed."""
         newest = self._segments[-1] if self._segments else None
         # The folder may have been removed: what is written there would be lost.
         if newest is None or newest.sealed or newest.is_gone:
@@ -307,7 +307,7 @@ class Spool:
         return self._segments[-1]
 
     def _take_over(self, segment: _Segment) -> None:
-        """Count the whole records of a dead process's segment; send them as ours."""
+        """Take over a dead process's spool segment; count and send its records."""
         size = os.fstat(segment.descriptor).st_size
         for data, behind in segment.records(0, size):
             segment.size = behind
@@ -317,7 +317,7 @@ class Spool:
         log.info("took over %s of a process that is gone", segment.path.name)
 
     def _retire(self, segment: _Segment) -> None:
-        """Empty or remove a segment whose records are all sent."""
+        """Empty or remove a spool segment whose records are all sent."""
         if segment is self._segments[-1] and not segment.sealed:
             segment.clear()
             return
@@ -334,7 +334,7 @@ class Spool:
 
 
 def _new_segment(folder: Path) -> _Segment:
-    """Create and lock an empty segment that is durably in its folder."""
+    """Create and lock an empty spool segment that is durably in its folder."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL
     while True:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -351,7 +351,7 @@ def _new_segment(folder: Path) -> _Segment:
 
 
 def _open_locked(path: Path, flags: int) -> _Segment | None:
-    """Open and lock a segment; return None when it is locked, or gone."""
+    """Open and lock a spool segment; return None when it is locked, or gone."""
     with _open_inodes.lock:
         with suppress(FileNotFoundError):
             if _inode(path.stat()) in _open_inodes.inodes:
@@ -374,7 +374,7 @@ def _open_locked(path: Path, flags: int) -> _Segment | None:
 
 
 def _read_batch(segment: _Segment) -> SpoolBatch | None:
-    """Read the oldest unaccepted records of one kind; None if there are none."""
+    """Read the oldest unaccepted spooled records of one kind; None without any."""
     kind, items, end, size = "", list[Item](), segment.offset, 0
     for data, behind in segment.records(segment.offset, segment.size):
         size += len(data)
@@ -389,7 +389,7 @@ def _read_batch(segment: _Segment) -> SpoolBatch | None:
 
 
 def _kind(data: bytes) -> str:
-    """Return the kind of report in a record without parsing all of it."""
+    """Return the kind of report in a spooled record, without a full parse."""
     return data[2 : data.index(b'"', 2)].decode()
 
 
@@ -399,14 +399,14 @@ def _inode(stat: os.stat_result) -> tuple[int, int]:
 
 
 def _write_whole(descriptor: int, data: bytes) -> None:
-    """Write all the bytes, in as many writes as it takes."""
+    """Write all bytes to a file, in as many writes as it takes."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
 def _read_whole(descriptor: int, length: int, offset: int) -> bytes:
-    """Read so many bytes at the offset, fewer at the end of the file."""
+    """Read so many bytes of a file at the offset, fewer at its end."""
     data = bytearray()
     while len(data) < length:
         piece = os.pread(descriptor, length - len(data), offset + len(data))
@@ -445,7 +445,7 @@ def _count_files(folder: Path) -> int:
 
 
 def _stuck_error(folder: Path, reason: OSError) -> Full:
-    """Build the error for segments that cannot be taken over or removed."""
+    """Build the error for spool segments that cannot be taken over or removed."""
     return Full(
         f"{folder} holds segments that cannot be taken over or removed"
         f" ({reason.strerror or reason}): give it back its rights. Nothing of them is"
@@ -454,7 +454,7 @@ def _stuck_error(folder: Path, reason: OSError) -> Full:
 
 
 def _full_error(folder: Path, reason: OSError) -> Full:
-    """Build the error for a folder that cannot be written to."""
+    """Build the error for a spool folder that cannot be written to."""
     return Full(
         f"{folder} cannot be written ({reason.strerror or reason}): make room there, or"
         " give it back its rights. Nothing of the report was kept."

@@ -28,11 +28,11 @@ class SpoolQueue:
 
     @property
     def waiting(self) -> int:
-        """Return how many records wait on the disk."""
+        """Return how many spooled records wait on the disk."""
         return self._spool.waiting
 
     def send(self, sender: Sender, *, everything: bool) -> None:
-        """Take over what ended processes left, when that is due, and send all."""
+        """Take over due reports of ended processes, and send all spooled ones."""
         if self._adoption.restart_if_due(early=everything):
             self._spool.adopt()
         while batch := self._spool.batch():
@@ -46,7 +46,7 @@ class SpoolQueue:
 
 
 def spool_rest(spool: Spool | None, unsent: Mapping[str, Sequence[Item]]) -> None:
-    """Spool what was not sent before the end, or log its loss."""
+    """Spool reports not sent before the end, or log their loss."""
     if not any(unsent.values()):
         return
     if spool is None:

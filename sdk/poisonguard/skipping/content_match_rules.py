@@ -56,12 +56,12 @@ class HeaderRule:
         return self.header.encode().lower(), _bytes(self.equals)
 
     def matches(self, *, body: bytes, headers: Headers) -> bool:  # noqa: ARG002
-        """Tell whether one of the headers is that of the rule."""
+        """Tell whether one of a message's headers is that of the rule."""
         name, value = self.pair
         return any(n.lower() == name and v == value for n, v in headers)
 
     def to_wire(self) -> dict[str, object]:
-        """Return the rule as a JSON object."""
+        """Return a header rule as a JSON object."""
         return {"header": self.header, "equals": self.equals}
 
 
@@ -81,14 +81,14 @@ class PointerRule:
         object.__setattr__(self, "_pattern", _pattern(path, self.equals))
 
     def may_match(self, body: bytes) -> bool:
-        """Tell quickly whether the body is worth parsing: most are not."""
+        """Tell quickly whether a body may match the rule: most bodies do not."""
         if self._pattern.search(body):
             return True
         # Only an escape writes text otherwise, and only UTF-16 and 32 hold NUL.
         return _BACKSLASH in body or _NUL in body
 
     def matches(self, *, body: bytes, headers: Headers = ()) -> bool:  # noqa: ARG002
-        """Parse the body, and tell whether it holds the value of the rule."""
+        """Parse a message's body, and tell whether it holds the value of the rule."""
         return self.matches_document(read(body))
 
     def matches_document(self, document: object) -> bool:
@@ -102,7 +102,7 @@ class PointerRule:
         return _equal(value, self.equals)
 
     def to_wire(self) -> dict[str, object]:
-        """Return the rule as a JSON object."""
+        """Return a pointer rule as a JSON object."""
         return {"pointer": self.pointer, "equals": self.equals}
 
 
@@ -110,7 +110,7 @@ Rule = HeaderRule | PointerRule
 
 
 def parse_rule(value: object) -> Rule:
-    """Parse a rule; raise `Invalid` with the pointer and the remedy."""
+    """Parse a skip's content rule; raise `Invalid` with the pointer and remedy."""
     if not isinstance(value, Mapping):
         raise Invalid("", "a rule must be a JSON object.")
     members = cast(Mapping[str, object], value)
@@ -128,12 +128,12 @@ def parse_rule(value: object) -> Rule:
 
 
 def canonical(rule: Rule) -> str:
-    """Return the rule as ASCII text, equal for equal rules."""
+    """Return a skip's rule as ASCII text, equal for equal rules."""
     return json.dumps(rule.to_wire(), sort_keys=True, separators=(",", ":"))
 
 
 def from_canonical(text: str) -> Rule:
-    """Parse a rule that `canonical` wrote."""
+    """Parse a skip's rule that `canonical` wrote."""
     return parse_rule(json.loads(text))
 
 
@@ -153,7 +153,7 @@ _BLANKS = " \t\n\r"
 
 
 def read(body: bytes) -> object:
-    """Parse a body for `matches_document`; anything but JSON matches no pointer."""
+    """Parse a message body for `matches_document`; only JSON can match pointers."""
     # For objects and arrays, two bytes tell UTF-8 from UTF-16 and 32.
     is_usual = len(body) > 1 and body[0] in b"{[" and body[1] != _NUL
     encoding = "utf-8" if is_usual else json.detect_encoding(body)
@@ -171,7 +171,7 @@ def read(body: bytes) -> object:
 
 
 def _read_digits(text: str) -> object:
-    """Parse JSON whose numbers have too many digits; they stay text."""
+    """Parse a JSON body whose numbers have too many digits; they stay text."""
     try:
         return _digits.decode(text)
     except (ValueError, RecursionError):
@@ -179,7 +179,7 @@ def _read_digits(text: str) -> object:
 
 
 def _element(value: object, name: str) -> object:
-    """Return an element of an array, `_NOWHERE` of anything else."""
+    """Return an element of a JSON array, `_NOWHERE` of anything else."""
     # An index has at most as many digits as the length: int() refuses to read 5,000.
     if (
         not isinstance(value, list)
@@ -203,7 +203,7 @@ def _equal(actual: object, expected: Scalar) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    """Tell whether a value is a number, and neither true nor false."""
+    """Tell whether a JSON value is a number, and neither true nor false."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -215,7 +215,7 @@ def _number_value(digits: str) -> int | float | None:
 
 
 def _pattern(path: list[str], equals: Scalar) -> re.Pattern[bytes]:
-    """Return a pattern that is in every matching body without escapes."""
+    """Return a pattern that each matching body without escapes contains."""
     if not path or _INDEX.fullmatch(path[-1]):  # it may be an element of an array
         return re.compile(_literal(equals))
     name = re.escape(_quoted(path[-1]))
@@ -238,7 +238,7 @@ def _literal(equals: Scalar) -> bytes:
 
 
 def _quoted(text: str) -> bytes:
-    """Return text in quotes as bytes, without escapes."""
+    """Return a JSON text in quotes as bytes, without escapes."""
     return b'"%b"' % _bytes(text)
 
 
@@ -247,7 +247,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _header_name(value: object) -> str:
-    """Return a header's name; raise Invalid for anything else."""
+    """Return a header rule's name; raise Invalid for anything else."""
     if not isinstance(value, str) or not 0 < len(value) <= NAME_LIMIT:
         remedy = f"must be text of 1 to {NAME_LIMIT} characters."
         raise Invalid("/header", f"header {remedy}")
@@ -260,7 +260,7 @@ def _header_name(value: object) -> str:
 
 
 def _text(value: object) -> str:
-    """Return a text; raise Invalid for anything else, or too long a one."""
+    """Return a rule's text; raise Invalid for anything else, or too long a one."""
     if not isinstance(value, str) or len(value) > TEXT_LIMIT:
         remedy = f"must be text of at most {TEXT_LIMIT} characters."
         raise Invalid("/equals", f"equals {remedy}")
@@ -268,7 +268,7 @@ def _text(value: object) -> str:
 
 
 def _pointer(value: object) -> str:
-    """Return a JSON Pointer; raise Invalid for anything else."""
+    """Return a rule's JSON Pointer; raise Invalid for anything else."""
     if not isinstance(value, str) or len(value) > POINTER_LIMIT:
         remedy = f"must be text of at most {POINTER_LIMIT} characters."
         raise Invalid("/pointer", f"pointer {remedy}")
@@ -279,7 +279,7 @@ def _pointer(value: object) -> str:
 
 
 def _scalar(value: object) -> Scalar:
-    """Return a scalar of JSON; raise Invalid for anything else."""
+    """Return a rule's JSON scalar; raise Invalid for anything else."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):

@@ -34,7 +34,7 @@ class Doubts:
         self._recent: dict[int, Doubt] = {}
 
     def all(self, *, now: float) -> list[Doubt]:
-        """Return the suspects, and the new skips of the last minute."""
+        """Return the suspected messages, and the new skips of the last minute."""
         lately, since = self._recent.items(), now - DOUBT_FOR
         self._recent = {key: each for key, each in lately if each.since > since}
         return [*self.suspects.values(), *self._recent.values()]
@@ -44,12 +44,12 @@ class Doubts:
         self._recent.setdefault(skip_id, doubt)
 
     def confirm(self, skip_id: int, *, now: float) -> None:
-        """Make a suspect a new skip, as of now."""
+        """Turn a suspected message into a new skip, as of now."""
         suspected = self.suspects.pop(skip_id, None)
         if suspected is not None:
             self._recent[skip_id] = replace(suspected, since=now)
 
     def settle(self, skip_id: int) -> None:
-        """Forget a suspect or a new skip."""
+        """Forget a suspected message or a new skip."""
         self.suspects.pop(skip_id, None)
         self._recent.pop(skip_id, None)

@@ -22,7 +22,7 @@ class ListedSkips:
         self.loose: dict[int, Skip] = {}
 
     def ref(self, skip_id: int) -> Ref | None:
-        """Return the skip with this id, or its row in the table; None without one."""
+        """Return a skip's ref, the skip itself or its row; None without one."""
         skip = self.loose.get(skip_id)
         return self.table.row(skip_id) if skip is None else skip
 
@@ -31,7 +31,7 @@ class ListedSkips:
         return self.table.skip(ref) if isinstance(ref, int) else ref
 
     def add(self, skip_id: int, skip: Skip) -> None:
-        """Keep a skip loose, beside the table."""
+        """Keep a skip loose, beside the table of skips."""
         self.loose[skip_id] = skip
 
     def is_loose(self, skip: Skip) -> bool:
@@ -39,14 +39,14 @@ class ListedSkips:
         return skip.id is not None and self.loose.get(skip.id) is skip
 
     def remove(self, ref: Ref) -> None:
-        """Remove a loose skip, or a row of the table."""
+        """Remove a loose skip, or a skip's row of the table."""
         if isinstance(ref, int):
             self.table.remove(ref)
         elif ref.id is not None and self.is_loose(ref):
             del self.loose[ref.id]
 
     def replace(self, table: SkipTable) -> None:
-        """Replace all by a table."""
+        """Replace all skips by a table of skips."""
         self.table, self.loose = table, {}
 
     @property
@@ -55,15 +55,15 @@ class ListedSkips:
         return self.table.next_expiry
 
     def expired(self, now: datetime) -> Iterator[Ref]:
-        """Yield the expired rows of the table, each once."""
+        """Yield the expired skips' rows of the table, each once."""
         return self.table.expired(now)
 
     @property
     def is_crowded(self) -> bool:
-        """Tell whether to pack them into a new table."""
+        """Tell whether to pack the many loose skips into a new table."""
         return len(self.loose) + self.table.dead > LOOSE + len(self.table) // 4
 
     def all(self) -> Iterator[Skip]:
-        """Yield every skip, packed or loose."""
+        """Yield every skip of the list, packed or loose."""
         packed = (self.table.skip(row) for row, _ in self.table.ids())
         return chain(packed, self.loose.values())

@@ -21,7 +21,7 @@ class _OwnSkip:
     since: float
 
     def was_known_at(self, moment: float) -> bool:
-        """Tell whether the server had answered its report by that moment."""
+        """Tell whether the server had answered the skip's report by that moment."""
         return self.skip.poison is not None and self.since < moment
 
 
@@ -43,7 +43,7 @@ class OwnSkips:
         return ((key, own.skip) for key, own in self._own.items())
 
     def has(self, skip: Skip) -> bool:
-        """Tell whether this very skip, not an equal one, is among them."""
+        """Tell whether this very skip, not an equal one, is among the own skips."""
         own = self._own.get(full_key(skip))
         return own is not None and own.skip is skip
 
@@ -56,20 +56,20 @@ class OwnSkips:
         self._applied[key] += 1
 
     def pop(self, key: SkipKey) -> tuple[Skip, int]:
-        """Remove a skip; return it and how often it was applied."""
+        """Remove an own skip; return the skip and how often it was applied."""
         return self._own.pop(key).skip, self._applied.pop(key, 0)
 
     @property
     def surplus(self) -> SkipKey | None:
-        """Return the oldest while there is no room for another one."""
+        """Return the oldest own skip while there is no room for another one."""
         return next(iter(self._own)) if len(self._own) >= self._limit else None
 
     def known_at(self, moment: float) -> list[SkipKey]:
-        """List those whose reports the server had answered by that moment."""
+        """List own skips whose reports the server had answered by that moment."""
         return [key for key, own in self._own.items() if own.was_known_at(moment)]
 
     def overdue(self, now: float, *, current_since: float) -> SkipKey | None:
-        """Return one that the server's list has lacked for OWN_FOR seconds."""
+        """Return an own skip that the server's list has lacked for OWN_FOR seconds."""
         oldest = next(iter(self._own.items()), None)
         if oldest is None or max(oldest[1].since, current_since) + OWN_FOR > now:
             return None

@@ -25,7 +25,7 @@ class SkipChanges:
         self.is_loaded = False
 
     def applied(self, skip: Skip) -> None:
-        """Log that a skip was applied."""
+        """Log that a skip was applied to a message."""
         log.info("skipped a message: %s", _describe(skip))
 
     def added(self, skip: Skip) -> None:
@@ -42,7 +42,7 @@ class SkipChanges:
     def replaced(
         self, before: SkipTable, loose: Mapping[int, Skip], table: SkipTable
     ) -> None:
-        """Count and log what a new table changes in the old one and its loose skips."""
+        """Count and log what a new skip table changes in the old one and loose ones."""
         if not self.is_loaded and not len(before) and not loose:
             self.counts["added"] += len(table)
             return

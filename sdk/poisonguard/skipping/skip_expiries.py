@@ -23,13 +23,13 @@ class Expiries:
 
     @property
     def first(self) -> datetime | None:
-        """Return when the next kept skip expires."""
+        """Return the time at which the next loose skip expires."""
         while self._heap and not self._is_kept(self._heap[0][2]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def add(self, skip: Skip, *, kept_count: int) -> None:
-        """Add a skip, if it expires; `kept_count` is how many may be kept at all."""
+        """Add the expiry of a skip, if any; `kept_count` is the limit of skips."""
         if skip.expires_at is None:
             return
         heapq.heappush(self._heap, (skip.expires_at, next(self._tie), skip))
@@ -39,7 +39,7 @@ class Expiries:
             heapq.heapify(self._heap)
 
     def clear(self) -> None:
-        """Forget all expiry times."""
+        """Forget all expiry times of skips."""
         self._heap.clear()
 
     def take_expired(self, now: datetime) -> Iterator[Skip]:

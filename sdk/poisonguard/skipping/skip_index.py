@@ -78,7 +78,7 @@ class SkipLookup:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Create a new lock: the parent's may be held for ever."""
+        """Create a new lock of the skips: the parent's may be held for ever."""
         self._writing = threading.RLock()
 
     def __len__(self) -> int:
@@ -89,7 +89,7 @@ class SkipLookup:
         return SkipsByKey(self.refs[kind], lambda key: self._last((kind, key)))
 
     def _last(self, key: SkipKey) -> Skip | None:
-        """Return the last skip with this key."""
+        """Return the last skip with this key, the one in force."""
         # Row numbers change with each snapshot.
         with self._writing:
             refs = self.refs[key[0]].get(key[1])
@@ -100,12 +100,12 @@ class SkipLookup:
     # Changes, which need the lock
 
     def _put_ref(self, key: SkipKey, ref: Ref) -> None:
-        """Put a skip into force behind others with its key."""
+        """Put a skip into force behind other skips with its key."""
         put_ref(self.refs, key, ref)
         self._show(*key)
 
     def _take_ref(self, key: SkipKey, ref: Ref) -> None:
-        """Take a skip out of force; others with its key stay."""
+        """Take a skip out of force; other skips with its key stay."""
         kind, name = key
         remaining = _without(self.refs[kind][name], ref)
         if remaining is None:
@@ -115,12 +115,12 @@ class SkipLookup:
             self._show(kind, name)
 
     def _replace_refs(self, new_refs: Mapping[MatcherKind, Refs]) -> None:
-        """Replace all; add new ones first, so that skips in both are never missing."""
+        """Replace all skips; add new ones first, so that no common skip is missing."""
         for kind, refs in new_refs.items():
             self._replace_refs_of(kind, refs)
 
     def _replace_refs_of(self, kind: MatcherKind, new_refs: Refs) -> None:
-        """Replace all skips of one kind; new ones are added before others go."""
+        """Replace all skips of a kind; new ones are added before others go."""
         refs = self.refs[kind]
         if kind is MatcherKind.BOOKMARK:
             marks = cast(Iterable[str], new_refs)
@@ -140,11 +140,11 @@ class SkipLookup:
         self._update_kind_flags()
 
     def _not_skipped_yet(self, marks: Iterable[str]) -> Iterator[str]:
-        """Yield the bookmarks that are not skipped yet."""
+        """Yield the message bookmarks that are not skipped yet."""
         return (mark for mark in marks if mark not in self.skipped)
 
     def _show(self, kind: MatcherKind, key: Key) -> None:
-        """Have readers find what the skips with this key match."""
+        """Have readers find the messages that skips with this key match."""
         if kind is MatcherKind.BOOKMARK:
             self.skipped.add(cast(str, key))
         elif kind is MatcherKind.RULE:
@@ -155,7 +155,7 @@ class SkipLookup:
         self._update_kind_flags()
 
     def _hide(self, kind: MatcherKind, key: Key) -> None:
-        """Remove the key and its last skip from all that readers look at."""
+        """Remove a key of skips and its last skip from all that readers look at."""
         if kind is MatcherKind.BOOKMARK:
             self.skipped.discard(cast(str, key))
         elif kind is MatcherKind.RULE:
@@ -180,7 +180,7 @@ def full_key(skip: Skip) -> SkipKey:
 
 
 def refs_of(table: SkipTable) -> dict[MatcherKind, Refs]:
-    """Return the rows of a table by kind and key, several rows as a list."""
+    """Return a skip table's rows by kind and key, several rows as a list."""
     refs_by_kind: dict[MatcherKind, Refs] = {kind: {} for kind in MatcherKind}
     for row, kind, key in table.rows():
         refs = refs_by_kind[kind]
@@ -192,20 +192,20 @@ def refs_of(table: SkipTable) -> dict[MatcherKind, Refs]:
 
 
 def put_ref(refs_by_kind: Mapping[MatcherKind, Refs], key: SkipKey, ref: Ref) -> None:
-    """Add a skip behind others with its key."""
+    """Add a skip behind other skips with its key."""
     refs = refs_by_kind[key[0]]
     refs[key[1]] = _with(refs.get(key[1]), ref)
 
 
 def _with(refs: Ref | list[Ref] | None, ref: Ref) -> Ref | list[Ref]:
-    """Return refs with another one behind them, a list if there are several."""
+    """Return refs of skips with another one behind them, a list if several."""
     if refs is None:
         return ref
     return [*refs, ref] if isinstance(refs, list) else [refs, ref]
 
 
 def _without(refs: Ref | list[Ref], ref: Ref) -> Ref | list[Ref] | None:
-    """Return refs without one of them; None if it was the only one."""
+    """Return refs of skips without one of them; None if it was the only one."""
     if not isinstance(refs, list):
         return None
     remaining = [each for each in refs if each != ref]

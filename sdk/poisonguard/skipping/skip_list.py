@@ -90,7 +90,7 @@ class SkipList(SkipLookup):
 
     @property
     def age(self) -> float | None:
-        """Return the seconds since it was last current; None before it is loaded."""
+        """Return the seconds since the skip list was current; None before loading."""
         return None if self._current_at is None else time.monotonic() - self._current_at
 
     @property
@@ -101,7 +101,7 @@ class SkipList(SkipLookup):
     # What the guard does
 
     def add_own(self, skip: Skip) -> None:
-        """Skip it from now on, also offline, until the server's list decides."""
+        """Skip a message from now on, also offline, until the server's list decides."""
         key = full_key(skip)
         with self._writing:
             if self._last(key) is not None:
@@ -112,7 +112,7 @@ class SkipList(SkipLookup):
             self._put_in(key, skip)
 
     def applied(self, skip: Skip) -> None:
-        """Count, also for the server, that a message was skipped because of it."""
+        """Count, also for the server, that a message was skipped because of a skip."""
         self._change_log.applied(skip)
         with self._writing:
             self.changes["skipped"] += 1
@@ -132,7 +132,7 @@ class SkipList(SkipLookup):
             return self._doubts.all(now=time.monotonic())
 
     def settle_doubt(self, skip_id: int) -> None:
-        """Drop a doubt: the server knows that its message was handled."""
+        """Drop a doubted skip: the server knows that its message was handled."""
         with self._writing:
             self._doubts.settle(skip_id)
 
@@ -180,7 +180,7 @@ class SkipList(SkipLookup):
                 self._drop_own(full_key(suspected.skip), because)
 
     def table(self, *, now: datetime) -> SkipTable:
-        """Create a table for `load` that accepts the skips which apply to us."""
+        """Create a table of skips for `load` that accepts those which apply to us."""
         return SkipTable(topic=self.topic, applies=self._concerns, now=now)
 
     def load(
@@ -217,7 +217,7 @@ class SkipList(SkipLookup):
         self.touch()
 
     def touch(self) -> None:
-        """Mark the list as current now."""
+        """Mark the skip list as current now."""
         with self._writing:
             now = time.monotonic()
             if self._current_at is None or now - self._current_at > CUT_OFF:
@@ -229,7 +229,7 @@ class SkipList(SkipLookup):
                 self._drop_own(key, LACKING)
 
     def expire(self, now: datetime) -> None:
-        """Remove expired skips."""
+        """Remove expired skips from the list."""
         with self._writing:
             for skip in self._expiries.take_expired(now):
                 if skip.id is None:
@@ -242,13 +242,13 @@ class SkipList(SkipLookup):
 
     @property
     def next_expiry(self) -> datetime | None:
-        """Return when the first skip expires; None if none does."""
+        """Return when the first skip of the list expires; None if none does."""
         with self._writing:
             expiries = self._expiries.first, self._listed.next_expiry
             return min(filter(None, expiries), default=None)
 
     def fence(self, fence: Fence) -> None:
-        """Call each function of `on_fence`; log what they raise."""
+        """Call each function of `on_fence` with a position's fence; log errors."""
         for tell in list(self.on_fence):
             try:
                 tell(fence)
@@ -278,7 +278,7 @@ class SkipList(SkipLookup):
         self._change_log.added(skip)
 
     def _let_expire(self, skip: Skip) -> None:
-        """Note when a loose or own skip expires."""
+        """Note when a loose or own skip expires, to remove it then."""
         kept_count = len(self._listed.loose) + len(self._own)
         self._expiries.add(skip, kept_count=kept_count)
 
@@ -303,7 +303,7 @@ class SkipList(SkipLookup):
     # A whole snapshot
 
     def _packed(self, skips: Iterable[Skip], now: datetime) -> SkipTable:
-        """Return a closed table of those of the skips that apply to us."""
+        """Return a closed table of those skips that apply to us."""
         table = self.table(now=now)
         for skip in skips:
             table.add(skip)
@@ -311,7 +311,7 @@ class SkipList(SkipLookup):
         return table
 
     def _pack(self) -> None:
-        """Pack loose skips into the table once there are many."""
+        """Pack loose skips into the skip table once there are many."""
         if self._listed.is_crowded:
             self._replace_table(self._packed(self._listed.all(), EPOCH))
 

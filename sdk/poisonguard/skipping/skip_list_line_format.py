@@ -62,12 +62,12 @@ class Block:
         return self.columns.get(name)
 
     def rows(self) -> Iterator[dict[str, object]]:
-        """Yield each skip as the JSON object of the API."""
+        """Yield each skip of a block as the JSON object of the API."""
         for place in range(self.number):
             yield self._row(place)
 
     def _row(self, place: int) -> dict[str, object]:
-        """Return one skip as the JSON object of the API."""
+        """Return one skip of a block as the JSON object of the API."""
         row = {
             name: value[place] if isinstance(value, list) else value
             for name, value in self.columns.items()
@@ -105,7 +105,7 @@ def lines(
     suspects: Iterable[Row],
     encode: Callable[[Any], str] = json.dumps,
 ) -> Iterator[bytes]:
-    """Yield the lines of a snapshot; rows hold `COLUMNS`, or `SUSPECT_COLUMNS`."""
+    """Yield the lines of a skip snapshot; rows hold `COLUMNS` or `SUSPECT_COLUMNS`."""
     yield _line({"epoch": epoch, "revision": revision}, encode)
     for of, names, rows in (
         ("skips", COLUMNS, skips),
@@ -118,12 +118,12 @@ def lines(
 
 
 def _line(content: object, encode: Callable[[Any], str]) -> bytes:
-    """Encode one object as a line."""
+    """Encode one JSON object of a skip snapshot as a line."""
     return encode(content).encode("ascii") + b"\n"
 
 
 def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Split the rows into lists of up to AT_ONCE."""
+    """Split the rows of skips into lists of up to AT_ONCE."""
     batch: list[Row] = []
     for row in rows:
         batch.append(row)
@@ -135,13 +135,13 @@ def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def _alike(rows: list[Row]) -> Iterator[list[Row]]:
-    """Split the rows by kind: a block of one kind is read fast."""
+    """Split the rows of skips by kind: a block of one kind is read fast."""
     for kind in dict.fromkeys(row[1] for row in rows):
         yield from _parts([row for row in rows if row[1] == kind])
 
 
 def _parts(rows: list[Row]) -> Iterator[list[Row]]:
-    """Halve the rows until each part fits a line."""
+    """Halve the rows of skips until each part fits a line."""
     if len(rows) == 1 or _size(rows) <= LINE_BYTES:
         yield rows
     else:
@@ -151,12 +151,12 @@ def _parts(rows: list[Row]) -> Iterator[list[Row]]:
 
 
 def _size(rows: list[Row]) -> int:
-    """Estimate the bytes of rows by the lengths of their texts."""
+    """Estimate the bytes of rows of skips by the lengths of their texts."""
     return sum(len(row[2]) + len(row[7] or "") for row in rows)
 
 
 def _columns(names: Sequence[str], rows: list[Row]) -> dict[str, Any]:
-    """Turn rows into columns: one value for all where they are equal."""
+    """Turn rows of skips into columns: one value for all where equal."""
     columns: dict[str, Any] = {"number": len(rows)}
     for name, values in zip(names, zip(*rows, strict=True), strict=True):
         first = values[0]
@@ -171,7 +171,7 @@ def _columns(names: Sequence[str], rows: list[Row]) -> dict[str, Any]:
 
 
 def read(lines: Iterable[bytes]) -> tuple[SkipListVersion, Iterator[Block]]:
-    """Return the head, and an iterator over the blocks.
+    """Return a skip snapshot's head, and an iterator over its blocks of skips.
 
     Both raise `Invalid` where the lines are no snapshot, or are cut.
     """
@@ -190,7 +190,7 @@ def _blocks(contents: Iterable[dict[str, Any]]) -> Iterator[Block]:
 
 
 def _content(line: bytes) -> dict[str, Any]:
-    """Parse a line; raise Invalid if it is no JSON object."""
+    """Parse a line of a skip snapshot; raise Invalid if it is no JSON object."""
     try:
         content = json.loads(line)
     except (ValueError, RecursionError):
@@ -201,7 +201,7 @@ def _content(line: bytes) -> dict[str, Any]:
 
 
 def _head(content: dict[str, Any]) -> SkipListVersion:
-    """Read the first line; raise Invalid if it names no place of the list."""
+    """Read a skip snapshot's first line; raise Invalid if it names no place."""
     epoch, revision = content.get("epoch"), content.get("revision")
     if not isinstance(epoch, str) or type(revision) is not int:
         raise Invalid("", "The snapshot does not say where the list stands.")
@@ -209,7 +209,7 @@ def _head(content: dict[str, Any]) -> SkipListVersion:
 
 
 def _block(content: dict[str, Any]) -> Block:
-    """Read a line of columns; raise Invalid if they differ in length."""
+    """Read a snapshot's line of columns; raise Invalid if they differ in length."""
     of, number = content.pop("of"), content.pop("number", None)
     lengths = {len(value) for value in content.values() if isinstance(value, list)}
     is_counted = type(number) is int and 0 <= number <= MOST_AT_ONCE

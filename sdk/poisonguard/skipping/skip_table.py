@@ -89,7 +89,7 @@ class SkipTable:
     # Adding
 
     def add(self, skip: Skip) -> None:
-        """Add a skip if it applies."""
+        """Add a skip to the table if it applies to us."""
         facts = SharedFields(
             skip.kind,
             skip.consumer_group,
@@ -109,7 +109,7 @@ class SkipTable:
         self._shared.append(self._index_of(facts))
 
     def add_block(self, block: Block) -> None:
-        """Add the applicable skips of a block; log unreadable ones."""
+        """Add a block's applicable skips to the table; log unreadable ones."""
         try:
             self._add_columns(block)
         except (Invalid, TypeError, ValueError, OverflowError):
@@ -151,7 +151,7 @@ class SkipTable:
             column.extend(values if all(mask) else compress(values, mask))
 
     def _shared_of(self, block: Block, kind: MatcherKind) -> array[int]:
-        """Return, for each row of a block, the index of its shared values."""
+        """Return, for each skip of a block, the index of its shared values."""
         columns = [_read_texts(block, name) for name in _SHARED_FIELD_NAMES]
         if not any(isinstance(column, list) for column in columns):
             facts = SharedFields(kind, *columns)
@@ -160,7 +160,7 @@ class SkipTable:
         return array("I", [self._index_of(SharedFields(kind, *row)) for row in rows])
 
     def _index_of(self, facts: SharedFields) -> int:
-        """Return the index of shared values, storing new ones."""
+        """Return the index of skips' shared values, storing new ones."""
         place = self._places.get(facts)
         if place is None:
             place = self._places[facts] = len(self._shared_fields)
@@ -171,7 +171,7 @@ class SkipTable:
     # The whole
 
     def close(self) -> None:
-        """Sort the rows; of several with one id keep the last."""
+        """Sort the table's skips; of several with one id keep the last."""
         if not all(map(lt, self._ids, self._ids[1:])):
             self._sort()
         self._places.clear()
@@ -183,7 +183,7 @@ class SkipTable:
         self._by_expiry = array("I", ending)
 
     def _sort(self) -> None:
-        """Sort all columns by id; of several rows with one id keep the last."""
+        """Sort the table's columns by skip id; of rows with one id keep the last."""
         last = {number: row for row, number in enumerate(self._ids)}
         rows = [last[number] for number in sorted(last)]
         self._keys = [self._keys[row] for row in rows]
@@ -192,14 +192,14 @@ class SkipTable:
             setattr(self, name, array(column.typecode, [column[row] for row in rows]))
 
     def rows(self) -> Iterator[tuple[int, MatcherKind, Key]]:
-        """Yield each row with its kind and key."""
+        """Yield each row of the skip table with its kind and key."""
         kinds = [facts.kind for facts in self._shared_fields]
         for row, (place, key) in enumerate(zip(self._shared, self._keys, strict=True)):
             if not self._removed[row]:
                 yield row, kinds[place], key
 
     def ids(self) -> Iterator[tuple[int, int]]:
-        """Yield each row that is not removed, with the id of its skip."""
+        """Yield each skip row that is not removed, with the id of its skip."""
         return (each for each in enumerate(self._ids) if not self._removed[each[0]])
 
     def row(self, number: int) -> int | None:
@@ -210,7 +210,7 @@ class SkipTable:
         return row
 
     def skip(self, row: int) -> Skip:
-        """Build the skip that a row holds."""
+        """Build the skip that a row of the table holds."""
         facts, key = self._shared_fields[self._shared[row]], self._keys[row]
         poison = self._poisons[row]
         return Skip(
@@ -224,7 +224,7 @@ class SkipTable:
         )
 
     def is_same(self, row: int, other: SkipTable, there: int) -> bool:
-        """Tell whether two rows with one id are equal."""
+        """Tell whether two skip rows with one id are equal."""
         return (
             self._keys[row] == other._keys[there]
             and self._expiries[row] == other._expiries[there]
@@ -235,44 +235,44 @@ class SkipTable:
         )
 
     def remove(self, row: int) -> None:
-        """Mark a row as removed, and forget its key."""
+        """Mark a skip's row as removed, and forget its key."""
         self._removed[row] = True
         self._keys[row] = ""
         self._live_count -= 1
 
     @property
     def dead(self) -> int:
-        """Return the number of removed rows."""
+        """Return the number of removed rows of the skip table."""
         return len(self._ids) - self._live_count
 
     # What is over
 
     @property
     def next_expiry(self) -> datetime | None:
-        """Return when the first row that is not removed expires; None if none does."""
+        """Return when the table's first skip expires; None if none does."""
         order = self._by_expiry
         while order and self._removed[order[-1]]:
             order.pop()
         return _moment(self._expiries[order[-1]]) if order else None
 
     def expired(self, now: datetime) -> Iterator[int]:
-        """Yield the expired rows, each once."""
+        """Yield the rows of expired skips, each once."""
         while (first := self.next_expiry) is not None and first <= now:
             yield self._by_expiry.pop()
 
 
 def _moment(since_1970: int) -> datetime | None:
-    """Convert a number of a column to a time; None for _NONE."""
+    """Convert a number of a column of skips to a time; None for _NONE."""
     return None if since_1970 == _NONE else moment(since_1970)
 
 
 def _spread(column: Any, number: int) -> Any:
-    """Yield a column's value for each row, also where one stands for all."""
+    """Yield a skip column's value for each row, also where one stands for all."""
     return column if isinstance(column, list) else repeat(column, number)
 
 
 def _read_numbers(block: Block, name: str, least: int, most: int) -> array[int]:
-    """Read a column of whole numbers within bounds, or null."""
+    """Read a skip column of whole numbers within bounds, or null."""
     column = block[name]
     if column is None:
         return array("q", [_NONE]) * block.number
@@ -295,7 +295,7 @@ def _within(values: list[int], least: int, most: int) -> bool:
 
 
 def _read_keys(block: Block, kind: MatcherKind) -> list[Key]:
-    """Read the column of what the skips match by; raise Invalid for broken ones."""
+    """Read the column of what skips match by; raise Invalid for broken ones."""
     values = block["value"]
     if not isinstance(values, list):
         values = [values] * block.number
@@ -313,7 +313,7 @@ def _read_keys(block: Block, kind: MatcherKind) -> list[Key]:
 
 
 def _read_texts(block: Block, name: str) -> Any:
-    """Read a column of shared texts, or null."""
+    """Read a skip column of shared texts, or null."""
     column = block[name]
     is_text = name in ("reason", "by")
     values = column if isinstance(column, list) else [column]

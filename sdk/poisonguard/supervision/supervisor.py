@@ -75,17 +75,17 @@ class CommandExit:
 
     @property
     def is_done(self) -> bool:
-        """Tell whether not to start it again: it ended with 0, and between messages."""
+        """Tell whether a command is done: it ended with 0, and between messages."""
         return self.code == 0 and not self.mid_message
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code for a shell: 128 + n after signal n."""
+        """Return the command's exit code for a shell: 128 + n after signal n."""
         return self.code if self.code >= 0 else 128 - self.code
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare the command-line arguments of `run`."""
+    """Declare the command-line arguments of `run`, the consumer's supervisor."""
     parser.add_argument(
         "--handler-timeout",
         type=float,
@@ -109,7 +109,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def main(arguments: Namespace) -> int:
-    """Supervise until the command is done or a stop signal; return its code."""
+    """Supervise a command until it is done or a stop signal; return its code."""
     logging.basicConfig(level=logging.INFO, format="poisonguard: %(message)s")
     try:
         plan = _plan(arguments)
@@ -120,7 +120,7 @@ def main(arguments: Namespace) -> int:
 
 
 def _plan(arguments: Namespace) -> SupervisedCommand:
-    """Read the arguments and create the journals' folder; raise for unusable ones."""
+    """Read the arguments of `run`, create the journals' folder; raise if unusable."""
     command = arguments.cmd[1:] if arguments.cmd[:1] == ["--"] else arguments.cmd
     if not command:
         raise journal_folder.UnusableFolder(
@@ -148,7 +148,7 @@ class Supervisor:
         self._watched = (signal.SIGCHLD, *stops)
 
     def run(self) -> int:
-        """Start the command until it is done or we must stop; return its exit code."""
+        """Start the consumer's command until done or stopped; return its exit code."""
         # Blocked, and taken by sigtimedwait: no call is interrupted, no signal missed.
         signal.pthread_sigmask(signal.SIG_BLOCK, self._watched)
         deaths = 0
@@ -168,7 +168,7 @@ class Supervisor:
                 return ending.exit_code
 
     def _until_end(self, child: Identity) -> CommandExit:
-        """Wait until the child ends, and record and log how; return that."""
+        """Wait until the supervised child ends; record, log and return how."""
         code = self._wait_for_exit(child)
         ending = CommandExit(
             code=code, mid_message=self._journals.record_end(child, code)
@@ -204,7 +204,7 @@ class Supervisor:
         )
 
     def _wait_for_exit(self, child: Identity) -> int:
-        """Wait until the child ends; return its exit code, or -signal."""
+        """Wait until the supervised child ends; return its exit code, or -signal."""
         limit = self._plan.handler_timeout
         detector: HangDetector[SlotKey] | None = HangDetector(limit) if limit else None
         killed_at = float("inf")
@@ -231,7 +231,7 @@ class Supervisor:
             os.kill(child.pid, number)
 
     def _pause(self, seconds: float) -> None:
-        """Wait before the next start; a stop signal ends the wait, and `run`."""
+        """Wait before the child's next start; a stop signal ends wait and `run`."""
         until = time.monotonic() + seconds
         while not self._stopping and (remaining := until - time.monotonic()) > 0:
             came = signal.sigtimedwait(self._watched, remaining)
@@ -329,7 +329,7 @@ def _open_journal(path: Path) -> Iterator[int]:
 
 
 def _read(path: Path) -> JournalSnapshot | None:
-    """Read a journal; None where it is gone or cannot be read."""
+    """Read a consumer's journal; None where it is gone or cannot be read."""
     # Unreadable journals are reported at the next start of their consumer.
     with suppress(OSError, UnreadableJournal), _open_journal(path) as fd:
         return journal_binary_format.read(fd)
@@ -352,7 +352,7 @@ def _write_ending(path: Path, kind: EndingKind, value: int) -> None:
 
 
 def _ending_kind(code: int, snapshot: JournalSnapshot) -> EndingKind:
-    """Tell an exit, a signal and a kill for lack of memory from an exit code."""
+    """Tell from an exit code an exit, a signal and a kill for lack of memory."""
     if code >= 0:
         return EndingKind.EXIT
     killed = kernel_process_facts.oom_kills() > snapshot.header.oom_kills
@@ -393,7 +393,7 @@ def _kill_group(child: Identity) -> None:
 
 
 def pause_after(deaths: int) -> float:
-    """Return the seconds to wait after so many deaths in a row."""
+    """Return the seconds to wait before a restart, after so many deaths in a row."""
     longest = doubled(FIRST_PAUSE, max(deaths - FAST_DEATHS, 0), cap=LONGEST_PAUSE)
     # Randomised, so that consumers that died together do not restart together.
     return longest * random.uniform(0.5, 1.0)  # noqa: S311 - no secret

@@ -27,7 +27,7 @@ SlotKeyT = TypeVar("SlotKeyT", bound=Hashable)
 
 
 def interval(handler_timeout: float) -> float:
-    """Return the seconds between checks; raise Misconfigured for no such time-out."""
+    """Return the seconds between hang checks; raise Misconfigured for no time-out."""
     if not handler_timeout > 0:
         raise Misconfigured(
             f"handler_timeout is {handler_timeout!r}: give the seconds after which a "
@@ -51,7 +51,7 @@ class HangDetector(Generic[SlotKeyT]):
     def stuck(
         self, slots: Iterable[tuple[SlotKeyT, Work]], *, now: float
     ) -> list[SlotKeyT]:
-        """Return the stuck slots among all slots; `now` is in seconds."""
+        """Return the journal slots whose messages hang; `now` is in seconds."""
         if self._looked is not None and now - self._looked > self._longest:
             self._since.clear()
         self._looked = now
@@ -82,27 +82,27 @@ class Watchdog:
         journal.reopened.append(self._restart)
 
     def start(self) -> None:
-        """Start the thread of the checks."""
+        """Start the thread that checks for hanging messages."""
         self._thread = threading.Thread(
             target=self._watch, name="poisonguard-watchdog", daemon=True
         )
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the checks; call it before the journal is closed."""
+        """Stop the hang checks; call it before the journal is closed."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def _restart(self) -> None:
-        """Start the thread in a forked child too, if the parent had started it."""
+        """Start the hang checks in a forked child too, if the parent had them."""
         if self._thread is not None:
             self._stopped = threading.Event()
             self.start()
 
     def _watch(self) -> None:
-        """Check the slots until `stop`; end the process once one is stuck."""
+        """Check the message slots until `stop`; end the process once one is stuck."""
         detector: HangDetector[int] = HangDetector(self._limit)
         while not self._stopped.wait(self._interval):
             stuck = detector.stuck(self._slots(), now=time.monotonic())
@@ -116,7 +116,7 @@ class Watchdog:
         return list(enumerate(pairs))
 
     def _kill_process(self, stuck: list[int]) -> None:
-        """Record which slots hang, write all threads' stacks, kill this process."""
+        """Record which messages hang, write all stacks, kill this process."""
         numbers = [self._journal.words[slot] for slot in stuck]
         log.critical(
             "the handler of %s is stuck for %g s: killing this process",

@@ -63,7 +63,7 @@ class FakePoisonweb:
 
     @property
     def url(self) -> str:
-        """Return where it listens: the same after it was away."""
+        """Return where the fake Poisonweb listens: the same after it was away."""
         return self._double.url
 
     @property
@@ -75,7 +75,7 @@ class FakePoisonweb:
 
     @property
     def failures(self) -> list[FailureReport]:
-        """Return the accepted reports in their order, each once."""
+        """Return the accepted failure reports in their order, each once."""
         with self._double.changed:
             return [
                 parse_failure(item) for item in self._double.reports.failures.values()
@@ -99,12 +99,12 @@ class FakePoisonweb:
 
     @property
     def skips(self) -> list[Skip]:
-        """Return what is skipped now, by hand or as the consequence of a failure."""
+        """Return the skips in force now, by hand or as the consequence of a failure."""
         with self._double.changed:
             return [parse_skip(item) for item in self._double.skip_list.skips.values()]
 
     def wait_for(self, condition: Callable[[], object], timeout: float = WAIT) -> None:
-        """Wait until something is true; raise AssertionError where it never is."""
+        """Wait until a condition is true; raise AssertionError where it never is."""
         # Not the double's own wait, which lets no request in while it looks.
         deadline = time.monotonic() + timeout
         while not condition():
@@ -151,7 +151,7 @@ class FakePoisonweb:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """Be down within the block: no port listens, and connections break."""
+        """Be down as a server within the block: no port listens, connections break."""
         self._double.stop()
         try:
             yield
@@ -161,7 +161,7 @@ class FakePoisonweb:
     def reject(
         self, when: Callable[[FailureReport], bool], detail: str = "by a test"
     ) -> None:
-        """From now on, reject the reports for which `when` returns true.
+        """From now on, reject the failure reports for which `when` returns true.
 
         Their messages are released, not poisoned. The last call counts.
         """

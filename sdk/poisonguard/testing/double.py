@@ -65,7 +65,7 @@ class Double:
         ).start()
 
     def stop(self) -> None:
-        """Stop like a killed process: no port listens, open connections break."""
+        """Stop the fake server as if killed: no port listens, connections break."""
         if self._http is not None:
             http, self._http = self._http, None
             http.shutdown()
@@ -75,7 +75,7 @@ class Double:
             self._release_port = weakref.finalize(self, _hold_port(self._port).close)
 
     def until(self, true: Callable[[], object], *, timeout: float = 60) -> None:
-        """Wait until a condition is true; fail after the time-out."""
+        """Wait until a condition of the fake server is true; fail after a time-out."""
         deadline = time.monotonic() + timeout
         with self.changed:
             while not true():
@@ -87,7 +87,7 @@ class Double:
     def call(
         self, method: str, path: str, query: list[tuple[str, str]], body: Json
     ) -> Json:
-        """Answer one call of the API."""
+        """Answer one call of Poisonweb's API in the fake server."""
         skip_list, reports, positions = self.skip_list, self.reports, self.positions
         calls: dict[tuple[str, str], Callable[[], Json]] = {
             ("POST", "/failures"): lambda: _each(reports.fail, body["failures"]),
@@ -120,7 +120,7 @@ class Double:
     def once(
         self, key: str | None, request: object, act: Callable[[], StatusAndBody]
     ) -> tuple[HTTPStatus, Json, bool]:
-        """Act, or return the earlier answer to this idempotency key."""
+        """Do a call, or return the earlier answer to this idempotency key."""
         with self.changed:
             if key is None:
                 return (*act(), False)

@@ -28,7 +28,7 @@ class Faults:
     # What a test asks
 
     def freeze(self) -> None:
-        """Keep every connection and answer none, as a stopped process does."""
+        """Keep every connection of the fake server and answer none."""
         with self._changed:
             self._frozen = True
 
@@ -50,7 +50,7 @@ class Faults:
             self._faults.append(Fault(status, headers or {}, times, path))
 
     def lose_answers(self, times: int) -> None:
-        """Do what the next POSTs ask for and break the connection before the answer."""
+        """Act on the next POSTs, and break their connections before the answer."""
         with self._changed:
             self._answers_to_lose = times
 
@@ -62,7 +62,7 @@ class Faults:
     # What each request asks
 
     def next(self, path: str) -> Fault | None:
-        """Return the fault of a request, if any; wait while frozen."""
+        """Return the fault to play for a request, if any; wait while frozen."""
         with self._changed:
             self.wait_until_thawed()
             for fault in self._faults:

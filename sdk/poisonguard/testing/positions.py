@@ -24,7 +24,7 @@ class Position:
     persisted: dict[str, int] = field(default_factory=dict)
 
     def settle(self, update: dict[str, Any]) -> dict[str, Any]:
-        """Add runs; beyond the limit of them, change nothing."""
+        """Add settled runs to a position; beyond their limit, change nothing."""
         publisher = update["publisher"]
         new_runs = [_run(run, n) for n, run in enumerate(update["settled"])]
         runs = merged([*self.settled.get(publisher, []), *new_runs])
@@ -39,7 +39,7 @@ class Position:
         return {"status": "ok", **pressure}
 
     def mark(self, publisher: str) -> dict[str, Any]:
-        """Return what POST /positions/open answers about one publisher."""
+        """Return a position's mark of one publisher, as POST /positions/open does."""
         runs, persisted = self.settled[publisher], self.persisted.get(publisher)
         is_begun = bool(runs) and runs[0][0] == 0
         processed = runs[0][1] if is_begun else -1
@@ -93,7 +93,7 @@ class FakePositions(dict[tuple[str, str, str], Position]):
 
 
 def merged(runs: list[Run]) -> list[Run]:
-    """Join inclusive runs that overlap or touch."""
+    """Join inclusive runs of numbers that overlap or touch."""
     joined: list[Run] = []
     for low, high in sorted(runs):
         if joined and low <= joined[-1][1] + 1:
@@ -104,7 +104,7 @@ def merged(runs: list[Run]) -> list[Run]:
 
 
 def _run(value: object, place: int) -> Run:
-    """Return a run as a list; raise Invalid with its place for anything else."""
+    """Return a settled run as a list; raise Invalid with its place for others."""
     match value:
         case [int(low), int(high)] if 0 <= low <= high <= LAST:
             if not isinstance(low, bool) and not isinstance(high, bool):

@@ -49,13 +49,13 @@ class Reports:
     # What a test asks
 
     def totals(self) -> Counter[str]:
-        """Add up the counters."""
+        """Return the sums of the reported counters."""
         names = ("handled", "failed", "skipped", "retried")
         counters = list(self.counters.values())
         return Counter({name: sum(item[name] for item in counters) for name in names})
 
     def mark(self) -> str:
-        """Return a value for the header of a requeued message."""
+        """Return a redrive header's value for a requeued message."""
         redrive = f"{uuid.uuid4()}.{uuid.uuid4().hex}"
         self._redrives.add(redrive)
         return redrive

@@ -59,7 +59,7 @@ class FakeSkipList:
         return skip
 
     def add_requested(self, body: Json) -> Json:
-        """Add a skip that a request describes, if it can be used."""
+        """Add a skip to the fake list that a request describes, if usable."""
         skip = parse_skip({**body, "id": 0})
         if skip.kind == "rule":
             try:
@@ -82,7 +82,7 @@ class FakeSkipList:
         return skip_id in self._ids_so_far
 
     def announce(self, topic: str, kind: str, data: Json) -> None:
-        """Give readers an event of the next revision."""
+        """Give readers of the fake skip list an event of the next revision."""
         with self._changed:
             self._revisions[topic] += 1
             revision = self._revisions[topic]
@@ -99,14 +99,14 @@ class FakeSkipList:
             self._changed.notify_all()
 
     def new_epoch(self) -> None:
-        """Become another store, as after a restored backup: readers are reset."""
+        """Give the fake skip list a new epoch, as after a restore: readers reset."""
         with self._changed:
             self.epoch = f"e{int(self.epoch[1:]) + 1}"
             self.events.clear()
             self._changed.notify_all()
 
     def forget_events(self) -> None:
-        """Make every place so far too old to resume from."""
+        """Make every place of the skip stream so far too old to resume from."""
         with self._changed:
             self._oldest = max(self._revisions.values(), default=0) + 1
             for topic in self._revisions:
@@ -119,7 +119,7 @@ class FakeSkipList:
         return {topic: self._revisions[topic] for topic in topics}
 
     def resumes(self, after: str, topics: Sequence[str]) -> bool:
-        """Return whether all events behind this place are still there."""
+        """Return whether all skip events behind this place are still there."""
         epoch, _, numbers = after.rpartition(".")
         places = [int(number) for number in numbers.split(",")]
         heads = self.heads(topics).values()

@@ -30,7 +30,7 @@ class FakeSkipStream:
             return self._readers
 
     def forget_events(self) -> None:
-        """Make every place so far too old to resume from, and cut all streams."""
+        """Make each place of the skip stream too old to resume; cut all streams."""
         self._skip_list.forget_events()
         self.cut()
 
@@ -42,7 +42,7 @@ class FakeSkipStream:
     def events(
         self, topics: Sequence[str], group: str | None, after: str | None
     ) -> Generator[str, None, None]:
-        """Yield the text of the stream, piece by piece, until it ends."""
+        """Yield the text of the skip stream, piece by piece, until it ends."""
         skip_list = self._skip_list
         with self._changed:
             self._readers += 1

@@ -61,7 +61,7 @@ class Web(ThreadingHTTPServer):
         super().__init__(address, Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start the thread of a connection, and note the connection as open."""
+        """Start a thread for a connection, and note the connection as open."""
         self._open.add(request)
         super().process_request(request, client_address)
 
@@ -78,7 +78,7 @@ class Web(ThreadingHTTPServer):
                 request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: a consumer that goes away is what many tests are about."""
+        """Log no error of a connection: many tests are about consumers that go away."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -87,7 +87,7 @@ class Handler(BaseHTTPRequestHandler):
     server: Web
 
     def log_message(self, *_: object) -> None:
-        """Say nothing of each request: `Double.requests` has them."""
+        """Log no line for a request: `Double.requests` has them."""
 
     def date_time_string(self, timestamp: float | None = None) -> str:
         """Return the Date header by the double's clock, which a test may shift."""
@@ -98,15 +98,15 @@ class Handler(BaseHTTPRequestHandler):
         return super().date_time_string(shifted)
 
     def do_GET(self) -> None:
-        """Answer a GET."""
+        """Answer a GET request to the fake server."""
         self._serve()
 
     def do_POST(self) -> None:
-        """Answer a POST."""
+        """Answer a POST request to the fake server."""
         self._serve()
 
     def do_DELETE(self) -> None:
-        """Answer a DELETE."""
+        """Answer a DELETE request to the fake server."""
         self._serve()
 
     def _serve(self) -> None:
@@ -118,7 +118,7 @@ class Handler(BaseHTTPRequestHandler):
             self._problem(problem)
 
     def _answer_to(self, whole: bytes) -> None:
-        """Record a request; check faults and its key, then answer it by its path."""
+        """Record a request; check faults and API key, then answer by its path."""
         double = self.server.double
         body, trouble = _read(whole, self.headers.get("Content-Encoding"))
         with double.changed:
@@ -142,7 +142,7 @@ class Handler(BaseHTTPRequestHandler):
             self._call(path, query, body)
 
     def _call(self, path: str, query: list[tuple[str, str]], body: Json) -> None:
-        """Make a call to the double, once per idempotency key, and send its answer."""
+        """Make a request's call once per idempotency key, and send its answer."""
         double = self.server.double
         if path in double.forged:
             self._answer(HTTPStatus.OK, _whole(double.forged[path]))
@@ -174,7 +174,7 @@ class Handler(BaseHTTPRequestHandler):
     def _called(
         self, path: str, query: list[tuple[str, str]], body: Json
     ) -> tuple[HTTPStatus, Json]:
-        """Call the double; return the status and the answer, or raise Problem."""
+        """Call the double by a request; return status and answer, or raise Problem."""
         double = self.server.double
         try:
             answer = double.call(self.command, path, query, body)
@@ -197,7 +197,7 @@ class Handler(BaseHTTPRequestHandler):
         *,
         kind: str = "application/json",
     ) -> None:
-        """Send a whole answer."""
+        """Send a whole answer to a request."""
         self.send_response(status)
         for name, value in {"Content-Type": kind, **(headers or {})}.items():
             self.send_header(name, value)
@@ -206,7 +206,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(whole)
 
     def _problem(self, problem: Problem) -> None:
-        """Send a problem as application/problem+json."""
+        """Send a problem as application/problem+json to the client."""
         self._answer(
             problem.status,
             json.dumps(problem.whole).encode(),
@@ -238,7 +238,7 @@ class _WithHeaders(Problem):
 
 
 def lines_of(snapshot: Json) -> Iterator[bytes]:
-    """Write a snapshot of skips in lines."""
+    """Yield a snapshot of skips as lines."""
     return skip_list_line_format.lines(
         epoch=snapshot["epoch"],
         revision=snapshot["revision"],
@@ -251,7 +251,7 @@ def lines_of(snapshot: Json) -> Iterator[bytes]:
 
 
 def _row(skip: Json, names: tuple[str, ...]) -> list[Any]:
-    """Return a skip of the API as a row of these columns."""
+    """Return a skip of the API as a row with these columns."""
     times = {name: _microseconds(skip.get(name)) for name in ("expires_at", "at")}
     flat = {**skip, **skip["matcher"], **times}
     return [flat.get(name) for name in names]
@@ -265,7 +265,7 @@ def _microseconds(text: str | None) -> int | None:
 
 
 def _whole(answer: Any) -> bytes:
-    """Return bytes as they are, anything else as JSON."""
+    """Return an answer's bytes as they are, anything else as JSON."""
     return answer if isinstance(answer, bytes) else json.dumps(answer).encode()
 
 
