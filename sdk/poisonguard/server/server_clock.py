@@ -31,7 +31,7 @@ class ServerClock:
         return datetime.fromtimestamp(time.monotonic() + self._to_server, UTC)
 
     def learn(self, date: str | None, *, asked_at: float) -> None:
-        """Set it by the date of an answer to a request of `asked_at` (monotonic)."""
+        """Set the server's clock by an answer's date; `asked_at` is monotonic."""
         there = seconds_since_1970(date)
         if there is None:
             return

@@ -180,7 +180,7 @@ def read(lines: Iterable[bytes]) -> tuple[SkipListVersion, Iterator[Block]]:
 
 
 def _blocks(contents: Iterable[dict[str, Any]]) -> Iterator[Block]:
-    """Yield each block; raise Invalid where the last line is missing."""
+    """Yield each block of a skip snapshot; raise Invalid if its end is missing."""
     for content in contents:
         if content.get("end") is True:
             return
