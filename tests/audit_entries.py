@@ -6,5 +6,5 @@ from apps.audit.models import Entry
 
 
 def entries(action: str) -> list[Entry]:
-    """Return the entries of an action, oldest first."""
+    """Return the audit entries of an action, oldest first."""
     return list(Entry.objects.filter(action=action).order_by("seq"))

@@ -19,7 +19,7 @@ class Place:
 
 
 def run(*statements: str) -> None:
-    """Run statements as the owner, who first disables the trigger."""
+    """Run statements as the audit trail's owner, who first disables its trigger."""
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE audit_entry DISABLE TRIGGER USER")
         cursor.execute("GRANT UPDATE, DELETE ON audit_entry TO CURRENT_USER")
@@ -28,7 +28,7 @@ def run(*statements: str) -> None:
 
 
 def hash_again(first: int, last: int = 2**62) -> None:
-    """Rewrite the chain between two entries, and its head if that is the end."""
+    """Rewrite the audit chain between two entries, and its head at the end."""
     run(f"""
         DO $$ DECLARE digest bytea := sha256('poisonweb'); entry record; BEGIN
         IF {first} > 1 THEN
@@ -48,7 +48,7 @@ def hash_again(first: int, last: int = 2**62) -> None:
 
 
 def renumber() -> None:
-    """Number the entries from 1 again, in the column and in the record."""
+    """Number the audit entries from 1 again, in the column and in the record."""
     run(
         "UPDATE audit_entry SET seq = seq + 1000000",
         """
@@ -62,7 +62,7 @@ def renumber() -> None:
 
 
 def forge(seq: int) -> None:
-    """Insert a forged entry between two real ones."""
+    """Insert a forged audit entry between two real ones."""
     run(
         f"UPDATE audit_entry SET seq = -seq - 1 WHERE seq >= {seq}",
         "UPDATE audit_entry SET seq = -seq WHERE seq < 0",
@@ -151,7 +151,7 @@ def cut(place: Place) -> bool:
 
 
 def cut_and_go_on(place: Place) -> bool:
-    """Replace the end by as many forged entries, or more."""
+    """Replace the audit trail's end by as many forged entries, or more."""
     run(
         "UPDATE audit_entry SET record = replace(record, 'user:anna', 'user:boris')"
         f" WHERE seq >= {place.seq}",

@@ -16,7 +16,7 @@ PERIOD = 30
 
 
 def app_code(secret: str, moment: datetime) -> str:
-    """Return the code that an app shows at this moment."""
+    """Return the code that an authenticator app shows at this moment."""
     period = int(moment.timestamp()) // PERIOD
     key = base64.b32decode(secret)
     digest = hmac.digest(key, period.to_bytes(8, "big"), hashlib.sha1)
@@ -37,7 +37,7 @@ class Phone:
 
 
 def add_factor(client: Client, moment: datetime, password: str = PASSWORD) -> Phone:
-    """Add a factor on the pages, with a phone whose clock shows this moment."""
+    """Add a second factor on the pages, with a phone of this moment's clock."""
     phone = Phone(secret_on(client.get("/second-factor").content.decode()))
     form = {"password": password, "code": phone.code(moment)}
     added = client.post("/second-factor", form)

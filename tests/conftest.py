@@ -119,7 +119,7 @@ COUNT_ANEW = """
 
 
 def _filled(cursor: CursorWrapper) -> dict[str, int]:
-    """Give the bytes of each table that holds something, or held it lately."""
+    """Return the bytes of each table that has rows, or had some lately."""
     cursor.execute(FILLED, [list(KEPT)])
     return dict(cursor.fetchall())
 
@@ -182,7 +182,7 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
 
 @pytest.fixture
 def redis_url(worker_id: str) -> Iterator[str]:
-    """Give an empty Redis database that no other worker of this run touches."""
+    """Return an empty Redis database that no other worker of this run touches."""
     worker = 0 if worker_id == "master" else int(worker_id.removeprefix("gw"))
     # Of one's own server, beside those that tests know by their numbers: 14 and 15.
     number = worker + (16 if FOLDER in os.environ else 1)

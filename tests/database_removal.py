@@ -16,7 +16,7 @@ class Session(Protocol):
 
 
 def drop_database(name: str, session: Session) -> None:
-    """Drop it, from another one, where it exists.
+    """Drop a database, where it exists, by a connection to another one.
 
     WITH (FORCE) would be refused whenever the vacuum is at work there, which only a
     superuser may end so.

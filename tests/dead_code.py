@@ -210,7 +210,7 @@ def _is_allowed(item: Item, pattern: str) -> bool:
 
 
 def _python_files(roots: Iterable[str]) -> list[Path]:
-    """Return all but migrations, which stay as they were released."""
+    """Return all Python files but migrations, which stay as released."""
     places = [ROOT / root for root in roots]
     files = [place for place in places if place.is_file()]
     files += (file for place in places for file in sorted(place.rglob("*.py")))
@@ -220,7 +220,7 @@ def _python_files(roots: Iterable[str]) -> list[Path]:
 def _unused(
     files: list[Path], roots: tuple[str, ...], used: set[str]
 ) -> Iterator[Item]:
-    """Give what no file uses, if it is in one of `roots`."""
+    """Return names that no file uses, if defined in one of `roots`."""
     finder = Vulture(ignore_decorators=REGISTERING)
     finder.used_names |= used
     finder.scavenge(files)
@@ -249,7 +249,7 @@ def _spelled(node: ast.AST) -> Iterable[str]:
 
 
 def _fixtures(node: ast.AST) -> Iterable[str]:
-    """Give what a test may take by an argument, and what every test gets."""
+    """Return the fixtures that tests take by an argument, or that every test gets."""
     match node:
         case ast.arg(arg=name):
             return (name,)

@@ -62,19 +62,19 @@ class BackEnd:
             self.process = None
 
     def hold(self) -> None:
-        """Answer nothing, until `let_go`."""
+        """Let the back end answer nothing, until `let_go`."""
         (self.folder / "hold").touch()
 
     def let_go(self) -> None:
         (self.folder / "hold").unlink()
 
     def size(self) -> int:
-        """Return the bytes of the ledger, which grows with each request."""
+        """Return the bytes of the back end's ledger, which grows with each request."""
         path = self.folder / "requests"
         return path.stat().st_size if path.exists() else 0
 
     def requests(self) -> list[dict[str, Any]]:
-        """Return what has arrived, in its order."""
+        """Return the requests that reached the back end, in their order."""
         return _lines(self.folder / "requests")
 
     def requests_by_delivery(self) -> Counter[str]:

@@ -39,7 +39,7 @@ class EarlierItem:
 
 
 def execute(query: str, values: Sequence[Any] | dict[str, Any] = ()) -> int:
-    """Run a statement; return how many rows it found or changed."""
+    """Run an SQL statement; return how many rows it found or changed."""
     with connection.cursor() as cursor:
         cursor.execute(query, values)
         return int(cursor.rowcount)
@@ -89,7 +89,7 @@ def earlier(
 
 
 def _insert(operation: Operation, item: EarlierItem, now: datetime) -> tuple[int, bool]:
-    """Store an item, and its redrive; return its id, and whether it is not over."""
+    """Store an operation's item and redrive; return its id, and if it is not over."""
     redrive = None
     if item.state in {outcome.value for outcome in RedriveOutcome}:
         redrive = _redrive(item, operation.target_topic_id, now)

@@ -85,7 +85,7 @@ class Queues:
         return [(m.body, m.headers) for m in self.queues.get(queue, [])]
 
     def cut(self) -> None:
-        """Cut off every reader, as the end of its process would."""
+        """Cut off every reader of the queues, as the end of its process would."""
         for reader in list(self.readers):
             reader.close()
 
@@ -144,7 +144,7 @@ class Publisher:
         return replace(outcome, bookmark=number if self.broker.names else "")
 
     def close(self) -> None:
-        """Do nothing: there is no connection."""
+        """Do nothing: the broker in memory has no connection."""
 
 
 @dataclass(slots=True)
@@ -240,12 +240,12 @@ class Admin:
         return []
 
     def close(self) -> None:
-        """Do nothing: there is no connection."""
+        """Do nothing: the broker in memory has no connection."""
 
 
 @contextmanager
 def adapted(broker: Queues) -> Iterator[None]:
-    """Make it the kind `queues`, as if it were one of the adapters."""
+    """Make the broker in memory the kind `queues`, as if it were an adapter."""
     module = ModuleType(f"{adapters.__name__}.{KIND}.adapter")
     module.ADAPTER = broker  # type: ignore[attr-defined]
     kind = BrokerKind(name=KIND, title="Queues", client="redis", url="")

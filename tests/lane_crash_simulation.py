@@ -58,7 +58,7 @@ class Death:
 
 @contextmanager
 def dying(at: int) -> Iterator[Death]:
-    """Kill before or after a step of draining that leaves this process."""
+    """Kill the lane before or after a step of draining that leaves this process."""
     death = Death()
     death.at = at
     with pytest.MonkeyPatch.context() as patch:

@@ -124,7 +124,7 @@ NEEDS = {
 
 
 def of(item: pytest.Item) -> list[str]:
-    """Name what a test needs."""
+    """Name the programs that a test needs."""
     needs = [str(mark.args[0]) for mark in item.iter_markers("needs")]
     return [*needs, *(["chromium"] if item.get_closest_marker("browser") else [])]
 
@@ -174,7 +174,7 @@ def _unmet(config: pytest.Config) -> Counter[tuple[str, str]]:
 
 
 def main(names: Sequence[str]) -> int:
-    """Get what is missing, and tell what cannot be had; never a failure."""
+    """Install what the tests lack, and print what cannot be had; never fail."""
     for name in names or NEEDS:
         if todo := NEEDS[name].remedy():
             _get(name, todo)

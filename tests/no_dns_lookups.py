@@ -37,7 +37,7 @@ def _is_number(name: str) -> bool:
 
 
 def _is_odd_number(name: str) -> bool:
-    """Tell the short and hexadecimal ways to write an IPv4 address."""
+    """Tell whether a text is an IPv4 address, short or hexadecimal."""
     try:
         socket.inet_aton(name)
     except (OSError, ValueError):

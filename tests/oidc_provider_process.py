@@ -47,7 +47,7 @@ class Provider:
         requests.put(f"{self.url}/odd", data=how, timeout=SECONDS)
 
     def agree(self, address: str, subject: str) -> str:
-        """Sign in there as this person; return the URL that it redirects back to."""
+        """Sign in at the provider as this person; return the redirect's URL."""
         answer = requests.post(
             address, data={"sub": subject}, allow_redirects=False, timeout=SECONDS
         )
@@ -63,7 +63,7 @@ class Provider:
         return f"{_path(answer.headers['Location'])}&state={state}"
 
     def sign_in(self, client: Client, subject: str, *, next_url: str = "") -> Any:
-        """Sign in from beginning to end; return our last response."""
+        """Sign in through the provider completely; return our last response."""
         begun = client.post("/sign-in/provider", {"next": next_url})
         assert begun.status_code == 302, begun.content.decode()
         return client.get(self.agree(begun["Location"], subject))

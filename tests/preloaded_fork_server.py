@@ -13,7 +13,7 @@ _loaded: list[str] = []
 
 
 def of(module: str) -> ForkServerContext:
-    """Give what starts processes that have `module` loaded, and those of all others."""
+    """Return what forks processes that have `module` loaded, and the rest's."""
     _loaded.append(module)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_loaded)

@@ -61,7 +61,7 @@ def _lines(reporter: pytest.TerminalReporter, seed: int) -> Iterator[str]:
 
 
 def cause(report: object) -> str:
-    """Give the place and the first words of what failed: a log may end with these."""
+    """Return the place and the first words of a test's failure."""
     crash = getattr(getattr(report, "longrepr", None), "reprcrash", None)
     if crash is None:
         return " ".join(str(getattr(report, "longrepr", "")).split())[-CAUSE:]
@@ -69,7 +69,7 @@ def cause(report: object) -> str:
 
 
 def repeat(test: str, seed: int) -> str:
-    """Give the command that runs one test as it ran."""
+    """Return the command that runs one test as it ran."""
     clock = os.environ.get(CLOCK, "")
     begin = (
         f".venv/bin/python -m tests.shifted_clock {shlex.quote(clock)} "

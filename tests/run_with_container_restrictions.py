@@ -45,7 +45,7 @@ class _Program(ctypes.Structure):
 
 
 def forbid_namespaces() -> None:
-    """Have the kernel refuse them to this process and to all that it starts."""
+    """Have the kernel refuse namespaces to this process and to all that it starts."""
     assert platform.machine() == "x86_64"
     instructions = b"".join(struct.pack("=HBBI", *line) for line in _filter())
     program = _Program(len(instructions) // 8, instructions)

@@ -49,7 +49,7 @@ class Outcome:
 def run(
     command: Sequence[str], *, environment: Mapping[str, str], seconds: int
 ) -> Outcome:
-    """Run it for at most `seconds`; raise Interrupted when a signal comes first."""
+    """Run a command for `seconds` at most; raise Interrupted at a signal."""
     _adopt_orphans()
     with tempfile.TemporaryDirectory(
         prefix="poisonweb-", ignore_cleanup_errors=True
@@ -102,7 +102,7 @@ def _interruptible(seconds: int) -> Iterator[None]:
 
 
 def _await_end(pid: int) -> int:
-    """Reap whatever ends, since orphans of the command are children of ours."""
+    """Reap ended children of ours: the command's orphans, too."""
     while True:
         ended, status = os.wait()
         if ended == pid:
@@ -117,7 +117,7 @@ def _ask_to_stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def descendants() -> list[int]:
-    """Give the pids of all living processes below this one."""
+    """Return the ids of all living processes below this one."""
     parents: dict[int, int] = {}
     for pid in processes.all_pids():
         fields = processes.stat(pid)

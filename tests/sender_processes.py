@@ -41,7 +41,7 @@ class SenderProcess:
         self.process.join()
 
     def stop(self) -> int | None:
-        """Let it end; return its exit code."""
+        """Let the sender's process end; return its exit code."""
         self.process.terminate()
         self.process.join(60)
         return self.process.exitcode
@@ -68,7 +68,7 @@ def lane_process(folder: Path) -> Iterator[LaneProcess]:
 
 @contextmanager
 def senders(folder: Path, *, number: int) -> Iterator[list[SenderProcess]]:
-    """Run some senders; kill what is left of them in the end."""
+    """Run some senders of deliveries; kill what is left of them in the end."""
     started = [SenderProcess(folder / f"sender-{n}.log") for n in range(number)]
     try:
         yield started

@@ -40,7 +40,7 @@ class Statements:
         self.total[text] = seconds + self.total.get(text, 0.0)
 
     def slow(self, *, at_once: float, in_all: float) -> dict[str, tuple[float, float]]:
-        """Give what took longer than this, at once or in all."""
+        """Return statements that took longer than this, at once or in all."""
         return {
             text: (worst, self.total[text])
             for text, worst in self.worst.items()

@@ -90,7 +90,7 @@ def commands(names: Sequence[str], *, number: int, start: str) -> dict[str, list
 
 
 def run(commands: Mapping[str, Sequence[str]], *, start: str = "") -> list[Result]:
-    """Run all parts, one after the other."""
+    """Run all parts of the test suite, one after the other."""
     return [
         _run(name, words, {random_seed_plugin.CLOCK: start})
         for name, words in commands.items()
@@ -128,7 +128,7 @@ def _without_make() -> dict[str, str]:
 
 
 def report(results: Sequence[Result], *, number: int, start: str = "") -> int:
-    """Say on stderr what became of the parts; give the worst exit code."""
+    """Print on stderr how the suite's parts ended; return the worst exit code."""
     worst = max((result.code for result in results), key=(0, LACKING, FAILED).index)
     for result in results:
         _say(_line(result, number))
@@ -143,7 +143,7 @@ def report(results: Sequence[Result], *, number: int, start: str = "") -> int:
 
 
 def alone(part: str, number: int, start: str) -> str:
-    """Give the command that runs one part as it ran."""
+    """Return the command that runs one part of the suite as it ran."""
     begin = f" --clock {shlex.quote(start)}" if start else ""
     return f"{ALONE} {part} --seed {number}{begin}"
 

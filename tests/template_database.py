@@ -19,7 +19,7 @@ NAME = "migrated"
 
 
 def migrated(folder: Path) -> str:
-    """Return the name of that database; the first caller in this run creates it."""
+    """Return the name of the migrated template database, made by the first call."""
     marker = folder / "template.made"
     with (folder / "template.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

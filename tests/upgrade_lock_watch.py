@@ -56,12 +56,12 @@ class Watch:
 
     @property
     def longest_lock(self) -> tuple[float, tuple[object, ...]]:
-        """Return the time of the longest lock, and which one it was."""
+        """Return the time of the upgrade's longest lock, and which one it was."""
         return max((seconds, (*of, text)) for of, (seconds, text) in self.locks.items())
 
     @property
     def longest_write(self) -> float:
-        """Return the time of the slowest write, its wait for locks included."""
+        """Return the time of the slowest write in the upgrade, its locks included."""
         return max(self.writes)
 
 

@@ -56,7 +56,7 @@ class Consumer:
             self._answer(entries)
 
     def read(self, *, most: int = 50) -> Entries:
-        """Read the next messages; none if none comes for a moment."""
+        """Read the stream's next messages; none if none comes for a moment."""
         read: Any = self._stream.xreadgroup(
             GROUP, "billing-1", {TOPIC: ">"}, count=most, block=100, noack=True
         )

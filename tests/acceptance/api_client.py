@@ -32,7 +32,7 @@ class Client:
         return self._ask(request)
 
     def all(self, path: str, q: str) -> Iterator[dict[str, Any]]:
-        """Yield what a list holds, page by page."""
+        """Yield what a list of the API holds, page by page."""
         query = {"q": q}
         while True:
             page = self.get(path, **query)
@@ -42,7 +42,7 @@ class Client:
             query = {"q": q, "cursor": page["next"]}
 
     def requeue(self, q: str, *, reason: str) -> dict[str, Any]:
-        """Send all that match back, and wait until each has been answered."""
+        """Send all matching messages back, and wait until each has been answered."""
         preview = self.post("operations/preview", {"verb": "redrive", "q": q})
         confirmation = {"token": preview["token"], "reason": reason}
         accepted = self.post("operations", confirmation)
@@ -53,7 +53,7 @@ class Client:
         return operation
 
     def _ask(self, request: Request) -> Any:
-        """Ask until the server is not busy, as the SDK does."""
+        """Repeat an API request until the server is not busy, as the SDK does."""
         request.add_header("Authorization", f"Bearer {self.key}")
         while True:
             try:

@@ -44,7 +44,7 @@ class Celery:
         return " ready." in self._said()
 
     def suspend(self) -> None:
-        """Stop all its processes where they are, until they are killed."""
+        """Stop all Celery processes where they are, until they are killed."""
         os.killpg(self.group, signal.SIGSTOP)
         wait_until(
             lambda: all(state_of(pid) in "TZ" for pid in members_of_group(self.group))
@@ -84,7 +84,7 @@ def beat(tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def start_worker(tmp_path: Path) -> Iterator[StartWorker]:
-    """Start workers as the supervisor does; what is left of them ends with the test."""
+    """Start Celery workers as the supervisor does; the test's end ends them."""
     started: list[Celery] = []
 
     def start() -> Celery:

@@ -17,7 +17,7 @@ MARK = "tests.mark"
 
 @app.task(name=MARK)
 def mark(word: str) -> None:
-    """Note a word, so that the test knows that this ran."""
+    """Write a word to a file, so that the test sees that the task ran."""
     with redis.Redis.from_url(os.environ["MARKS"]) as client:
         client.rpush("marks", word)
 

@@ -11,7 +11,7 @@ from tests.acceptance.product_process import ROOT
 
 
 def unpack(commit: str, folder: Path) -> Path:
-    """Unpack a commit; a shallow clone lacks it, and git says so."""
+    """Unpack an earlier commit; a shallow clone lacks it, and git says so."""
     archive = ("git", "archive", commit)
     done = subprocess.run(archive, cwd=ROOT, capture_output=True, check=True)
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archived:

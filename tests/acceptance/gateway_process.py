@@ -38,7 +38,7 @@ def gateway_process(port: int, key: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _answers(port: int, key: str) -> bool:
-    """Tell whether it has read its keys: until then it answers 503."""
+    """Tell whether the gateway has read its keys: until then it answers 503."""
     request = Request(f"http://{LOOPBACK}:{port}/gateway/none/")
     request.add_header("X-Poisonweb-Key", key)
     try:

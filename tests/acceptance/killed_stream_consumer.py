@@ -96,7 +96,7 @@ DEATHS: dict[bytes, Callable[[], None]] = {
 
 
 def consume(place: Place) -> None:
-    """Handle what comes, until killed, or until SIGTERM asks to stop."""
+    """Handle messages of the stream until killed, or until SIGTERM asks to stop."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     guard = Guard(
@@ -159,7 +159,7 @@ def line_of(entry: Entry) -> bytes:
 
 
 def _entries(redis: Redis, place: Place, stop: threading.Event) -> Iterator[Any]:
-    """Yield what was handed to us and never settled, then what is new."""
+    """Yield the stream's unsettled messages of ours, then its new ones."""
     make_group(redis, place.topic)
     cursor = "0"
     while not stop.is_set():

@@ -49,7 +49,7 @@ os.statvfs = with_little_room
 
 
 def copy_of_tree(target: Path) -> Path:
-    """Copy what git knows or would know, so that uncommitted work is tested too."""
+    """Copy the files that git tracks or would, so that uncommitted work is tested."""
     for name in _listed():
         _copy(name, target)
     return target
@@ -81,7 +81,7 @@ def _copy(name: str, target: Path) -> None:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """Return our environment without what would lead to other servers."""
+    """Return our environment without variables that lead to other servers."""
     ours = ("DATABASE_URL", "CELERY_BROKER_URL", *PORTS, "MAKEFLAGS", "MAKELEVEL")
     inherited = {
         name: value
@@ -112,7 +112,7 @@ class Product:
         return self.ready_line.rsplit(maxsplit=1)[-1]
 
     def pid(self, name: str) -> int:
-        """Give its process; one that has died has none until it is started again."""
+        """Return a program's process id, which a dead one lacks until restarted."""
         return wait_until(partial(self._pid, name))
 
     def _pid(self, name: str) -> int:
@@ -140,7 +140,7 @@ class Product:
 def started(
     tree: Path, *command: str, changes: Mapping[str, str] | None = None
 ) -> Iterator[Product]:
-    """Start the product in `tree`, wait for its line, and see to its end."""
+    """Start the product in `tree`, wait for its ready line, and stop it at last."""
     port = free_port()
     process = subprocess.Popen(
         command,
@@ -161,7 +161,7 @@ def started(
 
 
 def refused(tree: Path, *command: str, changes: Mapping[str, str] | None = None) -> str:
-    """Start the product where it cannot start; give the one line that it says."""
+    """Start the product where it cannot start; return the one line that it prints."""
     # Another instance may serve at the usual port while we test.
     changes = {**{name: str(free_port()) for name in PORTS}, **(changes or {})}
     done = subprocess.run(
@@ -189,7 +189,7 @@ def on_small_disk(folder: Path, *, shim: Path) -> dict[str, str]:
 
 
 def end(product: Product) -> None:
-    """Press Ctrl-C, as a terminal does: the whole foreground group hears it."""
+    """Press Ctrl-C on the product, as a terminal does to the foreground group."""
     with suppress(ProcessLookupError):
         os.killpg(product.process.pid, signal.SIGINT)
     with product.process:

@@ -25,7 +25,7 @@ class Remote:
         self._ours = ours
 
     def handle(self, *messages: Message) -> list[str]:
-        """Hand messages over; give the outcome of each. A body of `bad` fails."""
+        """Hand messages to the consumer; return outcomes. A body of `bad` fails."""
         outcomes: list[str] = self._ask("handle", messages)
         return outcomes
 
@@ -34,7 +34,7 @@ class Remote:
         return health
 
     def begin(self, messages: Iterable[Message]) -> None:
-        """Hand messages over as `handle` does, and do not wait; see `end`."""
+        """Hand messages to the consumer as `handle` does, without a wait; see `end`."""
         self._ours.send(("handle", tuple(messages)))
 
     def end(self) -> list[str]:

@@ -52,7 +52,7 @@ class Flood:
     random: Random = field(default_factory=lambda: Random(1))
 
     async def run(self, kind: str) -> None:
-        """Flood for so many seconds, and on until something was answered."""
+        """Flood the web for so many seconds, and on until something was answered."""
         clients, client = KINDS[kind]
         flood = asyncio.gather(*(self._again(client) for _ in range(clients)))
         await asyncio.wait([flood], timeout=self.seconds)
@@ -118,7 +118,7 @@ async def closed(writer: StreamWriter) -> None:
 
 
 def _forms() -> Iterator[tuple[str, bytes]]:
-    """Give forms of strangers that are dear to read, up to and beyond their limits."""
+    """Yield forms of strangers that are costly to read, up to and beyond limits."""
     parts = b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n'
     files = parts.replace(b'"a"', b'"a"; filename="a"')
     token = f"csrfmiddlewaretoken={COOKIE}&a=".encode()
@@ -178,7 +178,7 @@ async def sign_ins(flood: Flood) -> None:
 
 
 def _documents() -> Iterator[tuple[bytes, str]]:
-    """Give JSON that is dear to read, up to and beyond what the API takes."""
+    """Yield JSON that is costly to read, up to and beyond what the API takes."""
     lists = b'{"failures":[' + b"[]," * 10 * MIB + b"[]]}"
     bomb = zstandard.ZstdCompressor().compress(lists[: 31 * MIB])
     members = b'{"failures":[' + b"{}," * 900 + b"{}]}"
@@ -204,7 +204,7 @@ async def json_documents(flood: Flood) -> None:
 
 
 async def streams(flood: Flood) -> None:
-    """Open a stream, read its beginning only, and leave it after a while."""
+    """Open a skip stream, read its beginning only, and leave it after a while."""
     reader, writer = await asyncio.open_connection("127.0.0.1", flood.port)
     topic = f"topic={TOPIC}&topic=orders-{flood.random.randrange(1000)}"
     lines = (

@@ -37,7 +37,7 @@ def url_of_this_database() -> str:
 
 
 def api_key(*scopes: Scope, topics: tuple[str, ...] = ALL_TOPICS) -> str:
-    """Make a key with these rights, or those of a consumer; give its secret."""
+    """Create an API key with these rights, or a consumer's; return its secret."""
     key = team.create_api_key(
         name=f"test-{next(_numbers)}",
         scopes=scopes or CONSUMER,

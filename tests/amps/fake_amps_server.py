@@ -70,7 +70,7 @@ class Amps:
         self.stop()
 
     def stop(self) -> None:
-        """Stop the server; a second call does nothing."""
+        """Stop the fake AMPS server; a second call does nothing."""
         with suppress(OSError):
             self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
@@ -81,26 +81,26 @@ class Amps:
         return f"tcp://{LOOPBACK}:{self.listener.getsockname()[1]}/amps/json"
 
     def cut(self) -> None:
-        """Cut every connection, like a server that dies."""
+        """Cut every connection of the fake AMPS server, as its death would."""
         with self.lock:
             connections = list(self.connections)
         for connection in connections:
             connection.close()
 
     def refuse(self) -> None:
-        """Cut every connection, and refuse logons."""
+        """Cut every connection of AMPS clients, and refuse logons."""
         self.silent = frozenset({"logon"})
         self.cut()
 
     def admit(self) -> None:
-        """Accept logons again; waiting clients must log on again."""
+        """Accept logons of AMPS clients again, which wait for them."""
         self.silent = frozenset()
         self.cut()
 
     def publish(
         self, topic: str, *bodies: bytes, publisher: str = OWN, step: int = 1
     ) -> None:
-        """Store messages with rising numbers, and deliver them to subscribers."""
+        """Store messages with rising numbers, and deliver them to AMPS subscribers."""
         with self.lock:
             last = max((m.seq for m in self.log if m.publisher == publisher), default=0)
             for number, body in enumerate(bodies, start=1):

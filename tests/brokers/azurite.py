@@ -74,7 +74,7 @@ http.createServer((request, answer) => {
 
 
 def missing() -> str:
-    """Say what to install; "" for nothing."""
+    """Return what to install for Azurite; "" if nothing."""
     return "" if shutil.which("node") and _program() else REMEDY
 
 
@@ -123,7 +123,7 @@ class Server:
         self.process.wait()
 
     def freeze(self) -> None:
-        """Accept calls and answer none."""
+        """Let Azurite accept calls and answer none."""
         self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -134,7 +134,7 @@ class Server:
         self.process.wait()
 
     def look(self, queue: str) -> list[QueuedMessage]:
-        """Return what is in a queue, hidden or not, oldest first."""
+        """Return the messages of an Azure queue, hidden or not, oldest first."""
         url = f"http://{LOOPBACK}:{self._look_port}/{queue}"
         with urlopen(url, timeout=60) as reply:
             return [QueuedMessage(**fields) for fields in json.load(reply)]

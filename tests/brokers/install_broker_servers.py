@@ -27,7 +27,7 @@ class Unable(Exception):
 
 
 def from_debian(*packages: str) -> None:
-    """Install packages as root, without starting their services."""
+    """Install broker packages as root, without starting their services."""
     if os.geteuid() != 0:
         raise Unable("only root can install it")
     if shutil.which("apt-get") is None:

@@ -38,7 +38,7 @@ CHUNK = 65_536
 
 
 def missing() -> str:
-    """Say what to install; "" for nothing."""
+    """Return what to install for moto; "" if nothing."""
     return "" if find_spec("moto") else "pip install -r requirements-dev.txt (moto)"
 
 
@@ -79,7 +79,7 @@ class Server:
         self.gate.shut()
 
     def freeze(self) -> None:
-        """Accept calls and answer none."""
+        """Let moto accept calls and answer none."""
         self.process.send_signal(signal.SIGSTOP)
 
     def stop(self) -> None:
@@ -88,7 +88,7 @@ class Server:
         self.process.wait()
 
     def look(self, queue: str) -> list[QueuedMessage]:
-        """Return what is in a queue, hidden or not, oldest first."""
+        """Return the messages of an SQS queue, hidden or not, oldest first."""
         url = f"http://{LOOPBACK}:{self.port}{LOOK}?queue={quote(queue)}"
         with urlopen(url, timeout=60) as reply:
             return [_message_of(fields) for fields in json.load(reply)]
@@ -132,7 +132,7 @@ class Gate:
             Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
     def shut(self) -> None:
-        """Refuse new connections, and cut the open ones."""
+        """Refuse new connections to moto, and cut the open ones."""
         with self._lock:
             listener, self._listener = self._listener, None
         if listener is not None:

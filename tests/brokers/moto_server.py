@@ -52,7 +52,7 @@ def receive_message(response: SQSResponse) -> Any:
 
 
 def attributes(queue: Any) -> dict[str, Any]:
-    """Return all attributes; to a sender, only the one that it asks for."""
+    """Return a queue's attributes; to a sender, only the one that it asks for."""
     if not _request.sends:
         values: dict[str, Any] = _attributes.fget(queue)
         return values

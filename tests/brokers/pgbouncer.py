@@ -32,13 +32,13 @@ default_pool_size = {pool_size}
 
 
 def missing() -> str:
-    """Say what to install; "" for nothing."""
+    """Return what to install for PgBouncer; "" if nothing."""
     return "" if PROGRAM else "apt-get install pgbouncer"
 
 
 @contextmanager
 def running(folder: Path, url: str, *, mode: str, pool_size: int = 5) -> Iterator[str]:
-    """Run one in front of the database of `url`; yield the url through it."""
+    """Run a PgBouncer in front of the database of `url`; yield the url through it."""
     address, port = urlsplit(url), free_port()
     settings = CONFIGURATION.format(
         host=address.hostname,

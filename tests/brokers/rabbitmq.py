@@ -50,7 +50,7 @@ log.file.level = warning
 
 
 def missing() -> str:
-    """Say what to install; "" for nothing."""
+    """Return what to install for RabbitMQ; "" if nothing."""
     there = PROGRAM.exists() and EPMD.exists()
     return "" if there else "apt-get install rabbitmq-server"
 
@@ -105,11 +105,11 @@ class Server:
         self._pool.clear()
 
     def connection(self) -> pika.BlockingConnection:
-        """Connect with pika, as other programs do."""
+        """Connect to RabbitMQ with pika, as other programs do."""
         return pika.BlockingConnection(pika.URLParameters(f"{self.url}%2F"))
 
     def manage(self, method: str, *path: str, **body: object) -> Any:
-        """Call the management plugin; each part of a path is quoted."""
+        """Call RabbitMQ's management plugin; each part of a path is quoted."""
         where = "/".join(quote(part, safe="") for part in ("api", *path))
         reply = self._pool.request(
             method,
@@ -184,7 +184,7 @@ class Server:
 
 
 def _make_certificate(folder: Path) -> None:
-    """Create a self-signed certificate and its key."""
+    """Create a self-signed certificate of RabbitMQ and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a test")])
     now = datetime.now(UTC)

@@ -44,7 +44,7 @@ maxClientCnxns=0
 
 
 def missing() -> str:
-    """Say what to install; "" for nothing."""
+    """Return what to install for ZooKeeper; "" if nothing."""
     try:
         java_discovery.find(os.environ)
     except java_discovery.NoJava as why:
@@ -93,7 +93,7 @@ class Server:
         self.process.wait()
 
     def freeze(self) -> None:
-        """Accept calls and answer none."""
+        """Let ZooKeeper accept calls and answer none."""
         self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -103,19 +103,19 @@ class Server:
         self.kill()
 
     def expire(self, client: KazooClient) -> None:
-        """End the session of a client, from another one that takes it over."""
+        """End a ZooKeeper client's session, from another one that takes it over."""
         other = KazooClient(hosts=self.hosts, client_id=client.client_id)
         other.start()
         other.stop()
         other.close()
 
     def watches(self) -> int:
-        """Count the watches of all sessions."""
+        """Return how many watches all ZooKeeper sessions have."""
         *_, last_line = self.ask("wchs").strip().splitlines()
         return int(last_line.rpartition(":")[2])
 
     def ask(self, command: str) -> str:
-        """Send one of the commands of four letters; "" where nothing answers."""
+        """Send ZooKeeper a command of four letters; "" where nothing answers."""
         with suppress(OSError), socket.create_connection((LOOPBACK, self.port)) as link:
             link.settimeout(60)
             link.sendall(command.encode())

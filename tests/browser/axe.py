@@ -41,7 +41,7 @@ RUN = """async ({options, alikeOnce}) => {
 
 
 def violations(page: Page) -> list[str]:
-    """Return the broken rules in both themes, with the elements that break them.
+    """Return the accessibility rules that a page breaks, in both themes.
 
     Another theme is the same page in other colours: only those are asked for twice.
     """

@@ -63,7 +63,7 @@ class Windows:
         self._contexts: dict[str, BrowserContext] = {}
 
     def sign_in(self) -> None:
-        """Sign in through the form, for all later pages."""
+        """Sign in by the form in the browser, for all later pages."""
         complaints: list[str] = []
         page = self.open(viewport=DESK)
         listen(page, complaints, refused=False)
@@ -73,7 +73,7 @@ class Windows:
         assert complaints == []
 
     def tidy(self) -> None:
-        """Remove all state of earlier tests, except the sign-in."""
+        """Remove all browser state of earlier tests, except the sign-in."""
         for context in self._contexts.values():
             context.clear_cookies()
             context.add_cookies(self._cookies)

@@ -120,7 +120,7 @@ class AzureStage(StagePorts):
 
 
 def body_of(text: str) -> bytes:
-    """Decode as Azure Functions do; return plain text as it is."""
+    """Decode a message as Azure Functions do; return plain text as it is."""
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:

@@ -41,7 +41,7 @@ def servers(
 
 @pytest.fixture
 def stage_of(servers: Callable[[str], BrokerServer]) -> Iterator[StageOf]:
-    """Make stages; close all ports that they opened at the end of the test."""
+    """Make brokers' stages; close all their ports at the end of the test."""
     with ExitStack() as ports:
 
         def make(kind: str) -> Stage:
@@ -69,7 +69,7 @@ def _close_later(stage: Stage, ports: ExitStack) -> None:
 
 @pytest.fixture(params=broker_kinds.EVERY)
 def stage(request: pytest.FixtureRequest, stage_of: StageOf) -> Stage:
-    """Yield each kind in turn, also the broker in memory."""
+    """Yield a stage of each broker kind in turn, also of the broker in memory."""
     return stage_of(request.param)
 
 

@@ -67,7 +67,7 @@ class Counter:
         self._start(self._accept)
 
     def close(self) -> None:
-        """Refuse new connections, and cut the open ones."""
+        """Refuse new connections to the proxy, and cut the open ones."""
         _shut(self._listener)
         self._ends.close()
         for thread in self._threads:

@@ -30,14 +30,14 @@ def connect(
 
 
 def connect_patiently(kind: str, address: str) -> LockServer:
-    """Connect so that a busy machine ends no session, and no waiter looks by itself."""
+    """Connect so that a busy machine ends no session of locks."""
     if kind == "postgres":
         return PostgresLocks(address, look_every=FAR_AWAY)
     return ZooKeeperLocks(address, session_timeout=LONG_SESSION_SECONDS)
 
 
 def hold(kind: str, address: str, resource: str, fences: str) -> None:
-    """Acquire, write down the fence, and never release."""
+    """Acquire a lock, write down the fence, and never release it."""
     server = connect(kind, address, session_seconds=SESSION_SECONDS)
     grant = ResourceLock(resource, server).acquire()
     assert grant is not None
@@ -48,7 +48,7 @@ def hold(kind: str, address: str, resource: str, fences: str) -> None:
 def contend(
     kind: str, address: str, resource: str, path: str, threads: int, times: int
 ) -> None:
-    """Acquire so many times in each of so many threads; note it in the ledger.
+    """Acquire a lock so often in each of so many threads; note it in the ledger.
 
     A release calls the next waiter, which need not look for it.
     """

@@ -74,7 +74,7 @@ class RabbitStage(StagePorts):
         )
 
     def put(self, topic: str, body: bytes, headers: Sequence[Header] = ()) -> None:
-        """Add a message; pika could not send arbitrary bytes as headers."""
+        """Add a message to RabbitMQ; pika could not send any bytes as headers."""
         self._producer = self._producer or self.publisher()
         message = Outbound(topic=topic, body=body, headers=tuple(headers))
         (outcome,) = self._producer.publish([message])

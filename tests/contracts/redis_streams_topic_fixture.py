@@ -56,7 +56,7 @@ class RedisStage(StagePorts):
         self.put(topic, body)
 
     def add(self, topic: str, *fields: Header) -> str:
-        """Add an entry as it is; redis-py's xadd allows no repeated fields."""
+        """Add an entry to a stream as it is; redis-py allows no repeated fields."""
         flat = [part for pair in fields for part in pair]
         return cast("bytes", self.raw("XADD", topic, "*", *flat)).decode()
 

@@ -37,15 +37,15 @@ class LockStage(ABC):
 
     @abstractmethod
     def places(self, resource: str) -> int:
-        """Count those who have the lock or wait for it."""
+        """Return how many have the lock or wait for it."""
 
     @abstractmethod
     def end_session(self, server: LockServer) -> None:
-        """End a session, without a word to its process."""
+        """End a session of locks, without a word to its process."""
 
     @abstractmethod
     def unreachable(self) -> LockServer:
-        """Return a server at an address without one."""
+        """Return a lock server at an address without one."""
 
 
 class PostgresLockStage(LockStage):
@@ -143,7 +143,7 @@ class LinkProxy:
         self._start(self._accept)
 
     def silence(self) -> None:
-        """Keep the links open, and pass nothing on."""
+        """Keep the proxy's links open, and pass nothing on."""
         self._is_silent = True
 
     def silence_after(self, request: bytes) -> None:

@@ -76,7 +76,7 @@ class SqsStage(StagePorts):
         self.send(topic, body.decode(), DelaySeconds=seconds)
 
     def send(self, topic: str, body: str = "", **wire: Any) -> str:
-        """Send a message as it is; return its id."""
+        """Send a message to SQS as it is; return its id."""
         wire = {"MessageBody": body} | {k: v for k, v in wire.items() if k != "Id"}
         url = self.url_of(topic)
         message_id: str = self.client.send_message(QueueUrl=url, **wire)["MessageId"]
@@ -108,7 +108,7 @@ class SqsStage(StagePorts):
         return contents
 
     def fail(self, topic: str) -> None:
-        """Receive everything once, and return it unsettled."""
+        """Receive all messages of SQS once, and return them unsettled."""
         self.receive(topic, VisibilityTimeout=0)
 
     def url_of(self, queue: str) -> str:

@@ -41,13 +41,13 @@ class Stage(Protocol):
     def broker_admin(self) -> BrokerAdmin: ...
 
     def put(self, topic: str, body: bytes, headers: Sequence[Header] = ()) -> None:
-        """Add a message as any producer would."""
+        """Add a message to the topic as any producer would."""
 
     def contents(self, topic: str) -> list[Message]:
         """Return the messages of a topic or a queue, oldest first; take none."""
 
     def consume(self, topic: str) -> list[Message]:
-        """Take and settle everything, as any consumer would."""
+        """Take and settle all messages of the topic, as any consumer would."""
 
     def go_away(self) -> None: ...
     def come_back(self) -> None: ...

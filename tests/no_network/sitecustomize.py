@@ -27,7 +27,7 @@ def hook(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def is_here(host: Any) -> bool:
-    """Tell the addresses of this machine, and the names that lead there."""
+    """Tell whether an address, or the name of one, is this machine's."""
     name = text(host).partition("%")[0]
     if is_number(name) and ":" not in name:
         name = socket.inet_ntoa(socket.inet_aton(name))
@@ -39,12 +39,12 @@ def is_here(host: Any) -> bool:
 
 
 def is_known(host: Any) -> bool:
-    """Tell what is resolved without another machine: our names, and any number."""
+    """Tell whether a name is resolved without another machine."""
     return host is None or is_number(text(host)) or is_here(host)
 
 
 def is_number(name: str) -> bool:
-    """Tell an address, also in the short and hexadecimal ways to write one."""
+    """Tell whether a text is an IP address, also short or hexadecimal."""
     try:
         socket.inet_aton(name)
     except OSError:
@@ -57,7 +57,7 @@ def text(host: Any) -> str:
 
 
 def is_installing(words: list[str]) -> bool:
-    """Tell pip, wherever it lies and however it is started."""
+    """Tell whether this process is pip, wherever it lies."""
     parts = {part for word in words[:4] for part in word.split("/")}
     return bool({"pip", "pip3", "__pip-runner__.py"} & parts)
 

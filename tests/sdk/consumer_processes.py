@@ -49,13 +49,13 @@ class Consumers:
         return popen(self.command(**chosen))
 
     def run(self, **chosen: object) -> int:
-        """Run one to its end; return its exit code."""
+        """Run a consumer to its end; return its exit code."""
         with self.start(**chosen) as process:
             ended(process)
         return process.returncode
 
     def fork(self, **chosen: object) -> BaseProcess:
-        """Start one by a fork, without exec."""
+        """Start a consumer by a fork, without exec."""
         process = FORKS.Process(
             target=journal_only_consumer.main, args=[self.plan(**chosen)]
         )
@@ -63,7 +63,7 @@ class Consumers:
         return process
 
     def run_fork(self, **chosen: object) -> int:
-        """Fork one and wait for its end; return its exit code."""
+        """Fork a consumer and wait for its end; return its exit code."""
         process = self.fork(**chosen)
         process.join(TIMEOUT)
         if process.exitcode is None:
@@ -78,12 +78,12 @@ class Consumers:
         return journal
 
     def count(self, what: str) -> int:
-        """Return how many numbers of this kind were noted."""
+        """Return how many message numbers of this kind were noted."""
         written = self.settled.read_bytes() if self.settled.exists() else b""
         return written.count(f"{what} ".encode())
 
     def noted(self, what: str) -> list[int]:
-        """Return the noted numbers of this kind, in order."""
+        """Return the message numbers noted as of this kind, in order."""
         lines = self.settled.read_text().splitlines() if self.settled.exists() else []
         return [int(line.split()[1]) for line in lines if line.startswith(f"{what} ")]
 
@@ -98,7 +98,7 @@ def popen(command: list[str]) -> subprocess.Popen[bytes]:
 
 
 def python(code: str, *arguments: object) -> str:
-    """Run a few lines as a process; return what it prints, however it ends."""
+    """Run lines of Python as a process; return what they print, however it ends."""
     return program("-c", code, *arguments)
 
 
@@ -111,7 +111,7 @@ def program(*arguments: object) -> str:
 
 
 def ended(process: subprocess.Popen[bytes]) -> tuple[str, str]:
-    """Wait for the end of a process, or see to it; return what it wrote."""
+    """Wait for a process to end, or end it; return what it wrote."""
     try:
         said, complaint = process.communicate(timeout=TIMEOUT)
     except subprocess.TimeoutExpired:

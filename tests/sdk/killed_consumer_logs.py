@@ -31,7 +31,7 @@ class Lives:
         self._folder = folder
 
     def begin(self) -> Path:
-        """Name the log of the next life."""
+        """Return the log's path for the consumer's next life."""
         return self._folder / f"{len([*self._paths()])}.life"
 
     def count(self) -> int:
@@ -41,7 +41,7 @@ class Lives:
         return {number for log in self._logs() for number in log}
 
     def flushed(self) -> set[int]:
-        """Return what was settled before the last flush of its life."""
+        """Return what a consumer had settled before the last flush of its life."""
         return {
             number
             for log in self._logs()

@@ -37,7 +37,7 @@ def main(url: str, path: str, messages: int, in_flight: int, hole: int) -> None:
 
 
 def _flush(store: BookmarkStore) -> bool:
-    """Write what was settled; tell whether the server, which may be busy, has it."""
+    """Write settled positions; tell whether the server, perhaps busy, has them."""
     try:
         store.flush()
     except Away:

@@ -70,7 +70,7 @@ def files(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
-    """Run a master and a worker of one core during the block."""
+    """Run a Spark master and a worker of one core during the block."""
     for name in ("conf", "work", "local", "events"):
         (folder / name).mkdir(parents=True)
     defaults = folder / "conf/spark-defaults.conf"
@@ -117,6 +117,6 @@ def _plain_environment() -> dict[str, str]:
 
 
 def _said(log: Path, words: re.Pattern[str]) -> str:
-    """Search a log; return the match's group, or the match, or ""."""
+    """Search a Spark log; return the match's group, or the match, or ""."""
     match = words.search(log.read_text(errors="replace"))
     return match[match.re.groups] if match else ""

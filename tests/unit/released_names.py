@@ -56,7 +56,7 @@ IMPORTED_FROM = (
 
 
 def collect() -> dict[str, list[str]]:
-    """Give the names of each kind, in order."""
+    """Return the released names of each kind, in order."""
     kinds: dict[str, Iterator[str]] = {
         "columns": _columns(),
         "indexes and constraints": _constraints(),

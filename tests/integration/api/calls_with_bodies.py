@@ -44,7 +44,7 @@ class Call:
     examples: Mapping[str, Any]
 
     def send(self, caller: Caller, rows: Mapping[str, int], body: object) -> Reply:
-        """Send a body, and undo what it did."""
+        """Send an API call with a body, and undo what it did."""
         path = re.sub(r"\{(\w+)\}", lambda match: str(rows[match[1]]), self.path)
         with undone():
             return caller.send(self.method, path, raw=json.dumps(body).encode())

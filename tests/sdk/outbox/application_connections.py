@@ -31,7 +31,7 @@ class Caller(ABC):
 
     @abstractmethod
     def execute(self, statement: str) -> list[tuple[Any, ...]]:
-        """Execute a statement as the application does."""
+        """Execute an SQL statement as the application does."""
 
     def commit(self) -> None:
         self.connection.commit()
@@ -41,7 +41,7 @@ class Caller(ABC):
 
     @abstractmethod
     def begin(self) -> AbstractContextManager[object]:
-        """Begin a transaction that the end of the block commits."""
+        """Begin a transaction of the application; the block's end commits it."""
 
     @abstractmethod
     def begin_savepoint(self) -> AbstractContextManager[object]:

@@ -41,7 +41,7 @@ def outbox_database() -> Iterator[str]:
 
 @pytest.fixture
 def outbox_dsn(outbox_database: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Empty the tables; return the address of the database."""
+    """Empty the outbox's tables; return the address of the database."""
     monkeypatch.setattr(backlog_size, "_cache", {})
     with psycopg.connect(outbox_database) as connection:
         connection.execute(EMPTY)

@@ -36,7 +36,7 @@ def patient_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def outbox(outbox_database: str) -> Iterator[OutboxTables]:
-    """Make new tables, in the public schema."""
+    """Create new outbox tables in the public schema."""
     tables = OutboxTables(outbox_database)
     tables.make()
     yield tables

@@ -64,7 +64,7 @@ def connect(dsn: str) -> psycopg.Connection[Any]:
 
 
 def main(text: str) -> None:
-    """Handle what comes, until killed, or until SIGTERM asks to stop."""
+    """Handle messages of a stream until killed, or until SIGTERM asks to stop."""
     place: Place = json.loads(text)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())

@@ -58,7 +58,7 @@ class OutboxTables:
     def put_many(
         self, count: int, *, topic: str = "orders", key: str = "", first: int = 1
     ) -> None:
-        """Put messages `m-1` and so on, each with a body of its own."""
+        """Put messages `m-1` and so on into the outbox, each with its body."""
         last = first + count - 1
         self.connection.execute(PUT, ["shop", topic, key, first, last])
 
@@ -71,7 +71,7 @@ class OutboxTables:
         key: str = "",
         headers: Sequence[bytes | None] | None = (),
     ) -> int:
-        """Put one message; return its row."""
+        """Put one message into the outbox; return its row."""
         ((row_id,),) = self.execute(
             "INSERT INTO poisonguard_outbox"
             " (producer, message_id, topic, key, body, headers)"

@@ -44,7 +44,7 @@ class Visit:
         self.connection.sendall(data)
 
     def has_hung_up(self) -> bool:
-        """Wait for the caller to close the connection."""
+        """Wait for the caller to close its connection to the back end."""
         self.connection.settimeout(30)
         while data := self._receive():
             self._buffer += data
@@ -140,7 +140,7 @@ def back_end(
 
 
 def answering(*parts: bytes) -> Script:
-    """Send these bytes and wait for the next request."""
+    """Have the back end send these bytes and wait for the next request."""
 
     def script(visit: Visit, _: bytes) -> None:
         visit.send(b"".join(parts))
@@ -149,7 +149,7 @@ def answering(*parts: bytes) -> Script:
 
 
 def closing(*parts: bytes) -> Script:
-    """Send these bytes and close the connection."""
+    """Have the back end send these bytes and close the connection."""
 
     def script(visit: Visit, _: bytes) -> object:
         visit.send(b"".join(parts))

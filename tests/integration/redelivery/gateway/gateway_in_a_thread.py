@@ -85,7 +85,7 @@ class Gateway:
         return http.client.HTTPConnection(LOOPBACK, self.port, timeout=SECONDS)
 
     def open(self, head: str, body: bytes = b"") -> socket.socket:
-        """Send a request as it is written here, with `KEY` replaced by the key."""
+        """Send a request to the gateway as written, with `KEY` replaced by the key."""
         sock = socket.create_connection((LOOPBACK, self.port), timeout=SECONDS)
         text = head.replace("KEY", self.secret).replace("\n", "\r\n")
         sock.sendall(text.encode("latin-1") + body)
@@ -94,7 +94,7 @@ class Gateway:
     def raw(
         self, head: str, body: bytes = b"", *, ends: bool = False
     ) -> tuple[int, dict[str, Any]]:
-        """Send a request; give status and document of its refusal."""
+        """Send a request to the gateway; return status and document of its refusal."""
         data = b""
         with self.open(head, body) as sock:
             if ends:
@@ -158,6 +158,6 @@ def endpoint_of(
 
 
 def ok(body: bytes = b"fine", *more: bytes, status: bytes = b"200 OK") -> bytes:
-    """Write an answer of a back end."""
+    """Return an answer of a back end with status 200."""
     lines = [b"HTTP/1.1 " + status, b"Content-Length: %d" % len(body), *more, b"", b""]
     return b"\r\n".join(lines) + body
