@@ -121,7 +121,7 @@ def median_microseconds(rounds: list[tuple[float, float]]) -> float:
 
 
 def bare_seconds(url: str, concurrency: int) -> tuple[float, float]:
-    """Call the back end by a bare client in its own process; return its times."""
+    """Call a back end in a process of its own; return seconds and processor time."""
     command = (sys.executable, "-m", __spec__.name, url, str(concurrency))
     output = subprocess.run(command, cwd=env.ROOT, check=True, capture_output=True)
     seconds, processor = map(float, output.stdout.split())

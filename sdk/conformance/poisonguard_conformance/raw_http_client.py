@@ -262,7 +262,7 @@ class ProtocolClient:
 
 
 def _encoded(body: object) -> bytes:
-    """Return a request's body: bytes as they are, anything else as JSON."""
+    """Return a body: bytes as they are, None as no bytes, anything else as JSON."""
     if body is None:
         return b""
     return body if isinstance(body, bytes) else json.dumps(body).encode()

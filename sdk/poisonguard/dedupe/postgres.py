@@ -256,7 +256,7 @@ class PostgresOnce(Once):
         self._note_committed(attempt.transaction)
 
     def _note_unmarked(self, reason: str) -> Unmarked:
-        """Note in the warnings why marking a message failed; return the exception."""
+        """Note why marking a message failed; return the exception to raise."""
         self._trouble = [f"Messages are released, for they cannot be marked: {reason}"]
         return Unmarked(reason)
 

@@ -248,7 +248,7 @@ class SkipList(SkipLookup):
             return min(filter(None, expiries), default=None)
 
     def fence(self, fence: Fence) -> None:
-        """Call each function of `on_fence` with a position's fence; log errors."""
+        """Call each function of `on_fence` with a fence; log what they raise."""
         for tell in list(self.on_fence):
             try:
                 tell(fence)
