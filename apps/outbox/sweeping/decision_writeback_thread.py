@@ -43,14 +43,17 @@ LISTED_AT_ONCE = 10_000
 AFTER_ERROR = timedelta(seconds=60)
 
 
-class Settlement:
-    """Settles the rows of all outboxes; its errors are shown with the sweepers'."""
+class DecisionWriteback:
+    """Writes triage decisions back to outbox rows.
+
+    Its errors are shown with those of the sweepers.
+    """
 
     def __init__(self, *, clock: Callable[[], datetime]) -> None:
         self._clock = clock
         self._left_alone: dict[tuple[str, int], datetime] = {}
         self._thread = threading.Thread(
-            target=self._run, name="settlement of rows", daemon=True
+            target=self._run, name="decision writeback", daemon=True
         )
         self._stop = threading.Event()
 

@@ -22,7 +22,7 @@ from apps.outbox.services.sweeper_activity import NewErrors, SweeperNote
 from apps.outbox.sweeper_and_row_states import SweeperState
 from apps.outbox.sweeping.broker_publishing import BrokerPublishing
 from apps.outbox.sweeping.quarantine_capture import capture_quarantined
-from apps.outbox.sweeping.topic_backlog_watch import BrokerWatch
+from apps.outbox.sweeping.topic_backlog_watch import TopicBacklogWatch
 from poisonguard.errors import Away
 from poisonguard.locks.postgres import PostgresLocks
 from poisonguard.outbox.message import OutboxMessage
@@ -49,7 +49,7 @@ class OutboxSweeper:
         self.outbox = outbox
         self._clock = clock
         self._stop = threading.Event()
-        self._watch = BrokerWatch(outbox)
+        self._watch = TopicBacklogWatch(outbox)
         self._publishing = BrokerPublishing(outbox.broker)
         self._sweeper = Sweeper(
             self._connect,

@@ -21,7 +21,7 @@ from apps.outbox.models import Outbox
 from apps.outbox.services import sweeper_activity
 from apps.outbox.services.sweeper_activity import SweeperNote
 from apps.outbox.sweeper_and_row_states import SweeperState
-from apps.outbox.sweeping.decision_writeback_thread import Settlement
+from apps.outbox.sweeping.decision_writeback_thread import DecisionWriteback
 from apps.outbox.sweeping.outbox_sweeper import OutboxSweeper
 
 log = logging.getLogger(__name__)
@@ -40,23 +40,23 @@ class SweeperProcess:
         self._clock = clock
         self._sweepers: dict[int, OutboxSweeper] = {}
         self._ending: list[OutboxSweeper] = []
-        self._settlement = Settlement(clock=clock)
+        self._decision_writeback = DecisionWriteback(clock=clock)
 
     def run(self, stop: threading.Event) -> None:
         """Sweep all outboxes until `stop`; then let what is being sent end."""
-        self._settlement.start()
+        self._decision_writeback.start()
         try:
             while not stop.is_set():
                 self._read()
                 stop.wait(READ_SECONDS)
         finally:
             self._end(self._sweepers)
-            self._settlement.stop()
+            self._decision_writeback.stop()
             until = monotonic() + STOP_SECONDS
             for sweeper in self._ending:
                 if not sweeper.join(max(0.0, until - monotonic())):
                     log.error("%s was still being swept at the end", sweeper.outbox)
-            if not self._settlement.join(max(0.0, until - monotonic())):
+            if not self._decision_writeback.join(max(0.0, until - monotonic())):
                 log.error("rows were still being settled at the end")
 
     def _read(self) -> None:

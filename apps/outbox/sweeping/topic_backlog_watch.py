@@ -32,7 +32,7 @@ class _Figure:
     asked_at: float
 
 
-class BrokerWatch:
+class TopicBacklogWatch:
     """Asks the broker about the topics of an outbox, in a thread of its own.
 
     It knows the topics that were sent to; one that nothing was sent to yet is not

@@ -22,7 +22,7 @@ from apps.redelivery.sending.call_pace import CallPace, CallThroughput
 from apps.redelivery.sending.database_threads import POSTGRES_AWAY
 from apps.redelivery.sending.delivery_call import DeliveryCall
 from apps.redelivery.sending.result_recorder import ResultRecorder
-from apps.redelivery.sending.shared_sender_resources import SenderTools
+from apps.redelivery.sending.shared_sender_resources import SharedSenderResources
 from apps.redelivery.services import attempt_results
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class CallsUnderWay:
 
     def __init__(
         self,
-        tools: SenderTools,
+        tools: SharedSenderResources,
         endpoint: Callable[[], Endpoint],
         recorder: ResultRecorder,
         *,

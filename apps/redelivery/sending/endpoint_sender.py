@@ -17,7 +17,7 @@ from apps.redelivery.models import Endpoint
 from apps.redelivery.sending.database_threads import POSTGRES_AWAY
 from apps.redelivery.sending.endpoint_calls import CallsUnderWay, size_of
 from apps.redelivery.sending.result_recorder import ResultRecorder
-from apps.redelivery.sending.shared_sender_resources import SenderTools
+from apps.redelivery.sending.shared_sender_resources import SharedSenderResources
 from apps.redelivery.sending.topic_forwarding import TopicForwarding
 from apps.redelivery.services import attempt_results, delivery_claims
 from apps.redelivery.services.delivery_claims import EndpointTaken
@@ -44,7 +44,7 @@ BACK_OFF_BASE, BACK_OFF_CAP = 0.5, 5.0
 class EndpointSender:
     """Waits for the lock of an endpoint, and then delivers what is due there."""
 
-    def __init__(self, endpoint: Endpoint, tools: SenderTools) -> None:
+    def __init__(self, endpoint: Endpoint, tools: SharedSenderResources) -> None:
         self.endpoint = endpoint
         self.grant: LockGrant | None = None
         self._tools = tools

@@ -23,7 +23,7 @@ from apps.redelivery.outbound.http_caller import HttpCaller
 from apps.redelivery.sending.database_threads import POSTGRES_AWAY, DatabaseThreads
 from apps.redelivery.sending.due_listener import listen
 from apps.redelivery.sending.endpoint_sender import EndpointSender
-from apps.redelivery.sending.shared_sender_resources import SenderTools
+from apps.redelivery.sending.shared_sender_resources import SharedSenderResources
 from apps.redelivery.services.pending_sender_work import (
     PendingWork,
     pending_work,
@@ -57,7 +57,7 @@ async def serve(*, stop: asyncio.Event, clock: Callable[[], datetime]) -> None:
     errands = ThreadPoolExecutor(2, thread_name_prefix="lock errands")
     try:
         async with HttpCaller(connections_per_target=MOST_CONCURRENCY) as caller:
-            tools = SenderTools(
+            tools = SharedSenderResources(
                 threads=threads,
                 caller=caller,
                 locks=locks,
@@ -76,7 +76,7 @@ async def serve(*, stop: asyncio.Event, clock: Callable[[], datetime]) -> None:
 class SenderProcess:
     """The senders of all endpoints, in this process."""
 
-    def __init__(self, tools: SenderTools) -> None:
+    def __init__(self, tools: SharedSenderResources) -> None:
         self._tools = tools
         self._senders: dict[int, EndpointSender] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}

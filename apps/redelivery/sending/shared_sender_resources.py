@@ -14,7 +14,7 @@ from poisonguard.locks import LockServer
 
 
 @dataclass(kw_only=True, slots=True)
-class SenderTools:
+class SharedSenderResources:
     """What the senders of all endpoints of a process share.
 
     `waits` has a thread for each endpoint that waits for its lock, and `errands` the

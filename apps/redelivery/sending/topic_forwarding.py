@@ -9,7 +9,7 @@ from functools import partial
 
 from apps.redelivery.models import Endpoint
 from apps.redelivery.sending.database_threads import POSTGRES_AWAY
-from apps.redelivery.sending.shared_sender_resources import SenderTools
+from apps.redelivery.sending.shared_sender_resources import SharedSenderResources
 from apps.redelivery.services import topic_forwarding
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class TopicForwarding:
 
     def __init__(
         self,
-        tools: SenderTools,
+        tools: SharedSenderResources,
         endpoint: Callable[[], Endpoint],
         *,
         on_change: Callable[[], None],

@@ -17,7 +17,7 @@ from apps.outbox.database_error_texts import ErrorTexts
 from apps.outbox.models import OutboxActivity, OutboxError, SetAsideRow
 from apps.outbox.producer_rows import RowFilter
 from apps.outbox.services.outboxes import storable_url
-from apps.outbox.sweeping.decision_writeback_thread import Settlement
+from apps.outbox.sweeping.decision_writeback_thread import DecisionWriteback
 from apps.team.rights import Scope
 from tests.integration.api.schema_checking_client import program
 from tests.integration.outbox.outbox_builders import outbox_at
@@ -123,7 +123,7 @@ def test_errors_of_the_sweeper_and_of_settling(outbox: OutboxTables) -> None:
         quarantined_at=clock.now(),
         noted_at=clock.now(),
     )
-    Settlement(clock=clock.now).settle_all()
+    DecisionWriteback(clock=clock.now).settle_all()
     with sweeping():
         wait_until(lambda: OutboxActivity.objects.filter(state="unreachable").exists())
         wait_until(lambda: OutboxError.objects.count() == 2)

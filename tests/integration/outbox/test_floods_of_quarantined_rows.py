@@ -85,7 +85,7 @@ def test_a_flood_is_over_after_ten_minutes(
     )
     assert activity(registered).flood_rows == 3
     later = now + timedelta(minutes=10)
-    decision_writeback_thread.Settlement(clock=lambda: later).settle_all()
+    decision_writeback_thread.DecisionWriteback(clock=lambda: later).settle_all()
 
     note = activity(registered)
     assert (note.flood_rows, note.flood_writer) == (0, "")

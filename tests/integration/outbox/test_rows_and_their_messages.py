@@ -22,7 +22,7 @@ from apps.outbox.services.outboxes import remove_outbox
 from apps.outbox.services.row_decisions import drop_row, send_row
 from apps.outbox.sweeper_and_row_states import AsideState
 from apps.outbox.sweeping import decision_writeback_thread
-from apps.outbox.sweeping.decision_writeback_thread import Settlement
+from apps.outbox.sweeping.decision_writeback_thread import DecisionWriteback
 from apps.outbox.sweeping.quarantine_capture import capture_quarantined
 from apps.poison.models import Failure, Poison, Problem, Redrive
 from apps.triage.models import Operation
@@ -61,8 +61,8 @@ def registered(outbox: OutboxTables, broker: Queues) -> Outbox:
 
 
 @pytest.fixture
-def settling() -> Settlement:
-    return Settlement(clock=clock.now)
+def settling() -> DecisionWriteback:
+    return DecisionWriteback(clock=clock.now)
 
 
 def set_aside(outbox: OutboxTables, message_id: str = "m-1", body: bytes = b"b") -> int:
@@ -180,7 +180,10 @@ def test_rows_of_one_cause_are_one_problem_whoever_wrote_them(
 
 
 def test_a_message_that_is_requeued_sends_its_row_for_good(
-    outbox: OutboxTables, broker: Queues, registered: Outbox, settling: Settlement
+    outbox: OutboxTables,
+    broker: Queues,
+    registered: Outbox,
+    settling: DecisionWriteback,
 ) -> None:
     row_id, other = set_aside(outbox), set_aside(outbox, "m-2")
     report(outbox, registered)
@@ -216,7 +219,7 @@ def test_a_message_that_is_requeued_sends_its_row_for_good(
 
 
 def test_a_message_that_is_dropped_and_restored_takes_its_row_along(
-    outbox: OutboxTables, registered: Outbox, settling: Settlement
+    outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
     row_id = set_aside(outbox)
     report(outbox, registered)
@@ -262,7 +265,7 @@ def test_a_row_that_is_sent_gives_its_message_back(
 
 
 def test_a_row_that_is_dropped_drops_its_message_until_triage_restores_it(
-    outbox: OutboxTables, registered: Outbox, settling: Settlement
+    outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
     row_id = set_aside(outbox)
     report(outbox, registered)
@@ -280,7 +283,7 @@ def test_a_row_that_is_dropped_drops_its_message_until_triage_restores_it(
 
 
 def test_a_released_row_that_is_quarantined_again_opens_its_message(
-    outbox: OutboxTables, registered: Outbox, settling: Settlement
+    outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
     row_id = set_aside(outbox)
     report(outbox, registered)
@@ -306,7 +309,7 @@ def test_a_released_row_that_is_quarantined_again_opens_its_message(
 def test_a_decision_before_the_message_is_here_is_one_about_the_message(
     outbox: OutboxTables,
     registered: Outbox,
-    settling: Settlement,
+    settling: DecisionWriteback,
     decision: Callable[..., None],
     label: str,
 ) -> None:
@@ -392,7 +395,7 @@ def test_of_a_person_at_the_row_and_one_in_triage_the_first_wins(
 
 
 def test_a_decision_whose_commit_is_lost_is_carried_out_later(
-    outbox: OutboxTables, registered: Outbox, settling: Settlement
+    outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
     row_id = set_aside(outbox)
     report(outbox, registered)
@@ -414,13 +417,13 @@ def test_a_decision_whose_commit_is_lost_is_carried_out_later(
     assert state(registered, row_id) == "quarantined"
     assert OutboxError.objects.get().step == "settle rows"
     outbox.execute("DROP TRIGGER refusal ON poisonguard_outbox")
-    Settlement(clock=clock.now).settle_all()
+    DecisionWriteback(clock=clock.now).settle_all()
 
     assert state(registered, row_id) == "waiting"
 
 
 def test_a_message_that_failed_again_after_its_requeue_leaves_its_row_sent(
-    outbox: OutboxTables, registered: Outbox, settling: Settlement
+    outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
     row_id = set_aside(outbox)
     report(outbox, registered)
@@ -436,7 +439,7 @@ def test_a_message_that_failed_again_after_its_requeue_leaves_its_row_sent(
 
 
 def test_a_send_that_was_refused_leaves_the_row_quarantined(
-    outbox: OutboxTables, registered: Outbox, settling: Settlement
+    outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
     row_id = set_aside(outbox)
     report(outbox, registered)
@@ -456,7 +459,7 @@ def test_a_send_that_was_refused_leaves_the_row_quarantined(
 def test_a_row_that_waits_all_the_same_is_marked_unless_it_is_being_sent(
     outbox: OutboxTables,
     registered: Outbox,
-    settling: Settlement,
+    settling: DecisionWriteback,
     is_claimed: bool,
     expected: str,
 ) -> None:
@@ -474,12 +477,12 @@ def test_a_row_that_waits_all_the_same_is_marked_unless_it_is_being_sent(
     assert SetAsideRow.objects.get().state == ("quarantined" if is_claimed else "sent")
 
     outbox.execute("UPDATE poisonguard_outbox SET sent_at = now()")
-    Settlement(clock=clock.now).settle_all()
+    DecisionWriteback(clock=clock.now).settle_all()
     assert SetAsideRow.objects.get().state == "sent"
 
 
 def test_a_dropped_row_that_waits_all_the_same_is_not_sent(
-    outbox: OutboxTables, registered: Outbox, settling: Settlement
+    outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
     row_id = set_aside(outbox)
     report(outbox, registered)
@@ -492,7 +495,7 @@ def test_a_dropped_row_that_waits_all_the_same_is_not_sent(
 
 
 def test_a_restored_message_whose_row_was_sent_is_not_open(
-    outbox: OutboxTables, registered: Outbox, settling: Settlement
+    outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
     set_aside(outbox)
     report(outbox, registered)
@@ -509,7 +512,7 @@ def test_a_restored_message_whose_row_was_sent_is_not_open(
 
 
 def test_a_restored_message_whose_row_was_deleted_stays_open(
-    outbox: OutboxTables, registered: Outbox, settling: Settlement
+    outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
     set_aside(outbox)
     report(outbox, registered)
@@ -527,7 +530,7 @@ def test_a_restored_message_whose_row_was_deleted_stays_open(
 
 
 def test_a_row_that_is_locked_is_left_for_later_and_the_others_are_settled(
-    outbox: OutboxTables, registered: Outbox, settling: Settlement
+    outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
     first, second = set_aside(outbox), set_aside(outbox, "m-2")
     report(outbox, registered)
@@ -544,12 +547,12 @@ def test_a_row_that_is_locked_is_left_for_later_and_the_others_are_settled(
     assert OutboxError.objects.get().kind == "LockNotAvailable"
     settling.settle_all()  # a minute has not passed
     assert state(registered, first) == "quarantined"
-    Settlement(clock=lambda: clock.now() + timedelta(minutes=2)).settle_all()
+    DecisionWriteback(clock=lambda: clock.now() + timedelta(minutes=2)).settle_all()
     assert state(registered, first) == "dropped"
 
 
 def test_a_database_that_is_away_does_not_keep_others_from_being_settled(
-    outbox: OutboxTables, broker: Queues, settling: Settlement
+    outbox: OutboxTables, broker: Queues, settling: DecisionWriteback
 ) -> None:
     away = outbox_at("postgresql://a:b@127.0.0.1:1/none", name="away")
     later = outbox_at(outbox.dsn, name="later")
@@ -572,7 +575,7 @@ def test_a_database_that_is_away_does_not_keep_others_from_being_settled(
 
 
 def test_rows_of_the_database_that_an_outbox_had_before_are_left_alone(
-    outbox: OutboxTables, registered: Outbox, settling: Settlement
+    outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
     rows = [set_aside(outbox, f"m-{number}") for number in range(3)]
     report(outbox, registered)
@@ -608,7 +611,7 @@ def test_a_row_of_another_database_with_the_same_number_is_not_decided(
 
 
 def test_a_refused_send_after_a_release_does_not_count_as_one(
-    outbox: OutboxTables, registered: Outbox, settling: Settlement
+    outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
 ) -> None:
     row_id = set_aside(outbox)
     report(outbox, registered)
@@ -661,7 +664,7 @@ def test_what_was_quarantined_again_meanwhile_is_not_stored_as_settled(
 def test_rows_are_settled_in_parts(
     outbox: OutboxTables,
     registered: Outbox,
-    settling: Settlement,
+    settling: DecisionWriteback,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(decision_writeback_thread, "AT_ONCE", 2)
@@ -678,7 +681,7 @@ def test_rows_are_settled_in_parts(
 
 @pytest.mark.parametrize("verb", [Verb.DROP, Verb.REDRIVE])
 def test_many_rows_are_settled_by_few_statements(
-    outbox: OutboxTables, registered: Outbox, settling: Settlement, verb: Verb
+    outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback, verb: Verb
 ) -> None:
     for number in range(40):
         set_aside(outbox, f"m-{number}")
@@ -704,7 +707,7 @@ def test_many_rows_are_settled_by_few_statements(
 def test_a_row_that_cannot_be_digested_is_marked_as_sent_all_the_same(
     outbox: OutboxTables,
     registered: Outbox,
-    settling: Settlement,
+    settling: DecisionWriteback,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     outbox.allow_nulls()
@@ -751,7 +754,7 @@ def test_a_fault_of_a_look_ends_no_thread(
         raise ZeroDivisionError
 
     monkeypatch.setattr(quarantined_rows_and_messages, "forget", fail)
-    thread = Settlement(clock=clock.now)
+    thread = DecisionWriteback(clock=clock.now)
     thread.start()
     wait_until(lambda: len(looks) > 2)
     thread.stop()
@@ -770,9 +773,11 @@ def test_a_row_that_was_sent_or_released_is_forgotten_after_a_day(
     decide(drop_row, registered, second)
     day = timedelta(days=1)
 
-    Settlement(clock=lambda: clock.now() + day - timedelta(minutes=1)).settle_all()
+    DecisionWriteback(
+        clock=lambda: clock.now() + day - timedelta(minutes=1)
+    ).settle_all()
     assert SetAsideRow.objects.count() == 3
-    Settlement(clock=lambda: clock.now() + day).settle_all()
+    DecisionWriteback(clock=lambda: clock.now() + day).settle_all()
 
     states = SetAsideRow.objects.order_by("row_id").values_list("state", flat=True)
     assert list(states) == ["dropped", "quarantined"]

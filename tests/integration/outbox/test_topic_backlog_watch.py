@@ -18,7 +18,7 @@ from apps.outbox.sweeping.topic_backlog_watch import (
     FRESH_SECONDS,
     LOOK_SECONDS,
     MOST_TOPICS,
-    BrokerWatch,
+    TopicBacklogWatch,
 )
 from tests.in_memory_queue_broker import Admin, Queues, adapted
 from tests.integration.outbox.outbox_builders import outbox_at
@@ -85,7 +85,7 @@ def position(group: str, lag: int | None) -> ConsumerPosition:
 
 
 def reason(**limits: Any) -> str:
-    watch = BrokerWatch(outbox_with(**limits))
+    watch = TopicBacklogWatch(outbox_with(**limits))
     watch.note(["orders"])
     watch.ask("orders")
     return watch.slowed().get("orders", "")
@@ -108,7 +108,7 @@ def test_a_queue_that_does_not_exist_yet_has_nothing_in_it(
 ) -> None:
     queues.expects_queues = True
 
-    watch = BrokerWatch(outbox_with(most_depth=1))
+    watch = TopicBacklogWatch(outbox_with(most_depth=1))
     watch.note(["orders"])
     watch.ask("orders")
 
@@ -141,7 +141,7 @@ def test_a_topic_is_asked_about_again_after_some_seconds_the_oldest_first(
     queues: CountedQueues,
 ) -> None:
     clock = Clock()
-    watch = BrokerWatch(outbox_with(most_depth=1), timer=clock)
+    watch = TopicBacklogWatch(outbox_with(most_depth=1), timer=clock)
     watch.note(["a", "b"])
     assert watch.next_due() == "a"
     watch.ask("a")
@@ -159,7 +159,7 @@ def test_a_topic_is_asked_about_again_after_some_seconds_the_oldest_first(
 
 def test_a_figure_that_is_too_old_slows_nothing(queues: CountedQueues) -> None:
     clock = Clock()
-    watch = BrokerWatch(outbox_with(most_depth=1), timer=clock)
+    watch = TopicBacklogWatch(outbox_with(most_depth=1), timer=clock)
     queues.put("orders", b"body")
     watch.note(["orders"])
     watch.ask("orders")
@@ -172,7 +172,7 @@ def test_a_figure_that_is_too_old_slows_nothing(queues: CountedQueues) -> None:
 
 def test_only_the_latest_topics_are_asked_about(queues: CountedQueues) -> None:
     queues.put("t-0", b"body")
-    watch = BrokerWatch(outbox_with(most_depth=1))
+    watch = TopicBacklogWatch(outbox_with(most_depth=1))
     watch.note(["t-0"])
     watch.ask("t-0")
     assert watch.slowed()
@@ -191,7 +191,7 @@ def test_a_broker_that_is_away_slows_nothing_and_is_counted(
     queues: CountedQueues,
 ) -> None:
     queues.away = True
-    watch = BrokerWatch(outbox_with(most_lag=1))
+    watch = TopicBacklogWatch(outbox_with(most_lag=1))
     watch.note(["orders"])
     watch.ask("orders")
     watch.ask("orders")
@@ -208,7 +208,7 @@ def test_a_fault_of_an_adapter_does_not_end_the_watch(
     monkeypatch.setattr(topic_backlog_watch, "TICK_SECONDS", 0.01)
     monkeypatch.setattr(topic_backlog_watch, "LOOK_SECONDS", 0.01)
     queues.is_broken = True
-    watch = BrokerWatch(outbox_with(most_lag=1))
+    watch = TopicBacklogWatch(outbox_with(most_lag=1))
     watch.note(["orders"])
     watch.start()
     try:
@@ -226,7 +226,7 @@ def test_a_broker_that_hangs_makes_nobody_wait(
     monkeypatch.setattr(topic_backlog_watch, "TICK_SECONDS", 0.01)
     queues.hanging = "orders"
     queues.put("orders", b"body")
-    watch = BrokerWatch(outbox_with(most_depth=1))
+    watch = TopicBacklogWatch(outbox_with(most_depth=1))
     watch.note(["orders"])
     watch.start()
     try:
@@ -246,7 +246,7 @@ def test_without_a_limit_no_broker_is_asked(
 ) -> None:
     monkeypatch.setattr(topic_backlog_watch, "TICK_SECONDS", 0.01)
     names = {thread.name for thread in threading.enumerate()}
-    watch = BrokerWatch(outbox_with())
+    watch = TopicBacklogWatch(outbox_with())
     watch.note(["orders"])
 
     watch.start()

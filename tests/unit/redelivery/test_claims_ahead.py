@@ -23,7 +23,7 @@ from apps.redelivery.outbound.http_caller import HttpCaller
 from apps.redelivery.sending import endpoint_calls, result_recorder
 from apps.redelivery.sending.endpoint_calls import CallsUnderWay
 from apps.redelivery.sending.result_recorder import ResultRecorder
-from apps.redelivery.sending.shared_sender_resources import SenderTools
+from apps.redelivery.sending.shared_sender_resources import SharedSenderResources
 from apps.redelivery.services import attempt_results, delivery_claims
 from poisonguard.locks.postgres import PostgresLocks
 from tests.unit.redelivery.scripted_back_end import (
@@ -88,7 +88,7 @@ class Stage:
     calls: CallsUnderWay
     recorder: ResultRecorder
     ledger: Ledger
-    tools: SenderTools
+    tools: SharedSenderResources
 
     async def end(self) -> None:
         await self.calls.wait()
@@ -131,7 +131,7 @@ def play(
         ledger = Ledger()
         with ThreadPoolExecutor(1) as errands:
             async with HttpCaller() as caller:
-                tools = SenderTools(
+                tools = SharedSenderResources(
                     threads=ledger,
                     caller=caller,
                     locks=PostgresLocks(""),

@@ -24,7 +24,7 @@ from apps.redelivery.outbound.http_caller import HttpCaller
 from apps.redelivery.sending import delivery_call
 from apps.redelivery.sending.endpoint_sender import EndpointSender
 from apps.redelivery.sending.sender_process import _without_lock
-from apps.redelivery.sending.shared_sender_resources import SenderTools
+from apps.redelivery.sending.shared_sender_resources import SharedSenderResources
 from apps.redelivery.services import delivery_claims
 from poisonguard.locks.postgres import PostgresLocks
 from tests.unit.redelivery.scripted_back_end import (
@@ -130,7 +130,7 @@ def test_what_is_claimed_while_a_sender_stops_is_called() -> None:
         threads = SlowClaims()
         with ThreadPoolExecutor(1) as errands:
             async with HttpCaller() as caller:
-                tools = SenderTools(
+                tools = SharedSenderResources(
                     threads=threads,
                     caller=caller,
                     locks=PostgresLocks(""),

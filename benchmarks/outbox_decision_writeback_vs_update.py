@@ -127,9 +127,9 @@ def settle_and_compare(producer: psycopg.Connection[Any], rows: int) -> None:
 
     from apps.core import clock
     from apps.outbox.models import OutboxError, SetAsideRow
-    from apps.outbox.sweeping.decision_writeback_thread import Settlement
+    from apps.outbox.sweeping.decision_writeback_thread import DecisionWriteback
 
-    settling, is_dropped = Settlement(clock=clock.now), False
+    settling, is_dropped = DecisionWriteback(clock=clock.now), False
 
     def decide() -> None:
         nonlocal is_dropped
