@@ -37,9 +37,9 @@ dataDir={folder}/data
 clientPort={port}
 clientPortAddress=127.0.0.1
 admin.enableServer=false
-maxSessionTimeout=600000
+maxSessionTimeout=60000
 maxClientCnxns=0
-4lw.commands.whitelist=ruok,srvr,wchs
+4lw.commands.whitelist=srvr,wchs
 """
 
 
@@ -84,8 +84,9 @@ class Server:
                 stdout=output,
                 stderr=output,
             )
+        # It says `imok` before it answers clients.
         await_start(
-            self.process, lambda: self.ask("ruok") == "imok", describe=log.read_text
+            self.process, lambda: "Mode:" in self.ask("srvr"), describe=log.read_text
         )
 
     def kill(self) -> None:

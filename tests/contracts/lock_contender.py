@@ -16,7 +16,7 @@ from poisonguard.locks.zookeeper import ZooKeeperLocks
 
 # Of ZooKeeper: how long it waits for a process that was killed. A client takes its
 # connection for lost where an answer is late by a small part of that.
-SESSION_SECONDS, LONG_SESSION_SECONDS = 10.0, 600.0
+SESSION_SECONDS, LONG_SESSION_SECONDS = 10.0, 60.0
 FAR_AWAY = 3_600.0
 LEDGER = struct.Struct("4Q")  # the holder, the last fence, grants, and faults
 

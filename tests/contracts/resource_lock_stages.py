@@ -80,12 +80,29 @@ class ZooKeeperLockStage(LockStage):
     def __init__(self, server: zookeeper.Server) -> None:
         self.server = server
         self.address = server.hosts
-        self.client = KazooClient(hosts=server.hosts, timeout=LONG_SESSION_SECONDS)
-        self.client.start()
+        self.client = self._started_client()
 
     def close(self) -> None:
         self.client.stop()
         self.client.close()
+
+    def kill(self) -> None:
+        self.close()
+        self.server.kill()
+
+    def start(self) -> None:
+        """Start the killed server.
+
+        A client that connects while ZooKeeper starts may wait for the answer as long
+        as its session lasts.
+        """
+        self.server.start()
+        self.client = self._started_client()
+
+    def _started_client(self) -> KazooClient:
+        client = KazooClient(hosts=self.address, timeout=LONG_SESSION_SECONDS)
+        client.start()
+        return client
 
     def places(self, resource: str) -> int:
         try:
@@ -178,7 +195,11 @@ class LinkProxy:
             while True:
                 client, _ = self._listener.accept()
                 self._links.append(client)
-                server = socket.create_connection((LOOPBACK, self._behind))
+                try:
+                    server = socket.create_connection((LOOPBACK, self._behind))
+                except ConnectionRefusedError:
+                    client.shutdown(socket.SHUT_RDWR)
+                    continue
                 self._links.append(server)
                 self._start(partial(self._pass_on, client, server))
                 self._start(partial(self._pass_on, server, client))

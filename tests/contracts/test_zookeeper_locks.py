@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import pytest
@@ -48,13 +48,29 @@ def resource() -> str:
     return f"invoices-{uuid4().hex}"
 
 
-def patient(hosts: str) -> ZooKeeperLocks:
-    """Return locks whose session no late answer of a busy machine ends."""
-    return ZooKeeperLocks(hosts, session_timeout=LONG_SESSION_SECONDS)
+Patient = Callable[[str], ZooKeeperLocks]
+
+
+@pytest.fixture
+def patient() -> Iterator[Patient]:
+    """Make locks whose session no late answer of a busy machine ends.
+
+    They end with the test, also if it fails: a client that connects again and again
+    disturbs what comes next in this process.
+    """
+    servers = list[ZooKeeperLocks]()
+
+    def made(hosts: str) -> ZooKeeperLocks:
+        servers.append(ZooKeeperLocks(hosts, session_timeout=LONG_SESSION_SECONDS))
+        return servers[-1]
+
+    yield made
+    for server in servers:
+        server.close()
 
 
 def test_each_waiter_watches_the_next_lower_node_only(
-    stage: ZooKeeperLockStage, resource: str
+    stage: ZooKeeperLockStage, resource: str, patient: Patient
 ) -> None:
     server = patient(stage.address)
     lock = ResourceLock(resource, server)
@@ -72,7 +88,7 @@ def test_each_waiter_watches_the_next_lower_node_only(
 
 
 def test_a_lost_answer_to_create_leaves_one_node(
-    stage: ZooKeeperLockStage, resource: str
+    stage: ZooKeeperLockStage, resource: str, patient: Patient
 ) -> None:
     proxy = LinkProxy(stage.server.port, cut_after=b"__lock__")
     lock = ResourceLock(resource, patient(f"127.0.0.1:{proxy.port}"))
@@ -88,7 +104,7 @@ def test_a_lost_answer_to_create_leaves_one_node(
 
 
 def test_a_suspended_connection_is_a_lost_lock_for_ever(
-    stage: ZooKeeperLockStage, resource: str
+    stage: ZooKeeperLockStage, resource: str, patient: Patient
 ) -> None:
     proxy = LinkProxy(stage.server.port)
     server = patient(f"127.0.0.1:{proxy.port}")
@@ -111,7 +127,7 @@ def test_a_suspended_connection_is_a_lost_lock_for_ever(
 
 
 def test_a_node_is_removed_though_the_connection_is_lost_meanwhile(
-    stage: ZooKeeperLockStage, resource: str
+    stage: ZooKeeperLockStage, resource: str, patient: Patient
 ) -> None:
     proxy = LinkProxy(stage.server.port)
     server = patient(f"127.0.0.1:{proxy.port}")
@@ -138,7 +154,7 @@ def test_a_node_is_removed_though_the_connection_is_lost_meanwhile(
 
 
 def test_a_fence_is_the_transaction_that_made_the_node(
-    stage: ZooKeeperLockStage, resource: str
+    stage: ZooKeeperLockStage, resource: str, patient: Patient
 ) -> None:
     lock = ResourceLock(resource, patient(stage.address))
     with lock as grant:
@@ -154,17 +170,21 @@ def test_a_fence_is_the_transaction_that_made_the_node(
 
 
 def test_a_restart_of_zookeeper_is_sat_out_by_those_who_wait(
-    stage: ZooKeeperLockStage, resource: str
+    stage: ZooKeeperLockStage, resource: str, patient: Patient
 ) -> None:
-    holder = ResourceLock(resource, patient(stage.address))
-    waiting = patient(stage.address)
+    proxy = LinkProxy(stage.server.port)
+    holder = ResourceLock(resource, patient(f"127.0.0.1:{proxy.port}"))
+    waiting = patient(f"127.0.0.1:{proxy.port}")
     assert holder.acquire(PATIENCE)
     wait = waiting.attempt(resource)
     wait_until(lambda: stage.places(resource) == 2)
 
-    stage.server.kill()
+    stage.kill()
     wait_until(lambda: holder.lost)
-    stage.server.start()
+    proxy.silence()
+    stage.start()
+    proxy.speak()
+    proxy.cut()
     was_ours = holder.release()
     grant = wait.wait(PATIENCE)
 
@@ -173,6 +193,7 @@ def test_a_restart_of_zookeeper_is_sat_out_by_those_who_wait(
     assert not grant.lost
     holder.destroy()
     waiting.close()
+    proxy.close()
 
 
 def test_without_kazoo_the_error_says_what_to_install(
@@ -225,7 +246,7 @@ def name_of(thread: threading.Thread) -> str:
 
 
 def test_a_frozen_server_ends_no_wait_late(
-    stage: ZooKeeperLockStage, resource: str
+    stage: ZooKeeperLockStage, resource: str, patient: Patient
 ) -> None:
     lock = ResourceLock(resource, patient(stage.address))
     with lock:
