@@ -119,8 +119,14 @@ def borrow() -> Iterator[None]:
             raise OperationalError(message) from error.__cause__
         raise
     finally:
-        if pool and not connection.in_atomic_block:
-            connection.close()
+        give_back_session()
+
+
+def give_back_session() -> None:
+    """Give this thread's session back to its pool, if any, before a long wait."""
+    pool = connection.settings_dict["OPTIONS"].get("pool")
+    if pool and not connection.in_atomic_block:
+        connection.close()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any
@@ -27,14 +27,22 @@ RECEIVED = struct.Struct("=128xQ")
 
 
 @contextmanager
-def limited(connection: psycopg.Connection[Any], *, seconds: float) -> Iterator[None]:
+def limited(
+    connection: psycopg.Connection[Any],
+    *,
+    seconds: float,
+    most_bytes: int | None = None,
+) -> Iterator[Callable[[], None]]:
     """Cut the connection where its answers exceed a limit; then raise psycopg's error.
 
-    What is done within may also have caught that error.
+    What is done within may also have caught that error. It gets a function that raises
+    it: call it before a commit.
     """
-    watch = _Watch(connection, seconds)
+    watch = _Watch(
+        connection, seconds, MOST_BYTES if most_bytes is None else most_bytes
+    )
     try:
-        yield
+        yield watch.require
         watch.look()
     except psycopg.Error as error:
         if watch.reason:
@@ -49,10 +57,13 @@ def limited(connection: psycopg.Connection[Any], *, seconds: float) -> Iterator[
 class _Watch:
     """Looks at a connection in a thread of its own."""
 
-    def __init__(self, connection: psycopg.Connection[Any], seconds: float) -> None:
+    def __init__(
+        self, connection: psycopg.Connection[Any], seconds: float, most_bytes: int
+    ) -> None:
         self.reason = ""
         self._connection = connection
         self._seconds = seconds
+        self._most_bytes = most_bytes
         self._until = monotonic() + seconds
         self._end = threading.Event()
         self._thread = threading.Thread(
@@ -64,10 +75,16 @@ class _Watch:
         """Cut the connection where a limit is exceeded."""
         if monotonic() > self._until:
             self.reason = f"it took longer than {self._seconds:g} seconds in all"
-        elif _received_bytes(self._connection) > MOST_BYTES:
-            self.reason = f"it answered with more than {MOST_BYTES:,} bytes"
+        elif _received_bytes(self._connection) > self._most_bytes:
+            self.reason = f"it answered with more than {self._most_bytes:,} bytes"
         if self.reason:
             cut_connection(self._connection)
+
+    def require(self) -> None:
+        """Raise OperationalError where a limit is exceeded."""
+        self.look()
+        if self.reason:
+            raise psycopg.OperationalError(self.reason)
 
     def close(self) -> None:
         """End the thread."""

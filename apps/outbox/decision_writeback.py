@@ -45,8 +45,8 @@ SET sent_at = now(), quarantined_at = NULL, dropped_at = NULL, reported_at = NUL
     claim_token = NULL, claimed_until = NULL
 FROM {_DECIDED}
 WHERE {_UNSENT}
-RETURNING entry.row_id::bigint, entry.producer, entry.message_id, entry.topic,
-    entry.key, entry.headers,
+RETURNING entry.row_id::bigint, entry.producer::text, entry.message_id::text,
+    entry.topic::text, entry.key::text, entry.headers,
     CASE WHEN octet_length(entry.body) <= {READ_BYTES} THEN entry.body END
 """  # noqa: S608 - made of constants
 _NOTE_SENT = """

@@ -17,6 +17,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from apps.core.errors import Refused, Unavailable
+from apps.core.postgres_connections import give_back_session
 from apps.outbox.answer_limits import limited
 from apps.outbox.database_error_texts import ErrorTexts
 from apps.outbox.models import Outbox
@@ -277,12 +278,16 @@ def _readable(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def session(outbox: Outbox) -> Iterator[psycopg.Connection[Any]]:
+def session(
+    outbox: Outbox, *, most_bytes: int | None = None
+) -> Iterator[psycopg.Connection[Any]]:
     """Connect to the producer's database for one transaction, committed at the end.
 
-    Raises Unavailable where it is away, or an answer takes longer than two seconds, and
-    Refused where its tables are not as they should be.
+    `most_bytes` of answers, if not those of a page. Raises Unavailable where the
+    database is away, or an answer takes longer than two seconds, and Refused where its
+    tables are not as they should be.
     """
+    give_back_session()
     database, texts = ProducerDatabase.read(outbox.url), ErrorTexts(outbox.url)
     settings = {
         "statement_timeout": READ_MILLISECONDS,
@@ -295,10 +300,11 @@ def session(outbox: Outbox) -> Iterator[psycopg.Connection[Any]]:
         raise Unavailable(texts.clean(str(away))) from away
     try:
         connection = psycopg.connect(**parameters)
-        limits = limited(connection, seconds=ANSWER_SECONDS)
-        # psycopg closes none whose commit fails.
-        with closing(connection), connection, limits:
+        limits = limited(connection, seconds=ANSWER_SECONDS, most_bytes=most_bytes)
+        # psycopg closes none whose commit fails. The commit, too, may wait for long.
+        with closing(connection), limits as require_limits, connection:
             yield connection
+            require_limits()
     except psycopg.ProgrammingError as error:
         raise Refused(
             f"The tables of the outbox {outbox.name} are not as they should be; check"

@@ -22,7 +22,7 @@ ANSWER_SECONDS = 5.0
 USUAL_SCHEMA = "public"
 # Copies of a server have its numbers, but did not start in the same microsecond.
 READ_TABLE = """
-SELECT pg_postmaster_start_time()::text,
+SELECT extract(epoch FROM pg_postmaster_start_time())::text,
     (SELECT oid::bigint FROM pg_database WHERE datname = current_database()),
     to_regclass(%(table)s)::oid::bigint
 """

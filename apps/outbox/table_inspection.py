@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 
 from apps.core.errors import PoisonwebError
+from apps.core.postgres_connections import give_back_session
 from apps.outbox.answer_limits import limited
 from apps.outbox.database_error_texts import ErrorTexts
 from apps.outbox.producer_database_url import ProducerDatabase, search_path_to
@@ -28,6 +29,7 @@ def findings(*, url: str, schema: str, for_manager: bool = False) -> list[Findin
     `url` is as it is stored; only a manager sees its host and its user. Never call it
     in a transaction: it waits for the database.
     """
+    give_back_session()
     settings = SweeperSettings(
         schema=schema or None, statement_seconds=STATEMENT_SECONDS
     )

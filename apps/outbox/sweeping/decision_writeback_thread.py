@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import chain, zip_longest
 from time import monotonic
@@ -39,6 +40,10 @@ LOOK_SHARE = 0.05
 AT_ONCE = 100
 # Keys of rows that one look lists, as each reads all rows that were set aside.
 LISTED_AT_ONCE = 10_000
+# Answers of a part: bodies are read one by one, but come as two digits for each byte.
+MOST_BYTES = 512 * 2**20
+# So long rows are tried one by one; the rest of a part is left for later.
+APART_SECONDS = 5.0
 # So long an outbox or a row is left alone after an error.
 AFTER_ERROR = timedelta(seconds=60)
 
@@ -52,6 +57,9 @@ class DecisionWriteback:
     def __init__(self, *, clock: Callable[[], datetime]) -> None:
         self._clock = clock
         self._left_alone: dict[tuple[str, int], datetime] = {}
+        # Rows of a part of an outbox: fewer after an error, which may be their size.
+        self._part_rows: dict[int, int] = {}
+        self._looked_for = 0.0
         self._thread = threading.Thread(
             target=self._run, name="decision writeback", daemon=True
         )
@@ -89,7 +97,7 @@ class DecisionWriteback:
         pause = LOOK_SECONDS
         try:
             while not self._stop.wait(pause):
-                began = monotonic()
+                self._looked_for = 0.0
                 try:
                     self.settle_all()
                 except DatabaseError as away:
@@ -97,12 +105,22 @@ class DecisionWriteback:
                 except Exception:
                     # The thread goes on: the next look may find what this one did not.
                     log.exception("no rows of outboxes are settled")
-                pause = max(LOOK_SECONDS, (monotonic() - began) / LOOK_SHARE)
+                pause = max(LOOK_SECONDS, self._looked_for / LOOK_SHARE)
         finally:
             connections.close_all()  # those of this thread
 
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Look at what was set aside, and count the time that it takes."""
+        began = monotonic()
+        try:
+            with borrow():
+                yield
+        finally:
+            self._looked_for += monotonic() - began
+
     def _unsettled_outboxes(self) -> list[Outbox]:
-        with borrow():
+        with self._looking():
             rows = quarantined_rows_and_messages.unsettled().exclude(
                 pk__in=self._passed_by("row")
             )
@@ -112,11 +130,13 @@ class DecisionWriteback:
 
     def _parts(self, outbox: Outbox) -> list[tuple[Outbox, Sequence[int]]]:
         """List the first unsettled rows of an outbox, in parts of a transaction."""
-        with borrow():
+        with self._looking():
             keys = quarantined_rows_and_messages.first_unsettled(
                 outbox, passed_by=self._passed_by("row"), most=LISTED_AT_ONCE
             )
-        return [(outbox, part) for part in _parts_of(keys)]
+        size = self._part_rows.get(outbox.pk, AT_ONCE)
+        starts = range(0, len(keys), size)
+        return [(outbox, keys[start : start + size]) for start in starts]
 
     def _settle(self, outbox: Outbox, keys: Sequence[int]) -> None:
         """Settle rows of an outbox; an error leaves it, or a row, for later."""
@@ -126,8 +146,11 @@ class DecisionWriteback:
             states = self._settle_rows(outbox, rows)
         except Exception as error:  # noqa: BLE001 - counted, and shown with its stack
             self._leave("outbox", outbox.pk)
+            self._part_rows[outbox.pk] = max(1, len(keys) // 2)
             self._note_error(outbox, error)
             return
+        size = self._part_rows.get(outbox.pk, AT_ONCE)
+        self._part_rows[outbox.pk] = min(AT_ONCE, 2 * size)
         with borrow():
             quarantined_rows_and_messages.store_all(
                 outbox=outbox, states=states, now=self._clock()
@@ -143,7 +166,7 @@ class DecisionWriteback:
         by_target = dict[AsideState, list[DecidedRow]]()
         for decided in rows:
             by_target.setdefault(decided.target, []).append(decided)
-        with producer_rows.session(outbox) as connection:
+        with producer_rows.session(outbox, most_bytes=MOST_BYTES) as connection:
             connection.execute(decision_writeback.LOCK_LIMIT)
             for together in by_target.values():
                 try:
@@ -162,7 +185,11 @@ class DecisionWriteback:
     ) -> list[tuple[DecidedRow, AsideState]]:
         """Settle one row after the other; leave those that fail for later."""
         states = list[tuple[DecidedRow, AsideState]]()
+        until = monotonic() + APART_SECONDS
         for decided in rows:
+            if monotonic() > until:
+                self._leave("row", decided.row.pk)
+                continue
             try:
                 states += self._settle_together(outbox, connection, [decided])
             except psycopg.Error as error:
@@ -220,10 +247,6 @@ class DecisionWriteback:
         )
         with borrow():
             sweeper_activity.add_errors(outbox_id=outbox.pk, errors=[new])
-
-
-def _parts_of(keys: Sequence[int]) -> list[Sequence[int]]:
-    return [keys[first : first + AT_ONCE] for first in range(0, len(keys), AT_ONCE)]
 
 
 def is_locked(error: psycopg.Error) -> bool:

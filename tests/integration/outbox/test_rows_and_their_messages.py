@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -702,6 +703,47 @@ def test_many_rows_are_settled_by_few_statements(
     assert outbox.execute("SELECT count(*) FROM statements") == [(1,)]
     expected = "dropped" if verb is Verb.DROP else "sent"
     assert SetAsideRow.objects.filter(state=expected, is_settled=True).count() == 40
+
+
+def set_aside_large(
+    outbox: OutboxTables, registered: Outbox, *, number: int, size: int
+) -> None:
+    """Quarantine rows, enlarge their bodies, and requeue their messages."""
+    for each in range(number):
+        set_aside(outbox, f"m-{each}")
+    report(outbox, registered)
+    outbox.execute(
+        "UPDATE poisonguard_outbox SET body = convert_to(repeat('x', %s), 'UTF8')",
+        [size],
+    )
+    act(Verb.REDRIVE, *Poison.objects.all())
+
+
+def test_requeued_rows_with_large_bodies_are_marked_as_sent(
+    outbox: OutboxTables, registered: Outbox, settling: DecisionWriteback
+) -> None:
+    set_aside_large(outbox, registered, number=20, size=1_000_000)
+
+    settling.settle_all()
+
+    assert outbox.count("sent_at IS NOT NULL") == 20
+    assert outbox.execute("SELECT count(*) FROM poisonguard_outbox_sent") == [(20,)]
+
+
+def test_rows_whose_bodies_are_too_much_together_are_settled_in_smaller_parts(
+    outbox: OutboxTables, registered: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decision_writeback_thread, "MOST_BYTES", 500_000)
+    set_aside_large(outbox, registered, number=4, size=100_000)
+    minutes = count()
+    start = clock.now()
+    settling = DecisionWriteback(
+        clock=lambda: start + next(minutes) * timedelta(minutes=2)
+    )
+
+    settling.settle_all()
+
+    assert outbox.count("sent_at IS NOT NULL") == 4
 
 
 def test_a_row_that_cannot_be_digested_is_marked_as_sent_all_the_same(

@@ -19,6 +19,7 @@ from apps.outbox.producer_rows import RowFilter
 from apps.team.models import User
 from apps.team.rights import Role, Scope
 from poisonguard.outbox.postgres_schema import schema
+from tests.contracts.resource_lock_stages import LinkProxy
 from tests.database_removal import drop_database
 from tests.in_memory_queue_broker import Queues
 from tests.integration.api.schema_checking_client import program
@@ -179,6 +180,25 @@ def test_more_bytes_than_a_page_takes_are_not_read(
 
     with pytest.raises(Unavailable, match="answered with more than 3,000 bytes"):
         producer_rows.find(registered, RowFilter(), most=200)
+
+
+def test_a_commit_that_is_not_answered_ends(
+    outbox: OutboxTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_rows, "ANSWER_SECONDS", 1.0)
+    address = urlsplit(outbox.dsn)
+    assert address.port is not None
+    proxy = LinkProxy(address.port)
+    registered = outbox_at(outbox.dsn.replace(f":{address.port}/", f":{proxy.port}/"))
+    proxy.silence_after(b"COMMIT")
+
+    with (
+        pytest.raises(Unavailable, match="longer than 1 seconds in all"),
+        producer_rows.session(registered) as connection,
+    ):
+        connection.execute("SELECT 1")
+
+    proxy.close()
 
 
 def test_notices_without_an_end_are_cut(

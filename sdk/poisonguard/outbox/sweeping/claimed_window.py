@@ -288,11 +288,12 @@ class WindowFinish:
             marked.update(repeated_message_ids.mark(self._connection, part))
 
         result = bisect(window.duplicates, run)
+        # Not twice where the next statement fails.
+        window.duplicates = []
+        self._record.duplicate_count += len(marked)
         missed = _missed(result, marked)
         if missed:
             sent_marks.refresh_sent(self._connection, [each.row for each in missed])
-        self._record.duplicate_count += len(marked)
-        window.duplicates = []
         self._record.note_marks(Stage.IDS, marked, [each.row_id for each in missed])
         self._leave_out(result, Stage.IDS)
 

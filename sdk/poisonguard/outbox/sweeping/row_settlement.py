@@ -66,8 +66,8 @@ _STATEMENTS = {
     """,  # noqa: S608
 }
 _READ = f"""
-SELECT entry.producer, entry.message_id, entry.topic, entry.key, entry.headers,
-    entry.body
+SELECT entry.producer::text, entry.message_id::text, entry.topic::text,
+    entry.key::text, entry.headers, entry.body
 FROM {{outbox}} AS entry WHERE {_IS_OPEN}
 """  # noqa: S608
 
