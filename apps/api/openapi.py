@@ -36,7 +36,7 @@ from apps.api.serializers import (
     topics,
     triage_operations,
 )
-from apps.api.serializers.errors import Problem, StaleProblem
+from apps.api.serializers.problem_details import Problem, StaleProblem
 from apps.audit.filters import PARAMETERS
 from apps.redelivery import delivery_filters
 from apps.team.rights import Scope

@@ -24,7 +24,7 @@ from poisonweb.sample.consumer import SampleConsumer
 from poisonweb.sample.consumers_and_their_topics import BILLING, CONTENT
 from poisonweb.sample.handlers import Billing, Payments, Superstitious
 from poisonweb.sample.producer import Producer
-from poisonweb.sample.program_setup import SampleContext
+from poisonweb.sample.sample_context import SampleContext
 from poisonweb.sample.shop_with_outbox import Shop
 from poisonweb.sample.stock_quote_client import StockQuoteClient, calls_to
 from poisonweb.sample.stock_quote_service import StockQuoteService

@@ -17,7 +17,7 @@ from apps.core.stop_event import StopEvent
 from poisonweb.env import BadEnvironment
 from poisonweb.sample.consumer import SampleConsumer
 from poisonweb.sample.consumers_and_their_topics import DISPATCH
-from poisonweb.sample.program_setup import SampleContext
+from poisonweb.sample.sample_context import SampleContext
 
 ABORTED = 134
 LAST_OF_PLANE_0 = "\uffff"

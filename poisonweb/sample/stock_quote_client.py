@@ -41,8 +41,8 @@ class GatewayAnswer:
     body: bytes
 
     @property
-    def delivery(self) -> str:
-        """Return the id of the delivery that a refusal names; "" without one."""
+    def delivery_id(self) -> str:
+        """Parse the delivery's id from a refusal of the gateway; "" without one."""
         if self.body.startswith(b"{"):
             return str(json.loads(self.body).get("delivery", ""))
         try:
@@ -98,13 +98,13 @@ class StockQuoteClient:
             answer = self._call("GET", path, {}, b"")
         if answer.status == http.client.OK:
             return
-        if answer.delivery and len(self.followed) < MOST_FOLLOWED:
-            self.followed.append(answer.delivery)
+        if answer.delivery_id and len(self.followed) < MOST_FOLLOWED:
+            self.followed.append(answer.delivery_id)
         log.info(
             "no quote of %s now (HTTP %d): delivery %s",
             symbol,
             answer.status,
-            answer.delivery or "was not stored",
+            answer.delivery_id or "was not stored",
         )
 
     def follow(self) -> None:

@@ -60,11 +60,11 @@ def patient() -> Iterator[Patient]:
     """
     servers = list[ZooKeeperLocks]()
 
-    def made(hosts: str) -> ZooKeeperLocks:
+    def connect(hosts: str) -> ZooKeeperLocks:
         servers.append(ZooKeeperLocks(hosts, session_timeout=LONG_SESSION_SECONDS))
         return servers[-1]
 
-    yield made
+    yield connect
     for server in servers:
         server.close()
 

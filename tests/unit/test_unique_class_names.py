@@ -161,7 +161,10 @@ def test_product_and_sdk_share_a_class_name_only_for_one_idea() -> None:
         ("apps/api/serializers/message_skips.py apps/api/views/message_skips.py", True),
         ("apps/api/serializers/message_skips.py apps/poison/models/skips.py", True),
         ("apps/api/views/position_moves.py apps/bookmarks/models.py", True),
-        ("apps/api/serializers/errors.py apps/api/views/poison_problems.py", False),
+        (
+            "apps/api/serializers/problem_details.py apps/api/views/poison_problems.py",
+            False,
+        ),
         ("apps/api/serializers/brokers.py apps/api/serializers/topics.py", False),
         (
             "apps/api/views/consumer_reports.py apps/dashboard/selectors/topics.py",

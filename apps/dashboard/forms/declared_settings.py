@@ -98,7 +98,7 @@ def _parsed(setting: Setting, text: str) -> Any:
 def _number(
     setting: Setting, text: str, parse: type[int] | type[float], remedy: str
 ) -> float | None:
-    """Parse a setting's number; None without one, which only some settings allow."""
+    """Parse a setting's number; None for an empty text."""
     text = text.strip()
     if not text:
         return None

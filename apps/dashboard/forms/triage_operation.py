@@ -62,7 +62,7 @@ class DecisionForm(SendLimitsForm):
 
     @property
     def route(self) -> Route:
-        """Return where redrives are sent, and whether in order."""
+        """Return the route chosen in the form: a target topic, and whether in order."""
         values = self.cleaned_data
         return Route(
             target_topic=values["target_topic"] or None, ordered=values["ordered"]

@@ -108,8 +108,8 @@ class Progress(OperationStatus):
         return f"{self.silent:,} of {acted:,} are silent." if self.silent else ""
 
     @property
-    def retried(self) -> list[tuple[str, str, int]]:
-        """Return the operation's messages to retry: name, label and number."""
+    def counts_to_retry(self) -> list[tuple[str, str, int]]:
+        """Count messages that a retry may send, by standing: name, label, count."""
         if self.is_running or self.operation.verb != Verb.REDRIVE:
             return []
         numbers = (

@@ -283,7 +283,7 @@ def forget(*, now: datetime) -> None:
 
 
 def _words_of(user: str, application: str, address: str) -> str:
-    """Describe the writer of a quarantined row in a sentence."""
+    """Describe the writer of a quarantined row: user, application, address."""
     if not (user or application or address):
         return "a writer that no trigger noted"
     return (

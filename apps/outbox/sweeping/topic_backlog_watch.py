@@ -129,7 +129,7 @@ class TopicBacklogWatch:
                 self._figures[topic] = _Figure(reason, asked_at)
 
     def _reason(self, topic: str) -> str:
-        """Ask the broker how full a topic is; return why to slow it, or "" if not."""
+        """Return why a topic's outbox rows wait, its lag or depth; "" if none do."""
         # As a topic that is read itself, its own queue is the one that is counted.
         itself = Topic(
             broker=self._outbox.broker,

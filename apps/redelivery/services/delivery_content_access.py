@@ -145,7 +145,7 @@ def _read_chunks(delivery: Delivery) -> Iterator[bytes]:
 
 
 def _read_slice(delivery: Delivery, *, start: int, length: int) -> bytes:
-    """Read a part of a body from Postgres."""
+    """Read a part of a delivery's body from Postgres."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT substring(content FROM %s FOR %s) FROM redelivery_delivery_body"

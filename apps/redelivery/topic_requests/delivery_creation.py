@@ -38,7 +38,7 @@ class _Request(NamedTuple):
 
 
 def caller_of(topic: Topic) -> str:
-    """Name the caller of the requests that come from a topic."""
+    """Return the caller's name that requests from a topic have."""
     return f"topic:{topic.name}"
 
 

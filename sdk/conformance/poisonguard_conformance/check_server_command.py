@@ -149,7 +149,7 @@ def judged(checks: Sequence[Check], consumer: Consumer) -> Iterator[CheckResult]
 
 
 def _run_check(check: Check, consumer: Consumer) -> tuple[CheckStatus, str]:
-    """Run one conformance check and clean up; return its status and the reason."""
+    """Run one check of a server and clean up; return its status, and why."""
     try:
         check.run(consumer)
     except Unreachable:

@@ -70,7 +70,7 @@ class Gate:
 
 
 def _number_none(_message: object) -> int:
-    """Number no message: all take the slow path."""
+    """Return 0 for each message at a closed gate: all take the slow path."""
     return 0
 
 

@@ -115,7 +115,7 @@ def _header(number: int, pair: Any) -> Header:
 
 
 def _header_part(number: int, part: object) -> bytes:
-    """Encode a header's name or value to bytes."""
+    """Encode the name or value of an outbox message's header; raise Refused."""
     if isinstance(part, bytes):
         return part
     if not isinstance(part, str):

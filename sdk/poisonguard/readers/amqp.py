@@ -102,7 +102,7 @@ def _header_value(value: object) -> bytes:
     """Encode an AMQP header's value: text as it is, other types as typed JSON."""
     text = as_bytes(value)
     if text is not None:
-        return _marked_text(text) if _reads_as_json(text) else text
+        return _wrapped_as_raw(text) if _reads_as_json(text) else text
     try:
         plain = _jsonable(value, deep=0)
         is_bare = not isinstance(value, list | tuple | Mapping) or not value
@@ -180,8 +180,8 @@ def _reads_as_json(text: bytes) -> bool:
         return False
 
 
-def _marked_text(text: bytes) -> bytes:
-    """Mark a header's text that would be read as JSON, so that it is not."""
+def _wrapped_as_raw(text: bytes) -> bytes:
+    """Wrap a header's text as a raw AMQP value: it would be read as JSON."""
     long_string = b"S" + len(text).to_bytes(4, "big") + text
     return _json({"$raw": base64.b64encode(long_string).decode()})
 

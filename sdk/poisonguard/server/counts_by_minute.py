@@ -147,7 +147,7 @@ class Counters:
         existing.add(counts)
 
     def _merge_hours(self) -> None:
-        """Merge counts of past minutes by hour, where no sum exceeds COUNT_LIMIT."""
+        """Save memory: merge unsent counts of past minutes by hour, to COUNT_LIMIT."""
         now, before = _this_minute(), self._counts_by_minute
         self._counts_by_minute = {}
         for (key, minute), counts in before.items():

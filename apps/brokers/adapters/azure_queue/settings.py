@@ -164,7 +164,7 @@ def _parse_all(values: Mapping[str, Any], *, where: str) -> dict[str, Any]:
 
 
 def _number_check(lowest: int, highest: int) -> Callable[..., int]:
-    """Build a check of a setting that returns whole numbers within the limits."""
+    """Build a check of a setting that takes whole numbers within the limits."""
 
     def check(value: object, *, field: str) -> int:
         if not isinstance(value, int) or isinstance(value, bool):

@@ -20,7 +20,7 @@ class Command(BaseCommand):
     help = "Drain the dead-letter queue of every topic that has one; a lane for each."
 
     def handle(self, *_: Any, **__: Any) -> None:
-        """Run all lanes until a signal to stop."""
+        """Drain dead-letter queues, each by its lane, until a signal to stop."""
         stop = StopEvent()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())

@@ -33,9 +33,9 @@ class UnmarkableRows:
         self._misses: dict[int, int] = {}
 
     def note_marks(self, marked: Iterable[int], missed: Iterable[int]) -> list[int]:
-        """Note whose marks passed, and whose found them changed; return hopeless ones.
+        """Note which outbox rows were marked, and which had changed since their claim.
 
-        One that is hopeless stays so until it has a mark.
+        Returns those that missed too often; they are returned until they are marked.
         """
         with self._lock:
             for row_id in marked:

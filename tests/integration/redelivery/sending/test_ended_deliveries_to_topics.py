@@ -7,7 +7,7 @@ import pytest
 from apps.brokers.adapter_contract import OutcomeKind, PublishOutcome
 from apps.poison.models import Failure, Poison
 from apps.redelivery.models import Delivery, Endpoint
-from apps.redelivery.services import topic_forwarding
+from apps.redelivery.services import forwarding_to_topic
 from apps.redelivery.services.request_acceptance import accept
 from tests.in_memory_queue_broker import Queues
 from tests.integration.redelivery.endpoint_and_delivery_builders import (
@@ -30,9 +30,9 @@ def stock(broker: Queues) -> Endpoint:
 
 def forward(of: Endpoint) -> int:
     """Forward as a sender does; return how many ended."""
-    batch = topic_forwarding.next_forwards(endpoint=of, most=10)
-    outcomes = list(zip(batch, topic_forwarding.publish(batch), strict=True))
-    return topic_forwarding.record_forwards(
+    batch = forwarding_to_topic.next_forwards(endpoint=of, most=10)
+    outcomes = list(zip(batch, forwarding_to_topic.publish(batch), strict=True))
+    return forwarding_to_topic.record_forwards(
         endpoint=of, outcomes=outcomes, now=later(1)
     )
 
@@ -107,7 +107,7 @@ def test_an_endpoint_that_forwards_no_more_gives_to_triage(stock: Endpoint) -> N
 def test_a_batch_is_bounded_by_its_bytes(
     stock: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_forwarding, "MOST_BYTES", 10)
+    monkeypatch.setattr(forwarding_to_topic, "MOST_BYTES", 10)
     for _ in range(3):
         accept(endpoint=stock, new=request(DOWN, body=b"x" * 8), now=NOW)
 

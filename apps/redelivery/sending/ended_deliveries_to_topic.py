@@ -10,7 +10,7 @@ from functools import partial
 from apps.redelivery.models import Endpoint
 from apps.redelivery.sending.database_threads import POSTGRES_AWAY
 from apps.redelivery.sending.shared_sender_resources import SharedSenderResources
-from apps.redelivery.services import topic_forwarding
+from apps.redelivery.services import forwarding_to_topic
 
 log = logging.getLogger(__name__)
 
@@ -65,18 +65,20 @@ class TopicForwarding:
         run, endpoint = self._tools.threads.run, self._endpoint()
         batch = await run(
             partial(
-                topic_forwarding.next_forwards,
+                forwarding_to_topic.next_forwards,
                 endpoint=endpoint,
                 most=FORWARDED_AT_ONCE,
             )
         )
-        sending = self._tools.publishers.start(partial(topic_forwarding.publish, batch))
+        sending = self._tools.publishers.start(
+            partial(forwarding_to_topic.publish, batch)
+        )
         if not batch or sending is None:
             return False
         outcomes = await asyncio.wrap_future(sending)
         ended = await run(
             partial(
-                topic_forwarding.record_forwards,
+                forwarding_to_topic.record_forwards,
                 endpoint=endpoint,
                 outcomes=list(zip(batch, outcomes, strict=True)),
                 now=self._tools.clock(),
