@@ -47,6 +47,7 @@ class TableOwners:
     """
 
     def __init__(self, *, url: str, schema: str, others: Sequence[Outbox]) -> None:
+        self.url, self.schema = url, schema
         self._address = _address_of(url, schema)
         self._verdicts = _verdicts(Outbox(url=url, schema=schema), others)
 

@@ -187,6 +187,8 @@ def _change(
         return outbox
     settings.check()  # others may have changed since
     if owners is not None:
+        if (owners.url, owners.schema) != (settings.url, settings.schema):
+            raise Refused(f"The outbox {name} was changed meanwhile: look again.")
         field = "schema" if settings.url == before.url else "url"
         _refuse_shared_table(owners, name, principal, field=field)
     for column, value in _columns(settings).items():

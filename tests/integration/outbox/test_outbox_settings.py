@@ -24,6 +24,7 @@ from apps.outbox.services.outboxes import (
     remove_outbox,
     visible_outbox,
 )
+from apps.outbox.shared_tables import TableOwners
 from apps.team.rights import Principal, Scope
 from tests.integration.outbox.outbox_builders import ADMIN, NOW, events, outbox_at
 from tests.postgres_connection_limit_and_lock_waits import waits_for_a_lock
@@ -299,6 +300,30 @@ def test_an_outbox_that_one_may_not_see_is_not_named() -> None:
             principal=elsewhere,
             now=NOW,
         )
+
+
+def test_a_table_that_another_change_made_another_one_meanwhile_is_not_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    add()
+    owners_of = outboxes._owners
+
+    def owners_before_another_change(*values: Any) -> TableOwners:
+        owners = owners_of(*values)
+        Outbox.objects.update(schema="other")
+        return owners
+
+    monkeypatch.setattr(outboxes, "_owners", owners_before_another_change)
+
+    with pytest.raises(Refused, match="shop was changed meanwhile"):
+        change_outbox(
+            name="shop",
+            changes={"url": f"{URL}?sslmode=disable"},
+            principal=ADMIN,
+            now=NOW,
+        )
+
+    assert Outbox.objects.get().schema == "other"
 
 
 @pytest.mark.django_db(transaction=True)
