@@ -64,9 +64,10 @@ class TableOwners:
 
 
 def _verdicts(own: Outbox, others: Sequence[Outbox]) -> Mapping[tuple[int, int], bool]:
-    """Tell of each outbox whose server answers in time whether it has the same table.
+    """Compare the tables of other outboxes with that of a new one.
 
-    The keys are its number and its version.
+    Returns whether they are the same table, by number and version of the other outbox;
+    one whose server does not answer in time is missing.
     """
     pool = ThreadPoolExecutor(THREADS, thread_name_prefix="outbox tables")
     try:

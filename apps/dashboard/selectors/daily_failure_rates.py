@@ -35,7 +35,7 @@ class Total:
 
     @classmethod
     def of(cls, rates: Iterable[Rate]) -> Self:
-        """Sum failure rates' counts; `delivered` is None where one has no count."""
+        """Add up the counts of rates; `delivered` is None if no rate has it."""
         all_rates = list(rates)
         counted = [r.delivered for r in all_rates if r.delivered is not None]
         return cls(

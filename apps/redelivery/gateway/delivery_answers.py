@@ -76,7 +76,7 @@ def failure_without_postgres(
 
 
 def plan_of(delivery: Delivery, endpoint: Endpoint) -> dict[str, Any]:
-    """Describe a delivery's retry plan; `retries_left` is None until its expiry."""
+    """Describe a delivery's retry plan; `retries_left` is None if only time ends it."""
     is_waiting = delivery.state == DeliveryState.WAITING
     retries = None
     if endpoint.retries is not None:

@@ -160,7 +160,7 @@ def _members(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _text(document: Mapping[str, Any], name: str, *, usual: str | None = "") -> str:
-    """Return a JSON envelope's text member; it is required if `usual` is None."""
+    """Return an envelope's text member, or `usual` without one; raise for None."""
     value = document.get(name, usual)
     if not isinstance(value, str):
         raise Invalid(name, "send text.")

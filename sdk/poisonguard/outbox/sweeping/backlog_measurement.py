@@ -62,7 +62,7 @@ FROM waiting
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutboxBacklog:
-    """How many rows wait or are quarantined; `oldest_at` is None if no row waits.
+    """Counts of waiting and quarantined rows; `oldest_at` is None if no row waits.
 
     Counts the 1,000 topics with the most rows, and up to 100,000 quarantined rows that
     no person has decided about.
