@@ -144,6 +144,27 @@ def test_tables_of_one_address_are_told_apart_by_what_their_server_says(
     assert answer.status == 201
 
 
+def test_one_table_is_recognised_whatever_time_zone_a_role_has(
+    outbox: OutboxTables, admin: Caller
+) -> None:
+    outbox_at(outbox.dsn)
+    role = f"reader_{uuid4().hex}"
+    outbox.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
+    outbox.execute(f"ALTER ROLE {role} SET timezone = 'Asia/Kathmandu'")
+    outbox.execute(f"GRANT USAGE ON SCHEMA public TO {role}")
+    parts = urlsplit(outbox.dsn)
+    address = parts._replace(netloc=f"{role}:x@{parts.netloc.rpartition('@')[2]}")
+    new = {"url": f"{address.geturl()}?sslmode=disable", "broker": "events"}
+    try:
+        answer = admin.post("outboxes", {"name": "second", **new})
+    finally:
+        outbox.execute(f"REVOKE USAGE ON SCHEMA public FROM {role}")
+        outbox.execute(f"DROP ROLE {role}")
+
+    assert answer.status == 422
+    assert "has this table already" in answer.json["errors"][0]["detail"]
+
+
 def test_what_sweepers_note_is_shown_with_errors(admin: Caller) -> None:
     registered = outbox_at("postgresql://sweeper:x@127.0.0.1/shop")
     note(registered)
