@@ -25,7 +25,10 @@ SCHEME = "Bearer"
 
 class ApiKeyAuthentication(BaseAuthentication):
     def authenticate(self, request: Request) -> tuple[AnonymousUser, Principal] | None:
-        """Identify a request's API key; audit a bad one, raise AuthenticationFailed."""
+        """Return the principal of a request's API key; None without a key.
+
+        Audits a bad key, and raises AuthenticationFailed.
+        """
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != SCHEME.lower():
             return None
@@ -38,7 +41,7 @@ class ApiKeyAuthentication(BaseAuthentication):
         return AnonymousUser(), key.principal
 
     def authenticate_header(self, _: Request) -> str:
-        """Return the API keys' scheme for `WWW-Authenticate` of a 401."""
+        """Return `Bearer`, the API keys' scheme, for `WWW-Authenticate` of a 401."""
         return SCHEME
 
 
@@ -46,7 +49,10 @@ class SignedInAuthentication(SessionAuthentication):
     """Authenticate a person by their session; the parent class checks CSRF tokens."""
 
     def authenticate(self, request: Request) -> tuple[User, Principal] | None:
-        """Identify a request's session; refuse a person without their second factor."""
+        """Return the person of a request's session and their principal, if any.
+
+        Refuses a person without their second factor by PermissionDenied.
+        """
         signed_in = super().authenticate(request)
         if signed_in is None:
             return None
@@ -57,7 +63,7 @@ class SignedInAuthentication(SessionAuthentication):
 
 
 def credential_of(request: Request) -> Credential:
-    """Name the key or session of this request, to check later that it is valid."""
+    """Return which API key or session a request uses, to check later if it is valid."""
     if isinstance(request.user, User):
         return Credential.of_session(request.session.session_key or "")
     return Credential.of_key(cast(Principal, request.auth).actor)

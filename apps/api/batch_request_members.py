@@ -10,7 +10,10 @@ MOST_MEMBERS = 1_000
 
 
 def list_of(data: object, name: str, *, most: int = MOST_MEMBERS) -> list[object]:
-    """Give the list of a `{name: [...]}`; raises Malformed, or TooManyMembers."""
+    """Return the list in a request's `{name: [...]}`.
+
+    Raises Malformed for anything else, and TooManyMembers.
+    """
     items = members_of(data).get(name)
     if not isinstance(items, list):
         raise Malformed(name, f'send an object with a list: {{"{name}": [...]}}')

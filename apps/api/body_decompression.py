@@ -37,7 +37,10 @@ class CountingStream:
 
 
 def inflated(stream: Readable, *, encoding: str, limit: int) -> bytearray:
-    """Inflate a request's body to its end; raises TooLarge as soon as it is."""
+    """Inflate a request's body and return it; raises TooLarge as soon as it is that.
+
+    Raises UnknownEncoding for another encoding, and Unreadable for invalid bytes.
+    """
     decode = DECODERS.get(encoding.strip().lower())
     if decode is None:
         encodings = ", ".join(name for name in DECODERS if name)

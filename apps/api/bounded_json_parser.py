@@ -58,7 +58,7 @@ class BoundedJSONParser(BaseParser):
 
 
 def _read_large(raw: bytearray) -> object:
-    """Read one large request body at a time, and collect garbage only before it.
+    """Parse the JSON of a large body, one at a time; collect garbage only before it.
 
     The GIL lets only one thread parse JSON anyway: several at once only make the other
     threads wait. And the garbage collector would traverse the growing result, and the
@@ -76,7 +76,7 @@ def _read_large(raw: bytearray) -> object:
 
 
 def _read(raw: bytearray) -> object:
-    """Parse a body's JSON from bytes, and empty them as soon as they are decoded."""
+    """Parse a request body's JSON; clear its bytes as soon as they are decoded."""
     _check_values(raw)
     text = _decoded(raw)
     raw.clear()  # a body of 90 MB need not be in memory three times

@@ -125,7 +125,10 @@ def _member_errors(error: Exception) -> list[dict[str, str]]:
 
 
 def _extensions(error: Exception) -> dict[str, object]:
-    """Return a new preview beside the error, where the confirmed one is stale."""
+    """Return an error's member `preview`: a new one where the confirmed one is stale.
+
+    Return {} for any other error.
+    """
     if not isinstance(error, Stale):
         return {}
     if error.new_preview is None:

@@ -64,7 +64,7 @@ _probes = BoundedThreads(MOST_PROBES, name="readyz")
 @never_cache
 @login_not_required
 def alive(_: HttpRequest) -> JsonResponse:
-    """Answer `/healthz`: this process answers requests."""
+    """Answer the liveness probe `/healthz`: this process answers requests."""
     return JsonResponse({"status": "alive"})
 
 
@@ -82,7 +82,10 @@ def ready(_: HttpRequest) -> JsonResponse:
 
 
 def dependencies(*, now: datetime) -> dict[str, object]:
-    """Probe all dependencies at once; one without an answer in two seconds is away."""
+    """Probe Postgres and Celery's broker at once; return the state of each dependency.
+
+    One without an answer in two seconds is away.
+    """
     postgres = _probes.start(partial(_postgres, now))
     celery_broker = _probes.start(_celery_broker)
     deadline = monotonic() + TIMEOUT_SECONDS
@@ -95,7 +98,7 @@ def dependencies(*, now: datetime) -> dict[str, object]:
 def _wait_for(
     answer: Future[States] | None, deadline: float, *, default: States
 ) -> States:
-    """Return the states of a dependency by `deadline`, otherwise `default`."""
+    """Return the states that a dependency's probe reads by `deadline`, or `default`."""
     if answer is None:
         return default
     try:
@@ -108,7 +111,11 @@ def _wait_for(
 
 
 def _postgres(now: datetime) -> States:
-    """Probe Postgres, and read other states from it on this thread's connection."""
+    """Probe Postgres, and read from it how lanes, sender, outboxes and worker are.
+
+    Uses this thread's connection. Where migrations are missing, only Postgres' sessions
+    are counted.
+    """
     try:
         if (
             _migrations_on_disk()
@@ -159,7 +166,7 @@ def _lanes(now: datetime) -> States:
 
 
 def _sender(now: datetime) -> States:
-    """Report whether every endpoint that is enabled has a sender that lives."""
+    """Report whether every enabled endpoint has a live sender of its deliveries."""
     activities = EndpointActivity.objects.filter(endpoint__is_enabled=True)
     are_heard = all(activity.is_heard(now) for activity in activities)
     return {"sender": UP if are_heard else AWAY}
@@ -172,7 +179,7 @@ def _outboxes(now: datetime) -> States:
 
 
 def _worker(now: datetime) -> States:
-    """Report whether a worker answers, or work waits without one."""
+    """Report whether a Celery worker answered lately; up also if none ever did."""
     return {
         "worker": AWAY
         if orphaned_operations_and_pruning.worker_missing_for(now=now)

@@ -92,7 +92,10 @@ def _fingerprint(request: Request) -> bytes:
 
 
 def _lock(actor: str, key: str) -> None:
-    """Lock the idempotency key until the transaction ends; raises StillRunning."""
+    """Lock an idempotency key until the transaction ends.
+
+    Raises StillRunning while another request has it.
+    """
     with connection.cursor() as cursor:
         name = f"idempotency:{actor}:{key}"
         cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [key_of(name)])
@@ -101,7 +104,10 @@ def _lock(actor: str, key: str) -> None:
 
 
 def _replay(actor: str, key: str, fingerprint: bytes) -> Response | None:
-    """Return the key's stored answer, if any; raises KeyReused for another request."""
+    """Return the answer stored under an idempotency key, or None.
+
+    Raises KeyReused if the key was used for another request.
+    """
     stored = IdempotencyKey.objects.filter(actor=actor, key=key).first()
     if stored is None:
         return None

@@ -89,7 +89,7 @@ class PageWindow:
         )
 
     def page(self, rows: QuerySet[Row], time: CursorTime = AS_IT_IS) -> Page[Row]:
-        """Read this window of a list's rows, in their order."""
+        """Return the page of rows that a list's cursor and limit select, in order."""
         cursor = self.cursor
         part = keyset.read(
             rows,

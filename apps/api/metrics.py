@@ -117,7 +117,7 @@ def _open(principal: Principal) -> list[GaugeMetricFamily]:
 
 
 def _topics(principal: Principal) -> dict[int, str]:
-    """Name the first topics that a principal sees, by id."""
+    """Map ids to names of the topics that a principal sees: of the first by name."""
     topics = Topic.objects.matching(principal.topics).order_by("name")[:MOST_TOPICS]
     return dict(topics.values_list("pk", "name"))
 
@@ -178,7 +178,7 @@ def _operations(principal: Principal, _: datetime) -> list[GaugeMetricFamily]:
 
 
 def _endpoints(principal: Principal, now: datetime) -> list[Metric]:
-    """Measure endpoints: what waits, when it is due, and whether it can be sent."""
+    """Measure each endpoint: waiting deliveries, next due time, breaker and sender."""
     waiting = _gauge("endpoint_waiting", "Deliveries that wait for their next try.")
     next_due = _gauge(
         "endpoint_next_due_seconds",
@@ -202,7 +202,10 @@ def _endpoints(principal: Principal, now: datetime) -> list[Metric]:
 
 
 def _outboxes(principal: Principal, now: datetime) -> list[Metric]:
-    """Measure outboxes, as their sweepers noted them last."""
+    """Measure each outbox: waiting and quarantined rows, breaker, sweeper and errors.
+
+    Reads what its sweeper noted last.
+    """
     gauge = partial(_gauge, label="outbox")
     waiting = gauge("outbox_waiting", "Rows that wait to be sent.")
     oldest = gauge(
@@ -242,7 +245,7 @@ def _outboxes(principal: Principal, now: datetime) -> list[Metric]:
 
 
 def _visible_outboxes(principal: Principal) -> list[Outbox]:
-    """List the first outboxes that a principal sees."""
+    """List the outboxes that a principal sees, up to a limit of metrics, by name."""
     visible = Outbox.objects.matching(principal.topics).select_related("activity")
     return list(visible.order_by("name")[:MOST_TOPICS])
 
@@ -296,7 +299,7 @@ def _gauge(name: str, help_text: str, *, label: str = "endpoint") -> GaugeMetric
 
 
 def _visible_endpoints(principal: Principal) -> list[Endpoint]:
-    """List the first endpoints that a principal sees."""
+    """List the endpoints that a principal sees, up to a limit of metrics, by name."""
     visible = Endpoint.objects.matching(principal.topics).select_related("activity")
     return list(visible.order_by("name")[:MOST_TOPICS])
 

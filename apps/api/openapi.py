@@ -154,7 +154,7 @@ def described(
     parameters: Sequence[OpenApiParameter | SchemaClass] = (),
     refusals: Sequence[HTTPStatus] = (),
 ) -> Callable[[Method], Method]:
-    """Describe for OpenAPI what a view's method takes and answers."""
+    """Return a decorator that describes for OpenAPI what a view takes and answers."""
     expected = {*ALWAYS, *refusals, *(WITH_A_BODY if request else ())}
     responses: dict[tuple[int, str], object] = {
         (refusal.value, MEDIA_TYPE): OpenApiResponse(_problem(refusal), refusal.phrase)

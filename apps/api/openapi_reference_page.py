@@ -77,7 +77,7 @@ def from_schema(schema: Schema) -> Reference:
 
 
 def _calls(schema: Schema) -> Iterator[Call]:
-    """Yield each call of the API: a path and a method."""
+    """Yield each call of the API in the OpenAPI schema: a path and a method."""
     for path, methods in schema["paths"].items():
         for method, spec in methods.items():
             body = spec.get("requestBody")
@@ -112,7 +112,7 @@ def _parameter(spec: Schema) -> Field:
 
 
 def _answer(status: str, spec: Schema) -> CallAnswer:
-    """Read what an API call answers with a status."""
+    """Read an API call's answer from the OpenAPI schema: status, text, kind of body."""
     return CallAnswer(
         status=status,
         description=spec.get("description", ""),

@@ -47,7 +47,10 @@ class ListCache:
     def get(
         self, key: object, revision: Revision, render: Callable[[], bytes]
     ) -> bytes:
-        """Return a cached skip list of this revision or a later; one caller renders."""
+        """Return the cached body of a skip list, of this revision or a later one.
+
+        Where it is missing, one caller renders it, and the others wait.
+        """
         with self._lock:
             entry = self._lists.setdefault(key, _CachedList())
             self._lists.move_to_end(key)
@@ -86,7 +89,7 @@ def _current_body(
     consumer_group: str | None,
     render: Callable[[str, str | None], bytes],
 ) -> bytes:
-    """Return the current skip list in a form, as of its current revision."""
+    """Return the current skip list as JSON or as lines, from the cache if possible."""
     head = skip_list_for_consumers.head(topic=topic)
     key, revision = (form, topic, consumer_group), (head.epoch, head.revision)
     return _cache.get(key, revision, lambda: render(topic, consumer_group))

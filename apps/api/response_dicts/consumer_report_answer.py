@@ -7,7 +7,7 @@ from apps.capture.intake.services import CaptureAnswer
 
 
 def answer(row: CaptureAnswer) -> Shape:
-    """Show the answer to a consumer's report; leave out what it does not have."""
+    """Return the answer to a consumer's report as a dict, without empty members."""
     members: Shape = {
         "status": row.status.value,
         "poison": row.poison,

@@ -8,7 +8,10 @@ from poisonguard.contract import AppliedSkip
 
 
 def skip(row: ListedSkip) -> Shape:
-    """Show a skip; the value of its matcher is exact, whatever characters it has."""
+    """Return a skip as a dict for JSON.
+
+    The value of its matcher is exact, whatever characters it has.
+    """
     return {
         "id": row.id,
         "topic": row.topic,
@@ -25,17 +28,17 @@ def skip(row: ListedSkip) -> Shape:
 
 
 def skip_event(row: ListedSkip) -> Shape:
-    """Show a skip as an event, with the revision of this change."""
+    """Return the data of a skip's event: the skip, with the revision of this change."""
     return {**skip(row), "revision": row.revision}
 
 
 def suspect_event(row: ListedSkip) -> Shape:
-    """Show a suspected skip as an event, with the revision of this change."""
+    """Return the data of a suspected skip's event, with the revision of this change."""
     return {**suspect(row), "revision": row.revision}
 
 
 def suspect(row: ListedSkip) -> Shape:
-    """Show a skip with the message id and the sequence number of its message.
+    """Return a skip as a dict, with its message's id and sequence number.
 
     A consumer that has handled the message recognises it by any of these.
     """
@@ -43,7 +46,7 @@ def suspect(row: ListedSkip) -> Shape:
 
 
 def unskip(row: ListedSkip) -> Shape:
-    """Show the end of a skip as an event of the stream."""
+    """Return the data of the event that ends a skip: its id, the revision, and why."""
     return {
         "id": row.id,
         "topic": row.topic,
@@ -53,7 +56,7 @@ def unskip(row: ListedSkip) -> Shape:
 
 
 def skips(snapshot: SkipListSnapshot) -> Shape:
-    """Show a whole skip list with its revision."""
+    """Return a topic's whole skip list as a dict, with its epoch and revision."""
     return {
         "epoch": snapshot.epoch,
         "revision": snapshot.revision,
@@ -63,12 +66,15 @@ def skips(snapshot: SkipListSnapshot) -> Shape:
 
 
 def applied(report: AppliedSkip, *, is_known: bool) -> Shape:
-    """Show the answer to a report about applied skips."""
+    """Return the answer to a consumer's report of an applied skip: ok, or rejected."""
     if is_known:
         return {"status": "ok"}
     return rejected_member("/skip", f"there is no skip {report.skip} here")
 
 
 def rejected_member(pointer: str, detail: str) -> Shape:
-    """Show a rejected member of a report about applied skips: why, and where."""
+    """Return the answer to a rejected member of a report about applied skips.
+
+    It says why, and where in the member.
+    """
     return {"status": "rejected", "detail": detail, "pointer": pointer}

@@ -8,7 +8,7 @@ from apps.bookmarks.services.position_settling import SettleAnswer
 
 
 def opened(result: OpenedPositions) -> Shape:
-    """Show opened positions, from which a consumer resumes."""
+    """Return opened positions as a dict: where in each topic a consumer resumes."""
     return {
         "epoch": result.epoch,
         "positions": [
@@ -31,7 +31,7 @@ def opened(result: OpenedPositions) -> Shape:
 
 
 def settled(answer: SettleAnswer) -> Shape:
-    """Show the answer to one settle of a batch."""
+    """Return the answer to one update of a settled position, without empty members."""
     members: Shape = {
         "status": answer.status.value,
         "detail": answer.detail,

@@ -11,7 +11,10 @@ from apps.team.rights import Principal
 def matching(
     filters: TrailFilter, window: PageWindow, principal: Principal
 ) -> Page[Entry]:
-    """List a page of audit entries, newest first; raises Forbidden for some topics."""
+    """List a page of audit entries that match a filter, newest first.
+
+    Raises Forbidden for a key that is for some topics only.
+    """
     principal.require_trail()
     rows = filters.matching()
     return window.page(rows)

@@ -44,7 +44,10 @@ def find(
 
 
 def one(broker_id: int, principal: Principal) -> BrokerDetail:
-    """Load a broker with its details; raises Absent."""
+    """Return a broker with its number of topics, and what its kind can do.
+
+    Raises Absent if the principal sees no such broker.
+    """
     return detail_of(visible(broker_id, principal))
 
 
@@ -69,7 +72,10 @@ def _visible_brokers(principal: Principal) -> QuerySet[Broker]:
 
 
 def discover(broker_id: int, principal: Principal) -> list[DiscoveredTopic]:
-    """Ask a broker for its topics; raises Unavailable or Refused with its text."""
+    """List those topics at a broker that a principal may see, by asking the broker.
+
+    Raises Unavailable or Refused with the broker's text.
+    """
     broker = visible(broker_id, principal)
     names = dict(broker.topics.values_list("native_name", "name"))
     return [
@@ -80,7 +86,7 @@ def discover(broker_id: int, principal: Principal) -> list[DiscoveredTopic]:
 
 
 def _details(brokers: Sequence[Broker]) -> list[BrokerDetail]:
-    """Count the topics of brokers, and look up their capabilities."""
+    """Return each broker with its number of topics, and what its kind can do."""
     counted = Topic.objects.filter(broker__in=brokers).values_list("broker")
     topic_counts = dict(counted.annotate(number=Count("pk")).order_by())
     return [

@@ -48,7 +48,7 @@ def find(
 
 
 def _details(positions: Sequence[BookmarkPosition]) -> list[PositionDetail]:
-    """Pair the marks of positions with the heads of their topics."""
+    """Return positions with their marks, each mark beside the head of its topic."""
     heads = stored_topic_heads.heads(
         topics={position.topic_id for position in positions}
     )

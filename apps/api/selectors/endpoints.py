@@ -60,7 +60,10 @@ def _visible(principal: Principal) -> EndpointQuerySet:
 def _details(
     endpoints: Sequence[Endpoint], principal: Principal, *, now: datetime
 ) -> list[EndpointDetail]:
-    """Add the topics that feed each endpoint, its breaker and its figures."""
+    """Return each endpoint with the topics that feed it, its breaker and its figures.
+
+    Figures that take too long to count are None.
+    """
     topics = topics_that_call(endpoints, principal)
     ids = [endpoint.pk for endpoint in endpoints]
     backlogs = unless_slow(lambda: endpoint_figures.backlogs(ids))

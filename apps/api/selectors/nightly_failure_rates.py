@@ -31,7 +31,10 @@ class Granularity(StrEnum):
 def period(
     *, first: date | None, last: date | None, now: datetime
 ) -> tuple[date, date]:
-    """Complete a report period's first and last day; raise Invalid for none."""
+    """Return the first and last day of a report; by default, the newest four weeks.
+
+    Raises Invalid where the first day is after the last.
+    """
     last = last or newest_over(now)
     first = first or _four_weeks_until(last)
     if first > last:
@@ -74,7 +77,7 @@ def endpoint_days(
     days: tuple[date, date],
     endpoint: str | None,
 ) -> Page[EndpointDay]:
-    """List the days of endpoints whose topics the principal sees."""
+    """List the daily figures of calls to endpoints whose topics a principal sees."""
     rows = EndpointDay.objects.between(*days)
     if endpoint:
         rows = rows.filter(endpoint=endpoint)

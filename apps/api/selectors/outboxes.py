@@ -29,7 +29,7 @@ class OutboxDetail:
 
     @property
     def address(self) -> str:
-        """Say where the address of the database is stored, without any part of it."""
+        """Say where an outbox's database address is stored, without any part of it."""
         return sealed_addresses.described(self.outbox.url)
 
 

@@ -60,7 +60,7 @@ def detail_of(topic: Topic, *, now: datetime) -> TopicDetail:
 
 
 def _details(topics: Sequence[Topic], *, now: datetime) -> list[TopicDetail]:
-    """Add the lane, and count held and oversize messages of each topic."""
+    """Return each topic with its lane, and counts of its held and oversize messages."""
     held_counts, oversize_counts = (
         Counter(model.objects.filter(topic__in=topics).values_list("topic", flat=True))
         for model in (HeldDeadLetter, OversizeMessage)
@@ -76,7 +76,7 @@ def _details(topics: Sequence[Topic], *, now: datetime) -> list[TopicDetail]:
 
 
 def _lane_of(topic: Topic, held_count: int, *, now: datetime) -> LaneDetail | None:
-    """Return the lane of a topic, and whether it is heard; None without one."""
+    """Return a topic's lane, and whether it wrote its state lately; None without."""
     lane: Lane | None = getattr(topic, "lane", None)
     if lane is None:
         return None

@@ -66,7 +66,11 @@ def items(
     after: int | None,
     limit: int | None,
 ) -> ItemsPage:
-    """List a page of an operation's items, of one standing or all; raises Absent."""
+    """List a page of an operation's items, of one standing or all.
+
+    Leaves out items of topics that the principal does not see. Raises Absent if they do
+    not see the operation.
+    """
     visible = Operation.objects.visible_to(principal)
     operation = visible.filter(pk=operation_id).first()
     if operation is None:
@@ -85,7 +89,7 @@ def items(
 
 
 def preview(token: uuid.UUID, principal: Principal) -> PreviewSummary:
-    """Find one of this principal's own previews; raises Absent for another's."""
+    """Summarize one of a principal's own previews; raises Absent for another's."""
     own = Operation.objects.previews().filter(actor=str(principal.actor))
     operation = own.select_related("target_topic").filter(token=token).first()
     if operation is None:
@@ -94,6 +98,6 @@ def preview(token: uuid.UUID, principal: Principal) -> PreviewSummary:
 
 
 def _reasons(operation: Operation, standing: str) -> list[tuple[int, str]]:
-    """List an operation's first messages that it skipped or failed, with reasons."""
+    """List an operation's first poisons of a standing, each with the reason for it."""
     items = standings_of(operation, standings=[standing], limit=MOST_REASONS)
     return [(item.poison, item.explanation) for item in items if item.poison]

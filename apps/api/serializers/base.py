@@ -308,7 +308,7 @@ class Choice(Text):
 
 
 def choice(name: str, values: Iterable[str]) -> type[Choice]:
-    """Define a field for a named set of values; each name is a component."""
+    """Return a class of fields that take only these values, named as in OpenAPI."""
     schema = {"type": "string", "enum": [str(value) for value in values]}
     messages = _messages(f"use one of {', '.join(values)}")
     members = {"values": values, "default_error_messages": messages}
@@ -321,7 +321,10 @@ CauseName = choice("Cause", Cause)
 
 
 def checked(parse: Callable[P, Value], /, *args: P.args, **kwargs: P.kwargs) -> Value:
-    """Parse a member by its service's rule, and refuse it in that one's words."""
+    """Parse a member of a request by its service's rule, and return its value.
+
+    Turns the service's Invalid into a ValidationError with the same remedy.
+    """
     try:
         return parse(*args, **kwargs)
     except Invalid as wrong:
@@ -406,7 +409,7 @@ class TupleSchema(Schema):
 
 
 def within(member: str, fields: Mapping[str, AnyField]) -> dict[str, AnyField]:
-    """Let fields of a row be read from a member of the row's value."""
+    """Let fields of a serializer be read from a member of each row; return them."""
     for name, field in fields.items():
         is_whole = field.source == "*"
         field.source = member if is_whole else f"{member}.{field.source or name}"

@@ -47,7 +47,10 @@ class SettingFields:
         }
 
     def __call__(self, **options: Any) -> dict[str, AnyField]:
-        """Make the settings' fields, each with its help; `options` are for all."""
+        """Return a serializer field for each setting, with its help.
+
+        `options` are for all fields.
+        """
         return {
             setting.name: self._field(setting, help_text=_help(setting), **options)
             for setting in self._settings
@@ -100,7 +103,7 @@ def _help(setting: Setting) -> str:
 
 
 def sourced(fields: Mapping[str, AnyField], source: str) -> dict[str, AnyField]:
-    """Let each field of an answer be read from the attribute `source`."""
+    """Let serializer fields be read from the attribute `source`; return them."""
     for name, field in fields.items():
         field.source = f"{source}.{name}"
     return dict(fields)

@@ -75,7 +75,7 @@ class EndpointChange(RequestSchema[dict[str, Any]]):
 
 
 def _settings(members: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the endpoint's settings of a request, as `EndpointSettings` has them."""
+    """Return the endpoint's settings in a request, with its paths as a tuple."""
     settings = dict(members)
     if "paths" in settings:
         settings["paths"] = tuple(settings["paths"])

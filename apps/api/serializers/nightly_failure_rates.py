@@ -174,7 +174,11 @@ class ReportRun(Schema):
         return {**super().get_fields(), "from": DayField(source="first_day")}
 
     def to_representation(self, row: Run) -> dict[str, Any]:
-        """Show a report run; `trouble` may name topics this principal does not see."""
+        """Return a report run as a dict for JSON.
+
+        Its `trouble` may name topics, so it is None for a principal who does not see
+        all.
+        """
         members: dict[str, Any] = super().to_representation(row)
         is_shown = self.context["sees_every_topic"]
         return members if is_shown else {**members, "trouble": None}

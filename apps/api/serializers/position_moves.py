@@ -77,7 +77,10 @@ class MoveAsk(RequestSchema[dict[str, Any]]):
     dry_run = Flag(default=False)
 
     def value_of(self, members: dict[str, Any]) -> dict[str, Any]:
-        """Build the position's move; its target becomes the member `wish`."""
+        """Return a position's move from a request; its only target becomes `wish`.
+
+        Raises ValidationError unless the request names exactly one target.
+        """
         values = {name: members.pop(name) for name in STRATEGIES}
         wishes = {name: each for name, each in values.items() if each is not None}
         if len(wishes) != 1:

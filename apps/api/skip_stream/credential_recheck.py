@@ -68,7 +68,7 @@ async def _users(
 
 
 def _user(pk: int, password: str, sessions_ended_at: datetime | None) -> User:
-    """Build a person of the columns that a check of a session needs."""
+    """Build a User from the few columns that a check of their session needs."""
     # psycopg gives times in the session's time zone; Django expects UTC.
     ended = sessions_ended_at and sessions_ended_at.astimezone(UTC)
     return User(id=pk, password=password, sessions_ended_at=ended)

@@ -132,7 +132,7 @@ class Hub:
             del self._hubs[self._loop]
 
     async def _run(self) -> None:
-        """Listen and serve streams until cancelled; then reset all readers."""
+        """Run a hub of skip streams until cancelled; then reset all their readers."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._listen())
@@ -144,13 +144,16 @@ class Hub:
                 reader.reset()
 
     async def _listen(self) -> None:
-        """Wake up at every notice of Postgres; while that fails, polls find changes."""
+        """Wake the poll of skip lists at every notice of Postgres.
+
+        While notices cannot be heard, regular polls find the changes.
+        """
         await self._retry_forever(
             "skips are polled for: notices cannot be heard", self._receive_notices
         )
 
     async def _receive_notices(self, connected: Callable[[], None]) -> None:
-        """Handle Postgres' notices as they come, on a session that listens."""
+        """Handle Postgres' notices of skips and fences on a session that listens."""
         async with await open_async_session("listener") as session:
             await session.execute(f"LISTEN {notify_channel.CHANNEL}")
             self._listens.set()
@@ -160,7 +163,10 @@ class Hub:
                 self._handle_notice(json.loads(notice.payload))
 
     def _handle_notice(self, notice: Mapping[str, Any]) -> None:
-        """Send a fence to its readers at once; at any other notice, wake the poll."""
+        """Send a position's fence to its topic's readers at once.
+
+        At any other notice, wake the poll of the skip lists.
+        """
         fence = notice.get(notify_channel.FENCE)
         if fence is None:
             self._wake.set()

@@ -108,7 +108,7 @@ class ChangeBatch:
         self._cache: dict[ReaderState, tuple[bytes, ReaderState]] = {}
 
     def send_to(self, reader: StreamReader, *, now: float) -> None:
-        """Queue the events that a reader lacks, and advance it to the last revision."""
+        """Queue the skip changes that a stream reader lacks; advance its revision."""
         before = reader.state
         if before not in self._cache:
             self._cache[before] = self._events(before)

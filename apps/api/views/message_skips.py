@@ -118,7 +118,7 @@ def _snapshot(
 
 
 def _accepts(request: Request, header: str, value: str) -> bool:
-    """Tell whether an `Accept` header lists this media type, not at q=0."""
+    """Tell whether `Accept` or `Accept-Encoding` lists this value, not at q=0."""
     for each in request.headers.get(header, "").lower().split(","):
         name, _, quality = each.partition(";")
         if name.strip() == value:

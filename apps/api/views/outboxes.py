@@ -204,7 +204,10 @@ def _decide(
     outbox: OutboxModel,
     row_id: int,
 ) -> Response:
-    """Decide about an outbox row; answer with what the row is now."""
+    """Send or drop a quarantined outbox row; answer with the row as it is now.
+
+    Raises Absent if the row is not there any more.
+    """
     decision = serializers.RowDecision.parse(request.data)
     decide(
         outbox=outbox, row_id=row_id, principal=principal, now=clock.now(), **decision
