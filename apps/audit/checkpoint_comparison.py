@@ -38,7 +38,7 @@ class Proof:
 
 
 def prove(checkpoints: Iterable[Checkpoint]) -> Proof:
-    """Recompute the audit chain and compare it with each signed checkpoint."""
+    """Recompute the audit chain; return how it compares with each signed checkpoint."""
     signed, unsigned = _by_signature(checkpoints)
     verdict = verification.verify()
     fails = _first_that_fails(signed)

@@ -25,9 +25,11 @@ def folder() -> Path:
 
 
 def take(*, now: datetime) -> Checkpoint | None:
-    """Sign the audit's head, write and send it, if it moved or an hour passed.
+    """Sign the audit's head as a checkpoint, write it to a file and post it to a URL.
 
-    Failures are logged and shown on the page, and the next minute tries again.
+    Only if the head moved, an hour passed, or the last time failed; otherwise, and
+    without a head, returns None. Failures are logged and shown on the page, and the
+    next minute tries again.
     """
     head = Head.objects.first()
     if head is None:
@@ -76,7 +78,10 @@ def _find_contradiction(earlier: Checkpoint | None) -> int | None:
 
 
 def _is_due(checkpoint: Checkpoint, earlier: Checkpoint | None) -> bool:
-    """Tell whether the audit moved, an hour passed, or the last time failed."""
+    """Tell whether to take a checkpoint of the audit now.
+
+    So if the audit moved, an hour passed, or the last time failed.
+    """
     if earlier is None or LastCheckpoint.objects.exclude(trouble="").exists():
         return True
     same = (checkpoint.seq, checkpoint.hash) == (earlier.seq, earlier.hash)

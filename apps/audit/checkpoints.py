@@ -117,7 +117,7 @@ def append(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def newest(folder: Path) -> Checkpoint | None:
-    """Return the last written checkpoint with a valid signature."""
+    """Return the last checkpoint of the newest file with a valid signature, or None."""
     files = sorted(folder.glob("checkpoints-*.jsonl"))
     if not files:
         return None

@@ -54,7 +54,7 @@ class TrailFilter:
 
     @classmethod
     def parse(cls, params: Mapping[str, str]) -> Self:
-        """Parse an audit filter from a request; raises Invalid for the first bad."""
+        """Parse a filter of audit entries; raises Invalid for the first bad field."""
         return cls(
             actor=_checked_text("actor", params.get("actor")),
             action=_checked_action(params.get("action")),

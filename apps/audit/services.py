@@ -141,7 +141,7 @@ UPDATE audit_head SET hash = %(hash)s
 
 
 def _canonical(value: Mapping[str, Any]) -> str:
-    """Serialize a decision sorted, in ASCII, without spaces: equal ones are equal."""
+    """Serialize a decision as sorted ASCII JSON: equal decisions get equal text."""
     clean = json.loads(json.dumps(value), object_pairs_hook=_storable_members)
     return json.dumps(clean, sort_keys=True, separators=(",", ":"))
 

@@ -320,7 +320,10 @@ FROM judged
 
 
 def _walk(entries: _Relation, head: _Relation, *, upto: int = MAX_SEQ) -> _Walk:
-    """Walk the audit chain up to an entry; raises DataError if one is no JSON."""
+    """Recompute the audit chain up to an entry; return its first faults and its ends.
+
+    Raises DataError if the record of an entry is no JSON.
+    """
     statement = _WALK.format(entries=_quoted_name(entries), head=_quoted_name(head))
     # A savepoint: the transaction continues after a record that cannot be read.
     with transaction.atomic(), connection.cursor() as cursor:

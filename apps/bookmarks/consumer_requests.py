@@ -106,7 +106,10 @@ def _check_text(field: str, value: object, limit: int) -> str:
 
 
 def _parse_replays(value: object) -> bool:
-    """Return whether the holder's topic replays: true unless false was given."""
+    """Parse whether a holder's topic hands out old messages again: true by default.
+
+    Raises Invalid for a value that is neither true nor false.
+    """
     if value is not None and not isinstance(value, bool):
         raise Invalid("replays", "send true or false")
     # A consumer with its position here receives old messages again when it restarts.

@@ -62,7 +62,10 @@ class BookmarkPosition(models.Model):
 
     @property
     def reader(self) -> str:
-        """Name the position's reader; consumers without a group have no name."""
+        """Name the position's reader: a guard's client and sub id, or a consumer group.
+
+        A broker's consumers without a group are called "its consumers".
+        """
         if self.source == PositionSource.BROKER:
             return self.consumer_group or "its consumers"
         return f"{self.client_name} / {self.sub_id}"

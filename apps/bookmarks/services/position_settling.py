@@ -92,7 +92,7 @@ def settle(
 
 
 def _reject(pointer: str, detail: str) -> SettleAnswer:
-    """Return the answer to an update that cannot be stored, and why."""
+    """Return the rejection of a position's update that cannot be stored, and why."""
     return SettleAnswer(status=SettleStatus.REJECTED, detail=detail, pointer=pointer)
 
 
@@ -127,7 +127,7 @@ def _settle(updates: Sequence[PositionUpdate], *, now: datetime) -> list[SettleA
 
 
 def _mark_key(update: PositionUpdate) -> Key:
-    """Return an update's mark: client, subscription, topic, publisher, epoch."""
+    """Return the key of an update's mark: client, sub id, topic, publisher, epoch."""
     return update[:5]
 
 

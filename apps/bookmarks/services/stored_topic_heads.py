@@ -13,7 +13,7 @@ TopicPublisher = tuple[int, str]
 
 
 def heads(*, topics: Collection[int]) -> dict[TopicPublisher, int]:
-    """Return the newest number of each publisher of a topic, as its broker said."""
+    """Map each topic and publisher to the newest number, as the topic's broker said."""
     marks = Mark.objects.filter(position__topic__in=topics, head__isnull=False)
     ends = marks.order_by().values_list("position__topic", "publisher")
     return {
