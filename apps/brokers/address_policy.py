@@ -97,7 +97,10 @@ class HostPort:
         return host if self.port is None else f"{host}:{self.port}"
 
     def is_named_by(self, pattern: str) -> bool:
-        """Tell whether a pattern `host` or `host:port` matches; `*` is any text."""
+        """Tell whether a pattern `host` or `host:port` matches this host and port.
+
+        A pattern without a port matches any; `*` is any text.
+        """
         port = _split_pattern(pattern)[1]
         return self.has_host_matching(pattern) and port in {"*", str(self.port)}
 
@@ -107,7 +110,7 @@ class HostPort:
 
 
 def _split_pattern(pattern: str) -> tuple[str, str]:
-    """Split a pattern `host` or `host:port`; without a port it matches any."""
+    """Split a pattern `host` or `host:port`; the port is `*` where it has none."""
     host, colon, port = pattern.rpartition(":")
     return (pattern, "*") if not colon or pattern.endswith("]") else (host, port)
 

@@ -32,7 +32,10 @@ class Store:
 
     @classmethod
     def of(cls, url: str) -> Self | None:
-        """Parse Celery's or a broker's address; None for an unreadable or other one."""
+        """Parse which Redis database or RabbitMQ virtual host an address leads to.
+
+        None for an unreadable address, or one of another kind.
+        """
         try:
             parts = urlsplit(url)
             family = FAMILIES.get(parts.scheme)

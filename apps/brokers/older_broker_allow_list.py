@@ -44,12 +44,12 @@ class Allowance:
 
     @property
     def is_variable(self) -> bool:
-        """Tell whether this allowance is for an environment variable, not a host."""
+        """Tell whether this allow-list entry is an environment variable, not a host."""
         return self.entry.startswith(sealed_addresses.FROM_ENVIRONMENT)
 
 
 def of(broker: Broker) -> frozenset[str]:
-    """Return all allow-list entries in force, also those not yet written."""
+    """Return a broker's allow-list entries in force, also those not yet written."""
     written = {*broker.allowed_confirmed, *broker.allowed_unconfirmed}
     unwritten = _entries_of(broker) if broker.predates_address_rules else ()
     return frozenset({*written, *unwritten})
@@ -72,7 +72,7 @@ def entries(principal: Principal) -> list[Allowance]:
 
 
 def write_of_older_brokers(*, actor: Actor, now: datetime) -> int:
-    """Write allow-lists of brokers that predate the rules; return how many brokers."""
+    """Write allow-lists of brokers older than the address rules; return how many."""
     brokers = Broker.objects.filter(predates_address_rules=True).order_by("pk")
     return sum(_write_list(broker, actor=actor, now=now) for broker in brokers)
 
@@ -166,7 +166,10 @@ def _was_allowed(host_port: HostPort) -> bool:
 
 
 def require_all_topics(principal: Principal) -> None:
-    """Raise Forbidden for a key of some topics: a broker also carries others."""
+    """Raise Forbidden for a key of some topics, or without the right to write brokers.
+
+    A broker also carries topics that such a key does not see.
+    """
     principal.require(Scope.BROKERS_WRITE)
     if not principal.sees_every_topic:
         raise Forbidden("Brokers carry topics that this key does not see.")

@@ -77,7 +77,10 @@ def concealed(text: str, *, url: str) -> str:
 
 
 def _ask(broker: Broker, question: Callable[[BrokerAdmin], T], *, within: float) -> T:
-    """Ask a broker in a thread; errors hide the secrets of its address."""
+    """Put a question to a broker's admin in a thread, and return the answer.
+
+    Errors hide the secrets of the broker's address.
+    """
     url = sealed_addresses.reveal(broker.url)
     try:
         return _call_within(partial(_ask_admin, broker, question), within=within)
@@ -90,7 +93,7 @@ def _ask(broker: Broker, question: Callable[[BrokerAdmin], T], *, within: float)
 
 
 def _ask_admin(broker: Broker, question: Callable[[BrokerAdmin], T]) -> T:
-    """Connect to a broker, ask it, and close the connection."""
+    """Connect to a broker, put a question to its admin, and close the connection."""
     admin = topics_and_routing_publisher.broker_admin_of(broker)
     try:
         return question(admin)

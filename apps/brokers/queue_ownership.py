@@ -17,7 +17,7 @@ from apps.team.rights import Principal
 
 
 def reader_of_queue(*, broker: Broker, queue: str, besides: str) -> Topic | None:
-    """Find the topic other than `besides` that reads a queue."""
+    """Find a topic other than `besides` that reads this dead-letter queue, or None."""
     if not queue:
         return None
     readers = broker.topics.filter(dead_letter_queue=queue).exclude(name=besides)
@@ -28,9 +28,10 @@ def reader_of_queue(*, broker: Broker, queue: str, besides: str) -> Topic | None
 def one_reader(
     *, broker: Broker | None, queue: str, topic: str, principal: Principal | None = None
 ) -> Iterator[None]:
-    """Let a block write a topic's queue; raise Invalid if another topic reads it.
+    """Run a block that assigns a dead-letter queue to a topic.
 
-    The error does not name a topic that the `principal` does not see.
+    Raises Invalid if another topic reads the queue. The error does not name a topic
+    that the `principal` does not see.
     """
     if broker is None:
         yield

@@ -16,7 +16,7 @@ EVERY_TOPIC = "*"
 
 
 def matching(patterns: Iterable[str]) -> Q:
-    """Select the topics' rows whose topics match one of these patterns now."""
+    """Return a filter of rows whose topics match one of these patterns now."""
     patterns = tuple(patterns)
     if EVERY_TOPIC in patterns:
         return Q()
@@ -25,6 +25,6 @@ def matching(patterns: Iterable[str]) -> Q:
 
 
 def named(name: str) -> Q:
-    """Select the rows of the topic with this exact name: a star is a star."""
+    """Return a filter of rows of the topic with this exact name: a star is a star."""
     topics = Topic.objects.filter(name=name)
     return Q(topic_id__in=list(topics.values_list("pk", flat=True)))

@@ -81,12 +81,12 @@ class Policies:
         return cls(**{name: getattr(topic, name) for name in NAMES})
 
     def changed(self, data: Mapping[str, object]) -> Self:
-        """Copy the policies with these values; raise Invalid naming the field."""
+        """Copy a topic's policies with these values; raise Invalid naming the field."""
         values = {name: read(name, value) for name, value in data.items()}
         return replace(self, **values)
 
     def differences(self, other: Self) -> dict[str, list[object]]:
-        """Map the name of each differing policy to [ours, theirs]."""
+        """Map each policy that differs from the `other` ones to [ours, theirs]."""
         here, there = asdict(self), asdict(other)
         return {
             name: [value, there[name]]
@@ -152,7 +152,10 @@ def set_policies(
 def _topic_to_requeue_to(
     changes: Mapping[str, list[object]], principal: Principal
 ) -> Topic | None:
-    """Find the topic that a change names; raise Invalid if there is no such topic."""
+    """Find the topic that a change of `requeue_to` names; None where it names no topic.
+
+    Raises Invalid if there is no such topic, or if it has no broker.
+    """
     _, name = changes.get("requeue_to", ("", ""))
     if not name:
         return None
@@ -165,7 +168,7 @@ def _topic_to_requeue_to(
 
 
 def _check_one_step(topic: Topic, target: Topic) -> Topic:
-    """Return the topic to requeue to; raise Invalid if messages would go on.
+    """Return the topic to requeue to; raise Invalid if messages would go on from there.
 
     They go one step, so that a person sees at once where they go. Even where two
     people make a circle at once, each message takes one step of it.
@@ -235,7 +238,10 @@ def takes_host_json(topic: Topic) -> bool:
 def pasted(
     topic: Topic, host_json: str, data: Mapping[str, object]
 ) -> dict[str, object]:
-    """Add the queue settings of a pasted `host.json` to a topic's values."""
+    """Return a topic's policies with the queue settings of a pasted `host.json`.
+
+    Raises Invalid where that is unreadable, or the broker is of another kind.
+    """
     read = _host_json_reader(topic)
     if read is None:
         raise Invalid("host_json", "its kind of broker is not set up in one.")
@@ -268,9 +274,10 @@ def _check_set_once(policies: Policies) -> None:
 
 
 def _check_requests(topic: Topic, policies: Policies, principal: Principal) -> None:
-    """Let a topic of requests read itself, and call what the principal may see.
+    """Check that a topic of requests reads itself, and calls only visible endpoints.
 
-    A `*` of theirs stands for any text, thus also for one that a `*` here stands for.
+    Raises Invalid or Forbidden. A `*` of a principal's pattern stands for any text,
+    thus also for one that a `*` here stands for.
     """
     if not policies.request_endpoints:
         return
@@ -312,7 +319,7 @@ def _check_with_broker(topic: Topic, policies: Policies) -> None:
 
 
 def _with_field_alone(wrong: Invalid) -> Invalid:
-    """Name a topic's field alone in an error; the remedy names its option."""
+    """Move the option's name from an Invalid's field into its remedy."""
     field_, _, option = wrong.field.partition(".")
     return Invalid(field_, f"{option} {wrong.remedy}") if option else wrong
 
@@ -341,7 +348,7 @@ def _parse_whole(name: str, value: object, most: int) -> int:
 
 
 def _parse_seconds(name: str, value: object) -> float:
-    """Parse a policy's seconds, or a time span as hh:mm:ss."""
+    """Parse a policy's seconds, or a time span as hh:mm:ss; raise Invalid."""
     seconds = seconds_of(value) if isinstance(value, str) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise Invalid(name, "give seconds, or hh:mm:ss.")
@@ -366,7 +373,10 @@ def _parse_queue(name: str, value: object) -> str:
 
 
 def _parse_link(name: str, value: object) -> str:
-    """Validate a topic's link so that it is safe to follow: no page may run it."""
+    """Return a topic's link if it is safe to follow; raise Invalid for any other.
+
+    No page may run it.
+    """
     if value == "":
         return ""
     if not isinstance(value, str) or len(value) > LINK_LIMIT:
@@ -382,7 +392,10 @@ def _parse_link(name: str, value: object) -> str:
 
 
 def _parse_endpoints(name: str, value: object) -> list[str]:
-    """Parse patterns of endpoints: a list, or text with blanks or commas between."""
+    """Parse patterns of endpoints, from a list or a text; raise Invalid.
+
+    In a text, blanks or commas stand between the patterns.
+    """
     patterns = _BETWEEN.split(value) if isinstance(value, str) else value
     if not isinstance(patterns, list | tuple):
         raise Invalid(name, "give a list of names of endpoints; * stands for any text.")

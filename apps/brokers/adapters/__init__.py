@@ -42,7 +42,10 @@ class BrokerKind:
     lends_identity: bool = False
 
     def calls_as_this_machine(self, url: str) -> bool:
-        """Tell whether an address without a user uses this machine's own role."""
+        """Tell whether a broker at this address is called by this machine's own role.
+
+        So where its kind allows that, and the address names no user.
+        """
         return self.lends_identity and not has_user(url)
 
 
@@ -116,7 +119,7 @@ def missing_client(kind: str) -> str:
 
 
 def reader_of_host_json(kind: str) -> HostJsonReader | None:
-    """Return the function that makes topic options of a `host.json`, or None."""
+    """Return the function that parses a `host.json` into a topic's options, or None."""
     module_name = kind_named(kind).host_json
     if not module_name:
         return None

@@ -28,7 +28,7 @@ def derived(pool: type[HTTPConnectionPool], dial: Dial) -> type[HTTPConnectionPo
     """Derive a class of HTTP pools whose connections are made by `dial`."""
 
     def connect(connection: HTTPConnection) -> socket.socket:
-        """Connect urllib3 by `dial`; raise the same errors as its own function."""
+        """Connect a socket of urllib3 by `dial`; raise urllib3's own errors."""
         host, timeout = connection.host, connection.timeout
         seconds = timeout if isinstance(timeout, int | float) else None
         try:

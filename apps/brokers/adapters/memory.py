@@ -92,19 +92,22 @@ class MemoryBroker:
     # --- what a test arranges
 
     def refuse(self, why: Callable[[Outbound], str]) -> None:
-        """Refuse from now on each message for which `why` returns a text."""
+        """Refuse from now on each published message for which `why` returns a text."""
         self.refusal = why
 
     def go_away(self) -> None:
-        """Go away: raise Unavailable in each call from now on."""
+        """Take this broker offline: each call raises Unavailable from now on."""
         self._away = True
 
     def come_back(self) -> None:
-        """Come back: answer calls again, and confirm all messages."""
+        """Bring this broker online: it answers calls and confirms messages again."""
         self._away, self.answers_left = False, None
 
     def stop_answering(self, *, after: int, keep: bool) -> None:
-        """Confirm `after` more messages; then `keep` the others, or lose them."""
+        """Confirm `after` more published messages, and leave the others unanswered.
+
+        `keep`: the others are stored all the same, otherwise lost.
+        """
         self.answers_left, self.keeps_unanswered = after, keep
 
     def advance(self, seconds: float) -> None:
@@ -126,7 +129,7 @@ class MemoryBroker:
     def receive_again(
         self, topic: str, bookmark: str, *, consumer_group: str, client_name: str
     ) -> None:
-        """Hand a message out once more, as a restarted consumer would get it."""
+        """Hand out a message of a topic again, as a restarted consumer would get it."""
         pending = self.topic(topic).groups[consumer_group].pending
         count = pending[int(bookmark)].dequeue_count + 1
         pending[int(bookmark)] = _HandedOut(client_name, self.now, count)
@@ -165,7 +168,7 @@ class MemoryBroker:
         )
 
     def admin(self, topic: str, *, dead_letter_queue: str = "") -> MemoryTopicAdmin:
-        """Return what inspects a topic and its dead-letter queue."""
+        """Return the admin that inspects a topic and its dead-letter queue."""
         queue = dead_letter_queue or topic + SUFFIX
         return MemoryTopicAdmin(self, topic=topic, queue=queue)
 
@@ -274,11 +277,11 @@ class MemoryDeadLetterReader:
         return [self._letter(number) for number in numbers]
 
     def extend(self, handles: Sequence[str]) -> None:
-        """Hide no dead letter: no other reader is there. Raise Unavailable if away."""
+        """Do nothing: dead letters have no other reader. Raise Unavailable if away."""
         self._broker.reach()
 
     def release(self, handles: Sequence[str]) -> None:
-        """Return no dead letter: they never left. Raise Unavailable while away."""
+        """Do nothing: dead letters never left the queue. Raise Unavailable if away."""
         self._broker.reach()
 
     def acknowledge(self, handles: Sequence[str]) -> None:

@@ -104,7 +104,7 @@ class HeaderMap:
         }
 
     def first(self, *names: str) -> str:
-        """Return the first text of these headers that is not empty."""
+        """Return the first text that is not empty of these headers, "" without one."""
         return next((text for text in map(self.text, names) if text), "")
 
 

@@ -60,7 +60,7 @@ def content_type(headers: Sequence[Header]) -> str | None:
 
 
 def message_type(headers: Sequence[Header]) -> str | None:
-    """Return the message type that a message's producer named."""
+    """Return the message type that a message's producer named, or None."""
     values = (value for name, value in headers if name.lower() in _MESSAGE_TYPE)
     return next((value.decode("utf-8", "replace") for value in values if value), None)
 
@@ -73,9 +73,10 @@ def exhausted(
     attempts: int,
     failed_at: datetime,
 ) -> tuple[Header, ...]:
-    """Write the story of a message handed out too often; `client_name` may be b"".
+    """Return headers with the story of a message that was handed out too often.
 
-    The broker's own names stay as they are, even where they are not UTF-8.
+    `client_name` may be b"". The broker's own names stay as they are, even where they
+    are not UTF-8.
     """
     story = {
         contract.CAUSE_HEADER: contract.Cause.MAX_DEQUEUE_COUNT.encode(),

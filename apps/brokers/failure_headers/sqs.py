@@ -14,7 +14,10 @@ CAME_FROM = "sqs:DeadLetterQueueSourceArn"
 
 
 def read_story(headers: HeaderMap) -> PartialStory:
-    """Name SQS' only cause of a dead letter: received too often, not deleted."""
+    """Read from SQS' header that a message was received too often, not deleted.
+
+    That is SQS' only cause of a dead letter. Empty without the header.
+    """
     source = headers.text(CAME_FROM.lower())
     if not source:
         return PartialStory()

@@ -55,7 +55,10 @@ class Convention:
     refusal: Invalid | None = None
 
     def require(self) -> str:
-        """Return the topic's conventional queue; raise Invalid without one."""
+        """Return the conventional dead-letter queue, "" where there is no convention.
+
+        Raises Invalid where the convention allows no name.
+        """
         if self.refusal is not None:
             raise self.refusal
         return self.queue
@@ -170,14 +173,17 @@ def name_queue_by_convention(
 
 
 def convention_of_topic(topic: Topic) -> Convention:
-    """Return the dead-letter queue by convention of a topic."""
+    """Return the dead-letter queue by convention of a topic; empty without a broker."""
     if topic.broker is None:
         return Convention()
     return convention_of(kind=topic.broker.kind, topic=topic.native_name)
 
 
 def convention_of(*, kind: str, topic: str) -> Convention:
-    """Ask the adapter for the dead-letter queue by convention of a topic."""
+    """Ask the adapter for a topic's dead-letter queue by convention.
+
+    Returns a refusal where the convention allows no name.
+    """
     try:
         return Convention(queue=adapters.adapter(kind).queue_by_convention(topic))
     except Invalid as refusal:
@@ -194,12 +200,15 @@ def note_replays(*, topics: Collection[Topic]) -> None:
 
 
 def capabilities_of(topic: Topic) -> Capabilities:
-    """Return what the topic's kind of broker can do; raise Refused."""
+    """Return what the topic's kind of broker can do; raise Refused without a broker."""
     return adapters.adapter(_broker_of(topic).kind).capabilities
 
 
 def time_between(topic: Topic, seq: int, later: int) -> timedelta | None:
-    """Return the time between two positions, where the broker's ids hold a time."""
+    """Return the time between two positions of a topic, by the time in their numbers.
+
+    None where the broker's ids hold no time, or the first position has none.
+    """
     bits = capabilities_of(topic).seq_bits if topic.broker else None
     # A reader at 0 has read nothing yet: its position has no time.
     if bits is None or not seq >> bits:
@@ -208,13 +217,13 @@ def time_between(topic: Topic, seq: int, later: int) -> timedelta | None:
 
 
 def ordering_of(topic: Topic) -> Ordering:
-    """Return the ordering of a topic on its broker; raise Refused."""
+    """Return the ordering of a topic on its broker; raise Refused without a broker."""
     broker = _broker_of(topic)
     return adapters.adapter(broker.kind).ordering(topic.native_name)
 
 
 def polling_interval_of(topic: Topic) -> float:
-    """Return the longest polling interval in seconds; 0 where polling is free."""
+    """Return a topic's longest polling interval in seconds; 0 where polling is free."""
     usual = capabilities_of(topic).polling_interval
     return (
         max_polling_interval.longest_interval(topic.options, usual=usual)
@@ -290,7 +299,10 @@ def settings_of(broker: Broker) -> BrokerSettings:
 
 
 def target_of(broker: Broker) -> Target:
-    """Return the hosts of a broker; raise Unavailable without its address."""
+    """Return a broker's target: the hosts that its address and its options name.
+
+    Raises Unavailable without its address.
+    """
     url, kind = sealed_addresses.reveal(broker.url), adapters.kind_named(broker.kind)
     return Target.read(
         url,

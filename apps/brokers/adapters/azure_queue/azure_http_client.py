@@ -77,7 +77,10 @@ class AzureRejected(Rejected):
 
     @property
     def names_no_message(self) -> bool:
-        """Tell whether the message is gone, or another reader has it by now."""
+        """Tell whether Azure refused a call because a message is not ours any more.
+
+        It was deleted, or another reader has it by now.
+        """
         return self.code in {"MessageNotFound", "PopReceiptMismatch"}
 
 

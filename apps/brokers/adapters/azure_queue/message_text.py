@@ -119,7 +119,10 @@ def _encoding_of(headers: Sequence[Header], *, usual: Encoding) -> Encoding:
 
 
 def _stays_behind(name: bytes) -> bool:
-    """Tell whether a header need not travel: its meaning is not lost."""
+    """Tell whether a header need not travel with a message, since its meaning remains.
+
+    So an encoding mark, or our mark of the previous redrive.
+    """
     return name.lower() in {ENCODING_HEADER, _REDRIVE_HEADER}
 
 

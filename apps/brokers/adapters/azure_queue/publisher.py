@@ -38,7 +38,10 @@ class AzurePublisher:
         self._wire.close()
 
     def _send(self, message: Outbound, *, outage: Event) -> PublishOutcome | NotSent:
-        """Send one message, unless another one has just found an `outage`."""
+        """Send one message to Azure, unless another message just had an `outage`.
+
+        Returns its outcome, or NotSent; then notes the outage for the others.
+        """
         try:
             queue = queue_name(message.topic, field="topic")
             text = message_text.write(message.body, message.headers, usual=self._usual)
@@ -65,10 +68,10 @@ def _may_be_there(outcome: PublishOutcome | NotSent) -> bool:
 
 
 def _unsent_outcome(error: NotSent) -> PublishOutcome:
-    """Say that the message was not sent, and why."""
+    """Return the outcome of a message that was not sent to Azure, and why."""
     return PublishOutcome(kind=OutcomeKind.UNSENT, detail=str(error))
 
 
 def _unknown_outcome(error: Unavailable) -> PublishOutcome:
-    """Say that Azure may have the message, and why that is unknown."""
+    """Return the outcome of a message that Azure may have, and why that is unknown."""
     return PublishOutcome(kind=OutcomeKind.UNKNOWN, detail=str(error))

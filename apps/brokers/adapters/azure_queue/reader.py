@@ -121,9 +121,10 @@ class AzureDeadLetterReader:
         return True
 
     def _pause_until_next(self, deadline: float) -> bool:
-        """Wait for the next time to ask; return False where it is after the deadline.
+        """Wait until the dead-letter queue may be polled again.
 
-        The pause on an empty queue grows up to `maxPollingInterval`.
+        Waits at most until the deadline, and returns False where that comes first. The
+        pause on an empty queue grows up to `maxPollingInterval`.
         """
         pause = min(self._pause, self._settings.max_polling_interval)
         until = self._asked_at + pause * random.uniform(0.8, 1.2)  # noqa: S311
@@ -169,9 +170,10 @@ class AzureDeadLetterReader:
             self._accept_loss(handle, error)
 
     def _accept_loss(self, handle: str, error: AzureRejected) -> None:
-        """Accept that another reader took or removed a message after its time-out.
+        """Log that another reader took or removed a message after its time-out.
 
-        If the message still exists, it comes again and is recognized by its id.
+        Raises any other error. If the message still exists, it comes again and is
+        recognized by its id.
         """
         if not (error.names_no_message or error.names_no_queue):
             raise error

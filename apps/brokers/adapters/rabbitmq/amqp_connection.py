@@ -112,7 +112,7 @@ class RabbitWire:
 
     @property
     def tls(self) -> str:
-        """Return the connection's version of TLS, "" without it."""
+        """Return the version of TLS of the connection to RabbitMQ, "" without it."""
         return self._link.tls
 
     @property
@@ -180,7 +180,10 @@ class RabbitWire:
         return arrival
 
     def next(self) -> RabbitArrival | None:
-        """Return the next arrival that is already here; raise as `receive` does."""
+        """Return the broker's next method or message if it is already here, or None.
+
+        Raises as `receive` does.
+        """
         arrival = self._arrived.popleft() if self._arrived else None
         if isinstance(arrival, Exception):
             raise arrival

@@ -134,7 +134,11 @@ def with_message_id(headers: Sequence[Header], message_id: bytes) -> tuple[Heade
 def _split_own(
     headers: Sequence[Header],
 ) -> tuple[Sequence[Header], list[Header] | None]:
-    """Split headers into AMQP properties and own headers; None without a table."""
+    """Split a message's headers into AMQP properties and the message's own headers.
+
+    The latter are None where the message has no table of headers. Raises AmqpMalformed
+    for properties that could not be read.
+    """
     if headers and headers[0][0] == UNREAD and decode(headers[0][1]) == (headers[0],):
         raise AmqpMalformed("its properties could not be read, so they cannot be sent")
     count = 0

@@ -131,7 +131,7 @@ class RabbitTopicAdmin:
         self._management.close()
 
     def _of_management(self, *path: str) -> int | None:
-        """Ask the management plugin for a number of the topic's queue."""
+        """Return a number of the topic's queue from the management plugin, or None."""
         if time.monotonic() < self._absent_until:
             return None
         try:

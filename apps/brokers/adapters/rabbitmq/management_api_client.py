@@ -40,7 +40,10 @@ class RabbitManagement:
         self._pool: urllib3.PoolManager | None = None
 
     def try_out(self) -> None:
-        """Call the plugin as discovery does; raise Unavailable or Refused likewise."""
+        """Try out RabbitMQ's management plugin by the call that discovery makes.
+
+        Raises Unavailable or Refused as discovery would.
+        """
         self._get("queues", self._vhost, page=1, page_size=1, columns="name")
 
     def queues(self) -> Iterator[Mapping[str, Any]]:
@@ -69,13 +72,13 @@ class RabbitManagement:
         return self._get(*path) or []
 
     def close(self) -> None:
-        """Close the HTTP connections to the plugin; the next call opens others."""
+        """Close the connections to RabbitMQ's plugin; the next call opens others."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.clear()
 
     def _open_pool(self) -> urllib3.PoolManager:
-        """Return the pool of HTTP connections, made with the first call."""
+        """Return the HTTP pool for RabbitMQ's plugin, made with the first call."""
         if self._pool is None:
             is_tls = self._url.startswith("https")
             self._pool = urllib3.PoolManager(
@@ -88,7 +91,7 @@ class RabbitManagement:
         return self._pool
 
     def _get(self, *path: str, **query: object) -> Any:
-        """Ask the plugin for an object; None where the object does not exist."""
+        """Ask RabbitMQ's management plugin for an object; None if it does not exist."""
         where = "/".join(quote(part, safe="") for part in path)
         url = f"{self._url}/api/{where}?{urlencode(query)}"
         try:
@@ -98,7 +101,10 @@ class RabbitManagement:
             raise Unavailable(self._describe_outage(_describe_error(error))) from error
 
     def _parse_reply(self, status: int, data: bytes) -> Any:
-        """Parse the plugin's answer; None for 404, raise Refused or Unavailable."""
+        """Parse an answer of RabbitMQ's management plugin; None for a 404 of its own.
+
+        Raises Refused where it refuses the user, and Unavailable for any other status.
+        """
         if status == _NOT_FOUND and _is_own_404(data):
             return None
         if status in _FORBIDDEN:
@@ -108,7 +114,7 @@ class RabbitManagement:
         return json.loads(data)
 
     def _describe_outage(self, why: str) -> str:
-        """Say that the plugin does not answer, why, and what to do."""
+        """Say that RabbitMQ's plugin does not answer, why, and what to do."""
         return (
             f"RabbitMQ's management plugin does not answer at {self._url}: {why}. "
             "Enable it (rabbitmq-plugins enable rabbitmq_management), or say where it "
@@ -132,7 +138,7 @@ def _describe_error(error: Exception) -> str:
 
 
 def _login_remedy(data: bytes) -> str:
-    """Return what to do about the plugin's refusal: a wrong login, or no right."""
+    """Return what to do if RabbitMQ's plugin refuses: a wrong login, or no right."""
     if _reason(data).lower().startswith("login"):
         return (
             "refused the login: check the user and the password in the broker's "
@@ -149,7 +155,7 @@ def _is_own_404(data: bytes) -> bool:
 
 
 def _reason(data: bytes) -> str:
-    """Return the plugin's reason of a failure; "" for another server's answer."""
+    """Return why RabbitMQ's plugin refused a call; "" for another server's answer."""
     try:
         answer = json.loads(data)
     except ValueError:

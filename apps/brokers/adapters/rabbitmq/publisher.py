@@ -302,7 +302,7 @@ class RabbitPublisher:
     def _send_one_by_one(
         self, parcels: list[RabbitParcel], outcomes: dict[int, PublishOutcome]
     ) -> None:
-        """Send rehearsed messages; singly if even these close the channel."""
+        """Send rehearsed messages together; singly if even these close the channel."""
         try:
             self._send(parcels, outcomes)
         except RabbitRejected:
@@ -322,7 +322,7 @@ class RabbitPublisher:
     def _send(
         self, parcels: list[RabbitParcel], outcomes: dict[int, PublishOutcome]
     ) -> None:
-        """Send messages on the channel, which a rejection closes."""
+        """Send messages on RabbitMQ's channel; drop it if a rejection closes it."""
         channel = self._open_channel()
         try:
             channel.send(parcels, outcomes, self._written)

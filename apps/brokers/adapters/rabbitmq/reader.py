@@ -136,7 +136,10 @@ class RabbitConsumption:
         self._unsettled[delivery.delivery_tag] = holder
 
     def _ensure_consumer(self, bound: int) -> None:
-        """Start a consumer with a higher limit where the current one is full."""
+        """Start a consumer of the dead-letter queue where the current one is full.
+
+        The new one has a higher limit of messages.
+        """
         held_count = sum(
             1 for consumer, _ in self._unsettled.values() if consumer == self._consumer
         )
@@ -196,11 +199,11 @@ class DeliveryLimits:
         return self._limits[queue]
 
     def close(self) -> None:
-        """Close the connection to the management plugin."""
+        """Close the HTTP connection to RabbitMQ's management plugin."""
         self._management.close()
 
     def _ask_limit(self, queue: str) -> int | None:
-        """Ask the plugin for a queue's limit of deliveries; None if unknown."""
+        """Ask RabbitMQ's plugin how often a queue delivers at most; None if unknown."""
         try:
             details = self._management.queue(queue)
         except (Unavailable, Refused) as why:

@@ -44,14 +44,14 @@ class RabbitLink:
 
     @property
     def tls(self) -> str:
-        """Return the link's version of TLS, "" without it."""
+        """Return the TLS version of the connection to RabbitMQ, "" without it."""
         if not isinstance(self._socket, ssl.SSLSocket):
             return ""
         return self._socket.version() or "TLS"
 
     @property
     def unwritten(self) -> int:
-        """Count the bytes that the link still has to send."""
+        """Count the bytes that are queued to RabbitMQ and not sent yet."""
         return self._unwritten
 
     def write(self, data: bytes) -> None:
@@ -77,7 +77,7 @@ class RabbitLink:
         self._close()
 
     def _send(self) -> bool:
-        """Send the bytes that the socket takes now; tell whether it took any."""
+        """Send the queued bytes that the socket takes now; tell whether it took any."""
         before = self._unwritten
         try:
             while self._out:

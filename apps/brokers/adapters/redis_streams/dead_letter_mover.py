@@ -55,7 +55,7 @@ class RedisDeadLettering:
         return moved
 
     def _used_up(self, group: bytes) -> list[_Pending]:
-        """Return exhausted entries among the next page of a group's overdue ones."""
+        """Return exhausted messages among the next page of a group's overdue ones."""
         start = self._looked_at.get(group, b"-")
         idle = int(self._settings.visibility_timeout * 1000)
         page = self._wire.call(

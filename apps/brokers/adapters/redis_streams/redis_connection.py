@@ -123,7 +123,10 @@ class RedisWire:
         return self.checked(reply, command=command)
 
     def transaction(self, *commands: Command) -> list[Any]:
-        """Run commands in one MULTI; return Redis' replies, errors among them."""
+        """Run commands in one MULTI; return Redis' replies, errors among them.
+
+        Raises if Redis did not queue one of the commands.
+        """
         whole: list[Command] = [("MULTI",), *commands, ("EXEC",)]
         replies = self.pipeline(whole)
         # The error of a command that was not queued says more than EXEC's own.
@@ -202,7 +205,7 @@ def packed(commands: Sequence[Command]) -> Iterator[bytes]:
 
 
 def _encoded(word: str | int) -> bytes:
-    """Encode a word of a command that is not bytes."""
+    """Encode a word of a Redis command that is not bytes."""
     return b"%d" % word if isinstance(word, int) else word.encode()
 
 

@@ -40,7 +40,10 @@ class RedisSettings:
 
     @classmethod
     def from_options(cls, options: Mapping[str, object], **settings: Any) -> Self:
-        """Build the settings with the only free option of a broker: `body_field`."""
+        """Build the settings of a Redis broker or topic from its options.
+
+        `body_field` is the only free option; raises Invalid for another one.
+        """
         unknown = set(options) - {"body_field"}
         if unknown:
             hint = 'the only option of redis_streams is "body_field".'

@@ -142,7 +142,7 @@ def _require_fit(entry: SqsEntry) -> None:
 def _split_headers(
     headers: Sequence[Header],
 ) -> tuple[dict[bytes, bytes], list[Header]]:
-    """Split a message's headers into others and those that become attributes."""
+    """Split a message's headers into `sqs:` ones and those that become attributes."""
     ours = {TYPES, GROUP, TRACE, CAME_FROM}
     aside = {name: value for name, value in headers if name in ours}
     return aside, [header for header in headers if header[0] not in aside]

@@ -55,7 +55,10 @@ class SqsPublisher:
         parcels: Sequence[_Parcel],
         outcomes: dict[int, PublishOutcome],
     ) -> None:
-        """Send a topic's messages; stop where later ones would overtake."""
+        """Send a topic's messages to SQS; stop where later ones would overtake others.
+
+        Those after that become unsent.
+        """
         for call in _split_into_calls(parcels):
             self._send(topic, call, outcomes)
             if _is_held_up(topic, call, outcomes):
@@ -169,7 +172,7 @@ def _any_sent(outcomes: Mapping[int, PublishOutcome]) -> bool:
 def _is_held_up(
     topic: str, call: Sequence[_Parcel], outcomes: Mapping[int, PublishOutcome]
 ) -> bool:
-    """Tell whether later messages would overtake one that may be sent again."""
+    """Tell whether later messages of a FIFO queue would overtake one to send again."""
     became = (outcomes.get(parcel.index) for parcel in call)
     comes_again = any(one and one.kind in _COMES_AGAIN for one in became)
     return comes_again and topic.endswith(FIFO)

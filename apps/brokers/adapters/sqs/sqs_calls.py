@@ -280,7 +280,7 @@ class SqsWire:
 
 
 def _ask_no_metadata(core: BotocoreSession) -> None:
-    """Remove the providers that ask a cloud for this machine's credentials."""
+    """Remove botocore's providers that ask a cloud for this machine's credentials."""
     providers = core.get_component("credential_provider")
     for name in ("iam-role", "container-role"):
         providers.remove(name)
