@@ -33,10 +33,11 @@ def limited(
     seconds: float,
     most_bytes: int | None = None,
 ) -> Iterator[Callable[[], None]]:
-    """Cut the connection where its answers exceed a limit; then raise psycopg's error.
+    """Limit the seconds and bytes of a producer database's answers within a block.
 
-    What is done within may also have caught that error. It gets a function that raises
-    it: call it before a commit.
+    Beyond a limit, the connection is cut, and psycopg's OperationalError is raised at
+    the end of the block, even if the block caught the error of the cut. The block gets
+    a function that raises it: call it before a commit.
     """
     watch = _Watch(
         connection, seconds, MOST_BYTES if most_bytes is None else most_bytes
@@ -72,7 +73,7 @@ class _Watch:
         self._thread.start()
 
     def look(self) -> None:
-        """Cut the connection where a limit is exceeded."""
+        """Cut the database connection where its answers exceed the time or bytes."""
         if monotonic() > self._until:
             self.reason = f"it took longer than {self._seconds:g} seconds in all"
         elif _received_bytes(self._connection) > self._most_bytes:
@@ -81,13 +82,16 @@ class _Watch:
             cut_connection(self._connection)
 
     def require(self) -> None:
-        """Raise OperationalError where a limit is exceeded."""
+        """Raise OperationalError where a connection's answers exceed a limit.
+
+        The connection is cut then.
+        """
         self.look()
         if self.reason:
             raise psycopg.OperationalError(self.reason)
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread that watches a connection's answers; wait for its end."""
         self._end.set()
         self._thread.join()
 
@@ -97,7 +101,7 @@ class _Watch:
 
 
 def _received_bytes(connection: psycopg.Connection[Any]) -> int:
-    """Count what has come on a connection; 0 where it is closed, or not counted."""
+    """Count the bytes that came on a connection; 0 where closed, or not counted."""
     if TCP_INFO is None:
         return 0
     with (

@@ -12,7 +12,11 @@ SILENT = "silent"
 
 
 def state_of(outbox: Outbox, *, now: datetime) -> str:
-    """Return the sweeper's state of an outbox; `silent` where no sweeper notes one."""
+    """Return the state of an outbox's sweeper, as pages show it.
+
+    It is `paused` for a paused outbox, and `silent` where no sweeper noted a state
+    lately.
+    """
     activity = outbox.activity
     if outbox.is_paused:
         return SweeperState.PAUSED.value

@@ -25,11 +25,14 @@ class ErrorTexts:
     """Cleans the texts of one database."""
 
     def __init__(self, url: str) -> None:
-        """Take an address as it is stored; an unusable one has only its own secrets."""
+        """Take a database's stored address, whose secrets are cut out of error texts.
+
+        One that cannot be read has none: no error quotes anything of it.
+        """
         self._secrets = _pattern_of(_secrets_of(url))
 
     def clean(self, text: str) -> str:
-        """Return an error text without the database's host, user and password."""
+        """Return an error text without its database's host, user and password."""
         text = _QUOTED.sub(rf"\1\2{NOT_SHOWN}", text)
         return self._secrets.sub(NOT_SHOWN, text) if self._secrets else text
 
@@ -43,7 +46,10 @@ def _secrets_of(url: str) -> Iterable[str]:
 
 
 def _pattern_of(secrets: Iterable[str]) -> re.Pattern[str] | None:
-    """Compile a regex of secret words, each as a whole word: a user may be `a`."""
+    """Compile a regex of secret words, each matched as a whole; None without words.
+
+    A user may be `a`.
+    """
     words = sorted({each for each in secrets if each}, key=len, reverse=True)
     if not words:
         return None

@@ -84,10 +84,10 @@ def settle(
     target: AsideState,
     quarantines: Mapping[int, Quarantine],
 ) -> dict[int, AsideState | None]:
-    """Update outbox rows to a state; return those they have, None to try later.
+    """Set rows in an outbox's database to a decided state.
 
-    `quarantines` are by row id. A row that was quarantined again after its quarantine
-    is not released.
+    Returns the state that each row has then, None to try later. `quarantines` are by
+    row id. A row that was quarantined again after its quarantine is not released.
     """
     changed = _CHANGES[target](outbox, connection, quarantines)
     rest = {
@@ -105,7 +105,10 @@ _Change = Callable[
 
 
 def _changing(statement: str) -> _Change:
-    """Return a function that changes all rows at once, and returns which it changed."""
+    """Return a function that executes a statement for all given outbox rows at once.
+
+    The function returns the ids of the rows that the statement changed.
+    """
 
     def change(
         outbox: Outbox,
@@ -124,7 +127,10 @@ def _send(
     connection: psycopg.Connection[Any],
     quarantines: Mapping[int, Quarantine],
 ) -> Collection[int]:
-    """Mark rows as sent, and note their ids, so that a later use is noticed."""
+    """Mark outbox rows as sent; return the ids of those that were changed.
+
+    Stores their message ids as well, so that a later use of one is noticed.
+    """
     changed, messages = list[int](), list[tuple[str, str, bytes]]()
     statement = filled(outbox, _SEND)
     # Bodies may be large: they are read one by one.
@@ -150,7 +156,7 @@ def _release(
     connection: psycopg.Connection[Any],
     quarantines: Mapping[int, Quarantine],
 ) -> Collection[int]:
-    """Release rows one by one, as people decided about them."""
+    """Release outbox rows one by one, as people decided; return the released ids."""
     statement = filled(outbox, RELEASE)
     return [
         row_id
@@ -188,7 +194,7 @@ def _became(
     quarantines: Mapping[int, Quarantine],
     target: AsideState,
 ) -> dict[int, AsideState | None]:
-    """Return the states of outbox rows that could not be changed."""
+    """Return the states of outbox rows that could not be changed; None to try later."""
     if not quarantines:
         return {}
     looked_at = connection.execute(filled(outbox, _LOOK), _values(quarantines))

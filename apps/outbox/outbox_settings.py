@@ -35,7 +35,7 @@ class OutboxSettings:
         return cls(**values | {"broker": outbox.broker.name})
 
     def check(self) -> None:
-        """Raise Invalid for the first setting that is unusable, with the remedy."""
+        """Raise Invalid for an outbox's first unusable setting, with the remedy."""
         for setting in SETTINGS:
             if setting.name != "url":  # its limits are those before it is sealed
                 check_value(setting, getattr(self, setting.name))

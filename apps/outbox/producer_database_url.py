@@ -40,7 +40,7 @@ class ProducerDatabase:
 
     @classmethod
     def read(cls, url: str) -> Self:
-        """Parse a stored database URL; raise Invalid where it cannot be one.
+        """Parse a producer database's stored URL; raise Invalid where it cannot be one.
 
         Raises Unavailable where it is sealed with another key, or its variable is not
         set.
@@ -69,19 +69,19 @@ class ProducerDatabase:
         )
 
     def check(self, *, resolve: bool) -> None:
-        """Raise Invalid where the database's host is forbidden now.
+        """Raise Invalid where a producer database's host is forbidden now.
 
-        `resolve` looks the name up: never use it in a transaction.
+        `resolve` looks the host's name up: never use it in a transaction.
         """
         self._target().check(resolve=resolve)
 
     def parameters(
         self, *, purpose: str, settings: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Return psycopg's parameters, with the address that was checked just now.
+        """Return psycopg's parameters for a producer database, its address checked now.
 
-        It looks the name up. Raises Unavailable where the name leads nowhere, or to a
-        forbidden address.
+        It looks the host's name up. Raises Unavailable where the name leads nowhere, or
+        to a forbidden address.
         """
         try:
             addresses = self._target().allowed_addresses(self.host, self.port)
@@ -115,10 +115,10 @@ class ProducerDatabase:
 
 
 def search_path_to(schema: str) -> dict[str, str]:
-    """Return the setting by which the tables of the lock are found; {} without one.
+    """Return the `search_path` that leads to a sweeper's lock tables.
 
-    They may be in the schema of the outbox: `python -m poisonguard.sweeper` looks there
-    first, and two locks would let both work.
+    It is {} without a schema. The tables may be in the schema of the outbox: `python -m
+    poisonguard.sweeper` looks there first, and two locks would let both work.
     """
     if not schema:
         return {}
@@ -138,5 +138,5 @@ def _ssl_mode(query: str) -> str:
 
 
 def _invalid(reason: str) -> Invalid:
-    """Build the error of an unusable address, which it does not quote."""
+    """Build the error of a database's unusable address, which it does not quote."""
     return Invalid("url", f"{reason}: write it as {EXAMPLE}.")

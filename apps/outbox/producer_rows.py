@@ -111,9 +111,10 @@ class Quarantine:
 
 
 def _bytes_of(text: str) -> str:
-    """Write the bytes of a text, in UTF-8.
+    """Write SQL for the bytes, in UTF-8, that a text column of an outbox row has.
 
-    Those of SQL_ASCII may be no text: Postgres would refuse the whole answer.
+    In a database of SQL_ASCII they may be no text: Postgres would refuse the whole
+    answer.
     """
     encoding = (
         "CASE getdatabaseencoding() WHEN 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END"
@@ -270,7 +271,7 @@ def _encoded(names: Iterable[str]) -> list[bytes]:
 
 
 def _readable(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Decode the texts of a row; a sign stands for what is no UTF-8."""
+    """Decode the byte texts of an outbox row; a sign stands for what is no UTF-8."""
     return {
         name: value.decode("utf-8", "replace") if isinstance(value, bytes) else value
         for name, value in row.items()
@@ -281,7 +282,7 @@ def _readable(row: Mapping[str, Any]) -> dict[str, Any]:
 def session(
     outbox: Outbox, *, most_bytes: int | None = None
 ) -> Iterator[psycopg.Connection[Any]]:
-    """Connect to the producer's database for one transaction, committed at the end.
+    """Connect to an outbox's database for one transaction, committed at the end.
 
     `most_bytes` of answers, if not those of a page. Raises Unavailable where the
     database is away, or an answer takes longer than two seconds, and Refused where its
@@ -318,5 +319,5 @@ def session(
 
 
 def filled(outbox: Outbox, statement: str) -> str:
-    """Write the names of an outbox's tables into a statement of ours."""
+    """Fill the names of an outbox's tables into a SQL statement."""
     return Tables(outbox.schema or None).fill(statement)

@@ -52,7 +52,10 @@ class TableOwners:
         self._verdicts = _verdicts(Outbox(url=url, schema=schema), others)
 
     def first_of(self, others: Iterable[Outbox]) -> Outbox | None:
-        """Return the first outbox that has the table, as it is stored now."""
+        """Return the first of these outboxes that has the same table as the new one.
+
+        They are compared as they are stored now; None if none has it.
+        """
         return next((each for each in others if self._has_table(each)), None)
 
     def _has_table(self, other: Outbox) -> bool:
@@ -64,7 +67,7 @@ class TableOwners:
 
 
 def _verdicts(own: Outbox, others: Sequence[Outbox]) -> Mapping[tuple[int, int], bool]:
-    """Compare the tables of other outboxes with that of a new one.
+    """Compare the tables of other outboxes with that of a new outbox.
 
     Returns whether they are the same table, by number and version of the other outbox;
     one whose server does not answer in time is missing.
@@ -88,7 +91,7 @@ def _answer(future: Future[ServerTable | None]) -> ServerTable | None:
 
 
 def _read_table(outbox: Outbox) -> ServerTable | None:
-    """Return the table that a server has for an outbox; None where it does not say."""
+    """Ask an outbox's server which table it has; None where it does not say."""
     try:
         with producer_rows.session(outbox) as connection:
             values = {"table": Tables(outbox.schema or None).outbox}
@@ -99,7 +102,11 @@ def _read_table(outbox: Outbox) -> ServerTable | None:
 
 
 def _address_of(url: str, schema: str) -> TableAddress | None:
-    """Return the address of a table; None where its variable is not set here."""
+    """Return the address of an outbox's table by its settings.
+
+    It is None where the database's stored address cannot be read here, as without its
+    variable.
+    """
     try:
         database = ProducerDatabase.read(url)
     except PoisonwebError:

@@ -24,10 +24,10 @@ INSPECTION_SECONDS = 15.0
 
 
 def findings(*, url: str, schema: str, for_manager: bool = False) -> list[Finding]:
-    """Return what is wrong with the tables, the worst first; [] if nothing is.
+    """List what is wrong with a producer's outbox tables, the worst first.
 
-    `url` is as it is stored; only a manager sees its host and its user. Never call it
-    in a transaction: it waits for the database.
+    It is [] if nothing is. `url` is as it is stored; only a manager sees its host and
+    its user. Never call it in a transaction: it waits for the database.
     """
     give_back_session()
     settings = SweeperSettings(
@@ -57,7 +57,7 @@ def _cleaned(finding: Finding, url: str) -> Finding:
 
 
 def _connect(parameters: dict[str, Any], limits: ExitStack) -> psycopg.Connection[Any]:
-    """Connect, under limits that end with the stack."""
+    """Connect to a producer's database, its answers limited until the stack ends."""
     connection = psycopg.connect(**parameters, autocommit=True, prepare_threshold=None)
     limits.enter_context(limited(connection, seconds=INSPECTION_SECONDS))
     return connection

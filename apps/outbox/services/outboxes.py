@@ -175,7 +175,12 @@ def _change(
     reason: str,
     now: datetime,
 ) -> Outbox:
-    """Update an outbox under its lock; `owners` where its table is another one."""
+    """Change an outbox's settings under its lock, and audit that; return the outbox.
+
+    `owners` are those of its table, where that becomes another one. Raises Refused
+    where the outbox was changed meanwhile, and Invalid for an unusable setting or a
+    table that another outbox has.
+    """
     if owners is not None:
         wait_for(COUNTING)
     outbox = _locked_outbox(name)
@@ -232,7 +237,7 @@ def remove_outbox(
 
 
 def _owners(name: str, settings: OutboxSettings) -> TableOwners:
-    """Ask the servers which outboxes have the table of this one."""
+    """Ask the databases' servers which other outboxes have the same table."""
     others = list(Outbox.objects.exclude(name=name))
     return TableOwners(url=settings.url, schema=settings.schema, others=others)
 
@@ -240,7 +245,10 @@ def _owners(name: str, settings: OutboxSettings) -> TableOwners:
 def _refuse_shared_table(
     owners: TableOwners, name: str, principal: Principal, *, field: str
 ) -> None:
-    """Raise Invalid where another outbox has the table; `COUNTING` is locked."""
+    """Raise Invalid where another outbox has the same table.
+
+    Call it while `COUNTING` is locked.
+    """
     owner = owners.first_of(Outbox.objects.exclude(name=name).select_related("topic"))
     if owner is None:
         return
@@ -281,7 +289,10 @@ def _topic_for(name: str) -> Topic:
 
 
 def storable_url(url: str) -> str:
-    """Return the form to store of an address that was entered."""
+    """Return a database address that a person entered, in the form to store.
+
+    It is sealed, or env:NAME as it is. Raises Invalid for one that cannot be stored.
+    """
     if len(url) > URL_LIMIT or not url.isprintable():
         raise Invalid("url", f"give at most {URL_LIMIT:,} characters that can be seen")
     if url.startswith(sealed_addresses.SEALED):
@@ -292,7 +303,7 @@ def storable_url(url: str) -> str:
 
 
 def check_address(url: str) -> None:
-    """Raise Invalid for an address that is unusable or forbidden.
+    """Raise Invalid for an outbox's database address that is unusable or forbidden.
 
     The variable of an env:NAME address must be set: without it nothing can be checked.
     """
@@ -300,7 +311,10 @@ def check_address(url: str) -> None:
 
 
 def _readable(settings: OutboxSettings) -> dict[str, Any]:
-    """Return the settings for the audit: an address only says where it is stored."""
+    """Return an outbox's settings for the audit, with where its address is stored.
+
+    The address itself is a secret.
+    """
     return asdict(settings) | {"url": sealed_addresses.described(settings.url)}
 
 

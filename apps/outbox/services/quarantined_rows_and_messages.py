@@ -90,10 +90,11 @@ class DecidedRow:
 
 @transaction.atomic
 def note(*, outbox: Outbox, rows: Sequence[CapturedRow], now: datetime) -> None:
-    """Note which messages are those of rows; the outbox may have been removed.
+    """Link quarantined outbox rows to the messages that were captured from them.
 
-    Where a person decided about a row before its message was here, that is carried out
-    on the message. A message whose row was released is open again.
+    The outbox may have been removed: then nothing is stored. Where a person decided
+    about a row before its message was here, that is carried out on the message. A
+    message whose row was released is open again.
     """
     if not rows or not Outbox.objects.filter(pk=outbox.pk).exists():
         return
@@ -121,7 +122,7 @@ def decide(
     state: AsideState,
     now: datetime,
 ) -> None:
-    """Record what a person decided about a quarantined row, on its message as well.
+    """Record a person's decision about a quarantined row, and decide its message.
 
     Raises Refused where triage was first. Call it inside a transaction.
     """
@@ -148,7 +149,7 @@ def decide(
 
 
 def unsettled() -> QuerySet[SetAsideRow]:
-    """Select the rows that are not as was decided; `target` is what they should be."""
+    """Select quarantined rows whose state is not the decided one, their `target`."""
     sends = Redrive.objects.filter(
         poison=OuterRef("poison"), n__gt=OuterRef("redrives"), outcome__in=SENT_OUTCOMES
     )
@@ -185,7 +186,7 @@ def first_unsettled(
 
 
 def decided_rows(keys: Sequence[int]) -> list[DecidedRow]:
-    """Return those of these rows that are not as was decided."""
+    """Return the quarantined rows of these keys that are not in the decided state."""
     return [
         DecidedRow(row, AsideState(row.target))  # type: ignore[attr-defined]
         for row in unsettled().filter(pk__in=keys).order_by("pk")
@@ -215,7 +216,7 @@ def store_all(
     states: Sequence[tuple[DecidedRow, AsideState]],
     now: datetime,
 ) -> None:
-    """Note the states that rows have now, as `store` does."""
+    """Store the states that outbox rows have now in their database, as `store` does."""
     as_decided = [each for each in states if not _was_sent_all_the_same(*each)]
     rows = [decided.row for decided, _ in as_decided]
     with transaction.atomic(), connection.cursor() as cursor:
@@ -259,7 +260,10 @@ def _was_sent_all_the_same(decided: DecidedRow, state: AsideState) -> bool:
 
 
 def note_flood(*, outbox_id: int, now: datetime) -> None:
-    """Note whose rows of an outbox were set aside most often within ten minutes."""
+    """Store which writer had most rows of an outbox set aside in the last ten minutes.
+
+    The number of these rows is stored with it.
+    """
     rows = SetAsideRow.objects.filter(outbox=outbox_id, noted_at__gt=now - FLOOD_TIME)
     writers = rows.values_list(*WRITER)
     first = writers.annotate(rows=Count("pk")).order_by("-rows", *WRITER).first()

@@ -59,7 +59,10 @@ def drop_row(
     reason: str = "",
     now: datetime,
 ) -> None:
-    """Let a quarantined row never be sent; it stays in its table. See `send_row`."""
+    """Drop a quarantined outbox row: it is never sent, and stays in its table.
+
+    See `send_row`.
+    """
     _decide(
         producer_rows.drop,
         AsideState.DROPPED,

@@ -96,7 +96,10 @@ def note(
 def _rows_for(
     outbox_id: int, state: SweeperState, now: datetime
 ) -> QuerySet[OutboxActivity]:
-    """Select an outbox's activity: a waiting sweeper overwrites no working one's."""
+    """Select the activity of an outbox that its sweeper may overwrite.
+
+    A waiting sweeper overwrites no working one's.
+    """
     rows = OutboxActivity.objects.filter(outbox=outbox_id)
     if state is not SweeperState.WAITING:
         return rows
@@ -107,7 +110,10 @@ def _rows_for(
 
 
 def _flood_of(outbox_id: int) -> str:
-    """Name the writer of a flood of quarantined rows; "" where they are few."""
+    """Describe an outbox's flood of quarantined rows: how many, and whose.
+
+    It is "" where they are few.
+    """
     flooded = OutboxActivity.objects.filter(
         outbox=outbox_id, flood_rows__gte=FLOOD_ROWS
     )

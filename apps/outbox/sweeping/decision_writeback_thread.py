@@ -70,11 +70,14 @@ class DecisionWriteback:
         self._thread.start()
 
     def stop(self) -> None:
-        """Begin no other transaction; `join` waits for the present one."""
+        """Let the thread begin no other transaction on outbox rows.
+
+        `join` waits for the present one.
+        """
         self._stop.set()
 
     def join(self, seconds: float) -> bool:
-        """Wait for the end; tell whether it has come."""
+        """Wait so long for the writeback thread's end; tell whether it has come."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
@@ -111,7 +114,10 @@ class DecisionWriteback:
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
-        """Look at what was set aside, and count the time that it takes."""
+        """Lend a session of our Postgres to a block that looks for unsettled rows.
+
+        The block's time is added to the time spent with looking.
+        """
         began = monotonic()
         try:
             with borrow():
@@ -129,7 +135,10 @@ class DecisionWriteback:
             return list(listed.select_related("topic"))
 
     def _parts(self, outbox: Outbox) -> list[tuple[Outbox, Sequence[int]]]:
-        """List the first unsettled rows of an outbox, in parts of a transaction."""
+        """List the first unsettled rows of an outbox: their keys, in parts.
+
+        Each part is for one transaction.
+        """
         with self._looking():
             keys = quarantined_rows_and_messages.first_unsettled(
                 outbox, passed_by=self._passed_by("row"), most=LISTED_AT_ONCE
@@ -139,7 +148,10 @@ class DecisionWriteback:
         return [(outbox, keys[start : start + size]) for start in starts]
 
     def _settle(self, outbox: Outbox, keys: Sequence[int]) -> None:
-        """Settle rows of an outbox; an error leaves it, or a row, for later."""
+        """Write decisions to an outbox's rows, and store the states of the rows.
+
+        An error leaves the outbox, or a row, for later.
+        """
         with borrow():
             rows = quarantined_rows_and_messages.decided_rows(keys)
         try:
@@ -159,7 +171,10 @@ class DecisionWriteback:
     def _settle_rows(
         self, outbox: Outbox, rows: Sequence[DecidedRow]
     ) -> list[tuple[DecidedRow, AsideState]]:
-        """Update outbox rows as decided, in one transaction; return their states."""
+        """Update an outbox's rows as decided, in one transaction; return their states.
+
+        Rows that are left for later have no state here.
+        """
         states = list[tuple[DecidedRow, AsideState]]()
         if not rows:
             return states
@@ -183,7 +198,10 @@ class DecisionWriteback:
         connection: psycopg.Connection[Any],
         rows: Sequence[DecidedRow],
     ) -> list[tuple[DecidedRow, AsideState]]:
-        """Settle one row after the other; leave those that fail for later."""
+        """Write decisions to outbox rows one after the other; return their states.
+
+        Rows that fail, or for which there is no time, are left for later.
+        """
         states = list[tuple[DecidedRow, AsideState]]()
         until = monotonic() + APART_SECONDS
         for decided in rows:
@@ -205,7 +223,10 @@ class DecisionWriteback:
         connection: psycopg.Connection[Any],
         rows: Sequence[DecidedRow],
     ) -> list[tuple[DecidedRow, AsideState]]:
-        """Settle rows that should have one state; all of them fail with one."""
+        """Write one decision to outbox rows at once; all of them fail with one.
+
+        Returns the states that the rows have then, without those to try later.
+        """
         quarantines = {
             row.row_id: Quarantine(row.quarantined_at, row.message_id)
             for row in (decided.row for decided in rows)
@@ -224,7 +245,7 @@ class DecisionWriteback:
         return states
 
     def _passed_by(self, what: str) -> list[int]:
-        """Return the keys of outboxes or rows that are left alone now."""
+        """Return the keys of outboxes, or of rows, that are left alone for now."""
         now = self._clock()
         for key in [key for key, until in self._left_alone.items() if until <= now]:
             del self._left_alone[key]

@@ -78,12 +78,15 @@ class OutboxSweeper:
         self._stop.set()
 
     def join(self, seconds: float) -> bool:
-        """Wait for the end; tell whether it has come."""
+        """Wait so long for the sweeper thread's end; tell whether it has come."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def report(self, rows: Sequence[QuarantinedRow]) -> list[ReportAnswer]:
-        """Capture quarantined rows; raise Away while our Postgres is away."""
+        """Capture an outbox's quarantined rows as messages to triage.
+
+        Raises Away while our Postgres is away.
+        """
         try:
             with borrow():
                 return capture_quarantined(

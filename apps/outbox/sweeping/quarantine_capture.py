@@ -28,9 +28,11 @@ SWEEPER = Principal(actor=Actor.system("sweeper"), scopes=frozenset(), source="s
 def capture_quarantined(
     *, outbox: Outbox, rows: Sequence[QuarantinedRow], now: datetime
 ) -> list[ReportAnswer]:
-    """Store rows as failures of their topics, or of the outbox's own; answer in order.
+    """Capture an outbox's quarantined rows as failures, and answer in their order.
 
-    The same row with the same reason counts once, until it is quarantined again.
+    They are failures of their topics, where these are registered, or else of the
+    outbox's own topic. The same row with the same reason counts once, until it is
+    quarantined again.
     """
     topics = _registered_topics(outbox, {row.topic for row in rows})
     reports = [
@@ -54,7 +56,7 @@ def capture_quarantined(
 
 
 def _report_id(row: QuarantinedRow, outbox: Outbox) -> UUID:
-    """Build the report id of one quarantine of a row; a later one has another.
+    """Build the report id of one quarantine of an outbox row; a later one has another.
 
     A row that a sweeper cannot mark has no time.
     """

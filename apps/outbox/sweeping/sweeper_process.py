@@ -91,7 +91,7 @@ class SweeperProcess:
         sweeper.start()
 
     def _end(self, outbox_ids: Iterable[int]) -> None:
-        """Stop sweepers; `_ending` has them until their threads have ended."""
+        """Stop the sweepers of these outboxes; `_ending` has them until they end."""
         for pk in list(outbox_ids):
             sweeper = self._sweepers.pop(pk)
             sweeper.stop()

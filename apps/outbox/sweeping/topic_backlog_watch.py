@@ -81,7 +81,10 @@ class TopicBacklogWatch:
                 self._figures.pop(topic, None)
 
     def slowed(self) -> Mapping[str, str]:
-        """Return the topics with a long backlog, with reasons; waits for no broker."""
+        """Return the topics with a long backlog, with reasons, as the broker last said.
+
+        Answers that are too old do not count. It waits for no broker.
+        """
         with self._mutex:
             since = self._timer() - FRESH_SECONDS
             return {
@@ -96,7 +99,10 @@ class TopicBacklogWatch:
                 self.ask(topic)
 
     def next_due(self) -> str | None:
-        """Return the topic that was asked about longest ago, if that is long enough."""
+        """Return the topic whose backlog was asked about longest ago, if long enough.
+
+        It is None where no topic is due.
+        """
         with self._mutex:
             asked_at = {
                 topic: self._figures[topic].asked_at

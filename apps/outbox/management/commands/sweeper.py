@@ -16,7 +16,7 @@ class Command(BaseCommand):
     help = "Send what waits in every outbox; several processes share them."
 
     def handle(self, *_: Any, **__: Any) -> None:
-        """Sweep until a signal to stop."""
+        """Run the sweeper process for all outboxes, until a signal to stop."""
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
