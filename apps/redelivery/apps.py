@@ -12,7 +12,11 @@ class RedeliveryConfig(AppConfig):
     label = "redelivery"
 
     def ready(self) -> None:
-        """Let operations requeue and act on what is here, and lanes take requests."""
+        """Register deliveries with operations, requeues and lanes.
+
+        Operations act on deliveries, messages of endpoints' topics are requeued as
+        deliveries, and lanes store requests as such.
+        """
         topics_without_broker = import_module("apps.brokers.topics_without_broker")
         requeues = import_module("apps.redelivery.services.message_requeues")
         topics_without_broker.register(requeues.send)

@@ -42,12 +42,12 @@ new_delivery_id = DeliveryIds().new
 
 
 def first_id_at(moment: datetime) -> uuid.UUID:
-    """Return an id that no id of this moment, or a later one, is below."""
+    """Return a lower bound: no delivery id of this moment, or a later one, is below."""
     return uuid.UUID(int=_milliseconds(moment) << 80)
 
 
 def last_id_at(moment: datetime) -> uuid.UUID:
-    """Return an id that no id of this moment, or an earlier one, is above."""
+    """Return an upper bound: no delivery id of this moment, or an earlier, is above."""
     return uuid.UUID(int=_milliseconds(moment) << 80 | _REST)
 
 

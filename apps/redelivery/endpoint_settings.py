@@ -81,11 +81,11 @@ class EndpointSettings:
         return cls(**values)
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
-        """Return these settings with some changed."""
+        """Return a copy of an endpoint's settings with these changes."""
         return replace(self, **changes)
 
     def check(self) -> None:
-        """Raise Invalid for the first setting that is unusable, with the remedy."""
+        """Raise Invalid for an endpoint's first unusable setting, with the remedy."""
         for setting in SETTINGS:
             check_value(setting, getattr(self, setting.name))
         EndpointTarget.parse(self.target, field="target")
@@ -110,7 +110,7 @@ class EndpointSettings:
             )
 
     def _check_timeouts(self) -> None:
-        """Raise Invalid unless an attempt ends before its claim and its caller do."""
+        """Raise Invalid unless attempts end before their claims and callers do."""
         attempt = self.attempt_timeout
         if self.claim_timeout < attempt + CLOCK_DIFFERENCE:
             raise Invalid(
@@ -140,7 +140,10 @@ class EndpointSettings:
                 )
 
     def _check_end(self) -> None:
-        """Raise Invalid unless it forwards to exactly one place, or does not."""
+        """Raise Invalid unless an endpoint that forwards deliveries has one place to.
+
+        One that does not forward may name no place.
+        """
         places = [
             name
             for name in ("forward_topic", "forward_endpoint")

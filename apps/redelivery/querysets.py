@@ -20,7 +20,7 @@ class EndpointQuerySet(models.QuerySet["Endpoint"]):
         return self.filter(topic_filters_by_id.matching(patterns))
 
     def with_related_rows(self) -> Self:
-        """Load what its settings and its breaker refer to, too."""
+        """Load endpoints with the rows that their settings and breakers refer to."""
         return self.select_related(
             *("topic", "activity"),
             *("forward_topic", "forward_endpoint", "response_hook"),
@@ -34,5 +34,5 @@ class DeliveryQuerySet(models.QuerySet["Delivery"]):
         return self.filter(endpoint__in=list(topics.values_list("endpoint", flat=True)))
 
     def recent_first(self) -> Self:
-        """Order by acceptance, the latest first; ids are in that order."""
+        """Order deliveries by acceptance, the latest first; ids are in that order."""
         return self.order_by("-id")

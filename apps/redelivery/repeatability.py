@@ -16,7 +16,10 @@ IDEMPOTENCY_KEY = b"idempotency-key"
 def is_repeatable(
     endpoint: Endpoint, *, method: str, headers: Iterable[Header]
 ) -> bool:
-    """Decide by the endpoint's setting, the method, and the caller's own key."""
+    """Tell whether a request may be sent again although it may have arrived.
+
+    The endpoint's setting decides, or the method and the caller's own idempotency key.
+    """
     match Repeatable(endpoint.repeatable):
         case Repeatable.ALWAYS:
             return True

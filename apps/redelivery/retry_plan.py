@@ -41,7 +41,7 @@ class RetryPlan:
         last_wait: float = 0.0,
         retry_after: float | None = None,
     ) -> float:
-        """Return the seconds from a failure to the next try.
+        """Return the seconds from a delivery's failure to its next try.
 
         `last_wait` is the wait before the try that failed, which only the decorrelated
         jitter needs.
@@ -51,18 +51,18 @@ class RetryPlan:
         return max(min(wait, self.longest), SHORTEST_WAIT)
 
     def is_exhausted(self, retry_count: int) -> bool:
-        """Tell whether so many failures leave no retry."""
+        """Tell whether so many failures of a delivery leave no retry in the plan."""
         return self.retries is not None and retry_count > self.retries
 
     def _grown(self, retry_count: int) -> float:
-        """Return the wait before it is spread."""
+        """Return the wait before a next try, grown by failures, before jitter."""
         if self.backoff is IntervalGrowth.FIXED:
             return self.interval
         doublings = min(retry_count - 1, _MOST_DOUBLINGS)
         return min(self.interval * 2.0**doublings, self.longest)
 
     def _jittered(self, wait: float, last_wait: float) -> float:
-        """Spread a wait at random."""
+        """Spread the seconds between two tries at random, by the plan's jitter."""
         match self.jitter:
             case Jitter.NONE:
                 return wait
@@ -106,7 +106,7 @@ def after_failure(
     expires_at: datetime | None,
     now: datetime,
 ) -> NextTry | NoMoreTries:
-    """Decide what follows a failed try.
+    """Decide whether, and when, a delivery is tried again after a failed try.
 
     A delivery that would be due only after its expiry waits until then, and ends.
     """

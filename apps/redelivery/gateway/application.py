@@ -113,7 +113,7 @@ class GatewayApplication:
         self._first_tries.cut()
 
     async def aclose(self) -> None:
-        """Finish first tries, write what is left, and close all connections.
+        """Close the gateway: finish first tries, write what waits, close connections.
 
         Tasks that are still not over, since Postgres hangs, end with the event loop.
         """
@@ -281,7 +281,10 @@ class GatewayApplication:
 
     @contextmanager
     def _place(self, endpoint: Endpoint) -> Iterator[None]:
-        """Count a call that is under way; raise GatewayRefusal for one too many."""
+        """Count a block's call as under way; raise GatewayRefusal for one too many.
+
+        There are limits for all endpoints together, and for each.
+        """
         calls = self._calls
         if calls.total() >= MOST_CALLS or calls[endpoint.pk] >= MOST_CALLS_OF_ENDPOINT:
             raise busy("Too many calls are under way: try again.")

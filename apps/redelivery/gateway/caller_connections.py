@@ -80,13 +80,17 @@ class CallerConnection:
         self._departure: asyncio.Task[None] | None = None
 
     def header(self, name: bytes) -> bytes | None:
-        """Return the value of the first header of this name, in small letters."""
+        """Return the value of the request's first header of this name, or None.
+
+        The name is in small letters.
+        """
         return self._values.get(name)
 
     async def read_body(self, limit: int) -> bytes:
-        """Read the body; raise GatewayRefusal above the limit, CallerGone at its end.
+        """Read the request's body; raise GatewayRefusal above the limit.
 
-        The server limits the time in which a request arrives.
+        Raises CallerGone where the caller hangs up. The server limits the time in which
+        a request arrives.
         """
         self._check_length(limit)
         parts = list[bytes]()
@@ -129,13 +133,13 @@ class CallerConnection:
         await self.write(b"", is_last=True)
 
     async def begin(self, status: int, headers: Sequence[Header]) -> None:
-        """Send the caller status and headers of an answer."""
+        """Send the caller the status and headers that begin an answer."""
         self.has_answer = True
         start = {"type": "http.response.start", "status": status}
         await self._send({**start, "headers": headers})
 
     async def write(self, piece: bytes, *, is_last: bool = False) -> None:
-        """Send a piece of the body, as soon as the caller takes it."""
+        """Send the caller a piece of an answer's body, as soon as it takes that."""
         body = {"type": "http.response.body", "body": piece}
         await self._send({**body, "more_body": not is_last})
 

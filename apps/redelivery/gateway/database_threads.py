@@ -73,7 +73,7 @@ class GatewayDatabaseThreads:
     async def run(self, work: Callable[[], T]) -> T:
         """Run a function in a database thread; DatabaseAway while Postgres is silent.
 
-        The call is not run then, unless the session broke meanwhile.
+        The function is not run then, unless the session broke meanwhile.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
@@ -120,7 +120,7 @@ class GatewayDatabaseThreads:
             raise DatabaseAway from problem
 
     def _note_problem(self, problem: Exception) -> Exception:
-        """Close a session that broke; return the error for the caller."""
+        """Close a session of Postgres that broke; return the error for the caller."""
         log.warning("a session of Postgres failed: %s", problem)
         connection.close()
         return problem

@@ -31,7 +31,7 @@ PERHAPS_KEPT = (
 
 
 def status_address(delivery: uuid.UUID) -> str:
-    """Return where a caller may ask for a delivery."""
+    """Return the path at which a caller may ask for a delivery's status."""
     return f"{STATUS_PATH}{delivery}"
 
 

@@ -101,7 +101,7 @@ class _UntilCut:
         self._is_stopping = is_stopping
 
     async def __aenter__(self) -> None:
-        """Enter the block that a time limit or a `cut` ends."""
+        """Enter a first try's block, which a time limit or a `cut` ends."""
         await self._limit.__aenter__()
         self._limits.add(self._limit)
 
@@ -111,7 +111,10 @@ class _UntilCut:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave the block; raise TimeoutError, or _Stopped where it was cut."""
+        """Leave a first try's block; raise TimeoutError if its time is over.
+
+        Raises _Stopped instead where the gateway stops.
+        """
         self._limits.discard(self._limit)
         try:
             await self._limit.__aexit__(kind, error, trace)
@@ -140,7 +143,7 @@ class FirstTries:
         self._is_stopping = False
 
     def cut(self) -> None:
-        """End all calls that are under way as unknown: the gateway stops."""
+        """End all first tries that are under way as unknown: the gateway stops."""
         self._is_stopping = True
         now = asyncio.get_running_loop().time()
         for limit in self._limits:
@@ -224,7 +227,10 @@ class FirstTries:
         return True
 
     def _until_cut(self, seconds: float | None = None) -> _UntilCut:
-        """Limit a block; raise TimeoutError, or _Stopped when `cut` ends it."""
+        """Limit the time of a first try's block; raise TimeoutError beyond it.
+
+        Raises _Stopped when `cut` ends the block.
+        """
         limit = asyncio.timeout(0 if self._is_stopping else seconds)
         return _UntilCut(limit, self._limits, is_stopping=lambda: self._is_stopping)
 
@@ -386,7 +392,10 @@ class FirstTries:
     async def _stored(
         self, call: EndpointCall, first_try: FirstTry | None
     ) -> StoredDelivery:
-        """Store a call and notify the senders; raise _NotStored."""
+        """Store a call as a delivery and notify the senders.
+
+        Raises _NotStored where Postgres does not store it, or perhaps did.
+        """
         store = partial(
             delivery_store.store_with_breaker, call.endpoint, call.delivery(first_try)
         )
@@ -403,7 +412,10 @@ class FirstTries:
     def _keep_late_answer(
         self, call: EndpointCall, unknown: OutcomeUnknown | None
     ) -> None:
-        """Keep what the back end still answers on the attempt, in the background."""
+        """Await a timed-out call's late answer, and store it on its attempt.
+
+        That is done in the background, and only if an answer may still come.
+        """
         if unknown is None:
             return
         task = asyncio.create_task(self._await_late_answer(call, unknown))

@@ -60,7 +60,7 @@ class Reading:
     breakers: dict[int, CachedBreaker] = field(default_factory=dict)
 
     def key(self, secret: str) -> CachedKey | None:
-        """Return the API key of a secret, if it can be used now."""
+        """Return the API key of a secret as it was read, if it can be used now."""
         key = self.keys.get(team.digest_of(secret))
         is_over = key and key.expires_at is not None and key.expires_at <= clock.now()
         return None if is_over else key
@@ -83,9 +83,10 @@ class KeyAndEndpointCache:
         self._task_begun_at = float("-inf")
 
     async def current(self) -> Reading:
-        """Return a reading of the last second, or the last one while it is usable.
+        """Return the keys, endpoints and breakers that were read in the last second.
 
-        Raises Unavailable without a usable one.
+        Where they cannot be read, the last reading, while it is usable. Raises
+        Unavailable without a usable one.
         """
         return await self._not_older_than(self._monotonic() - FRESH_SECONDS)
 
@@ -123,7 +124,11 @@ class KeyAndEndpointCache:
             await asyncio.wait([self._task])
 
     async def _not_older_than(self, moment: float) -> Reading:
-        """Return a reading that was begun since a moment, or the last usable one."""
+        """Return keys, endpoints and breakers whose reading began after a moment.
+
+        Where they cannot be read, the last reading, while it is usable. Raises
+        Unavailable without a usable one.
+        """
         while self._reading.begun_at < moment:
             if self._task is None:
                 if self._monotonic() - self._task_begun_at < FRESH_SECONDS and (
@@ -141,7 +146,7 @@ class KeyAndEndpointCache:
         return self._reading
 
     async def _read(self) -> None:
-        """Read everything in one call; keep the last reading where that fails."""
+        """Read keys, endpoints and breakers; on failure, the last reading stays."""
         begun_at, last = self._monotonic(), self._reading
         try:
             reading = await self._database.run(lambda: _read(last, begun_at))
@@ -165,7 +170,10 @@ def _read(last: Reading, begun_at: float) -> Reading:
 
 
 def _endpoints(last: Mapping[str, Endpoint]) -> dict[str, Endpoint]:
-    """Return all endpoints; read those that changed, or that lead to such."""
+    """Return all endpoints by name; read only changed ones, or with changed targets.
+
+    Such a target is the endpoint of forwards or of the response hook.
+    """
     versions = {
         name: (pk, version)
         for pk, name, version in Endpoint.objects.values_list("pk", "name", "version")

@@ -61,9 +61,10 @@ class EndpointCall:
         )
 
     def _stored_headers(self) -> list[Header]:
-        """Return what a delivery keeps: the caller's headers, and the count of hops.
+        """Return the headers to store with a delivery: the caller's, and the hop count.
 
-        Each attempt gets its own of the others, from the delivery's columns.
+        Left out are the delivery's id, and an idempotency key that is not the caller's:
+        each attempt gets them from the delivery's columns.
         """
         ours = {request_and_answer_headers.DELIVERY}
         if not self.callers_key:

@@ -30,12 +30,12 @@ class SoapVersion(Enum):
 
     @property
     def prefix(self) -> str:
-        """Return the prefix of its names, which the codes of faults bear, too."""
+        """Return the XML prefix of this SOAP version's names, also in fault codes."""
         return "soap" if self is SoapVersion.V1_1 else "env"
 
     @property
     def content_type(self) -> str:
-        """Return the content type of its messages."""
+        """Return the content type of a message in this SOAP version."""
         is_old = self is SoapVersion.V1_1
         return f"{'text/xml' if is_old else 'application/soap+xml'}; charset=utf-8"
 
@@ -65,7 +65,7 @@ def declared_version(headers: Sequence[Header]) -> SoapVersion | None:
 
 
 def version_of(headers: Sequence[Header], body: bytes) -> SoapVersion | None:
-    """Return the SOAP version of a request; None for one that is no SOAP.
+    """Return the SOAP version of an HTTP request; None for one that is no SOAP.
 
     Raises Invalid for SOAP with a doctype, which no version allows.
     """

@@ -140,7 +140,7 @@ class Endpoint(models.Model):
 
     @property
     def plan(self) -> RetryPlan:
-        """Return when its deliveries are tried again."""
+        """Return the endpoint's retry plan: when its deliveries are tried again."""
         return RetryPlan(
             retries=self.retries,
             interval=self.interval,

@@ -30,7 +30,7 @@ class LateAnswer:
 
 
 async def _no_answer() -> None:
-    """Wait for nothing."""
+    """Return None at once: no late answer of a back end is awaited."""
 
 
 class OutcomeUnknown(Unavailable):

@@ -115,7 +115,7 @@ class EndpointAnswer:
         return data
 
     async def chunks(self, *, seconds: float) -> AsyncIterator[bytes]:
-        """Yield the rest of the body; raise OutcomeUnknown if it takes longer."""
+        """Yield the rest of an answer's body; raise OutcomeUnknown beyond the time."""
         until = asyncio.get_running_loop().time() + seconds
         while not self.is_complete:
             if not self._rest:
@@ -126,7 +126,7 @@ class EndpointAnswer:
                 yield data
 
     async def _read_piece(self) -> None:
-        """Wait for more of the body, or for its end."""
+        """Wait for the next bytes of an answer's body, or for its end."""
         piece = await self._connection.read_piece()
         self._rest += piece
         self._has_ended = not piece
@@ -141,7 +141,7 @@ class HttpCaller:
         tls: ssl.SSLContext | None = None,
         connections_per_target: int = CONNECTIONS_PER_TARGET,
     ) -> None:
-        """Take certificates from this machine, unless `tls` has others."""
+        """Trust this machine's certificates in calls to back ends, or `tls`'s."""
         self._tls = tls
         self._connections_per_target = connections_per_target
         self._pools: dict[tuple[str, str, int], _TargetPool] = {}
@@ -203,7 +203,10 @@ class HttpCaller:
     async def _slot(
         self, target: EndpointTarget, until: float
     ) -> AsyncIterator[_TargetPool]:
-        """Wait until the target has fewer than its number of connections."""
+        """Wait until a target has a free connection; lend its pool to the block.
+
+        Raises RequestNotSent if none of its number of connections is free in time.
+        """
         pool = self._pool_of(target)
         pool.users += 1
         try:
@@ -228,7 +231,7 @@ class HttpCaller:
         return self._pools[key]
 
     async def _dial(self, target: EndpointTarget, until: float) -> BackEndConnection:
-        """Connect to an address that was checked; raise RequestNotSent."""
+        """Connect to a back end's checked address; raise RequestNotSent on failure."""
         until = min(until, asyncio.get_running_loop().time() + CONNECT_SECONDS)
         slow = f"{target.host} took no connection within the time limit."
         async with _time_limit(until, RequestNotSent(slow)):
@@ -248,7 +251,7 @@ class HttpCaller:
         )
 
     async def _connect(self, target: EndpointTarget, address: str) -> BackEndConnection:
-        """Connect to an address; verify the certificate against the host's name."""
+        """Connect to a back end; verify its certificate against the host's name."""
         is_tls = target.scheme == "https"
         _, connection = await asyncio.get_running_loop().create_connection(
             BackEndConnection,
@@ -267,7 +270,11 @@ class HttpCaller:
     def _start_late_reader(
         self, connection: BackEndConnection, late_for: float
     ) -> tuple[OutcomeUnknown, bool]:
-        """Start a reader of the late answer, if wanted; return the error, and if so."""
+        """Start a reader of a timed-out call's late answer, if one is wanted.
+
+        Returns the error to raise, and whether a reader was started: there are never
+        more than `MOST_LATE_ANSWERS`.
+        """
         reason = "The back end did not answer within the time limit."
         if late_for <= 0 or len(self._late_readers) >= MOST_LATE_ANSWERS:
             return OutcomeUnknown(reason), False
@@ -300,7 +307,7 @@ class _TargetPool:
         return None
 
     def take_back(self, connection: BackEndConnection) -> None:
-        """Return a connection to the pool, if it can carry another call."""
+        """Put a connection back into the pool; close it if it can carry no call."""
         if not connection.end_call():
             connection.abort()
             return
@@ -309,7 +316,7 @@ class _TargetPool:
         self._idle.append((connection, timer))
 
     def close_idle(self) -> None:
-        """Close all connections that carry no call."""
+        """Close all connections of a target's pool that carry no call."""
         for connection, timer in self._idle:
             timer.cancel()
             connection.abort()
@@ -344,7 +351,7 @@ async def _read_late(
 
 @asynccontextmanager
 async def _time_limit(until: float, error: Exception) -> AsyncIterator[None]:
-    """Raise an error at this time of the event loop's clock."""
+    """Raise an error if the block lasts until this time of the event loop's clock."""
     try:
         async with asyncio.timeout_at(until):
             yield

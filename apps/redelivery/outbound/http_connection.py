@@ -57,7 +57,10 @@ class BackEndConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Keep what came; a back end that speaks unasked loses its connection."""
+        """Store the bytes that came from the back end.
+
+        A back end that speaks unasked loses its connection.
+        """
         if self._is_idle:
             self.abort()
             return
@@ -88,7 +91,10 @@ class BackEndConnection(asyncio.Protocol):
             self._transport.write(data or b"")
 
     async def read_head(self) -> AnswerHead:
-        """Wait for an answer's head; after a cancellation, this can be called again."""
+        """Wait for the status and headers of a back end's answer.
+
+        After a cancellation, this can be called again.
+        """
         for _ in range(MOST_INTERIM_ANSWERS + 1):
             event = await self._next_event()
             if isinstance(event, h11.Response):
@@ -100,7 +106,7 @@ class BackEndConnection(asyncio.Protocol):
         )
 
     async def read_piece(self) -> bytes:
-        """Wait for the next bytes of the body; b"" is its end."""
+        """Wait for the next bytes of an answer's body; b"" is its end."""
         while True:
             event = await self._next_event()
             if isinstance(event, h11.EndOfMessage):
@@ -111,7 +117,7 @@ class BackEndConnection(asyncio.Protocol):
                 return bytes(event.data)
 
     def end_call(self) -> bool:
-        """Prepare for the next call; tell whether the connection can carry one.
+        """Prepare the connection for its next call; tell whether it can carry one.
 
         Surplus bytes would be taken for the answer to the next call.
         """
@@ -129,7 +135,7 @@ class BackEndConnection(asyncio.Protocol):
         return is_usable
 
     def begin_call(self) -> bool:
-        """Take the connection out of the pool; tell whether it is still open."""
+        """Note that a call uses the connection now; tell whether it is still open."""
         self._is_idle = False
         return not (
             self._is_over or self._transport is None or self._transport.is_closing()
@@ -142,7 +148,10 @@ class BackEndConnection(asyncio.Protocol):
             self._transport.abort()
 
     async def _next_event(self) -> h11.Event:
-        """Return the next part of an answer; raise OutcomeUnknown for other bytes."""
+        """Return the next part of an answer; raise OutcomeUnknown for other bytes.
+
+        It waits for the bytes of the back end.
+        """
         while True:
             try:
                 event = self._h11.next_event()

@@ -110,7 +110,7 @@ def checked_headers(headers: Iterable[Header]) -> list[Header]:
 
 
 def _refuse(headers: Iterable[Header]) -> None:
-    """Raise Invalid for the first header that is not valid in HTTP."""
+    """Raise Invalid for the first header whose name or value HTTP does not allow."""
     for name, value in headers:
         if not _NAME.fullmatch(name):
             raise Invalid("headers", f"{name[:40]!r} is not the name of a header.")
@@ -158,7 +158,7 @@ def _is_named(header: Header, name: bytes) -> bool:
 
 
 def _ends_here(name: bytes, value: bytes, removed: Collection[bytes]) -> bool:
-    """Tell whether a header is for this hop, or for Poisonweb itself."""
+    """Tell whether a header is not passed on: it is for this hop, or for Poisonweb."""
     is_own_key = name == b"authorization" and _OWN_KEY.match(value)
     return name in removed or name.startswith(OWN_PREFIX) or bool(is_own_key)
 
@@ -181,7 +181,7 @@ def _cookie_name(pair: bytes) -> bytes:
 
 
 def _without_own_cookies(headers: Iterable[Header], header: bytes) -> Iterable[Header]:
-    """Yield the headers; cut the session of our pages out of those of this name."""
+    """Yield headers; cut our pages' session cookies out of those of this name."""
     for name, value in headers:
         if name.lower() != header:
             yield name, value

@@ -152,7 +152,10 @@ def _is_name(host: str) -> bool:
 
 
 def _ipv4_host(host: str, field: str) -> str:
-    """Refuse the octal, hexadecimal and short notations, which readers differ about."""
+    """Return a target's IPv4 address; raise Invalid unless it is in four decimals.
+
+    Readers differ about the octal, hexadecimal and short notations.
+    """
     try:
         return str(IPv4Address(host))
     except AddressValueError:
@@ -162,7 +165,10 @@ def _ipv4_host(host: str, field: str) -> str:
 
 
 def _ipv6_host(host: str, field: str) -> str:
-    """Refuse zones: they name a network card of this machine."""
+    """Return a target's IPv6 address in usual notation; raise Invalid for a zone.
+
+    A zone names a network card of this machine. Raises Invalid for no address, too.
+    """
     try:
         address = IPv6Address(host)
     except AddressValueError:

@@ -24,11 +24,11 @@ class CallThroughput:
         self._each_second = 0.0
 
     def add(self) -> None:
-        """Count an ended call, for the rate at which calls end."""
+        """Count a call of the endpoint that ended, to measure how fast calls end."""
         self._ended += 1
 
     def expected(self, *, seconds: float, now: float) -> int:
-        """Return how many calls may end within so many seconds."""
+        """Estimate how many calls of the endpoint will end within so many seconds."""
         counted = now - self._counted_from
         if counted >= COUNTED_SECONDS:
             before = self._each_second * 0.5 ** (counted / HALF_LIFE_SECONDS)
@@ -53,12 +53,12 @@ class CallPace:
 
     @property
     def window(self) -> int:
-        """Return how many calls may run, as far as the slow start is concerned."""
+        """Return how many calls of the endpoint the slow start lets run at once."""
         return self._window
 
     @property
     def failures(self) -> int:
-        """Return how many calls have failed in a row."""
+        """Return how many calls of the endpoint have failed in a row."""
         return self._failures
 
     def room(
@@ -71,7 +71,7 @@ class CallPace:
         return max(room, 0)
 
     def seconds_to_token(self, rate: float) -> float:
-        """Return how long the rate lets the next call wait."""
+        """Return the seconds until the endpoint's rate lets its next call begin."""
         return max(0.0, (1.0 - self._tokens) / rate)
 
     def begin(self, calls: int) -> None:
@@ -89,11 +89,11 @@ class CallPace:
         self._window += 1
 
     def limit_window(self, concurrency: int) -> None:
-        """Let the window be no larger than the concurrency."""
+        """Let the slow start's window be no larger than the endpoint's concurrency."""
         self._window = max(1, min(self._window, concurrency))
 
     def _count_tokens(self, rate: float, now: float) -> float:
-        """Add the rate limit's tokens for the time since the last look."""
+        """Add the rate limit's tokens since the last look; return their number."""
         if self._counted_at is not None:
             self._tokens += (now - self._counted_at) * rate
         self._counted_at = now

@@ -86,7 +86,7 @@ async def call(
 
 
 def of_late_answer(late: LateAnswer) -> CallResult:
-    """Build the result to store of a back end's late answer."""
+    """Build the result to store of a back end's answer after the time limit."""
     return CallResult(
         outcome=AttemptOutcome.UNKNOWN,
         status=late.status,
@@ -123,9 +123,10 @@ def _request(endpoint: Endpoint, delivery: ClaimedDelivery) -> EndpointRequest:
 
 
 async def _result(answer: EndpointAnswer, endpoint: Endpoint) -> CallResult:
-    """Read as much of an answer as is kept, and judge its status.
+    """Read the beginning of an answer, as much as is stored, and judge its status.
 
-    A status that is a failure says it all, though its body breaks off.
+    A status that is a failure says it all, though its body breaks off. Otherwise a body
+    that breaks off raises OutcomeUnknown.
     """
     failed = is_failure(answer.status, endpoint.failure_statuses)
     body = b""

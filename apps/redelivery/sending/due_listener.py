@@ -18,9 +18,10 @@ BACK_OFF_BASE, BACK_OFF_CAP = 0.5, 5.0
 
 
 async def listen(wake: Callable[[int], None]) -> None:
-    """Call `wake` with the id of each endpoint of a notice, until it is cancelled.
+    """Listen for notices of due deliveries; call `wake` with each endpoint's id.
 
-    While Postgres is away it is tried again; what was missed is found by the poll.
+    It goes on until it is cancelled. While Postgres is away it tries to connect again;
+    what was missed is found by the poll.
     """
     troubles = 0
     while True:

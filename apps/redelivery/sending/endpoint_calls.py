@@ -71,11 +71,11 @@ class CallsUnderWay:
         self._late_answers: set[asyncio.Task[None]] = set()
 
     def begin_slowly(self) -> None:
-        """Start over with one call at a time, as a new owner."""
+        """Begin the endpoint's slow start again, as its new owner."""
         self.pace, self._throughput = CallPace(), CallThroughput()
 
     def stop(self) -> None:
-        """Begin no call of the endpoint any more."""
+        """Begin no call of the endpoint any more; give back its claimed deliveries."""
         self._is_stopping = True
         self.give_back()
 
@@ -95,7 +95,7 @@ class CallsUnderWay:
         )
 
     def shortage(self) -> tuple[int, int]:
-        """Return for how many calls to claim: those that may begin, and those ahead."""
+        """Return how many deliveries to claim: for calls that may begin, and ahead."""
         room, ready, ahead = self.room(), len(self._ready), self._ahead()
         self._low_mark = ahead * 3 // 4
         if ready > self._low_mark:
@@ -158,7 +158,7 @@ class CallsUnderWay:
         return min(expected, MOST_AHEAD)
 
     def _next(self) -> ClaimedDelivery | None:
-        """Take the next delivery whose call begins now."""
+        """Take the next claimed delivery, whose call begins now; None if none may."""
         if self._ready and self._ready[0][0] < monotonic() - LONGEST_WAIT:
             self.give_back_old()
         if not self._ready or not self.room():
@@ -183,7 +183,7 @@ class CallsUnderWay:
                 self._on_room()
 
     async def _call(self, delivery: ClaimedDelivery) -> None:
-        """Call the back end for a delivery, and hand the result over."""
+        """Call the back end for a delivery, and queue the result to be recorded."""
         begun_at = self._tools.clock()
         call = await delivery_call.call(
             self._tools.caller, self._endpoint(), delivery, now=begun_at
@@ -216,7 +216,7 @@ class CallsUnderWay:
     async def _await_late_answer(
         self, delivery: ClaimedDelivery, call: DeliveryCall
     ) -> None:
-        """Keep what the back end still answers after the time limit."""
+        """Await the late answer to a call that timed out; store it on its attempt."""
         late = await call.late_answer() if call.late_answer is not None else None
         if late is None:
             return

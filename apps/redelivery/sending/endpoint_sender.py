@@ -70,7 +70,7 @@ class EndpointSender:
         self._search_expired_at = 0.0
 
     async def run(self) -> None:
-        """Deliver whenever this process owns the endpoint, until `stop`."""
+        """Send an endpoint's deliveries whenever this process owns it, until `stop`."""
         troubles = 0
         while not self._is_stopping:
             try:
@@ -91,7 +91,10 @@ class EndpointSender:
                 await self._release()
 
     async def stop(self, *, seconds: float) -> None:
-        """Begin no call any more; let those that run end, and record them."""
+        """Begin no call of the endpoint any more; record the calls that still run.
+
+        It waits at most so many seconds for them to end.
+        """
         self._is_stopping = True
         self._wake.set()
         self._forwarding.stop()
@@ -109,7 +112,10 @@ class EndpointSender:
         await _in_thread(self._tools.errands, self._lock.destroy)
 
     def lose(self) -> None:
-        """Begin no call any more: another process may own the endpoint."""
+        """Begin no call of the endpoint any more: another process may own it.
+
+        Its lock is lost. Claimed deliveries that were not called are given back.
+        """
         log.warning("%s is not ours any more: its lock is lost", self.endpoint)
         self.grant = None
         self._calls.give_back()
@@ -121,7 +127,10 @@ class EndpointSender:
         self._wake.set()
 
     def update(self, endpoint: Endpoint, work: PendingWork) -> None:
-        """Take the settings and the work that were read just now."""
+        """Take the endpoint's settings and pending work that were read just now.
+
+        An endpoint that is not enabled any more gives its claimed deliveries back.
+        """
         self.endpoint = endpoint
         if not endpoint.is_enabled:
             self._calls.give_back()
@@ -166,7 +175,7 @@ class EndpointSender:
                 await self._wait()
 
     async def _tidy(self) -> None:
-        """Rescue a dead sender's deliveries, end expired ones, forward others."""
+        """Rescue a dead sender's deliveries, end expired ones, forward ended ones."""
         work, self._work = self._work, PendingWork()
         now = self._tools.clock()
         # Results that wait for Postgres are better than what a rescue would assume.
@@ -187,7 +196,10 @@ class EndpointSender:
         self._search_expired_at = monotonic() + took / EXPIRY_SHARE
 
     async def _repeat(self, service: Callable[..., int]) -> None:
-        """Call a service that does a part each time, until there is no more."""
+        """Call a service on the endpoint's deliveries until it finds no more.
+
+        The service handles some of them each time. It is not called after a stop.
+        """
         done = RESCUED_AT_ONCE
         while done == RESCUED_AT_ONCE and not self._is_stopping:
             work = partial(
@@ -200,7 +212,10 @@ class EndpointSender:
             self._is_due = True
 
     async def _claim(self, fence: int) -> None:
-        """Claim due deliveries, as many as may begin and some ahead, and call."""
+        """Claim the endpoint's due deliveries, and begin their calls.
+
+        It claims as many as may begin, and some ahead.
+        """
         self._calls.give_back_old()
         if not self._may_claim():
             return
@@ -237,9 +252,10 @@ class EndpointSender:
         return self._is_due and self.endpoint.is_enabled and any(self._calls.shortage())
 
     async def _gather(self) -> None:
-        """Wait a moment for half of the calls to end, so that one claim serves many.
+        """Wait a moment for half of the endpoint's calls to end.
 
-        Not where some are claimed ahead: then no call waits.
+        So one claim serves many. Not where the endpoint has a rate, or where deliveries
+        are claimed ahead: then no call waits.
         """
         half = self._calls.pace.window // 2 + 1
         if self.endpoint.rate is not None or not self._calls.tasks:
@@ -276,14 +292,15 @@ class EndpointSender:
             self._is_due, self._next_due = True, None
 
     def _note_room(self) -> None:
-        """Look for more where calls have ended and more is due."""
+        """Wake the sender to claim more where calls have ended and more is due."""
         if self._is_due:
             self._wake.set()
 
     def _note_record(self) -> None:
-        """Look again where a recorded result may let others go: ordered ones, or all.
+        """Wake the sender after a recorded result, which may let other deliveries go.
 
-        The first success closes the breaker; the slow start is at work then.
+        These are those behind it in order, or all: the first success closes the
+        breaker, and the slow start is at work then.
         """
         if self.endpoint.order_header or (
             self._calls.pace.window <= self.endpoint.concurrency // 2

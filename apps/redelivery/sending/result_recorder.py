@@ -69,7 +69,7 @@ class ResultRecorder:
     async def finish(self, *, seconds: float) -> None:
         """Wait until the results of all calls are recorded, or time is up.
 
-        What is not recorded then is rescued after its claim.
+        A delivery whose result is not recorded then is rescued after its claim.
         """
         if self._task is None:
             return
@@ -93,7 +93,7 @@ class ResultRecorder:
             self._task = None
 
     async def _record_some(self) -> None:
-        """Record the first results, and give back what was not called."""
+        """Record the first queued results; give back deliveries without a call."""
         if batch := self._waiting[:MOST_AT_ONCE]:
             await self._do_surely(partial(self._record, batch))
             del self._waiting[: len(batch)]
@@ -103,7 +103,7 @@ class ResultRecorder:
             del self._uncalled[: len(uncalled)]
 
     async def _do_surely(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Do database work, however long Postgres is away."""
+        """Do database work, again and again while Postgres is away."""
         troubles = 0
         while True:
             try:
@@ -120,7 +120,7 @@ class ResultRecorder:
                 return
 
     async def _record(self, batch: Sequence[EndedAttempt]) -> None:
-        """Record a batch of results; one that fails must not hold up the others."""
+        """Record a batch of calls' results; one that fails must not hold up others."""
         work = partial(
             attempt_results.record,
             endpoint=self._endpoint(),

@@ -49,7 +49,7 @@ SILENT_SESSION = "10s"
 
 
 async def serve(*, stop: asyncio.Event, clock: Callable[[], datetime]) -> None:
-    """Deliver what is due at all endpoints until `stop` is set."""
+    """Run the sender process: send due deliveries of all endpoints until `stop`."""
     threads = DatabaseThreads(MOST_SESSIONS)
     # What is frozen must not keep its locks.
     locks = PostgresLocks(conninfo("sender", idle_session_timeout=SILENT_SESSION))
@@ -104,7 +104,7 @@ class SenderProcess:
             self._senders[endpoint_id].wake()
 
     async def _read(self) -> None:
-        """Read all endpoints, and what is pending; start and end their senders."""
+        """Read all endpoints and their pending work; start and end their senders."""
         now = self._tools.clock()
         owned = [pk for pk, each in self._senders.items() if each.grant is not None]
         is_beat = self._heard_at is None or now - self._heard_at >= HEARTBEAT
@@ -159,7 +159,11 @@ def _without_lock(senders: Sequence[EndpointSender]) -> list[EndpointSender]:
 def _read(
     owned: Sequence[int], *, beat_at: datetime | None
 ) -> tuple[dict[int, Endpoint], dict[int, PendingWork]]:
-    """Read all endpoints with what they refer to, and the work at those we own."""
+    """Read all endpoints with the rows they refer to, and our endpoints' pending work.
+
+    Ours are those whose lock this process has: it stores their heartbeat first, if
+    `beat_at` is a time.
+    """
     if beat_at is not None:
         send_heartbeat(endpoint_ids=owned, now=beat_at)
     endpoints = Endpoint.objects.select_related(

@@ -74,7 +74,7 @@ class _LockedDelivery(NamedTuple):
 def record(
     *, endpoint: Endpoint, attempts: Sequence[EndedAttempt], now: datetime
 ) -> list[bool]:
-    """Record what attempts of one endpoint gave; False for each that lost its claim.
+    """Record the results of an endpoint's attempts; False for each that lost its claim.
 
     They are recorded in the order of their ids, so that two recorders cannot wait for
     each other.
@@ -91,10 +91,10 @@ def record(
 
 @transaction.atomic
 def rescue(*, endpoint: Endpoint, most: int, now: datetime) -> int:
-    """End the attempts whose claim is over as unknown; return how many.
+    """End attempts whose claim is over as unknown, for a dead sender; return how many.
 
-    What the back end did with them cannot be told: they are tried again only where
-    they are repeatable.
+    What the back end did with them cannot be told: they are tried again only where they
+    are repeatable.
     """
     expired = Delivery.objects.filter(
         endpoint=endpoint, state=DeliveryState.TRYING, claimed_until__lt=now
@@ -207,7 +207,7 @@ def _end_claimed(delivery: Delivery, endpoint: Endpoint, attempt: EndedAttempt) 
 def _fail(
     delivery: Delivery, endpoint: Endpoint, result: CallResult, *, now: datetime
 ) -> None:
-    """Let a delivery wait for its next try, or end it."""
+    """Count a delivery's failure; let it wait for its next try, or end it."""
     following = _following(delivery, endpoint, result, now=now)
     delivery.retry_count += 1
     if isinstance(following, NextTry):
@@ -225,7 +225,10 @@ def _following(
     *,
     now: datetime,
 ) -> NextTry | NoMoreTries:
-    """Decide what follows a failure that is not counted yet."""
+    """Decide what follows a delivery's failure that is not counted yet.
+
+    That is its next try, or no more tries.
+    """
     failure = FailedTry(
         retry_count=delivery.retry_count + 1,
         may_have_arrived=result.outcome is AttemptOutcome.UNKNOWN,
@@ -244,7 +247,10 @@ def _following(
 
 
 def _lock(attempts: Sequence[EndedAttempt]) -> dict[_Claim, _LockedDelivery]:
-    """Lock the deliveries, in the order of their ids; return those of their owners."""
+    """Lock the deliveries of attempts, in the order of their ids.
+
+    Returns those whose claim is still that of the attempt.
+    """
     claims = {_claim_of(attempt) for attempt in attempts}
     ids = list({delivery for delivery, _ in claims})
     with connection.cursor() as cursor:
@@ -260,7 +266,10 @@ def _claim_of(attempt: EndedAttempt) -> _Claim:
 def _success_or_retry(
     attempt: EndedAttempt, delivery: _LockedDelivery, endpoint: Endpoint
 ) -> SuccessOrRetry | None:
-    """Return a result that changes nothing but its delivery; None for another."""
+    """Return an attempt's result if it changes nothing but its delivery, else None.
+
+    That is a success or a retry.
+    """
     if attempt.result.outcome is AttemptOutcome.SUCCEEDED:
         is_alone = endpoint.response_hook_id is None and not delivery.is_requeued
         return SuccessOrRetry(attempt=attempt, following=None) if is_alone else None
@@ -271,10 +280,10 @@ def _success_or_retry(
 
 
 def _keep_late_answer(attempt: EndedAttempt, *, now: datetime) -> None:
-    """Keep an answer that came after the claim on its attempt, once.
+    """Store an answer that came after its delivery's claim on its attempt, once.
 
     A result that is recorded already, by a commit of which the sender did not hear, is
-    none.
+    no late answer.
     """
     if Attempt.objects.filter(
         delivery=attempt.delivery, number=attempt.attempt, ended_at=attempt.ended_at
@@ -297,7 +306,7 @@ def _keep_late_answer(attempt: EndedAttempt, *, now: datetime) -> None:
 def keep_late_answer(
     *, delivery: uuid.UUID, number: int, result: CallResult, now: datetime
 ) -> None:
-    """Keep an answer that came after the end of its attempt; it changes nothing."""
+    """Store a late answer on its attempt, which has ended; nothing else changes."""
     Attempt.objects.filter(delivery=delivery, number=number, late_at=None).update(
         late_at=now, late_status=result.status, late_answer=result.body
     )

@@ -30,7 +30,10 @@ ON CONFLICT (endpoint_id, minute) DO UPDATE SET
 
 
 def add(*, endpoint_id: int, counts: Mapping[str, int], now: datetime) -> None:
-    """Add to the counts of an endpoint's minute; what is missing adds nothing."""
+    """Add to the counts of an endpoint's calls in this minute.
+
+    A count that is missing adds nothing.
+    """
     values = dict.fromkeys((SUCCEEDED_AT_FIRST, SUCCEEDED_LATER, FAILED, GIVEN_UP), 0)
     values |= counts
     if not any(values.values()):
@@ -41,7 +44,7 @@ def add(*, endpoint_id: int, counts: Mapping[str, int], now: datetime) -> None:
 
 
 def counts_of(delivery: Delivery, *, succeeded: bool) -> Counter[str]:
-    """Return what the attempt that ended just now adds to the counts."""
+    """Return what a delivery's attempt that ended just now adds to the call counts."""
     if succeeded:
         return Counter([success_at(delivery.attempts)])
     counts = Counter([FAILED])
@@ -51,5 +54,5 @@ def counts_of(delivery: Delivery, *, succeeded: bool) -> Counter[str]:
 
 
 def success_at(attempt: int) -> str:
-    """Name the count of a success at the attempt of this number."""
+    """Return the name of the count for a success at the attempt of this number."""
     return SUCCEEDED_AT_FIRST if attempt == 1 else SUCCEEDED_LATER

@@ -14,7 +14,7 @@ from apps.redelivery.models import Endpoint, EndpointActivity
 
 
 def note(*, endpoint: Endpoint, outcomes: Sequence[bool], now: datetime) -> None:
-    """Count an endpoint's calls, True for a success; open or close its breaker.
+    """Note an endpoint's ended calls, True for a success; open or close its breaker.
 
     Call it inside a transaction: it locks the row of the endpoint's activity, but not
     for successes alone, which need not wait for a claim that is being made.
@@ -60,7 +60,7 @@ def is_open(activity: EndpointActivity) -> bool:
 
 
 def breaker_state(endpoint: Endpoint) -> str:
-    """Return `none`, `closed` or `open`."""
+    """Return the state of an endpoint's breaker: `none`, `closed` or `open`."""
     if not endpoint.breaker_failures:
         return "none"
     return "open" if is_open(endpoint.activity) else "closed"

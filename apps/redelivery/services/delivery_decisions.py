@@ -53,7 +53,7 @@ def give_up(
     reason: str = "",
     now: datetime,
 ) -> int:
-    """End waiting deliveries as their endpoint says; return how many."""
+    """Give up waiting deliveries: end them as their endpoints say; return how many."""
     return _decide(
         LockedDeliveries.give_up,
         Action.DELIVERIES_GIVEN_UP,

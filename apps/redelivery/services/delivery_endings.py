@@ -93,7 +93,7 @@ def end_all(deliveries: Sequence[Delivery], *, cause: Cause, now: datetime) -> N
 def _ends_outside_triage(
     delivery: Delivery, endpoint: Endpoint, *, cause: Cause, now: datetime
 ) -> bool:
-    """Give up a delivery; drop or forward it, or tell that it goes to triage."""
+    """Give up a delivery: drop or forward it; return False if it is for triage."""
     delivery.cause = cause.value
     log.warning(
         "Giving up on delivery %s to %s: %s after %d failures",
@@ -129,7 +129,7 @@ def give_to_triage(delivery: Delivery, endpoint: Endpoint, *, now: datetime) -> 
 def _give_batch_to_triage(
     deliveries: Sequence[tuple[Delivery, Endpoint]], *, now: datetime
 ) -> None:
-    """Make poisons of deliveries; few statements serve all of them."""
+    """Make a batch of given-up deliveries poisons; few statements serve all of them."""
     ids = [delivery.pk for delivery, _ in deliveries]
     bodies = dict(DeliveryBody.objects.filter(pk__in=ids).values_list("pk", "content"))
     attempts = _first_and_newest_attempts(ids)
@@ -184,7 +184,7 @@ def _first_and_newest_attempts(
 
 
 def headers_of(delivery: Delivery) -> tuple[Header, ...]:
-    """Return the headers of a delivery as pairs of bytes."""
+    """Return the headers of a delivery as pairs of name and value, in bytes."""
     parts = [bytes(part) for part in delivery.headers]
     return tuple(zip(parts[::2], parts[1::2], strict=True))
 
@@ -303,7 +303,7 @@ def _hand_over(
     body: bytes,
     now: datetime,
 ) -> bool:
-    """Insert a delivery that follows from this one, once; tell whether it is new."""
+    """Insert a delivery that follows from another one, once; tell whether it is new."""
     stored = insert(
         endpoint,
         NewDelivery(
@@ -331,5 +331,5 @@ def _body_of(delivery: Delivery) -> bytes:
 
 
 def _value_of(name: bytes, headers: Iterable[Header]) -> bytes | None:
-    """Return the value of the first header of this name, None without one."""
+    """Return the value of the first header with this name; None without one."""
     return next((value for key, value in headers if key.lower() == name), None)

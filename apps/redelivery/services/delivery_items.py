@@ -116,9 +116,10 @@ SELECT reason, count(*) FROM triage_skipped_item WHERE operation_id = %s GROUP B
 def selection_of_matches(
     verb: Verb, params: Mapping[str, str], **members: Any
 ) -> SelectionRequest:
-    """Build the selection of all deliveries that match, for a preview; raises Invalid.
+    """Build the selection, for a preview, of all deliveries that match parameters.
 
-    `members` are others of a `SelectionRequest`.
+    `members` are other members of the `SelectionRequest`. Raises Invalid for parameters
+    that are no delivery filter.
     """
     DeliveryFilter.parse(params)
     chosen = [(name, params[name]) for name in PARAMETERS if params.get(name)]

@@ -296,7 +296,10 @@ def _refuse_a_circle(own_name: str, ways: Mapping[str, Endpoint | None]) -> None
 
 
 def _way(start: Endpoint, goal: str) -> list[str]:
-    """Return the endpoints on the shortest way by forwards and hooks; [] without."""
+    """List the endpoints on the shortest way to another by forwards and response hooks.
+
+    It is [] without a way.
+    """
     ways = {start.name: [start.name]}
     ahead = deque([start])
     while ahead and goal not in ways:

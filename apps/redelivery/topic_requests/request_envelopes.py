@@ -131,7 +131,7 @@ def _envelope(
     key: bytes,
     body: bytes,
 ) -> RequestEnvelope:
-    """Make an envelope; raise Invalid for a path that is more than that."""
+    """Build a request's envelope; raise Invalid for a URL as path, or a bad method."""
     if path and not path.startswith((b"/", b"?")):
         raise Invalid(
             "path", "begin it with a slash: it is a path of the endpoint, never a URL."
@@ -160,7 +160,11 @@ def _members(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _text(document: Mapping[str, Any], name: str, *, usual: str | None = "") -> str:
-    """Return an envelope's text member, or `usual` without one; raise for None."""
+    """Return a text member of an envelope's JSON, or `usual` if it is missing.
+
+    Raises Invalid for a value that is no text, and for a missing one if `usual` is
+    None.
+    """
     value = document.get(name, usual)
     if not isinstance(value, str):
         raise Invalid(name, "send text.")

@@ -18,7 +18,7 @@ class Command(BaseCommand):
     help = "Deliver what is due at every endpoint; several processes share them."
 
     def handle(self, *_: Any, **__: Any) -> None:
-        """Send until a signal to stop."""
+        """Send the due deliveries of all endpoints until a signal to stop."""
         # A full collection need not look through all that is loaded: with thousands of
         # calls a second there are many.
         gc.collect()
@@ -28,7 +28,11 @@ class Command(BaseCommand):
 
 
 def sessions() -> AbstractContextManager[None]:
-    """Share the sessions of a sender; what is frozen must not keep its rows."""
+    """Let a sender's threads share Postgres sessions within a block.
+
+    Postgres ends a transaction that idles: a frozen sender must not keep its rows
+    locked.
+    """
     return postgres_connections.shared(
         "sender",
         most=sender_process.MOST_SESSIONS,
