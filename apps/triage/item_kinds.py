@@ -129,7 +129,7 @@ class ItemKind:
     is_deleted_by_age: bool = False
 
     def sql(self, statement: str, **parts: str) -> str:
-        """Fill the item kind's tables, and other parts, into a SQL statement."""
+        """Fill the tables of the item kind, and other parts, into a SQL statement."""
         return statement.format(
             table=self.table,
             items=self.items,

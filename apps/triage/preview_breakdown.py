@@ -30,7 +30,10 @@ class Largest:
 
     @classmethod
     def of(cls, numbers: Counter[str]) -> Self:
-        """Select the largest groups of items; equal ones in order of their names."""
+        """Select the largest groups of a preview's items; add up all others.
+
+        Equal ones are in order of their names.
+        """
         ranked = sorted(numbers.items(), key=lambda pair: (-pair[1], pair[0]))
         return cls(
             values=tuple(ranked[:MOST_KEPT]),
@@ -39,7 +42,7 @@ class Largest:
 
     @property
     def is_one_group(self) -> bool:
-        """Tell whether all items of the preview have the same value."""
+        """Tell whether all items of the preview are in one group."""
         return len(self.values) == 1 and not self.others
 
     @classmethod
@@ -55,7 +58,7 @@ class Largest:
         return [[list(pair) for pair in self.values], self.others]
 
     def renamed(self, names: Mapping[str, str]) -> Self:
-        """Return the groups of items under other names."""
+        """Return the groups of a preview's items under other names."""
         values = tuple((names.get(name, name), number) for name, number in self.values)
         return type(self)(values=values, others=self.others)
 

@@ -74,7 +74,10 @@ class Ramp:
         return {**asdict(self), "steps": list(self.steps)}
 
     def end_of_step(self, handed_over: int) -> int:
-        """Return how many messages may be handed over until the next check."""
+        """Return how many messages the ramp lets be handed over, in all, until a check.
+
+        It is the first end of a step beyond what has been handed over.
+        """
         end = 0
         for number in count():
             end += self._step(number)
@@ -83,7 +86,7 @@ class Ramp:
         raise AssertionError("unreachable")  # pragma: no cover
 
     def _step(self, number: int) -> int:
-        """Return how many messages a ramp's step sends, beyond the given steps too."""
+        """Return how many messages a ramp's step sends, also after the listed ones."""
         last = len(self.steps) - 1
         beyond = max(0, number - last)
         return self.steps[min(number, last)] * int(GROWTH**beyond)
@@ -106,10 +109,11 @@ def check(
     waits_since: datetime | None,
     now: datetime,
 ) -> RampCheck:
-    """Check an operation's counts against its ramp.
+    """Check by an operation's counts whether its ramp sends, waits or pauses.
 
-    `ramp_to` is the number of messages that the present step allows in all, and
-    `waits_since` the time at which that many had been handed over.
+    Returns the room for messages, or why the operation waits or pauses. `ramp_to` is
+    the number of messages that the present step allows in all, and `waits_since` the
+    time at which that many had been handed over.
     """
     sent_number = sum(counts[name] for name in _SENT)
     came_back = counts[RedriveOutcome.RECURRED]

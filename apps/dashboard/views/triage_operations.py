@@ -181,7 +181,7 @@ class PreviousPreview:
 def _look_again(
     request: SignedIn, detail: PreviewDetail, form: DecisionForm
 ) -> HttpResponse:
-    """Preview an operation's selection again by the form's route and reason."""
+    """Preview an operation's selection again, by the submitted route and reason."""
     new_preview = operation_enqueueing.preview_again(
         operation=detail.operation,
         route=form.route,
@@ -202,7 +202,10 @@ def _to_preview(request: SignedIn, operation: Operation) -> HttpResponse:
 def _changed(
     request: SignedIn, detail: PreviewDetail, changed: NotTaken | Stale
 ) -> HttpResponse:
-    """Show an operation's new preview and why the old is void, or raise."""
+    """Show an operation's new preview and why the old one is void.
+
+    Raises the `Stale` error where there is no new preview.
+    """
     if isinstance(changed, NotTaken):
         return _preview(request, detail, changed=str(changed), status=409)
     if changed.new_preview is None:

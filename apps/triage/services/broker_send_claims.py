@@ -50,7 +50,10 @@ class Windows:
         return self.orders.rate if self.orders else self.operation.rate
 
     def require_fence(self) -> Orders:
-        """Return the operation's orders, in the open transaction; raise LockLost."""
+        """Return the state and rate that people set for the operation.
+
+        It reads them in the open transaction. Raises LockLost if a newer run started.
+        """
         return self._fence()
 
     def all_done(self) -> bool:
@@ -59,7 +62,10 @@ class Windows:
 
     @transaction.atomic
     def give_up_next(self, *, now: datetime) -> bool:
-        """Free the held items of the first unfinished window; False without one."""
+        """Free the held items of the first unfinished window of the operation.
+
+        Returns False without such a window.
+        """
         read_by_index()
         self._fence()
         window = self._unfinished().first()
@@ -122,7 +128,7 @@ class Windows:
             return dict(cursor.fetchall())
 
     def _skip(self, reasons: Mapping[int, str]) -> None:
-        """Store why the operation skips items, by number."""
+        """Store the reasons why the operation skips items, by the items' numbers."""
         SkippedItem.objects.bulk_create(
             SkippedItem(operation=self.operation, number=number, reason=reason)
             for number, reason in reasons.items()
@@ -132,7 +138,10 @@ class Windows:
 
     @transaction.atomic
     def take_over(self, *, now: datetime) -> None:
-        """Record as unknown the messages an earlier run was sending when it ended."""
+        """Record as unknown the messages that an ended run was sending.
+
+        That is the earlier run of this operation.
+        """
         read_by_index()
         self._fence()
         for window in self._unfinished().filter(state=WindowState.SENDING):
@@ -149,7 +158,7 @@ class Windows:
     # Reading, while others are published
 
     def read(self, *, after: int, most: int, now: datetime) -> ReadItems:
-        """Read the first held items whose number is at least `after`, of one window.
+        """Read the operation's first held items from number `after` on, of one window.
 
         There may be none.
         """
@@ -167,7 +176,10 @@ class Windows:
 
     @transaction.atomic
     def claim(self, items: ReadItems) -> bool:
-        """Claim items before a broker gets them; False if the run must stop."""
+        """Claim the operation's items before a broker gets them; tell whether to send.
+
+        It is False where none is to be sent, or the operation was paused or cancelled.
+        """
         return self._claim(items, self._fence())
 
     @transaction.atomic
@@ -181,7 +193,7 @@ class Windows:
         now: datetime,
         following: ReadItems,
     ) -> bool:
-        """Record the answers to claimed items, and claim those that follow.
+        """Record brokers' answers to claimed items, and claim the items that follow.
 
         Returns whether the following items may be sent.
         """
@@ -252,9 +264,9 @@ class Windows:
                 self._close(first, now=None)
 
     def _close(self, first: int, *, now: datetime | None) -> None:
-        """Let a window wait for its other items, or finish it if none is held.
+        """Set an item window to wait for its other items, or to done without held ones.
 
-        Nothing of it is being sent any more.
+        Nothing of the window is being sent any more.
         """
         end = first + self.operation.window_size
         with connection.cursor() as cursor:
@@ -271,11 +283,14 @@ class Windows:
             )
 
     def _first_of(self, number: int) -> int:
-        """Return the first number of the window that has this item."""
+        """Return the number of the first item in the window that has this item."""
         return number - number % self.operation.window_size
 
     def _fence(self) -> Orders:
-        """Return the operation's orders, unless a newer run has started."""
+        """Return the state and rate that people set for the operation.
+
+        Raises LockLost if a newer run started.
+        """
         self.orders = fence(operation=self.operation.pk, run=self.operation.run)
         return self.orders
 
@@ -285,7 +300,7 @@ class Windows:
         return windows.unfinished().order_by("first")
 
     def _update(self, first: int, **values: object) -> None:
-        """Update the window of an operation that begins with this item."""
+        """Change columns of the operation's window whose first item has this number."""
         ItemWindow.objects.filter(operation=self.operation.pk, first=first).update(
             **values
         )

@@ -23,9 +23,10 @@ class Orders:
 
 
 def fence(*, operation: int, run: int) -> Orders:
-    """Return people's orders to a run; raise LockLost if a newer run started.
+    """Return an operation's state and rate, as people set them, to its newest run.
 
-    Until the transaction ends, no decision about the operation is made.
+    Raises LockLost for a run after which a newer one started. Until the transaction
+    ends, no decision about the operation is made.
     """
     with connection.cursor() as cursor:
         cursor.execute(

@@ -19,7 +19,10 @@ def store(operation: Operation) -> None:
 
 
 def keep_those_of(operation: Operation, topics: Collection[int] | None) -> None:
-    """Delete an operation's policies of other topics; None deletes none."""
+    """Delete an operation's stored requeue policies of all topics but these.
+
+    None deletes no policy.
+    """
     if topics is not None:
         operation.redirects.exclude(topic__in=topics).delete()
 
@@ -40,7 +43,7 @@ def changed_topic(operation: Operation) -> str:
 
 
 def targets_of(operation: Operation, topics: Collection[int]) -> set[int]:
-    """Return the ids of the topics to which messages of these topics are sent."""
+    """Return the ids of topics to which an operation sends those topics' messages."""
     if operation.target_topic_id is not None:
         return {operation.target_topic_id}
     redirects = dict(operation.redirects.values_list("topic_id", "target_id"))
@@ -48,7 +51,7 @@ def targets_of(operation: Operation, topics: Collection[int]) -> set[int]:
 
 
 def names_of(operation: Operation) -> dict[str, str]:
-    """Return which topics are redirected, and where to, by their names."""
+    """Map the names of an operation's redirected topics to where they are sent."""
     rows = operation.redirects.order_by("topic__name")
     return dict(rows.values_list("topic__name", "target__name"))
 
@@ -59,7 +62,10 @@ def policy_targets(topics: Collection[int]) -> dict[int, int]:
 
 
 def _policies(operation: Operation) -> dict[int, int]:
-    """Map topics to where they are requeued, for an operation that chose no target."""
+    """Map the operation's topics to where they are requeued; {} if it chose a target.
+
+    It is {} for other verbs than a redrive, too.
+    """
     if operation.verb != Verb.REDRIVE or operation.target_topic_id is not None:
         return {}
     return _targets(Topic.objects.matching(operation.topics))

@@ -92,7 +92,10 @@ class MarkMove:
 
     @property
     def goes_back(self) -> bool:
-        """Tell whether the mark moves back, so that messages come again."""
+        """Tell whether a move sets a publisher's mark back, or lets it stay.
+
+        Messages of the publisher come again then.
+        """
         return self.change.new <= self.change.old
 
 
@@ -111,7 +114,7 @@ class Review:
 
     @property
     def outcome(self) -> list[object]:
-        """Return what the actor agrees to: where each mark ends, back or forward.
+        """Return what the actor of a move agrees to: each mark's end, back or forward.
 
         It often stays the same while the holder goes on settling.
         """
@@ -252,7 +255,10 @@ def _review(
 
 
 def _resolve(wish: MoveTarget, targets: Targets) -> MoveTarget:
-    """Return the request with the exact places of the move's target now."""
+    """Return the request of a position's move with its target as exact numbers.
+
+    That of a restore stays as it is.
+    """
     if wish.strategy is Strategy.RESTORE:
         return wish  # a stored mark may hold more than one number
     ends = {publisher: watermark(runs) for publisher, runs in targets.items()}
@@ -273,7 +279,7 @@ def _step_of(
 
 
 def _within(poisons: Sequence[LocatedPoison], runs: Runs) -> list[LocatedPoison]:
-    """Return the messages whose place lies in the runs."""
+    """Return the poisons whose message's place in the topic lies in these runs."""
     return [poison for poison in poisons if holds(runs, poison.place.seq)]
 
 

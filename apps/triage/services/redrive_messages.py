@@ -124,7 +124,7 @@ class ReadItems:
 
     @property
     def never_sent(self) -> int:
-        """Count the messages that no broker was ever given."""
+        """Count the read messages that were never handed to a broker before."""
         return sum(not message.again for message in self.messages)
 
 
@@ -232,7 +232,10 @@ def to_send(
     operation: int,
     claimed_at: datetime,
 ) -> Send:
-    """Return what to record of a message that the broker may have."""
+    """Return the record of a redrive's send, with the broker's answer.
+
+    The broker may have the message.
+    """
     detail = outcome.detail
     if outcome.kind is adapter_contract.OutcomeKind.DUPLICATE and not message.again:
         detail = f"{NOT_THIS_ONE}. {detail}".strip()

@@ -203,7 +203,11 @@ class OperationRun:
         self.operation.refresh_from_db()
 
     def _climb(self) -> None:
-        """Find how many messages the ramp allows now; note why it waits or pauses."""
+        """Ask the operation's ramp how many messages may be sent now.
+
+        Stores why the ramp waits; it may pause the operation. Without a ramp nothing is
+        done.
+        """
         if self.operation.ramp is None:
             return
         ramp = Ramp.from_json(self.operation.ramp)
@@ -310,7 +314,7 @@ class OperationRun:
         return self.publisher.publish([each.addressed for each in messages])
 
     def _note_trouble(self, outcomes: Outcomes) -> None:
-        """Remember why a broker did not answer: it is asked again after a pause."""
+        """Remember why a broker did not answer; the operation tries again later."""
         for outcome in outcomes:
             if outcome.kind in TRY_AGAIN:
                 self.trouble = outcome.detail or "the broker did not answer"
