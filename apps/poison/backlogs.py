@@ -62,7 +62,7 @@ def by_topic(topics: Sequence[int]) -> dict[int, StateCounts]:
 
 
 def _by_state(statement: str, ids: Sequence[int]) -> dict[int, StateCounts]:
-    """Count poisons by state, for each of these ids, by a statement."""
+    """Count the poisons of these problems or topics by state, by a statement."""
     counts: dict[int, Counter[str]] = {pk: Counter() for pk in ids}
     with connection.cursor() as cursor:
         cursor.execute(statement, {"ids": list(ids)})

@@ -77,5 +77,5 @@ def count(
 
 
 def slice_of(moment: datetime) -> datetime:
-    """Return when a moment's ten minutes begin."""
+    """Return the start of the ten minutes of the clock in which a moment lies."""
     return moment - (moment - _EPOCH) % SLICE

@@ -161,7 +161,7 @@ def _with_cause(value: str) -> Q:
 
 
 def _required_name(value: str) -> str:
-    """Return a query's name; raise ValueError for an empty one."""
+    """Return the name in a query's term; raise ValueError for an empty one."""
     if not value:
         raise ValueError("it names nothing")
     return value

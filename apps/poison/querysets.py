@@ -110,7 +110,10 @@ class SkipQuerySet(models.QuerySet["Skip"]):
 
 class WaitingSkipQuerySet(models.QuerySet["WaitingSkip"]):
     def killers_first(self) -> Self:
-        """Order waiting skips: crashes and hangs first, then by waiting time."""
+        """Order failures that wait for room on skip lists: crashes and hangs first.
+
+        Of equal ones, the one that has waited longest is first.
+        """
         return self.order_by("-is_killer", "id")
 
 

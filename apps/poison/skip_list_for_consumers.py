@@ -50,7 +50,7 @@ class ListedSkip:
 
     @classmethod
     def of(cls, skip: Skip) -> Self:
-        """Copy a row of the skip list, without the message id of its poison."""
+        """Build a skip list's row from a skip, without its poison's message id."""
         return cls(
             id=skip.pk,
             topic=skip.topic.name,
@@ -128,7 +128,10 @@ class SnapshotRows:
             yield (*row[:2], _wire_value(row[1], row[2]), *row[3:-3])
 
     def suspected(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the `SUSPECT_COLUMNS` of each suspected skip; call it last."""
+        """Yield the `SUSPECT_COLUMNS` of each suspected skip, after those in force.
+
+        Call it last.
+        """
         first = [] if self._next is None else [self._next]
         for row in chain(first, self._rows):
             yield (*row[:2], _wire_value(row[1], row[2]), *row[3:-1])
@@ -238,7 +241,10 @@ def head(*, topic: str) -> SkipListHead:
 
 
 def snapshot(*, topic: str, consumer_group: str | None) -> SkipListSnapshot:
-    """Read a skip list's revision, then its active skips; perhaps newer ones."""
+    """Read a topic's skip list: its revision, then its active skips.
+
+    Some of the skips may be newer than the revision.
+    """
     # The revision first: what commits in between is in the skips, and sent again.
     at = head(topic=topic)
     skips = _query_skips(_ACTIVE, {"topic": topic, "group": consumer_group})

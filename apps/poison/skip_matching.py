@@ -57,7 +57,10 @@ class Matcher:
 
     @classmethod
     def from_poison(cls, poison: Poison, kind: MatcherKind) -> Self:
-        """Match a message by one of its facts; raise Refused if it lacks it."""
+        """Build a matcher from one of a message's facts; raise Refused without it.
+
+        The facts are its bookmark, its message id and the digest of its body.
+        """
         if kind is MatcherKind.BOOKMARK:
             return cls(kind=kind, value=bytes(poison.bookmark))
         if kind is MatcherKind.BODY_DIGEST:
@@ -134,7 +137,7 @@ def preview(
 def _preview_of(
     rule: content_match_rules.Rule, newest: Sequence[Poison]
 ) -> MatchPreview:
-    """Try a rule on these messages; return how many it matches, and some ids."""
+    """Try a skip's rule on messages; return how many match, and some ids."""
     tried, ids = 0, []
     for message in _messages(newest, [rule]):
         tried += 1

@@ -107,7 +107,10 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
 def _wait_for_end(
     process: subprocess.Popen[bytes], may_go_on: Callable[[], bool]
 ) -> None:
-    """Wait until the Spark job ends; raise RunFailed if late, TakenOver if told."""
+    """Wait until the Spark job ends; raise RunFailed if that takes too long.
+
+    Raises TakenOver when `may_go_on` says no meanwhile.
+    """
     until = time.monotonic() + MOST_TIME.total_seconds()
     while process.poll() is None:
         if time.monotonic() > until:

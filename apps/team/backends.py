@@ -37,7 +37,10 @@ class PasswordBackend(ModelBackend):
         page: str = "",
         **_: Any,
     ) -> User | None:
-        """Return the user of a right password; count and audit a wrong one."""
+        """Return the user of a name and a right password; count and audit a wrong one.
+
+        Raises TooManySignIns while the attempt has to wait.
+        """
         if username is None or password is None:
             return None
         attempt = SignInAttempt.of_password(request, account=username, page=page)
@@ -60,7 +63,10 @@ class ProviderBackend(ModelBackend):
     """Loads the users of OpenID sessions; checks no password."""
 
     def authenticate(self, *_: Any, **__: Any) -> None:
-        """Return None, so no user: `single_sign_on` admits people of the provider."""
+        """Sign in no user: return None.
+
+        People of an OpenID provider are admitted by `single_sign_on`.
+        """
 
 
 @contextmanager

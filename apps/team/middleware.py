@@ -100,7 +100,11 @@ def IdleSessionMiddleware(respond: Handler) -> Handler:  # noqa: N802 - named as
 def _if_active(
     request: HttpRequest, user: User | AnonymousUser
 ) -> User | AnonymousUser:
-    """Return a session's user, or end an over session; return AnonymousUser."""
+    """Return the session's user; AnonymousUser where the session is over.
+
+    A session that is over is ended. Otherwise its use is stored now and then, but not
+    that by requests of htmx.
+    """
     if not user.is_authenticated:
         return user
     now = clock.now()

@@ -26,12 +26,12 @@ class Credential:
 
     @classmethod
     def of_key(cls, actor: Actor) -> Self:
-        """Name the API key that a request was signed in with."""
+        """Build an open stream's credential from the API key of its request."""
         return cls(CredentialKind.KEY, actor.name.removeprefix("key:"))
 
     @classmethod
     def of_session(cls, session_key: str) -> Self:
-        """Name the session that a request was signed in with."""
+        """Build an open stream's credential from the session of its request."""
         return cls(CredentialKind.SESSION, session_key)
 
 

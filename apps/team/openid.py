@@ -144,7 +144,10 @@ class ProviderAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # it 
         exception: Exception | None = None,
         extra_context: Mapping[str, Any] | None = None,
     ) -> None:
-        """Show a page of ours; allauth's own error page gives no reason."""
+        """Raise why a sign-in at the OpenID provider failed: Forbidden, or the error.
+
+        Our page shows the reason; allauth's own error page has none.
+        """
         if exception is not None:
             raise exception
         if error == AuthError.CANCELLED:
@@ -182,7 +185,7 @@ class _Protocol(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # it has no 
         return _description(_issuer())
 
     def parse_token(self, data: dict[str, Any]) -> SocialToken:
-        """Return only the access token of the provider's answer."""
+        """Return only the access token of the OpenID provider's answer."""
         return SocialToken(token=data["access_token"])
 
     def complete_login(
@@ -209,7 +212,7 @@ class _Provider(OpenIDConnectProvider):  # type: ignore[misc]  # it has no types
         request: HttpRequest,  # noqa: ARG002 - allauth's signature
         response: dict[str, Any],
     ) -> SocialLogin:
-        """Wrap the claims of a sign-in; store nothing."""
+        """Wrap the claims of an OpenID sign-in for allauth; store nothing."""
         # Without a uid allauth finds no account: it would store the claims with it.
         account = SocialAccount(provider=self.sub_id, extra_data=response)
         return SocialLogin(provider=self, account=account)

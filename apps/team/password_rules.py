@@ -18,7 +18,10 @@ class NotOfThisProduct:
     """Refuses passwords that are a product name, with or without digits and signs."""
 
     def validate(self, password: str, _: AbstractBaseUser | None = None) -> None:
-        """Raise ValidationError for a word of this product."""
+        """Raise ValidationError for a password that is a word of this product.
+
+        Only its letters are compared.
+        """
         if _NO_LETTERS.sub("", password.casefold()) in OURS:
             raise ValidationError("This password is the first that others would try.")
 

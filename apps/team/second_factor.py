@@ -95,10 +95,11 @@ def add(*, user: User, secret: str, code: str, now: datetime) -> list[str]:
 
 @transaction.atomic
 def prove(*, user: User, code: str, attempt: SignInAttempt, now: datetime) -> bool:
-    """Use up a person's code, if it is right; otherwise count and record it.
+    """Use up a person's code of the second factor, if it is right; tell whether it was.
 
-    Raises TooManySignIns while the attempt has to wait. Attempts for a person run one
-    after another: otherwise concurrent guesses would all run before one is counted.
+    A wrong one is counted and recorded. Raises TooManySignIns while the attempt has to
+    wait. Attempts for a person run one after another: otherwise concurrent guesses
+    would all run before one is counted.
     """
     _lock_user(user)
     sign_in_attempts.check(attempt, now=now)
@@ -168,7 +169,10 @@ def _use_recovery_code(user: User, code: str) -> bool:
 
 
 def _period_of(code: str, *, secret: str, after: int, now: datetime) -> int | None:
-    """Find the time period whose code this is, near `now` and later than `after`."""
+    """Find the period whose second-factor code this is; None if there is no such.
+
+    It must be near `now`, and later than `after`.
+    """
     digits = "".join(code.split())
     current = int(now.timestamp() // PERIOD.total_seconds())
     for period in range(current - TOLERANCE, current + TOLERANCE + 1):

@@ -146,7 +146,7 @@ def recognise(*, secret: str, now: datetime) -> ApiKey | None:
 
 
 def usable_keys(*, now: datetime) -> list[ApiKey]:
-    """List all API keys that can be used, with what recognises them."""
+    """List all API keys that can be used, with what recognises their secrets."""
     unexpired = Q(expires_at=None) | Q(expires_at__gt=now)
     keys = ApiKey.objects.filter(unexpired, revoked_at=None)
     return list(keys.only("name", "digest", "scopes", "topics", "expires_at"))

@@ -78,7 +78,10 @@ class SignInAttempt:
 
     @property
     def digests(self) -> Mapping[CountedBy, bytes]:
-        """Hash what failed sign-ins are counted by: account, address, and both."""
+        """Hash what a failed sign-in is counted by: account, address, and both.
+
+        An attempt of a code is counted by the account's codes as well.
+        """
         address, account = self.address.encode(), storable(self.account).encode()
         of_codes = hashlib.sha256(b"code\0" + account).digest()
         return {
@@ -187,7 +190,10 @@ def _count_failure(counted_by: CountedBy, digest: bytes, *, now: datetime) -> in
 
 
 def forget(attempt: SignInAttempt) -> None:
-    """Reset an account's counts of failed sign-ins here, and of its codes."""
+    """Delete the counts of an account's failed sign-ins from the attempt's address.
+
+    For an attempt of a code, those of the account's codes as well.
+    """
     digests = attempt.digests
     kinds = {CountedBy.ACCOUNT_AT_ADDRESS, CountedBy.CODES_OF_ACCOUNT} & digests.keys()
     SignInFailures.objects.filter(digest__in=[digests[kind] for kind in kinds]).delete()

@@ -42,7 +42,7 @@ class ProviderIdentity:
 
     @property
     def role(self) -> Role | None:
-        """Return the most powerful role of their groups; None if no group has one."""
+        """Return the most powerful role of a person's groups, None without one."""
         roles = provider_settings().roles
         own_roles = {Role(roles[group]) for group in self.groups if group in roles}
         return max(own_roles, key=_ORDER.index, default=None)

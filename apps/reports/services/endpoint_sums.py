@@ -124,7 +124,10 @@ def staged(run: Run) -> EndpointSums:
 def _named(
     day: date, topic: str, measures: tuple[str, ...], values: list[Any]
 ) -> EndpointSums:
-    """Return endpoints' sums that are not 0, by day and by topic and measure."""
+    """Sum the measures of a topic's endpoints on a day; leave out those that are 0.
+
+    The key of each sum is the day, and the topic with the measure.
+    """
     return dict(_pairs(day, topic, measures, values))
 
 

@@ -103,7 +103,10 @@ def _failed_nights(*, now: datetime) -> set[date]:
 
 
 def _failed_lately(days: Collection[date], *, now: datetime) -> set[date]:
-    """Keep the days that failed lately: they must not hold back their neighbours."""
+    """Return those of these days whose report failed lately.
+
+    They must not hold back their neighbours.
+    """
     failed = Run.objects.failed().filter(finished_at__gt=now - FAILURES_COUNT_FOR)
     return {day for run in failed for day in days_of(run)} & {*days}
 
@@ -114,7 +117,10 @@ def days_of(run: Run) -> list[date]:
 
 
 def _may_run(day: date, *, now: datetime) -> bool:
-    """Tell whether no report run of a day waits, and it has not failed too often."""
+    """Tell whether a day may be reported: no run of it waits or is at work.
+
+    Nor may its runs have failed too often lately.
+    """
     runs = Run.objects.covering(day)
     lately = runs.failed().filter(finished_at__gt=now - FAILURES_COUNT_FOR)
     return not runs.unfinished().exists() and lately.count() < MOST_FAILURES

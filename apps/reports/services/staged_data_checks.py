@@ -154,7 +154,7 @@ _KINDS = {"failures": "failures", "sdk": "counters", "broker": "counters"}
 
 
 def _count_by_kind(facts: list[tuple[Any, ...]]) -> dict[str, int]:
-    """Add up a report's facts: failures, counters and decisions."""
+    """Count a report's facts of each kind: failures, counters and decisions."""
     counts = dict.fromkeys(("failures", "counters", "decisions"), 0)
     for _, kind, number, *_rest in facts:
         counts[_KINDS.get(kind, "decisions")] += number
@@ -174,7 +174,7 @@ def _count_rows(
 
 
 def _expected_sums(facts: list[tuple[Any, ...]]) -> Sums:
-    """Add up what the facts say that each (day, measure) has."""
+    """Add up what a report's facts say that each (day, measure) has."""
     expected: Sums = {}
     for day, kind, number, failures, poisoned, delivered, skipped, _late in facts:
         if kind == "failures":
@@ -187,7 +187,7 @@ def _expected_sums(facts: list[tuple[Any, ...]]) -> Sums:
 
 
 def _staged_sums(run: Run) -> Sums:
-    """Add up what the staged rows say that each (day, measure) has."""
+    """Add up what a run's staged rows say that each (day, measure) has."""
     decisions = ("redriven", "confirmed", "recurred", "dropped")
     names = ("poisoned", *decisions, "delivered", "skipped")
     sums: Sums = {}
@@ -234,7 +234,7 @@ def _differences(
 
 
 def _refuse_any(why: str, statement: str, run: Run) -> None:
-    """Raise Unreconciled if the statement returns rows of (day, name)."""
+    """Raise Unreconciled if a statement finds wrong rows (day, name) of a report."""
     rows = _query_rows(statement, run)
     if rows:
         places = "; ".join(f"{day} {name}" for day, name in rows)
