@@ -169,9 +169,10 @@ class BookmarkStore:
     # Messages
 
     def asked(self, sub_id: str, resume: Resume) -> None:
-        """Note where the broker is asked to begin; call it for each subscribe.
+        """Note where the broker is asked to begin a subscription.
 
-        After it, `arrived` detects a publisher whose numbers begin again.
+        Call it for each subscribe. After it, `arrived` detects a publisher whose
+        numbers begin again.
         """
         with self._changed:
             self._subscriptions[sub_id].ask(resume)
@@ -301,13 +302,20 @@ class BookmarkStore:
 
     @property
     def fenced(self) -> frozenset[str]:
-        """Return the sub ids that another holder opened, or a person moved."""
+        """Return the ids of the fenced subscriptions.
+
+        Another holder opened their positions, or a person moved these.
+        """
         with self._changed:
             subscriptions = self._subscriptions.values()
             return frozenset(it.sub_id for it in subscriptions if it.is_fenced)
 
     def fence(self, fence: Fence) -> None:
-        """Apply a fence of the skip list's `on_fence` before positions are written."""
+        """Fence a subscription, as `on_fence` of the skip list reports.
+
+        Without this, only the next write of its position notices. Ignore an old fence,
+        and that of another client.
+        """
         if fence.client_name != self._client_name:
             return
         with self._changed:

@@ -378,7 +378,7 @@ class Skip:
 
 
 def parse_failure(value: object) -> FailureReport:
-    """Read a member of `failures`; raise `Invalid` with the place and the remedy."""
+    """Parse a failure report in `failures`; raise `Invalid` with place and remedy."""
     item = _Members(value)
     oversize_body = item.optional("oversize_body", _oversize_body)
     return FailureReport(
@@ -578,7 +578,7 @@ def _text(value: object, pointer: str) -> str:
 
 
 def _bookmark(value: object, pointer: str) -> str:
-    """Return a text that is not empty; raise Invalid for anything else."""
+    """Return the text of a bookmark, not empty; raise Invalid for anything else."""
     text = _text(value, pointer)
     if not text:
         raise _wrong(pointer, "is empty: send the broker's id of the message.")
@@ -586,7 +586,7 @@ def _bookmark(value: object, pointer: str) -> str:
 
 
 def _redrive(value: object, pointer: str) -> str:
-    """Return a text that may be a redrive header's; raise Invalid for others."""
+    """Return a text that may be a redrive header's value; raise Invalid for others."""
     text = _text(value, pointer)
     if len(text) > REDRIVE_LIMIT:
         remedy = f"is no value of the header {REDRIVE_HEADER}: send it unchanged."
@@ -742,7 +742,7 @@ def _bytes(value: object, pointer: str) -> bytes:
 
 
 def _oversize_body(value: object, pointer: str) -> OversizeBody:
-    """Parse `oversize_body`: a size and a SHA-256."""
+    """Parse a failure report's `oversize_body`: the body's size and SHA-256."""
     item = _Members(value, pointer)
     return OversizeBody(
         size=item.required("size", _sequence),
@@ -798,14 +798,17 @@ def _raised(value: object, pointer: str) -> Raised:
 
 
 def _histogram(value: object, pointer: str) -> tuple[tuple[int, int], ...]:
-    """Parse a histogram, an object of bucket to count, to pairs in order."""
+    """Parse a histogram of handling times, bucket to count, to pairs in order."""
     if not isinstance(value, Mapping):
         raise _wrong(pointer, "must be an object of log2 bucket to count.")
     return tuple(sorted(_buckets(value, pointer)))
 
 
 def _buckets(value: Mapping[object, object], pointer: str) -> Iterable[tuple[int, int]]:
-    """Yield each bucket of a histogram with its count; raise Invalid for others."""
+    """Yield each bucket of a histogram with its count.
+
+    Raise Invalid for any other bucket, or a wrong count.
+    """
     buckets = {str(bucket): bucket for bucket in range(HISTOGRAM_BUCKETS)}
     for name, count in value.items():
         if name not in buckets:

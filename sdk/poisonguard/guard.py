@@ -248,7 +248,10 @@ class Guard:
         return await self.handle_async(message, handler)
 
     def _open(self) -> RunningGuard:
-        """Start the guard once: load the skip list, and set `handle` for good."""
+        """Load the skip list on the first call, and set the guard's `handle` for good.
+
+        Return the running guard.
+        """
         with self._starting:
             if self._running is None:
                 running = self._new_running()
@@ -276,7 +279,7 @@ class Threads:
         self._handling = handling
 
     def handle(self, message: object, handler: Handler) -> Outcome:
-        """Retry due released messages, then decide the new message."""
+        """Retry due released messages, decide the new message, return its outcome."""
         while (entry := self._handling.take_retry()) is not None:
             again = self._handling.retry_steps(entry)
             play(again, entry.handler, entry.message, self._components.leaving)
@@ -286,7 +289,7 @@ class Threads:
     def after(
         self, message: object, handler: Handler, slot: Slot, error: BaseException
     ) -> Outcome:
-        """Decide a message whose handler raised on the healthy path."""
+        """Return the outcome of a message whose handler raised on the healthy path."""
         steps = self._handling.failure_steps(message, handler, slot, error)
         return play(steps, handler, message, self._components.leaving)
 

@@ -68,7 +68,10 @@ class HttpAnswer:
         return self.json
 
     def refused(self, status: HTTPStatus) -> Json:
-        """Parse the server's problem of this status; raise Violated for others."""
+        """Parse the problem document of an answer of this status.
+
+        Raise Violated for another status or type, or if a member is missing.
+        """
         media_type = self.headers.get("content-type", "").partition(";")[0]
         if self.status != status:
             raise Violated(f"{self.call} answered {self.status}, not {status.value}")

@@ -83,7 +83,10 @@ class Consumer:
     def batch(
         self, path: str, name: str, *members: object, **headers: str
     ) -> list[Json]:
-        """Post members in one request; return a result for each, or raise Violated."""
+        """Post members in one request to the server; return the result of each.
+
+        Raise Violated without a result for each, MissingScope if the topic is refused.
+        """
         answer = self.wire.post(path, {name: list(members)}, **headers).good
         results = answer.get("results") if isinstance(answer, Mapping) else None
         if not isinstance(results, list) or len(results) != len(members):
@@ -127,7 +130,10 @@ class Consumer:
 
     @contextmanager
     def following(self, *topics: str, **query: str) -> Iterator[EventStream]:
-        """Open a skip stream at its head; it sends all changes from here on."""
+        """Open a skip stream at its head for the block; it sends all later changes.
+
+        Raise Violated if it does not begin with a ping.
+        """
         with self.stream(*topics, **query) as stream:
             if next(stream.until("ping", within=self.event_timeout), None) is None:
                 raise Violated("no ping came at the start of a stream")
@@ -162,7 +168,10 @@ class Check:
 
 
 def check(name: str, says: str) -> Callable[[Callable[[Consumer], None]], Check]:
-    """Turn a function that raises Violated or MissingScope into a check."""
+    """Return a decorator that turns a function into a conformance check.
+
+    The function raises Violated or MissingScope.
+    """
     return lambda run: Check(name=name, says=says, run=run)
 
 
@@ -173,7 +182,7 @@ def expect(what: str, actual: object, expected: object) -> None:
 
 
 def statuses(results: Sequence[Json]) -> list[object]:
-    """Return the status of each result of a batch."""
+    """Return the status of each result in the server's answer to a batch."""
     return [result.get("status") for result in results]
 
 

@@ -221,14 +221,14 @@ def _update(consumer: Consumer, sub_id: str, epoch: int, **changes: object) -> J
 def _settle_result(
     consumer: Consumer, sub_id: str, epoch: int, runs: list[list[int]]
 ) -> Json:
-    """Settle runs at the server; return its result."""
+    """Settle runs of a position at the server; return the result of that."""
     update = _update(consumer, sub_id, epoch, settled=runs)
     [result] = consumer.batch("/positions/settle", "updates", update)
     return result
 
 
 def _settle(consumer: Consumer, sub_id: str, epoch: int, **changes: object) -> None:
-    """Settle runs at the server; raise Violated unless it answers ok."""
+    """Settle runs of a position at the server; raise Violated unless it answers ok."""
     update = _update(consumer, sub_id, epoch, **changes)
     results = consumer.batch("/positions/settle", "updates", update)
     expect("the answer", statuses(results), ["ok"])
@@ -241,7 +241,7 @@ def _mark(consumer: Consumer, sub_id: str) -> Json:
 
 
 def _processed(opened: Json) -> dict[str, int]:
-    """Return `processed` by publisher, of those with anything settled."""
+    """Return `processed` of an opened position, by publisher with anything settled."""
     return {
         mark["publisher"]: mark["processed"]
         for mark in opened["positions"]
@@ -250,5 +250,5 @@ def _processed(opened: Json) -> dict[str, int]:
 
 
 def _separate_runs(first: int, last: int) -> list[list[int]]:
-    """Return every other number as a run of its own, so that no two merge."""
+    """Return runs of one message number each, with gaps, so that no two merge."""
     return [[2 * place, 2 * place] for place in range(first, last + 1)]

@@ -97,7 +97,7 @@ def unknown_members(consumer: Consumer) -> None:
     "The body comes back byte for byte, and its digest is its SHA-256.",
 )
 def body(consumer: Consumer) -> None:
-    """Check that the server returns a body byte for byte, with its digest."""
+    """Check that the server returns a message's body byte for byte, with its digest."""
     [result] = consumer.report(consumer.failure(body=BODY))
     poison = consumer.wire.get(f"/poisons/{result['poison']}").good
     answer = consumer.wire.get(f"/poisons/{result['poison']}/body")
@@ -325,7 +325,7 @@ def _heartbeat(consumer: Consumer) -> Json:
 
 
 def _report_heartbeat(consumer: Consumer, heartbeat: Json) -> object:
-    """Post a heartbeat; return the status that the server answers."""
+    """Post a guard's heartbeat; return the status that the server answers."""
     answer = consumer.wire.post(
         "/counters", {"counters": [], "guards": [heartbeat]}
     ).good

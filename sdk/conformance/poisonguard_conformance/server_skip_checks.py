@@ -356,7 +356,10 @@ def _read_skip_ids(
 def _wait_for_skip_of(
     consumer: Consumer, stream: EventStream, topic: str, result: Json
 ) -> Json:
-    """Wait for the skip that a report made; it is removed when the check ends."""
+    """Wait for the skip that a failure report made, and return it.
+
+    Raise Violated at the time-out. The skip is removed when the check ends.
+    """
     events = stream.until("skip", within=consumer.event_timeout)
     of_it = (e.data for e in events if e.data.get("poison") == result.get("poison"))
     skip = next(of_it, None)
@@ -367,7 +370,7 @@ def _wait_for_skip_of(
 
 
 def _skips_made_by(consumer: Consumer, topic: str, result: Json) -> list[int]:
-    """Return the skips that a report made; they are removed when the check ends."""
+    """Return the ids of skips that a report made; the check's end removes the skips."""
     snapshot = consumer.snapshot(topic=topic)
     skip_ids = [s["id"] for s in snapshot["skips"] if s["poison"] == result["poison"]]
     consumer.skips += skip_ids

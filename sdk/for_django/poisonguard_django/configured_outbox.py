@@ -19,7 +19,10 @@ def outbox(using: str = DEFAULT_DB_ALIAS) -> Outbox:
 
 
 def _options() -> dict[str, Any]:
-    """Return the keywords of `Outbox` in Django's settings."""
+    """Return the keyword arguments of `Outbox` that Django's settings have.
+
+    Raise Misconfigured for others.
+    """
     options: object = getattr(settings, SETTING, None)
     if not isinstance(options, dict) or "producer" not in options:
         raise Misconfigured(

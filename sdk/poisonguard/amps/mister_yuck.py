@@ -228,7 +228,10 @@ class MisterYuck:
 
 
 def _bookmark_of(message: Any) -> str:
-    """Return the bookmark of a message that is safe to handle on this thread."""
+    """Return the bookmark of an AMPS message that may be handled on this thread.
+
+    Raise Misconfigured for any other message.
+    """
     try:
         bookmark = text_of(message.get_bookmark)
     except AttributeError:
@@ -257,7 +260,7 @@ def _describe_error(error: BaseException) -> str:
 
 
 def _read_record(data: bytes) -> tuple[str, str]:
-    """Parse a record of the poison list; return bookmark and reason, or ""."""
+    """Parse a record of the poison list; return bookmark and reason, or two ""."""
     try:
         record = json.loads(data)
     except (ValueError, RecursionError):

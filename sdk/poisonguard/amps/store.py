@@ -117,7 +117,10 @@ class BookmarkStore:
             self._positions.persisted(sub_id, *place)
 
     def _make_known(self, sub_id: str | None, topic: str | None) -> None:
-        """Open a subscription begun without `get_most_recent`; never raise."""
+        """Open the position of a subscription begun without `get_most_recent`.
+
+        Never raise.
+        """
         if not sub_id or self._positions.is_known(sub_id):
             return
         if _MADE_UP.fullmatch(sub_id):
@@ -131,7 +134,10 @@ class BookmarkStore:
             self._positions.open_later(sub_id, topic, start=self._start)
 
     def _open(self, sub_id: str, topic: str | None) -> Resume:
-        """Return where a subscription resumes; pause before raising an error."""
+        """Open a subscription if needed, and return where it resumes.
+
+        Pause before raising an error.
+        """
         try:
             return self._positions.resume(sub_id, topic, start=self._start)
         except GuardError:
@@ -143,11 +149,17 @@ class BookmarkStore:
 
     @property
     def fenced(self) -> frozenset[str]:
-        """Return the sub ids that another holder opened, or a person moved."""
+        """Return the ids of the fenced subscriptions.
+
+        Another holder opened their positions, or a person moved these.
+        """
         return self._positions.fenced
 
     def fence(self, fence: Fence) -> None:
-        """Apply a fence of the skip list's `on_fence` before positions are written."""
+        """Fence a subscription, as `on_fence` of the skip list reports.
+
+        Without this, only the next write of its position notices.
+        """
         self._positions.fence(fence)
 
     def health(self) -> Health:
@@ -189,6 +201,9 @@ def _resume_bookmarks(resume: Resume) -> str:
 # Called three times per message: on arrival, when logged, when discarded.
 @lru_cache(4_096)
 def _places(bookmark: str | None) -> tuple[tuple[str, int], ...]:
-    """Parse an AMPS bookmark, or a list of them; ignore invalid ones."""
+    """Parse an AMPS bookmark, or a list of bookmarks, to publishers and numbers.
+
+    Ignore invalid ones.
+    """
     matches = _BOOKMARK.findall(bookmark or "")
     return tuple((publisher, int(seq)) for publisher, seq in matches)

@@ -110,7 +110,7 @@ class MemoryOnce(Once):
         self._remember(key)
 
     def facts(self) -> dict[str, object]:
-        """Return the dedupe window's part of `health()`."""
+        """Return the dedupe window's counts, its part of the guard's `health()`."""
         return {**super().facts(), "remembered": len(self._ends)}
 
     def _claim_key(self, key: bytes) -> None:

@@ -103,7 +103,7 @@ class Once(ABC):
         """Await a message's handler once, or raise a `NotRun` for a copy."""
 
     def facts(self) -> dict[str, object]:
-        """Return the dedupe window's part of `health()`."""
+        """Return the dedupe window's counts, its part of the guard's `health()`."""
         return {"duplicates": self._duplicates, "without_id": self._without_id}
 
     @property

@@ -158,7 +158,7 @@ class PostgresWindow(Window):
 
     @contextmanager
     def lend(self, connection: Any) -> Iterator[None]:
-        """Set `connection` of the dedupe window for a handler."""
+        """Let a message's handler use this connection as the dedupe window's."""
         token = self._current.set(connection)
         try:
             yield
@@ -241,7 +241,11 @@ class PostgresOnce(Once):
 
     @contextmanager
     def _judging(self) -> Iterator[_Progress]:
-        """Tell failures of the dedupe window from failures of the handler."""
+        """Run the block that marks and handles a message; yield its progress.
+
+        Raise Unmarked where the dedupe window fails, and what the handler raises. Raise
+        Misconfigured for a transaction that was rolled back on purpose.
+        """
         attempt = _Progress(self)
         try:
             yield attempt
@@ -256,12 +260,12 @@ class PostgresOnce(Once):
         self._note_committed(attempt.transaction)
 
     def _note_unmarked(self, reason: str) -> Unmarked:
-        """Note why marking a message failed; return the exception to raise."""
+        """Note why marking a message failed; return the Unmarked to raise."""
         self._trouble = [f"Messages are released, for they cannot be marked: {reason}"]
         return Unmarked(reason)
 
     def _note_committed(self, transaction: int) -> None:
-        """Remember the last transactions of handlers, and forget the trouble."""
+        """Remember a handler's transaction among the last ones; forget the trouble."""
         with self._lock:
             self._trouble = []
             self._transactions[transaction] = None
@@ -288,13 +292,20 @@ class _Progress:
         self.is_done = False
 
     def begin(self, cursor: Any) -> None:
-        """Refuse a database connection that would commit the mark by itself."""
+        """Raise Misconfigured if the connection would commit the mark by itself.
+
+        The mark says that a message was handled.
+        """
         self._cursor = cursor
         if _transaction_status(cursor) == IDLE and cursor.connection.autocommit:
             raise Misconfigured(_AUTOCOMMIT)
 
     def mark(self, row: object) -> None:
-        """Read the row of MARK: raise Busy or a copy, or keep the mark's number."""
+        """Read the result of marking a message, and note its transaction.
+
+        Raise Busy where a copy runs, Copy where one was handled, and Misconfigured
+        where an earlier message's transaction is still open.
+        """
         transaction = _single_value(row)
         if transaction == NOT_OURS:
             raise Busy
@@ -305,7 +316,7 @@ class _Progress:
         self.transaction = transaction
 
     def end(self) -> None:
-        """Refuse a handler's transaction that failed, or was ended by the handler."""
+        """Raise Misconfigured if the handler's transaction failed or has ended."""
         if _transaction_status(self._cursor) != IN_TRANSACTION:
             raise Misconfigured(
                 "PostgresWindow: the handler has returned with its transaction failed,"

@@ -48,7 +48,10 @@ class KnownMessages:
         return self._skip(facts, None)
 
     def _skip(self, facts: MessageFacts, skip: Skip | None) -> Outcome:
-        """Count a skipped message, forget its failures; return SKIPPED."""
+        """Count a message as skipped, forget its failures; return SKIPPED.
+
+        Keep the record of one that is poison.
+        """
         if skip is not None:
             self._skips.applied(skip)
         else:

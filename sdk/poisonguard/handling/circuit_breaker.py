@@ -149,7 +149,10 @@ class Breaker:
             return bool(self.reason)
 
     def admit(self) -> Admission:
-        """Let a message pass the breaker, wait, or probe; report to `probed`."""
+        """Return whether a message may pass the breaker, must wait, or is its probe.
+
+        Report the result of a probe to `probed`.
+        """
         with self._lock:
             if self._state is BreakerState.CLOSED:
                 return Admission()
@@ -193,7 +196,7 @@ class Breaker:
         return ""
 
     def _reset_window(self) -> None:
-        """Start a new window of the breaker: messages are numbered from here."""
+        """Start a new window of the breaker: count messages and failures from 0."""
         self._failed = 0
         self._handled_before = self._handled()
         self._failures: deque[_Failure] = deque()

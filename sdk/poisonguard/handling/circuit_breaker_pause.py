@@ -71,7 +71,7 @@ class GuardPause:
     def probe(
         self, attempt: Generator[Step, Any, Exception | None]
     ) -> Generator[Step, Any, None]:
-        """Run the message that probes the breaker; release it unless handled."""
+        """Run the message that probes the breaker; raise Released unless handled."""
         handled: bool | None = None
         try:
             error = yield from attempt

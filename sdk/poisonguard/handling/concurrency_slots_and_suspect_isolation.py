@@ -60,12 +60,15 @@ class Gate:
             self._set_numbering()
 
     def choose_numbering(self) -> None:
-        """Replace `numbering`, because other messages need the slow path now."""
+        """Choose the gate's `numbering` again.
+
+        Other messages need the slow path now.
+        """
         with self._lock:
             self._set_numbering()
 
     def _set_numbering(self) -> None:
-        """Set `numbering` of messages to that of an open gate, or of a closed one."""
+        """Set the gate's `numbering`: the chosen function, or 0 for all if closed."""
         self.numbering = _number_none if self._reasons else self._choose()
 
 
@@ -123,7 +126,7 @@ class Slots:
         self.free.append(slot)
 
     def give_up(self, alone: object | None) -> None:
-        """Let other messages run again after one that had to run alone."""
+        """Let other messages take slots again, after one that had to run alone."""
         with self._lock:
             if alone is not None and self._alone is alone:
                 self._alone = None

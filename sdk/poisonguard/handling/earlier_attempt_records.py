@@ -20,7 +20,10 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def tolerating_a_full_disk() -> Iterator[None]:
-    """Go on if the disk is full: the message is done, and must not run again."""
+    """Log a full disk in the block instead of raising Full.
+
+    The message is done, and must not run again.
+    """
     try:
         yield
     except Full as reason:
@@ -125,7 +128,11 @@ class MessageRecords:
             self.forget(facts)
 
     def poisoned(self, facts: MessageFacts, *, is_shared: bool, crashes: int) -> None:
-        """Remember a poison until it is settled or its skip has arrived."""
+        """Remember a poison until it is settled or its skip has arrived.
+
+        Delete its record instead if it is redriven, if its broker does not return it,
+        or if the server's skip suffices.
+        """
         reader = self._reader
         returns = reader.replays or reader.bookmarks_are_places
         is_skipped = reader.replays and is_shared

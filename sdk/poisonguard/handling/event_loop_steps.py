@@ -25,7 +25,10 @@ class Tasks:
         self._handling = handling
 
     async def handle(self, message: object, handler: AsyncHandler) -> Outcome:
-        """Retry due released messages, then decide the new message in this task."""
+        """Retry due released messages, decide the new message, return its outcome.
+
+        All of that is done in this task.
+        """
         while (entry := self._handling.take_retry()) is not None:
             again = self._handling.retry_steps(entry)
             await play(again, entry.handler, entry.message, self._components.leaving)
@@ -35,7 +38,10 @@ class Tasks:
     async def after(
         self, message: object, handler: AsyncHandler, slot: Slot, error: BaseException
     ) -> Outcome:
-        """Decide in this task a message whose handler raised on the healthy path."""
+        """Return the outcome of a message whose handler raised on the healthy path.
+
+        Decide it in this task.
+        """
         steps = self._handling.failure_steps(message, handler, slot, error)
         return await play(steps, handler, message, self._components.leaving)
 

@@ -130,7 +130,11 @@ class GivenUpMessages:
     def _after_report(
         self, facts: MessageFacts, report: FailureReport, receipt: Receipt
     ) -> None:
-        """Follow a report up: skip the message, keep its mark, count it."""
+        """Skip a message after its failure report, remember and count its poison.
+
+        Skip it by this guard's own skip only on a topic that replays. Keep a suspected
+        report, to send it again as certain.
+        """
         if report.suspected:
             self._suspected_reports.add(report, handled=self._counts.total)
         if report.replays:

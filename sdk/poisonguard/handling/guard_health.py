@@ -47,7 +47,7 @@ class GuardHealth:
 
     @property
     def state(self) -> GuardState:
-        """Return what the guard does now."""
+        """Return the guard's state: stopping, paused, holding or running."""
         if self._components.leaving.is_set():
             return GuardState.STOPPING
         if self._breaker.state is not BreakerState.CLOSED:
@@ -120,7 +120,7 @@ class GuardHealth:
 
     @property
     def _detail(self) -> str:
-        """Say in one line what a person should know first of the guard."""
+        """Return the breaker's reason and the guard's warnings in one line."""
         return "; ".join(filter(None, [self._breaker.reason, *self.warnings]))
 
     @property

@@ -156,7 +156,11 @@ class RunningGuard:
             raise
 
     def open(self) -> None:
-        """Load the skip list and admit messages; raise StartTimeout, or Refused."""
+        """Load the skip list and admit messages; raise StartTimeout, or Refused.
+
+        It raises StartTimeout only if `when_unloaded` is "refuse"; otherwise it admits
+        messages without the skip list.
+        """
         try:
             self._connection.start(self._settings.start_timeout)
         except StartTimeout as reason:
@@ -187,7 +191,10 @@ class RunningGuard:
         SIGTERM.join(self.stopping)
 
     def stopping(self) -> None:
-        """Charge no message with the process's coming end; take no lock, never wait."""
+        """Note that this process will end, so that no message is charged with that.
+
+        Take no lock, and never wait.
+        """
         self._journal.stopping()
         self.components.leaving.set()
 

@@ -48,7 +48,10 @@ class Upkeep:
         self._retrying = threading.Lock()
 
     def run(self) -> None:
-        """Do the guard's due work; start threads for what may take long; never wait."""
+        """Send the guard's counts and heartbeat; start threads for longer due work.
+
+        They send suspected reports and retry released messages. It never waits.
+        """
         self.report_counts()
         self.send_heartbeat()
         self._clear_doubts()
@@ -79,7 +82,10 @@ class Upkeep:
         self._reporter.set_heartbeat(self._health.heartbeat())
 
     def _clear_doubts(self) -> None:
-        """Report messages that we handled and another consumer failed on."""
+        """Report the messages that we handled, although a new skip matches them.
+
+        Another consumer failed on them.
+        """
         doubts = self._skips.doubts()
         if not doubts:
             return

@@ -172,7 +172,7 @@ def numbering(
 def _without_matches(  # noqa: C901 - each message would pay for another call
     reader: Reader, number: Numbering, skips: SkipList
 ) -> Numbering:
-    """Return a numbering of messages, 0 also for skips by id, digest or rule."""
+    """Return a numbering function, with 0 also for skips by id, digest or rule."""
     ids, digests = skips.refs[_MESSAGE_ID], skips.refs[_BODY_DIGEST]
     message_id, body_of, headers_of = reader.message_id, reader.body, reader.headers
     matcher = RuleMatcher(())
@@ -234,7 +234,7 @@ def _without_expired(
     policy: RetryPolicy,
     clock: Callable[[], datetime],
 ) -> Numbering:
-    """Return the reader's numbering, with 0 also for messages about to expire.
+    """Return the reader's numbering function, with 0 also for messages about to expire.
 
     Messages enqueued before `edge` may have. `edge` is computed once per second,
     because building a datetime for each message would be slow.

@@ -60,7 +60,7 @@ class MessageFacts:
 
     @property
     def name(self) -> str:
-        """Return the message's name for people."""
+        """Return the words that name the message in logs: its bookmark and topic."""
         return f"message {self.bookmark[:200]!r} of {self._topic}"
 
     @cached_property
@@ -185,7 +185,10 @@ class MessageFacts:
         return None if number is None else min(max(number, 0), COUNT_LIMIT)
 
     def _read_identifying(self, name: str, kind: Any) -> Any:
-        """Read a fact that identifies the message; note where that fails."""
+        """Read a fact that identifies the message; note the error where that fails.
+
+        Return None then. A GuardError is raised.
+        """
         try:
             return self._read(name, kind)
         except GuardError:  # the consumer must be fixed, not the message
@@ -195,7 +198,7 @@ class MessageFacts:
             return None
 
     def _read_optional(self, name: str, kind: Any) -> Any:
-        """Read a fact of the message that may be left out."""
+        """Read a fact of the message that may be missing; None where that fails."""
         try:
             return self._read(name, kind)
         except Exception as error:  # noqa: BLE001 - whatever a reader raises

@@ -74,7 +74,11 @@ class ReleasedMessages:
             return is_kept
 
     def take(self, *, needs_handler: bool) -> ReleasedMessage | None:
-        """Take the oldest due message; then call `settled` or `give_back` for it."""
+        """Take the oldest due released message; return None without one.
+
+        Then call `settled` or `give_back` for it. Take only messages that need their
+        handler, or only others.
+        """
         with self._lock:
             now = time.monotonic()
             for entry in self._waiting.values():
@@ -93,7 +97,10 @@ class ReleasedMessages:
         )
 
     def give_back(self, entry: ReleasedMessage, *, needs_handler: bool) -> None:
-        """Put an undecided released message back; double its pause."""
+        """Put an undecided released message back into the guard's waiting ones.
+
+        Double its pause, or mark it as one that needs its handler.
+        """
         with self._lock:
             self._drop(entry.bookmark)
             if not needs_handler:

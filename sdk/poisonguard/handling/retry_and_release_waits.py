@@ -53,7 +53,10 @@ class Waits:
     def until_due(
         self, facts: MessageFacts, seconds: float
     ) -> Generator[Step, Any, None]:
-        """Wait with a message that was delivered before its retry is due."""
+        """Wait with a message that was delivered before its retry is due.
+
+        Raise Released after a moment if the broker can delay it for longer.
+        """
         # Hold it for a moment: with a broker that ignores delays we would spin.
         is_delayed = self._application.redelivers_known(facts)
         later = seconds - EARLY_HOLD_SECONDS if is_delayed else 0.0

@@ -70,7 +70,10 @@ class RetryLoop:
     def go_on(
         self, facts: MessageFacts, record: Record | None, error: Exception | None
     ) -> Steps:
-        """Retry a message in place until it is handled or given up."""
+        """Retry a message in place until it is handled or given up; return its outcome.
+
+        Raise Released for a broker that delays the retry itself.
+        """
         while error is not None:
             decision, record = self._records.charge(facts, record, error)
             yield from self._announce_first_failure(facts, error)
@@ -90,7 +93,10 @@ class RetryLoop:
     def _give_up_unread(
         self, facts: MessageFacts, record: Record | None, error: Exception
     ) -> Steps:
-        """Give up, unhandled, a message that the reader cannot identify."""
+        """Give up, unhandled, a message that the reader cannot identify.
+
+        Raise Released if only its broker has its content.
+        """
         log.error(
             "%s cannot be read by %s: %r; give the guard a reader of your client",
             facts.name,

@@ -186,7 +186,10 @@ class MessageFlow:
         return self._copies.once(facts, self._check_and_run(facts), self._check_and_run)
 
     def _check_and_run(self, facts: MessageFacts) -> Steps:
-        """Decide a message by the checks of the slow path, in their order."""
+        """Decide a message by the checks of the slow path, in their order.
+
+        It may be expired, skipped or poison already; otherwise its handler runs.
+        """
         record = self._records.record(facts)
         if self._records.is_expired(facts, record):
             return (yield from self._given_up.report(facts, Cause.EXPIRED, record))

@@ -44,7 +44,10 @@ class SuspectedReports:
             self._reports.append((report, handled))
 
     def first(self, *, handled: int) -> FailureReport | None:
-        """Return the oldest suspected report, as certain once a message was handled."""
+        """Return the oldest suspected report, as certain; None if there is no report.
+
+        None, too, until a message was handled after the report was added.
+        """
         with self._lock:
             if not self._reports or self._reports[0][1] >= handled:
                 return None
