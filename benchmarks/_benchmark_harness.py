@@ -143,10 +143,10 @@ def compare(
     named: str,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Time both works in turn, print their rates, return the ratio ours by baseline's.
+    """Time our work and the baseline in turn; print their rates, return their ratio.
 
-    Time work that only computes by `time.thread_time`, so that other processes on a
-    busy machine do not count.
+    The ratio is our rate by the baseline's. Time work that only computes by
+    `time.thread_time`, so that other processes on a busy machine do not count.
     """
     ours(), baseline()  # once each to warm up
     pairs = [

@@ -41,7 +41,7 @@ def topic() -> Topic:
 
 
 def reports(number: int) -> list[FailureReport]:
-    """Make the first failure reports of so many messages, of twenty problems."""
+    """Make failure reports of so many messages that first fail, of twenty problems."""
     now = datetime.now(UTC)
     return [_report(next(_numbers), now) for _ in range(number)]
 
@@ -115,7 +115,7 @@ Rows = dict[str, list[tuple[Any, ...]]]
 
 
 def rows(number: int, topic: Topic) -> Rows:
-    """Make the rows that COPY writes for so many failures."""
+    """Make the rows that COPY writes for so many failures; return lists by table."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT id FROM poison_problem ORDER BY id")
         problems = [pk for (pk,) in cursor.fetchall()]
@@ -137,7 +137,7 @@ def rows(number: int, topic: Topic) -> Rows:
 def _rows_of(
     pk: int, report: FailureReport, topic: int, problem: int, now: datetime
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield the row of a failure for each table."""
+    """Yield each table's name with the row that COPY writes there for a failure."""
     raised = report.exception
     assert raised is not None
     bookmark, day = report.bookmark.encode(), date.today()  # noqa: DTZ011 - a partition

@@ -26,13 +26,16 @@ class Tree:
         self._read()
 
     def seconds(self, work: str) -> float:
-        """Have a tree's process do some work once; return the seconds it took."""
+        """Have a source tree's process do a work once; return the seconds it took."""
         assert self._process.stdin is not None
         print(work, file=self._process.stdin, flush=True)
         return float(self._read())
 
     def _read(self) -> str:
-        """Return the next line that a tree's process printed."""
+        """Return the next line that the process of a source tree printed.
+
+        Raises SystemExit if the process has ended.
+        """
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -42,7 +45,10 @@ class Tree:
 
 @contextmanager
 def started(tree: Path, benchmark: str) -> Iterator[Tree]:
-    """Run a benchmark's file on the code of a tree, on its own durable servers."""
+    """Run a benchmark's file on a source tree's code, on its own durable servers.
+
+    Yield the `Tree` whose process does the benchmark's work.
+    """
     with servers(durable=True) as environ:
         if tree != env.ROOT:
             environ.pop("POISONWEB_LOOPBACK_BROKERS")  # it would refuse this one
@@ -63,9 +69,9 @@ def started(tree: Path, benchmark: str) -> Iterator[Tree]:
 def median_seconds(
     benchmark: str, works: Sequence[str], *, earlier: tuple[str, Path] | None
 ) -> dict[str, float]:
-    """Time all works once a round; return the median seconds of each.
+    """Time all works of a benchmark once a round; return the median seconds of each.
 
-    `earlier` names the first of the works on the code of an earlier tree.
+    `earlier` names the first of the works on the code of an earlier source tree.
     """
     times: dict[str, list[float]] = {}
     with ExitStack() as trees:

@@ -66,7 +66,7 @@ def store_poisons(topic: Topic, *, group: str, number: int) -> None:
 
 
 def _report(topic: Topic, group: str, now: datetime) -> FailureReport:
-    """Make the report of a message's first failure."""
+    """Make the failure report of a new message that has failed once."""
     return FailureReport(
         report_id=uuid.uuid4(),
         topic=topic.name,
@@ -120,7 +120,10 @@ def run_to_its_end(operation_id: int) -> None:
 
 
 def redrive_next_of(operations: list[int]) -> Callable[[], None]:
-    """Return a function that carries out the next of these redrives completely."""
+    """Return a function that runs the next of these redrive operations to its end.
+
+    The function raises AssertionError unless all messages were sent.
+    """
 
     def redrive() -> None:
         operation_id = operations.pop()

@@ -23,7 +23,7 @@ RESTORE = "UPDATE poison_poison SET state = 'open', dropped_at = NULL"
 
 
 def main() -> None:
-    """Time operations and plain UPDATEs in turn; print the ratios of the medians."""
+    """Time drops, restores and plain UPDATEs in turn; print ratios of the medians."""
     from apps.brokers.services.topics_and_routing_publisher import topics_named
     from apps.core import clock
     from apps.triage.services import confirm_and_undo

@@ -53,7 +53,7 @@ def serve() -> None:
 
 
 def _each(act: Callable[[Any], None], batches: list[Any]) -> None:
-    """Store each batch of failures by the function."""
+    """Call a function that stores failures for each batch of failures."""
     for batch in batches:
         act(batch)
 

@@ -63,7 +63,7 @@ def _listens(port: int) -> bool:
 
 
 def request(path: str, key: str) -> bytes:
-    """Write an HTTP request to the gateway as the client repeats it."""
+    """Return the bytes of an HTTP request to the gateway, which the client repeats."""
     head = [
         f"POST {path} HTTP/1.1",
         "Host: 127.0.0.1",
@@ -77,7 +77,10 @@ def request(path: str, key: str) -> bytes:
 
 
 async def post(port: int, data: bytes, expected: bytes) -> float:
-    """Send NUMBER requests by all connections; return the seconds taken."""
+    """Send NUMBER HTTP requests over all connections; return the seconds taken.
+
+    Raises AssertionError at an answer that does not begin with `expected`.
+    """
     turns = iter(range(NUMBER))
 
     async def connection() -> None:

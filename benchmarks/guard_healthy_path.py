@@ -114,7 +114,7 @@ def by_list(skipped: list[str]) -> Handle:
 
 
 def costs(number: int, *works: Callable[[], object]) -> list[float]:
-    """Time all works in turn; return the nanoseconds of each per message."""
+    """Time the functions in turn; return each one's median nanoseconds per message."""
     rounds = [
         [seconds(work, clock=thread_time) for work in works]
         for _ in range(2 * ROUNDS + 1)
@@ -126,7 +126,7 @@ def costs(number: int, *works: Callable[[], object]) -> list[float]:
 
 
 def say(title: str, ours: float, named: str, theirs: float, target: float) -> None:
-    """Print the ratio of two costs, and its target."""
+    """Print a guard's cost, another cost, their ratio and the target of the ratio."""
     ratio = ours / theirs
     verdict = "met" if ratio <= target else "MISSED"
     print(f"{title}: {ours:,.0f} ns, {named}: {theirs:,.0f} ns", end=", ")
@@ -178,7 +178,7 @@ READERS: tuple[tuple[str, Reader, Callable[[int], Any]], ...] = (
 
 
 def healthy() -> None:
-    """Measure for each reader its guard, a look-up, and the reading of message ids.
+    """Print each reader's guard's cost against a look-up and reading the message id.
 
     Of the reading only the loop is subtracted, not the first touch of a client's
     object: each of 100,000 is a miss of the processor's cache.
@@ -211,7 +211,7 @@ def look_up_by(key: Callable[[int], str]) -> Handle:
 
 
 def each(handle: Handle, some: list[Any]) -> Callable[[], None]:
-    """Return a function that handles all of these messages."""
+    """Return a function that calls `handle` for each of these messages."""
 
     def work() -> None:
         for message in some:
@@ -221,7 +221,7 @@ def each(handle: Handle, some: list[Any]) -> Callable[[], None]:
 
 
 def flat() -> None:
-    """Compare the cost of a guard with 100,000 skips with one with 10."""
+    """Print the cost of a guard with 100,000 skips against one with 10, per message."""
     some = [plain(n) for n in range(NUMBER)]
     with guarded(10) as few, guarded(100_000) as many:
         ours, theirs = costs(NUMBER, each(many.handle, some), each(few.handle, some))
@@ -229,7 +229,7 @@ def flat() -> None:
 
 
 def by_content() -> None:
-    """Measure a guard with one skip by digest or rule, for bodies of 200 bytes."""
+    """Print a guard's cost with one skip by digest or rule, for bodies of 200 bytes."""
     some = [plain(n) for n in range(FEWER)]
     look_up = look_up_by(lambda n: f"skipped-{n}")
     for name, kind, value, target in (
@@ -259,7 +259,7 @@ def rule(*, to: str = "no", **members: str) -> str:
 
 
 def noting() -> None:
-    """Measure the cost of remembering a message's number, to report it as handled.
+    """Print the cost of remembering a message's number, to report it as handled.
 
     The healthy path above includes it, since 0.3.
     """

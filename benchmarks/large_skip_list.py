@@ -61,7 +61,7 @@ def fill(number: int) -> None:
 
 
 def sending() -> None:
-    """Print the server's processor time to send a skip list, in both forms."""
+    """Print the processor time of making a skip list's text, as lines and as JSON."""
     from apps.api import skip_list_cache
 
     render = skip_list_cache._gzipped_lines  # noqa: SLF001

@@ -207,7 +207,7 @@ COPY (
 
 
 def generate(database: duckdb.DuckDBPyConnection, lake: Path) -> None:
-    """Generate the report's facts of a month in the lake."""
+    """Write a month of facts for the nightly report to the lake, as Parquet files."""
     for kind, query in _FACT_QUERIES.items():
         database.execute(
             f"COPY (SELECT * EXCLUDE (t, g) FROM ({query}))"

@@ -51,12 +51,12 @@ class Outbox:
         self._connection.execute("UPDATE {sweeper} SET fence = 1")
 
     def analyze(self) -> None:
-        """Analyze the outbox's tables, as Postgres does after a minute."""
+        """Run VACUUM ANALYZE on the outbox's tables, as Postgres does in a minute."""
         for table in TABLES:
             self._connection.execute(f"VACUUM ANALYZE {table}")
 
     def claim(self) -> None:
-        """Claim a window of outbox rows, look up their ids, and give them back."""
+        """Claim a window of outbox rows, look up their ids, and give the rows back."""
         claims, token = Claims(self._connection, self._settings), uuid4()
         rows = claims.claim_next(ClaimOrder(token=token, fence=1, rows=WINDOW))
         assert len(rows) == WINDOW

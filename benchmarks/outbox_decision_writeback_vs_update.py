@@ -92,7 +92,10 @@ def main() -> None:
 
 
 def prepare(producer: psycopg.Connection[Any], url: str, rows: int) -> None:
-    """Make the rows in both databases, quarantined and reported."""
+    """Make quarantined and reported outbox rows, and their poisons in Poisonweb.
+
+    The rows are in the producer's database, and noted in ours. Register the outbox.
+    """
     from django.db import connection
 
     from apps.brokers.models import Broker

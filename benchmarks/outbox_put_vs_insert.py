@@ -92,7 +92,7 @@ def compare(
 
 
 def times(write: Write, connection: Connection) -> tuple[int, int]:
-    """Return the time of a write, and its processor time here and in Postgres."""
+    """Time a write; return its nanoseconds, and its processor time with Postgres's."""
     session = session_time(connection)
     began, thread = time.perf_counter_ns(), time.thread_time_ns()
     write()

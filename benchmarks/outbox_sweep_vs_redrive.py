@@ -78,7 +78,7 @@ class ProducerOutbox:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/<pid>/stat from the process's state on."""
+    """Return the fields of a process's /proc/<pid>/stat from its state field on."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
 
 
@@ -102,7 +102,7 @@ def rabbitmq(queue: str) -> Iterator[str]:
 
 @contextmanager
 def redis_streams(_queue: str) -> Iterator[str]:
-    """Yield the URL of the product's Redis, which makes the stream itself."""
+    """Yield the URL of the product's Redis; its first message makes the stream."""
     yield os.environ["POISONWEB_REDIS_URL"]
 
 
@@ -120,7 +120,7 @@ def main(kinds: list[str]) -> None:
 
 
 def measure(outbox: ProducerOutbox, *, kind: str, url: str, queue: str) -> None:
-    """Time the sweeper and a redrive in turn; print the ratios."""
+    """Time the outbox sweeper and a redrive operation in turn; print the ratios."""
     from benchmarks import _redrives as redrives
 
     topic = redrives.topic_on(kind=kind, url=url, queue=queue)

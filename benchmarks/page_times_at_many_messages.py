@@ -120,7 +120,7 @@ LATERAL (SELECT count(*) AS skipped
 
 
 def fill(poisons: int) -> dict[str, int]:
-    """Make the messages and an operation by SQL; return ids that pages show."""
+    """Store poisons and an operation over them by SQL; return ids that pages show."""
     from django.db import connection
 
     from apps.brokers.services.topics_and_routing_publisher import topics_named
@@ -211,7 +211,7 @@ def signed_in() -> str:
 
 
 def median(pages: Iterable[str], get: Callable[[str], float]) -> dict[str, float]:
-    """Get the pages in turn; return the median time of each, in milliseconds."""
+    """Get the web pages in turn; return the median milliseconds of each."""
     pages = list(pages)
     seconds_of: dict[str, list[float]] = {page: [] for page in pages}
     for sample in range(SAMPLES + 2):

@@ -109,7 +109,7 @@ def batches(epoch: int) -> Iterator[list[Member]]:
 
 
 def row(member: Member) -> Row:
-    """Return a settle's values as parameters of the raw upsert."""
+    """Return a client's settle of a position as parameters of the raw upsert."""
     [[low, high]] = member["settled"]
     return (*({**member, "settled": f"{{[{low},{high}]}}"}).values(),)
 
@@ -162,7 +162,7 @@ def statistics_of_marks() -> tuple[int, int, int]:
 
 
 def measure_batches(key: str, some: Iterator[list[Member]]) -> None:
-    """Let settling, by the service and over HTTP, take turns with the raw upsert."""
+    """Print rates of settling positions, by service and HTTP, and of raw upserts."""
     turns = range(ROUNDS + 1)
     same = batches(1)
 

@@ -146,7 +146,7 @@ def main(server: Server) -> None:
 
 
 def measure(bench: Bench) -> list[str]:
-    """Time all ways to publish in turn; print their rates, return the ratios."""
+    """Time all ways to publish to RabbitMQ in turn; print rates, return the ratios."""
     works = {
         "redrive": (bench.redrive, NUMBER),
         "publisher": (bench.publish_with_adapter, NUMBER),

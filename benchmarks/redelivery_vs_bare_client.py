@@ -121,7 +121,10 @@ def median_microseconds(rounds: list[tuple[float, float]]) -> float:
 
 
 def bare_seconds(url: str, concurrency: int) -> tuple[float, float]:
-    """Call a back end in a process of its own; return seconds and processor time."""
+    """Call a back end by a bare client in a process of its own, many times.
+
+    Return the seconds of the calls, and their processor time.
+    """
     command = (sys.executable, "-m", __spec__.name, url, str(concurrency))
     output = subprocess.run(command, cwd=env.ROOT, check=True, capture_output=True)
     seconds, processor = map(float, output.stdout.split())
@@ -163,7 +166,10 @@ def store(endpoint: Endpoint, number: int, *, due_in: float) -> None:
 
 
 def delivery_seconds(endpoint: Endpoint) -> float:
-    """Store deliveries at a disabled endpoint, and time them once it is enabled."""
+    """Return the seconds in which an endpoint's stored deliveries all finish.
+
+    Store them while the endpoint is disabled, and time them once it is enabled.
+    """
     from apps.redelivery.models import Delivery, Endpoint
 
     rows = Endpoint.objects.filter(pk=endpoint.pk)

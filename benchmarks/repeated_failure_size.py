@@ -67,13 +67,16 @@ def main() -> None:
 
 
 def _each(store: partial[None], batches: Iterable[list[Any]]) -> None:
-    """Store each batch of failure reports."""
+    """Call a function that stores failure reports for each batch of them."""
     for batch in batches:
         store(batch)
 
 
 def _measured(work: partial[None], number: int, name: str) -> tuple[float, float]:
-    """Return the seconds and the bytes of the database that each failure took."""
+    """Store failures by `work`; print and return the seconds and bytes of each.
+
+    The bytes are those by which the database grows.
+    """
     before = _size()
     time = seconds(work) / number
     size = (_size() - before) / number

@@ -61,7 +61,11 @@ class Arrivals:
         self._at += [time.perf_counter()] * times
 
     def of(self, commit: Commit) -> list[float]:
-        """Commit a skip change, wait until all have it; return the delay of each."""
+        """Commit a skip change; wait until all consumers have it, return each delay.
+
+        Raises TimeoutError if some never get it. The commit may be a bare notice
+        instead.
+        """
         self._at.clear()
         committed_at = commit()
         while len(self._at) < self._number:
@@ -72,7 +76,7 @@ class Arrivals:
 
 
 def bare_notify(channel: str) -> Commit:
-    """Return a function that only inserts a row and notifies."""
+    """Return a function that inserts a row and sends a bare Postgres NOTIFY."""
     from django.db import connection, transaction
 
     with connection.cursor() as cursor:
@@ -173,7 +177,7 @@ def listener(channel: str, arrivals: Arrivals) -> Iterator[None]:
 
 @contextmanager
 def listen_cut() -> Iterator[None]:
-    """Keep ending the database connection that receives the notices."""
+    """Keep ending Poisonweb's Postgres session that receives notices, in the block."""
     from apps.core.postgres_connections import open_session
 
     stopped = threading.Event()
@@ -298,14 +302,20 @@ class PrintingSkipList(SkipList):
 
 
 def print_arrival(name: str) -> None:
-    """Print a consumer's name and the time, for the starting process."""
+    """Print which skip or notice has just arrived, or READY, and the time.
+
+    The process that started this one reads it.
+    """
     # One write for each line: several threads print.
     sys.stdout.write(f"{name} {time.monotonic()}\n")
     sys.stdout.flush()
 
 
 def consume(url: str) -> None:
-    """Follow the skip list as several guards, each with its connection and thread."""
+    """Follow the skip list as several guards; print when each skip arrives.
+
+    Each guard has its connection and thread.
+    """
     feeds = []
     for _ in range(CONSUMERS // PROCESSES):
         feed = SkipStream(
@@ -328,7 +338,10 @@ def consume(url: str) -> None:
 
 
 def listen(conninfo: str, channel: str) -> None:
-    """Receive Postgres notices: each listener has its connection and thread."""
+    """Receive Postgres notices, and print when each arrives.
+
+    Each listener has its connection and thread.
+    """
     for _ in range(CONSUMERS // PROCESSES):
         threading.Thread(target=_listen, args=[conninfo, channel], daemon=True).start()
     sys.stdin.read()
@@ -437,7 +450,7 @@ class Readers:
                 self._arrivals.note(chunk.count(b"event: skip\n"))
 
     def _ask(self, writer: asyncio.StreamWriter, path: str) -> None:
-        """Send a GET request on a reader's connection."""
+        """Send a GET request for the skip list on a reader's connection."""
         writer.write(
             f"GET /api/v1{path}topic={TOPIC}&consumer_group={GROUP} HTTP/1.1\r\n"
             f"Host: {self._address.netloc}\r\n"
